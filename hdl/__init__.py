@@ -1,0 +1,1 @@
+"""The gateware: blocks of the RNIC datapath, in Amaranth."""

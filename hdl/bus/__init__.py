@@ -1,0 +1,1 @@
+"""Bus signatures: AXI4, AXI4-Lite, AXI4-Stream."""

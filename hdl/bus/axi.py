@@ -1,0 +1,63 @@
+"""AXI4 and AXI4-Lite signatures, with the signals that this design drives or reads.
+
+A channel is a stream, so that ``valid`` and ``ready`` follow one rule everywhere.
+"""
+
+from amaranth import *
+from amaranth.lib import data, enum, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+__all__ = ["AxiWrite", "AxiLite", "Response"]
+
+
+class Response(enum.Enum, shape=2):
+    """xRESP encodings."""
+
+    OKAY = 0
+    EXOKAY = 1
+    SLVERR = 2
+    DECERR = 3
+
+
+class AxiWrite(wiring.Signature):
+    """The write channels of an AXI4 manager: INCR bursts of full-width beats, one ID.
+
+    Members
+    -------
+    aw : Out(stream of {addr: 64, len: 8})
+        ``addr`` in octets, aligned to a beat; ``len`` is beats less one.
+    w : Out(stream of {data: width, strb: width // 8, last: 1})
+    b : In(stream of {resp: 2})
+    """
+
+    def __init__(self, width):
+        self.width = width
+        super().__init__({
+            "aw": Out(stream.Signature(data.StructLayout({"addr": 64, "len": 8}))),
+            "w": Out(stream.Signature(data.StructLayout({"data": width, "strb": width // 8, "last": 1}))),
+            "b": In(stream.Signature(data.StructLayout({"resp": 2}))),
+        })
+
+
+class AxiLite(wiring.Signature):
+    """An AXI4-Lite interface, 32 bits of data, seen from the manager.
+
+    Members
+    -------
+    aw : Out(stream of {addr: addr_width})
+    w : Out(stream of {data: 32, strb: 4})
+    b : In(stream of {resp: 2})
+    ar : Out(stream of {addr: addr_width})
+    r : In(stream of {data: 32, resp: 2})
+    """
+
+    def __init__(self, addr_width):
+        self.addr_width = addr_width
+        address = data.StructLayout({"addr": addr_width})
+        super().__init__({
+            "aw": Out(stream.Signature(address)),
+            "w": Out(stream.Signature(data.StructLayout({"data": 32, "strb": 4}))),
+            "b": In(stream.Signature(data.StructLayout({"resp": 2}))),
+            "ar": Out(stream.Signature(address)),
+            "r": In(stream.Signature(data.StructLayout({"data": 32, "resp": 2}))),
+        })

@@ -1,0 +1,1 @@
+"""Placement: the byte rotation and the AXI4 write engine."""

@@ -1,0 +1,1 @@
+"""Lower layer protocols: packet buffer and walkers that find DDP segments."""

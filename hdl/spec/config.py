@@ -1,0 +1,57 @@
+"""The parameters of an RNIC, checked once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+WIDTHS = (64, 128, 256, 512)
+
+
+def _power_of_two(name: str, value: int, low: int, high: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{name} must be an integer, not {value!r}")
+    if not low <= value <= high or value & (value - 1):
+        raise ValueError(f"{name} must be a power of two from {low} to {high}, not {value!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RnicConfig:
+    """Parameters of :class:`~ddp_rnic.hdl.rnic.Rnic`.
+
+    Parameters
+    ----------
+    width
+        Datapath width in bits: 64, 128, 256 or 512.
+    stags
+        Entries in the Steering Tag table.
+    streams
+        DDP Streams.
+    buffer_octets
+        Size of the packet buffer. An FPDU must fit whole, so this bounds the MULPDU.
+    outstanding
+        AXI4 write bursts that may await their response.
+    """
+
+    width: int = 64
+    stags: int = 1024
+    streams: int = 64
+    buffer_octets: int = 32768
+    outstanding: int = 64
+
+    def __post_init__(self) -> None:
+        if self.width not in WIDTHS:
+            raise ValueError(f"width must be one of {', '.join(map(str, WIDTHS))}, not {self.width!r}")
+        _power_of_two("stags", self.stags, 16, 1 << 20)
+        _power_of_two("streams", self.streams, 2, 1 << 12)
+        _power_of_two("buffer_octets", self.buffer_octets, 4096, 1 << 17)
+        _power_of_two("outstanding", self.outstanding, 8, 256)
+
+    @property
+    def octets(self) -> int:
+        """Octets in a beat."""
+        return self.width // 8
+
+    @property
+    def words(self) -> int:
+        """32-bit words in a beat."""
+        return self.width // 32

@@ -1,0 +1,68 @@
+"""RFC 5041 as data: header fields (sections 4.1 to 4.3) and error numbers (section 7.2)."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+VERSION = 1  #: DV, RFC 5041 section 4.1
+TAGGED_HEADER = 14  #: octets, section 4.2
+UNTAGGED_HEADER = 18  #: octets, section 4.3
+
+#: Fields of the two headers, in wire order: (name, bits). The first octet is the DDP Control Field.
+CONTROL_FIELDS = (("t", 1), ("l", 1), ("rsvd", 4), ("dv", 2))
+TAGGED_FIELDS = (*CONTROL_FIELDS, ("rsvdulp", 8), ("stag", 32), ("to", 64))
+UNTAGGED_FIELDS = (*CONTROL_FIELDS, ("rsvdulp", 40), ("qn", 32), ("msn", 32), ("mo", 32))
+
+
+class ErrorType(IntEnum):
+    """The 4-bit Error Type of RFC 5041 section 7.2."""
+
+    LOCAL = 0x0
+    TAGGED = 0x1
+    UNTAGGED = 0x2
+    LLP = 0x3
+
+
+class ErrorNumber(NamedTuple):
+    """An Error Type with its 8-bit Error Code."""
+
+    type: ErrorType
+    code: int
+
+    def __str__(self) -> str:
+        return f"{self.type:#x}/{self.code:#04x} {ERROR_TEXT.get(self, 'unknown error')}"
+
+
+LOCAL_CATASTROPHIC = ErrorNumber(ErrorType.LOCAL, 0x00)
+INVALID_STAG = ErrorNumber(ErrorType.TAGGED, 0x00)
+BASE_OR_BOUNDS = ErrorNumber(ErrorType.TAGGED, 0x01)
+STAG_NOT_ASSOCIATED = ErrorNumber(ErrorType.TAGGED, 0x02)
+TO_WRAP = ErrorNumber(ErrorType.TAGGED, 0x03)
+TAGGED_VERSION = ErrorNumber(ErrorType.TAGGED, 0x04)
+INVALID_QN = ErrorNumber(ErrorType.UNTAGGED, 0x01)
+NO_BUFFER = ErrorNumber(ErrorType.UNTAGGED, 0x02)
+MSN_RANGE = ErrorNumber(ErrorType.UNTAGGED, 0x03)
+INVALID_MO = ErrorNumber(ErrorType.UNTAGGED, 0x04)
+MESSAGE_TOO_LONG = ErrorNumber(ErrorType.UNTAGGED, 0x05)
+UNTAGGED_VERSION = ErrorNumber(ErrorType.UNTAGGED, 0x06)
+#: The LLP's own codes, reserved for it by section 7.2; the numbers are those of RFC 5044 section 8.
+LLP_CRC = ErrorNumber(ErrorType.LLP, 0x02)
+LLP_FRAMING = ErrorNumber(ErrorType.LLP, 0x03)
+
+ERROR_TEXT = {
+    LOCAL_CATASTROPHIC: "Local Catastrophic",
+    INVALID_STAG: "Invalid STag",
+    BASE_OR_BOUNDS: "Base or bounds violation",
+    STAG_NOT_ASSOCIATED: "STag not associated with DDP Stream",
+    TO_WRAP: "TO wrap",
+    TAGGED_VERSION: "Invalid DDP version",
+    INVALID_QN: "Invalid QN",
+    NO_BUFFER: "Invalid MSN - no buffer available",
+    MSN_RANGE: "Invalid MSN - MSN range is not valid",
+    INVALID_MO: "Invalid MO",
+    MESSAGE_TOO_LONG: "DDP Message too long for available buffer",
+    UNTAGGED_VERSION: "Invalid DDP version",
+    LLP_CRC: "LLP digest does not match",
+    LLP_FRAMING: "LLP framing: length or marker does not agree, or no room for a DDP header",
+}

@@ -1,0 +1,95 @@
+"""Packet streams: the beat that every block shares, and the queue that carries any shape."""
+
+from amaranth import *
+from amaranth.lib import data, memory, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+__all__ = ["Beat", "Queue"]
+
+
+class Beat(data.StructLayout):
+    """One beat of a packet, ``width`` bits of data.
+
+    Members
+    -------
+    data : unsigned(width)
+        Octets, the first one lowest.
+    count : range(width // 8 + 1)
+        Valid octets, counted from the lowest; less than all only on the last beat.
+    last : 1
+        The packet ends with this beat.
+    error : 1
+        On the last beat: the packet is damaged and must not be used.
+    """
+
+    def __init__(self, width):
+        self.width = width
+        super().__init__({"data": width, "count": range(width // 8 + 1), "last": 1, "error": 1})
+
+
+class Queue(wiring.Component):
+    """First in, first out, for any shape.
+
+    The storage is read asynchronously into an output register, so it becomes distributed RAM on
+    devices that have it. Both ``i.ready`` and ``o.valid`` are registers: no path crosses the queue.
+
+    Latency: 2 cycles. Throughput: 1 item a cycle. Reset: empty. Errors: none.
+
+    Parameters
+    ----------
+    shape
+        Shape of an item.
+    depth : int
+        Items that fit, a power of two from 2 up; the output register holds one more.
+
+    Members
+    -------
+    i : In(stream.Signature(shape))
+    o : Out(stream.Signature(shape))
+    room : Out(range(depth + 1))
+        Items that can still be pushed, not counting the output register.
+    """
+
+    def __init__(self, shape, *, depth):
+        if not isinstance(depth, int):
+            raise TypeError(f"Queue depth must be an integer, not {depth!r}")
+        if depth < 2 or depth & (depth - 1):
+            raise ValueError(f"Queue depth must be a power of two and at least 2, not {depth!r}")
+        self.shape = shape
+        self.depth = depth
+        super().__init__({
+            "i": In(stream.Signature(shape)),
+            "o": Out(stream.Signature(shape)),
+            "room": Out(range(depth + 1), init=depth),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.storage = storage = memory.Memory(shape=self.shape, depth=self.depth, init=[])
+        write = storage.write_port()
+        read = storage.read_port(domain="comb")
+        level = Signal(range(self.depth + 1))
+        some = Signal()
+        push = Signal()
+        pop = Signal()
+
+        m.d.comb += [
+            push.eq(self.i.valid & self.i.ready),
+            write.en.eq(push),
+            write.data.eq(self.i.payload),
+            pop.eq(some & (~self.o.valid | self.o.ready)),
+        ]
+        with m.If(push):
+            m.d.sync += write.addr.eq(write.addr + 1)
+        with m.If(pop):
+            m.d.sync += [read.addr.eq(read.addr + 1), self.o.payload.eq(read.data)]
+        with m.If(~self.o.valid | self.o.ready):
+            m.d.sync += self.o.valid.eq(some)
+        # The level and its two flags are registers of their own, so that neither side waits for a carry.
+        with m.If(push & ~pop):
+            m.d.sync += [level.eq(level + 1), self.room.eq(self.room - 1), some.eq(1), self.i.ready.eq(level != self.depth - 1)]
+        with m.Elif(pop & ~push):
+            m.d.sync += [level.eq(level - 1), self.room.eq(self.room + 1), some.eq(level != 1), self.i.ready.eq(1)]
+        with m.If(~self.i.ready & ~level.any()):
+            m.d.sync += self.i.ready.eq(1)
+        return m

@@ -1,0 +1,1 @@
+"""Captures, workloads, engines that run the gateware, comparison, and the ``rnic`` commands."""

@@ -1,0 +1,192 @@
+"""The address channel and the responses."""
+
+from amaranth import *
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from ..bus.axi import Response
+from ..stream import Queue
+from .prepare import Geometry
+from .steps import Credits, Steps
+
+__all__ = ["Bursts", "Done"]
+
+QUEUE = 16
+
+
+class Done(data.StructLayout):
+    """A segment whose last octet the bus has answered for.
+
+    Members
+    -------
+    error : 1
+        A response of the segment was not OKAY.
+    stream : 16
+    sequence : 32
+    """
+
+    def __init__(self):
+        super().__init__({"error": 1, "stream": 16, "sequence": 32})
+
+
+class Addresses(wiring.Component):
+    """Makes the addresses and lengths of a placement's bursts.
+
+    Latency: 3 cycles from ``i`` to ``o``. Throughput: 1 burst a cycle. Reset: empty. Errors: none.
+
+    Parameters
+    ----------
+    config : RnicConfig
+    job : Job(BurstBody)
+
+    Members
+    -------
+    i : In(stream.Signature(job))
+    go : In(1)
+        There is room for one more burst.
+    taken : Out(1)
+        A burst has been started; combinational.
+    busy : Out(1)
+        A placement is being worked on.
+    o : Out(stream.Signature({addr: 64, len: 8, final: 1, stream: 16, sequence: 32}, always_ready))
+        ``final``: the segment ends with this burst.
+    """
+
+    def __init__(self, config, job):
+        self.geometry = Geometry(config)
+        self.job = job
+        super().__init__({
+            "i": In(stream.Signature(job)),
+            "go": In(1),
+            "taken": Out(1),
+            "busy": Out(1),
+            "o": Out(stream.Signature(data.StructLayout({
+                "addr": 64, "len": 8, "final": 1, "stream": 16, "sequence": 32,
+            }), always_ready=True)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        geometry = self.geometry
+        m.submodules.steps = steps = Steps(self.job)
+        body = steps.body
+        # The page number is added up in two halves, a cycle each.
+        half = geometry.page // 2
+        valid1 = Signal()
+        low1 = Signal(half + 1, reset_less=True)
+        high1 = Signal(geometry.page - half, reset_less=True)
+        position1 = Signal(geometry.burst, reset_less=True)
+        burst1 = Signal.like(self.o.payload, reset_less=True)
+
+        wiring.connect(m, wiring.flipped(self.i), steps.i)
+        m.d.comb += [
+            steps.go.eq(self.go),
+            self.taken.eq(steps.valid),
+            self.busy.eq(steps.busy),
+        ]
+        m.d.sync += [
+            valid1.eq(steps.valid),
+            low1.eq(body.page[:half] + steps.index),
+            high1.eq(body.page[half:]),
+            position1.eq(Mux(steps.first, body.position, 0)),
+            burst1.len.eq(Mux(steps.first, body.first,
+                              Mux(steps.last, body.final, (1 << geometry.burst) - 1))),
+            burst1.final.eq(steps.last & body.last),
+            burst1.stream.eq(body.stream),
+            burst1.sequence.eq(body.sequence),
+        ]
+        m.d.sync += [
+            self.o.valid.eq(valid1),
+            self.o.payload.eq(burst1),
+            self.o.payload.addr.eq(
+                Cat(C(0, geometry.lane), position1, low1[:half], high1 + low1[half])),
+        ]
+        return m
+
+
+class Bursts(wiring.Component):
+    """Sends the address of every burst and waits for its response.
+
+    Latency: 5 cycles from ``i`` to ``aw``; 5 from the response to ``done``. Throughput: 1 burst and
+    1 response a cycle. Reset: empty. Errors: the worst response of a segment shows in
+    ``done.error``, with its last burst.
+
+    Parameters
+    ----------
+    config : RnicConfig
+    job : Job(BurstBody)
+
+    Members
+    -------
+    i : In(stream.Signature(job))
+    aw : Out(stream of {addr: 64, len: 8})
+    b : In(stream of {resp: 2})
+    done : Out(stream.Signature(Done))
+    idle : Out(1)
+        No burst waits for its address to be taken or for its response.
+    """
+
+    def __init__(self, config, job):
+        self.config = config
+        self.job = job
+        super().__init__({
+            "i": In(stream.Signature(job)),
+            "aw": Out(stream.Signature(data.StructLayout({"addr": 64, "len": 8}))),
+            "b": In(stream.Signature(data.StructLayout({"resp": 2}))),
+            "done": Out(stream.Signature(Done())),
+            "idle": Out(1, init=1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        address = self.aw.payload.shape()
+        origin = data.StructLayout({"final": 1, "stream": 16, "sequence": 32})
+        m.submodules.addresses = addresses = Addresses(self.config, self.job)
+        m.submodules.queue = queue = Queue(address, depth=QUEUE)
+        m.submodules.waiting = waiting = Queue(origin, depth=self.config.outstanding)
+        m.submodules.answers = answers = Queue(1, depth=QUEUE)
+        m.submodules.credits = credits = Credits(self.config.outstanding)
+        room = Signal()
+        burst, head = addresses.o.payload, waiting.o.payload
+        failed = Signal()
+        error = Signal()
+        answered = Signal()
+
+        wiring.connect(m, wiring.flipped(self.i), addresses.i)
+        wiring.connect(m, queue.o, wiring.flipped(self.aw))
+        m.d.comb += [
+            addresses.go.eq(credits.ok & room),
+            credits.take.eq(addresses.taken),
+            # Both queues have room: ``waiting`` by the credits, ``queue`` because fewer than half
+            # of it can be on the way when ``room`` is last seen.
+            queue.i.valid.eq(addresses.o.valid),
+            queue.i.payload.addr.eq(burst.addr),
+            queue.i.payload.len.eq(burst.len),
+            waiting.i.valid.eq(addresses.o.valid),
+            waiting.i.payload.final.eq(burst.final),
+            waiting.i.payload.stream.eq(burst.stream),
+            waiting.i.payload.sequence.eq(burst.sequence),
+        ]
+        m.d.sync += room.eq(queue.room >= QUEUE // 2)
+
+        m.d.comb += [
+            answers.i.valid.eq(self.b.valid),
+            answers.i.payload.eq(self.b.payload.resp != Response.OKAY.value),
+            self.b.ready.eq(answers.i.ready),
+            answered.eq(answers.o.valid & waiting.o.valid & (~self.done.valid | self.done.ready)),
+            answers.o.ready.eq(answered),
+            waiting.o.ready.eq(answered),
+            credits.give.eq(answered),
+            error.eq(failed | answers.o.payload),
+        ]
+        with m.If(~self.done.valid | self.done.ready):
+            m.d.sync += [
+                self.done.valid.eq(answered & head.final),
+                self.done.payload.error.eq(error),
+                self.done.payload.stream.eq(head.stream),
+                self.done.payload.sequence.eq(head.sequence),
+            ]
+        with m.If(answered):
+            m.d.sync += failed.eq(error & ~head.final)
+        m.d.comb += self.idle.eq(credits.idle & ~addresses.busy & ~self.done.valid)
+        return m

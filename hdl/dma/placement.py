@@ -1,0 +1,193 @@
+"""The placement engine: reads the packet buffer, writes host memory."""
+
+from amaranth import *
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from ..bus.axi import AxiWrite
+from ..stream import Beat, Queue
+from .burst import Bursts, Done
+from .prepare import Placement, Prepare
+from .slots import Align, OutBeat, Slots
+from .steps import Credits
+
+__all__ = ["Done", "ExceptionBeat", "Placement", "PlacementDma"]
+
+QUEUE = 16
+
+
+class ExceptionBeat(data.StructLayout):
+    """A beat of an exception packet.
+
+    Members
+    -------
+    beat : Beat(width)
+    stream : 16
+    sequence : 32
+        The same on all beats of a packet.
+    """
+
+    def __init__(self, width):
+        super().__init__({"beat": Beat(width), "stream": 16, "sequence": 32})
+
+
+class Ready(wiring.Component):
+    """Lets placements in while there is room for them, and knows when all is quiet.
+
+    Latency: 1 cycle. Throughput: 1 placement a cycle. Reset: idle. Errors: none.
+
+    Members
+    -------
+    room : In(1)
+        Half of the job queues is free.
+    accept : In(1)
+        A placement comes in.
+    busy : In(1)
+        Something is under way; may be low for up to 14 cycles between two blocks that an item
+        crosses.
+    ready : Out(1)
+    idle : Out(1)
+        Nothing has been under way for 15 cycles. Low in the cycle after ``accept``.
+    """
+
+    room: In(1)
+    accept: In(1)
+    busy: In(1)
+    ready: Out(1)
+    idle: Out(1)
+
+    def elaborate(self, platform):
+        m = Module()
+        quiet = Signal(4)
+        m.d.sync += self.ready.eq(self.room)
+        with m.If(self.accept | self.busy):
+            m.d.sync += [quiet.eq(0), self.idle.eq(0)]
+        with m.Elif(quiet.all()):
+            m.d.sync += self.idle.eq(1)
+        with m.Else():
+            m.d.sync += quiet.eq(quiet + 1)
+        return m
+
+
+class PlacementDma(wiring.Component):
+    """Copies runs of octets from the packet buffer to host memory, at any alignment.
+
+    A placement that touches ``n_in`` beats of the ring and ``n_out`` beats of the bus takes
+    max(n_in, n_out, 1) cycles, and the next one follows without a gap, whatever the two alignments.
+    Bursts end at every 4 KiB boundary (at 64 bits, every 2 KiB: 256 beats). Addresses and data
+    go out by themselves: AXI4 lets the data of a burst run ahead of its address, and neither waits
+    for the other here.
+
+    Latency: 12 cycles from ``i`` to ``bus.aw``; 16 to the first ``bus.w`` or ``exceptions`` beat at
+    64 and 128 bits, 17 at 256 and 512.
+    Throughput: 1 beat a cycle. Reset: idle.
+    Errors: a write response that is not OKAY shows in ``done.error`` of its segment.
+    ``bus.w``, ``exceptions``: ``valid`` is combinational from two registers.
+
+    Parameters
+    ----------
+    config : RnicConfig
+
+    Members
+    -------
+    i : In(stream.Signature(Placement(buffer_octets)))
+    read_address : Out(range(beats in the packet buffer))
+    read_data : In(width)
+        The beat at the address given 2 cycles before.
+    bus : Out(AxiWrite(width))
+    exceptions : Out(stream.Signature(ExceptionBeat(width)))
+        One packet for each placement with ``exception`` and a length above 0.
+    release : Out(stream.Signature(Placement's release, always_ready=True))
+        For each placement in order, when its last octet has been read.
+    done : Out(stream.Signature(Done))
+        For each placement with ``last``, without ``exception`` and with a length above 0, in order:
+        after the response to its last burst. Holding it holds the bus up in the end.
+    idle : Out(1)
+        Nothing is under way: every response has come and every ``done`` and exception has been
+        taken. Low from the cycle after a placement is taken.
+    """
+
+    def __init__(self, config):
+        self.config = config
+        self.prepare = Prepare(config)
+        self.slots = Slots(config, self.prepare.slot_job)
+        super().__init__({
+            "i": In(stream.Signature(Placement(config.buffer_octets))),
+            "read_address": Out(self.slots.read_address.shape()),
+            "read_data": In(config.width),
+            "bus": Out(AxiWrite(config.width)),
+            "exceptions": Out(stream.Signature(ExceptionBeat(config.width))),
+            "release": Out(self.slots.release.signature),
+            "done": Out(stream.Signature(Done())),
+            "idle": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        config = self.config
+        m.submodules.prepare = prepare = self.prepare
+        m.submodules.slot_jobs = slot_jobs = Queue(prepare.slot_job, depth=QUEUE)
+        m.submodules.burst_jobs = burst_jobs = Queue(prepare.burst_job, depth=QUEUE)
+        m.submodules.slots = slots = self.slots
+        m.submodules.align = align = Align(config)
+        m.submodules.beats = beats = Queue(OutBeat(config.octets), depth=QUEUE)
+        m.submodules.headings = headings = Queue(slots.exception.payload.shape(), depth=QUEUE)
+        m.submodules.bursts = bursts = Bursts(config, prepare.burst_job)
+        m.submodules.credits = credits = Credits(QUEUE)
+        m.submodules.ready = ready = Ready()
+        accept = Signal()
+        beat = beats.o.payload
+        out = self.exceptions.payload
+
+        # Placements come in while half of both job queues is free: no more can be on the way.
+        m.d.comb += [
+            accept.eq(self.i.valid & self.i.ready),
+            self.i.ready.eq(ready.ready),
+            ready.room.eq((slot_jobs.room >= QUEUE // 2) & (burst_jobs.room >= QUEUE // 2)),
+            ready.accept.eq(accept),
+            ready.busy.eq(slots.busy | slot_jobs.o.valid | burst_jobs.o.valid | ~bursts.idle
+                          | ~credits.idle),
+            self.idle.eq(ready.idle),
+            prepare.i.valid.eq(accept),
+            prepare.i.payload.eq(self.i.payload),
+        ]
+        # From the slots to the beat queue nothing waits: every slot has its place there first.
+        wiring.connect(m, slot_jobs.o, slots.i)
+        wiring.connect(m, burst_jobs.o, bursts.i)
+        wiring.connect(m, wiring.flipped(self.release), slots.release)
+        m.d.comb += [
+            slot_jobs.i.valid.eq(prepare.slots.valid),
+            slot_jobs.i.payload.eq(prepare.slots.payload),
+            burst_jobs.i.valid.eq(prepare.bursts.valid),
+            burst_jobs.i.payload.eq(prepare.bursts.payload),
+            slots.go.eq(credits.ok),
+            self.read_address.eq(slots.read_address),
+            align.i_valid.eq(slots.o_valid),
+            align.i.eq(slots.o),
+            align.read_data.eq(self.read_data),
+            beats.i.valid.eq(align.o.valid),
+            beats.i.payload.eq(align.o.payload),
+            headings.i.valid.eq(slots.exception.valid),
+            headings.i.payload.eq(slots.exception.payload),
+        ]
+        m.d.comb += credits.take.eq(slots.sent)
+        m.d.sync += credits.give.eq(beats.o.valid & beats.o.ready)
+        # The heading of a packet is in its queue long before the first beat is in that of beats.
+        m.d.comb += [
+            beats.o.ready.eq(Mux(beat.exception, self.exceptions.ready, self.bus.w.ready)),
+            self.bus.w.valid.eq(beats.o.valid & ~beat.exception),
+            self.bus.w.payload.data.eq(beat.data),
+            self.bus.w.payload.strb.eq(beat.strobe),
+            self.bus.w.payload.last.eq(beat.last),
+            self.exceptions.valid.eq(beats.o.valid & beat.exception),
+            out.beat.data.eq(beat.data),
+            out.beat.count.eq(beat.strobe),
+            out.beat.last.eq(beat.last),
+            out.stream.eq(headings.o.payload.stream),
+            out.sequence.eq(headings.o.payload.sequence),
+            headings.o.ready.eq(self.exceptions.valid & self.exceptions.ready & beat.last),
+        ]
+        wiring.connect(m, bursts.aw, wiring.flipped(self.bus.aw))
+        wiring.connect(m, wiring.flipped(self.bus.b), bursts.b)
+        wiring.connect(m, bursts.done, wiring.flipped(self.done))
+        return m

@@ -1,0 +1,182 @@
+"""Byte alignment: rotation by any number of lanes, and joining what lies in two beats."""
+
+from amaranth import *
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+__all__ = ["Join", "Lanes", "Rotate"]
+
+GROUP = 8  # lanes that share one copy of a control register
+
+
+class Rotate(wiring.Component):
+    """Rotates a beat towards the higher lanes, one 4:1 stage a cycle.
+
+    ``amount`` comes one cycle before its ``i``.
+
+    Latency: ``stages`` cycles from ``i`` to ``o``. Throughput: 1 beat a cycle. Reset: none.
+    Errors: none.
+
+    Parameters
+    ----------
+    octets : int
+        Lanes of a beat.
+
+    Members
+    -------
+    amount : In(range(octets))
+    i : In(8 * octets)
+    o : Out(8 * octets)
+    """
+
+    def __init__(self, octets):
+        self.octets = octets
+        self.stages = ((octets - 1).bit_length() + 1) // 2
+        super().__init__({
+            "amount": In(range(octets)), "i": In(8 * octets), "o": Out(8 * octets),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        beat = self.i
+        groups = self.octets // GROUP
+        # Selects are copied for every 64 bits, so that none drives more than 128 multiplexers.
+        amounts = [self.amount] * groups
+        for stage in range(self.stages):
+            selects = []
+            for group in range(groups):
+                select = Signal.like(self.amount, name=f"select{stage}_{group}", reset_less=True,
+                                     attrs={"keep": 1})
+                m.d.sync += select.eq(amounts[group])
+                selects.append(select)
+            amounts = selects
+            turned = Signal(8 * self.octets, name=f"turned{stage}", reset_less=True)
+            low = 2 * stage
+            for lane in range(self.octets):
+                select = selects[lane // GROUP][low:low + 2]
+                choices = Array(beat.word_select((lane - (turn << low)) % self.octets, 8)
+                                for turn in range(1 << len(select)))
+                m.d.sync += turned.word_select(lane, 8).eq(choices[select])
+            beat = turned
+        m.d.comb += self.o.eq(beat)
+        return m
+
+
+class Lanes(wiring.Component):
+    """Which lanes lie below a lane number, in two steps of few inputs.
+
+    Latency: 2 cycles. Throughput: 1 a cycle. Reset: none. Errors: none.
+
+    Parameters
+    ----------
+    octets : int
+
+    Members
+    -------
+    i : In(range(octets))
+    o : Out(octets)
+        Bit ``n`` is set when ``n < i``.
+    """
+
+    def __init__(self, octets):
+        self.octets = octets
+        super().__init__({"i": In(range(octets)), "o": Out(octets)})
+
+    def elaborate(self, platform):
+        m = Module()
+        low, high = self.i[:3], self.i[3:]
+        groups = self.octets // GROUP
+        below = Signal(GROUP, reset_less=True)
+        whole = Signal(groups, reset_less=True)
+        part = Signal(groups, reset_less=True)
+        m.d.sync += below.eq(Cat(n < low for n in range(GROUP)))
+        m.d.sync += whole.eq(Cat(n < high for n in range(groups)))
+        m.d.sync += part.eq(Cat(n == high for n in range(groups)))
+        m.d.sync += self.o.eq(Cat(whole[n].replicate(GROUP) | (below & part[n].replicate(GROUP))
+                                  for n in range(groups)))
+        return m
+
+
+class Join(wiring.Component):
+    """Puts an outgoing beat together from two rotated beats that follow each other.
+
+    The beat in the middle register is given when it is the last slot of its placement or when the
+    next slot has come, whichever happens first, so that gaps between slots do no harm and a
+    placement never waits for the one behind it.
+
+    Latency: 2 cycles from a slot to its beat, plus the wait for the next slot when it is not the
+    last. Throughput: 1 slot a cycle. Reset: empty (``o_valid`` only). Errors: none.
+
+    Parameters
+    ----------
+    octets : int
+
+    Members
+    -------
+    soon : In(1)
+        A slot comes in the next cycle: the members below then belong to it.
+    i : In(8 * octets)
+        Rotated beat.
+    below : In(octets)
+        Lanes that the rotation brought round.
+    ahead : In(1)
+        The other lanes of a beat lie in the slot after it (else: these in the slot before it).
+    last : In(1)
+        Last slot of its placement.
+    load : Out(1)
+        A slot comes in this cycle.
+    o_valid : Out(1)
+        The slot that came before is given in this cycle; combinational.
+    o : Out(8 * octets)
+        Its beat, one cycle after ``o_valid``.
+    """
+
+    def __init__(self, octets):
+        self.octets = octets
+        super().__init__({
+            "soon": In(1),
+            "i": In(8 * octets),
+            "below": In(octets),
+            "ahead": In(1),
+            "last": In(1),
+            "load": Out(1),
+            "o_valid": Out(1),
+            "o": Out(8 * octets),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        here = Signal()
+        there = Signal()
+        ends = Signal(reset_less=True)
+        m.d.comb += [self.load.eq(here), self.o_valid.eq(there & (ends | here))]
+        m.d.sync += here.eq(self.soon)
+        with m.If(here):
+            m.d.sync += [there.eq(1), ends.eq(self.last)]
+        with m.Elif(ends):
+            m.d.sync += there.eq(0)
+        for lane in range(0, self.octets, GROUP):
+            self.group(m, lane)
+        return m
+
+    def group(self, m, lane):
+        """Eight lanes with their own copy of the enable."""
+        load = Signal(name=f"load{lane}", attrs={"keep": 1})
+        middle = Signal(8 * GROUP, name=f"middle{lane}", reset_less=True)
+        before = Signal(8 * GROUP, name=f"before{lane}", reset_less=True)
+        from_before = Signal(GROUP, name=f"from_before{lane}", reset_less=True)
+        from_after = Signal(GROUP, name=f"from_after{lane}", reset_less=True)
+        after = self.i[8 * lane:8 * (lane + GROUP)]
+        below = self.below[lane:lane + GROUP]
+        m.d.sync += load.eq(self.soon)
+        with m.If(load):
+            m.d.sync += [
+                middle.eq(after),
+                before.eq(middle),
+                from_before.eq(below & (~self.ahead).replicate(GROUP)),
+                from_after.eq(~below & self.ahead.replicate(GROUP)),
+            ]
+        for n in range(GROUP):
+            m.d.sync += self.o.word_select(lane + n, 8).eq(
+                Mux(from_before[n], before.word_select(n, 8),
+                    Mux(from_after[n], after.word_select(n, 8), middle.word_select(n, 8))))

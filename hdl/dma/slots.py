@@ -1,0 +1,230 @@
+"""The data path: from jobs to ring addresses, and from ring data to outgoing beats."""
+
+from amaranth import *
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from .prepare import Geometry
+from .rotate import Join, Lanes, Rotate
+from .steps import Steps
+
+__all__ = ["Align", "OutBeat", "Slot", "Slots"]
+
+
+class OutBeat(data.StructLayout):
+    """An outgoing beat, for the bus or for the exception stream.
+
+    Members
+    -------
+    data : unsigned(8 * octets)
+    strobe : unsigned(octets)
+        Bus: the octets to write. Exception: how many octets there are, from the lowest.
+    last : 1
+        Bus: the burst ends. Exception: the packet ends.
+    exception : 1
+    """
+
+    def __init__(self, octets):
+        super().__init__({"data": 8 * octets, "strobe": octets, "last": 1, "exception": 1})
+
+
+class Slot(data.StructLayout):
+    """What travels beside the beat of a slot.
+
+    Members
+    -------
+    rotate, ahead : as in SlotBody
+    low, high : first and last lane to write
+    last : 1
+        Last slot of its placement.
+    silent : 1
+        No outgoing beat belongs to it.
+    final : 1
+        Last outgoing beat of its placement.
+    edge : 1
+        Last beat before a burst boundary.
+    exception : 1
+    """
+
+    def __init__(self, geometry):
+        super().__init__({
+            "rotate": geometry.lane, "ahead": 1, "low": geometry.lane, "high": geometry.lane,
+            "last": 1, "silent": 1, "final": 1, "edge": 1, "exception": 1,
+        })
+
+
+class Slots(wiring.Component):
+    """Makes the slots of each placement: a ring address, and what to do with the beat read there.
+
+    Latency: 2 cycles from ``i`` to ``read_address``, then 1 to ``o``. Throughput: 1 slot a cycle.
+    Reset: empty. Errors: none.
+
+    Parameters
+    ----------
+    config : RnicConfig
+    job : Job(SlotBody)
+
+    Members
+    -------
+    i : In(stream.Signature(job))
+    go : In(1)
+        There is room for one more outgoing beat.
+    sent : Out(1)
+        A slot with an outgoing beat has been made; combinational.
+    busy : Out(1)
+        A placement is being worked on.
+    read_address : Out(range(beats in the packet buffer))
+    o_valid : Out(1)
+        A slot; its address was given one cycle before.
+    o : Out(Slot)
+    exception : Out(stream.Signature({stream: 16, sequence: 32}, always_ready=True))
+        The packet that begins with this cycle's slot; combinational.
+    release : Out(stream.Signature(Placement's release, always_ready=True))
+        Once for each placement, in the cycle in which its last read arrives.
+    """
+
+    def __init__(self, config, job):
+        self.job = job
+        self.geometry = geometry = Geometry(config)
+        self.slot = Slot(geometry)
+        super().__init__({
+            "i": In(stream.Signature(job)),
+            "go": In(1),
+            "sent": Out(1),
+            "busy": Out(1),
+            "read_address": Out(geometry.ring),
+            "o_valid": Out(1),
+            "o": Out(self.slot),
+            "exception": Out(stream.Signature(
+                data.StructLayout({"stream": 16, "sequence": 32}), always_ready=True)),
+            "release": Out(stream.Signature(job.body["release"].shape, always_ready=True)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.steps = steps = Steps(self.job)
+        body = steps.body
+        silent = Signal()
+        valid1 = Signal()
+        slot1 = Signal(self.slot, reset_less=True)
+        position1 = Signal(self.geometry.burst, reset_less=True)
+        done = Signal(3)
+        releases = Signal(data.ArrayLayout(self.release.payload.shape(), 3), reset_less=True)
+
+        wiring.connect(m, wiring.flipped(self.i), steps.i)
+        m.d.comb += [
+            steps.go.eq(self.go),
+            self.busy.eq(steps.busy),
+            silent.eq(steps.last & body.silent),
+            self.sent.eq(steps.valid & ~silent),
+            self.exception.valid.eq(self.sent & steps.first & body.exception),
+            self.exception.payload.stream.eq(body.stream),
+            self.exception.payload.sequence.eq(body.sequence),
+        ]
+        m.d.sync += [
+            valid1.eq(steps.valid),
+            self.read_address.eq(body.start + steps.index),
+            position1.eq(body.position + steps.index),
+            slot1.rotate.eq(body.rotate),
+            slot1.ahead.eq(body.ahead),
+            slot1.last.eq(steps.last),
+            slot1.silent.eq(silent),
+            slot1.final.eq(Mux(body.silent, steps.penultimate, steps.last)),
+            slot1.exception.eq(body.exception),
+            # Inner beats are whole; ``high`` is settled one cycle later, with ``final`` known.
+            slot1.low.eq(Mux(steps.first, body.first_lane, 0)),
+            slot1.high.eq(body.last_lane),
+        ]
+        m.d.sync += [
+            self.o_valid.eq(valid1),
+            self.o.eq(slot1),
+            self.o.high.eq(Mux(slot1.final, slot1.high, ~0)),
+            self.o.edge.eq(slot1.final | position1.all()),
+        ]
+        m.d.sync += [
+            done.eq(Cat(steps.valid & steps.last, done)),
+            releases.eq(Cat(body.release, releases)),
+        ]
+        m.d.comb += [
+            self.release.valid.eq(done[2]),
+            self.release.payload.eq(releases[2]),
+        ]
+        return m
+
+
+class Align(wiring.Component):
+    """Turns ring beats into outgoing beats: rotation, join, strobes.
+
+    Latency: ``Rotate.stages + 3`` cycles from a slot to its beat. Throughput: 1 slot a cycle.
+    Reset: empty. Errors: none; the receiver of ``o`` must have room.
+
+    Parameters
+    ----------
+    config : RnicConfig
+
+    Members
+    -------
+    i_valid : In(1)
+    i : In(Slot)
+    read_data : In(8 * octets)
+        Of the slot that came one cycle before.
+    o : Out(stream.Signature(OutBeat, always_ready=True))
+    """
+
+    def __init__(self, config):
+        self.geometry = geometry = Geometry(config)
+        self.slot = Slot(geometry)
+        super().__init__({
+            "i_valid": In(1),
+            "i": In(self.slot),
+            "read_data": In(8 * geometry.octets),
+            "o": Out(stream.Signature(OutBeat(geometry.octets), always_ready=True)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        octets, lane = self.geometry.octets, self.geometry.lane
+        m.submodules.rotate = rotate = Rotate(octets)
+        m.submodules.join = join = Join(octets)
+        m.submodules.below = below = Lanes(octets)
+        m.submodules.low = low = Lanes(octets)
+        m.submodules.high = high = Lanes(octets)
+        # slots[n] is n cycles behind i; the rotated beat comes beside slots[stages + 1].
+        depth = rotate.stages + 1
+        slots = [self.i] + [Signal(self.slot, name=f"slot{n}", reset_less=True)
+                            for n in range(1, depth + 1)]
+        valid = Signal(depth - 1)
+        slot, early = slots[depth], slots[depth - 2]
+        held = Signal(self.slot, reset_less=True)
+        held_strobe = Signal(octets, reset_less=True)
+
+        m.d.sync += [one.eq(other) for one, other in zip(slots[1:], slots, strict=False)]
+        m.d.sync += valid.eq(Cat(self.i_valid, valid))
+        m.d.comb += [
+            rotate.amount.eq(self.i.rotate),
+            rotate.i.eq(self.read_data),
+            below.i.eq(early.rotate),
+            low.i.eq(early.low),
+            high.i.eq(~early.high),
+            join.soon.eq(valid[-1]),
+            join.i.eq(rotate.o),
+            join.below.eq(below.o),
+            join.ahead.eq(slot.ahead),
+            join.last.eq(slot.last),
+            self.o.payload.data.eq(join.o),
+        ]
+        with m.If(join.load):
+            m.d.sync += [held.eq(slot), held_strobe.eq(~(low.o | high.o[::-1]))]
+        m.d.sync += [
+            self.o.valid.eq(join.o_valid & ~held.silent),
+            self.o.payload.strobe.eq(held_strobe),
+            self.o.payload.last.eq(held.edge),
+            self.o.payload.exception.eq(held.exception),
+        ]
+        # An exception begins at lane 0, so its last lane says how many octets there are.
+        with m.If(held.exception):
+            m.d.sync += [
+                self.o.payload.strobe[:lane + 1].eq(held.high + 1),
+                self.o.payload.last.eq(held.final),
+            ]
+        return m

@@ -1,0 +1,131 @@
+"""The two loops of the engine: counting the steps of a job, and counting credits."""
+
+from amaranth import *
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+__all__ = ["Credits", "Job", "Steps"]
+
+
+class Job(data.StructLayout):
+    """Something that takes ``more + 1`` steps.
+
+    Members
+    -------
+    body : body
+    more : unsigned(count_width)
+        Steps less one.
+    one, two : 1
+        It takes exactly one, exactly two steps.
+    """
+
+    def __init__(self, body, count_width):
+        self.body = body
+        self.count_width = count_width
+        super().__init__({"body": body, "more": count_width, "one": 1, "two": 1})
+
+
+class Steps(wiring.Component):
+    """Takes jobs and makes their steps, one a cycle while ``go`` holds.
+
+    Latency: 1 cycle from ``i`` to the first step. Throughput: 1 step a cycle, without a gap between
+    jobs. Reset: no job. Errors: none. ``valid`` and ``i.ready`` are combinational from ``go``, the
+    rest are registers.
+
+    Parameters
+    ----------
+    job : Job
+
+    Members
+    -------
+    i : In(stream.Signature(job))
+    go : In(1)
+        A step may be made in this cycle.
+    valid : Out(1)
+        A step is made in this cycle; the members below describe it.
+    busy : Out(1)
+        A job is being worked on.
+    body : Out(job.body)
+    index : Out(job.count_width)
+        Steps already made.
+    first, last, penultimate : Out(1)
+    """
+
+    def __init__(self, job):
+        super().__init__({
+            "i": In(stream.Signature(job)),
+            "go": In(1),
+            "valid": Out(1),
+            "busy": Out(1),
+            "body": Out(job.body),
+            "index": Out(job.count_width),
+            "first": Out(1),
+            "last": Out(1),
+            "penultimate": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        more = Signal.like(self.index)
+        m.d.comb += [
+            self.valid.eq(self.busy & self.go),
+            self.i.ready.eq(~self.busy | (self.go & self.last)),
+        ]
+        # The end is known from flags that come with the job or are made two steps ahead, so that
+        # the loop has neither a compare nor a carry before the decision to load.
+        with m.If(self.i.ready):
+            m.d.sync += [
+                self.busy.eq(self.i.valid),
+                self.body.eq(self.i.payload.body),
+                more.eq(self.i.payload.more),
+                self.index.eq(0),
+                self.first.eq(1),
+                self.last.eq(self.i.payload.one),
+                self.penultimate.eq(self.i.payload.two),
+            ]
+        with m.Elif(self.go):
+            m.d.sync += [
+                more.eq(more - 1),
+                self.index.eq(self.index + 1),
+                self.first.eq(0),
+                self.last.eq(self.penultimate),
+                self.penultimate.eq(more == 2),
+            ]
+        return m
+
+
+class Credits(wiring.Component):
+    """Counts what may be under way at once.
+
+    Latency: 1 cycle. Throughput: a take and a give a cycle. Reset: all free. Errors: none; a take
+    without ``ok`` is not allowed.
+
+    Parameters
+    ----------
+    limit : int
+
+    Members
+    -------
+    take, give : In(1)
+    ok : Out(1)
+        A credit is free.
+    idle : Out(1)
+        All are.
+    """
+
+    def __init__(self, limit):
+        self.limit = limit
+        super().__init__({
+            "take": In(1), "give": In(1), "ok": Out(1, init=1), "idle": Out(1, init=1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        used = Signal(range(self.limit + 1))
+        with m.If(self.take & ~self.give):
+            m.d.sync += [
+                used.eq(used + 1), self.ok.eq(used != self.limit - 1), self.idle.eq(0),
+            ]
+        with m.Elif(self.give & ~self.take):
+            m.d.sync += [used.eq(used - 1), self.ok.eq(1), self.idle.eq(used == 1)]
+        return m

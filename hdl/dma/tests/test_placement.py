@@ -1,0 +1,405 @@
+"""The placement engine against plain memory: every octet lands, nothing else does, on time."""
+
+import dataclasses
+import random
+
+import pytest
+from amaranth.hdl import Value
+from amaranth.sim import Simulator
+from ddp_rnic.hdl.dma.placement import PlacementDma
+from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
+
+GUARD = 0xEE
+MEMORY = 1 << 16
+BASES = {0: 0, 1: 0xFFFF_FFFF_8000_0000, 2: 0x0000_007F_FFFF_0000}
+RING = 1 << 12
+
+
+@dataclasses.dataclass(frozen=True)
+class Move:
+    """A placement; ``target`` is an offset into the test's memory."""
+
+    start: int
+    length: int
+    target: int = 0
+    exception: bool = False
+    stream: int = 0
+    sequence: int = 0
+    last: bool = True
+    release: int = 0
+
+    def beats(self, octets: int) -> tuple[int, int]:
+        """Ring beats and bus beats."""
+        if not self.length:
+            return 0, 0
+        target = 0 if self.exception else self.target
+        return tuple((first % octets + self.length + octets - 1) // octets
+                     for first in (self.start, target))
+
+    def slots(self, octets: int) -> int:
+        """Cycles that the placement may cost."""
+        return max(1, *self.beats(octets))
+
+    def bursts(self, octets: int) -> list[tuple[int, int]]:
+        """Aligned offset and beats of each burst, from the rule: 4 KiB and 256 beats."""
+        if not self.length or self.exception:
+            return []
+        block = min(4096, 256 * octets)
+        here, end = self.target // octets * octets, self.target + self.length
+        bursts = []
+        while here < end:
+            stop = min(here // block * block + block, end)
+            bursts.append((here, (stop - here + octets - 1) // octets))
+            here = stop
+        return bursts
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What came out, with the cycle of each thing."""
+
+    taken: list[int] = dataclasses.field(default_factory=list)
+    aw: list[tuple[int, int, int]] = dataclasses.field(default_factory=list)
+    w: list[tuple[int, int, int, int]] = dataclasses.field(default_factory=list)
+    exceptions: list[tuple[int, bytes, bool, int, int]] = dataclasses.field(default_factory=list)
+    releases: list[tuple[int, int]] = dataclasses.field(default_factory=list)
+    dones: list[tuple[int, int, int, int]] = dataclasses.field(default_factory=list)
+    answers: list[int] = dataclasses.field(default_factory=list)
+    idle: int = 0
+    most_outstanding: int = 0
+
+
+def run(width, moves, ring, *, base=0, source=0.0, aw=0.0, w=0.0, response=0.0, exceptions=0.0,
+        done=0.0, latency=4, seed=1, failing=(), limit=None, buffer=RING, outstanding=16):
+    """Runs placements through the engine; a side given as 0.3 idles in 3 cycles of 10."""
+    config = RnicConfig(width=width, buffer_octets=buffer, outstanding=outstanding)
+    dut = PlacementDma(config)
+    octets = config.octets
+    rng = random.Random(seed)
+    outcome = Outcome()
+    beats = [int.from_bytes(ring[n:n + octets], "little") for n in range(0, buffer, octets)]
+    limit = limit or 400 + 12 * sum(move.slots(octets) for move in moves)
+    want_dones = sum(move.last and not move.exception and move.length > 0 for move in moves)
+    # Streams are sampled as plain integers: a field at a time is several times slower.
+    fields = {"aw": dut.bus.aw, "w": dut.bus.w, "x": dut.exceptions, "d": dut.done}
+    offsets = {name: {key: (field.offset, (1 << field.width) - 1)
+                      for key, field in side.payload.shape()} for name, side in fields.items()}
+    count_field = dut.exceptions.payload.shape()["beat"].shape["count"]
+    last_field = dut.exceptions.payload.shape()["beat"].shape["last"]
+
+    def get(name, payload, key):
+        shift, mask = offsets[name][key]
+        return payload >> shift & mask
+
+    async def bench(ctx):
+        pending = iter(moves)
+        move = next(pending, None)
+        offered = False
+        ready = dict.fromkeys(("aw", "w", "x", "d"), 0)
+        chance = {"aw": aw, "w": w, "x": exceptions, "d": done}
+        held = dict.fromkeys(ready)
+        answers, ended, addressed, answered = [], 0, 0, 0
+        b_valid = 0
+        first_read = 0
+        calm = 0
+        signals = [dut.i.ready, dut.read_address, dut.bus.b.ready, dut.idle,
+                   dut.release.valid, dut.release.payload]
+        for side in fields.values():
+            signals += [side.valid, Value.cast(side.payload)]
+        ticks = ctx.tick().sample(*signals)
+        async for cycle, (_clk, _rst, i_ready, address, b_ready, idle, release, pointer,
+                          *rest) in _count(ticks):
+            assert cycle < limit, f"stuck: {outcome.taken=} {len(outcome.w)=} {outcome.dones=}"
+            ctx.set(dut.read_data, first_read)
+            first_read = beats[address]
+            if offered and i_ready:
+                outcome.taken.append(cycle)
+                move, offered = next(pending, None), False
+            if move is not None and not offered and rng.random() >= source:
+                offered = True
+                fields_of = dataclasses.asdict(move)
+                fields_of["address"] = base + fields_of.pop("target") & (1 << 64) - 1
+                ctx.set(dut.i.payload, fields_of)
+            ctx.set(dut.i.valid, offered)
+            for name, valid, payload in zip(ready, rest[::2], rest[1::2], strict=True):
+                if held[name] is not None:
+                    assert valid and payload == held[name], f"{name} changed while stalled"
+                held[name] = payload if valid and not ready[name] else None
+                if valid and ready[name]:
+                    if name == "aw":
+                        addressed += 1
+                        outcome.aw.append((cycle, get(name, payload, "addr"),
+                                           get(name, payload, "len") + 1))
+                    elif name == "w":
+                        last = get(name, payload, "last")
+                        outcome.w.append((cycle, get(name, payload, "data"),
+                                          get(name, payload, "strb"), last))
+                        ended += last
+                    elif name == "x":
+                        beat = get(name, payload, "beat")
+                        count = beat >> count_field.offset & (1 << count_field.width) - 1
+                        assert 0 < count <= octets
+                        outcome.exceptions.append((
+                            cycle, (beat & (1 << width) - 1).to_bytes(octets, "little")[:count],
+                            bool(beat >> last_field.offset & 1),
+                            get(name, payload, "stream"), get(name, payload, "sequence")))
+                    else:
+                        outcome.dones.append((cycle, *(get(name, payload, key) for key in
+                                                       ("error", "stream", "sequence"))))
+            for name, side in fields.items():
+                now = int(not chance[name] or rng.random() >= chance[name])
+                if now != ready[name]:
+                    ctx.set(side.ready, now)
+                    ready[name] = now
+            # A response may come once the burst has both its address and its data.
+            while len(answers) < min(ended, addressed):
+                answers.append(cycle + latency)
+            if b_valid and b_ready:
+                outcome.answers.append(cycle)
+                answered += 1
+                b_valid = 0
+            outcome.most_outstanding = max(outcome.most_outstanding, addressed - answered)
+            if not b_valid and answered < len(answers) and answers[answered] <= cycle \
+                    and rng.random() >= response:
+                b_valid = 1
+                ctx.set(dut.bus.b.payload.resp, 2 if answered in failing else 0)
+            ctx.set(dut.bus.b.valid, b_valid)
+            if release:
+                outcome.releases.append((cycle, pointer))
+            if idle:
+                assert not any(rest[::2]) and not b_valid and len(outcome.dones) == want_dones \
+                    or not outcome.taken, "idle with work under way"
+                outcome.idle = outcome.idle or cycle
+            calm = calm + 1 if move is None and idle else 0
+            if calm == 4:
+                break
+
+    simulator = Simulator(dut)
+    simulator.add_clock(1e-8)
+    simulator.add_testbench(bench)
+    simulator.run()
+    return outcome
+
+
+async def _count(ticks):
+    cycle = 0
+    async for tick in ticks:
+        yield cycle, tick
+        cycle += 1
+
+
+def octets_of(ring, move):
+    return bytes(ring[(move.start + n) % len(ring)] for n in range(move.length))
+
+
+def make_ring(seed, size=RING):
+    return random.Random(seed).randbytes(size)
+
+
+def judge(width, moves, ring, outcome, *, base=0, failing=()):
+    """Replays the bus into guarded memory and compares all there is to compare."""
+    octets = width // 8
+    memory = bytearray([GUARD]) * MEMORY
+    want = bytearray(memory)
+    where = f"{width=} {moves=}" if len(moves) < 10 else f"{width=} {len(moves)} placements"
+    placed = [move for move in moves if move.length and not move.exception]
+    bursts = [((base + first) & (1 << 64) - 1, beats)
+              for move in placed for first, beats in move.bursts(octets)]
+    got = [(address, beats) for _cycle, address, beats in outcome.aw]
+    assert got == bursts, where
+    for address, beats in got:
+        assert address % octets == 0 and 1 <= beats <= 256, where
+        assert address // 4096 == (address + beats * octets - 1) // 4096, where
+    beat = iter(outcome.w)
+    for address, beats in got:
+        for n in range(beats):
+            cycle, value, strobe, last = next(beat)
+            assert last == (n == beats - 1), f"WLAST against AWLEN, {cycle=} {where}"
+            offset = (address + n * octets - base) & (1 << 64) - 1
+            for lane in range(octets):
+                if strobe >> lane & 1:
+                    memory[offset + lane] = value >> 8 * lane & 0xFF
+    assert next(beat, None) is None, where
+    for move in placed:
+        want[move.target:move.target + move.length] = octets_of(ring, move)
+    wrong = next((n for n in range(MEMORY) if memory[n] != want[n]), None)
+    assert wrong is None, f"octet {wrong:#x}: {want[wrong]:#x} not {memory[wrong]:#x}; {where}"
+
+    packets, current = [], b""
+    for _cycle, data, last, stream, sequence in outcome.exceptions:
+        current += data
+        assert last or len(data) == octets, where
+        if last:
+            packets.append((current, stream, sequence))
+            current = b""
+    assert packets == [(octets_of(ring, move), move.stream, move.sequence)
+                       for move in moves if move.exception and move.length], where
+
+    assert [pointer for _cycle, pointer in outcome.releases] == [m.release for m in moves], where
+    dones, burst, error = [], 0, 0
+    for move in placed:
+        count = len(move.bursts(octets))
+        error |= int(any(n in failing for n in range(burst, burst + count)))
+        burst += count
+        if move.last:
+            dones.append((error, move.stream, move.sequence))
+            error = 0
+    assert [entry[1:] for entry in outcome.dones] == dones, where
+
+
+def check(width, moves, *, seed=1, base=0, failing=(), **options):
+    ring = make_ring(seed)
+    outcome = run(width, moves, ring, base=base, seed=seed, failing=failing, **options)
+    judge(width, moves, ring, outcome, base=base, failing=failing)
+    return outcome
+
+
+def laid_out(rng, pieces, *, exceptions=0.0, octets=8):
+    """Places pieces (start, length, lane) one after another in memory with gaps between."""
+    moves, free = [], 256
+    for n, (start, length, lane) in enumerate(pieces):
+        exception = rng.random() < exceptions
+        target = free + (lane - free) % octets
+        moves.append(Move(start % RING, length, target, exception, rng.getrandbits(16),
+                          rng.getrandbits(32), rng.random() < 0.8 or not length or
+                          n == len(pieces) - 1, rng.getrandbits(9)))
+        if not exception:
+            free = target + length + rng.randrange(1, 2 * octets)
+        assert free < MEMORY
+    # A segment does not end with an empty piece: what is left open closes with the piece before.
+    return [dataclasses.replace(move, last=True)
+            if n + 1 < len(moves) and not moves[n + 1].length else move
+            for n, move in enumerate(moves)]
+
+
+def random_pieces(rng, octets, count, longest):
+    for _ in range(count):
+        length = rng.choice([0, 1, 2, octets - 1, octets, octets + 1, 2 * octets,
+                             rng.randrange(longest), rng.randrange(4 * octets)])
+        yield rng.randrange(RING), length, rng.randrange(octets)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_alignment_and_short_length_at_full_rate(width):
+    octets = width // 8
+    rng = random.Random(width)
+    lanes = [(s, d) for s in range(octets) for d in range(octets)]
+    lanes = lanes if octets <= 8 else rng.sample(lanes, 64)
+    pieces = [(s + rng.randrange(0, RING, octets), length, d) for s, d in lanes
+              for length in (1, octets - 1, octets, octets + 1)]
+    pieces += [(s, rng.randrange(2, 5) * octets + rng.randrange(octets), d) for s, d in lanes]
+    moves = laid_out(rng, pieces, octets=octets)
+    outcome = check(width, moves, seed=width, outstanding=64)
+    assert_no_bubbles(width, moves, outcome)
+
+
+def assert_no_bubbles(width, moves, outcome):
+    """Every placement costs max(beats in, beats out) cycles, no more and no less."""
+    costs = [move.slots(width // 8) for move in moves]
+    cycles = [cycle for cycle, _pointer in outcome.releases]
+    gaps = [after - before for before, after in zip(cycles, cycles[1:], strict=False)]
+    wrong = [(n, cost, gap) for n, (cost, gap) in enumerate(zip(costs[1:], gaps, strict=True))
+             if cost != gap]
+    assert not wrong, f"{width=}: (placement, expected, got) {wrong[:5]}, {moves[wrong[0][0]]}"
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_back_to_back_placements_of_any_kind_leave_no_bubble(width):
+    rng = random.Random(width + 1)
+    octets = width // 8
+    pieces = list(random_pieces(rng, octets, 60, 6 * octets))
+    moves = laid_out(rng, pieces, exceptions=0.2, octets=octets)
+    outcome = check(width, moves, seed=width, outstanding=64)
+    assert_no_bubbles(width, moves, outcome)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_long_placement_fills_the_bus_and_splits_at_4_kib(width):
+    octets = width // 8
+    length = 16384 - 3 if width < 256 else 49152 - 3
+    moves = [Move(3, length, 4096 - octets - 1, stream=5, sequence=0xFFFF_FFFF)]
+    outcome = check(width, moves, base=BASES[1])
+    cycles = [cycle for cycle, *_ in outcome.w]
+    assert cycles == list(range(cycles[0], cycles[0] + moves[0].beats(octets)[1]))
+    assert outcome.dones[0][0] > outcome.answers[-1]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_boundaries_on_either_side_by_one_octet(width):
+    octets = width // 8
+    moves = []
+    for n, (before, after) in enumerate([(0, 1), (1, 0), (1, 1), (octets, 0), (octets, 1),
+                                         (octets + 1, octets + 1), (0, octets)]):
+        edge = 8192 + 4096 * n
+        moves.append(Move(17 * n, before + after, edge - before, sequence=n))
+    check(width, moves, base=BASES[2])
+
+
+def test_the_longest_segment_crosses_64_kib_with_its_carry():
+    moves = [Move(0, 65535 - 1024, 7, stream=1)]
+    check(512, moves, base=0x0123_4567_FFFF_8000)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("seed", range(4))
+def test_random_traffic_under_stalls(width, seed):
+    seed = seed * 1000 + width
+    print(f"{seed=}")
+    rng = random.Random(seed)
+    octets = width // 8
+    longest = rng.choice([3 * octets, 20 * octets])
+    moves = laid_out(rng, list(random_pieces(rng, octets, 50, longest)),
+                     exceptions=rng.choice([0.0, 0.5]), octets=octets)
+    stalls = {name: rng.choice([0.0, 0.2, 0.7]) for name in
+              ("source", "aw", "w", "response", "exceptions", "done")}
+    bursts = sum(len(move.bursts(octets)) for move in moves)
+    failing = {n for n in range(bursts) if rng.random() < 0.1}
+    check(width, moves, seed=seed, failing=failing, latency=rng.choice([0, 3, 40]),
+          outstanding=rng.choice([8, 16]), base=rng.choice(list(BASES.values())), limit=9000,
+          **stalls)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_latency_is_as_stated(width):
+    octets = width // 8
+    outcome = check(width, [Move(1, 2, 1)])
+    taken, = outcome.taken
+    assert outcome.aw[0][0] - taken == 12
+    assert outcome.w[0][0] - taken == 16 + (octets > 16)
+    outcome = check(width, [Move(1, octets, 0, exception=True)])
+    assert outcome.exceptions[0][0] - outcome.taken[0] == 16 + (octets > 16)
+
+
+def test_an_error_response_marks_its_segment_and_no_other():
+    moves = [Move(0, 8, 512, sequence=1), Move(8, 5000, 1024, sequence=2),
+             Move(16, 8, 8192, last=False, sequence=3), Move(24, 8, 8200, sequence=3),
+             Move(32, 8, 8300, sequence=4)]
+    outcome = check(64, moves, failing={2, 4})
+    assert [done[1] for done in outcome.dones] == [0, 1, 1, 0]
+
+
+def test_outstanding_bursts_are_as_many_as_configured_and_no_more():
+    moves = [Move(0, 8, 1024 + 16 * n, sequence=n) for n in range(80)]
+    for outstanding in (8, 32):
+        outcome = check(64, moves, latency=100, outstanding=outstanding)
+        assert outcome.most_outstanding == outstanding
+
+
+def test_exceptions_that_nobody_takes_hold_what_is_behind_them_only():
+    moves = [Move(0, 8, 1024), Move(0, 1000, exception=True), Move(8, 8, 1048)]
+    outcome = check(64, moves, exceptions=0.98, limit=20000)
+    assert outcome.w[0][0] < outcome.exceptions[0][0] < outcome.w[-1][0]
+
+
+def test_a_packet_heading_never_comes_late():
+    rng = random.Random(5)
+    moves = [Move(8 * n, rng.randrange(1, 9), exception=True, stream=n, sequence=~n & 0xFFFF_FFFF)
+             for n in range(100)]
+    check(64, moves, exceptions=0.0)
+    check(64, moves, exceptions=0.5)
+
+
+def test_empty_placements_only_release():
+    moves = [Move(5, 0, 77, release=n, exception=n % 2 == 1) for n in range(10)]
+    outcome = check(64, moves)
+    assert not outcome.aw and not outcome.w and not outcome.dones and not outcome.exceptions

@@ -1,0 +1,379 @@
+"""RFC 5041: Data Source and Data Sink of one DDP Stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from ...hdl.spec.ddp import (
+    BASE_OR_BOUNDS,
+    INVALID_MO,
+    INVALID_QN,
+    INVALID_STAG,
+    LLP_FRAMING,
+    MESSAGE_TOO_LONG,
+    MSN_RANGE,
+    NO_BUFFER,
+    STAG_NOT_ASSOCIATED,
+    TAGGED_VERSION,
+    TO_WRAP,
+    UNTAGGED_VERSION,
+    ErrorNumber,
+)
+from .events import DdpError, Delivered, Event, LlpError, Placed, ProtocolError
+from .header import Header, TaggedHeader, UntaggedHeader, header_length, is_tagged
+from .memory import Access, Memory, Region
+
+__all__ = [
+    "DataSink", "DataSource", "TaggedHeader", "UntaggedHeader", "UntaggedQueue", "check_tagged",
+    "decode_segment", "header_length", "is_tagged",
+]
+
+_MSN = 1 << 32
+
+
+def decode_segment(segment: bytes) -> tuple[Header, bytes]:
+    """Header and ULP Payload of a DDP Segment (section 4.4, figure 6)."""
+    if len(segment) < header_length(segment):
+        raise ProtocolError(f"a DDP Segment must have a header of {header_length(segment)} octets, "
+                            f"not {len(segment)} octets in all", LLP_FRAMING)
+    header: Header
+    header = TaggedHeader.decode(segment) if is_tagged(segment) else UntaggedHeader.decode(segment)
+    return header, segment[header.size:]
+
+
+# --- Data Source -------------------------------------------------------------------------------------------
+
+class DataSource:
+    """Cuts ULP Messages into DDP Segments (section 5.2).
+
+    Parameters
+    ----------
+    mulpdu
+        Longest segment that the LLP takes, header included; may change between messages (section 3 item 1).
+    """
+
+    def __init__(self, mulpdu: int) -> None:
+        self.mulpdu = mulpdu
+        self._msn: dict[int, int] = {}
+
+    def tagged(self, stag: int, to: int, message: bytes, *, rsvdulp: int = 0) -> list[bytes]:
+        """Segments of a Tagged DDP Message, in increasing TO order (section 5.3)."""
+        if to + len(message) > 1 << 64:
+            raise ProtocolError(f"a message of {len(message)} octets at TO {to:#x} must not wrap", TO_WRAP)
+        return [TaggedHeader(stag, to + offset, last, rsvdulp).encode() + payload
+                for offset, payload, last in self._slices(message, TaggedHeader.size)]
+
+    def untagged(self, qn: int, message: bytes, *, rsvdulp: int = 0) -> list[bytes]:
+        """Segments of an Untagged DDP Message, in increasing MO order, under the queue's next MSN.
+
+        Section 4.3: "The initial value for MSN MUST be one. The MSN value MUST wrap to 0 after a value of
+        0xFFFFFFFF."
+        """
+        msn = self._msn.get(qn, 1)
+        segments = [UntaggedHeader(qn, msn, offset, last, rsvdulp).encode() + payload
+                    for offset, payload, last in self._slices(message, UntaggedHeader.size)]
+        self._msn[qn] = (msn + 1) % _MSN
+        return segments
+
+    def set_msn(self, qn: int, msn: int) -> None:
+        """Continue a queue at this MSN, as a stream that was taken over does."""
+        self._msn[qn] = msn
+
+    def _slices(self, message: bytes, header: int) -> Iterable[tuple[int, bytes, bool]]:
+        room = self.mulpdu - header
+        if room < 1:
+            raise ValueError(f"MULPDU must be more than the header's {header} octets, not {self.mulpdu!r}")
+        if len(message) >= 1 << 32:
+            raise ValueError(f"ULP Message Length must be less than 2^32, not {len(message)}")
+        # "A zero-length DDP Message is allowed and MUST consume exactly one DDP Segment."
+        for offset in range(0, max(len(message), 1), room):
+            yield offset, message[offset:offset + room], offset + room >= len(message)
+
+
+# --- Data Sink: the checks of section 7.1 ------------------------------------------------------------------
+
+@dataclass(frozen=True)
+class _Tagged:
+    """What the checks of a tagged segment look at."""
+
+    header: TaggedHeader
+    length: int
+    region: Region | None
+    stream: int
+    pd: int
+
+    @property
+    def found(self) -> Region:
+        """The region, once check 1 has passed."""
+        assert self.region is not None
+        return self.region
+
+    @property
+    def end(self) -> int:
+        return self.header.to + self.length
+
+
+#: Section 7.1, tagged: "the segment MUST be validated before Placement by verifying". In order; the first that fails
+#: names the error.
+_TAGGED_CHECKS: tuple[tuple[ErrorNumber, Callable[[_Tagged], bool]], ...] = (
+    # 1. The STag is valid for this stream.
+    (INVALID_STAG, lambda s: s.region is not None),
+    (STAG_NOT_ASSOCIATED, lambda s: s.found.allows(stream=s.stream, pd=s.pd)),
+    # 2. The STag has an associated buffer that allows Placement of the payload. Section 7.2 has no number of its own.
+    (INVALID_STAG, lambda s: Access.REMOTE_WRITE in s.found.access),
+    # 3. The TO falls in the range of legal offsets registered for the STag.
+    (BASE_OR_BOUNDS, lambda s: s.found.to <= s.header.to < s.found.to + s.found.length),
+    # 5. A 64-bit unsigned sum of the DDP Segment payload length and the TO does not wrap. Before 4, which means
+    #    nothing for a sum that wrapped.
+    (TO_WRAP, lambda s: s.end < 1 << 64),
+    # 4. The sum of the DDP Segment payload length and the TO falls in the range of legal offsets.
+    (BASE_OR_BOUNDS, lambda s: s.end <= s.found.to + s.found.length),
+)
+
+
+def check_tagged(header: TaggedHeader, length: int, memory: Memory, *, stream: int, pd: int) -> ErrorNumber | None:
+    """The error of a tagged segment, or None where it may be placed."""
+    if header.version != 1:  # section 4.1: "This field MUST be set to one"
+        return TAGGED_VERSION
+    # Section 5.2: "The STag and TO fields MUST NOT be checked for a zero-length Tagged DDP Message."
+    if not length:
+        return None
+    segment = _Tagged(header, length, memory.lookup(header.stag), stream, pd)
+    return next((number for number, holds in _TAGGED_CHECKS if not holds(segment)), None)
+
+
+@dataclass
+class _Buffer:
+    length: int
+    octets: bytearray = field(default_factory=bytearray)
+
+    def write(self, offset: int, payload: bytes) -> None:
+        # Grows as it fills, so that a long buffer costs nothing before it is used.
+        self.octets.extend(bytes(max(0, offset + len(payload) - len(self.octets))))
+        self.octets[offset:offset + len(payload)] = payload
+
+
+class UntaggedQueue:
+    """The buffers of one Queue Number: the first available one has MSN ``first``.
+
+    Parameters
+    ----------
+    first
+        MSN of the first buffer. Section 4.3: "The initial value for MSN MUST be one."
+    """
+
+    def __init__(self, first: int = 1) -> None:
+        self.first = first
+        self._buffers: list[_Buffer] = []
+        self._done = 0  # buffers delivered that are still in the list
+
+    @property
+    def available(self) -> int:
+        """Buffers that wait for a message."""
+        return len(self._buffers) - self._done
+
+    def post(self, length: int, count: int = 1) -> None:
+        """Add buffers of this many octets."""
+        if not 0 <= length < 1 << 32:
+            raise ValueError(f"Untagged Buffer length must be less than 2^32, not {length!r}")
+        self._buffers.extend(_Buffer(length) for _ in range(count))
+
+    def ahead(self, msn: int) -> int:
+        """How far an MSN is ahead of the first available buffer's, modulo 2^32; negative behind it."""
+        distance = (msn - self.first) % _MSN
+        return distance if distance < _MSN // 2 else distance - _MSN
+
+    def buffer(self, msn: int) -> _Buffer | None:
+        """The available buffer of an MSN."""
+        ahead = self.ahead(msn)
+        return self._buffers[self._done + ahead] if 0 <= ahead < self.available else None
+
+    def complete(self) -> None:
+        """The first buffer's message was delivered."""
+        self._buffers[self._done] = _Buffer(0)
+        self._done += 1
+        self.first = (self.first + 1) % _MSN
+        if self._done >= 1024:
+            del self._buffers[:self._done]
+            self._done = 0
+
+
+@dataclass(frozen=True)
+class _Untagged:
+    """What the checks of an untagged segment look at."""
+
+    header: UntaggedHeader
+    length: int
+    queue: UntaggedQueue | None
+
+    @property
+    def opened(self) -> UntaggedQueue:
+        """The queue, once check 1 has passed."""
+        assert self.queue is not None
+        return self.queue
+
+    @property
+    def limit(self) -> int:
+        """Octets of the buffer, once check 2 has passed."""
+        buffer = self.opened.buffer(self.header.msn)
+        assert buffer is not None
+        return buffer.length
+
+
+#: Section 7.1, untagged. An MSN outside the range of check 5 never has a buffer, so that check 2 alone would hide it:
+#: an MSN that is behind the first available buffer belongs to a message that was completed, and fails as check 5
+#: ("the lower limit of the Message Sequence Number is defined by whatever DDP Messages have already been
+#: completed"); one that is ahead of the last waits for a buffer that the ULP has yet to post, and fails as check 2.
+_UNTAGGED_CHECKS: tuple[tuple[ErrorNumber, Callable[[_Untagged], bool]], ...] = (
+    # 1. The QN is valid for this stream.
+    (INVALID_QN, lambda s: s.queue is not None),
+    # 5. The Message Sequence Number falls in the range of legal Message Sequence Numbers: its lower limit.
+    (MSN_RANGE, lambda s: s.opened.ahead(s.header.msn) >= 0),
+    # 2. The QN and MSN have an associated buffer that allows Placement of the payload.
+    (NO_BUFFER, lambda s: s.opened.buffer(s.header.msn) is not None),
+    # 3. The MO falls in the range of legal offsets associated with the Untagged Buffer. Checks 3 and 4 name one
+    #    range, and a sum that equals the length is legal in 4, so the range includes the length: what would be put
+    #    there is too long, not misplaced.
+    (INVALID_MO, lambda s: s.header.mo <= s.limit),
+    # 4. The sum of the DDP Segment payload length and the MO falls in the range of legal offsets.
+    (MESSAGE_TOO_LONG, lambda s: s.header.mo + s.length <= s.limit),
+)
+
+
+# --- Data Sink ---------------------------------------------------------------------------------------------
+
+class DataSink:
+    """Places and delivers what one DDP Stream brings.
+
+    Parameters
+    ----------
+    memory
+        The node's regions.
+    stream
+        DDP Stream ID, for STags bound to one stream.
+    pd
+        Protection Domain ID of the stream.
+    first
+        Order of the first segment, where the LLP tells the order.
+    """
+
+    def __init__(self, memory: Memory, *, stream: int = 0, pd: int = 0, first: int = 0) -> None:
+        self.memory = memory
+        self.stream = stream
+        self.pd = pd
+        self.queues: dict[int, UntaggedQueue] = {}
+        self.error: DdpError | LlpError | None = None
+        self.dropped = 0  #: segments dropped silently after the error
+        self.duplicates = 0  #: segments that had been placed before
+        self._next = first  # all segments before this one are placed, their messages delivered
+        self._waiting: dict[int, tuple[Header, int]] = {}  # placed ahead of the order: header, payload length
+
+    def open_queue(self, qn: int, *, first: int = 1) -> UntaggedQueue:
+        """Make a Queue Number valid for this stream."""
+        return self.queues.setdefault(qn, UntaggedQueue(first))
+
+    def post(self, qn: int, length: int, count: int = 1) -> None:
+        """Add Untagged Buffers to a queue, which this opens."""
+        self.open_queue(qn).post(length, count)
+
+    def receive(self, segment: bytes, order: int | None = None) -> list[Event]:
+        """Take a DDP Segment from the LLP.
+
+        Parameters
+        ----------
+        segment
+            Header and payload.
+        order
+            The segment's number in the order of the sender. Section 3 item 5: the LLP may hand over out of order,
+            "but if it does, it MUST also provide information that specifies what the sender-specified order was".
+            None: the next one.
+        """
+        if self.error is not None:
+            # Section 7.1: "DDP MUST silently drop any subsequent incoming DDP Segments."
+            self.dropped += 1
+            return []
+        order = self._next_free() if order is None else order
+        if order < self._next or order in self._waiting:
+            # Section 5.3: Placement more than once is a MAY, Delivery more than once is forbidden.
+            self.duplicates += 1
+            return []
+        try:
+            header, payload = decode_segment(segment)
+        except ProtocolError as error:
+            assert error.number is not None
+            return self._fail(error.number, segment, order)
+        if isinstance(header, TaggedHeader):
+            number = check_tagged(header, len(payload), self.memory, stream=self.stream, pd=self.pd)
+        else:
+            number = self._check_untagged(header, len(payload))
+        if number is not None:
+            return self._fail(number, segment, order)
+        events: list[Event] = [self._place(header, payload, order)]
+        self._waiting[order] = header, len(payload)
+        return events + self._deliver()
+
+    def fail(self, error: LlpError) -> list[Event]:
+        """Take an error from the LLP (section 7: "All LLP errors reported to DDP SHOULD be passed up to the ULP")."""
+        if self.error is not None:
+            self.dropped += 1
+            return []
+        self.error = error
+        return [error]
+
+    def _next_free(self) -> int:
+        order = self._next
+        while order in self._waiting:
+            order += 1
+        return order
+
+    def _check_untagged(self, header: UntaggedHeader, length: int) -> ErrorNumber | None:
+        if header.version != 1:
+            return UNTAGGED_VERSION
+        # Section 7.1 asks this of segments with payload. One without needs its queue and its buffer all the same:
+        # it is delivered there, and its MO may be the length of the message.
+        segment = _Untagged(header, length, self.queues.get(header.qn))
+        return next((number for number, holds in _UNTAGGED_CHECKS if not holds(segment)), None)
+
+    def _place(self, header: Header, payload: bytes, order: int) -> Placed:
+        address = None
+        if isinstance(header, UntaggedHeader):
+            buffer = self.queues[header.qn].buffer(header.msn)
+            assert buffer is not None
+            buffer.write(header.mo, payload)
+        elif payload:
+            region = self.memory.lookup(header.stag)
+            assert region is not None
+            self.memory.write(region, header.to, payload)
+            address = region.address + header.to - region.to
+        return Placed(self.stream, header, len(payload), order, address)
+
+    def _deliver(self) -> list[Event]:
+        """Deliver every message that section 5.4 allows now."""
+        events: list[Event] = []
+        while self._next in self._waiting and self.error is None:
+            header, length = self._waiting.pop(self._next)
+            order, self._next = self._next, self._next + 1
+            message = None
+            if isinstance(header, UntaggedHeader):
+                queue = self.queues[header.qn]
+                if queue.ahead(header.msn) != 0:
+                    # In the order of the sender, every segment before this one is here, and so every message
+                    # before this one is delivered. Section 4.3: the MSN "MUST be increased by one (modulo 2^32)
+                    # with each DDP Message"; this one skips or repeats.
+                    segment = header.encode() + bytes(length)
+                    return events + self._fail(MSN_RANGE, segment, order)
+                if header.last:
+                    # Section 5.4: the ULP Message Length is the last segment's MO plus its payload length.
+                    buffer = queue.buffer(header.msn)
+                    assert buffer is not None
+                    buffer.write(header.mo + length, b"")
+                    message = bytes(buffer.octets[:header.mo + length])
+                    queue.complete()
+            if header.last:
+                events.append(Delivered(self.stream, header, order, message))
+        return events
+
+    def _fail(self, number: ErrorNumber, segment: bytes, order: int) -> list[Event]:
+        self.error = DdpError(number, segment[:header_length(segment)], len(segment), self.stream, order)
+        return [self.error]

@@ -1,0 +1,142 @@
+"""Tagged Buffers: what the ULP registered, and for whom (RFC 5041 sections 8.2 and 8.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import Flag, auto
+
+__all__ = ["Access", "Memory", "Region"]
+
+
+class Access(Flag):
+    """Rights of a Remote Peer. Section 8.3.1 item 5: "read, write, or read and write access"."""
+
+    NONE = 0
+    REMOTE_WRITE = auto()
+    REMOTE_READ = auto()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Region:
+    """A ULP Buffer under an STag, for exactly one Protection Domain or one DDP Stream (section 8.2).
+
+    Parameters
+    ----------
+    stag
+        Steering Tag, 32 bits: an index of 24 bits and a key of 8.
+    to
+        Tagged Offset of the first octet.
+    length
+        Octets.
+    address
+        Host address of the first octet. The model only reports it.
+    access
+        Rights of the Remote Peer.
+    pd
+        Protection Domain ID, or None where the STag is bound to one stream.
+    stream
+        DDP Stream ID, or None where the STag belongs to a Protection Domain.
+    """
+
+    stag: int
+    to: int
+    length: int
+    address: int = 0
+    access: Access = Access.REMOTE_WRITE
+    pd: int | None = None
+    stream: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.stag < 1 << 32:
+            raise ValueError(f"Region STag must be a 32-bit number, not {self.stag!r}")
+        if self.to < 0 or self.length < 0 or self.to + self.length > 1 << 64:
+            raise ValueError("Region must lie below the Tagged Offset 2^64, "
+                             f"not at {self.to:#x} with {self.length} octets")
+        if (self.pd is None) == (self.stream is None):
+            raise ValueError("Region must belong to either a Protection Domain or a DDP Stream, "
+                             f"not to pd {self.pd!r} and stream {self.stream!r}")
+
+    @property
+    def index(self) -> int:
+        """The STag's upper 24 bits."""
+        return self.stag >> 8
+
+    def allows(self, *, stream: int, pd: int) -> bool:
+        """Whether the STag may be used on this stream, by either association of section 8.2."""
+        return self.stream == stream if self.pd is None else self.pd == pd
+
+
+class Memory:
+    """The registered regions of a node, and their octets.
+
+    Octets outlive revocation: the ULP keeps its buffer when the Remote Peer loses it.
+    """
+
+    def __init__(self) -> None:
+        self._valid: dict[int, Region] = {}  # by index
+        self._octets: dict[int, bytearray] = {}  # by STag
+        self._regions: dict[int, Region] = {}  # by STag, revoked ones too
+
+    def __iter__(self) -> Iterator[Region]:
+        """Every region ever registered, in order of registration."""
+        return iter(self._regions.values())
+
+    def register(self, region: Region, octets: bytearray | None = None, *, fill: int = 0) -> Region:
+        """Make a region valid.
+
+        Parameters
+        ----------
+        region
+            The region. Its index must not be in use.
+        octets
+            The ULP's buffer; regions that overlap in the host share one. Made anew when not given.
+        fill
+            What a new buffer is painted with.
+        """
+        if region.index in self._valid:
+            raise ValueError(f"STag {region.stag:#010x} must have an index that is not in use; "
+                             f"{self._valid[region.index].stag:#010x} has it: revoke that first")
+        if octets is None:
+            octets = bytearray([fill]) * region.length
+        if len(octets) != region.length:
+            raise ValueError(f"Buffer of STag {region.stag:#010x} must hold {region.length} octets, "
+                             f"not {len(octets)}")
+        self._valid[region.index] = self._regions[region.stag] = region
+        self._octets[region.stag] = octets
+        return region
+
+    def lookup(self, stag: int) -> Region | None:
+        """The valid region of this STag: index and key must both be right."""
+        region = self._valid.get(stag >> 8)
+        return region if region is not None and region.stag == stag else None
+
+    def revoke(self, stag: int) -> bool:
+        """Revoke an STag (section 8.3 item 2); whether it was valid before."""
+        if self.lookup(stag) is None:
+            return False
+        del self._valid[stag >> 8]
+        return True
+
+    def revoke_stream(self, stream: int) -> list[Region]:
+        """Revoke every STag that is bound to this stream; those that were."""
+        gone = [region for region in self._valid.values() if region.stream == stream]
+        for region in gone:
+            del self._valid[region.index]
+        return gone
+
+    def set_access(self, stag: int, access: Access) -> None:
+        """Establish or revoke read and write access (section 8.3.1 item 5)."""
+        region = self.lookup(stag)
+        if region is None:
+            raise KeyError(f"STag {stag:#010x} is not valid")
+        self._valid[region.index] = self._regions[stag] = replace(region, access=access)
+
+    def write(self, region: Region, to: int, payload: bytes) -> None:
+        """Place octets. The caller has made the checks."""
+        start = to - region.to
+        self._octets[region.stag][start:start + len(payload)] = payload
+
+    def octets(self, stag: int) -> bytes:
+        """The octets of a region, valid or revoked."""
+        return bytes(self._octets[stag])

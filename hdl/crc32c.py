@@ -58,12 +58,6 @@ def _rows(matrix, size=32):
     return [sum((column >> row & 1) << bit for bit, column in enumerate(matrix)) for row in range(size)]
 
 
-def _octet_step():
-    """The matrix that takes the state over one octet of zeros."""
-    step = [_REFLECTED] + [1 << bit - 1 for bit in range(1, 32)]
-    return _power(step, 8)
-
-
 def _product(matrix, vector):
     """``matrix`` times a value of the design: one exclusive-or of masked bits a row."""
     return Cat((vector & row).xor() for row in _rows(matrix))
@@ -127,16 +121,231 @@ class Checksum(data.StructLayout):
         super().__init__({"crc": 32})
 
 
+class _Matrices:
+    """The constant matrices of a shape of slices, in the two bases of the state.
+
+    The one loop of the checksum takes the state over a beat of zeros, by a matrix B. In the basis v, Bv, B²v ... that
+    matrix is its companion: bit n comes from bit n - 1, and from the last bit in some places. So the loop is one
+    table deep whatever the width. All that is added to the state is written in that basis
+    at no cost, as it comes from constant matrices anyway; what leaves the loop is brought back outside it.
+    """
+
+    def __init__(self, shape):
+        octet = _power([_REFLECTED, *(1 << bit for bit in range(31))], 8)
+        self._octet = octet
+        self._octets = shape.width // 8
+        beat = _power(octet, self._octets)
+        self.basis = [1]
+        for _ in range(31):
+            self.basis.append(_apply(beat, self.basis[-1]))
+        self._inside = _inverse(self.basis)
+        self.companion = _multiply(self._inside, _multiply(beat, self.basis))
+        # What the preset adds at the end of the beat, by the granule where a packet begins.
+        starts = range(0, self._octets + 1, shape.granule)
+        self.presets = [_apply(self._weight(at), _PRESET) for at in starts]
+
+    def _weight(self, at):
+        return _multiply(self._inside, _power(self._octet, self._octets - at))
+
+    def weight(self, at, count):
+        """What ``count`` octets from octet ``at`` add to the state at the end of the beat."""
+        return [column for octet in range(at, at + count) for column in self._weight(octet)[:8]]
+
+    def back(self, octets):
+        """The matrix that takes the state back over zeros, in the ordinary basis."""
+        return _inverse(_power(self._octet, octets))
+
+
+class _Term(data.StructLayout):
+    """What a slice does to the state.
+
+    Members
+    -------
+    valid, first, close, tail : 1
+        As in the slice.
+    restart : 1
+        The state does not go on: a packet begins.
+    held : 1
+        The packet that ends took nothing of this beat: its sum is the state as it is.
+    close_back, tail_back : range(K)
+        Granules to take back from the end of the beat, for a packet that ends by ``close`` or ``tail``.
+    added : 32
+        What the current packet adds.
+    onward : 32
+        What is added to the state that goes on.
+    """
+
+    def __init__(self, granules):
+        super().__init__({
+            "valid": 1,
+            "first": 1,
+            "close": 1,
+            "tail": 1,
+            "restart": 1,
+            "held": 1,
+            "close_back": range(granules),
+            "tail_back": range(granules),
+            "added": 32,
+            "onward": 32,
+        })
+
+
+class _Fold(wiring.Component):
+    """The feed-forward part of :class:`Crc32c`: the sums of the two regions of a slice.
+
+    Latency: ``latency`` cycles. Throughput: 1 slice a cycle. Reset: nothing valid under way. Errors: none.
+
+    Members
+    -------
+    i : In(Slice), with ``i_valid``
+    o : Out(_Term)
+    """
+
+    def __init__(self, shape, matrices):
+        self.shape = shape
+        self._matrices = matrices
+        super().__init__({"i_valid": In(1), "i": In(shape), "o": Out(_Term(shape.granules))})
+
+    @property
+    def latency(self):
+        return 3 + len(self._sizes())
+
+    def _sizes(self):
+        """Terms of a sum after each registered step, two levels of tables deep."""
+        # First a table gates one granule of two parts or two of one, and a table adds four of these.
+        sizes = [-(-self.shape.granules // (4 if self.shape.granule == 4 else 8))]
+        while sizes[-1] > 4:
+            sizes.append(-(-sizes[-1] // 16))
+        return sizes
+
+    def _preset(self, index):
+        """The preset for a packet that begins at granule ``index``."""
+        presets = self._matrices.presets
+        # A bit of a constant and not an array: no tool takes it for a memory.
+        tables = [sum((value >> bit & 1) << at for at, value in enumerate(presets)) for bit in range(32)]
+        return Cat(Const(table, len(presets)).bit_select(index, 1) for table in tables)
+
+    def elaborate(self, platform):
+        m = Module()
+        granules = self.shape.granules
+        bits = exact_log2(granules)
+
+        def later(value, name):
+            signal = Signal(Value.cast(value).shape(), name=name, reset_less=True)
+            m.d.sync += signal.eq(value)
+            return signal
+
+        # Step 1: the slice, and which granules lie before each of its marks. A packet that ends before
+        # granule 0 ended with the beat before: its sum is the state, or the preset alone. So at most
+        # K - 1 granules are to be taken back, which is one step less.
+        word = self.i
+        none = word.close & (word.cut == 0)
+        octets = later(word.data, "octets")
+        before_lo = later(Cat(at < word.lo for at in range(granules)), "before_lo")
+        before_cut = later(Cat(at < word.cut for at in range(granules)), "before_cut")
+        before_end = later(Cat(at < word.end for at in range(granules)), "before_end")
+        begin = later(Mux(none, granules, word.lo), "begin")
+        opening = later(Mux(word.tail & (word.end == 0), granules, word.cut), "opening")
+        close = later(word.close, "close")
+        flow = Signal(_Term(granules))
+        m.d.sync += [
+            flow.valid.eq(self.i_valid),
+            flow.first.eq(word.first),
+            flow.close.eq(self.i_valid & word.close),
+            flow.tail.eq(self.i_valid & word.tail),
+            flow.restart.eq(word.open),  # for now
+            flow.held.eq(none & ~word.first),
+            flow.close_back.eq((-word.cut)[:bits]),
+            flow.tail_back.eq((-word.end)[:bits]),
+        ]
+
+        # Step 2: the mask of each region, what each part of the data would add, and the presets.
+        region = ~before_lo & Mux(close, before_cut, before_end)
+        masks = [later(region, "mask"), later(Mux(flow.restart, ~before_cut & before_end, region), "onward_mask")]
+        part = min(self.shape.granule, 2)
+        parts = [
+            later(_product(self._matrices.weight(at, part), octets[8 * at:8 * (at + part)]), "part")
+            for at in range(0, len(octets) // 8, part)
+        ]
+        start = self._preset(begin) & flow.first.replicate(32)
+        starts = [later(start, "start"), later(Mux(flow.restart, self._preset(opening), start), "onward_start")]
+        flow, earlier = Signal(_Term(granules)), flow
+        m.d.sync += [flow.eq(earlier), flow.restart.eq(earlier.first | earlier.restart)]
+
+        # Step 3 and on: the sums.
+        units = [reduce(xor, parts[at:at + self.shape.granule // part]) for at in range(0, len(parts), self.shape.granule // part)]
+        sums = [[unit & bit.replicate(32) for unit, bit in zip(units, mask, strict=True)] for mask in masks]
+        for size in self._sizes():
+            fan = -(-len(sums[0]) // size)
+            sums = [[later(reduce(xor, terms[at:at + fan]), "term") for at in range(0, len(terms), fan)] for terms in sums]
+            starts = [later(start, "start") for start in starts]
+            flow, earlier = Signal(_Term(granules)), flow
+            m.d.sync += flow.eq(earlier)
+        m.d.sync += [
+            self.o.eq(flow),
+            self.o.added.eq(reduce(xor, [*sums[0], starts[0]])),
+            self.o.onward.eq(reduce(xor, [*sums[1], starts[1]])),
+        ]
+        return m
+
+
+class _Rewind(wiring.Component):
+    """Brings a state back to the ordinary basis, and back over the granules of the beat that follow the packet.
+
+    Latency: ``latency`` cycles. Throughput: 1 a cycle. Reset: nothing valid under way. Errors: none.
+
+    Members
+    -------
+    valid : In(1)
+    state : In(32)
+    back : In(range(K))
+        Granules.
+    o : Out(stream.Signature(Checksum(), always_ready=True))
+    """
+
+    def __init__(self, shape, matrices):
+        self.shape = shape
+        self._matrices = matrices
+        super().__init__({
+            "valid": In(1),
+            "state": In(32),
+            "back": In(range(shape.granules)),
+            "o": Out(stream.Signature(Checksum(), always_ready=True)),
+        })
+
+    @property
+    def latency(self):
+        return 1 + exact_log2(self.shape.granules)
+
+    def elaborate(self, platform):
+        m = Module()
+        valid, state, back = self.valid, _product(self._matrices.basis, self.state), self.back
+        for step in range(self.latency):
+            if step:
+                bit = self.latency - 1 - step
+                undo = self._matrices.back(self.shape.granule << bit)
+                # x + (M + 1)x where the bit of the distance is set
+                change = [column ^ 1 << at for at, column in enumerate(undo)]
+                state = state ^ (_product(change, state) & back[bit].replicate(32))
+            registers = Signal(), Signal(32, reset_less=True), Signal.like(back, reset_less=True)
+            m.d.sync += [register.eq(value) for register, value in zip(registers, (valid, state, back), strict=True)]
+            valid, state, back = registers
+        m.d.comb += [self.o.valid.eq(valid), self.o.payload.crc.eq(~state)]
+        return m
+
+
 class Crc32c(wiring.Component):
     """CRC32C of packets that lie back to back in a stream of beats.
 
-    Packets begin and end at any granule. A packet is what ``first`` or ``open`` begins, all granules of the
-    slices that follow, up to ``close`` or ``tail``; one of no granules is sound. Results come in the
-    order of packets. A slice after one with ``tail`` must not have ``close``, as the result of the tail
-    takes its turn.
+    Packets begin and end at any granule. A packet is what ``first`` or ``open`` begins, and all granules
+    of the slices that follow, up to ``close`` or ``tail``; one of no granules is sound. Results come in
+    the order of packets. A slice after one with ``tail`` must not have ``close``, as the result of
+    the tail takes its turn.
 
     Latency: ``latency`` cycles from a slice with ``close`` to its result, one more for ``tail``.
-    Throughput: 1 slice a cycle, always taken. Reset: nothing is open and no result is under way. Errors: none.
+    Throughput: 1 slice a cycle, always taken.
+    Reset: nothing is open and no result is under way.
+    Errors: none.
 
     Parameters
     ----------
@@ -155,6 +364,9 @@ class Crc32c(wiring.Component):
         self.shape = Slice(width, granule)
         self.width = width
         self.granule = granule
+        self._matrices = _Matrices(self.shape)
+        self._fold = _Fold(self.shape, self._matrices)
+        self._rewind = _Rewind(self.shape, self._matrices)
         super().__init__({
             "i": In(stream.Signature(self.shape, always_ready=True)),
             "o": Out(stream.Signature(Checksum(), always_ready=True)),
@@ -163,138 +375,42 @@ class Crc32c(wiring.Component):
     @property
     def latency(self):
         """Cycles from a slice with ``close`` to its result."""
-        return 4 + len(self._tree_sizes()) + self.shape.granules.bit_length()
-
-    def _tree_sizes(self):
-        """Terms of each region after each registered step of the sum; 3 fit the step that ends it."""
-        # A gate takes two granules to a table of four inputs; two levels of tables make a step.
-        units = self.shape.granules
-        sizes = [-(-units // (2 if self.granule == 1 else 8))]
-        while sizes[-1] > 3:
-            sizes.append(-(-sizes[-1] // 16))
-        return sizes
+        return self._fold.latency + 1 + self._rewind.latency
 
     def elaborate(self, platform):
         m = Module()
-        granules = self.shape.granules
-        octet = _octet_step()
-        beat = _power(octet, self.width // 8)
-
-        # The one loop of this block takes the state over a beat. In the basis v, Bv, B²v ... that matrix B is
-        # its companion: bit n becomes bit n-1, plus the last bit in some places. So the loop is one table
-        # deep whatever the width. All that is added to the state is written in that basis at no
-        # cost, as it comes from constant matrices anyway; what leaves it is brought back outside the loop.
-        basis = [1]
-        for _ in range(31):
-            basis.append(_apply(beat, basis[-1]))
-        into = _inverse(basis)
-        companion = _multiply(into, _multiply(beat, basis))
-
-        def weight(at):
-            """The matrix of what an octet at ``at`` adds to the state at the end of the beat."""
-            return _multiply(into, _power(octet, self.width // 8 - at))
-
-        presets = [_apply(weight(self.granule * at), _PRESET) for at in range(granules + 1)]
-
-        def preset(index):
-            return Cat(
-                Const(sum((value >> bit & 1) << at for at, value in enumerate(presets)), granules + 1)
-                .bit_select(index, 1) for bit in range(32)
-            )
-
-        def later(signal, name):
-            """``signal`` one cycle later; a dictionary or list item by item."""
-            if isinstance(signal, dict):
-                return {key: later(value, key) for key, value in signal.items()}
-            if isinstance(signal, list):
-                return [later(value, name) for value in signal]
-            copy = Signal(Value.cast(signal).shape(), name=name, reset_less=name not in ("close", "tail", "valid"))
-            m.d.sync += copy.eq(signal)
-            return copy
-
-        # Step 1: the slice, and which granules lie before each of its three marks.
-        word = self.i.payload
-        # A packet that ends before granule 0 ended with the beat before: its sum is the state itself, or
-        # the preset alone. This leaves 0 .. K-1 granules to take back, one step less.
-        none = word.close & (word.cut == 0)
-        flow = later({
-            "valid": self.i.valid,
-            "close": self.i.valid & word.close,
-            "tail": self.i.valid & word.tail,
-            "close_here": word.close,
-            "first": word.first,
-            "open": word.open,
-            "held": none & ~word.first,
-            "close_back": (-word.cut)[:exact_log2(granules)],
-            "tail_back": (-word.end)[:exact_log2(granules)],
-        }, "flow")
-        octets = later(word.data, "octets")
-        before = {
-            mark: later(Cat(at < word[mark] for at in range(granules)), f"before_{mark}") for mark in ("lo", "cut", "end")
-        }
-        index = later(Mux(none, granules, word.lo), "index")
-        open_index = later(Mux(word.tail & (word.end == 0), granules, word.cut), "open_index")
-
-        # Step 2: the masks of the two regions, and what each granule would add.
-        close_here = flow.pop("close_here")
-        masks = [
-            later(~before["lo"] & Mux(close_here, before["cut"], before["end"]), "mask"),
-            later(~before["cut"] & before["end"], "open_mask"),
-        ]
-        size = 8 * self.granule
-        units = [octets[at * size:(at + 1) * size] for at in range(granules)]
-        matrices = [
-            [column for at in range(self.granule) for column in weight(unit * self.granule + at)[:8]]
-            for unit in range(granules)
-        ]
-        if self.granule == 1:
-            units = [_product(matrix, unit) for matrix, unit in zip(matrices, later(units, "unit"), strict=True)]
-        else:
-            units = [later(_product(matrix, unit), "unit") for matrix, unit in zip(matrices, units, strict=True)]
-        starts = [later(preset(index) & flow["first"].replicate(32), "start"), later(preset(open_index), "open_start")]
-        flow = later(flow, "flow")
-
-        # Step 3 and on: the sum of each region.
-        regions = [[unit & mask[at].replicate(32) for at, unit in enumerate(units)] for mask in masks]
-        for count in self._tree_sizes():
-            fan = -(-len(regions[0]) // count)
-            regions = [
-                [later(reduce(xor, terms[at:at + fan]), "term") for at in range(0, len(terms), fan)] for terms in regions
-            ]
-            starts = later(starts, "start")
-            flow = later(flow, "flow")
-
-        # What this slice adds to the packet that may end in it, and to the state that goes on.
-        ending, opening = (reduce(xor, [*terms, start]) for terms, start in zip(regions, starts, strict=True))
-        added = later(ending, "added")
-        onward = later(Mux(flow["open"], opening, ending), "onward")
-        restart = later(flow["first"] | flow["open"], "restart")
-        flow = later(flow, "flow")
-
-        # The state, and the sum of a packet that ends: in this slice, or as the tail of the one before.
+        m.submodules.fold = fold = self._fold
+        m.submodules.rewind = rewind = self._rewind
+        term = fold.o
         state = Signal(32, reset_less=True)
-        stepped = _product(companion, state)
-        with m.If(flow["valid"]):
-            m.d.sync += state.eq((stepped & ~restart.replicate(32)) ^ onward)
-        tail = later(flow["tail"], "tail")
-        tail_back = later(flow["tail_back"], "tail_back")
-        total = later(
-            Mux(tail | flow["held"], state, (stepped & ~flow["first"].replicate(32)) ^ added), "total",
-        )
-        valid = later(flow["close"] | tail, "valid")
-        back = later(Mux(tail, tail_back, flow["close_back"]), "back")
+        stepped = Signal(32)
+        tail = Signal()
+        tail_back = Signal.like(term.tail_back, reset_less=True)
+        total = Signal(32, reset_less=True)
+        back = Signal.like(rewind.back, reset_less=True)
+        valid = Signal()
 
-        # Back from the basis, and back over the granules of the beat that follow the packet.
-        total = later(_product(basis, total), "total")
-        valid, back = later(valid, "valid"), later(back, "back")
-        for bit in reversed(range(exact_log2(granules))):
-            undo = _inverse(_power(octet, self.granule << bit))
-            # x + (M + 1)x where the bit is set
-            change = [column ^ 1 << at for at, column in enumerate(undo)]
-            total = later(total ^ (_product(change, total) & back[bit].replicate(32)), "total")
-            valid, back = later(valid, "valid"), later(back, "back")
-
-        m.d.comb += [self.o.valid.eq(valid), self.o.payload.crc.eq(~total)]
+        m.d.comb += [
+            fold.i_valid.eq(self.i.valid),
+            fold.i.eq(self.i.payload),
+            stepped.eq(_product(self._matrices.companion, state)),
+        ]
+        with m.If(term.valid):
+            m.d.sync += state.eq((stepped & ~term.restart.replicate(32)) ^ term.onward)
+        # A tail is what the state became, so it leaves one slot later, which is free: nothing was open
+        # that could close in it.
+        m.d.sync += [
+            tail.eq(term.tail),
+            tail_back.eq(term.tail_back),
+            valid.eq(term.close | tail),
+            back.eq(Mux(tail, tail_back, term.close_back)),
+        ]
+        with m.If(tail | term.held):
+            m.d.sync += total.eq(state)
+        with m.Else():
+            m.d.sync += total.eq((stepped & ~term.first.replicate(32)) ^ term.added)
+        m.d.comb += [rewind.valid.eq(valid), rewind.state.eq(total), rewind.back.eq(back)]
+        wiring.connect(m, rewind.o, wiring.flipped(self.o))
         return m
 
 

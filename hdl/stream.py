@@ -1,10 +1,18 @@
 """Packet streams: the beat that every block shares, and the queue that carries any shape."""
 
+from functools import reduce
+from operator import or_
+
 from amaranth import *
 from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-__all__ = ["Beat", "Queue"]
+__all__ = ["Beat", "Queue", "any_of"]
+
+
+def any_of(values):
+    """The bitwise OR of all values; 0 of none."""
+    return reduce(or_, values, C(0))
 
 
 class Beat(data.StructLayout):

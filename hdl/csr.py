@@ -1,0 +1,132 @@
+"""Control and status registers on AXI4-Lite, and the counters behind them."""
+
+from amaranth import *
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from .bus.axi import AxiLite, Response
+from .ddp.commit import Tally
+from .spec import regs
+from .stream import any_of
+
+__all__ = ["Counters", "Registers"]
+
+
+class Registers(wiring.Component):
+    """The decoder of :mod:`ddp_rnic.hdl.spec.regs`.
+
+    Latency: a write's response 3 cycles after address and data, a read's data 4 after the address.
+    Throughput: one access at a time. Reset: registers are 0.
+    Errors: DECERR for an address without a register, SLVERR for a write to a read-only one; neither
+    has an effect.
+
+    Members
+    -------
+    bus : In(AxiLite(12))
+    octets_read : Out(1)
+        High for one cycle as PLACED_OCTETS_LO is read.
+    For each register, by its name in lower case: In(32) if it is read-only, Out(32) if it is
+    read-write, Out(1) if it is write-only, high for one cycle as it is written.
+    """
+
+    def __init__(self):
+        members = {"bus": In(AxiLite(regs.ADDRESS_BITS)), "octets_read": Out(1)}
+        for register in regs.REGISTERS:
+            members[register.name.lower()] = {"ro": In(32), "rw": Out(32), "wo": Out(1)}[register.access]
+        super().__init__(members)
+
+    def elaborate(self, platform):
+        m = Module()
+        bus = self.bus
+        ports = [(register, getattr(self, register.name.lower())) for register in regs.REGISTERS]
+
+        def select(address):
+            return Cat(address[2:] == register.address >> 2 for register in regs.REGISTERS)
+
+        # Writes: wait for address and data, decode, act.
+        write_hit = Signal(len(ports))
+        writing = Signal()
+        m.d.sync += [writing.eq(0), *(port.eq(0) for register, port in ports if register.access == "wo")]
+        with m.If(bus.b.ready):
+            m.d.sync += bus.b.valid.eq(0)
+        with m.If(bus.aw.valid & bus.w.valid & ~writing & ~bus.aw.ready & ~bus.b.valid):
+            m.d.sync += [writing.eq(1), write_hit.eq(select(bus.aw.payload.addr))]
+        m.d.comb += [bus.aw.ready.eq(writing), bus.w.ready.eq(writing)]
+        with m.If(writing):
+            m.d.sync += [bus.b.valid.eq(1), bus.b.payload.resp.eq(Response.DECERR)]
+            for hit, (register, port) in zip(write_hit, ports, strict=True):
+                with m.If(hit):
+                    m.d.sync += bus.b.payload.resp.eq(
+                        Response.SLVERR if register.access == "ro" else Response.OKAY)
+                    if register.access == "wo":
+                        m.d.sync += port.eq(1)
+                    elif register.access == "rw":
+                        for lane in range(4):
+                            with m.If(bus.w.payload.strb[lane]):
+                                m.d.sync += port.word_select(lane, 8).eq(bus.w.payload.data.word_select(lane, 8))
+
+        # Reads: decode, gather in groups of four, gather all.
+        read_hit = Signal(len(ports))
+        step = Signal(4)
+        groups = []
+        m.d.sync += step.eq(Cat(bus.ar.valid & bus.ar.ready, step))
+        m.d.comb += bus.ar.ready.eq(~step.any() & ~bus.r.valid)
+        with m.If(bus.ar.ready):
+            m.d.sync += read_hit.eq(select(bus.ar.payload.addr))
+        for first in range(0, len(ports), 4):
+            group = Signal(32, name=f"group{first // 4}")
+            m.d.sync += group.eq(any_of(
+                Mux(hit, port, 0) for hit, (register, port) in zip(read_hit[first:first + 4], ports[first:first + 4])
+                if register.access != "wo"))
+            groups.append(group)
+        with m.If(bus.r.ready):
+            m.d.sync += bus.r.valid.eq(0)
+        with m.If(step[1]):
+            m.d.sync += [
+                bus.r.valid.eq(1), bus.r.payload.data.eq(any_of(groups)),
+                bus.r.payload.resp.eq(Mux(read_hit.any(), Response.OKAY, Response.DECERR)),
+            ]
+        low = [register.name for register in regs.REGISTERS].index("PLACED_OCTETS_LO")
+        m.d.comb += self.octets_read.eq(step[0] & read_hit[low])
+        return m
+
+
+class Counters(wiring.Component):
+    """Counts segments; every counter wraps.
+
+    Latency: 2 cycles. Throughput: a segment a cycle. Reset: 0. Errors: none.
+
+    Members
+    -------
+    tally : In(Tally)
+    hold : In(1)
+        Keep the upper half of ``octets`` for ``octets_high``.
+    placed, exceptions, errors, dropped, digest : Out(32)
+    octets_low, octets_high : Out(32)
+    """
+
+    def __init__(self):
+        super().__init__({
+            "tally": In(Tally()),
+            "hold": In(1),
+            **{name: Out(32) for name in (
+                "placed", "exceptions", "errors", "dropped", "digest", "octets_low", "octets_high")},
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        for counter, event in (
+            (self.placed, self.tally.placed), (self.exceptions, self.tally.exception),
+            (self.errors, self.tally.error), (self.dropped, self.tally.dropped),
+            (self.digest, self.tally.digest),
+        ):
+            m.d.sync += counter.eq(counter + event)
+        carry = Signal()
+        high = Signal(32)
+        m.d.sync += [
+            Cat(self.octets_low, carry).eq(self.octets_low + self.tally.octets),
+            high.eq(high + carry),
+        ]
+        with m.If(self.hold):
+            m.d.sync += self.octets_high.eq(high + carry)
+        return m

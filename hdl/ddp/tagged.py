@@ -1,0 +1,188 @@
+"""The STag and TO base-and-bounds checker (RFC 5041 sections 7.1 and 8.2)."""
+
+from amaranth import *
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from ..spec import ddp
+from .header import DdpHeader
+from .stag import StagEntry
+
+__all__ = ["CheckResult", "StreamRights", "TaggedCheck"]
+
+
+class StreamRights(data.StructLayout):
+    """What the checks know of a stream: its number and its Protection Domain, and whether it is enabled."""
+
+    def __init__(self):
+        super().__init__({"stream": 16, "pd": 16, "enable": 1})
+
+
+class CheckResult(data.StructLayout):
+    """What the checks say of a segment.
+
+    Members
+    -------
+    error : 1
+        It must not be placed: ``type`` and ``code`` tell why, in the numbers of RFC 5041 section 7.2.
+    type : 4, code : 8
+    tagged : 1
+    enable : 1
+        Its stream is enabled.
+    length : 16
+        Octets of payload.
+    address : 64
+        Host address of its first octet, if tagged.
+    """
+
+    def __init__(self):
+        super().__init__({
+            "error": 1, "type": 4, "code": 8, "tagged": 1, "enable": 1, "length": 16, "address": 64,
+        })
+
+
+class TaggedCheck(wiring.Component):
+    """Validates a tagged segment against its Steering Tag's entry.
+
+    In the order of RFC 5041 section 7.1: the STag is valid for this stream (entry valid and key equal,
+    then association by Protection Domain or by stream, section 8.2), its buffer allows placement, TO in
+    range, the 64-bit sum of TO and length does not wrap, the sum in range. The RFC lists the wrap last;
+    it is looked at before the sum's range because a wrapped sum has none. A zero-length segment's STag
+    and TO are not checked (section 5.2). Of an untagged segment only length and version are.
+
+    Latency: 8 cycles. Throughput: a segment a cycle. Reset: empty. Errors: see ``CheckResult``.
+
+    Members
+    -------
+    i : In(stream.Signature({header: DdpHeader, rights: StreamRights}, always_ready=True))
+    index : Out(range(entries)), entry : In(StagEntry)
+        Look-up in the Steering Tag table, answered after 2 cycles.
+    o : Out(stream.Signature(CheckResult, always_ready=True))
+    """
+
+    LATENCY = 8
+
+    def __init__(self, entries):
+        self.entries = entries
+        super().__init__({
+            "i": In(stream.Signature(data.StructLayout({
+                "header": DdpHeader(), "rights": StreamRights()}), always_ready=True)),
+            "index": Out(range(entries)),
+            "entry": In(StagEntry(entries)),
+            "o": Out(stream.Signature(CheckResult(), always_ready=True)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        bits = self.entries.bit_length() - 1
+        valid = Signal(self.LATENCY - 1)
+        m.d.sync += [valid.eq(Cat(self.i.valid, valid)), self.o.valid.eq(valid[-1])]
+        m.d.comb += self.index.eq(self.i.payload.header.stag[8:8 + bits])
+
+        def after(cycles, value, name):
+            for k in range(cycles):
+                stage = Signal(value.shape(), name=f"{name}_{k}")
+                m.d.sync += stage.eq(value)
+                value = stage
+            return value
+
+        # Two cycles for the look-up; meanwhile the end of the segment, its 64-bit sum in two halves.
+        header = self.i.payload.header
+        first_low = Signal(33)
+        m.d.sync += first_low.eq(header.to[:32] + header.length)
+        to_1 = after(1, header.to, "to")
+        sum_high = Signal(33)
+        m.d.sync += sum_high.eq(to_1[32:] + first_low[32])
+        wrap = after(4, sum_high[32], "wrap")
+        stag = after(2, header.stag, "stag")
+        to = after(1, to_1, "to_2")
+        rights = after(2, self.i.payload.rights, "rights")
+        length = after(4, header.length, "length")
+        entry = self.entry
+
+        # Identity and rights, as flags; the offset into the region, lower half.
+        key, pd, stream_equal = Signal(), Signal(), Signal()
+        allowed, bound, alive = Signal(), Signal(), Signal()
+        offset_low = Signal(33)
+        m.d.sync += [
+            key.eq(Cat(entry.key, entry.tag) == Cat(stag[:8], stag[8 + bits:])),
+            alive.eq(entry.valid),
+            pd.eq(entry.owner == rights.pd),
+            stream_equal.eq(entry.owner == rights.stream),
+            bound.eq(entry.bound),
+            allowed.eq(entry.remote_write),
+            offset_low.eq(to[:32] - entry.to[:32]),
+        ]
+        to_high = after(1, to[32:], "to_high")
+        base_high = after(1, entry.to[32:], "base_high")
+        size = after(2, entry.length, "size")
+        host = after(2, entry.address, "host")
+
+        # The offset's upper half; below the base if it borrows.
+        offset = Signal(64)
+        below = Signal()
+        unknown, foreign, forbidden = Signal(), Signal(), Signal()
+        m.d.sync += [
+            Cat(offset[32:], below).eq(to_high - base_high - offset_low[32]),
+            offset[:32].eq(offset_low[:32]),
+            unknown.eq(~alive | ~key),
+            foreign.eq(Mux(bound, ~stream_equal, ~pd)),
+            forbidden.eq(~allowed),
+        ]
+
+        # Octets from there to the region's end, and the host address, lower then upper halves.
+        room_low, address_low = Signal(33), Signal(33)
+        m.d.sync += [
+            room_low.eq(size[:32] - offset[:32]),
+            address_low.eq(host[:32] + offset[:32]),
+        ]
+        offset_high = after(1, offset[32:], "offset_high")
+        size_high = after(1, size[32:], "size_high")
+        host_high = after(1, host[32:], "host_high")
+        room_high, address_high = Signal(33), Signal(32)
+        past = Signal()
+        m.d.sync += [
+            room_high.eq(size_high - offset_high - room_low[32]),
+            address_high.eq(host_high + address_low[32]),
+            past.eq(room_low[:32] < after(1, length, "length_4")),
+        ]
+        room_zero = Signal()
+        m.d.sync += room_zero.eq(~room_low[:32].any())
+
+        outside, too_long = Signal(), Signal()
+        high_any = room_high[:32].any()
+        m.d.sync += [
+            outside.eq(after(2, below, "below") | room_high[32] | (room_zero & ~high_any)),
+            too_long.eq(past & ~high_any),
+        ]
+
+        # The first check that fails decides. The rest of the result waits for it.
+        at_end = after(7, header, "header")
+        enable = after(5, rights.enable, "enable")
+        checks = [
+            (at_end.short, ddp.LLP_FRAMING),
+            (~at_end.version & at_end.tagged, ddp.TAGGED_VERSION),
+            (~at_end.version, ddp.UNTAGGED_VERSION),
+            (~at_end.tagged | ~at_end.length.any(), None),
+            (after(3, unknown, "unknown"), ddp.INVALID_STAG),
+            (after(3, foreign, "foreign"), ddp.STAG_NOT_ASSOCIATED),
+            (after(3, forbidden, "forbidden"), ddp.INVALID_STAG),
+            (outside, ddp.BASE_OR_BOUNDS),
+            (after(1, wrap, "wrap_late"), ddp.TO_WRAP),
+            (too_long, ddp.BASE_OR_BOUNDS),
+        ]
+        result = self.o.payload
+        m.d.sync += [
+            result.error.eq(0), result.type.eq(0), result.code.eq(0),
+            result.tagged.eq(at_end.tagged),
+            result.enable.eq(enable),
+            result.length.eq(at_end.length),
+            result.address.eq(Cat(after(2, address_low[:32], "address_low"), after(1, address_high, "address_high"))),
+        ]
+        for position, (condition, number) in enumerate(checks):
+            with m.If(condition) if not position else m.Elif(condition):
+                if number is not None:
+                    m.d.sync += [
+                        result.error.eq(1), result.type.eq(number.type), result.code.eq(number.code),
+                    ]
+        return m

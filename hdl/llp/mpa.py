@@ -1,0 +1,292 @@
+"""The MPA walker: finds the FPDUs in a stream's octets (RFC 5044)."""
+
+from amaranth import *
+from amaranth.lib import data, enum, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from ..crc32c import Slice
+from ..stream import any_of
+from .buffer import Store
+from .scan import Landing, LlpBeat, MpaScan, land
+from .segment import HEADER_WORDS, Outcome, Segment
+
+__all__ = ["Ending", "MpaWalker"]
+
+
+class Ending(data.StructLayout):
+    """An FPDU's end, before its digest is known.
+
+    Members
+    -------
+    framing : 1
+        The packet ended inside the FPDU.
+    crc : 1
+        Its stream uses CRCs.
+    end : position
+        The word of the packet buffer after the FPDU's last.
+    """
+
+    def __init__(self, config):
+        super().__init__({"framing": 1, "crc": 1, "end": range(config.buffer_octets // 4)})
+
+
+class _Step(enum.Enum, shape=unsigned(3)):
+    """What the walker does with the beat before it."""
+
+    Fresh = 0  # the first FPDU begins at word 0
+    Start = 1  # an FPDU ends at ``cut`` and the next begins
+    Close = 2  # an FPDU ends where the octets do
+    On = 3  # an FPDU fills the beat
+    Broken = 4  # the packet ends inside an FPDU
+
+
+class MpaWalker(wiring.Component):
+    """Walks from FPDU to FPDU, one a cycle, and from beat to beat.
+
+    A beat goes to the packet buffer as it came, once, and to the CRC unit once for each FPDU that
+    begins in it. An FPDU may begin at any word. A packet is a run of whole FPDUs of one stream; the
+    first begins with the packet.
+
+    Latency: 6 cycles from a beat to its slice, 9 to the segments that begin in it, given the beats
+    that their headers reach into. Throughput: a beat a cycle, or an FPDU a cycle where more than one
+    begins in a beat. Reset: empty; what was under way is forgotten.
+    Errors: an FPDU that its packet ends inside has an ending with ``framing`` set; one that does not
+    fit the packet buffer is marked ``oversize`` and its octets are not stored.
+
+    Members
+    -------
+    i : In(stream.Signature(LlpBeat(width)))
+    stream : Out(16), crc : In(1), markers : In(1)
+        Look-up of a stream's settings, answered in the same cycle.
+    go : In(1)
+        There is room for one more beat and one more segment.
+    store : Out(stream.Signature(Store, always_ready=True))
+    slices : Out(stream.Signature(Slice(width, 4), always_ready=True))
+        To the CRC unit.
+    segments : Out(stream.Signature(Segment, always_ready=True))
+    endings : Out(stream.Signature(Ending, always_ready=True))
+        In step with ``slices``: the cycle after a slice with ``close``, two after one with ``tail``.
+    beats : Out(range(beats of the buffer))
+        Where the next beat will be stored.
+    begun : Out(1)
+        A segment begins: it will come out of ``segments``.
+    busy : Out(1)
+        Beats are on their way.
+    """
+
+    def __init__(self, config):
+        self.config = config
+        beats = config.buffer_octets // config.octets
+        super().__init__({
+            "i": In(stream.Signature(LlpBeat(config.width))),
+            "stream": Out(16), "crc": In(1), "markers": In(1),
+            "go": In(1),
+            "store": Out(stream.Signature(Store(config), always_ready=True)),
+            "slices": Out(stream.Signature(Slice(config.width, 4), always_ready=True)),
+            "segments": Out(stream.Signature(Segment(config), always_ready=True)),
+            "endings": Out(stream.Signature(Ending(config), always_ready=True)),
+            "beats": Out(range(beats)),
+            "begun": Out(1),
+            "busy": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        words = self.config.words
+        bits = words.bit_length() - 1
+        m.submodules.scan = scan = MpaScan(self.config)
+        m.submodules.headers = headers = _Headers(self.config)
+        wiring.connect(m, wiring.flipped(self.i), scan.i)
+        wiring.connect(m, headers.o, wiring.flipped(self.segments))
+        beat = scan.o.payload
+        m.d.comb += [
+            self.stream.eq(scan.stream), scan.crc.eq(self.crc), scan.markers.eq(self.markers),
+        ]
+
+        # The loop: ``step`` says what this beat is to the FPDU under way, one select of the bounds what
+        # comes next. Everything else follows a register behind.
+        step = Signal(_Step)
+        cut = Signal(range(words + 1))
+        lo = Signal(range(words))
+        again = Signal()
+        header = Signal(words + 1)
+        beats = Signal(15 - bits)
+        low = Signal(words)
+        oversize = Signal()
+
+        fresh = step == _Step.Fresh
+        starts = fresh | (step == _Step.Start)
+        marker_first = beat.edges.marked[0]
+        bound = Signal.like(beat.bounds[0])
+        m.d.comb += bound.as_value().eq(any_of(
+            Mux(Mux(fresh, chosen, header[w]), beat.bounds[w].as_value(), 0)
+            for w, chosen in enumerate([~marker_first, marker_first, *[0] * (words - 1)])))
+
+        # An FPDU that goes on through this beat: a marker moves its end by one word.
+        marked = beat.edges.marked[-1]
+        next_beats = Signal.like(beats)
+        next_low = Signal.like(low)
+        passing = Signal(Landing(words))
+        m.d.comb += [
+            next_low.eq(Mux(marked, low.rotate_left(1), low)),
+            next_beats.eq(beats - ~(marked & low[-1])),
+        ]
+        land(m, passing, ~next_beats.any(), next_low, beat.ahead)
+
+        fire = Signal()
+        stay = Signal()
+        landing = Signal(Landing(words))
+        m.d.comb += [
+            fire.eq(scan.o.valid & self.go),
+            stay.eq(starts & bound.inside),
+            scan.o.ready.eq(self.go & ~stay),
+            landing.eq(Mux(starts, bound.landing, passing)),
+        ]
+        with m.If(fire):
+            m.d.sync += [
+                again.eq(stay), lo.eq(Mux(stay, cut, 0)),
+                cut.eq(landing.cut), header.eq(landing.header),
+                low.eq(Mux(starts, bound.low, next_low)), beats.eq(Mux(starts, bound.beats, next_beats)),
+            ]
+            with m.If(starts):
+                m.d.sync += oversize.eq(bound.oversize)
+            with m.If((step == _Step.Close) | (step == _Step.Broken) | (starts & (bound.tail | bound.broken))):
+                m.d.sync += [step.eq(_Step.Fresh), cut.eq(0)]
+            with m.Elif(landing.start):
+                m.d.sync += step.eq(_Step.Start)
+            with m.Elif(landing.close):
+                m.d.sync += step.eq(_Step.Close)
+            with m.Elif(landing.broken):
+                m.d.sync += step.eq(_Step.Broken)
+            with m.Else():
+                m.d.sync += step.eq(_Step.On)
+
+        # What the beat is to the others.
+        end = Signal(range(words + 1))
+        m.d.comb += end.eq(sum(beat.edges.used))
+        closing = Signal()
+        late = Signal()
+        late_framing = Signal()
+        position = self.endings.payload.end
+        late_end = Signal.like(position)
+        m.d.comb += closing.eq((step == _Step.Start) | (step == _Step.Close))
+        m.d.sync += [
+            self.slices.valid.eq(fire),
+            self.slices.payload.data.eq(beat.window[:32 * words]),
+            self.slices.payload.lo.eq(lo),
+            self.slices.payload.first.eq(again),
+            self.slices.payload.cut.eq(Mux(step == _Step.Close, end, cut)),
+            self.slices.payload.close.eq(closing),
+            self.slices.payload.open.eq(starts),
+            self.slices.payload.tail.eq(starts & bound.tail),
+            self.slices.payload.end.eq(end),
+            # An ending that comes with the end of the octets waits a cycle; no other can come then.
+            late.eq(fire & (starts & (bound.tail | bound.broken) | (step == _Step.Broken))),
+            late_framing.eq(~(starts & bound.tail)),
+            late_end.eq(self.beats * words + end),
+            self.endings.valid.eq(late | (fire & closing)),
+            self.endings.payload.framing.eq(late & late_framing),
+            self.endings.payload.crc.eq(beat.crc),
+            position.eq(Mux(late, late_end, self.beats * words + Mux(step == _Step.Close, end, cut))),
+            # A beat in the midst of an oversize FPDU has no place in the buffer.
+            self.store.valid.eq(fire & ~stay & ~((step == _Step.On) & oversize)),
+            self.store.payload.address.eq(self.beats),
+            self.store.payload.data.eq(beat.window[:32 * words]),
+        ]
+        crc_late = Signal()
+        m.d.sync += crc_late.eq(beat.crc)
+        with m.If(late):
+            m.d.sync += self.endings.payload.crc.eq(crc_late)
+        with m.If(fire & ~stay & ~((step == _Step.On) & oversize)):
+            m.d.sync += self.beats.eq(self.beats + 1)
+        m.d.comb += [
+            self.begun.eq(fire & starts),
+            headers.valid.eq(fire & starts),
+            headers.window.eq(beat.window),
+            headers.cut.eq(cut),
+            headers.position.eq(beat.position),
+            headers.beats.eq(self.beats),
+            headers.stream.eq(beat.stream),
+            headers.markers.eq(beat.markers),
+            headers.oversize.eq(bound.oversize),
+            self.busy.eq(scan.busy | headers.busy | self.slices.valid | late),
+        ]
+        return m
+
+
+class _Headers(wiring.Component):
+    """Cuts an FPDU's header out of the window it begins in, and takes a marker out of it.
+
+    Latency: 4 cycles. Throughput: a header a cycle. Reset: empty. Errors: none.
+    """
+
+    def __init__(self, config):
+        self.config = config
+        super().__init__({
+            "valid": In(1),
+            "window": In(32 * (config.words + HEADER_WORDS)),
+            "cut": In(range(config.words + 1)),
+            "position": In(30),
+            "beats": In(range(config.buffer_octets // config.octets)),
+            "stream": In(16), "markers": In(1), "oversize": In(1),
+            "o": Out(stream.Signature(Segment(config), always_ready=True)),
+            "busy": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        words = self.config.words
+        place = range(self.config.buffer_octets // 4)
+        carried = data.StructLayout({
+            "start": place, "sequence": 30, "stream": 16, "markers": 1, "oversize": 1,
+        })
+        valid = Signal(3)
+        side = [Signal(carried, name=f"side{k}") for k in range(3)]
+        m.d.sync += [valid.eq(Cat(self.valid, valid)), self.o.valid.eq(valid[-1])]
+        m.d.comb += self.busy.eq(valid.any() | self.o.valid)
+
+        # Cut: first to a multiple of four words, then to the word; one word more than the header, for the marker.
+        taken = HEADER_WORDS + 1
+        coarse = Signal(32 * (taken + min(3, words - 1)))
+        fine = Signal(2)
+        exact = Signal(32 * taken)
+        m.d.sync += [
+            coarse.eq(self.window >> (128 * self.cut[2:4])),
+            fine.eq(self.cut[:2]),
+            exact.eq(coarse >> (32 * fine)),
+            side[0].start.eq(self.beats * words + self.cut),
+            side[0].sequence.eq(self.position + self.cut),
+            side[0].stream.eq(self.stream),
+            side[0].markers.eq(self.markers),
+            side[0].oversize.eq(self.oversize),
+            side[1].eq(side[0]),
+            side[2].eq(side[1]),
+        ]
+
+        # Take out the marker, if one stands at word j: the stream's position there is a multiple of 512 octets.
+        to_marker = Signal(7)
+        phase = Signal(7)
+        m.d.sync += [to_marker.eq(-side[0].sequence), phase.eq(side[0].sequence)]
+        passed = Signal(HEADER_WORDS)
+        plain = Signal(32 * HEADER_WORDS)
+        shift = Signal()
+        phase_2 = Signal(7)
+        m.d.comb += passed.eq(Cat(side[1].markers & (to_marker <= j) for j in range(HEADER_WORDS)))
+        m.d.sync += [
+            plain.eq(Cat(Mux(passed[j], exact.word_select(j + 1, 32), exact.word_select(j, 32))
+                         for j in range(HEADER_WORDS))),
+            shift.eq(passed[3]),
+            phase_2.eq(phase),
+        ]
+        payload = self.o.payload
+        m.d.sync += [
+            payload.header.eq(plain),
+            payload.stream.eq(side[2].stream),
+            payload.sequence.eq(Cat(C(0, 2), side[2].sequence)),
+            payload.start.eq(side[2].start),
+            payload.payload.eq(side[2].start + 4 + shift),
+            payload.phase.eq(phase_2 + 4 + shift),
+            payload.markers.eq(side[2].markers),
+            payload.oversize.eq(side[2].oversize),
+        ]
+        return m

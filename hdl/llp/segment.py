@@ -1,0 +1,70 @@
+"""What a walker tells about an FPDU, in two parts: the segment that begins and the verdict when it ends."""
+
+from amaranth import *
+from amaranth.lib import data, enum
+
+__all__ = ["Segment", "Verdict", "Outcome", "HEADER_WORDS"]
+
+#: Words of an FPDU that are read for its header: ULPDU_Length and the longer DDP header, 20 octets.
+HEADER_WORDS = 5
+
+
+class Segment(data.StructLayout):
+    """A segment as it begins.
+
+    Positions count 32-bit words in the packet buffer, modulo its size.
+
+    Members
+    -------
+    header : 160
+        ULPDU_Length and DDP header as received, markers taken out, first octet lowest.
+    stream : 16
+        DDP Stream.
+    sequence : 32
+        LLP sequence number of the FPDU's first octet.
+    start : position
+        First word of the FPDU, which is the marker where one stands before the header.
+    payload : position
+        First word after a tagged header; it may be a marker.
+    phase : 7
+        Words from the last marker position to ``payload``.
+    markers : 1
+        The stream carries markers, one at every phase of 0.
+    oversize : 1
+        The FPDU does not fit the packet buffer and was not stored.
+    """
+
+    def __init__(self, config):
+        position = range(config.buffer_octets // 4)
+        super().__init__({
+            "header": 32 * HEADER_WORDS,
+            "stream": 16,
+            "sequence": 32,
+            "start": position,
+            "payload": position,
+            "phase": 7,
+            "markers": 1,
+            "oversize": 1,
+        })
+
+
+class Outcome(enum.Enum, shape=2):
+    """How an FPDU ended."""
+
+    GOOD = 0
+    DIGEST = 1  # RFC 5044 section 8, code 2
+    FRAMING = 2  # RFC 5044 section 8, code 3
+
+
+class Verdict(data.StructLayout):
+    """How a segment ended.
+
+    Members
+    -------
+    outcome : Outcome
+    end : position
+        The word after the FPDU's last.
+    """
+
+    def __init__(self, config):
+        super().__init__({"outcome": Outcome, "end": range(config.buffer_octets // 4)})

@@ -1,0 +1,223 @@
+"""The MPA front: octets in; segments, verdicts and stored octets out (RFC 5044)."""
+
+import random
+import struct
+
+import google_crc32c
+import pytest
+from amaranth import *
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+from amaranth.sim import Simulator
+
+from ddp_rnic.hdl.crc32c import Crc32c
+from ddp_rnic.hdl.llp.mpa import MpaWalker
+from ddp_rnic.hdl.llp.scan import LlpBeat
+from ddp_rnic.hdl.llp.segment import Outcome, Segment, Verdict
+from ddp_rnic.hdl.llp.verdict import Judge
+from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
+
+MARKER_SPACING = 512
+
+
+def lay_out(ulpdus, position, *, markers, good=lambda k: True):
+    """FPDUs as they stand in a stream from ``position`` on: list of octet strings."""
+    fpdus = []
+    for k, ulpdu in enumerate(ulpdus):
+        start = position
+        plain = struct.pack(">H", len(ulpdu)) + ulpdu
+        plain += bytes(-len(plain) % 4)
+        octets = bytearray()
+
+        def put(word):
+            nonlocal position
+            if markers and position % MARKER_SPACING == 0:
+                octets.extend(struct.pack(">HH", 0, position - start))
+                position += 4
+            octets.extend(word)
+            position += 4
+
+        for at in range(0, len(plain), 4):
+            put(plain[at:at + 4])
+        if markers and position % MARKER_SPACING == 0:
+            octets.extend(struct.pack(">HH", 0, position - start))
+            position += 4
+        crc = google_crc32c.value(bytes(octets)) ^ (0 if good(k) else 0x100)
+        octets.extend(struct.pack("<I", crc))
+        position += 4
+        fpdus.append(bytes(octets))
+    return fpdus
+
+
+class Front(wiring.Component):
+    """The walker with its CRC unit and judge."""
+
+    def __init__(self, config):
+        self.config = config
+        self.walker = MpaWalker(config)
+        super().__init__({
+            "i": In(stream.Signature(LlpBeat(config.width))),
+            "go": In(1), "crc": In(1), "markers": In(1),
+            "store": Out(self.walker.store.signature),
+            "segments": Out(stream.Signature(Segment(config), always_ready=True)),
+            "verdicts": Out(stream.Signature(Verdict(config), always_ready=True)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.walker = walker = self.walker
+        m.submodules.crc = crc = Crc32c(self.config.width, granule=4)
+        m.submodules.judge = judge = Judge(self.config, latency=crc.latency)
+        wiring.connect(m, wiring.flipped(self.i), walker.i)
+        wiring.connect(m, walker.slices, crc.i)
+        wiring.connect(m, crc.o, judge.checksums)
+        wiring.connect(m, walker.endings, judge.endings)
+        wiring.connect(m, judge.o, wiring.flipped(self.verdicts))
+        wiring.connect(m, walker.segments, wiring.flipped(self.segments))
+        wiring.connect(m, walker.store, wiring.flipped(self.store))
+        m.d.comb += [walker.go.eq(self.go), walker.crc.eq(self.crc), walker.markers.eq(self.markers)]
+        return m
+
+
+def run_front(width, packets, *, markers=False, crc=True, idle=0.0, stall=0.0, seed=1, damage=()):
+    """Runs packets, ``(position, octets)``, through the front.
+
+    Returns segments, verdicts, the stored octets and the cycles in which the walker took beats.
+    """
+    config = RnicConfig(width=width, buffer_octets=1 << 15)
+    dut = Front(config)
+    octets = width // 8
+    segments, verdicts, cycles = [], [], []
+    ring = bytearray(config.buffer_octets)
+    rng = random.Random(seed)
+    beats = []
+    for number, (position, packet) in enumerate(packets):
+        for at in range(0, len(packet), octets):
+            part = packet[at:at + octets]
+            last = at + octets >= len(packet)
+            beats.append((int.from_bytes(part, "little"), len(part), last, last and number in damage, position))
+    limit = 200 + int(len(beats) * 6 / (1 - idle) / (1 - stall)) + 20 * len(packets)
+
+    async def source(ctx):
+        for value, count, last, error, position in beats:
+            while rng.random() < idle:
+                await ctx.tick()
+            ctx.set(dut.i.payload, {
+                "beat": {"data": value, "count": count, "last": last, "error": error},
+                "stream": 5, "sequence": position})
+            ctx.set(dut.i.valid, 1)
+            await ctx.tick().until(dut.i.ready)
+            ctx.set(dut.i.valid, 0)
+
+    async def gate(ctx):
+        while True:
+            ctx.set(dut.go, rng.random() >= stall)
+            await ctx.tick()
+
+    async def watch(ctx):
+        cycle = 0
+        quiet = 0
+        async for *_, segment, segment_valid, verdict, verdict_valid, store, store_valid in ctx.tick().sample(
+                dut.segments.payload, dut.segments.valid, dut.verdicts.payload, dut.verdicts.valid,
+                dut.store.payload, dut.store.valid):
+            cycle += 1
+            assert cycle < limit, "watchdog"
+            if segment_valid:
+                segments.append(segment)
+            if verdict_valid:
+                verdicts.append(verdict)
+            if store_valid:
+                cycles.append(cycle)
+                ring[store.address * octets:(store.address + 1) * octets] = store.data.to_bytes(octets, "little")
+            quiet = 0 if ctx.get(dut.i.valid) or ctx.get(dut.walker.busy) else quiet + 1
+            if quiet > 60:
+                return
+
+    ctx_crc, ctx_markers = int(crc), int(markers)
+
+    async def settings(ctx):
+        ctx.set(dut.crc, ctx_crc)
+        ctx.set(dut.markers, ctx_markers)
+
+    sim = Simulator(dut)
+    sim.add_clock(1e-6)
+    sim.add_testbench(settings)
+    sim.add_testbench(gate, background=True)
+    sim.add_testbench(source)
+    sim.add_testbench(watch)
+    sim.run()
+    return segments, verdicts, ring, cycles
+
+
+def take(ring, start, length):
+    """Octets of the ring from a position on, in words, around its end."""
+    return bytes(ring[(4 * start + k) % len(ring)] for k in range(length))
+
+
+def check(width, lengths, *, per_packet, markers=False, position=0, seed=1, bad=(), **options):
+    rng = random.Random(seed)
+    ulpdus = [rng.randbytes(n) for n in lengths]
+    fpdus = lay_out(ulpdus, position, markers=markers, good=lambda k: k not in bad)
+    packets, at = [], position
+    for k in range(0, len(fpdus), per_packet):
+        octets = b"".join(fpdus[k:k + per_packet])
+        packets.append((at % 2**32, octets))
+        at += len(octets)
+    segments, verdicts, ring, cycles = run_front(width, packets, markers=markers, seed=seed, **options)
+    assert len(segments) == len(verdicts) == len(fpdus), (len(segments), len(verdicts), len(fpdus))
+    at = position
+    for k, (segment, verdict, ulpdu, fpdu) in enumerate(zip(segments, verdicts, ulpdus, fpdus, strict=True)):
+        where = f"FPDU {k} of {len(ulpdu)} octets"
+        header = (struct.pack(">H", len(ulpdu)) + ulpdu)[:20]
+        got = segment.header.to_bytes(20, "little")
+        assert got[:len(header)] == header, f"{where}: header {got.hex()}, expected {header.hex()}"
+        assert verdict.outcome == (Outcome.DIGEST if k in bad else Outcome.GOOD), f"{where}: {verdict.outcome}"
+        assert segment.sequence == at % 2**32, where
+        assert segment.stream == 5 and segment.markers == markers and not segment.oversize, where
+        words = (verdict.end - segment.start) % (len(ring) // 4)
+        assert words * 4 == len(fpdu), f"{where}: {words} words stored, expected {len(fpdu) // 4}"
+        if len(segments) * 70 < len(ring) and max(lengths) * len(lengths) < len(ring) // 2:
+            assert take(ring, segment.start, len(fpdu)) == fpdu, where
+            payload, rest, out = segment.payload, len(ulpdu) - 14, b""
+            phase = segment.phase
+            while rest > 0:
+                if not (markers and phase == 0):
+                    out += take(ring, payload, min(rest, 4))
+                    rest -= 4
+                payload, phase = payload + 1, (phase + 1) % 128
+            assert out == ulpdu[14:], f"{where}: payload"
+        at += len(fpdu)
+    return cycles
+
+
+EDGES = (14, 15, 18, 30, 31, 46, 62, 63, 64, 78, 79, 126, 127, 128, 190, 254, 1, 0, 2, 5)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("markers", [False, True])
+@pytest.mark.parametrize("per_packet", [1, 3, 1000])
+def test_every_fpdu_is_found_at_any_word(width, markers, per_packet):
+    rng = random.Random(width + per_packet)
+    lengths = [*EDGES, *(rng.choice((rng.randrange(80), rng.randrange(600))) for _ in range(40))]
+    check(width, lengths, per_packet=per_packet, markers=markers, position=4 * rng.randrange(1 << 20), seed=width)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("idle, stall", [(0.4, 0.0), (0.0, 0.4), (0.3, 0.3)])
+def test_gaps_and_back_pressure_change_nothing(width, idle, stall):
+    rng = random.Random(width)
+    lengths = [rng.choice((rng.randrange(60), rng.randrange(300))) for _ in range(40)]
+    for markers in (False, True):
+        check(width, lengths, per_packet=5, markers=markers, position=2**32 - 512, idle=idle, stall=stall, seed=7)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_marker_may_stand_at_every_word_of_an_fpdu(width):
+    for offset in range(0, 14):
+        check(width, [40, 33, 90], per_packet=3, markers=True, position=512 - 4 * offset)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_wrong_crc_is_found(width):
+    check(width, [30, 64, 14, 200, 18], per_packet=5, bad={1, 3})
+    check(width, [30, 64, 14, 200, 18], per_packet=2, bad={0, 4}, markers=True, position=400)

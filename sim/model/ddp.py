@@ -42,7 +42,7 @@ def decode_segment(segment: bytes) -> tuple[Header, bytes]:
     return header, segment[header.size:]
 
 
-# --- Data Source -------------------------------------------------------------------------------------------
+# --- Data Source ---------------------------------------------------------------------------------
 
 class DataSource:
     """Cuts ULP Messages into DDP Segments (section 5.2).
@@ -50,7 +50,8 @@ class DataSource:
     Parameters
     ----------
     mulpdu
-        Longest segment that the LLP takes, header included; may change between messages (section 3 item 1).
+        Longest segment that the LLP takes, header included; may change between messages (section 3
+        item 1).
     """
 
     def __init__(self, mulpdu: int) -> None:
@@ -60,15 +61,16 @@ class DataSource:
     def tagged(self, stag: int, to: int, message: bytes, *, rsvdulp: int = 0) -> list[bytes]:
         """Segments of a Tagged DDP Message, in increasing TO order (section 5.3)."""
         if to + len(message) > 1 << 64:
-            raise ProtocolError(f"a message of {len(message)} octets at TO {to:#x} must not wrap", TO_WRAP)
+            raise ProtocolError(f"a message of {len(message)} octets at TO {to:#x} must not wrap",
+                                TO_WRAP)
         return [TaggedHeader(stag, to + offset, last, rsvdulp).encode() + payload
                 for offset, payload, last in self._slices(message, TaggedHeader.size)]
 
     def untagged(self, qn: int, message: bytes, *, rsvdulp: int = 0) -> list[bytes]:
         """Segments of an Untagged DDP Message, in increasing MO order, under the queue's next MSN.
 
-        Section 4.3: "The initial value for MSN MUST be one. The MSN value MUST wrap to 0 after a value of
-        0xFFFFFFFF."
+        Section 4.3: "The initial value for MSN MUST be one. The MSN value MUST wrap to 0 after a
+        value of 0xFFFFFFFF."
         """
         msn = self._msn.get(qn, 1)
         segments = [UntaggedHeader(qn, msn, offset, last, rsvdulp).encode() + payload
@@ -83,7 +85,8 @@ class DataSource:
     def _slices(self, message: bytes, header: int) -> Iterable[tuple[int, bytes, bool]]:
         room = self.mulpdu - header
         if room < 1:
-            raise ValueError(f"MULPDU must be more than the header's {header} octets, not {self.mulpdu!r}")
+            raise ValueError(f"MULPDU must be more than the header's {header} octets, "
+                             f"not {self.mulpdu!r}")
         if len(message) >= 1 << 32:
             raise ValueError(f"ULP Message Length must be less than 2^32, not {len(message)}")
         # "A zero-length DDP Message is allowed and MUST consume exactly one DDP Segment."
@@ -91,7 +94,7 @@ class DataSource:
             yield offset, message[offset:offset + room], offset + room >= len(message)
 
 
-# --- Data Sink: the checks of section 7.1 ------------------------------------------------------------------
+# --- Data Sink: the checks of section 7.1 --------------------------------------------------------
 
 @dataclass(frozen=True)
 class _Tagged:
@@ -114,29 +117,32 @@ class _Tagged:
         return self.header.to + self.length
 
 
-#: Section 7.1, tagged: "the segment MUST be validated before Placement by verifying". In order; the first that fails
-#: names the error.
+#: Section 7.1, tagged: "the segment MUST be validated before Placement by verifying". In order; the
+#: first that fails names the error.
 _TAGGED_CHECKS: tuple[tuple[ErrorNumber, Callable[[_Tagged], bool]], ...] = (
     # 1. The STag is valid for this stream.
     (INVALID_STAG, lambda s: s.region is not None),
     (STAG_NOT_ASSOCIATED, lambda s: s.found.allows(stream=s.stream, pd=s.pd)),
-    # 2. The STag has an associated buffer that allows Placement of the payload. Section 7.2 has no number of its own.
+    # 2. The STag has an associated buffer that allows Placement of the payload. Section 7.2 has no
+    #    number of its own.
     (INVALID_STAG, lambda s: Access.REMOTE_WRITE in s.found.access),
     # 3. The TO falls in the range of legal offsets registered for the STag.
     (BASE_OR_BOUNDS, lambda s: s.found.to <= s.header.to < s.found.to + s.found.length),
-    # 5. A 64-bit unsigned sum of the DDP Segment payload length and the TO does not wrap. Before 4, which means
-    #    nothing for a sum that wrapped.
+    # 5. A 64-bit unsigned sum of the DDP Segment payload length and the TO does not wrap. Before 4,
+    #    which means nothing for a sum that wrapped.
     (TO_WRAP, lambda s: s.end < 1 << 64),
     # 4. The sum of the DDP Segment payload length and the TO falls in the range of legal offsets.
     (BASE_OR_BOUNDS, lambda s: s.end <= s.found.to + s.found.length),
 )
 
 
-def check_tagged(header: TaggedHeader, length: int, memory: Memory, *, stream: int, pd: int) -> ErrorNumber | None:
+def check_tagged(
+    header: TaggedHeader, length: int, memory: Memory, *, stream: int, pd: int,
+) -> ErrorNumber | None:
     """The error of a tagged segment, or None where it may be placed."""
     if header.version != 1:  # section 4.1: "This field MUST be set to one"
         return TAGGED_VERSION
-    # Section 5.2: "The STag and TO fields MUST NOT be checked for a zero-length Tagged DDP Message."
+    # Section 5.2: the two "MUST NOT be checked for a zero-length Tagged DDP Message".
     if not length:
         return None
     segment = _Tagged(header, length, memory.lookup(header.stag), stream, pd)
@@ -180,7 +186,7 @@ class UntaggedQueue:
         self._buffers.extend(_Buffer(length) for _ in range(count))
 
     def ahead(self, msn: int) -> int:
-        """How far an MSN is ahead of the first available buffer's, modulo 2^32; negative behind it."""
+        """How far an MSN is ahead of the first available buffer's, modulo 2^32; or negative."""
         distance = (msn - self.first) % _MSN
         return distance if distance < _MSN // 2 else distance - _MSN
 
@@ -221,27 +227,29 @@ class _Untagged:
         return buffer.length
 
 
-#: Section 7.1, untagged. An MSN outside the range of check 5 never has a buffer, so that check 2 alone would hide it:
-#: an MSN that is behind the first available buffer belongs to a message that was completed, and fails as check 5
-#: ("the lower limit of the Message Sequence Number is defined by whatever DDP Messages have already been
-#: completed"); one that is ahead of the last waits for a buffer that the ULP has yet to post, and fails as check 2.
+#: Section 7.1, untagged. An MSN outside the range of check 5 never has a buffer, so that check 2
+#: alone would hide it: an MSN that is behind the first available buffer belongs to a message that
+#: was completed, and fails as check 5 ("the lower limit of the Message Sequence Number is defined
+#: by whatever DDP Messages have already been completed"); one that is ahead of the last waits for a
+#: buffer that the ULP has yet to post, and fails as check 2.
 _UNTAGGED_CHECKS: tuple[tuple[ErrorNumber, Callable[[_Untagged], bool]], ...] = (
     # 1. The QN is valid for this stream.
     (INVALID_QN, lambda s: s.queue is not None),
-    # 5. The Message Sequence Number falls in the range of legal Message Sequence Numbers: its lower limit.
+    # 5. The Message Sequence Number falls in the range of legal Message Sequence Numbers: its lower
+    #    limit.
     (MSN_RANGE, lambda s: s.opened.ahead(s.header.msn) >= 0),
     # 2. The QN and MSN have an associated buffer that allows Placement of the payload.
     (NO_BUFFER, lambda s: s.opened.buffer(s.header.msn) is not None),
-    # 3. The MO falls in the range of legal offsets associated with the Untagged Buffer. Checks 3 and 4 name one
-    #    range, and a sum that equals the length is legal in 4, so the range includes the length: what would be put
-    #    there is too long, not misplaced.
+    # 3. The MO falls in the range of legal offsets associated with the Untagged Buffer. Checks 3
+    #    and 4 name one range, and a sum that equals the length is legal in 4, so the range includes
+    #    the length: what would be put there is too long, not misplaced.
     (INVALID_MO, lambda s: s.header.mo <= s.limit),
     # 4. The sum of the DDP Segment payload length and the MO falls in the range of legal offsets.
     (MESSAGE_TOO_LONG, lambda s: s.header.mo + s.length <= s.limit),
 )
 
 
-# --- Data Sink ---------------------------------------------------------------------------------------------
+# --- Data Sink -----------------------------------------------------------------------------------
 
 class DataSink:
     """Places and delivers what one DDP Stream brings.
@@ -267,7 +275,8 @@ class DataSink:
         self.dropped = 0  #: segments dropped silently after the error
         self.duplicates = 0  #: segments that had been placed before
         self._next = first  # all segments before this one are placed, their messages delivered
-        self._waiting: dict[int, tuple[Header, int]] = {}  # placed ahead of the order: header, payload length
+        # Placed, but not yet considered for Delivery: header and payload length by order.
+        self._waiting: dict[int, tuple[Header, int]] = {}
 
     def open_queue(self, qn: int, *, first: int = 1) -> UntaggedQueue:
         """Make a Queue Number valid for this stream."""
@@ -285,9 +294,9 @@ class DataSink:
         segment
             Header and payload.
         order
-            The segment's number in the order of the sender. Section 3 item 5: the LLP may hand over out of order,
-            "but if it does, it MUST also provide information that specifies what the sender-specified order was".
-            None: the next one.
+            The segment's number in the order of the sender. Section 3 item 5: the LLP may hand over
+            out of order, "but if it does, it MUST also provide information that specifies what the
+            sender-specified order was". None: the next one.
         """
         if self.error is not None:
             # Section 7.1: "DDP MUST silently drop any subsequent incoming DDP Segments."
@@ -314,7 +323,10 @@ class DataSink:
         return events + self._deliver()
 
     def fail(self, error: LlpError) -> list[Event]:
-        """Take an error from the LLP (section 7: "All LLP errors reported to DDP SHOULD be passed up to the ULP")."""
+        """Take an error from the LLP.
+
+        Section 7: "All LLP errors reported to DDP SHOULD be passed up to the ULP."
+        """
         if self.error is not None:
             self.dropped += 1
             return []
@@ -330,8 +342,8 @@ class DataSink:
     def _check_untagged(self, header: UntaggedHeader, length: int) -> ErrorNumber | None:
         if header.version != 1:
             return UNTAGGED_VERSION
-        # Section 7.1 asks this of segments with payload. One without needs its queue and its buffer all the same:
-        # it is delivered there, and its MO may be the length of the message.
+        # Section 7.1 asks this of segments with payload. One without needs its queue and its buffer
+        # all the same: it is delivered there, and its MO may be the length of the message.
         segment = _Untagged(header, length, self.queues.get(header.qn))
         return next((number for number, holds in _UNTAGGED_CHECKS if not holds(segment)), None)
 
@@ -358,13 +370,15 @@ class DataSink:
             if isinstance(header, UntaggedHeader):
                 queue = self.queues[header.qn]
                 if queue.ahead(header.msn) != 0:
-                    # In the order of the sender, every segment before this one is here, and so every message
-                    # before this one is delivered. Section 4.3: the MSN "MUST be increased by one (modulo 2^32)
-                    # with each DDP Message"; this one skips or repeats.
+                    # In the order of the sender, every segment before this one is here, and so
+                    # every message before this one is delivered. Section 4.3: the MSN "MUST be
+                    # increased by one (modulo 2^32) with each DDP Message"; this one skips or
+                    # repeats.
                     segment = header.encode() + bytes(length)
                     return events + self._fail(MSN_RANGE, segment, order)
                 if header.last:
-                    # Section 5.4: the ULP Message Length is the last segment's MO plus its payload length.
+                    # Section 5.4: the ULP Message Length is the last segment's MO plus its payload
+                    # length.
                     buffer = queue.buffer(header.msn)
                     assert buffer is not None
                     buffer.write(header.mo + length, b"")
@@ -375,5 +389,6 @@ class DataSink:
         return events
 
     def _fail(self, number: ErrorNumber, segment: bytes, order: int) -> list[Event]:
-        self.error = DdpError(number, segment[:header_length(segment)], len(segment), self.stream, order)
+        header = segment[:header_length(segment)]
+        self.error = DdpError(number, header, len(segment), self.stream, order)
         return [self.error]

@@ -1,7 +1,7 @@
 """What the model tells its user: frozen events, and the one exception.
 
-An event says what a correct receiver did. The exception is for octets that are not the protocol at all, and for
-callers who ask for something that the protocol forbids.
+An event says what a correct receiver did. The exception is for octets that are not the protocol at
+all, and for callers who ask for something that the protocol forbids.
 """
 
 from __future__ import annotations
@@ -61,12 +61,13 @@ class Delivered:
     stream
         DDP Stream.
     header
-        Header of the message's last segment: it holds the RsvdULP field, and the STag of a tagged message, which
-        the ULP must be given.
+        Header of the message's last segment: it holds the RsvdULP field, and the STag of a tagged
+        message, which the ULP must be given.
     order
         Place of the message's last segment in the order of the sender.
     message
-        The octets of an untagged message, as many as its ULP Message Length says; None for a tagged message.
+        The octets of an untagged message, as many as its ULP Message Length says; None for a tagged
+        message.
     """
 
     stream: int

@@ -19,7 +19,7 @@ class Access(Flag):
 
 @dataclass(frozen=True, kw_only=True)
 class Region:
-    """A ULP Buffer under an STag, for exactly one Protection Domain or one DDP Stream (section 8.2).
+    """A ULP Buffer under an STag, for one Protection Domain or one DDP Stream (section 8.2).
 
     Parameters
     ----------
@@ -100,8 +100,8 @@ class Memory:
         if octets is None:
             octets = bytearray([fill]) * region.length
         if len(octets) != region.length:
-            raise ValueError(f"Buffer of STag {region.stag:#010x} must hold {region.length} octets, "
-                             f"not {len(octets)}")
+            raise ValueError(f"Buffer of STag {region.stag:#010x} must hold {region.length} "
+                             f"octets, not {len(octets)}")
         self._valid[region.index] = self._regions[region.stag] = region
         self._octets[region.stag] = octets
         return region

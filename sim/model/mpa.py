@@ -30,11 +30,11 @@ _KEYS: dict[bytes, Kind] = {b"MPA ID Req Frame": "request", b"MPA ID Rep Frame":
 
 
 def crc32c(octets: bytes) -> bytes:
-    """The digest as it stands on the wire: RFC 5044 section 4.4 takes iSCSI's, the reflected CRC lowest octet first."""
+    """The digest as it stands on the wire, lowest octet first (RFC 5044 section 4.4)."""
     return struct.pack("<I", google_crc32c.value(octets))
 
 
-# --- start-up ----------------------------------------------------------------------------------------------
+# --- start-up ------------------------------------------------------------------------------------
 
 @dataclass(frozen=True, kw_only=True)
 class Enhanced:
@@ -70,7 +70,8 @@ class Enhanced:
         """Read the four octets."""
         first, second = struct.unpack_from(">HH", octets)
         return cls(ird=first & 0x3FFF, ord=second & 0x3FFF, peer_to_peer=bool(first >> 15),
-                   rtr_fpdu=bool(first >> 14 & 1), rtr_write=bool(second >> 15), rtr_read=bool(second >> 14 & 1))
+                   rtr_fpdu=bool(first >> 14 & 1), rtr_write=bool(second >> 15),
+                   rtr_read=bool(second >> 14 & 1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,8 +131,8 @@ class StartupFrame:
         if revision not in (1, 2):
             raise ProtocolError(f"MPA revision must be 1 or 2, not {revision}", INVALID_STARTUP)
         if length > cls.MAXIMUM:
-            raise ProtocolError(f"MPA Private Data must be at most {cls.MAXIMUM} octets, not {length}",
-                                INVALID_STARTUP)
+            raise ProtocolError(f"MPA Private Data must be at most {cls.MAXIMUM} octets, "
+                                f"not {length}", INVALID_STARTUP)
         end = cls._format.size + length
         if len(octets) < end:
             return None
@@ -139,8 +140,8 @@ class StartupFrame:
         enhanced = None
         if revision == 2 and flags & 0x10:
             if length < 4:
-                raise ProtocolError("an enhanced MPA frame must hold IRD and ORD in its Private Data, "
-                                    f"not {length} octets", INVALID_STARTUP)
+                raise ProtocolError("an enhanced MPA frame must hold IRD and ORD in its Private "
+                                    f"Data, not {length} octets", INVALID_STARTUP)
             enhanced, private = Enhanced.decode(private), private[4:]
         return cls(kind=_KEYS[bytes(key)], revision=revision, markers=bool(flags & 0x80),
                    crc=bool(flags & 0x40), reject=bool(flags & 0x20), enhanced=enhanced,
@@ -152,7 +153,8 @@ class StartupFrame:
             raise ValueError(f"MPA revision must be 2 for enhanced fields, not {self.revision!r}")
         private = (b"" if self.enhanced is None else self.enhanced.encode()) + self.private_data
         if len(private) > self.MAXIMUM:
-            raise ValueError(f"MPA Private Data must be at most {self.MAXIMUM} octets, not {len(private)}")
+            raise ValueError(f"MPA Private Data must be at most {self.MAXIMUM} octets, "
+                             f"not {len(private)}")
         key = next(key for key, kind in _KEYS.items() if kind == self.kind)
         flags = (self.markers << 7 | self.crc << 6 | self.reject << 5
                  | (self.enhanced is not None) << 4)
@@ -169,11 +171,11 @@ class Agreement:
 
 
 def negotiate(request: StartupFrame, reply: StartupFrame) -> Agreement:
-    """RFC 5044 section 7.1.1: a CRC when either side wants one; markers toward each side that wants them."""
+    """A CRC when either side wants one; markers toward each side that wants them (7.1.1)."""
     return Agreement(request.crc or reply.crc, reply.markers, request.markers)
 
 
-# --- full operation phase ----------------------------------------------------------------------------------
+# --- full operation phase ------------------------------------------------------------------------
 
 @dataclass(frozen=True)
 class Fpdu:
@@ -186,7 +188,8 @@ class Fpdu:
     position
         Stream position of ``raw[0]``, counted from the first octet after start-up.
     raw
-        All octets in the stream: a marker just before the header, header, ULPDU, PAD, CRC, markers between them.
+        All octets in the stream: a marker just before the header, header, ULPDU, PAD, CRC, markers
+        between them.
     """
 
     ulpdu: bytes
@@ -195,7 +198,7 @@ class Fpdu:
 
 
 def _stretches(position: int, content: int) -> Iterator[tuple[int, int]]:
-    """Where ``content`` octets lie when markers stand at each multiple of 512: (position, octets) pieces.
+    """Where ``content`` octets lie between markers at multiples of 512: (position, octets) pieces.
 
     A marker that would follow the last octet belongs to the next FPDU.
     """
@@ -221,7 +224,8 @@ class MpaReceiver:
     crc
         Whether CRCs are in use. Without, the field is there and is not looked at.
     markers
-        Whether the stream has markers. Their pointers are not checked (RFC 5044 section 8 leaves that open).
+        Whether the stream has markers. Their pointers are not checked (RFC 5044 section 8 leaves
+        that open).
     position
         Stream position of the first octet to come.
     """
@@ -262,7 +266,8 @@ class MpaReceiver:
         text = self._gather(raw, self.position, 1 << 16)
         length = int.from_bytes(text[:_LENGTH], "big")
         segment = text[_LENGTH:_LENGTH + length]
-        self.error = LlpError(LLP_FRAMING, segment[:header_length(segment)], length, self.position, raw)
+        header = segment[:header_length(segment)]
+        self.error = LlpError(LLP_FRAMING, header, length, self.position, raw)
         self._buffer.clear()
         return [self.error]
 
@@ -271,7 +276,8 @@ class MpaReceiver:
 
     def _gather(self, raw: bytes, position: int, content: int) -> bytes:
         """The octets without the markers, as many as are there."""
-        return b"".join(raw[at - position:at - position + piece] for at, piece in self._pieces(position, content))
+        return b"".join(raw[at - position:at - position + piece]
+                        for at, piece in self._pieces(position, content))
 
     def _frame(self, start: int) -> Fpdu | LlpError | None:
         position = self.position + start
@@ -287,8 +293,9 @@ class MpaReceiver:
             return None
         raw = bytes(self._buffer[start:start + size])
         ulpdu = self._gather(raw, position, content)[_LENGTH:_LENGTH + length]
-        # The CRC is never cut by a marker: both stand at multiples of four. It covers everything before it in the
-        # FPDU, markers included, also one that stands before the header (RFC 5044 section 4.4).
+        # The CRC is never cut by a marker: both stand at multiples of four. It covers everything
+        # before it in the FPDU, markers included, also one that stands before the header (RFC 5044
+        # section 4.4).
         if self.crc and crc32c(raw[:-_CRC]) != raw[-_CRC:]:
             return LlpError(LLP_CRC, ulpdu[:header_length(ulpdu)], length, position, raw)
         return Fpdu(ulpdu, position, raw)
@@ -324,8 +331,8 @@ class MpaSender:
             start += _MARKER if start % MARKER_SPACING == 0 else 0
             for at, piece in _stretches(self.position, len(content)):
                 if at != self.position + len(out):
-                    # Section 4.3: reserved, and FPDUPTR: octets from the ULPDU_Length field to the marker, which
-                    # is zero for a marker just before that field.
+                    # Section 4.3: reserved, and FPDUPTR: octets from the ULPDU_Length field to the
+                    # marker, which is zero for a marker just before that field.
                     out += struct.pack(">HH", 0, max(0, at - _MARKER - start))
                 out += content[:piece]
                 content = content[piece:]

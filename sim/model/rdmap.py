@@ -1,0 +1,122 @@
+"""The little of RDMAP (RFC 5040) that decides where octets land and which STags stay valid."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+
+from .ddp import DataSink
+from .events import Delivered, Event
+from .header import Header, TaggedHeader
+from .memory import Access, Memory
+
+__all__ = [
+    "Opcode", "QueueNumber", "ReadRequest", "RdmapSink", "invalidated_stag", "opcode", "rsvdulp",
+]
+
+
+class Opcode(IntEnum):
+    """RFC 5040 section 4.1, figure 3."""
+
+    RDMA_WRITE = 0
+    READ_REQUEST = 1
+    READ_RESPONSE = 2
+    SEND = 3
+    SEND_INVALIDATE = 4
+    SEND_SOLICITED = 5
+    SEND_SOLICITED_INVALIDATE = 6
+    TERMINATE = 7
+
+
+class QueueNumber(IntEnum):
+    """RFC 5040 section 4.1: the DDP queues that RDMAP uses."""
+
+    SEND = 0
+    READ_REQUEST = 1
+    TERMINATE = 2
+
+
+_INVALIDATES = {Opcode.SEND_INVALIDATE, Opcode.SEND_SOLICITED_INVALIDATE}
+
+
+def opcode(header: Header) -> int:
+    """The opcode in the RDMAP Control Field, the first octet of DDP's RsvdULP: |RV|Rsv|Opcode|."""
+    octet = header.rsvdulp if isinstance(header, TaggedHeader) else header.rsvdulp >> 32
+    return octet & 0xF
+
+
+def rsvdulp(opcode: Opcode, *, tagged: bool, stag: int = 0) -> int:
+    """RsvdULP of a message: RDMAP version 1, and the Invalidate STag of an untagged one."""
+    return 0x40 | opcode if tagged else (0x40 | opcode) << 32 | stag
+
+
+def invalidated_stag(header: Header) -> int | None:
+    """The STag that a Send with Invalidate names (RFC 5040 section 4.1), or None."""
+    if isinstance(header, TaggedHeader) or opcode(header) not in _INVALIDATES:
+        return None
+    return header.rsvdulp & 0xFFFFFFFF
+
+
+@dataclass(frozen=True)
+class ReadRequest:
+    """RFC 5040 section 4.4: the payload of an RDMA Read Request."""
+
+    sink_stag: int
+    sink_to: int
+    length: int
+    source_stag: int
+    source_to: int
+
+    _format = struct.Struct(">IQIIQ")
+    SIZE = _format.size
+
+    def encode(self) -> bytes:
+        """The payload's 28 octets."""
+        return self._format.pack(
+            self.sink_stag, self.sink_to, self.length, self.source_stag, self.source_to)
+
+    @classmethod
+    def decode(cls, message: bytes) -> ReadRequest:
+        """Read the payload of a delivered message."""
+        return cls(*cls._format.unpack_from(message))
+
+    def source(self, memory: Memory, *, stream: int, pd: int) -> bytes | None:
+        """What a responder answers with; None where it may not (RFC 5040 section 5.2.1)."""
+        region = memory.lookup(self.source_stag)
+        if region is None or not region.allows(stream=stream, pd=pd):
+            return None
+        start = self.source_to - region.to
+        if Access.REMOTE_READ not in region.access or not 0 <= start <= region.length - self.length:
+            return None
+        return memory.octets(region.stag)[start:start + self.length]
+
+
+class RdmapSink(DataSink):
+    """A Data Sink with RDMAP's queues, which obeys Send with Invalidate.
+
+    Read Requests and Terminates have buffers of their own; the ULP posts those of the Sends.
+    """
+
+    _OWN = {QueueNumber.READ_REQUEST: 1 << 10, QueueNumber.TERMINATE: 1}
+    _OWN_LENGTH = 1 << 10
+
+    def __init__(self, memory: Memory, *, stream: int = 0, pd: int = 0, first: int = 0) -> None:
+        super().__init__(memory, stream=stream, pd=pd, first=first)
+        self.open_queue(QueueNumber.SEND)
+        for qn, count in self._OWN.items():
+            self.post(qn, self._OWN_LENGTH, count)
+
+    def receive(self, segment: bytes, order: int | None = None) -> list[Event]:
+        """Take a DDP Segment from the LLP."""
+        events = super().receive(segment, order)
+        for event in events:
+            if not isinstance(event, Delivered):
+                continue
+            stag = invalidated_stag(event.header)
+            if stag is not None:
+                # RFC 5040 section 5.3: the STag is invalidated when the message is delivered.
+                self.memory.revoke(stag)
+            if not isinstance(event.header, TaggedHeader) and event.header.qn in self._OWN:
+                self.post(event.header.qn, self._OWN_LENGTH)
+        return events

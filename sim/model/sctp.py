@@ -1,0 +1,695 @@
+"""RFC 5043: DDP over SCTP, on as much of RFC 9260 as it stands on.
+
+From the wire up: :class:`Packet` and its chunks, :class:`Association` (digest, tags, duplicate
+TSNs, adaptation indication), :class:`Session` (DDP-SSN sequencing, legal sequences). A session
+hands over DDP Segments as they come, with their order, for :class:`~.ddp.DataSink`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from enum import Enum, IntEnum, auto
+
+import google_crc32c
+
+from ...hdl.spec.ddp import LLP_CRC, LLP_FRAMING
+from .events import ProtocolError
+
+__all__ = [
+    "ADAPTATION_DDP", "Association", "Chunk", "ChunkType", "DataChunk", "Discarded", "Function",
+    "InitChunk", "Packet", "Ppid", "SackChunk", "SctpEvent", "SegmentReceived", "Session",
+    "SessionControl", "SessionIllegal", "State", "bundle", "checksum", "maximum_segment",
+]
+
+
+class ChunkType(IntEnum):
+    """RFC 9260 section 3.2, table 1: those that the model names."""
+
+    DATA = 0
+    INIT = 1
+    INIT_ACK = 2
+    SACK = 3
+    HEARTBEAT = 4
+    HEARTBEAT_ACK = 5
+    ABORT = 6
+    SHUTDOWN = 7
+    SHUTDOWN_ACK = 8
+    ERROR = 9
+    COOKIE_ECHO = 10
+    COOKIE_ACK = 11
+    SHUTDOWN_COMPLETE = 14
+
+
+class Ppid(IntEnum):
+    """Payload Protocol Identifiers, RFC 5043 section 5.2."""
+
+    SEGMENT = 16
+    CONTROL = 17
+
+
+class Function(IntEnum):
+    """Function Codes of DDP Stream Session Control, RFC 5043 section 5.2.3."""
+
+    INITIATE = 1
+    ACCEPT = 2
+    REJECT = 3
+    TERMINATE = 4
+
+
+ADAPTATION_PARAMETER = 0xC006  #: RFC 5061 section 4.2.6
+ADAPTATION_DDP = 0x00000001  #: RFC 5043 section 5.1
+MAXIMUM_PRIVATE_DATA = 512  #: RFC 5043 section 5.2.3
+_TSN = 1 << 32
+
+
+def checksum(octets: bytes) -> bytes:
+    """CRC32c over the packet, zeros for the checksum, lowest octet first (RFC 9260 section 6.8)."""
+    return struct.pack("<I", google_crc32c.value(octets[:8] + bytes(4) + octets[12:]))
+
+
+# --- chunks, RFC 9260 section 3 ------------------------------------------------------------------
+
+@dataclass(frozen=True)
+class Chunk:
+    """A chunk that the model passes over: type, flags, value."""
+
+    type: int
+    flags: int = 0
+    value: bytes = b""
+
+    def encode(self) -> bytes:
+        """The chunk with its padding."""
+        return _chunk(self.type, self.flags, self.value)
+
+
+def _chunk(kind: int, flags: int, value: bytes) -> bytes:
+    # Section 3.2: the length counts header and value; zeros pad to four octets and do not count.
+    if len(value) + 4 >= 1 << 16:
+        raise ValueError(f"chunk must be less than 65536 octets, not {len(value) + 4}")
+    return struct.pack(">BBH", kind, flags, len(value) + 4) + value + bytes(-len(value) % 4)
+
+
+@dataclass(frozen=True)
+class DataChunk:
+    """Section 3.3.1: DATA, flags |I|U|B|E|.
+
+    RFC 5043 section 10: "The adaptation layer MUST use the Unordered option on all Data Chunks".
+    """
+
+    tsn: int
+    stream: int
+    ppid: int
+    payload: bytes
+    ssn: int = 0
+    unordered: bool = True
+    beginning: bool = True
+    ending: bool = True
+    immediate: bool = False
+
+    _format = struct.Struct(">IHHI")
+
+    def encode(self) -> bytes:
+        """The chunk with its padding."""
+        flags = self.immediate << 3 | self.unordered << 2 | self.beginning << 1 | self.ending
+        header = self._format.pack(self.tsn, self.stream, self.ssn, self.ppid)
+        return _chunk(ChunkType.DATA, flags, header + self.payload)
+
+    @classmethod
+    def decode(cls, chunk: Chunk) -> DataChunk:
+        """Read the fields of a chunk."""
+        if len(chunk.value) <= cls._format.size:
+            raise ProtocolError("a DATA chunk must carry user data", LLP_FRAMING)
+        tsn, stream, ssn, ppid = cls._format.unpack_from(chunk.value)
+        return cls(tsn, stream, ppid, chunk.value[cls._format.size:], ssn, bool(chunk.flags & 4),
+                   bool(chunk.flags & 2), bool(chunk.flags & 1), bool(chunk.flags & 8))
+
+
+@dataclass(frozen=True)
+class InitChunk:
+    """Sections 3.3.2 and 3.3.3: INIT and INIT ACK, with their parameters as (type, value)."""
+
+    tag: int
+    tsn: int
+    outbound: int
+    inbound: int
+    window: int = 1 << 16
+    parameters: tuple[tuple[int, bytes], ...] = ()
+    acknowledges: bool = False
+
+    _format = struct.Struct(">IIHHI")
+
+    @property
+    def adaptation(self) -> int | None:
+        """The Adaptation Indication (RFC 5043 section 5.1), or None without one."""
+        for kind, value in self.parameters:
+            if kind == ADAPTATION_PARAMETER and len(value) == 4:
+                return int.from_bytes(value, "big")
+        return None
+
+    def encode(self) -> bytes:
+        """The chunk with its padding. The last parameter's padding does not count as length."""
+        value = self._format.pack(self.tag, self.window, self.outbound, self.inbound, self.tsn)
+        for kind, parameter in self.parameters:
+            value += bytes(-len(value) % 4)
+            value += struct.pack(">HH", kind, len(parameter) + 4) + parameter
+        return _chunk(ChunkType.INIT_ACK if self.acknowledges else ChunkType.INIT, 0, value)
+
+    @classmethod
+    def decode(cls, chunk: Chunk) -> InitChunk:
+        """Read the fields of a chunk."""
+        if len(chunk.value) < cls._format.size:
+            raise ProtocolError("an INIT chunk must have 16 octets of fixed fields", LLP_FRAMING)
+        tag, window, outbound, inbound, tsn = cls._format.unpack_from(chunk.value)
+        parameters = tuple(_parameters(chunk.value[cls._format.size:]))
+        return cls(tag, tsn, outbound, inbound, window, parameters,
+                   acknowledges=chunk.type == ChunkType.INIT_ACK)
+
+
+def _parameters(octets: bytes) -> Iterator[tuple[int, bytes]]:
+    while len(octets) >= 4:
+        kind, length = struct.unpack_from(">HH", octets)
+        if not 4 <= length <= len(octets):
+            raise ProtocolError(f"an SCTP parameter must have from 4 to {len(octets)} octets, "
+                                f"not {length}", LLP_FRAMING)
+        yield kind, octets[4:length]
+        octets = octets[length + -length % 4:]
+
+
+@dataclass(frozen=True)
+class SackChunk:
+    """Section 3.3.4: SACK, gap blocks as offsets (start, end) from the cumulative TSN."""
+
+    cumulative: int
+    window: int = 1 << 16
+    gaps: tuple[tuple[int, int], ...] = ()
+    duplicates: tuple[int, ...] = ()
+
+    _format = struct.Struct(">IIHH")
+
+    def encode(self) -> bytes:
+        """The chunk."""
+        value = self._format.pack(
+            self.cumulative, self.window, len(self.gaps), len(self.duplicates))
+        value += b"".join(struct.pack(">HH", *gap) for gap in self.gaps)
+        value += b"".join(struct.pack(">I", tsn) for tsn in self.duplicates)
+        return _chunk(ChunkType.SACK, 0, value)
+
+    @classmethod
+    def decode(cls, chunk: Chunk) -> SackChunk:
+        """Read the fields of a chunk."""
+        counts = cls._format.unpack_from(chunk.value) if len(chunk.value) >= 12 else None
+        if counts is None or len(chunk.value) != 12 + 4 * (counts[2] + counts[3]):
+            raise ProtocolError("a SACK chunk must hold the blocks that it counts", LLP_FRAMING)
+        rest = chunk.value[12:]
+        gaps = tuple(struct.iter_unpack(">HH", rest[:4 * counts[2]]))
+        duplicates = tuple(tsn for tsn, in struct.iter_unpack(">I", rest[4 * counts[2]:]))
+        return cls(counts[0], counts[1], gaps, duplicates)
+
+
+AnyChunk = Chunk | DataChunk | InitChunk | SackChunk
+_DECODERS: dict[int, Callable[[Chunk], AnyChunk]] = {
+    ChunkType.DATA: DataChunk.decode, ChunkType.INIT: InitChunk.decode,
+    ChunkType.INIT_ACK: InitChunk.decode, ChunkType.SACK: SackChunk.decode,
+}
+
+
+@dataclass(frozen=True)
+class Packet:
+    """Section 3: common header and chunks."""
+
+    source: int
+    destination: int
+    tag: int
+    chunks: tuple[AnyChunk, ...] = ()
+
+    _format = struct.Struct(">HHI4s")
+
+    def encode(self) -> bytes:
+        """The packet with its checksum."""
+        octets = self._format.pack(self.source, self.destination, self.tag, bytes(4))
+        octets += b"".join(chunk.encode() for chunk in self.chunks)
+        return octets[:8] + checksum(octets) + octets[12:]
+
+    @classmethod
+    def parse(cls, octets: bytes) -> Packet:
+        """Read a packet; raise :exc:`ProtocolError` where it must be discarded."""
+        if len(octets) < cls._format.size:
+            raise ProtocolError(f"an SCTP packet must have at least 12 octets, not {len(octets)}",
+                                LLP_FRAMING)
+        source, destination, tag, digest = cls._format.unpack_from(octets)
+        if digest != checksum(octets):
+            raise ProtocolError(f"SCTP checksum must be {checksum(octets).hex()}, "
+                                f"not {digest.hex()}", LLP_CRC)
+        return cls(source, destination, tag, tuple(_chunks(octets[cls._format.size:])))
+
+
+def _chunks(octets: bytes) -> Iterator[AnyChunk]:
+    while octets:
+        kind, flags, length = struct.unpack_from(">BBH", octets) if len(octets) >= 4 else (0, 0, 0)
+        if not 4 <= length <= len(octets):
+            raise ProtocolError(f"an SCTP chunk must have from 4 to {len(octets)} octets, "
+                                f"not {length}", LLP_FRAMING)
+        chunk = Chunk(kind, flags, octets[4:length])
+        yield _DECODERS[kind](chunk) if kind in _DECODERS else chunk
+        octets = octets[length + -length % 4:]
+
+
+def bundle(
+    chunks: Iterable[AnyChunk], mtu: int = 1500, *, ip: int = 20,
+) -> list[tuple[AnyChunk, ...]]:
+    """Chunks for as few packets as keep the order (RFC 9260 section 6.10), each within the MTU."""
+    packets: list[list[AnyChunk]] = []
+    room = 0
+    for chunk in chunks:
+        size = len(chunk.encode())
+        if size > room:
+            packets.append([])
+            room = mtu - ip - Packet._format.size
+        packets[-1].append(chunk)
+        room -= size
+    return [tuple(packet) for packet in packets]
+
+
+def maximum_segment(mtu: int, *, ip: int = 20) -> int:
+    """The MULPDU: what fits without fragmentation, or 516 octets (RFC 5043 section 9)."""
+    return max(516, mtu - ip - Packet._format.size - 4 - DataChunk._format.size - 2)
+
+
+# --- events --------------------------------------------------------------------------------------
+
+@dataclass(frozen=True)
+class SegmentReceived:
+    """A DDP Segment for a session's Data Sink; ``order`` is its DDP-SSN, counted on past 65535."""
+
+    stream: int
+    session: int
+    order: int
+    segment: bytes
+
+
+@dataclass(frozen=True)
+class SessionControl:
+    """A control message took effect, in the order of DDP-SSNs. ``sent``: it was this side's."""
+
+    stream: int
+    session: int
+    function: Function
+    private_data: bytes
+    sent: bool = False
+
+
+@dataclass(frozen=True)
+class SessionIllegal:
+    """A chunk fits no legal sequence. RFC 5043 section 6.1: the session MUST be terminated."""
+
+    stream: int
+    session: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Discarded:
+    """A packet, or a chunk of it, that SCTP does not hand up."""
+
+    reason: str
+
+
+SctpEvent = SegmentReceived | SessionControl | SessionIllegal | Discarded
+
+
+# --- DDP-SSN sequencing, RFC 5043 sections 5.2.1 and 10 ------------------------------------------
+
+class Sequencer:
+    """Puts 16-bit DDP-SSNs into the order of submission.
+
+    Section 10: "The DDP-SSN can be used without special logic to determine the submission sequence
+    when the maximum number of in-flight messages is less than 32768."
+    """
+
+    WINDOW = 32767
+
+    def __init__(self) -> None:
+        self.next = 0  #: everything before has come
+        self._ahead: set[int] = set()
+
+    def order(self, ssn: int) -> int | None:
+        """Place in the order of submission; None for what came before or is out of the window."""
+        distance = (ssn - self.next) % (1 << 16)
+        order = self.next + distance
+        return order if distance < self.WINDOW and order not in self._ahead else None
+
+    def take(self, order: int) -> range:
+        """Note an arrival; the places that are now in sequence."""
+        self._ahead.add(order)
+        start = self.next
+        while self.next in self._ahead:
+            self._ahead.remove(self.next)
+            self.next += 1
+        return range(start, self.next)
+
+
+# --- sessions, RFC 5043 section 6 ----------------------------------------------------------------
+
+class State(Enum):
+    """Where a DDP Stream Session is, seen from one end."""
+
+    CLOSED = auto()
+    INITIATE_SENT = auto()
+    INITIATE_RECEIVED = auto()
+    ESTABLISHED = auto()
+    TERMINATE_SENT = auto()
+    TERMINATE_RECEIVED = auto()
+    #: An illegal chunk came; what belongs to the session is dropped until the next Initiate.
+    ABORTED = auto()
+
+
+_SENT, _RECEIVED = True, False
+_SEGMENT = None
+_S, _F = State, Function
+
+#: The legal sequences, and nothing else. The chunks of each direction are considered by DDP-SSN
+#: (section 6.1).
+_LEGAL: dict[tuple[State, bool, Function | None], State] = {
+    # 6.2, 6.3, 6.4: "Active side sends a DDP Stream Session Initiate message."
+    (_S.CLOSED, _SENT, _F.INITIATE): _S.INITIATE_SENT,
+    (_S.CLOSED, _RECEIVED, _F.INITIATE): _S.INITIATE_RECEIVED,
+    # 6.2: "Passive side sends a DDP Stream Session Accept message."
+    (_S.INITIATE_SENT, _RECEIVED, _F.ACCEPT): _S.ESTABLISHED,
+    (_S.INITIATE_RECEIVED, _SENT, _F.ACCEPT): _S.ESTABLISHED,
+    # 6.3: "Passive side sends a DDP Stream Session Reject message."
+    (_S.INITIATE_SENT, _RECEIVED, _F.REJECT): _S.CLOSED,
+    (_S.INITIATE_RECEIVED, _SENT, _F.REJECT): _S.CLOSED,
+    # 6.4: "the passive side MUST respond to the Initiate message with a DDP Stream Terminate
+    # Message."
+    (_S.INITIATE_SENT, _RECEIVED, _F.TERMINATE): _S.CLOSED,
+    (_S.INITIATE_RECEIVED, _SENT, _F.TERMINATE): _S.CLOSED,
+    # 6.2: "Each side may then send zero or more DDP Segments with increasing DDP-SSNs".
+    (_S.ESTABLISHED, _SENT, _SEGMENT): _S.ESTABLISHED,
+    (_S.ESTABLISHED, _RECEIVED, _SEGMENT): _S.ESTABLISHED,
+    # 6.2: "The final User Data Chunk for each side MAY be a DDP Stream Terminate. At least one side
+    # MUST send a DDP Stream Terminate." The other side's last segments may still be on their way.
+    (_S.ESTABLISHED, _SENT, _F.TERMINATE): _S.TERMINATE_SENT,
+    (_S.ESTABLISHED, _RECEIVED, _F.TERMINATE): _S.TERMINATE_RECEIVED,
+    (_S.TERMINATE_SENT, _RECEIVED, _SEGMENT): _S.TERMINATE_SENT,
+    (_S.TERMINATE_RECEIVED, _SENT, _SEGMENT): _S.TERMINATE_RECEIVED,
+    (_S.TERMINATE_SENT, _RECEIVED, _F.TERMINATE): _S.CLOSED,
+    (_S.TERMINATE_RECEIVED, _SENT, _F.TERMINATE): _S.CLOSED,
+}
+#: A session that one Terminate has ended may be followed by the next one at once.
+_REUSABLE = {State.CLOSED, State.TERMINATE_SENT, State.TERMINATE_RECEIVED}
+_PLACES = {State.ESTABLISHED, State.TERMINATE_SENT}
+
+
+class Session:
+    """The DDP Stream Sessions of one DDP stream, one after another, at one end.
+
+    Parameters
+    ----------
+    stream
+        SCTP Stream Identifier of both directions (section 6).
+    maximum
+        Longest DDP Segment to send (section 9).
+    """
+
+    def __init__(self, stream: int, *, maximum: int = (1 << 16) - 18) -> None:
+        self.stream = stream
+        self.maximum = maximum
+        self.state = State.CLOSED
+        self.number = -1  #: of the session on this stream, from 0
+        self._clear()
+
+    @property
+    def silent(self) -> bool:
+        """Whether an illegal chunk ended the session on this side."""
+        return self.state is State.ABORTED
+
+    # The sender's half: payloads for DATA chunks with PPID 16 and 17.
+
+    def segment(self, segment: bytes) -> bytes:
+        """Payload of a DDP Segment Chunk (section 5.2.2)."""
+        if len(segment) > self.maximum:
+            raise ValueError(f"DDP Segment must be at most {self.maximum} octets, "
+                             f"not {len(segment)}")
+        return self._send(_SEGMENT, segment)
+
+    def control(self, function: Function, private_data: bytes = b"") -> bytes:
+        """Payload of a DDP Stream Session Control chunk (section 5.2.3)."""
+        if len(private_data) > MAXIMUM_PRIVATE_DATA:
+            raise ValueError(f"Private Data must be at most {MAXIMUM_PRIVATE_DATA} octets, "
+                             f"not {len(private_data)}")
+        if private_data and function is Function.TERMINATE:
+            raise ValueError("Private Data must not be included in a Terminate, "
+                             f"not {len(private_data)} octets")
+        return self._send(function, struct.pack(">H", function) + private_data)
+
+    def _send(self, message: Function | None, body: bytes) -> bytes:
+        if self.state is State.ABORTED and message is Function.TERMINATE:
+            # Section 6.1: what an illegal chunk asks for. It ends the session on this side.
+            return struct.pack(">H", self._out.next & 0xFFFF) + body
+        if message is Function.INITIATE and self._reusable():
+            self._restart()
+        elif (self.state, _SENT, message) not in _LEGAL:
+            raise ProtocolError(f"{_name(message)} must not be sent while the session is "
+                                f"{self.state.name}")
+        order = self._out.next
+        self._out.take(order)
+        self._step(_SENT, message)
+        return struct.pack(">H", order & 0xFFFF) + body
+
+    # The receiver's half.
+
+    def receive(self, ppid: int, payload: bytes, *, unordered: bool = True) -> list[SctpEvent]:
+        """Take the payload of a DATA chunk from the peer."""
+        return self._take(_RECEIVED, ppid, payload, unordered)
+
+    def observe(self, ppid: int, payload: bytes, *, unordered: bool = True) -> list[SctpEvent]:
+        """Take note of a payload that this side sent by other means: the replay of a capture."""
+        return self._take(_SENT, ppid, payload, unordered)
+
+    def _take(self, sent: bool, ppid: int, payload: bytes, unordered: bool) -> list[SctpEvent]:
+        try:
+            ssn, message, body = _decode(ppid, payload)
+        except ProtocolError as error:
+            return self._illegal(str(error))
+        if message is Function.INITIATE and ssn == 0 and self._reusable():
+            # Section 6.1: "The DDP-SSN is reset to zero at the beginning of each DDP Stream
+            # Session."
+            self._restart()
+        if self.silent:
+            return []
+        if not unordered:
+            return self._illegal("a Data Chunk must have the Unordered option (section 10)")
+        sequencer, waiting = (self._out, self._sent) if sent else (self._in, self._received)
+        order = sequencer.order(ssn)
+        if order is None:
+            return self._illegal(f"DDP-SSN {ssn} came before or is out of the window at "
+                                 f"{sequencer.next & 0xFFFF}")
+        waiting[order] = message, body
+        events: list[SctpEvent] = []
+        if message is _SEGMENT and not sent:
+            # Placement needs no order, but it needs a session that was accepted. The passive side's
+            # Segments can overtake its Accept; they wait. Nothing may overtake an Initiate (section
+            # 6.6).
+            if self.state in _PLACES:
+                events.append(self._segment(order, body))
+            elif self.state is State.INITIATE_SENT:
+                self._held.append((order, body))
+            else:
+                return self._illegal("a Segment must not be received while the session is "
+                                     f"{self.state.name}")
+        for place in sequencer.take(order):
+            events += self._consider(sent, *waiting.pop(place))
+            if self.silent:
+                break
+        return events
+
+    def _consider(self, sent: bool, message: Function | None, body: bytes) -> list[SctpEvent]:
+        """The next chunk of a direction, in the normative sequence of section 6.1."""
+        if (self.state, sent, message) not in _LEGAL:
+            way = "sent" if sent else "received"
+            return self._illegal(f"{_name(message)} must not be {way} while the session is "
+                                 f"{self.state.name}")
+        self._step(sent, message)
+        events: list[SctpEvent] = []
+        if message is not _SEGMENT:
+            # Section 5.2.3: "Received DDP Stream Session Control messages SHOULD be reported to the
+            # ULP."
+            events.append(SessionControl(self.stream, self.number, message, body, sent))
+        if self.state is State.ESTABLISHED:
+            events += [self._segment(order, segment) for order, segment in self._held]
+            self._held.clear()
+        elif self._held and self.state is State.CLOSED:
+            return events + self._illegal("a Segment must not follow the refusal of a session")
+        return events
+
+    def _step(self, sent: bool, message: Function | None) -> None:
+        self.state = _LEGAL[self.state, sent, message]
+
+    def _reusable(self) -> bool:
+        # Section 6.6: not "while any Data Chunk from a prior session might be outstanding". A gap
+        # in the DDP-SSNs shows one that is, unless the session was given up.
+        whole = not self._received and not self._sent
+        return self.state is State.ABORTED or (self.state in _REUSABLE and whole)
+
+    def _segment(self, order: int, segment: bytes) -> SegmentReceived:
+        return SegmentReceived(self.stream, self.number, order, segment)
+
+    def _restart(self) -> None:
+        self.number += 1
+        self.state = State.CLOSED
+        self._clear()
+
+    def _clear(self) -> None:
+        self._in, self._out = Sequencer(), Sequencer()
+        self._received: dict[int, tuple[Function | None, bytes]] = {}
+        self._sent: dict[int, tuple[Function | None, bytes]] = {}
+        self._held: list[tuple[int, bytes]] = []
+
+    def _illegal(self, reason: str) -> list[SctpEvent]:
+        if self.silent:
+            return []
+        self.state = State.ABORTED
+        return [SessionIllegal(self.stream, self.number, reason)]
+
+
+def _name(message: Function | None) -> str:
+    return "a Segment" if message is _SEGMENT else f"{message.name.title()}"
+
+
+def _decode(ppid: int, payload: bytes) -> tuple[int, Function | None, bytes]:
+    """DDP-SSN, function (None for a segment) and body of a Data Chunk (section 5.2)."""
+    if ppid == Ppid.SEGMENT and len(payload) >= 2:
+        return int.from_bytes(payload[:2], "big"), _SEGMENT, payload[2:]
+    if ppid != Ppid.CONTROL or len(payload) < 4:
+        raise ProtocolError("a Data Chunk must be a DDP Segment (PPID 16) or a DDP Stream Session "
+                            "Control message (17) with a DDP-SSN, "
+                            f"not PPID {ppid} with {len(payload)} octets")
+    ssn, code = struct.unpack_from(">HH", payload)
+    if code not in set(Function):
+        raise ProtocolError(f"Function Code must be from 1 to 4, not {code}")
+    function, body = Function(code), payload[4:]
+    if len(body) > (0 if function is Function.TERMINATE else MAXIMUM_PRIVATE_DATA):
+        raise ProtocolError(f"{_name(function)} must not have {len(body)} octets of Private Data")
+    return ssn, function, body
+
+
+# --- associations --------------------------------------------------------------------------------
+
+class Association:
+    """One end of an SCTP association, as far as a receiver of DDP needs it.
+
+    Packets of both directions are given to it: received ones to :meth:`receive`, this end's own to
+    :meth:`observe`, which tells it its tag and what it asked for.
+    """
+
+    def __init__(self) -> None:
+        self.tag: int | None = None  #: this end's Verification Tag
+        self.peer: InitChunk | None = None
+        self.sessions: dict[int, Session] = {}
+        self._offers: dict[int, InitChunk | None] = {}  # own tag to the peer's INIT that it answers
+        self._heard: InitChunk | None = None
+        self._in = _Direction(0)
+        self._out = _Direction(0)
+
+    @property
+    def ddp(self) -> bool:
+        """Whether the peer supports the DDP adaptation.
+
+        RFC 5043 section 11.1: with no indication, or another one, "DDP procedures MUST NOT be
+        performed upon this association".
+        """
+        return self.peer is not None and self.peer.adaptation == ADAPTATION_DDP
+
+    def session(self, stream: int) -> Session:
+        """The sessions of a stream."""
+        return self.sessions.setdefault(stream, Session(stream))
+
+    def observe(self, packet: bytes) -> list[SctpEvent]:
+        """Take note of a packet that this end sent."""
+        events: list[SctpEvent] = []
+        for chunk in Packet.parse(packet).chunks:
+            if isinstance(chunk, InitChunk):
+                self._offers[chunk.tag] = self._heard if chunk.acknowledges else None
+                if self.peer is None:
+                    self._out = _Direction(chunk.tsn)
+            elif isinstance(chunk, DataChunk) and self.ddp:
+                for whole in self._out.take(chunk) or ():
+                    events += self.session(whole.stream).observe(
+                        whole.ppid, whole.payload, unordered=whole.unordered)
+        return events
+
+    def receive(self, packet: bytes) -> list[SctpEvent]:
+        """Take a packet from the peer."""
+        try:
+            parsed = Packet.parse(packet)
+        except ProtocolError as error:
+            return [Discarded(str(error))]  # RFC 9260 section 6.8: "silently discarded"
+        events: list[SctpEvent] = []
+        for chunk in parsed.chunks:
+            # RFC 9260 section 8.5: an INIT has tag zero, everything else this end's tag.
+            if isinstance(chunk, InitChunk) and not chunk.acknowledges:
+                if parsed.tag == 0:
+                    self._heard = chunk
+                continue
+            if isinstance(chunk, InitChunk):
+                if self._offers.get(parsed.tag, chunk) is None and self.tag is None:
+                    self._establish(parsed.tag, chunk)
+                continue
+            if isinstance(chunk, Chunk) and chunk.type == ChunkType.COOKIE_ECHO:
+                offered = self._offers.get(parsed.tag)
+                if offered is not None and parsed.tag != self.tag:
+                    self._establish(parsed.tag, offered)
+            if self.tag is None or parsed.tag != self.tag:
+                reason = f"Verification Tag {parsed.tag:#010x} is not this association's"
+                return [*events, Discarded(reason)]
+            if isinstance(chunk, DataChunk):
+                events += self._data(chunk)
+        return events
+
+    def _establish(self, tag: int, peer: InitChunk) -> None:
+        self.tag, self.peer = tag, peer
+        self._in = _Direction(peer.tsn)
+        self.sessions.clear()
+
+    def _data(self, chunk: DataChunk) -> list[SctpEvent]:
+        if not self.ddp:
+            return [Discarded("the association was not set up for DDP")]
+        taken = self._in.take(chunk)
+        if taken is None:
+            return [Discarded(f"TSN {chunk.tsn} came before")]
+        return [event for whole in taken for event in self.session(whole.stream).receive(
+            whole.ppid, whole.payload, unordered=whole.unordered)]
+
+
+class _Direction:
+    """TSNs of one direction (RFC 9260 section 6.2), and fragmented messages (section 6.9)."""
+
+    def __init__(self, tsn: int) -> None:
+        self._next = tsn  # every TSN before has come
+        self._ahead: set[int] = set()
+        self._fragments: dict[int, DataChunk] = {}
+
+    def take(self, chunk: DataChunk) -> list[DataChunk] | None:
+        """What a chunk completes; None where its TSN came before."""
+        if (chunk.tsn - self._next) % _TSN >= _TSN // 2 or chunk.tsn in self._ahead:
+            return None
+        self._ahead.add(chunk.tsn)
+        while self._next in self._ahead:
+            self._ahead.remove(self._next)
+            self._next = (self._next + 1) % _TSN
+        if chunk.beginning and chunk.ending:
+            return [chunk]
+        # Fragments of a message have consecutive TSNs, the first with B and the last with E.
+        self._fragments[chunk.tsn] = chunk
+        first = chunk.tsn
+        while first in self._fragments and not self._fragments[first].beginning:
+            first = (first - 1) % _TSN
+        last = chunk.tsn
+        while last in self._fragments and not self._fragments[last].ending:
+            last = (last + 1) % _TSN
+        if first not in self._fragments or last not in self._fragments:
+            return []
+        parts = [self._fragments.pop((first + i) % _TSN) for i in range((last - first) % _TSN + 1)]
+        return [replace(parts[0], payload=b"".join(part.payload for part in parts), ending=True)]

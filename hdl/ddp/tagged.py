@@ -143,7 +143,7 @@ class TaggedCheck(wiring.Component):
         past = Signal()
         m.d.sync += [
             room_high.eq(size_high - offset_high - room_low[32]),
-            address_high.eq(host_high + address_low[32]),
+            address_high.eq(host_high + offset_high + address_low[32]),
             past.eq(room_low[:32] < after(1, length, "length_4")),
         ]
         room_zero = Signal()

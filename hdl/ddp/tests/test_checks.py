@@ -1,0 +1,232 @@
+"""Header parser, Steering Tag table and tagged check, against the model's (RFC 5041 section 7.1)."""
+
+import random
+import struct
+
+import pytest
+from amaranth import *
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+from amaranth.sim import Simulator
+
+from ddp_rnic.hdl.ddp.header import HeaderParser
+from ddp_rnic.hdl.ddp.stag import StagTable
+from ddp_rnic.hdl.ddp.tagged import CheckResult, StreamRights, TaggedCheck
+from ddp_rnic.hdl.spec import ddp
+from ddp_rnic.sim.model.ddp import check_tagged, decode_segment
+from ddp_rnic.sim.model.events import ProtocolError
+from ddp_rnic.sim.model.header import TaggedHeader
+from ddp_rnic.sim.model.memory import Access, Region
+
+ENTRIES = 64
+LATENCY = 2 + TaggedCheck.LATENCY
+
+
+class Checks(wiring.Component):
+    """Parser, table and check as the top joins them; the stream's rights come two cycles after its header."""
+
+    i: In(stream.Signature(160, always_ready=True))
+    rights: In(StreamRights())
+    o: Out(stream.Signature(CheckResult(), always_ready=True))
+
+    def __init__(self):
+        super().__init__()
+        self.table = StagTable(ENTRIES)
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.parser = parser = HeaderParser()
+        m.submodules.table = table = self.table
+        m.submodules.check = check = TaggedCheck(ENTRIES)
+        wiring.connect(m, wiring.flipped(self.i), parser.i)
+        wiring.connect(m, check.o, wiring.flipped(self.o))
+        rights = Signal(StreamRights())
+        rights_2 = Signal(StreamRights())
+        m.d.sync += [rights.eq(self.rights), rights_2.eq(rights)]
+        m.d.comb += [
+            check.i.valid.eq(parser.o.valid), check.i.payload.header.eq(parser.o.payload),
+            check.i.payload.rights.eq(rights_2),
+            table.index.eq(check.index), check.entry.eq(table.entry),
+        ]
+        return m
+
+
+def entry(region):
+    """What the driver writes for a region."""
+    return {"index": region.index % ENTRIES, "entry": {
+        "valid": 1, "key": region.stag & 0xFF, "tag": region.index // ENTRIES,
+        "remote_write": Access.REMOTE_WRITE in region.access, "remote_read": Access.REMOTE_READ in region.access,
+        "bound": region.stream is not None, "owner": region.pd if region.stream is None else region.stream,
+        "to": region.to, "length": region.length, "address": region.address}}
+
+
+def gateware_says(regions, segments, *, gap=0.0, seed=1):
+    """Results for ``(ulpdu, stream, pd)`` given one a cycle, and the cycles from header to result."""
+    dut = Checks()
+    results, given, came = [], [], []
+    rng = random.Random(seed)
+
+    async def drive(ctx):
+        for region in regions:
+            ctx.set(dut.table.write.payload, entry(region))
+            ctx.set(dut.table.write.valid, 1)
+            await ctx.tick()
+        ctx.set(dut.table.write.valid, 0)
+        await ctx.tick().repeat(4)
+        for ulpdu, number, pd in segments:
+            while rng.random() < gap:
+                ctx.set(dut.i.valid, 0)
+                await ctx.tick()
+            octets = (struct.pack(">H", len(ulpdu)) + ulpdu)[:20].ljust(20, b"\xA5")
+            ctx.set(dut.i.payload, int.from_bytes(octets, "little"))
+            ctx.set(dut.rights, {"stream": number, "pd": pd, "enable": 1})
+            ctx.set(dut.i.valid, 1)
+            await ctx.tick()
+        ctx.set(dut.i.valid, 0)
+        await ctx.tick().repeat(LATENCY + 2)
+
+    async def watch(ctx):
+        cycle = 0
+        async for *_, give, valid, payload in ctx.tick().sample(dut.i.valid, dut.o.valid, dut.o.payload):
+            cycle += 1
+            if give:
+                given.append(cycle)
+            if valid:
+                came.append(cycle)
+                results.append(payload)
+
+    sim = Simulator(dut)
+    sim.add_clock(1e-6)
+    sim.add_testbench(drive)
+    sim.add_testbench(watch, background=True)
+    sim.run()
+    assert [there - here for here, there in zip(given, came, strict=True)] == [LATENCY] * len(segments)
+    return results
+
+
+class Regions:
+    """Look-up of regions that have no octets: what the model's check needs of a memory."""
+
+    def __init__(self, regions):
+        self.regions = {region.stag: region for region in regions}
+
+    def lookup(self, stag):
+        return self.regions.get(stag)
+
+
+def model_says(regions, ulpdu, number, pd):
+    """The model's error number, or None if the segment is sound."""
+    try:
+        header, payload = decode_segment(ulpdu)
+    except ProtocolError as error:
+        return error.number
+    if isinstance(header, TaggedHeader):
+        return check_tagged(header, len(payload), Regions(regions), stream=number, pd=pd)
+    return None if header.version == 1 else ddp.UNTAGGED_VERSION
+
+
+def tagged(stag, to, length, *, dv=1, last=1):
+    return struct.pack(">BBIQ", 0x80 | last << 6 | dv, 0x5A, stag, to) + bytes(length)
+
+
+def assert_agree(regions, segments, **options):
+    by_stag = {region.stag: region for region in regions}
+    for (ulpdu, number, pd), got in zip(segments, gateware_says(regions, segments, **options), strict=True):
+        expected = model_says(regions, ulpdu, number, pd)
+        said = ddp.ErrorNumber(ddp.ErrorType(got.type), got.code) if got.error else None
+        where = f"ULPDU {ulpdu[:18].hex()} of {len(ulpdu)} octets, stream {number}, PD {pd}"
+        assert said == expected, f"{where}: {said}, expected {expected}"
+        if ulpdu and ulpdu[0] & 0x80 and said is None:
+            assert got.tagged and got.length == len(ulpdu) - ddp.TAGGED_HEADER, where
+            stag, to = struct.unpack_from(">IQ", ulpdu, 2)
+            if got.length:
+                region = by_stag[stag]
+                assert got.address == (region.address + to - region.to) % 2**64, where
+
+
+REGION = Region(stag=0x00ABCD07, to=0x1000, length=0x2000, address=0x7FFF_FFFF_F003, pd=4)
+BOUND = Region(stag=0x00ABCE99, to=0, length=64, address=0x4000, stream=9)
+READ_ONLY = Region(stag=0x00ABCF01, to=0, length=64, address=0x5000, pd=4, access=Access.REMOTE_READ)
+TOP = Region(stag=0x00ABD001, to=2**64 - 4096, length=4096, address=0x9000, pd=4)
+WIDE = Region(stag=0x00ABD102, to=2**33 - 5, length=2**40 + 7, address=2**50, pd=4)
+REGIONS = (REGION, BOUND, READ_ONLY, TOP, WIDE)
+
+#: Segments and what RFC 5041 section 7.1 and 7.2 say of them, on stream 3 of Protection Domain 4 unless told.
+CASES = {
+    "whole region": (tagged(REGION.stag, 0x1000, 0x2000), None),
+    "first octet": (tagged(REGION.stag, 0x1000, 1), None),
+    "last octet": (tagged(REGION.stag, 0x2FFF, 1), None),
+    "one octet before": (tagged(REGION.stag, 0x0FFF, 1), ddp.BASE_OR_BOUNDS),
+    "begins one octet before": (tagged(REGION.stag, 0x0FFF, 100), ddp.BASE_OR_BOUNDS),
+    "one octet past": (tagged(REGION.stag, 0x3000, 1), ddp.BASE_OR_BOUNDS),
+    "ends one octet past": (tagged(REGION.stag, 0x2FFF, 2), ddp.BASE_OR_BOUNDS),
+    "offset zero": (tagged(REGION.stag, 0, 1), ddp.BASE_OR_BOUNDS),
+    "wrong key": (tagged(REGION.stag ^ 1, 0x1000, 1), ddp.INVALID_STAG),
+    "wrong index, same slot": (tagged(REGION.stag ^ 0x0100_0000, 0x1000, 1), ddp.INVALID_STAG),
+    "empty slot": (tagged(0x00ABDD07, 0x1000, 1), ddp.INVALID_STAG),
+    "other domain": (tagged(REGION.stag, 0x1000, 1), ddp.STAG_NOT_ASSOCIATED, 3, 5),
+    "bound stream": (tagged(BOUND.stag, 0, 64), None, 9, 5),
+    "other stream": (tagged(BOUND.stag, 0, 64), ddp.STAG_NOT_ASSOCIATED, 3, 9),
+    "no write access": (tagged(READ_ONLY.stag, 0, 1), ddp.INVALID_STAG),
+    "no write access, other domain": (tagged(READ_ONLY.stag, 0, 1), ddp.STAG_NOT_ASSOCIATED, 3, 5),
+    "up to the last but one offset": (tagged(TOP.stag, 2**64 - 4096, 4095), None),
+    "sum is 2^64": (tagged(TOP.stag, 2**64 - 4096, 4096), ddp.TO_WRAP),
+    "sum wraps": (tagged(TOP.stag, 2**64 - 1, 2), ddp.TO_WRAP),
+    "sum wraps, offset out of range": (tagged(REGION.stag, 2**64 - 1, 2), ddp.BASE_OR_BOUNDS),
+    "beyond 4 GiB": (tagged(WIDE.stag, 2**33 - 5 + 2**32, 9), None),
+    "last octets beyond 4 GiB": (tagged(WIDE.stag, 2**33 - 5 + 2**40, 7), None),
+    "one octet past beyond 4 GiB": (tagged(WIDE.stag, 2**33 - 5 + 2**40, 8), ddp.BASE_OR_BOUNDS),
+    "one octet before, borrow": (tagged(WIDE.stag, 2**33 - 6, 8), ddp.BASE_OR_BOUNDS),
+    "zero length, anything": (tagged(0xFFFFFFFF, 2**64 - 1, 0), None),
+    "version 0": (tagged(REGION.stag, 0x1000, 1, dv=0), ddp.TAGGED_VERSION),
+    "version 2, invalid STag": (tagged(0, 0, 1, dv=2), ddp.TAGGED_VERSION),
+    "version 3, zero length": (tagged(0, 0, 0, dv=3), ddp.TAGGED_VERSION),
+    "untagged": (struct.pack(">BBIIII", 0x41, 0x43, 0, 0, 1, 0) + b"x", None),
+    "untagged, version 2": (struct.pack(">BBIIII", 0x42, 0x43, 0, 0, 1, 0) + b"x", ddp.UNTAGGED_VERSION),
+    "no octet": (b"", ddp.LLP_FRAMING),
+    "tagged header less one": (tagged(REGION.stag, 0x1000, 0)[:13], ddp.LLP_FRAMING),
+    "untagged header less one": (struct.pack(">BBIIII", 0x41, 0, 0, 0, 1, 0)[:17], ddp.LLP_FRAMING),
+    "control octet alone": (b"\x81", ddp.LLP_FRAMING),
+}
+
+
+def test_each_check_gives_the_number_that_the_rfc_names():
+    segments = [(ulpdu, *(where or (3, 4))) for ulpdu, _, *where in CASES.values()]
+    for (name, (_, expected, *_)), got in zip(CASES.items(), gateware_says(REGIONS, segments), strict=True):
+        said = ddp.ErrorNumber(ddp.ErrorType(got.type), got.code) if got.error else None
+        assert said == expected, f"{name}: {said}, expected {expected}"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_model_gives_the_same_number(name):
+    ulpdu, expected, *where = CASES[name]
+    assert model_says(REGIONS, ulpdu, *(where or (3, 4))) == expected
+
+
+def test_addresses_and_lengths_are_those_of_the_region():
+    segments = [(ulpdu, *(where or (3, 4))) for ulpdu, _, *where in CASES.values() if len(ulpdu) >= 14]
+    assert_agree(REGIONS, segments)
+
+
+@pytest.mark.parametrize("seed, gap", [(1, 0.0), (2, 0.5)])
+def test_random_segments_around_every_edge(seed, gap):
+    rng = random.Random(seed)
+    print(f"seed {seed}")
+    regions = []
+    for slot in rng.sample(range(ENTRIES), 24):
+        length = rng.choice((0, 1, 3, 4096, 2**20, 2**32 - 1, 2**32, 2**41 + 3))
+        to = rng.choice((0, 1, 2**31, 2**32 - 1, 2**32, 2**63, 2**64 - length, rng.randrange(2**63)))
+        owner = {"pd": rng.randrange(3)} if rng.random() < 0.7 else {"stream": rng.randrange(4)}
+        access = rng.choice((Access.REMOTE_WRITE, Access.REMOTE_WRITE | Access.REMOTE_READ, Access.NONE))
+        regions.append(Region(stag=(rng.randrange(1 << 18) * ENTRIES + slot) << 8 | rng.randrange(256),
+                              to=to, length=min(length, 2**64 - to), address=rng.randrange(2**62), access=access, **owner))
+    segments = []
+    for _ in range(1500):
+        region = rng.choice(regions)
+        length = rng.choice((0, 1, 2, 63, 1446, 65521))
+        edge = rng.choice((region.to, region.to + region.length, region.to + region.length - length, 2**64 - length, 0))
+        to = (edge + rng.choice((-2, -1, 0, 0, 0, 1, 2))) % 2**64
+        stag = region.stag ^ rng.choice((0,) * 12 + (1, 0x80, 0x100, 1 << 31))
+        segments.append((tagged(stag, to, length, dv=1 if rng.random() < 0.97 else rng.randrange(4)),
+                         rng.randrange(4), rng.randrange(3)))
+    assert_agree(regions, segments, gap=gap, seed=seed)

@@ -7,8 +7,9 @@ from amaranth.lib.wiring import In, Out
 from ..bus.axi import AxiWrite
 from ..stream import Beat, Queue
 from .burst import Bursts, Done
+from .outlet import Outlet
 from .prepare import Placement, Prepare
-from .slots import Align, OutBeat, Slots
+from .slots import Align, Slots
 from .steps import Credits
 
 __all__ = ["Done", "ExceptionBeat", "Placement", "PlacementDma"]
@@ -82,7 +83,6 @@ class PlacementDma(wiring.Component):
     64 and 128 bits, 17 at 256 and 512.
     Throughput: 1 beat a cycle. Reset: idle.
     Errors: a write response that is not OKAY shows in ``done.error`` of its segment.
-    ``bus.w``, ``exceptions``: ``valid`` is combinational from two registers.
 
     Parameters
     ----------
@@ -130,14 +130,12 @@ class PlacementDma(wiring.Component):
         m.submodules.burst_jobs = burst_jobs = Queue(prepare.burst_job, depth=QUEUE)
         m.submodules.slots = slots = self.slots
         m.submodules.align = align = Align(config)
-        m.submodules.beats = beats = Queue(OutBeat(config.octets), depth=QUEUE)
+        m.submodules.outlet = outlet = Outlet(config.width, depth=QUEUE)
         m.submodules.headings = headings = Queue(slots.exception.payload.shape(), depth=QUEUE)
         m.submodules.bursts = bursts = Bursts(config, prepare.burst_job)
         m.submodules.credits = credits = Credits(QUEUE)
         m.submodules.ready = ready = Ready()
         accept = Signal()
-        beat = beats.o.payload
-        out = self.exceptions.payload
 
         # Placements come in while half of both job queues is free: no more can be on the way.
         m.d.comb += [
@@ -146,47 +144,42 @@ class PlacementDma(wiring.Component):
             ready.room.eq((slot_jobs.room >= QUEUE // 2) & (burst_jobs.room >= QUEUE // 2)),
             ready.accept.eq(accept),
             ready.busy.eq(slots.busy | slot_jobs.o.valid | burst_jobs.o.valid | ~bursts.idle
-                          | ~credits.idle),
+                          | ~credits.idle | outlet.w.valid | outlet.exceptions.valid),
             self.idle.eq(ready.idle),
             prepare.i.valid.eq(accept),
             prepare.i.payload.eq(self.i.payload),
         ]
-        # From the slots to the beat queue nothing waits: every slot has its place there first.
+        # From the slots to the outlet nothing waits: every beat has its place there first.
         wiring.connect(m, slot_jobs.o, slots.i)
         wiring.connect(m, burst_jobs.o, bursts.i)
         wiring.connect(m, wiring.flipped(self.release), slots.release)
+        wiring.connect(m, align.o, outlet.i)
         m.d.comb += [
             slot_jobs.i.valid.eq(prepare.slots.valid),
             slot_jobs.i.payload.eq(prepare.slots.payload),
             burst_jobs.i.valid.eq(prepare.bursts.valid),
             burst_jobs.i.payload.eq(prepare.bursts.payload),
             slots.go.eq(credits.ok),
+            credits.take.eq(slots.sent),
+            credits.give.eq(outlet.taken),
             self.read_address.eq(slots.read_address),
             align.i_valid.eq(slots.o_valid),
             align.i.eq(slots.o),
             align.read_data.eq(self.read_data),
-            beats.i.valid.eq(align.o.valid),
-            beats.i.payload.eq(align.o.payload),
             headings.i.valid.eq(slots.exception.valid),
             headings.i.payload.eq(slots.exception.payload),
         ]
-        m.d.comb += credits.take.eq(slots.sent)
-        m.d.sync += credits.give.eq(beats.o.valid & beats.o.ready)
-        # The heading of a packet is in its queue long before the first beat is in that of beats.
+        # The heading of a packet is in its queue long before the first beat comes out.
         m.d.comb += [
-            beats.o.ready.eq(Mux(beat.exception, self.exceptions.ready, self.bus.w.ready)),
-            self.bus.w.valid.eq(beats.o.valid & ~beat.exception),
-            self.bus.w.payload.data.eq(beat.data),
-            self.bus.w.payload.strb.eq(beat.strobe),
-            self.bus.w.payload.last.eq(beat.last),
-            self.exceptions.valid.eq(beats.o.valid & beat.exception),
-            out.beat.data.eq(beat.data),
-            out.beat.count.eq(beat.strobe),
-            out.beat.last.eq(beat.last),
-            out.stream.eq(headings.o.payload.stream),
-            out.sequence.eq(headings.o.payload.sequence),
-            headings.o.ready.eq(self.exceptions.valid & self.exceptions.ready & beat.last),
+            self.exceptions.valid.eq(outlet.exceptions.valid),
+            outlet.exceptions.ready.eq(self.exceptions.ready),
+            self.exceptions.payload.beat.eq(outlet.exceptions.payload),
+            self.exceptions.payload.stream.eq(headings.o.payload.stream),
+            self.exceptions.payload.sequence.eq(headings.o.payload.sequence),
+            headings.o.ready.eq(self.exceptions.valid & self.exceptions.ready
+                                & outlet.exceptions.payload.last),
         ]
+        wiring.connect(m, outlet.w, wiring.flipped(self.bus.w))
         wiring.connect(m, bursts.aw, wiring.flipped(self.bus.aw))
         wiring.connect(m, wiring.flipped(self.bus.b), bursts.b)
         wiring.connect(m, bursts.done, wiring.flipped(self.done))

@@ -9,6 +9,23 @@ __all__ = ["Join", "Lanes", "Rotate"]
 GROUP = 8  # lanes that share one copy of a control register
 
 
+def copies(m, value, count, *, name):
+    """``count`` registers of the same ``value``, which synthesis does not merge into one again.
+
+    They differ in what they hold at reset, in whether they are reset at all, and in polarity: up
+    to eight cannot be told to be the same. The value is not to be used before it has been clocked
+    in once.
+    """
+    value = Value.cast(value)
+    result = []
+    for n in range(count):
+        ones = (1 << len(value)) - 1 if n & 1 else 0
+        copy = Signal(len(value), init=ones, reset_less=bool(n & 2), name=f"{name}{n}")
+        m.d.sync += copy.eq(~value if n & 4 else value)
+        result.append(~copy if n & 4 else copy)
+    return result
+
+
 class Rotate(wiring.Component):
     """Rotates a beat towards the higher lanes, one 4:1 stage a cycle.
 
@@ -41,19 +58,18 @@ class Rotate(wiring.Component):
         beat = self.i
         groups = self.octets // GROUP
         # Selects are copied for every 64 bits, so that none drives more than 128 multiplexers.
-        amounts = [self.amount] * groups
+        amounts = [self.amount[2 * stage:2 * stage + 2] for stage in range(self.stages)]
         for stage in range(self.stages):
-            selects = []
-            for group in range(groups):
-                select = Signal.like(self.amount, name=f"select{stage}_{group}", reset_less=True,
-                                     attrs={"keep": 1})
-                m.d.sync += select.eq(amounts[group])
-                selects.append(select)
-            amounts = selects
+            selects = copies(m, amounts[stage], groups, name=f"select{stage}_")
+            for later in range(stage + 1, self.stages):
+                amount = Signal(len(amounts[later]), name=f"amount{stage}_{later}",
+                                reset_less=True)
+                m.d.sync += amount.eq(amounts[later])
+                amounts[later] = amount
             turned = Signal(8 * self.octets, name=f"turned{stage}", reset_less=True)
             low = 2 * stage
             for lane in range(self.octets):
-                select = selects[lane // GROUP][low:low + 2]
+                select = selects[lane // GROUP]
                 choices = Array(beat.word_select((lane - (turn << low)) % self.octets, 8)
                                 for turn in range(1 << len(select)))
                 m.d.sync += turned.word_select(lane, 8).eq(choices[select])
@@ -155,20 +171,19 @@ class Join(wiring.Component):
             m.d.sync += [there.eq(1), ends.eq(self.last)]
         with m.Elif(ends):
             m.d.sync += there.eq(0)
-        for lane in range(0, self.octets, GROUP):
-            self.group(m, lane)
+        loads = copies(m, self.soon, self.octets // GROUP, name="load")
+        for n, load in enumerate(loads):
+            self.group(m, n * GROUP, load)
         return m
 
-    def group(self, m, lane):
+    def group(self, m, lane, load):
         """Eight lanes with their own copy of the enable."""
-        load = Signal(name=f"load{lane}", attrs={"keep": 1})
         middle = Signal(8 * GROUP, name=f"middle{lane}", reset_less=True)
         before = Signal(8 * GROUP, name=f"before{lane}", reset_less=True)
         from_before = Signal(GROUP, name=f"from_before{lane}", reset_less=True)
         from_after = Signal(GROUP, name=f"from_after{lane}", reset_less=True)
         after = self.i[8 * lane:8 * (lane + GROUP)]
         below = self.below[lane:lane + GROUP]
-        m.d.sync += load.eq(self.soon)
         with m.If(load):
             m.d.sync += [
                 middle.eq(after),

@@ -4,28 +4,12 @@ from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from .outlet import OutBeat
 from .prepare import Geometry
 from .rotate import Join, Lanes, Rotate
 from .steps import Steps
 
-__all__ = ["Align", "OutBeat", "Slot", "Slots"]
-
-
-class OutBeat(data.StructLayout):
-    """An outgoing beat, for the bus or for the exception stream.
-
-    Members
-    -------
-    data : unsigned(8 * octets)
-    strobe : unsigned(octets)
-        Bus: the octets to write. Exception: how many octets there are, from the lowest.
-    last : 1
-        Bus: the burst ends. Exception: the packet ends.
-    exception : 1
-    """
-
-    def __init__(self, octets):
-        super().__init__({"data": 8 * octets, "strobe": octets, "last": 1, "exception": 1})
+__all__ = ["Align", "Slot", "Slots"]
 
 
 class Slot(data.StructLayout):
@@ -78,7 +62,7 @@ class Slots(wiring.Component):
         A slot; its address was given one cycle before.
     o : Out(Slot)
     exception : Out(stream.Signature({stream: 16, sequence: 32}, always_ready=True))
-        The packet that begins with this cycle's slot; combinational.
+        A packet begins with the slot made one cycle before.
     release : Out(stream.Signature(Placement's release, always_ready=True))
         Once for each placement, in the cycle in which its last read arrives.
     """
@@ -117,11 +101,11 @@ class Slots(wiring.Component):
             self.busy.eq(steps.busy),
             silent.eq(steps.last & body.silent),
             self.sent.eq(steps.valid & ~silent),
+        ]
+        m.d.sync += [
             self.exception.valid.eq(self.sent & steps.first & body.exception),
             self.exception.payload.stream.eq(body.stream),
             self.exception.payload.sequence.eq(body.sequence),
-        ]
-        m.d.sync += [
             valid1.eq(steps.valid),
             self.read_address.eq(body.start + steps.index),
             position1.eq(body.position + steps.index),

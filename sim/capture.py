@@ -1,27 +1,38 @@
-"""What the receivers of a capture's iWARP connections saw: MPA streams, in order, put together from TCP segments.
+"""What the receivers of a capture's iWARP connections saw: MPA streams, in order, put together from
+TCP segments.
 
-:func:`read_capture` finds MPA start-up on any port, in any TCP connection, and gives each direction of the connection
-as the octets after start-up, each with the frame that made it available to the receiver in order. The order of
-frames over all directions is the order in which things happened.
+:func:`read_capture` finds MPA start-up on any port, in any TCP connection, and gives each direction
+of the connection as the octets after start-up, each with the frame that made it available to the
+receiver in order. The order of frames over all directions is the order in which things happened.
 """
 
 from __future__ import annotations
 
 import struct
 from bisect import insort
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from .model.events import ProtocolError
 from .model.mpa import StartupFrame
 from .pcap import SCTP, TCP, CaptureError, Frame, IpPacket, internet_sum, ip_packet, read_frames
 
-__all__ = ["Capture", "CaptureError", "Chunk", "Connection", "Direction", "Endpoint", "read_capture"]
+__all__ = [
+    "Capture",
+    "CaptureError",
+    "Chunk",
+    "Connection",
+    "Direction",
+    "Endpoint",
+    "read_capture",
+]
 
 _REQUEST_KEY = b"MPA ID Req Frame"
 _REPLY_KEY = b"MPA ID Rep Frame"
-_FIN, _SYN, _RST, _ACK = 0x01, 0x02, 0x04, 0x10
+_LONGEST_STARTUP = 20 + 512  # octets, RFC 5044 section 7.1.1
+_SYN, _RST, _ACK = 0x02, 0x04, 0x10
 _DDP_PAYLOAD_PROTOCOLS = (16, 17)  # RFC 5043 section 12
 
 
@@ -32,7 +43,11 @@ class Endpoint(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
+        return (
+            f"[{self.address}]:{self.port}"
+            if ":" in self.address
+            else f"{self.address}:{self.port}"
+        )
 
 
 @dataclass(frozen=True)
@@ -52,9 +67,9 @@ class Chunk:
 class Direction:
     """One direction of a connection after MPA start-up: a DDP Stream into ``destination``.
 
-    ``crc`` and ``markers`` are as negotiated (RFC 5044 section 7.1): CRC if either side asked for it, markers if the
-    receiver did. ``behind_hole`` counts captured octets that lie behind octets the capture lacks.
-    """
+    ``crc`` and ``markers`` are as negotiated (RFC 5044 section 7.1): CRC if either side asked for
+    it, markers if the receiver did. ``behind_hole`` counts captured octets that lie behind octets
+    the capture lacks."""
 
     source: Endpoint
     destination: Endpoint
@@ -92,7 +107,9 @@ class Connection:
 
 @dataclass(frozen=True)
 class Capture:
-    """A capture's MPA connections in order of their first frame, and sentences about what was left out."""
+    """A capture's MPA connections in order of their first frame, and sentences about what was left
+    out.
+    """
 
     path: Path
     frames: int
@@ -104,30 +121,40 @@ class Capture:
         """Both directions of every connection, in order."""
         return [direction for connection in self.connections for direction in connection.directions]
 
+    @property
+    def addresses(self) -> list[str]:
+        """Addresses of the hosts of all connections."""
+        return list(dict.fromkeys(direction.destination.address for direction in self.directions))
+
     def check(self) -> None:
         """Raise :class:`CaptureError`, with the reason, if not one DDP Segment could be in here."""
         if any(direction.chunks for direction in self.directions):
             return
-        reason = "; ".join(note.rstrip(".") for note in self.notes)
-        raise CaptureError(f"{self.path} has no DDP: {reason or 'no TCP connection is in it'}")
+        reason = "; ".join(self.notes) or "it holds no TCP connection"
+        raise CaptureError(f"{self.path} has no DDP over TCP: {reason}")
 
 
 def read_capture(path: Path | str) -> Capture:
     """Read a pcap or pcapng file.
 
-    Frames that are not TCP over IP are passed over, as are connections without MPA start-up; ``notes`` says so.
+    Frames that are not TCP over IP are passed over, as are connections without MPA start-up;
+    ``notes`` says so.
 
     Raises
     ------
     CaptureError
         The file is missing or is no capture.
     """
-    path = Path(path)
+    return capture_of(read_frames(Path(path)), Path(path))
+
+
+def capture_of(frames: Iterable[Frame], path: Path) -> Capture:
+    """The MPA connections in frames; ``path`` is what messages call them."""
     count = 0
     conversations: list[_Conversation] = []
     current: dict[tuple[Endpoint, Endpoint], _Conversation] = {}
     passed_over = _PassedOver()
-    for frame in read_frames(path):
+    for frame in frames:
         count += 1
         packet = ip_packet(frame)
         if packet is None:
@@ -160,7 +187,10 @@ def read_capture(path: Path | str) -> Capture:
 def _shortened(notes: list[str], most: int = 3) -> list[str]:
     if len(notes) <= most:
         return notes
-    return [*notes[:most], f"{len(notes) - most} further connections have nothing to play, for such reasons"]
+    return [
+        *notes[:most],
+        f"{len(notes) - most} further connections have nothing to play, for such reasons",
+    ]
 
 
 @dataclass
@@ -191,7 +221,7 @@ def _has_ddp_over_sctp(packet: bytes) -> bool:
     return False
 
 
-# -- TCP ---------------------------------------------------------------------------------------------------------
+# -- TCP --
 
 
 @dataclass(frozen=True)
@@ -228,13 +258,15 @@ def _tcp_segment(frame: Frame, packet: IpPacket) -> _Segment | None:
 
 
 def _checksum_verdict(packet: IpPacket) -> bool | None:
-    """Whether the checksum is right; nothing if it was never meant to be (transmit offload) or octets are missing."""
+    """Whether the checksum is right; nothing if it was never meant to be (transmit offload) or
+    octets are missing.
+    """
     if packet.missing:
         return None
     if internet_sum(packet.pseudo_header + packet.payload) == 0xFFFF:
         return True
-    # A sender that leaves the checksum to the card puts the sum of the pseudo-header there, in Linux
-    # without the length when the card also segments; others leave it 0.
+    # A sender that leaves the checksum to the card puts the sum of the pseudo-header there, in
+    # Linux without the length when the card also segments; others leave it 0.
     field_ = int.from_bytes(packet.payload[16:18], "big")
     addresses = packet.pseudo_header[:-4] + struct.pack(">HH", 0, packet.protocol)
     if field_ in (0, internet_sum(packet.pseudo_header), internet_sum(addresses)):
@@ -255,9 +287,12 @@ class _Half:
         judged = [segment for segment in self.segments if segment.sound is not None]
         # With no good one at all, the capture was taken before the card filled the checksums in.
         offloaded = bool(judged) and not any(segment.sound for segment in judged)
-        return [segment for segment in self.segments
-                if (segment.sound is not False or offloaded)
-                and (self.closed_at is None or segment.frame < self.closed_at)]
+        return [
+            segment
+            for segment in self.segments
+            if (segment.sound is not False or offloaded)
+            and (self.closed_at is None or segment.frame < self.closed_at)
+        ]
 
     def base(self, segments: list[_Segment]) -> int:
         if self.syn is not None:
@@ -266,7 +301,9 @@ class _Half:
         return (first + min(_signed(segment.sequence - first) for segment in segments)) & 0xFFFFFFFF
 
     def streams(self) -> Iterator[_OrderedOctets]:
-        """The octets in order, from the likeliest first octet on; then from each start-up frame seen."""
+        """The octets in order, from the likeliest first octet on; then from each start-up frame
+        seen.
+        """
         segments = self.usable()
         if not segments:
             return
@@ -299,12 +336,12 @@ def _in_order(segments: list[_Segment], base: int) -> _OrderedOctets:
             insort(waiting, (position, segment.octets), key=lambda piece: piece[0])
             continue
         pieces.append((segment.frame, segment.time, len(octets)))
-        octets += segment.octets[len(octets) - position:]
+        octets += segment.octets[len(octets) - position :]
         taken = 0
         for start, piece in waiting:
             if start > len(octets):
                 break
-            octets += piece[len(octets) - start:]
+            octets += piece[len(octets) - start :]
             taken += 1
         del waiting[:taken]
     behind = 0
@@ -316,7 +353,9 @@ def _in_order(segments: list[_Segment], base: int) -> _OrderedOctets:
 
 
 class _Conversation:
-    """One TCP connection, from its SYN, or from where the capture begins, to the next SYN of the same ports."""
+    """One TCP connection, from its SYN, or from where the capture begins, to the next SYN of the
+    same ports.
+    """
 
     def __init__(self) -> None:
         self.halves: dict[Endpoint, _Half] = {}
@@ -364,7 +403,10 @@ class _Conversation:
                 return connection, f"{name}: the MPA Reply rejects the connection"
             holes = sum(direction.behind_hole for direction in connection.directions)
             if holes:
-                return connection, f"{name}: {holes} octets lie behind octets missing from the capture"
+                return (
+                    connection,
+                    f"{name}: {holes} octets lie behind octets missing from the capture",
+                )
             if not any(direction.chunks for direction in connection.directions):
                 return connection, f"{name}: no FPDU follows MPA start-up"
             return connection, ""
@@ -383,30 +425,51 @@ class _Startup(NamedTuple):
 
 
 def _find_startup(half: _Half, key: bytes) -> _Startup | None:
-    """The first start-up frame: at the start as a rule, later where a ULP changed over to MPA (RFC 5044 section 7.1.3)."""
+    """The first start-up frame: at the start as a rule, later where a ULP changed over to MPA (RFC
+    5044 section 7.1.3).
+    """
     for stream in half.streams():
         at = stream.octets.find(key)
         while at >= 0:
-            # Only what RFC 5044 section 7.1.1 allows: at most 512 octets of private data, a known revision.
-            head = stream.octets[at + 16:at + 20]
-            if len(head) == 4 and head[1] <= 2 and int.from_bytes(head[2:], "big") <= 512:
-                parsed = StartupFrame.parse(stream.octets[at:])
-                if parsed is not None:
-                    return _Startup(parsed[0], stream, at + parsed[1])
+            try:
+                parsed = StartupFrame.parse(stream.octets[at : at + _LONGEST_STARTUP])
+            except ProtocolError:  # the key, by chance, or a frame that its receiver had to refuse
+                parsed = None
+            if parsed is not None:
+                return _Startup(parsed[0], stream, at + parsed[1])
             at = stream.octets.find(key, at + 1)
     return None
 
 
-def _connection(initiator: Endpoint, responder: Endpoint, request: _Startup, reply: _Startup) -> Connection:
-    # RFC 5044 section 7.1.1: CRCs are used if either side wants them; each side says whether it wants to
-    # receive markers.
+def _connection(
+    initiator: Endpoint, responder: Endpoint, request: _Startup, reply: _Startup
+) -> Connection:
+    # RFC 5044 section 7.1.1: CRCs are used if either side wants them; each side says whether it
+    # wants to receive markers.
     crc = request.frame.crc or reply.frame.crc
     play = not reply.frame.reject
-    return Connection(request.frame, reply.frame, (
-        Direction(initiator, responder, crc, reply.frame.markers,
-                  _chunks(request) if play else (), request.stream.behind_hole),
-        Direction(responder, initiator, crc, request.frame.markers,
-                  _chunks(reply) if play else (), reply.stream.behind_hole)))
+    return Connection(
+        request.frame,
+        reply.frame,
+        (
+            Direction(
+                initiator,
+                responder,
+                crc,
+                reply.frame.markers,
+                _chunks(request) if play else (),
+                request.stream.behind_hole,
+            ),
+            Direction(
+                responder,
+                initiator,
+                crc,
+                request.frame.markers,
+                _chunks(reply) if play else (),
+                reply.stream.behind_hole,
+            ),
+        ),
+    )
 
 
 def _chunks(startup: _Startup) -> tuple[Chunk, ...]:

@@ -1,8 +1,8 @@
 """Capture files: pcap and pcapng records, and the IP packets in them.
 
-Written here rather than taken from a library because captures meet all of this: several sections and interfaces in
-one file, either byte order, nanoseconds, a last record cut short, and frames cut by a snapshot length.
-"""
+Written here rather than taken from a library because captures meet all of this: several sections
+and interfaces in one file, either byte order, nanoseconds, a last record cut short, and frames cut
+by a snapshot length."""
 
 from __future__ import annotations
 
@@ -27,12 +27,15 @@ _MAXIMUM_RECORD = 1 << 24
 _ETHERTYPE_IPV4 = 0x0800
 _ETHERTYPE_IPV6 = 0x86DD
 _VLAN_TAGS = (0x8100, 0x88A8, 0x9100)
-#: IPv6 extension headers that may stand before TCP, all of the form {next, length - 1 in units of 8 octets}.
+#: IPv6 extension headers that may stand before TCP, all of the form {next, length - 1 in units of 8
+#: octets}.
 _IPV6_OPTIONS = (0, 43, 60, 135)
 
 
 class CaptureError(ValueError):
-    """A file that cannot be read as a capture, or that has nothing to play. The message is one sentence."""
+    """A file that cannot be read as a capture, or that has nothing to play. The message is one
+    sentence.
+    """
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,7 @@ def _pcap_frames(data: bytes) -> Iterator[Frame]:
         if captured > _MAXIMUM_RECORD:
             return
         number += 1
-        yield Frame(number, seconds + fraction * unit, link, data[at + 16:at + 16 + captured])
+        yield Frame(number, seconds + fraction * unit, link, data[at + 16 : at + 16 + captured])
         at += 16 + captured
 
 
@@ -99,13 +102,15 @@ def _pcapng_frames(data: bytes, path: Path) -> Iterator[Frame]:
     interfaces: list[tuple[int, float, int]] = []  # link, unit of time, snapshot length
     at, number = 0, 0
     while at + 12 <= len(data):
-        if data[at:at + 4] == _SECTION:
-            order = "<" if data[at + 8:at + 12] == b"\x4d\x3c\x2b\x1a" else ">"
+        if data[at : at + 4] == _SECTION:
+            order = "<" if data[at + 8 : at + 12] == b"\x4d\x3c\x2b\x1a" else ">"
             interfaces = []
         kind, length = struct.unpack_from(order + "II", data, at)
         if length < 12 or length % 4:
-            raise CaptureError(f"{path} is damaged: the pcapng block at octet {at} has the length {length}")
-        body = data[at + 8:at + length - 4]
+            raise CaptureError(
+                f"{path} is damaged: the pcapng block at octet {at} has the length {length}"
+            )
+        body = data[at + 8 : at + length - 4]
         at += length
         if kind == 1 and len(body) >= 8:
             link, snaplen = struct.unpack_from(order + "HxxI", body)
@@ -115,18 +120,18 @@ def _pcapng_frames(data: bytes, path: Path) -> Iterator[Frame]:
             if interface < len(interfaces):
                 number += 1
                 link, unit, _ = interfaces[interface]
-                yield Frame(number, (high << 32 | low) * unit, link, body[20:20 + captured])
+                yield Frame(number, (high << 32 | low) * unit, link, body[20 : 20 + captured])
         elif kind == 3 and len(body) >= 4 and interfaces:  # Simple Packet Block
             link, _, snaplen = interfaces[0]
             captured = min(struct.unpack_from(order + "I", body)[0], snaplen or _MAXIMUM_RECORD)
             number += 1
-            yield Frame(number, 0.0, link, body[4:4 + captured])
+            yield Frame(number, 0.0, link, body[4 : 4 + captured])
         elif kind == 2 and len(body) >= 20:  # the obsolete Packet Block
             interface, _, high, low, captured = struct.unpack_from(order + "HHIII", body)
             if interface < len(interfaces):
                 number += 1
                 link, unit, _ = interfaces[interface]
-                yield Frame(number, (high << 32 | low) * unit, link, body[20:20 + captured])
+                yield Frame(number, (high << 32 | low) * unit, link, body[20 : 20 + captured])
 
 
 def _time_unit(options: bytes, order: str) -> float:
@@ -137,7 +142,7 @@ def _time_unit(options: bytes, order: str) -> float:
             break
         if code == 9 and length == 1 and at + 4 < len(options):  # if_tsresol
             value = options[at + 4]
-            return float(2.0 ** -(value & 0x7F) if value & 0x80 else 10.0 ** -value)
+            return float(2.0 ** -(value & 0x7F) if value & 0x80 else 10.0**-value)
         at += 4 + (length + 3) // 4 * 4
     return 1e-6
 
@@ -171,7 +176,7 @@ def ip_packet(frame: Frame) -> IpPacket | None:
 
 
 def _u16(data: bytes, at: int) -> int:
-    return int.from_bytes(data[at:at + 2], "big") if at + 2 <= len(data) else 0
+    return int.from_bytes(data[at : at + 2], "big") if at + 2 <= len(data) else 0
 
 
 def _ipv4(data: bytes) -> IpPacket | None:
@@ -197,7 +202,7 @@ def _ipv6(data: bytes) -> IpPacket | None:
     if len(data) < 40 or data[0] >> 4 != 6:
         return None
     length = _u16(data, 4) or len(data) - 40
-    body, protocol, fragment = data[40:40 + length], data[6], False
+    body, protocol, fragment = data[40 : 40 + length], data[6], False
     missing = length - len(body)
     while protocol in _IPV6_OPTIONS or protocol == 44:
         if len(body) < 8:

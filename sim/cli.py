@@ -1,0 +1,299 @@
+"""The ``rnic`` commands that simulate."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from ..hdl.spec.config import RnicConfig
+from . import report
+from .capture import CaptureError, read_capture
+from .compare import compare, number_text
+from .engine import DeviceError, ToolError, load
+from .regions import Region, RegionError, derive, load_regions, stream_ends
+from .replay import Plan, plan
+from .report import Result, Run
+from .traffic import Traffic, traffic_of
+from .workload import generate
+
+AGREES, DIFFERS, BAD_INPUT, NO_TOOL, INTERRUPTED = 0, 1, 2, 3, 130
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    help="An open hardware RNIC datapath for iWARP's Direct Data Placement (RFC 5041).",
+)
+
+
+@app.callback()
+def rnic() -> None:
+    """An open hardware RNIC datapath for iWARP's Direct Data Placement (RFC 5041)."""
+
+
+class EngineName(StrEnum):
+    """What runs the Verilog."""
+
+    COMPILED = "compiled"
+    COCOTB = "cocotb"
+
+
+@app.command()
+def sim(
+    capture: Annotated[
+        Path | None,
+        typer.Argument(
+            help="pcap or pcapng file with iWARP over TCP. Default: a generated workload.",
+            show_default=False,
+        ),
+    ] = None,
+    width: Annotated[int, typer.Option(help="Datapath width in bits: 64, 128, 256 or 512.")] = 64,
+    regions: Annotated[
+        Path | None,
+        typer.Option(
+            help="TOML file of [[region]] tables. Default: derived from the capture.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Directory for report.json and memory/.", show_default=False)
+    ] = None,
+    engine: Annotated[
+        EngineName, typer.Option(help="What runs the Verilog.")
+    ] = EngineName.COMPILED,
+    waves: Annotated[
+        bool,
+        typer.Option("--waves", help="Write a VCD, into the --out directory or the current one."),
+    ] = False,
+) -> None:
+    """Play a capture through the RTL and through the golden model, and compare memory, errors and
+    packets.
+
+    Exit code 0: they agree. 1: they differ. 2: bad input. 3: a tool is missing. 130: interrupted.
+    """
+    try:
+        result, waveforms = _simulate(capture, width, regions, out, engine, waves)
+        if out is not None:
+            report.write(result, out)
+    except (CaptureError, RegionError) as error:
+        raise _refuse(str(error), BAD_INPUT) from None
+    except DeviceError as error:
+        raise _refuse(str(error), DIFFERS) from None
+    except ToolError as error:
+        raise _refuse(str(error), NO_TOOL) from None
+    except KeyboardInterrupt:
+        raise _refuse("interrupted", INTERRUPTED) from None
+    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    _print(console, result)
+    if out is not None:
+        console.print(f"report: {escape(str(out / 'report.json'))}", soft_wrap=True)
+    for path in waveforms:
+        console.print(f"waveform: {escape(str(path))}", soft_wrap=True)
+    if not result.agrees:
+        command = [
+            "rnic",
+            "sim",
+            *([str(capture)] if capture else []),
+            "--width",
+            str(width),
+            *(["--regions", str(regions)] if regions else []),
+            "--engine",
+            engine.value,
+            "--waves",
+        ]
+        console.print(f"waveform command: {escape(shlex.join(command))}", soft_wrap=True)
+        raise typer.Exit(DIFFERS)
+
+
+def _refuse(sentence: str, code: int) -> typer.Exit:
+    typer.echo(f"rnic: {sentence}", err=True)
+    return typer.Exit(code)
+
+
+def _simulate(
+    capture: Path | None,
+    width: int,
+    region_file: Path | None,
+    out: Path | None,
+    engine_name: EngineName,
+    waves: bool,
+) -> tuple[Result, list[Path]]:
+    try:
+        config = RnicConfig(width=width)
+    except ValueError as error:
+        raise CaptureError(str(error)) from None
+    if out is not None and out.exists() and not out.is_dir():
+        raise CaptureError(f"--out {out} is a file, not a directory")
+    traffic, regions, ends, notes, derived = _input(capture, region_file, config)
+    plans, changes = plan(traffic, regions, config, ends)
+    engine = load(engine_name.value)
+    result = Result(
+        str(capture or "generated workload"),
+        engine_name.value,
+        width,
+        derived,
+        notes=[*notes, *changes],
+    )
+    waveforms = []
+    for number, each in enumerate(plans, 1):
+        path = None
+        if waves:
+            path = (out or Path()) / (f"waves-{number}.vcd" if len(plans) > 1 else "waves.vcd")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            waveforms.append(path)
+        with _progress(each, number, len(plans)) as progress:
+            memory = each.memory.copy()
+            outcome = engine.run(
+                each.config, each.operations, memory, waves=path, progress=progress
+            )
+        result.runs.append(Run(each, outcome, memory, compare(each, outcome, memory)))
+    return result, waveforms
+
+
+def _input(
+    capture: Path | None,
+    region_file: Path | None,
+    config: RnicConfig,
+) -> tuple[Traffic, list[Region], dict[int, int], list[str], bool]:
+    """Traffic, regions, streams that the host stops, notes, whether the regions are derived."""
+    if capture is None:
+        workload = generate()
+        captured, given = workload.capture(), list(workload.regions)
+    else:
+        captured, given = read_capture(capture), None
+    captured.check()
+    traffic = traffic_of(captured)
+    if not traffic.arrivals:
+        raise CaptureError(f"{captured.path} has no DDP: no whole FPDU follows MPA start-up")
+    notes = [*captured.notes, *traffic.notes]
+    if region_file is not None:
+        given = load_regions(region_file, captured.addresses)
+    if given is not None:
+        return traffic, given, stream_ends(traffic), notes, False
+    found = derive(traffic, config.stags)
+    return traffic, found.regions, found.ends, notes, True
+
+
+@contextmanager
+def _progress(each: Plan, number: int, count: int) -> Iterator[Callable[[int, int], None] | None]:
+    """A bar on a terminal, nothing in a pipe. It is on standard error, apart from the result."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    text = f"RNIC {number} of {count}" if count > 1 else "simulating"
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(text, total=len(each.operations))
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+# -- what is printed --
+
+
+def _print(console: Console, result: Result) -> None:
+    console.print(_stream_table(result))
+    if any(run.plan.allotments for run in result.runs):
+        console.print(_region_table(result))
+    else:
+        console.print("No region is registered: no tagged segment is to be placed.")
+    for note in result.notes:
+        console.print(f"note: {escape(note)}", soft_wrap=True)
+    for run in result.runs:
+        for each in run.differences:
+            cycle = "" if each.cycle is None else f" in cycle {each.cycle}"
+            console.print(
+                f"[red]difference[/red] in {each.what} at {escape(each.where)}:"
+                f" expected {escape(each.expected)}, got {escape(each.got)}{cycle}",
+                soft_wrap=True,
+            )
+    counts = (
+        f"{_count(result.segments, 'segment')}, {_count(result.bytes_placed, 'octet')} placed,"
+        f" {_count(result.errors, 'error')},"
+        f" {_count(result.cycles, 'cycle')} at {result.width} bits"
+    )
+    if result.agrees:
+        console.print(
+            f"[bold green]agree[/bold green]: RTL and golden model agree on {counts}",
+            soft_wrap=True,
+        )
+    else:
+        console.print(
+            f"[bold red]differ[/bold red]: RTL and golden model differ on {counts}", soft_wrap=True
+        )
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}" + ("" if number == 1 else "s")
+
+
+def _stream_table(result: Result) -> Table:
+    table = Table(title=f"{escape(result.source)}: DDP Streams", title_justify="left")
+    for heading in ("stream", "from", "to", "MPA"):
+        table.add_column(heading)
+    for heading in ("segments", "placed", "octets placed", "exceptions", "dropped"):
+        table.add_column(heading, justify="right")
+    table.add_column("error")
+    for run, stream in result.streams:
+        counts = run.plan.golden.counts[stream.number]
+        options = " ".join(
+            name for name, used in (("CRC", stream.crc), ("markers", stream.markers)) if used
+        )
+        errors = [
+            number_text(event) for event in run.outcome.events if event.stream == stream.number
+        ]
+        table.add_row(
+            str(stream.number),
+            escape(str(stream.source)),
+            escape(str(stream.destination)),
+            options or "plain",
+            *map(
+                str,
+                (counts.segments, counts.placed, counts.octets, counts.exceptions, counts.dropped),
+            ),
+            ", ".join(errors),
+        )
+    return table
+
+
+def _region_table(result: Result) -> Table:
+    origin = "derived from the capture" if result.derived else "given"
+    table = Table(title=f"Regions ({origin})", title_justify="left")
+    for heading in ("host", "STag", "Tagged Offset"):
+        table.add_column(heading)
+    table.add_column("octets", justify="right")
+    table.add_column("access")
+    table.add_column("registered")
+    for run in result.runs:
+        for allotment in run.plan.allotments:
+            region = allotment.region
+            rights = [
+                name
+                for name, given in (("write", region.remote_write), ("read", region.remote_read))
+                if given
+            ]
+            table.add_row(
+                region.endpoint,
+                f"{region.stag:#010x}",
+                f"{region.to:#x}",
+                str(region.length),
+                "remote " + ", ".join(rights) if rights else "none",
+                report.periods_text(region.periods),
+            )
+    return table

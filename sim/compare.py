@@ -1,0 +1,223 @@
+"""The simulated RNIC held against the golden model: every octet of memory, every event, every
+exception packet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..hdl.spec.ddp import ErrorNumber, ErrorType
+from .engine import ErrorEvent, ExceptionPacket, Outcome
+from .golden import ExpectedError
+from .replay import Plan
+
+#: Differences of one kind that are told one by one.
+_TOLD = 10
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What differs, where, and the cycle in which the RNIC did it, where one is known."""
+
+    what: str
+    where: str
+    expected: str
+    got: str
+    cycle: int | None = None
+
+
+def compare(plan: Plan, outcome: Outcome, memory: NDArray[np.uint8]) -> list[Difference]:
+    """All differences of a run. ``memory`` is host memory after it."""
+    differences: list[Difference] = []
+    for kind in (
+        _memory(plan, outcome, memory),
+        _stray(outcome),
+        _events(plan, outcome),
+        _exceptions(plan, outcome),
+        _counters(plan, outcome),
+    ):
+        found = list(kind)
+        differences += found[:_TOLD]
+        if len(found) > _TOLD:
+            differences.append(
+                Difference(
+                    found[_TOLD].what,
+                    "elsewhere",
+                    f"{len(found) - _TOLD} further differences of this kind",
+                    "not shown",
+                )
+            )
+    return differences
+
+
+# -- memory --
+
+
+def _memory(plan: Plan, outcome: Outcome, memory: NDArray[np.uint8]) -> Iterator[Difference]:
+    expected = plan.expected_memory()
+    wrong = np.flatnonzero(memory != expected)
+    if not len(wrong):
+        return
+    starts = np.flatnonzero(np.diff(wrong, prepend=-2) != 1)
+    ends = np.append(starts[1:], len(wrong))
+    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        address, count = int(wrong[start]), end - start
+        yield Difference(
+            "memory" if plan.allotment_at(address) else "guard octets",
+            _where(plan, address) + (f", and {count - 1} octets behind it" if count > 1 else ""),
+            f"{expected[address]:#04x}{_writer(plan, address)}",
+            f"{memory[address]:#04x}",
+            _cycle(plan, outcome, address),
+        )
+
+
+def _where(plan: Plan, address: int) -> str:
+    allotment = plan.allotment_at(address)
+    if allotment is not None:
+        region = allotment.region
+        to = region.to + address - allotment.address
+        return f"{region.endpoint} STag {region.stag:#010x} TO {to:#x}"
+    before = max(
+        (each for each in plan.allotments if each.end <= address),
+        key=lambda each: each.end,
+        default=None,
+    )
+    if before is None:
+        return f"host address {address:#x}, before every region"
+    return (
+        f"host address {address:#x}, {address - before.end} octets past the end of {before.region}"
+    )
+
+
+def _writer(plan: Plan, address: int) -> str:
+    """The segment that was to write an octet last."""
+    allotment = plan.allotment_at(address)
+    if allotment is None:
+        return ""
+    offset = address - allotment.address
+    for arrival, region, start, length in reversed(plan.golden.placements):
+        if region is allotment.region and start <= offset < start + length:
+            return (
+                f" (stream {arrival.stream.number}, frame {arrival.frame}, segment {arrival.order})"
+            )
+    return " (as before)"
+
+
+def _cycle(plan: Plan, outcome: Outcome, address: int) -> int | None:
+    beat = address // plan.config.octets
+    hits = np.flatnonzero(outcome.writes["address"] // plan.config.octets == beat)
+    return int(outcome.writes["cycle"][hits[-1]]) if len(hits) else None
+
+
+def _stray(outcome: Outcome) -> Iterator[Difference]:
+    for stray in outcome.stray:
+        cycle, address = int(stray["cycle"]), int(stray["address"])
+        yield Difference(
+            "bus write", f"bus address {address:#x}, outside host memory", "none", "a write", cycle
+        )
+
+
+# -- events and packets --
+
+
+def _events(plan: Plan, outcome: Outcome) -> Iterator[Difference]:
+    got: dict[int, list[ErrorEvent]] = {}
+    for event in outcome.events:
+        got.setdefault(event.stream, []).append(event)
+    for error in plan.golden.errors:
+        arrival = error.arrival
+        where = (
+            f"stream {arrival.stream.number} ({arrival.stream}),"
+            f" frame {arrival.frame}, segment {arrival.order}"
+        )
+        events = got.get(arrival.stream.number)
+        if not events:
+            yield Difference("error event", where, str(error.number), "none")
+            continue
+        yield from _event(where, error, events.pop(0))
+    for events in got.values():
+        for event in events:
+            yield Difference(
+                "error event",
+                f"stream {event.stream}, LLP sequence {event.sequence}",
+                "none",
+                number_text(event),
+            )
+
+
+def number_text(event: ErrorEvent) -> str:
+    """Error Type and Code with their name, also where there is none."""
+    try:
+        return str(ErrorNumber(ErrorType(event.type), event.code))
+    except ValueError:
+        return f"{event.type:#x}/{event.code:#04x}"
+
+
+def _event(where: str, error: ExpectedError, event: ErrorEvent) -> Iterator[Difference]:
+    if (event.type, event.code) != error.number:
+        yield Difference("error number", where, str(error.number), number_text(event))
+    if event.sequence != error.arrival.position & 0xFFFFFFFF:
+        yield Difference(
+            "LLP sequence number of the error",
+            where,
+            str(error.arrival.position & 0xFFFFFFFF),
+            str(event.sequence),
+        )
+    if event.length != error.length:
+        yield Difference("segment length of the error", where, str(error.length), str(event.length))
+    if event.header[: len(error.header)] != error.header:
+        yield Difference(
+            "header of the error",
+            where,
+            error.header.hex(),
+            event.header[: len(error.header)].hex(),
+        )
+
+
+def _exceptions(plan: Plan, outcome: Outcome) -> Iterator[Difference]:
+    names = {stream.number: str(stream) for stream in plan.streams}
+    expected, got = plan.golden.exceptions, outcome.exceptions
+    for number in range(max(len(expected), len(got))):
+        want = expected[number] if number < len(expected) else None
+        have = got[number] if number < len(got) else None
+        if want == have:
+            continue
+        packet = want or have
+        assert packet is not None
+        where = (
+            f"packet {number + 1}, stream {packet.stream} ({names.get(packet.stream, 'unknown')})"
+        )
+        yield Difference(
+            "exception stream", where, _packet_text(want, have), _packet_text(have, want)
+        )
+
+
+def _packet_text(packet: ExceptionPacket | None, other: ExceptionPacket | None) -> str:
+    if packet is None:
+        return "none"
+    text = (
+        f"{len(packet.octets)} octets of stream {packet.stream} at LLP sequence {packet.sequence}"
+    )
+    if (
+        other is not None
+        and len(other.octets) == len(packet.octets)
+        and other.octets != packet.octets
+    ):
+        at = next(
+            at
+            for at, pair in enumerate(zip(packet.octets, other.octets, strict=True))
+            if pair[0] != pair[1]
+        )
+        text += f", octet {at} {packet.octets[at]:#04x}"
+    return text
+
+
+def _counters(plan: Plan, outcome: Outcome) -> Iterator[Difference]:
+    for name, expected in plan.golden.counters().items():
+        got = outcome.counters[name]
+        if got != expected:
+            yield Difference("counter", name, str(expected), str(got))

@@ -1,0 +1,569 @@
+"""The memory regions that a replay registers: from a region file, or derived from the traffic.
+
+A region file is TOML, a list of ``[[region]]`` tables::
+
+    [[region]]
+    endpoint = "10.7.0.2"       # address of the host that owns the region
+    stag = 0x90190600
+    to = 20015889776640         # Tagged Offset of its first octet
+    length = 524288
+    fill = 0xEE                 # octet that it holds before; default 0
+    access = "remote write"     # or "remote read", "remote read, remote write", "none"
+    after_segment = 0           # registered once so many DDP Segments have arrived at the endpoint
+    revoke_after_segment = 40   # revoked once so many have; default never
+
+Segments are counted at the endpoint, tagged and untagged ones of all its streams, from 1, in the
+capture's order. A Send with Invalidate revokes the region that it names as well, with or without a
+file, as its receiver did.
+
+Without a file, :func:`derive` takes what the capture shows: a STag that is written to is a region
+from the lowest to the highest octet written; so is the sink of an RDMA Read. What a receiver
+refused with a Terminate is no part of a region, so that the replay is refused too."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import struct
+import tomllib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..hdl.spec.ddp import TAGGED_HEADER, UNTAGGED_HEADER
+from .traffic import Arrival, Stream, Tagged, Traffic, Untagged
+
+#: Octets of all regions together: more is a mistake in a file, or a capture too sparse to derive
+#: from.
+MEMORY_LIMIT = 1 << 29
+#: The STag table grows to this many entries before regions that share an entry take turns in it.
+LARGEST_TABLE = 1 << 16
+#: A derived region longer than this is split where it was not touched for at least ``_HOLE``
+#: octets: the STag has then been used for several regions.
+_LONGEST = 1 << 28
+_HOLE = 1 << 24
+
+# RDMAP, RFC 5040 section 4.3
+_READ_REQUEST = 1
+_SEND_INVALIDATE = (4, 6)
+_TERMINATE = 7
+
+Period = tuple[int, int | None]
+
+
+class RegionError(ValueError):
+    """A region file that is not sound, or regions that cannot be registered. The message is one
+    sentence.
+    """
+
+
+@dataclass(frozen=True)
+class Region:
+    """Octets ``to`` to ``to + length`` of a STag of a host.
+
+    ``periods`` says when it is registered: (after, until) count DDP Segments that have arrived at
+    the endpoint."""
+
+    endpoint: str
+    stag: int
+    to: int
+    length: int
+    fill: int = 0
+    remote_write: bool = True
+    remote_read: bool = False
+    periods: tuple[Period, ...] = ((0, None),)
+
+    def __str__(self) -> str:
+        return f"{self.endpoint} STag {self.stag:#010x} [{self.to:#x}, +{self.length})"
+
+    @property
+    def index(self) -> int:
+        """The upper 24 bits of the STag."""
+        return self.stag >> 8
+
+
+def slot(stag: int, stags: int) -> int:
+    """The entry of a table of ``stags`` entries that a STag takes: the low bits of its index."""
+    return (stag >> 8) & (stags - 1)
+
+
+def table_size(regions: Iterable[Region], start: int) -> int:
+    """The smallest table, from ``start`` entries, in which no two STags of one host share an entry.
+
+    STags that differ in the key alone always share one. At ``LARGEST_TABLE`` the search ends.
+    """
+    indexes: dict[str, set[int]] = {}
+    for region in regions:
+        indexes.setdefault(region.endpoint, set()).add(region.index)
+    size = start
+    while size < LARGEST_TABLE and any(
+        len({index & (size - 1) for index in group}) < len(group) for group in indexes.values()
+    ):
+        size *= 2
+    return size
+
+
+def check_memory(regions: Iterable[Region]) -> None:
+    """Refuse regions that are too long to simulate."""
+    total = sum(region.length for region in regions)
+    if total > MEMORY_LIMIT:
+        raise RegionError(
+            f"the regions have {total} octets in all, and {MEMORY_LIMIT} can be simulated:"
+            " give a region file with less"
+        )
+
+
+# -- the file --
+
+_KEYS: dict[str, type | tuple[type, ...]] = {
+    "endpoint": str,
+    "stag": int,
+    "to": int,
+    "length": int,
+    "fill": int,
+    "access": (str, list),
+    "after_segment": int,
+    "revoke_after_segment": int,
+}
+_REQUIRED = ("endpoint", "stag", "to", "length")
+_LIMITS = {"stag": 1 << 32, "to": 1 << 64, "length": (1 << 64) + 1, "fill": 1 << 8}
+
+
+def load_regions(path: Path, endpoints: Iterable[str] | None = None) -> list[Region]:
+    """Read a region file. ``endpoints`` are the addresses that the traffic arrives at.
+
+    Raises
+    ------
+    RegionError
+        The file is missing or unsound.
+    """
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RegionError(f"{path}: there is no such region file") from None
+    except OSError as error:
+        raise RegionError(f"{path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RegionError(f"{path} is not TOML: {error}") from None
+    for key in document:
+        if key != "region":
+            raise RegionError(f"{path}: a region file has [[region]] tables only, not {key!r}")
+    tables = document.get("region", [])
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise RegionError(f"{path}: regions are [[region]] tables, with double brackets")
+    if not tables:
+        raise RegionError(f"{path} has no [[region]] table")
+    try:
+        regions = [_region(number, table) for number, table in enumerate(tables, 1)]
+        _check_overlap(regions)
+        check_memory(regions)
+        if endpoints is not None:
+            known = list(endpoints)
+            for number, region in enumerate(regions, 1):
+                if region.endpoint not in known:
+                    raise RegionError(
+                        f"region {number}: no stream of the capture arrives at {region.endpoint},"
+                        f" only at {' and '.join(known)}"
+                    )
+    except RegionError as error:
+        raise RegionError(f"{path}: {error}") from None
+    return regions
+
+
+def _region(number: int, table: dict[str, Any]) -> Region:
+    where = f"region {number}"
+    for key, value in table.items():
+        if key not in _KEYS:
+            raise RegionError(f"{where}: unknown key {key!r}; known are {', '.join(_KEYS)}")
+        if not isinstance(value, _KEYS[key]) or isinstance(value, bool):
+            name = "an integer" if _KEYS[key] is int else "a string"
+            raise RegionError(f"{where}: {key} must be {name}, not {value!r}")
+        limit = _LIMITS.get(key, 1 << 63)
+        if isinstance(value, int) and not 0 <= value < limit:
+            raise RegionError(f"{where}: {key} must be from 0 to {limit - 1}, not {value}")
+    for key in _REQUIRED:
+        if key not in table:
+            raise RegionError(f"{where}: {key} is missing")
+    try:
+        endpoint = str(ipaddress.ip_address(table["endpoint"]))
+    except ValueError:
+        raise RegionError(
+            f"{where}: endpoint must be an IP address, not {table['endpoint']!r}"
+        ) from None
+    if table["to"] + table["length"] > 1 << 64:
+        raise RegionError(
+            f"{where}: to + length is {table['to'] + table['length']:#x},"
+            " past the last Tagged Offset"
+        )
+    after, until = table.get("after_segment", 0), table.get("revoke_after_segment")
+    if until is not None and until < after:
+        raise RegionError(
+            f"{where}: revoke_after_segment is {until}, before after_segment, {after}"
+        )
+    write, read = _access(where, table.get("access", "remote write"))
+    return Region(
+        endpoint,
+        table["stag"],
+        table["to"],
+        table["length"],
+        table.get("fill", 0),
+        write,
+        read,
+        ((after, until),),
+    )
+
+
+def _access(where: str, value: str | list[Any]) -> tuple[bool, bool]:
+    """(remote write, remote read)"""
+    text = " ".join(map(str, value)) if isinstance(value, list) else value
+    words = re.findall(r"[a-z]+", text.lower())
+    if not words or set(words) - {"remote", "read", "write", "and", "only", "none"}:
+        raise RegionError(
+            f"{where}: access must be remote write, remote read, both or none, not {value!r}"
+        )
+    return "write" in words, "read" in words
+
+
+def _check_overlap(regions: list[Region]) -> None:
+    for number, region in enumerate(regions, 1):
+        for earlier, other in enumerate(regions[: number - 1], 1):
+            if region.endpoint != other.endpoint or region.index != other.index:
+                continue
+            if not _at_once(region.periods[0], other.periods[0]):
+                continue
+            if region.stag != other.stag:
+                raise RegionError(
+                    f"regions {earlier} and {number}:"
+                    f" STags {other.stag:#010x} and {region.stag:#010x} of"
+                    f" {region.endpoint} have one index, which is registered with one key at a time"
+                )
+            overlap = min(region.to + region.length, other.to + other.length) - max(
+                region.to, other.to
+            )
+            what = f"overlap by {overlap} octets" if overlap > 0 else "are registered at once"
+            raise RegionError(
+                f"regions {earlier} and {number} of STag {region.stag:#010x}"
+                f" at {region.endpoint} {what}"
+            )
+
+
+def _at_once(one: Period, other: Period) -> bool:
+    return (one[1] is None or other[0] < one[1]) and (other[1] is None or one[0] < other[1])
+
+
+# -- derivation --
+
+
+@dataclass(frozen=True)
+class Derived:
+    """Regions of a capture, the table size they fit in, and the streams that end by their
+    receiver's word alone.
+
+    ``ends`` maps the number of a stream to the count of segments at its endpoint after which it is
+    over."""
+
+    regions: list[Region]
+    stags: int
+    ends: dict[int, int]
+
+
+class Refusal(NamedTuple):
+    """A Terminate (RFC 5040 section 4.8). ``arrival`` is the segment that it names, if it names
+    one.
+    """
+
+    stream: Stream
+    frame: int
+    layer: int
+    type: int
+    code: int
+    arrival: Arrival | None
+
+    @property
+    def of_tagged(self) -> bool:
+        return self.arrival is not None and isinstance(self.arrival.header, Tagged)
+
+    @property
+    def of_bounds(self) -> bool:
+        """Base, bounds or TO wrap: DDP's codes (RFC 5041 section 7.2) and RDMAP's (RFC 5040 section
+        4.8).
+        """
+        return (self.layer, self.type) in ((1, 1), (0, 1)) and self.code in (
+            (0x01, 0x03) if self.layer == 1 else (0x01, 0x04)
+        )
+
+
+def refusals(traffic: Traffic) -> list[Refusal]:
+    """Every Terminate, with the stream that it ends and the segment that it refuses."""
+    reverse = {(stream.connection, stream.destination): stream for stream in traffic.streams}
+    found: list[Refusal] = []
+    for arrival in traffic.arrivals:
+        header = arrival.header
+        if not isinstance(header, Untagged) or header.opcode != _TERMINATE or header.queue != 2:
+            continue
+        ended = reverse.get((arrival.stream.connection, arrival.stream.source))
+        if ended is None or ended is arrival.stream or len(header.payload) < 4:
+            continue
+        if any(known.stream is ended for known in found):
+            continue
+        first, code, flags = header.payload[0], header.payload[1], header.payload[2]
+        if flags & 0xE0 or not flags & 0x07:
+            layer, kind, has_header = first >> 4, first & 15, bool(flags & 0x40)
+        else:  # Linux siw on a little-endian host swaps the nibbles and reverses the flags
+            layer, kind, has_header = first & 15, first >> 4, bool(flags & 0x02)
+        named = _named(traffic, ended, arrival.frame, header.payload) if has_header else None
+        found.append(Refusal(ended, arrival.frame, layer, kind, code, named))
+    return found
+
+
+def _named(traffic: Traffic, stream: Stream, frame: int, terminate: bytes) -> Arrival | None:
+    """The segment whose DDP header a Terminate carries: the first that has it, counted from the
+    last time its STag was invalidated.
+    """
+    length = TAGGED_HEADER if len(terminate) > 6 and terminate[6] & 0x80 else UNTAGGED_HEADER
+    wanted = terminate[6 : 6 + length]
+    if len(wanted) < length:
+        return None
+    first = None
+    for arrival in traffic.arrivals:
+        if arrival.frame >= frame:
+            break
+        if arrival.endpoint == stream.destination.address and isinstance(arrival.header, Untagged):
+            if _invalidates(arrival.header) and wanted[2:6] == struct.pack(
+                ">I", arrival.header.invalidate
+            ):
+                first = None
+        if first is None and arrival.stream is stream and arrival.ulpdu[:length] == wanted:
+            first = arrival
+    return first
+
+
+def _invalidates(header: Untagged) -> bool:
+    return header.opcode in _SEND_INVALIDATE and header.last
+
+
+def invalidated(arrival: Arrival) -> int | None:
+    """The STag that the receiver of this segment invalidates once it is delivered (RFC 5040 section
+    5.3).
+    """
+    header = arrival.header
+    if isinstance(header, Untagged) and _invalidates(header):
+        return header.invalidate
+    return None
+
+
+@dataclass
+class _Use:
+    """Octets of a STag that a segment was placed in, once ``after`` segments had arrived at the
+    host; nothing for ``after`` if they are the sink of an RDMA Read that may yet be answered.
+    """
+
+    after: int | None
+    stag: int
+    to: int
+    length: int
+
+
+@dataclass
+class _Host:
+    """What is known of the STags of one endpoint."""
+
+    uses: list[_Use] = field(default_factory=list)
+    revokes: list[tuple[int, int]] = field(default_factory=list)  # (after how many segments, STag)
+    empty: dict[int, int] = field(
+        default_factory=dict
+    )  # STag: TO, for those refused for bounds alone
+
+
+def stream_ends(traffic: Traffic) -> dict[int, int]:
+    """Streams that their receiver ended with a Terminate for a reason other than a tagged segment.
+
+    The untagged buffers and RDMAP are the host's. It stops a stream after the segment that it
+    refuses, or, where the Terminate names none, at the Terminate. Gives the count of segments at
+    the endpoint for the number of each stream."""
+    ends = {}
+    for refusal in refusals(traffic):
+        if refusal.of_tagged:
+            continue
+        if refusal.arrival is not None:
+            ends[refusal.stream.number] = refusal.arrival.order
+        else:
+            ends[refusal.stream.number] = max(
+                (
+                    arrival.order
+                    for arrival in traffic.arrivals
+                    if arrival.endpoint == refusal.stream.destination.address
+                    and arrival.frame < refusal.frame
+                ),
+                default=0,
+            )
+    return ends
+
+
+def derive(traffic: Traffic, stags: int = 1024) -> Derived:
+    """Derive regions from traffic. ``stags`` is the smallest table size wanted.
+
+    Raises
+    ------
+    RegionError
+        The regions are too long to simulate.
+    """
+    hosts: dict[str, _Host] = {address: _Host() for address in traffic.endpoints}
+    ends = stream_ends(traffic)
+    refused = {id(refusal.arrival): refusal for refusal in refusals(traffic) if refusal.of_tagged}
+    over: set[int] = set()  # streams after their first error
+    for arrival in traffic.arrivals:
+        stream, header, host = arrival.stream, arrival.header, hosts[arrival.endpoint]
+        unframed = traffic.unframed.get(stream.number)
+        if unframed is not None and arrival.position + len(arrival.raw) > unframed:
+            over.add(stream.number)
+        if stream.number in over or arrival.order > ends.get(stream.number, arrival.order):
+            continue
+        if header is None or not arrival.digest_is_good or id(arrival) in refused:
+            over.add(stream.number)
+        elif isinstance(header, Tagged):
+            if header.length and header.to + header.length <= 1 << 64:
+                host.uses.append(_Use(arrival.order - 1, *header))
+        elif (stag := invalidated(arrival)) is not None:
+            host.revokes.append((arrival.order, stag))
+        elif header.opcode == _READ_REQUEST and header.queue == 1 and len(header.payload) >= 28:
+            to, length = struct.unpack_from(">QI", header.payload, 4)
+            sink = struct.unpack_from(">I", header.payload)[0]
+            reader = stream.source.address
+            if length and to + length <= 1 << 64 and reader in hosts:
+                hosts[reader].uses.append(_Use(None, sink, to, length))
+    for refusal in refused.values():
+        _make_refusable(hosts[refusal.stream.destination.address], refusal)
+
+    regions = [region for address, host in hosts.items() for region in _ranges(address, host)]
+    check_memory(regions)
+    written = {
+        (address, use.stag)
+        for address, host in hosts.items()
+        for use in host.uses
+        if use.after is not None
+    }
+    size = table_size(
+        [region for region in regions if (region.endpoint, region.stag) in written], stags
+    )
+    timed: list[Region] = []
+    for address, host in hosts.items():
+        mine = [region for region in regions if region.endpoint == address]
+        timed += _with_periods(mine, host, size)
+    for refusal in refused.values():
+        # Should a region take it all the same, then the receiver had a reason that the capture does
+        # not show.
+        if refusal.arrival is not None and _would_take(timed, refusal.arrival):
+            ends[refusal.stream.number] = refusal.arrival.order - 1
+    return Derived(timed, size, ends)
+
+
+def _would_take(regions: list[Region], arrival: Arrival) -> bool:
+    header, before = arrival.header, arrival.order - 1
+    return isinstance(header, Tagged) and (
+        header.length == 0
+        or any(
+            region.endpoint == arrival.endpoint
+            and region.stag == header.stag
+            and region.to <= header.to
+            and header.to + header.length <= region.to + region.length
+            and any(
+                after <= before and (until is None or before < until)
+                for after, until in region.periods
+            )
+            for region in regions
+        )
+    )
+
+
+def _make_refusable(host: _Host, refusal: Refusal) -> None:
+    """See to it that a refused segment meets no region that would take it."""
+    assert refusal.arrival is not None and isinstance(refusal.arrival.header, Tagged)
+    header, before = refusal.arrival.header, refusal.arrival.order - 1
+    uses = [use for use in host.uses if use.stag == header.stag]
+    if refusal.of_bounds:
+        if not uses:
+            # The receiver knows the STag: registered with no octet, it refuses for the same reason.
+            host.empty[header.stag] = header.to
+    elif uses and max(use.after or 0 for use in uses) <= before:
+        host.revokes.append((before, header.stag))
+
+
+def _ranges(address: str, host: _Host) -> list[Region]:
+    """One region for each STag; several where its uses lie too far apart."""
+    spans: dict[int, list[tuple[int, int]]] = {}
+    for use in host.uses:
+        spans.setdefault(use.stag, []).append((use.to, use.to + use.length))
+    regions = []
+    for stag, ranges in spans.items():
+        ranges.sort()
+        low, high = ranges[0][0], max(end for _, end in ranges)
+        hole = _HOLE if high - low > _LONGEST else 1 << 64
+        start, end = ranges[0]
+        for next_start, next_end in ranges[1:]:
+            if next_start - end > hole:
+                regions.append(Region(address, stag, start, end - start))
+                start, end = next_start, next_end
+            end = max(end, next_end)
+        regions.append(Region(address, stag, start, end - start))
+    regions += [
+        Region(address, stag, to, 0) for stag, to in host.empty.items() if stag not in spans
+    ]
+    return regions
+
+
+def _with_periods(regions: list[Region], host: _Host, stags: int) -> Iterator[Region]:
+    """When each region is registered: always, unless it was revoked, or takes turns in its table
+    entry.
+    """
+    shared: dict[int, list[Region]] = {}
+    for region in regions:
+        shared.setdefault(slot(region.stag, stags), []).append(region)
+    # (after how many segments, a revocation goes first, its STag or the region used)
+    events: dict[int, list[tuple[int, int, int | Region]]] = {entry: [] for entry in shared}
+    for after, stag in host.revokes:
+        if slot(stag, stags) in events:
+            events[slot(stag, stags)].append((after, 0, stag))
+    for use in host.uses:
+        if use.after is not None:
+            entry = slot(use.stag, stags)
+            events[entry].append((use.after, 1, _user(use, shared[entry])))
+    for entry, group in shared.items():
+        periods = _turns(sorted(events[entry], key=lambda event: event[:2]))
+        for region in group:
+            if mine := periods.get(region):
+                yield replace(region, periods=tuple(mine))
+            elif len(group) == 1:
+                yield region
+            # else a read sink that nothing was placed in, in the way of a region in use
+
+
+def _turns(events: list[tuple[int, int, int | Region]]) -> dict[Region, list[Period]]:
+    """The periods in which each of the regions that share a table entry has it."""
+    periods: dict[Region, list[Period]] = {}
+    current: Region | None = None
+    since = 0
+    for after, _, what in events:
+        if isinstance(what, Region):
+            if what is current:
+                continue
+            if current is not None:
+                periods[current].append((since, after))
+            since = after if periods else 0
+            current = what
+            periods.setdefault(what, [])
+        elif current is not None and current.stag == what:
+            periods[current].append((since, after))
+            current = None
+    if current is not None:
+        periods[current].append((since, None))
+    return periods
+
+
+def _user(use: _Use, group: list[Region]) -> Region:
+    return next(
+        region
+        for region in group
+        if region.stag == use.stag and region.to <= use.to < region.to + region.length
+    )

@@ -1,0 +1,239 @@
+"""A capture's DDP Streams cut into FPDUs, in the order in which they arrived.
+
+Cutting is the work of the host's MPA before it hands whole FPDUs to the RNIC: it walks the ULPDU
+lengths, past markers, and judges nothing else. Each direction of a connection is one stream, into
+its receiver."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+import google_crc32c
+
+from ..hdl.spec.ddp import TAGGED_HEADER, UNTAGGED_HEADER, VERSION
+from .capture import Capture, Direction, Endpoint
+
+MARKER_SPACING = 512  # RFC 5044 section 4.3
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A DDP Stream: one direction of a connection. ``number`` is the simulated RNIC's.
+
+    The two streams of a connection have the same ``connection`` number.
+    """
+
+    number: int
+    connection: int
+    source: Endpoint
+    destination: Endpoint
+    crc: bool
+    markers: bool
+
+    def __str__(self) -> str:
+        return f"{self.source} > {self.destination}"
+
+
+class Tagged(NamedTuple):
+    """What a tagged segment names. RFC 5041 section 4.2."""
+
+    stag: int
+    to: int
+    length: int
+
+
+class Untagged(NamedTuple):
+    """An untagged segment as RDMAP sees it. RFC 5041 section 4.3, RFC 5040 section 4.1."""
+
+    opcode: int
+    invalidate: int
+    queue: int
+    last: bool
+    payload: bytes
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """An FPDU, when the last of its octets came in order.
+
+    ``order`` counts the arrivals at one receiving endpoint, over all of its streams, from 1: the
+    number that ``after_segment`` and ``revoke_after_segment`` of a region file refer to."""
+
+    stream: Stream
+    order: int
+    frame: int
+    position: int
+    raw: bytes
+
+    @cached_property
+    def ulpdu(self) -> bytes:
+        """The DDP Segment, without markers; shorter than a header if the FPDU is not sound."""
+        octets = self.raw
+        if self.stream.markers:
+            octets = without_markers(octets, self.position)
+        return octets[2 : 2 + int.from_bytes(octets[:2], "big")]
+
+    @cached_property
+    def digest_is_good(self) -> bool:
+        """Whether the CRC matches, where one is in use. It covers the markers (RFC 5044 section
+        4.4).
+        """
+        if not self.stream.crc:
+            return True
+        return google_crc32c.value(self.raw[:-4]) == int.from_bytes(self.raw[-4:], "little")
+
+    @property
+    def endpoint(self) -> str:
+        """Address of the receiver."""
+        return self.stream.destination.address
+
+    @cached_property
+    def header(self) -> Tagged | Untagged | None:
+        """The segment's header, if it has one of DDP version 1."""
+        segment = self.ulpdu
+        if not segment or segment[0] & 3 != VERSION:
+            return None
+        if segment[0] & 0x80:
+            if len(segment) < TAGGED_HEADER:
+                return None
+            stag, to = struct.unpack_from(">IQ", segment, 2)
+            return Tagged(stag, to, len(segment) - TAGGED_HEADER)
+        if len(segment) < UNTAGGED_HEADER:
+            return None
+        opcode, invalidate, queue = struct.unpack_from(">BII", segment, 1)
+        return Untagged(
+            opcode & 15, invalidate, queue, bool(segment[0] & 0x40), segment[UNTAGGED_HEADER:]
+        )
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """All streams of a capture, and all FPDUs in order of arrival."""
+
+    streams: tuple[Stream, ...]
+    arrivals: tuple[Arrival, ...]
+    notes: tuple[str, ...] = ()
+    #: For streams whose markers are not where RFC 5044 puts them: the position of the first such.
+    unframed: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def endpoints(self) -> list[str]:
+        """Addresses that a stream arrives at, in order of appearance."""
+        return list(dict.fromkeys(stream.destination.address for stream in self.streams))
+
+
+def traffic_of(capture: Capture) -> Traffic:
+    """Cut every direction of a capture into FPDUs."""
+    streams: list[Stream] = []
+    notes: list[str] = []
+    unframed: dict[int, int] = {}
+    found: list[tuple[int, Stream, int, bytes]] = []
+    directions = [
+        (number, direction)
+        for number, connection in enumerate(capture.connections)
+        for direction in connection.directions
+        if direction.chunks
+    ]
+    for connection, direction in directions:
+        stream = Stream(
+            len(streams),
+            connection,
+            direction.source,
+            direction.destination,
+            direction.crc,
+            direction.markers,
+        )
+        streams.append(stream)
+        end = 0
+        for frame, position, raw in cut(direction):
+            found.append((frame, stream, position, raw))
+            end = position + len(raw)
+        last = direction.chunks[-1]
+        if rest := last.position + len(last.octets) - end:
+            notes.append(f"{stream}: the capture ends {rest} octets into an FPDU")
+        if direction.markers and (wrong := _wrong_marker(direction)) is not None:
+            unframed[stream.number] = wrong
+            notes.append(
+                f"{stream}: the marker at octet {wrong} of the MPA stream"
+                " is not one of RFC 5044 section 4.3,"
+                " so this sender's markers are elsewhere and its framing cannot be followed"
+            )
+    found.sort(key=lambda item: item[0])  # stable: the FPDUs of a frame stay in order
+    counts: dict[str, int] = {}
+    arrivals = []
+    for frame, stream, position, raw in found:
+        address = stream.destination.address
+        counts[address] = counts.get(address, 0) + 1
+        arrivals.append(Arrival(stream, counts[address], frame, position, raw))
+    return Traffic(tuple(streams), tuple(arrivals), tuple(notes), unframed)
+
+
+def cut(direction: Direction) -> Iterator[tuple[int, int, bytes]]:
+    """Walk FPDUs: frame that completed it, position of its first octet, octets with markers."""
+    waiting = bytearray()
+    position = 0
+    for chunk in direction.chunks:
+        waiting += chunk.octets
+        at = 0
+        while (length := fpdu_length(waiting, at, position, direction.markers)) is not None:
+            if at + length > len(waiting):
+                break
+            yield chunk.frame, position, bytes(waiting[at : at + length])
+            at += length
+            position += length
+        del waiting[:at]
+
+
+def fpdu_length(octets: bytes | bytearray, at: int, position: int, markers: bool) -> int | None:
+    """Octets of the FPDU at ``octets[at]``, that is, at ``position`` of the MPA stream, with its
+    markers.
+
+    A marker that stands before the ULPDU length belongs to the FPDU. Gives nothing while the length
+    is not there yet."""
+    lead = 4 if markers and position % MARKER_SPACING == 0 else 0
+    if at + lead + 2 > len(octets):
+        return None
+    ulpdu = int.from_bytes(octets[at + lead : at + lead + 2], "big")
+    rest = (2 + ulpdu + 3) // 4 * 4 + 4  # with PAD and CRC
+    if not markers:
+        return rest
+    length, position = lead, position + lead
+    while True:
+        run = MARKER_SPACING - position % MARKER_SPACING
+        if rest <= run:
+            return length + rest
+        # The marker after this run is inside the FPDU.
+        length, position, rest = length + run + 4, position + run + 4, rest - run
+
+
+def without_markers(raw: bytes, position: int) -> bytes:
+    """The octets of an FPDU at ``position`` of the MPA stream, its markers taken out."""
+    pieces = []
+    at = 0
+    while at < len(raw):
+        into = (position + at) % MARKER_SPACING
+        if into == 0:
+            at += 4
+            into = 4
+        run = MARKER_SPACING - into
+        pieces.append(raw[at : at + run])
+        at += run
+    return b"".join(pieces)
+
+
+def _wrong_marker(direction: Direction) -> int | None:
+    """The position of the first marker that does not point back to the FPDU that it stands in."""
+    for _, position, raw in cut(direction):
+        start = position  # of the ULPDU length
+        first = -position % MARKER_SPACING
+        for at in range(first, len(raw), MARKER_SPACING):
+            pointer = 0 if at == 0 else position + at - start
+            if at == 0:
+                start = position + 4
+            if raw[at : at + 4] != struct.pack(">HH", 0, pointer):
+                return position + at
+    return None

@@ -1,9 +1,9 @@
-"""What an engine does: run the gateware over a list of operations and tell everything that came of it.
+"""What an engine does: run the gateware over a list of operations, and tell what came of it.
 
-An engine plays the whole of the RNIC's surroundings: it sends packets, serves the bus writes from host memory, takes
-the exception stream, writes registers, and, whenever ``irq`` is high, reads the error event and takes it off its
-queue. Engines differ in how they do so, never in what: the same operations give the same memory, events, exceptions
-and counters.
+An engine plays the whole of the RNIC's surroundings: it sends packets, serves the bus writes from
+host memory, takes the exception stream, writes registers, and, whenever ``irq`` is high, reads the
+error event and takes it off its queue. Engines differ in how they do so, never in what: the same
+operations give the same memory, events, exceptions and counters.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ class WriteRegister:
 
 @dataclass(frozen=True)
 class Packet:
-    """Send a packet of whole FPDUs. ``sequence`` is the LLP's, of its first octet; ``error`` marks it damaged."""
+    """Send a packet of whole FPDUs.
+
+    ``sequence`` is the LLP's, of its first octet; ``error`` marks the packet damaged.
+    """
 
     stream: int
     sequence: int
@@ -71,9 +74,10 @@ Operation = WriteRegister | Packet | Drain
 class Stalls:
     """How the surroundings hold the RNIC up.
 
-    ``source``, ``write``, ``response`` and ``exceptions`` are the probabilities that the side idles in a cycle: no
-    beat is offered, no address (and, on its own, no data) is taken, no write response given, no exception beat taken.
-    ``response_latency`` is the least number of cycles from the last beat of a burst to its response.
+    ``source``, ``write``, ``response`` and ``exceptions`` are the probabilities that the side
+    idles in a cycle: no beat is offered, no address (and, on its own, no data) is taken, no write
+    response given, no exception beat taken. ``response_latency`` is the least number of cycles
+    from the last beat of a burst to its response.
     """
 
     source: float = 0.0
@@ -88,12 +92,20 @@ class Stalls:
             if not 0 <= (value := getattr(self, name)) <= 0.99:
                 raise ValueError(f"{name} must be a probability from 0 to 0.99, not {value!r}")
         if not 0 <= self.response_latency <= 10_000:
-            raise ValueError(f"response_latency must be from 0 to 10000 cycles, not {self.response_latency!r}")
+            raise ValueError(
+                f"response_latency must be from 0 to 10000 cycles, not {self.response_latency!r}"
+            )
+
+
+UNSTALLED = Stalls()
 
 
 @dataclass(frozen=True)
 class ErrorEvent:
-    """An error event, as the EVENT registers show it. ``header`` is 20 octets, the LLP's length first."""
+    """An error event, as the EVENT registers show it.
+
+    ``header`` is 20 octets, the LLP's length first.
+    """
 
     stream: int
     type: int
@@ -120,9 +132,10 @@ def _empty(dtype: np.dtype) -> NDArray:
 class Outcome:
     """What a run gave.
 
-    ``counters`` has the counter registers by name; the two halves of a counter are one, PLACED_OCTETS. ``writes`` has
-    a row of type :data:`WRITE` for each beat of write data with a strobe set, ``bursts`` one of :data:`BURST` for each
-    address, ``taken`` one of :data:`TAKEN` for each packet. ``stray`` are the writes of octets outside host memory.
+    ``counters`` has the counter registers by name; the two halves of a counter are one,
+    PLACED_OCTETS. ``writes`` has a row of type :data:`WRITE` for each beat of write data with a
+    strobe set, ``bursts`` one of :data:`BURST` for each address, ``taken`` one of :data:`TAKEN` for
+    each packet. ``stray`` are the writes of octets outside host memory.
     """
 
     cycles: int
@@ -147,7 +160,7 @@ class Engine(ABC):
         operations: Sequence[Operation],
         memory: NDArray[np.uint8],
         *,
-        stalls: Stalls = Stalls(),
+        stalls: Stalls = UNSTALLED,
         faults: Sequence[range] = (),
         waves: Path | None = None,
         progress: Callable[[int, int], None] | None = None,

@@ -1,0 +1,214 @@
+"""The compiled engine: the gateware and its surroundings as one shared library.
+
+Operations go in and results come out as arrays, so that Python has no part in a cycle.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..hdl.spec import regs
+from ..hdl.spec.config import RnicConfig
+from . import verilator
+from .engine import (
+    BURST,
+    TAKEN,
+    UNSTALLED,
+    WRITE,
+    DeviceError,
+    Drain,
+    Engine,
+    ErrorEvent,
+    ExceptionPacket,
+    Operation,
+    Outcome,
+    Packet,
+    Stalls,
+    WriteRegister,
+)
+
+#: Cycles in one call, between which progress is told and an interrupt is heard.
+CYCLES = 200_000
+
+#: Registers of an error event, in the order in which they are read.
+EVENT_REGISTERS = (
+    "EVENT_CODE", "EVENT_STREAM", "EVENT_LENGTH", "EVENT_SEQUENCE",
+    *(f"EVENT_HEADER{k}" for k in range(5)),
+)
+#: Counter registers, lower halves before upper ones.
+COUNTER_REGISTERS = tuple(
+    register.name
+    for register in regs.REGISTERS
+    if register.address >= regs.address("PLACED_SEGMENTS")
+)
+
+# The structures of harness.cpp.
+_OPERATION = np.dtype([
+    ("kind", "<u4"), ("a", "<u4"), ("b", "<u4"), ("error", "<u4"),
+    ("offset", "<u8"), ("length", "<u8"),
+])  # fmt: skip
+_PACKET, _WRITE, _DRAIN = range(3)
+_SETTINGS = np.dtype([
+    ("source", "<u4"), ("write", "<u4"), ("response", "<u4"), ("exceptions", "<u4"),
+    ("latency", "<u8"), ("seed", "<u8"),
+    ("status", "<u4"), ("event_pop", "<u4"), ("event", "<u4", (9,)),
+    ("counters", "<u4"), ("counter", "<u4", (32,)),
+], align=True)  # fmt: skip
+_RANGE = np.dtype([("start", "<u8"), ("stop", "<u8")])
+_EVENT = np.dtype([("word", "<u4", (9,))])
+_EXCEPTION = np.dtype([
+    ("stream", "<u4"), ("sequence", "<u4"), ("offset", "<u8"), ("length", "<u8"),
+])  # fmt: skip
+_OCTET = np.dtype("u1")
+_COUNTER = np.dtype("<u4")
+
+_PADDING = bytes(64)  # a whole beat is copied even where a packet ends inside it
+
+
+class CompiledEngine(Engine):
+    """Verilator, driven from C++."""
+
+    name = "compiled"
+
+    def run(
+        self,
+        config: RnicConfig,
+        operations: Sequence[Operation],
+        memory: NDArray[np.uint8],
+        *,
+        stalls: Stalls = UNSTALLED,
+        faults: Sequence[range] = (),
+        waves: Path | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Outcome:
+        library = _library(config, waves=waves is not None)
+        table, octets = _arrays(operations)
+        settings = _settings(stalls)
+        ranges = np.array([(each.start, each.stop) for each in faults], _RANGE)
+        if memory.dtype != np.uint8 or not memory.flags.c_contiguous:
+            raise TypeError("memory must be a contiguous array of octets")
+        sim = library.sim_new(
+            table.ctypes.data, len(table), octets, memory.ctypes.data, len(memory),
+            settings.ctypes.data, ranges.ctypes.data, len(ranges),
+            None if waves is None else str(waves).encode(),
+        )
+        try:
+            state = 0
+            while not state:
+                state = library.sim_run(sim, CYCLES)
+                if progress is not None:
+                    progress(library.sim_operation(sim), len(operations))
+            cycle = library.sim_cycle(sim)
+            if state == 2:
+                message = library.sim_message(sim).decode()
+                raise DeviceError(f"cycle {cycle}: {message}")
+            return _outcome(library, sim, cycle)
+        finally:
+            library.sim_free(sim)
+
+
+def _library(config: RnicConfig, *, waves: bool) -> Any:
+    harness = Path(__file__).with_name("harness.cpp")
+    path = verilator.build_library(verilator.verilog(config), harness, waves=waves)
+    library = ctypes.CDLL(str(path))
+    pointer, number = ctypes.c_void_p, ctypes.c_uint64
+    for name, result, arguments in (
+        ("sim_new", pointer, [pointer, number, pointer, pointer, number, pointer, pointer, number,
+                              ctypes.c_char_p]),
+        ("sim_run", ctypes.c_int, [pointer, number]),
+        ("sim_free", None, [pointer]),
+        ("sim_cycle", number, [pointer]),
+        ("sim_operation", number, [pointer]),
+        ("sim_message", ctypes.c_char_p, [pointer]),
+        ("sim_list", pointer, [pointer, ctypes.c_int, ctypes.POINTER(number)]),
+    ):
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+def _arrays(operations: Sequence[Operation]) -> tuple[NDArray, bytes]:
+    rows = []
+    pieces = []
+    offset = 0
+    for operation in operations:
+        match operation:
+            case Packet(stream, sequence, octets, error):
+                if not octets:
+                    raise ValueError("a packet must have at least one octet")
+                rows.append((_PACKET, stream, sequence, error, offset, len(octets)))
+                pieces.append(octets)
+                offset += len(octets)
+            case WriteRegister(address, value):
+                rows.append((_WRITE, address, value, 0, 0, 0))
+            case Drain():
+                rows.append((_DRAIN, 0, 0, 0, 0, 0))
+    pieces.append(_PADDING)
+    return np.array(rows, _OPERATION), b"".join(pieces)
+
+
+def _settings(stalls: Stalls) -> NDArray:
+    settings = np.zeros(1, _SETTINGS)
+    for name in ("source", "write", "response", "exceptions"):
+        settings[name] = round(getattr(stalls, name) * 65536)
+    settings["latency"], settings["seed"] = stalls.response_latency, stalls.seed
+    settings["status"] = regs.address("STATUS")
+    settings["event_pop"] = regs.address("EVENT_POP")
+    settings["event"] = [regs.address(name) for name in EVENT_REGISTERS]
+    settings["counters"] = len(COUNTER_REGISTERS)
+    settings["counter"][0, : len(COUNTER_REGISTERS)] = [
+        regs.address(name) for name in COUNTER_REGISTERS
+    ]
+    return settings
+
+
+def _outcome(library: Any, sim: int, cycle: int) -> Outcome:
+    def items(which: int, dtype: np.dtype) -> NDArray:
+        count = ctypes.c_uint64()
+        start = library.sim_list(sim, which, ctypes.byref(count))
+        octets = ctypes.string_at(start, count.value * dtype.itemsize) if count.value else b""
+        return np.frombuffer(octets, dtype)
+
+    octets = items(6, _OCTET).tobytes()
+    return Outcome(
+        cycles=cycle,
+        events=[event(each["word"].tolist()) for each in items(4, _EVENT)],
+        exceptions=[
+            ExceptionPacket(stream, sequence, octets[offset : offset + length])
+            for stream, sequence, offset, length in items(5, _EXCEPTION).tolist()
+        ],
+        counters=counters(items(7, _COUNTER).tolist()),
+        writes=items(0, WRITE),
+        bursts=items(1, BURST),
+        taken=items(2, TAKEN),
+        stray=list(items(3, WRITE)),
+    )
+
+
+def event(words: Sequence[int]) -> ErrorEvent:
+    """An error event, from what its registers (:data:`EVENT_REGISTERS`) show."""
+    code, stream, length, sequence, *header = words
+    fields = {field.name: field for field in regs.BY_NAME["EVENT_CODE"].fields}
+    number = {name: code >> each.low & (1 << each.bits) - 1 for name, each in fields.items()}
+    return ErrorEvent(
+        stream, number["type"], number["code"], length, sequence,
+        b"".join(word.to_bytes(4, "little") for word in header),
+    )  # fmt: skip
+
+
+def counters(values: Sequence[int]) -> dict[str, int]:
+    """The counters by name, from what :data:`COUNTER_REGISTERS` show; halves become one."""
+    counts: dict[str, int] = {}
+    for name, value in zip(COUNTER_REGISTERS, values, strict=True):
+        whole, _, half = name.rpartition("_")
+        if half in ("LO", "HI"):
+            counts[whole] = counts.get(whole, 0) | value << (32 if half == "HI" else 0)
+        else:
+            counts[name] = value
+    return counts

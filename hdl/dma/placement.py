@@ -160,6 +160,7 @@ class PlacementDma(wiring.Component):
             burst_jobs.i.valid.eq(prepare.bursts.valid),
             burst_jobs.i.payload.eq(prepare.bursts.payload),
             slots.go.eq(credits.ok),
+            credits.open.eq(1),
             credits.take.eq(slots.sent),
             credits.give.eq(outlet.taken),
             self.read_address.eq(slots.read_address),

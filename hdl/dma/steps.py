@@ -106,9 +106,11 @@ class Credits(wiring.Component):
 
     Members
     -------
+    open : In(1)
+        Credits may be taken from the next cycle on.
     take, give : In(1)
     ok : Out(1)
-        A credit is free.
+        A credit is free, and was ``open``.
     idle : Out(1)
         All are.
     """
@@ -116,16 +118,20 @@ class Credits(wiring.Component):
     def __init__(self, limit):
         self.limit = limit
         super().__init__({
-            "take": In(1), "give": In(1), "ok": Out(1, init=1), "idle": Out(1, init=1),
+            "open": In(1), "take": In(1), "give": In(1), "ok": Out(1), "idle": Out(1, init=1),
         })
 
     def elaborate(self, platform):
         m = Module()
         used = Signal(range(self.limit + 1))
+        free = Signal(init=1)
+        still_free = Signal()
+        m.d.comb += still_free.eq(free)
         with m.If(self.take & ~self.give):
-            m.d.sync += [
-                used.eq(used + 1), self.ok.eq(used != self.limit - 1), self.idle.eq(0),
-            ]
+            m.d.comb += still_free.eq(used != self.limit - 1)
+            m.d.sync += [used.eq(used + 1), self.idle.eq(0)]
         with m.Elif(self.give & ~self.take):
-            m.d.sync += [used.eq(used - 1), self.ok.eq(1), self.idle.eq(used == 1)]
+            m.d.comb += still_free.eq(1)
+            m.d.sync += [used.eq(used - 1), self.idle.eq(used == 1)]
+        m.d.sync += [free.eq(still_free), self.ok.eq(still_free & self.open)]
         return m

@@ -103,9 +103,15 @@ def test_credits_are_never_more_than_the_limit():
 
     async def testbench(ctx):
         used = 0
+        opened = rng.random() < 0.8
+        ctx.set(dut.open, opened)
+        await ctx.tick()
         for n in range(1000):
             ok = ctx.get(dut.ok)
-            assert ok == (used < 8) and ctx.get(dut.idle) == (used == 0), f"cycle {n}"
+            assert ok == (opened and used < 8), f"cycle {n}"
+            assert ctx.get(dut.idle) == (used == 0), f"cycle {n}"
+            opened = rng.random() < 0.8
+            ctx.set(dut.open, opened)
             greedy = n // 100 % 2
             take = ok and rng.random() < (0.9 if greedy else 0.3)
             give = used > 0 and rng.random() < (0.3 if greedy else 0.9)

@@ -65,6 +65,7 @@ class Outcome:
     releases: list[tuple[int, int]] = dataclasses.field(default_factory=list)
     dones: list[tuple[int, int, int, int]] = dataclasses.field(default_factory=list)
     answers: list[int] = dataclasses.field(default_factory=list)
+    reads: list[int] = dataclasses.field(default_factory=list)
     idle: int = 0
     most_outstanding: int = 0
 
@@ -112,6 +113,7 @@ def run(width, moves, ring, *, base=0, source=0.0, aw=0.0, w=0.0, response=0.0, 
             assert cycle < limit, f"stuck: {outcome.taken=} {len(outcome.w)=} {outcome.dones=}"
             ctx.set(dut.read_data, first_read)
             first_read = beats[address]
+            outcome.reads.append(address)
             if offered and i_ready:
                 outcome.taken.append(cycle)
                 move, offered = next(pending, None), False
@@ -335,9 +337,11 @@ def test_boundaries_on_either_side_by_one_octet(width):
     check(width, moves, base=BASES[2])
 
 
-def test_the_longest_segment_crosses_64_kib_with_its_carry():
-    moves = [Move(0, 65535 - 1024, 7, stream=1)]
-    check(512, moves, base=0x0123_4567_FFFF_8000)
+@pytest.mark.parametrize("width, length", [(64, 5000), (128, 9000), (256, 20000), (512, 64511)])
+@pytest.mark.parametrize("base", [0x0123_4567_FFFF_8000, 0xA5FF_FFFF_FFFF_8000])
+def test_a_long_segment_carries_into_the_upper_half_of_the_address(width, length, base):
+    middle = 0x8000 - min(0x8000, length // 2 + 1)
+    check(width, [Move(0, length, middle + 7, stream=1)], base=base)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -370,6 +374,16 @@ def test_latency_is_as_stated(width):
     assert outcome.exceptions[0][0] - outcome.taken[0] == 16 + (octets > 16)
 
 
+@pytest.mark.parametrize("width", WIDTHS)
+def test_release_comes_in_the_cycle_in_which_the_last_beat_is_read(width):
+    octets = width // 8
+    moves = [Move(256 * n, octets * n + 2, 512 * n, release=n) for n in range(1, 6)]
+    outcome = check(width, moves)
+    for (cycle, n), move in zip(outcome.releases, moves, strict=True):
+        beat = (move.start + move.length - 1) // octets
+        assert cycle == outcome.reads.index(beat) + 2, f"{n=}"
+
+
 def test_an_error_response_marks_its_segment_and_no_other():
     moves = [Move(0, 8, 512, sequence=1), Move(8, 5000, 1024, sequence=2),
              Move(16, 8, 8192, last=False, sequence=3), Move(24, 8, 8200, sequence=3),
@@ -385,6 +399,12 @@ def test_outstanding_bursts_are_as_many_as_configured_and_no_more():
         assert outcome.most_outstanding == outstanding
 
 
+def test_addresses_that_nobody_takes_are_not_lost_while_data_runs_ahead():
+    moves = [Move(0, 8, 1024 + 16 * n, sequence=n) for n in range(80)]
+    outcome = check(64, moves, aw=0.96, outstanding=64, limit=9000)
+    assert outcome.w[20][0] < outcome.aw[1][0]
+
+
 def test_exceptions_that_nobody_takes_hold_what_is_behind_them_only():
     moves = [Move(0, 8, 1024), Move(0, 1000, exception=True), Move(8, 8, 1048)]
     outcome = check(64, moves, exceptions=0.98, limit=20000)
@@ -395,8 +415,8 @@ def test_a_packet_heading_never_comes_late():
     rng = random.Random(5)
     moves = [Move(8 * n, rng.randrange(1, 9), exception=True, stream=n, sequence=~n & 0xFFFF_FFFF)
              for n in range(100)]
-    check(64, moves, exceptions=0.0)
-    check(64, moves, exceptions=0.5)
+    for stalls in (0.0, 0.5, 0.95):
+        check(64, moves, exceptions=stalls, limit=9000)
 
 
 def test_empty_placements_only_release():

@@ -143,7 +143,7 @@ class Waiting(wiring.Component):
 class Bursts(wiring.Component):
     """Sends the address of every burst and waits for its response.
 
-    Latency: 5 cycles from ``i`` to ``aw``; 5 from the response to ``done``. Throughput: 1 burst and
+    Latency: 5 cycles from ``i`` to ``aw``; 3 from the response to ``done``. Throughput: 1 burst and
     1 response a cycle. Reset: empty. Errors: the worst response of a segment shows in
     ``done.error``, with its last burst.
 

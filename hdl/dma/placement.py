@@ -80,7 +80,7 @@ class PlacementDma(wiring.Component):
     for the other here.
 
     Latency: 12 cycles from ``i`` to ``bus.aw``; 16 to the first ``bus.w`` or ``exceptions`` beat at
-    64 and 128 bits, 17 at 256 and 512.
+    64 and 128 bits, 17 at 256 and 512; 3 from the last response to ``done``.
     Throughput: 1 beat a cycle. Reset: idle.
     Errors: a write response that is not OKAY shows in ``done.error`` of its segment.
 

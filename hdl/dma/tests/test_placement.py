@@ -370,6 +370,7 @@ def test_latency_is_as_stated(width):
     taken, = outcome.taken
     assert outcome.aw[0][0] - taken == 12
     assert outcome.w[0][0] - taken == 16 + (octets > 16)
+    assert outcome.dones[0][0] - outcome.answers[0] == 3
     outcome = check(width, [Move(1, octets, 0, exception=True)])
     assert outcome.exceptions[0][0] - outcome.taken[0] == 16 + (octets > 16)
 
@@ -417,6 +418,15 @@ def test_a_packet_heading_never_comes_late():
              for n in range(100)]
     for stalls in (0.0, 0.5, 0.95):
         check(64, moves, exceptions=stalls, limit=9000)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_an_exception_is_one_packet_whatever_its_address_and_start(width):
+    octets = width // 8
+    moves = [Move(start, 3 * octets - 1, 4096 - octets - 1, exception=True, sequence=start)
+             for start in (0, 1, octets - 1, RING - octets - 1)]
+    outcome = check(width, moves)
+    assert not outcome.aw and not outcome.dones
 
 
 def test_empty_placements_only_release():

@@ -147,6 +147,15 @@ def test_messages_are_delivered_in_order_and_once(
     untagged = {key: [(e.header.qn, e.header.msn, e.length) for e in events
                       if not e.header.tagged] for key, events in end.delivered.items()}
     assert {key: events for key, events in untagged.items() if events} == expected
+    # The peer logged a hash of each message: equal hashes are equal messages, and no others.
+    texts: dict[int, bytes | None] = {}
+    for record in end.truth:
+        if record["ev"] == "deliver":
+            (text,) = [e.message for e in end.delivered[record["stream"], record["session"]]
+                       if not e.header.tagged
+                       and (e.header.qn, e.header.msn) == (record["qn"], record["msn"])]
+            assert texts.setdefault(record["h"], text) == text
+    assert len(set(texts.values())) == len(texts)
 
 
 @pytest.mark.parametrize("side", ["active", "passive"])

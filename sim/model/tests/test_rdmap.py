@@ -1,0 +1,65 @@
+"""The little of RFC 5040 that decides where octets land."""
+
+from __future__ import annotations
+
+from ddp_rnic.sim.model.ddp import DataSource
+from ddp_rnic.sim.model.memory import Access, Memory, Region
+from ddp_rnic.sim.model.rdmap import (
+    Opcode,
+    QueueNumber,
+    RdmapSink,
+    ReadRequest,
+    invalidated_stag,
+    rsvdulp,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+@given(st.binary(min_size=28, max_size=28))
+def test_a_read_request_survives(octets: bytes) -> None:
+    assert ReadRequest.decode(octets).encode() == octets
+
+
+def test_a_read_request_octet_by_octet() -> None:
+    """RFC 5040 section 4.4, figure 6."""
+    request = ReadRequest(1, 2, 3, 4, 5)
+    assert request.encode() == bytes.fromhex(
+        "00000001 0000000000000002 00000003 00000004 0000000000000005")
+
+
+def test_a_source_is_read_with_the_right_and_inside_its_bounds() -> None:
+    memory = Memory()
+    memory.register(Region(stag=0x100, to=50, length=8, pd=1, access=Access.REMOTE_READ),
+                    bytearray(b"abcdefgh"))
+    memory.register(Region(stag=0x200, to=50, length=8, pd=1))
+
+    def read(stag: int, to: int, length: int, pd: int = 1) -> bytes | None:
+        return ReadRequest(0, 0, length, stag, to).source(memory, stream=0, pd=pd)
+
+    assert read(0x100, 52, 3) == b"cde"
+    assert read(0x100, 50, 8) == b"abcdefgh"
+    assert [read(0x100, 49, 2), read(0x100, 50, 9), read(0x100, 50, 8, pd=2)] == [None] * 3
+    assert [read(0x200, 50, 8), read(0x101, 50, 8)] == [None] * 2
+
+
+def test_send_with_invalidate_revokes_when_delivered() -> None:
+    memory = Memory()
+    memory.register(Region(stag=0x100, to=0, length=8, pd=1))
+    sink = RdmapSink(memory, pd=1)
+    sink.post(QueueNumber.SEND, 100, 2)
+    ulp = rsvdulp(Opcode.SEND_INVALIDATE, tagged=False, stag=0x100)
+    first, last = DataSource(40).untagged(QueueNumber.SEND, bytes(40), rsvdulp=ulp)
+    sink.receive(first)
+    assert memory.lookup(0x100)
+    delivered = sink.receive(last)[-1]
+    assert invalidated_stag(delivered.header) == 0x100  # type: ignore[union-attr]
+    assert memory.lookup(0x100) is None
+
+
+def test_read_requests_never_run_out_of_buffers() -> None:
+    sink, source = RdmapSink(Memory()), DataSource(100)
+    for _ in range(3000):
+        (segment,) = source.untagged(QueueNumber.READ_REQUEST, bytes(28))
+        assert len(sink.receive(segment)) == 2
+    assert sink.error is None

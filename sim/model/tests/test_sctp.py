@@ -1,0 +1,485 @@
+"""RFC 9260 packets, and RFC 5043: DDP-SSNs, legal sequences, associations."""
+
+from __future__ import annotations
+
+import random
+import struct
+from itertools import product
+
+import google_crc32c
+import pytest
+from ddp_rnic.sim.model.events import ProtocolError
+from ddp_rnic.sim.model.sctp import (
+    Association,
+    Chunk,
+    ChunkType,
+    DataChunk,
+    Discarded,
+    Function,
+    InitChunk,
+    Packet,
+    Ppid,
+    SackChunk,
+    SctpEvent,
+    SegmentReceived,
+    Sequencer,
+    Session,
+    SessionControl,
+    SessionIllegal,
+    State,
+    bundle,
+    maximum_segment,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+INITIATE, ACCEPT, REJECT, TERMINATE = Function
+CONTROL, SEGMENT = Ppid.CONTROL, Ppid.SEGMENT
+
+
+# --- packets -------------------------------------------------------------------------------------
+
+def test_the_checksum_is_crc32c_lowest_octet_first() -> None:
+    """RFC 9260 appendix A, with zeros where the checksum goes."""
+    octets = Packet(1, 2, 3, (Chunk(ChunkType.COOKIE_ACK),)).encode()
+    zeroed = octets[:8] + bytes(4) + octets[12:]
+    assert octets[8:12] == struct.pack("<I", google_crc32c.value(zeroed))
+
+
+def test_a_data_chunk_octet_by_octet() -> None:
+    """RFC 9260 section 3.3.1, unordered and whole: flags 0x07; the length leaves out the
+    padding.
+    """
+    chunk = DataChunk(0x01020304, 5, SEGMENT, b"abcde")
+    assert chunk.encode() == bytes.fromhex("00 07 0015 01020304 0005 0000 00000010") + b"abcde\0\0\0"
+
+
+def test_the_adaptation_indication_octet_by_octet() -> None:
+    """RFC 5043 section 5.1."""
+    init = InitChunk(1, 2, 3, 3, parameters=((0xC006, bytes.fromhex("00000001")),))
+    assert init.encode()[20:] == bytes.fromhex("c006 0008 00000001")
+    assert init.adaptation == 1
+
+
+NUMBER, SHORT = st.integers(0, (1 << 32) - 1), st.integers(0, (1 << 16) - 1)
+CHUNKS = st.one_of(
+    st.builds(Chunk, st.integers(4, 14), st.integers(0, 255), st.binary(max_size=30)),
+    st.builds(DataChunk, NUMBER, SHORT, NUMBER, st.binary(min_size=1, max_size=60), SHORT,
+              st.booleans(), st.booleans(), st.booleans(), st.booleans()),
+    st.builds(InitChunk, NUMBER, NUMBER, SHORT, SHORT, NUMBER, st.lists(
+        st.tuples(SHORT, st.binary(max_size=9)), max_size=3).map(tuple), st.booleans()),
+    st.builds(SackChunk, NUMBER, NUMBER, st.lists(st.tuples(SHORT, SHORT), max_size=3).map(tuple),
+              st.lists(NUMBER, max_size=3).map(tuple)))
+PACKETS = st.builds(Packet, SHORT, SHORT, NUMBER, st.lists(CHUNKS, max_size=4).map(tuple))
+
+
+@settings(deadline=None)
+@given(PACKETS)
+def test_a_packet_survives(packet: Packet) -> None:
+    assert Packet.parse(packet.encode()) == packet
+
+
+@settings(deadline=None)
+@given(PACKETS, st.data())
+def test_any_flipped_bit_is_a_checksum_error(packet: Packet, data: st.DataObject) -> None:
+    octets = bytearray(packet.encode())
+    bit = data.draw(st.integers(0, 8 * len(octets) - 1))
+    octets[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(ProtocolError, match="checksum must be"):
+        Packet.parse(bytes(octets))
+
+
+def test_scapy_reads_what_the_model_writes() -> None:
+    sctp = pytest.importorskip("scapy.layers.sctp", reason="needs scapy")
+    init = InitChunk(11, 22, 3, 4, 5555, parameters=((0xC006, bytes.fromhex("00000001")),))
+    chunks = (DataChunk(100, 1, SEGMENT, b"first"), DataChunk(101, 2, CONTROL, b"second!!"),
+              SackChunk(99, 1000, ((2, 3),), (98,)))
+    parsed = sctp.SCTP(Packet(5000, 6000, 0, (init,)).encode())
+    assert (parsed.sport, parsed.dport, parsed.tag) == (5000, 6000, 0)
+    first = parsed[sctp.SCTPChunkInit]
+    assert (first.init_tag, first.init_tsn, first.n_out_streams, first.n_in_streams,
+            first.a_rwnd) == (11, 22, 3, 4, 5555)
+    assert first.params[0].indication == 1
+    octets = Packet(5000, 6000, 77, chunks).encode()
+    parsed = sctp.SCTP(octets)
+    data = parsed[sctp.SCTPChunkData]
+    assert (data.tsn, data.stream_id, data.proto_id, bytes(data.data)) == (100, 1, 16, b"first")
+    assert (data.unordered, data.beginning, data.ending) == (1, 1, 1)
+    more = data.payload[sctp.SCTPChunkData]
+    assert (more.tsn, more.stream_id, more.proto_id, bytes(more.data)) == (
+        101, 2, 17, b"second!!")
+    sack = parsed[sctp.SCTPChunkSACK]
+    assert (sack.cumul_tsn_ack, sack.n_gap_ack, sack.n_dup_tsn) == (99, 1, 1)
+    del parsed.chksum
+    assert bytes(parsed) == octets, "Scapy computes the same checksum"
+
+
+@pytest.mark.parametrize("octets", [
+    bytes.fromhex("00070003"), bytes.fromhex("0007 0011 00000000 00000000 00000000"),
+    bytes.fromhex("0007 0010 00000000 00000000 00000010"), bytes.fromhex("0100 0008 00000000"),
+    bytes.fromhex("0300 0010 00000000 00000000 00010000"), b"\0\0"])
+def test_a_malformed_chunk_is_refused(octets: bytes) -> None:
+    header = struct.pack(">HHII", 1, 2, 3, 0)
+    digest = struct.pack("<I", google_crc32c.value(header + octets))
+    with pytest.raises(ProtocolError, match="must"):
+        Packet.parse(header[:8] + digest + octets)
+
+
+@given(st.lists(st.integers(1, 900), max_size=20))
+def test_bundles_keep_the_order_and_the_mtu(sizes: list[int]) -> None:
+    chunks = [DataChunk(i, 0, SEGMENT, bytes(size)) for i, size in enumerate(sizes)]
+    bundles = bundle(chunks, 1000)
+    assert [chunk for packet in bundles for chunk in packet] == chunks
+    assert all(len(Packet(1, 2, 3, packet).encode()) <= 980 for packet in bundles)
+
+
+def test_the_longest_segment_fits_a_packet() -> None:
+    """RFC 5043 section 9: what needs no fragmentation, "or 516 bytes, whichever is larger"."""
+    segment = maximum_segment(1500)
+    packet = Packet(1, 2, 3, (DataChunk(0, 0, SEGMENT, bytes(2 + segment)),))
+    assert len(packet.encode()) == 1480
+    assert maximum_segment(500) == 516
+    with pytest.raises(ValueError, match="at most 516 octets, not 517"):
+        Session(0, maximum=516).segment(bytes(517))
+
+
+# --- DDP-SSN -------------------------------------------------------------------------------------
+
+def test_ddp_ssns_wrap_and_the_window_is_32767() -> None:
+    sequencer = Sequencer()
+    for order in range(70000):
+        assert sequencer.order(order & 0xFFFF) == order
+        assert list(sequencer.take(order)) == [order]
+    ssn = 70000 & 0xFFFF
+    assert sequencer.order((ssn + 32766) & 0xFFFF) == 70000 + 32766
+    assert sequencer.order((ssn + 32767) & 0xFFFF) is None
+    assert sequencer.order((ssn - 1) & 0xFFFF) is None
+
+
+@given(st.permutations(range(12)))
+def test_sequence_comes_out_of_any_order(arrivals: list[int]) -> None:
+    sequencer, out = Sequencer(), []
+    for order in arrivals:
+        assert sequencer.order(order) == order
+        out += sequencer.take(order)
+        assert order < sequencer.next or sequencer.order(order) is None
+    assert out == list(range(12))
+
+
+# --- legal sequences -----------------------------------------------------------------------------
+
+def control(ssn: int, function: int, private_data: bytes = b"") -> bytes:
+    return struct.pack(">HH", ssn, function) + private_data
+
+
+def segment(ssn: int, octets: bytes = b"segment") -> bytes:
+    return struct.pack(">H", ssn) + octets
+
+
+def segments(events: list[SctpEvent]) -> list[int]:
+    return [event.order for event in events if isinstance(event, SegmentReceived)]
+
+
+def illegal(events: list[SctpEvent]) -> bool:
+    return any(isinstance(event, SessionIllegal) for event in events)
+
+
+def an_active_session() -> Session:
+    session = Session(4)
+    session.control(INITIATE)
+    assert not illegal(session.receive(CONTROL, control(0, ACCEPT)))
+    return session
+
+
+def a_passive_session() -> Session:
+    session = Session(4)
+    assert not illegal(session.receive(CONTROL, control(0, INITIATE)))
+    session.control(ACCEPT)
+    return session
+
+
+def test_accepted_session() -> None:
+    """Section 6.2, both ends against each other, twice on one stream."""
+    active, passive = Session(4), Session(4)
+    for number in (0, 1):
+        assert passive.receive(CONTROL, active.control(INITIATE, b"please")) == [
+            SessionControl(4, number, INITIATE, b"please")]
+        assert active.receive(CONTROL, passive.control(ACCEPT, b"welcome")) == [
+            SessionControl(4, number, ACCEPT, b"welcome")]
+        for order in (1, 2):
+            assert passive.receive(SEGMENT, active.segment(b"to")) == [
+                SegmentReceived(4, number, order, b"to")]
+            assert active.receive(SEGMENT, passive.segment(b"fro")) == [
+                SegmentReceived(4, number, order, b"fro")]
+        ends = [active, passive] if number else [passive, active]
+        assert ends[1].receive(CONTROL, ends[0].control(TERMINATE)) == [
+            SessionControl(4, number, TERMINATE, b"")]
+        # The side that was told may still send what it has, and need not terminate itself.
+        assert segments(ends[0].receive(SEGMENT, ends[1].segment(b"last"))) == [3]
+        if number:
+            assert not illegal(ends[0].receive(CONTROL, ends[1].control(TERMINATE)))
+            assert (active.state, passive.state) == (State.CLOSED, State.CLOSED)
+
+
+@pytest.mark.parametrize("answer", [REJECT, TERMINATE])
+def test_refused_session(answer: Function) -> None:
+    """Sections 6.3 and 6.4."""
+    active, passive = Session(4), Session(4)
+    for number in (0, 1):
+        passive.receive(CONTROL, active.control(INITIATE))
+        payload = passive.control(answer, b"" if answer is TERMINATE else b"busy")
+        (event,) = active.receive(CONTROL, payload)
+        assert isinstance(event, SessionControl) and event.session == number
+        assert (active.state, passive.state) == (State.CLOSED, State.CLOSED)
+
+
+MESSAGES = {INITIATE: (CONTROL, control(1, 1)), ACCEPT: (CONTROL, control(1, 2)),
+            REJECT: (CONTROL, control(1, 3)), TERMINATE: (CONTROL, control(1, 4)),
+            None: (SEGMENT, segment(1))}
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+@pytest.mark.parametrize("passive", [False, True])
+def test_in_an_established_session_only_segments_and_terminate_are_legal(
+    message: Function | None, passive: bool,
+) -> None:
+    session = a_passive_session() if passive else an_active_session()
+    events = session.receive(*MESSAGES[message])
+    assert illegal(events) == (message not in (TERMINATE, None))
+    if illegal(events):
+        # 6.1: "the DDP Stream Session MUST be terminated."
+        assert session.receive(SEGMENT, segment(2)) == []
+        assert session.control(TERMINATE) == control(1, 4)
+        assert not illegal(session.receive(CONTROL, control(0, INITIATE)))
+        assert (session.state, session.number) == (State.INITIATE_RECEIVED, 1)
+
+
+@pytest.mark.parametrize("message", [ACCEPT, REJECT, TERMINATE, None])
+def test_nothing_but_initiate_begins_a_session(message: Function | None) -> None:
+    ppid, payload = MESSAGES[message]
+    assert illegal(Session(4).receive(ppid, b"\0\0" + payload[2:]))
+    with pytest.raises(ProtocolError, match="must not be sent while the session is CLOSED"):
+        Session(4).segment(b"") if message is None else Session(4).control(message)
+
+
+def test_two_initiates_are_illegal() -> None:
+    session = Session(4)
+    session.control(INITIATE)
+    assert illegal(session.receive(CONTROL, control(0, INITIATE)))
+
+
+def test_a_segment_before_the_accept_was_sent_is_illegal() -> None:
+    """6.2: "Each side may then send"; 6.3: "a single non-payload message before the other end
+    commits".
+    """
+    session = Session(4)
+    session.receive(CONTROL, control(0, INITIATE))
+    assert illegal(session.receive(SEGMENT, segment(1)))
+
+
+def test_segments_that_overtake_the_accept_wait_for_it() -> None:
+    session = Session(4)
+    session.control(INITIATE)
+    assert session.receive(SEGMENT, segment(2)) == []
+    assert session.receive(SEGMENT, segment(1)) == []
+    events = session.receive(CONTROL, control(0, ACCEPT))
+    assert segments(events) == [2, 1]
+    assert segments(session.receive(SEGMENT, segment(3))) == [3]
+
+
+def test_segments_that_overtake_a_reject_are_illegal_and_not_handed_over() -> None:
+    session = Session(4)
+    session.control(INITIATE)
+    session.receive(SEGMENT, segment(1))
+    events = session.receive(CONTROL, control(0, REJECT))
+    assert illegal(events) and not segments(events)
+
+
+def test_a_terminate_takes_effect_in_its_order() -> None:
+    session = an_active_session()
+    assert session.receive(CONTROL, control(3, TERMINATE)) == []
+    assert segments(session.receive(SEGMENT, segment(2))) == [2]
+    assert session.state is State.ESTABLISHED
+    events = session.receive(SEGMENT, segment(1))
+    assert segments(events) == [1]
+    assert events[-1] == SessionControl(4, 0, TERMINATE, b"")
+
+
+def test_a_segment_after_the_terminate_is_illegal() -> None:
+    session = an_active_session()
+    session.receive(CONTROL, control(1, TERMINATE))
+    assert illegal(session.receive(SEGMENT, segment(2)))
+
+
+@pytest.mark.parametrize(("ppid", "payload", "unordered", "why"), [
+    (SEGMENT, segment(0), True, "came before"),
+    (SEGMENT, segment(1 + 32767), True, "out of the window"),
+    (SEGMENT, segment(1), False, "Unordered"),
+    (15, segment(1), True, "PPID 15"),
+    (0, segment(1), True, "PPID 0"),
+    (SEGMENT, b"\0", True, "with 1 octets"),
+    (CONTROL, control(1, 4)[:3], True, "with 3 octets"),
+    (CONTROL, control(1, 5), True, "not 5"),
+    (CONTROL, control(1, 0), True, "not 0"),
+    (CONTROL, control(1, 4, b"x"), True, "Terminate must not have 1 octets"),
+    (CONTROL, control(1, 2, bytes(513)), True, "Accept must not have 513 octets"),
+])
+def test_a_chunk_that_fits_no_pattern_terminates(
+    ppid: int, payload: bytes, unordered: bool, why: str,
+) -> None:
+    (event,) = an_active_session().receive(ppid, payload, unordered=unordered)
+    assert isinstance(event, SessionIllegal) and why in event.reason
+
+
+def test_private_data_has_its_limits_on_transmit() -> None:
+    """5.2.3: "MUST NOT exceed 512 bytes"; "MUST NOT be included in the [...] Terminate message"."""
+    assert len(Session(4).control(INITIATE, bytes(512))) == 516
+    with pytest.raises(ValueError, match="at most 512 octets, not 513"):
+        Session(4).control(INITIATE, bytes(513))
+    with pytest.raises(ValueError, match="must not be included in a Terminate"):
+        an_active_session().control(TERMINATE, b"x")
+
+
+def test_every_sequence_of_four_messages_is_judged_by_the_patterns() -> None:
+    """All there are, against sections 6.2 to 6.4 written down as sequences."""
+    def legal(sequence: tuple[tuple[bool, Function | None], ...]) -> bool:
+        if sequence[0] != (True, INITIATE):  # this end is the active one
+            return False
+        if len(sequence) == 1:
+            return True
+        if sequence[1] in ((False, REJECT), (False, TERMINATE)):
+            return len(sequence) == 2
+        if sequence[1] != (False, ACCEPT):
+            return False
+        for way in (True, False):
+            mine = [message for sent, message in sequence[2:] if sent == way]
+            if any(message not in (None, TERMINATE) for message in mine):
+                return False
+            if TERMINATE in mine[:-1]:
+                return False
+        return True
+
+    def follows(session: Session, sequence: tuple[tuple[bool, Function | None], ...]) -> bool:
+        orders = {True: 0, False: 0}
+        for sent, message in sequence:
+            ssn, orders[sent] = orders[sent], orders[sent] + 1
+            ppid, payload = MESSAGES[message]
+            payload = struct.pack(">H", ssn) + payload[2:]
+            if illegal((session.observe if sent else session.receive)(ppid, payload)):
+                return False
+        return True
+
+    alphabet = list(product((True, False), (*Function, None)))
+    for length in (1, 2, 3, 4):
+        for rest in product(alphabet, repeat=length - 1):
+            sequence = ((True, INITIATE), *rest)
+            ended = [i for i in range(1, length + 1) if i > 1 and legal(sequence[:i])
+                     and sequence[i - 1][1] in (REJECT, TERMINATE)]
+            if any(message is INITIATE for _, message in rest) and ended:
+                continue  # a next session: tested above
+            assert follows(Session(4), sequence) == legal(sequence), sequence
+
+
+# --- associations --------------------------------------------------------------------------------
+
+class Pair:
+    """Two ends of an association, with a handshake behind them."""
+
+    def __init__(self, adaptation: int | None = 1) -> None:
+        self.a, self.b = Association(), Association()
+        parameters = () if adaptation is None else ((0xC006, struct.pack(">I", adaptation)),)
+        self.to_b(0, InitChunk(0xA, 0xFFFFFFFE, 4, 4, parameters=parameters))
+        self.to_a(0xA, InitChunk(0xB, 500, 4, 4, parameters=parameters, acknowledges=True))
+        self.to_b(0xB, Chunk(ChunkType.COOKIE_ECHO, 0, b"cookie"))
+        self.to_a(0xA, Chunk(ChunkType.COOKIE_ACK))
+
+    def to_b(self, tag: int, *chunks: Chunk | DataChunk | InitChunk) -> list[SctpEvent]:
+        octets = Packet(1, 2, tag, chunks).encode()
+        self.a.observe(octets)
+        return self.b.receive(octets)
+
+    def to_a(self, tag: int, *chunks: Chunk | DataChunk | InitChunk) -> list[SctpEvent]:
+        octets = Packet(2, 1, tag, chunks).encode()
+        self.b.observe(octets)
+        return self.a.receive(octets)
+
+    def establish(self, stream: int = 0) -> None:
+        self.to_b(0xB, DataChunk(0xFFFFFFFE, stream, CONTROL, control(0, INITIATE)))
+        self.to_a(0xA, DataChunk(500, stream, CONTROL, control(0, ACCEPT)))
+        assert self.a.session(stream).state is self.b.session(stream).state is State.ESTABLISHED
+
+
+def test_an_association_is_set_up_and_carries_segments_over_the_tsns_wrap() -> None:
+    pair = Pair()
+    assert pair.a.ddp and pair.b.ddp
+    pair.establish()
+    events = pair.to_b(0xB, DataChunk(1, 0, SEGMENT, segment(3)),
+                       DataChunk(0xFFFFFFFF, 0, SEGMENT, segment(1)),
+                       DataChunk(0, 0, SEGMENT, segment(2)))
+    assert segments(events) == [3, 1, 2]
+
+
+def test_duplicate_tsns_are_dropped() -> None:
+    pair = Pair()
+    pair.establish()
+    chunk = DataChunk(2, 0, SEGMENT, segment(4))
+    assert segments(pair.to_b(0xB, chunk)) == [4]
+    for again in (chunk, DataChunk(0xFFFFFFFE, 0, CONTROL, control(0, INITIATE))):
+        (event,) = pair.to_b(0xB, again)
+        assert isinstance(event, Discarded)
+    assert pair.b.session(0).state is State.ESTABLISHED
+
+
+@pytest.mark.parametrize("adaptation", [None, 2])
+def test_without_the_ddp_indication_there_is_no_ddp(adaptation: int | None) -> None:
+    """RFC 5043 section 11.1: "DDP procedures MUST NOT be performed upon this association"."""
+    pair = Pair(adaptation)
+    assert not pair.a.ddp
+    (event,) = pair.to_b(0xB, DataChunk(0xFFFFFFFE, 0, CONTROL, control(0, INITIATE)))
+    assert isinstance(event, Discarded)
+
+
+def test_a_wrong_tag_or_checksum_is_discarded() -> None:
+    pair = Pair()
+    good = Packet(1, 2, 0xB, (DataChunk(0xFFFFFFFE, 0, CONTROL, control(0, INITIATE)),)).encode()
+    bad = good[:-1] + bytes([good[-1] ^ 1])
+    other = Packet(1, 2, 0xC, Packet.parse(good).chunks).encode()
+    for octets in (bad, other):
+        (event,) = pair.b.receive(octets)
+        assert isinstance(event, Discarded)
+    (event,) = pair.b.receive(good)
+    assert isinstance(event, SessionControl)
+
+
+def test_fragments_are_put_together() -> None:
+    """RFC 9260 section 6.9: consecutive TSNs, B on the first, E on the last; in any order of
+    arrival.
+    """
+    pair = Pair()
+    pair.establish()
+    whole = segment(1, bytes(range(100)))
+    parts = [DataChunk((0xFFFFFFFF + i) % (1 << 32), 0, SEGMENT, whole[start:start + 34],
+                       beginning=i == 0, ending=i == 2) for i, start in enumerate((0, 34, 68))]
+    random.Random(1).shuffle(parts)
+    events = [event for part in parts for event in pair.to_b(0xB, part)]
+    assert events == [SegmentReceived(0, 0, 1, bytes(range(100)))]
+
+
+def test_streams_are_independent() -> None:
+    pair = Pair()
+    pair.to_b(0xB, DataChunk(0xFFFFFFFE, 0, CONTROL, control(0, INITIATE)),
+              DataChunk(0xFFFFFFFF, 3, CONTROL, control(0, INITIATE)))
+    assert illegal(pair.to_b(0xB, DataChunk(0, 0, CONTROL, control(1, ACCEPT))))
+    assert pair.b.session(3).state is State.INITIATE_RECEIVED
+
+
+def test_a_new_handshake_starts_over() -> None:
+    pair = Pair()
+    pair.establish()
+    parameters = ((0xC006, struct.pack(">I", 1)),)
+    pair.to_b(0, InitChunk(0x1A, 9000, 4, 4, parameters=parameters))
+    pair.to_a(0x1A, InitChunk(0x1B, 700, 4, 4, parameters=parameters, acknowledges=True))
+    pair.to_b(0x1B, Chunk(ChunkType.COOKIE_ECHO, 0, b"cookie"),
+              DataChunk(9000, 0, CONTROL, control(0, INITIATE)))
+    assert pair.b.session(0).state is State.INITIATE_RECEIVED
+    assert pair.b.session(0).number == 0

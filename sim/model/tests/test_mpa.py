@@ -110,9 +110,7 @@ def test_an_fpdu_octet_by_octet() -> None:
 
 
 def test_markers_octet_by_octet() -> None:
-    """Section 4.3: at every 512th octet of the stream from its first, pointing back to the
-    header.
-    """
+    """Section 4.3: at every 512th octet of the stream from its first, pointing to the header."""
     sender = MpaSender(markers=True)
     first = sender.send(bytes(1000))
     assert first[:4] == bytes(4), "the first marker stands before the first header"
@@ -161,7 +159,8 @@ def test_a_stream_survives_any_cutting(
         if markers:
             for marker in range(-frame.position % 512, len(frame.raw), 512):
                 header = 4 if frame.position % 512 == 0 else 0
-                assert frame.raw[marker:marker + 4] == struct.pack(">HH", 0, max(0, marker - header))
+                pointer = max(0, marker - header)
+                assert frame.raw[marker:marker + 4] == struct.pack(">HH", 0, pointer)
     assert receiver.close() == []
     assert receiver.position == sender.position == at
 

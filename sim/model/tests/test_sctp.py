@@ -47,11 +47,10 @@ def test_the_checksum_is_crc32c_lowest_octet_first() -> None:
 
 
 def test_a_data_chunk_octet_by_octet() -> None:
-    """RFC 9260 section 3.3.1, unordered and whole: flags 0x07; the length leaves out the
-    padding.
-    """
+    """RFC 9260 section 3.3.1, unordered and whole; the length leaves out the padding."""
     chunk = DataChunk(0x01020304, 5, SEGMENT, b"abcde")
-    assert chunk.encode() == bytes.fromhex("00 07 0015 01020304 0005 0000 00000010") + b"abcde\0\0\0"
+    header = bytes.fromhex("00 07 0015 01020304 0005 0000 00000010")
+    assert chunk.encode() == header + b"abcde\0\0\0"
 
 
 def test_the_adaptation_indication_octet_by_octet() -> None:
@@ -269,9 +268,7 @@ def test_two_initiates_are_illegal() -> None:
 
 
 def test_a_segment_before_the_accept_was_sent_is_illegal() -> None:
-    """6.2: "Each side may then send"; 6.3: "a single non-payload message before the other end
-    commits".
-    """
+    """6.2: "Each side may then send"; 6.3: "a single non-payload message"."""
     session = Session(4)
     session.receive(CONTROL, control(0, INITIATE))
     assert illegal(session.receive(SEGMENT, segment(1)))
@@ -452,9 +449,7 @@ def test_a_wrong_tag_or_checksum_is_discarded() -> None:
 
 
 def test_fragments_are_put_together() -> None:
-    """RFC 9260 section 6.9: consecutive TSNs, B on the first, E on the last; in any order of
-    arrival.
-    """
+    """RFC 9260 section 6.9: consecutive TSNs, B on the first, E on the last; in any order."""
     pair = Pair()
     pair.establish()
     whole = segment(1, bytes(range(100)))

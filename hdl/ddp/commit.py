@@ -67,7 +67,7 @@ class Commit(wiring.Component):
     Nothing goes on before the verdict is there (RFC 5041 section 3, item 6). The first error of a
     stream is reported; from then on its segments are dropped silently (section 7.1) until ``clear``.
 
-    Latency: 3 cycles from the last of the three to ``moves``. Throughput: a segment a cycle.
+    Latency: 4 cycles from the last of the three to ``moves``. Throughput: a segment a cycle.
     Reset: no stream is in error.
     Errors: through ``events``; while that waits, so does everything, and no event is lost.
 
@@ -87,6 +87,8 @@ class Commit(wiring.Component):
         A segment was taken: its place is free.
     busy : Out(1)
     """
+
+    LATENCY = 4
 
     def __init__(self, config):
         self.config = config

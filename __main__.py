@@ -1,1 +1,14 @@
-def main(): ...
+"""The ``rnic`` command."""
+
+from __future__ import annotations
+
+from .sim.cli import app
+
+
+def main() -> None:
+    """Run it."""
+    app(prog_name="rnic")
+
+
+if __name__ == "__main__":
+    main()

@@ -68,7 +68,7 @@ def _memory(plan: Plan, outcome: Outcome, memory: NDArray[np.uint8]) -> Iterator
         address, count = int(wrong[start]), end - start
         yield Difference(
             "memory" if plan.allotment_at(address) else "guard octets",
-            _where(plan, address) + (f", and {count - 1} octets behind it" if count > 1 else ""),
+            _where(plan, address) + (f", the first of {count} octets" if count > 1 else ""),
             f"{expected[address]:#04x}{_writer(plan, address)}",
             f"{memory[address]:#04x}",
             _cycle(plan, outcome, address),

@@ -234,6 +234,7 @@ def _wrong_marker(direction: Direction) -> int | None:
             pointer = 0 if at == 0 else position + at - start
             if at == 0:
                 start = position + 4
-            if raw[at : at + 4] != struct.pack(">HH", 0, pointer):
+            # A pointer has 16 bits, which the last octets of the longest FPDUs are beyond.
+            if raw[at : at + 4] != struct.pack(">I", pointer & 0xFFFF):
                 return position + at
     return None

@@ -1,0 +1,323 @@
+"""Regions come from a file that is checked, or from what a capture shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ddp_rnic.sim import regions
+from ddp_rnic.sim.regions import (
+    Region,
+    RegionError,
+    derive,
+    load_regions,
+    refusals,
+    stream_ends,
+    table_size,
+)
+from ddp_rnic.sim.tests.streams import (
+    READ_RESPONSE,
+    SEND,
+    SEND_INVALIDATE,
+    Conversation,
+)
+
+A, B = "10.7.0.1", "10.7.0.2"
+STAG = 0x90190600
+#: siw's Terminate control word, nibbles swapped and flags reversed, and the RFC's own.
+SIW_INVALID, SIW_BOUNDS = b"\x11\x00\x03\x00", b"\x11\x01\x03\x00"
+RFC_INVALID, RFC_BOUNDS = b"\x11\x00\xc0\x00", b"\x11\x01\xc0\x00"
+
+GOOD = f"""
+[[region]]
+endpoint = "{B}"
+stag = {STAG}
+to = 4096
+length = 512
+"""
+
+
+def load(tmp_path: Path, text: str, endpoints: list[str] | None = None) -> list[Region]:
+    path = tmp_path / "regions.toml"
+    path.write_text(text)
+    return load_regions(path, endpoints)
+
+
+# -- the file --
+
+
+def test_a_region_file_with_all_keys(tmp_path: Path) -> None:
+    got = load(
+        tmp_path,
+        GOOD
+        + f"""
+[[region]]
+endpoint = "FD00::0001"
+stag = 0xFFFFFFFF
+to = {hex((1 << 64) - 1)}
+length = 1
+fill = 0xEE
+access = "remote read"
+after_segment = 3
+revoke_after_segment = 9
+""",
+        [B, "fd00::1"],
+    )
+    assert got == [
+        Region(B, STAG, 4096, 512),
+        Region("fd00::1", 0xFFFFFFFF, (1 << 64) - 1, 1, 0xEE, False, True, ((3, 9),)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("access", "rights"),
+    [
+        ('"remote write"', (True, False)),
+        ('"remote read"', (False, True)),
+        ('"none"', (False, False)),
+        ('"remote read, remote write"', (True, True)),
+        ('["remote_read", "remote_write"]', (True, True)),
+    ],
+)
+def test_access_rights(tmp_path: Path, access: str, rights: tuple[bool, bool]) -> None:
+    (region,) = load(tmp_path, GOOD + f"access = {access}")
+    assert (region.remote_write, region.remote_read) == rights
+
+
+def test_one_stag_may_have_regions_one_after_the_other(tmp_path: Path) -> None:
+    again = GOOD + "after_segment = 5\n"
+    assert len(load(tmp_path, GOOD + "revoke_after_segment = 5\n" + again)) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("region = 3", "double brackets"),
+        ("[region]\nstag = 1", "double brackets"),
+        ("", "no \\[\\[region"),
+        ("this is not", "not TOML"),
+        ("[[regions]]", "not 'regions'"),
+        (GOOD + "color = 3", "unknown key 'color'"),
+        (GOOD + 'fill = "white"', "fill must be an integer, not 'white'"),
+        (GOOD + "fill = true", "fill must be an integer, not True"),
+        (GOOD + "fill = 256", "fill must be from 0 to 255, not 256"),
+        (GOOD + "access = 3", "access must be a string"),
+        (GOOD + 'access = "local"', "access must be remote write"),
+        (GOOD + 'access = ""', "access must be remote write"),
+        (GOOD + "after_segment = -1", "after_segment must be from 0"),
+        (GOOD + "after_segment = 2\nrevoke_after_segment = 1", "before after_segment"),
+        (GOOD.replace("stag", "tag"), "unknown key 'tag'"),
+        (GOOD.replace("length = 512", ""), "length is missing"),
+        (GOOD.replace(str(STAG), str(1 << 32)), "stag must be from 0 to 4294967295"),
+        (GOOD.replace("4096", str(1 << 64)), "to must be from 0"),
+        (GOOD.replace("4096", str((1 << 64) - 1)), "past the last Tagged Offset"),
+        (GOOD.replace(B, "server"), "IP address, not 'server'"),
+        (GOOD.replace("512", str(1 << 40)), "can be simulated"),
+        (GOOD + GOOD.replace("4096", "4600"), "regions 1 and 2 .* overlap by 8 octets"),
+        (GOOD + GOOD.replace("4096", "9000"), "registered at once"),
+        (GOOD + GOOD.replace(str(STAG), str(STAG + 1)), "one index"),
+        (GOOD.replace(B, "10.9.9.9"), "no stream of the capture arrives at 10.9.9.9"),
+    ],
+)
+def test_an_unsound_region_file_is_refused_in_a_sentence(
+    tmp_path: Path, text: str, says: str
+) -> None:
+    with pytest.raises(RegionError, match=says) as error:
+        load(tmp_path, text, [A, B])
+    assert "\n" not in str(error.value) and "regions.toml" in str(error.value)
+
+
+def test_a_missing_region_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RegionError, match="no such region file"):
+        load_regions(tmp_path / "nothing.toml")
+
+
+# -- derivation --
+
+
+def spans(talk: Conversation) -> list[tuple[str, int, int, int]]:
+    return [
+        (each.endpoint, each.stag, each.to, each.length) for each in derive(talk.traffic()).regions
+    ]
+
+
+def test_a_stag_written_to_is_a_region_from_the_first_octet_to_the_last() -> None:
+    talk = Conversation()
+    talk.write(B, STAG, 5000, bytes(100))
+    talk.write(B, STAG, 4000, bytes(10))
+    talk.write(B, STAG, 1, b"")  # nothing is placed, so nothing is checked
+    talk.write(A, STAG, 7, bytes(3))
+    assert spans(talk) == [(B, STAG, 4000, 1100), (A, STAG, 7, 3)]
+
+
+def test_the_sink_of_a_read_is_a_region_of_the_reader() -> None:
+    talk = Conversation()
+    talk.read(B, STAG, 1000, 64)
+    talk.segment(
+        A,
+        bytes([0xC1, READ_RESPONSE])
+        + STAG.to_bytes(4, "big")
+        + (1000).to_bytes(8, "big")
+        + bytes(10),
+    )
+    assert spans(talk) == [(A, STAG, 1000, 64)]
+
+
+@pytest.mark.parametrize(
+    ("invalid", "bounds"), [(SIW_INVALID, SIW_BOUNDS), (RFC_INVALID, RFC_BOUNDS)]
+)
+def test_a_refused_segment_makes_and_widens_no_region(invalid: bytes, bounds: bytes) -> None:
+    talk = Conversation()
+    talk.write(B, STAG, 1000, bytes(100))
+    refused = talk.write(B, STAG, 1100, bytes(100))
+    talk.write(B, STAG, 1200, bytes(100))  # was on its way
+    talk.terminate(A, bounds, refused)
+    assert spans(talk) == [(B, STAG, 1000, 100)]
+
+    talk = Conversation()
+    refused = talk.write(B, STAG, 1000, bytes(100))
+    talk.terminate(A, invalid, refused)
+    assert spans(talk) == []
+
+
+def test_a_stag_refused_for_bounds_alone_is_known_to_the_receiver() -> None:
+    talk = Conversation()
+    refused = talk.write(B, STAG, 1000, bytes(100))
+    talk.terminate(A, SIW_BOUNDS, refused)
+    assert spans(talk) == [(B, STAG, 1000, 0)]
+
+
+def test_other_streams_go_on_after_a_refusal() -> None:
+    talk = Conversation()
+    refused = talk.write(B, STAG, 1000, bytes(100))
+    talk.terminate(A, SIW_INVALID, refused)
+    talk.write(B, 0x500, 1, bytes(9), connection=1)
+    assert spans(talk) == [(B, 0x500, 1, 9)]
+
+
+def test_what_follows_an_error_of_the_llp_or_the_version_is_no_region() -> None:
+    for fault in (b"\xc2", b"\x41", b""):
+        talk = Conversation()
+        talk.write(B, STAG, 0, bytes(8))
+        talk.segment(B, fault + bytes(10))
+        talk.write(B, STAG, 100, bytes(8))
+        assert spans(talk) == [(B, STAG, 0, 8)]
+    talk = Conversation()
+    talk.segment(B, talk.write(B, STAG, 0, bytes(8)).ulpdu, spoil=True)
+    talk.write(B, STAG, 100, bytes(8))
+    assert spans(talk) == [(B, STAG, 0, 8)]
+
+
+def test_a_send_with_invalidate_ends_a_region_and_a_later_write_begins_it_anew() -> None:
+    talk = Conversation()
+    talk.write(B, STAG, 0, bytes(8))
+    talk.untagged(B, SEND_INVALIDATE, stag=STAG)
+    (region,) = derive(talk.traffic()).regions
+    assert region.periods == ((0, 2),)
+    refused = talk.write(B, STAG, 0, bytes(8))
+    talk.terminate(A, SIW_INVALID, refused)
+    (region,) = derive(talk.traffic()).regions
+    assert region.periods == ((0, 2),)
+
+    talk = Conversation()
+    talk.write(B, STAG, 0, bytes(8))
+    talk.untagged(B, SEND_INVALIDATE, stag=STAG)
+    talk.untagged(B, SEND)
+    talk.write(B, STAG, 0, bytes(8))
+    (region,) = derive(talk.traffic()).regions
+    assert region.periods == ((0, 2), (3, None))
+
+
+def test_the_refused_segment_is_the_first_such_after_the_invalidation() -> None:
+    talk = Conversation()
+    talk.write(B, STAG, 0, bytes(8))
+    talk.untagged(B, SEND_INVALIDATE, stag=STAG)
+    refused = talk.write(B, STAG, 0, bytes(8))
+    talk.terminate(A, SIW_INVALID, refused)
+    (refusal,) = refusals(talk.traffic())
+    assert refusal.arrival is refused and refusal.code == 0
+
+
+def test_a_region_that_vanished_unseen_is_revoked_before_the_refused_segment() -> None:
+    talk = Conversation()
+    talk.write(B, STAG, 0, bytes(8))
+    talk.write(B, STAG, 8, bytes(8))
+    refused = talk.write(B, STAG, 4, bytes(8))
+    talk.terminate(A, SIW_INVALID, refused)
+    (region,) = derive(talk.traffic()).regions
+    assert region.periods == ((0, 2),) and region.length == 16
+
+
+def test_a_refusal_without_a_reason_in_the_capture_ends_the_stream() -> None:
+    talk = Conversation()
+    refused = talk.write(B, STAG, 0, bytes(8))
+    talk.terminate(A, SIW_INVALID, refused)
+    talk.write(B, STAG, 0, bytes(8), connection=1)  # the same STag is good for another stream
+    found = derive(talk.traffic())
+    assert found.ends == {0: 0} and [region.length for region in found.regions] == [8]
+
+
+def test_the_host_stops_a_stream_whose_untagged_segment_it_refuses() -> None:
+    talk = Conversation()
+    refused = talk.untagged(B, SEND)
+    talk.write(B, STAG, 0, bytes(8))
+    talk.terminate(A, b"\x21\x02\x03\x00", refused)
+    assert stream_ends(talk.traffic()) == {0: 1}
+    assert spans(talk) == []
+    # Without a header, what came before the Terminate counts.
+    talk = Conversation()
+    talk.write(B, STAG, 0, bytes(8))
+    talk.terminate(A, b"\x02\xff\x00\x00")
+    talk.write(B, STAG, 8, bytes(8))
+    assert stream_ends(talk.traffic()) == {0: 1}
+    assert spans(talk) == [(B, STAG, 0, 8)]
+
+
+def test_keys_of_one_index_take_turns() -> None:
+    talk = Conversation()
+    for key in (1, 2, 1):
+        talk.write(B, STAG + key, 64 * key, bytes(8))
+    assert [(region.stag - STAG, region.periods) for region in derive(talk.traffic()).regions] == [
+        (1, ((0, 1), (2, None))),
+        (2, ((1, 2),)),
+    ]
+
+
+def test_a_stag_used_in_distant_places_is_several_regions(monkeypatch: pytest.MonkeyPatch) -> None:
+    talk = Conversation()
+    for to in (1 << 40, 1 << 50, (1 << 40) + 8):
+        talk.write(B, STAG, to, bytes(8))
+    assert [
+        (region.to, region.length, region.periods) for region in derive(talk.traffic()).regions
+    ] == [(1 << 40, 16, ((0, 1), (2, None))), (1 << 50, 8, ((1, 2),))]
+
+
+def test_regions_too_long_to_simulate_are_refused() -> None:
+    talk = Conversation()
+    for number in range(40):
+        talk.write(B, STAG, number << 24, bytes(8))
+    with pytest.raises(RegionError, match="can be simulated"):
+        derive(talk.traffic())
+
+
+def test_the_table_grows_until_each_stag_has_an_entry() -> None:
+    def region(index: int) -> Region:
+        return Region(B, index << 8, 0, 8)
+
+    assert table_size([region(1), region(2)], 1024) == 1024
+    assert table_size([region(1), region(1 + 4096)], 1024) == 8192
+    assert table_size([region(1), region(1 + (1 << 20))], 1024) == regions.LARGEST_TABLE
+    talk = Conversation()
+    talk.write(B, 0x100, 0, bytes(8))
+    talk.write(B, 0x100 + (4096 << 8), 0, bytes(8))
+    assert derive(talk.traffic()).stags == 8192
+
+
+def test_a_sink_that_is_never_answered_stands_in_no_ones_way() -> None:
+    talk = Conversation()
+    talk.read(B, STAG + 1, 0, 64)
+    assert spans(talk) == []  # nothing arrives at the reader at all
+    talk.write(A, STAG, 0, bytes(8))
+    assert spans(talk) == [(A, STAG, 0, 8)]
+    talk.read(B, 0x700, 0, 64)
+    assert (A, 0x700, 0, 64) in spans(talk)

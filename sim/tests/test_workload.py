@@ -1,0 +1,79 @@
+"""The generated workload is sound and always the same, and what becomes of it is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ddp_rnic.hdl.spec.config import RnicConfig
+from ddp_rnic.hdl.spec.ddp import BASE_OR_BOUNDS, INVALID_STAG, LLP_CRC, TAGGED_VERSION
+from ddp_rnic.sim.capture import read_capture
+from ddp_rnic.sim.regions import derive, stream_ends
+from ddp_rnic.sim.replay import plan
+from ddp_rnic.sim.traffic import traffic_of
+from ddp_rnic.sim.workload import SHIPPED, generate, write_pcap
+
+DATA = Path(__file__).resolve().parents[1] / "data"
+
+
+def test_the_capture_that_ships_is_the_workload(tmp_path: Path) -> None:
+    write_pcap(generate(**SHIPPED).frames, tmp_path / "workload.pcap")
+    assert (tmp_path / "workload.pcap").read_bytes() == (DATA / "workload.pcap").read_bytes(), (
+        "make it anew: python -m ddp_rnic.sim.workload sim/data/workload.pcap"
+    )
+
+
+def test_a_workload_reads_the_same_from_its_file(tmp_path: Path) -> None:
+    workload = generate(messages=10)
+    write_pcap(workload.frames, tmp_path / "workload.pcap")
+    read = read_capture(tmp_path / "workload.pcap")
+    assert [each.octets for each in read.directions] == [
+        each.octets for each in workload.capture().directions
+    ]
+    assert not read.notes
+
+
+@pytest.mark.parametrize("derived", [False, True])
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_memory_is_what_the_senders_know_it_must_be(seed: int, derived: bool) -> None:
+    workload = generate(seed)
+    traffic = traffic_of(workload.capture())
+    assert not traffic.notes
+    if derived:
+        found = derive(traffic)
+        plans, notes = plan(traffic, found.regions, RnicConfig(), found.ends)
+    else:
+        plans, notes = plan(traffic, workload.regions, RnicConfig(), stream_ends(traffic))
+    assert len(plans) == 1 and not notes
+    golden = plans[0].golden
+    assert [error.number for error in golden.errors] == [
+        INVALID_STAG,
+        LLP_CRC,
+        BASE_OR_BOUNDS,
+        TAGGED_VERSION,
+    ]
+    assert golden.counters()["DROPPED"] == 8
+    for region, octets in golden.octets.items():
+        sent = next(
+            (key, value)
+            for key, value in workload.octets.items()
+            if (key.endpoint, key.stag) == (region.endpoint, region.stag)
+        )
+        known = sent[1][region.to - sent[0].to :][: region.length]
+        # Where nothing was written, a derived region holds 0 and not the owner's fill.
+        assert bytes(octets).replace(b"\xee", b"\0") == known.replace(b"\xee", b"\0"), region
+
+
+def test_workloads_differ_by_seed_alone() -> None:
+    assert generate(7, 5).frames == generate(7, 5).frames != generate(8, 5).frames
+
+
+def test_a_workload_has_every_kind_of_stream() -> None:
+    workload = generate(**SHIPPED)
+    streams = traffic_of(workload.capture()).streams
+    assert {(stream.crc, stream.markers) for stream in streams} == {
+        (True, False),
+        (True, True),
+        (False, False),
+    }
+    assert any(":" in stream.source.address for stream in streams)

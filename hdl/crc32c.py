@@ -124,25 +124,30 @@ class Checksum(data.StructLayout):
 class _Matrices:
     """The constant matrices of a shape of slices, in the two bases of the state.
 
-    The one loop of the checksum takes the state over a beat of zeros, by a matrix B. In the basis v, Bv, B²v ... that
-    matrix is its companion: bit n comes from bit n - 1, and from the last bit in some places. So the loop is one
-    table deep whatever the width. All that is added to the state is written in that basis
-    at no cost, as it comes from constant matrices anyway; what leaves the loop is brought back outside it.
+    Let H take the state over one eighth of a beat of zeros, or one granule where that is more. In the basis v, Hv,
+    H²v ... the matrix H is its companion, a shift with one feedback, and H to the power of n, or of -n, has at most
+    n + 1 terms a row. So in this inner basis the loop over a whole beat is two tables deep at any width,
+    and so is most of the way back. All that is added to the state is written in it at no cost, as it
+    comes from constant matrices anyway; what leaves is brought to the ordinary basis outside of the loop.
     """
 
     def __init__(self, shape):
-        octet = _power([_REFLECTED, *(1 << bit for bit in range(31))], 8)
-        self._octet = octet
+        self._shape = shape
         self._octets = shape.width // 8
-        beat = _power(octet, self._octets)
+        self._octet = _power([_REFLECTED, *(1 << bit for bit in range(31))], 8)
+        self._eighth = max(shape.granules // 8, 1)
+        step = _power(self._octet, self._eighth * shape.granule)
         self.basis = [1]
         for _ in range(31):
-            self.basis.append(_apply(beat, self.basis[-1]))
+            self.basis.append(_apply(step, self.basis[-1]))
         self._inside = _inverse(self.basis)
-        self.companion = _multiply(self._inside, _multiply(beat, self.basis))
+        self.beat = self._inner(_power(self._octet, self._octets))
         # What the preset adds at the end of the beat, by the granule where a packet begins.
         starts = range(0, self._octets + 1, shape.granule)
         self.presets = [_apply(self._weight(at), _PRESET) for at in starts]
+
+    def _inner(self, matrix):
+        return _multiply(self._inside, _multiply(matrix, self.basis))
 
     def _weight(self, at):
         return _multiply(self._inside, _power(self._octet, self._octets - at))
@@ -151,9 +156,16 @@ class _Matrices:
         """What ``count`` octets from octet ``at`` add to the state at the end of the beat."""
         return [column for octet in range(at, at + count) for column in self._weight(octet)[:8]]
 
-    def back(self, octets):
-        """The matrix that takes the state back over zeros, in the ordinary basis."""
-        return _inverse(_power(self._octet, octets))
+    def back(self):
+        """Steps back over zeros, by bits of the number of granules: (bit, matrix) before and after the change of basis."""
+        inner, outer = [], []
+        for bit in reversed(range(exact_log2(self._shape.granules))):
+            matrix = _inverse(_power(self._octet, self._shape.granule << bit))
+            if 1 << bit >= self._eighth:
+                inner.append((bit, self._inner(matrix)))
+            else:
+                outer.append((bit, matrix))
+        return inner, outer
 
 
 class _Term(data.StructLayout):
@@ -231,61 +243,58 @@ class _Fold(wiring.Component):
         bits = exact_log2(granules)
 
         def later(value, name):
-            signal = Signal(Value.cast(value).shape(), name=name, reset_less=True)
+            signal = Signal(value.shape(), name=name, reset_less=True)
             m.d.sync += signal.eq(value)
             return signal
 
-        # Step 1: the slice, and which granules lie before each of its marks. A packet that ends before
-        # granule 0 ended with the beat before: its sum is the state, or the preset alone. So at most
-        # K - 1 granules are to be taken back, which is one step less.
-        word = self.i
-        none = word.close & (word.cut == 0)
-        octets = later(word.data, "octets")
-        before_lo = later(Cat(at < word.lo for at in range(granules)), "before_lo")
-        before_cut = later(Cat(at < word.cut for at in range(granules)), "before_cut")
-        before_end = later(Cat(at < word.end for at in range(granules)), "before_end")
+        # Step 1: the slice, and which granules lie before each of its marks.
+        word = later(self.i, "word")
+        valid = Signal()
+        m.d.sync += valid.eq(self.i_valid)
+        before_lo, before_cut, before_end = (
+            later(Cat(at < self.i[mark] for at in range(granules)), f"before_{mark}") for mark in ("lo", "cut", "end")
+        )
+
+        # Step 2: the mask of each region, and what each part of the data would add. A packet that ends
+        # before granule 0 ended with the beat before: its sum is the state, or the preset alone. So at
+        # most K - 1 granules are to be taken back, which is one step less.
+        region = ~before_lo & Mux(word.close, before_cut, before_end)
+        masks = [later(region, "mask"), later(Mux(word.open, ~before_cut & before_end, region), "onward_mask")]
+        part = min(self.shape.granule, 2)
+        parts = [
+            later(_product(self._matrices.weight(at, part), word.data[8 * at:8 * (at + part)]), "part")
+            for at in range(0, self.shape.width // 8, part)
+        ]
+        none = word.close & ~before_cut[0]
         begin = later(Mux(none, granules, word.lo), "begin")
-        opening = later(Mux(word.tail & (word.end == 0), granules, word.cut), "opening")
-        close = later(word.close, "close")
+        cut = later(Mux(word.tail & ~before_end[0], granules, word.cut), "opening")
+        opens = later(word.open, "opens")
         flow = Signal(_Term(granules))
         m.d.sync += [
-            flow.valid.eq(self.i_valid),
+            flow.valid.eq(valid),
             flow.first.eq(word.first),
-            flow.close.eq(self.i_valid & word.close),
-            flow.tail.eq(self.i_valid & word.tail),
-            flow.restart.eq(word.open),  # for now
+            flow.close.eq(valid & word.close),
+            flow.tail.eq(valid & word.tail),
+            flow.restart.eq(word.first | word.open),
             flow.held.eq(none & ~word.first),
             flow.close_back.eq((-word.cut)[:bits]),
             flow.tail_back.eq((-word.end)[:bits]),
         ]
 
-        # Step 2: the mask of each region, what each part of the data would add, and the presets.
-        region = ~before_lo & Mux(close, before_cut, before_end)
-        masks = [later(region, "mask"), later(Mux(flow.restart, ~before_cut & before_end, region), "onward_mask")]
-        part = min(self.shape.granule, 2)
-        parts = [
-            later(_product(self._matrices.weight(at, part), octets[8 * at:8 * (at + part)]), "part")
-            for at in range(0, len(octets) // 8, part)
-        ]
-        start = self._preset(begin) & flow.first.replicate(32)
-        starts = [later(start, "start"), later(Mux(flow.restart, self._preset(opening), start), "onward_start")]
-        flow, earlier = Signal(_Term(granules)), flow
-        m.d.sync += [flow.eq(earlier), flow.restart.eq(earlier.first | earlier.restart)]
-
-        # Step 3 and on: the sums.
-        units = [reduce(xor, parts[at:at + self.shape.granule // part]) for at in range(0, len(parts), self.shape.granule // part)]
+        # Step 3 and on: the sums, and the presets beside them.
+        count = self.shape.granule // part
+        units = [reduce(xor, parts[at:at + count]) for at in range(0, len(parts), count)]
         sums = [[unit & bit.replicate(32) for unit, bit in zip(units, mask, strict=True)] for mask in masks]
+        start = self._preset(begin) & flow.first.replicate(32)
+        starts = [start, Mux(opens, self._preset(cut), start)]
         for size in self._sizes():
             fan = -(-len(sums[0]) // size)
             sums = [[later(reduce(xor, terms[at:at + fan]), "term") for at in range(0, len(terms), fan)] for terms in sums]
             starts = [later(start, "start") for start in starts]
             flow, earlier = Signal(_Term(granules)), flow
             m.d.sync += flow.eq(earlier)
-        m.d.sync += [
-            self.o.eq(flow),
-            self.o.added.eq(reduce(xor, [*sums[0], starts[0]])),
-            self.o.onward.eq(reduce(xor, [*sums[1], starts[1]])),
-        ]
+        added, onward = (reduce(xor, [*terms, start]) for terms, start in zip(sums, starts, strict=True))
+        m.d.sync += [self.o.eq(flow), self.o.added.eq(added), self.o.onward.eq(onward)]
         return m
 
 
@@ -315,18 +324,27 @@ class _Rewind(wiring.Component):
 
     @property
     def latency(self):
-        return 1 + exact_log2(self.shape.granules)
+        return len(self._steps())
+
+    def _steps(self):
+        """Matrices between two registers: (bit of ``back``, or None where the matrix always holds, matrix)."""
+        inner, outer = self._matrices.back()
+        # The two steps of fewest terms fit between two registers together.
+        pair = [inner[-2:]] if len(inner) > 1 else [inner]
+        single = [[step] for step in inner[:-2]]
+        return [*single, *pair, [(None, self._matrices.basis)], *([step] for step in outer)]
 
     def elaborate(self, platform):
         m = Module()
-        valid, state, back = self.valid, _product(self._matrices.basis, self.state), self.back
-        for step in range(self.latency):
-            if step:
-                bit = self.latency - 1 - step
-                undo = self._matrices.back(self.shape.granule << bit)
-                # x + (M + 1)x where the bit of the distance is set
-                change = [column ^ 1 << at for at, column in enumerate(undo)]
-                state = state ^ (_product(change, state) & back[bit].replicate(32))
+        valid, state, back = self.valid, self.state, self.back
+        for steps in self._steps():
+            for bit, matrix in steps:
+                if bit is None:
+                    state = _product(matrix, state)
+                else:
+                    # x + (M + 1)x where the bit of the distance is set
+                    change = [column ^ 1 << at for at, column in enumerate(matrix)]
+                    state = state ^ (_product(change, state) & back[bit].replicate(32))
             registers = Signal(), Signal(32, reset_less=True), Signal.like(back, reset_less=True)
             m.d.sync += [register.eq(value) for register, value in zip(registers, (valid, state, back), strict=True)]
             valid, state, back = registers
@@ -393,7 +411,7 @@ class Crc32c(wiring.Component):
         m.d.comb += [
             fold.i_valid.eq(self.i.valid),
             fold.i.eq(self.i.payload),
-            stepped.eq(_product(self._matrices.companion, state)),
+            stepped.eq(_product(self._matrices.beat, state)),
         ]
         with m.If(term.valid):
             m.d.sync += state.eq((stepped & ~term.restart.replicate(32)) ^ term.onward)

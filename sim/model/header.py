@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 __all__ = ["Header", "TaggedHeader", "UntaggedHeader", "header_length", "is_tagged"]
 
@@ -25,8 +26,8 @@ class TaggedHeader:
     version: int = 1
     reserved: int = 0
 
-    tagged = True
-    size = 14
+    tagged: ClassVar[Literal[True]] = True
+    size: ClassVar[int] = 14
     _format = struct.Struct(">BBIQ")
 
     def encode(self) -> bytes:
@@ -52,8 +53,8 @@ class UntaggedHeader:
     version: int = 1
     reserved: int = 0
 
-    tagged = False
-    size = 18
+    tagged: ClassVar[Literal[False]] = False
+    size: ClassVar[int] = 18
     _format = struct.Struct(">BBIIII")
 
     def encode(self) -> bytes:

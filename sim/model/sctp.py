@@ -608,8 +608,12 @@ class Association:
 
     def observe(self, packet: bytes) -> list[SctpEvent]:
         """Take note of a packet that this end sent."""
+        try:
+            parsed = Packet.parse(packet)
+        except ProtocolError as error:
+            return [Discarded(str(error))]
         events: list[SctpEvent] = []
-        for chunk in Packet.parse(packet).chunks:
+        for chunk in parsed.chunks:
             if isinstance(chunk, InitChunk):
                 self._offers[chunk.tag] = self._heard if chunk.acknowledges else None
                 if self.peer is None:

@@ -17,12 +17,15 @@ _KINDS = {
 }
 
 
+def _name(path: Path | None) -> str:
+    return str(path.relative_to(CAPTURES)) if path else "absent"
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One test a file, or one that says that the captures are not here."""
     for name, patterns in _KINDS.items():
         if name in metafunc.fixturenames:
             files = sorted(path for pattern in patterns for path in CAPTURES.glob(pattern))
-            here = files or [pytest.param(None, marks=pytest.mark.skip(
+            absent = [pytest.param(None, marks=pytest.mark.skip(
                 "needs the captures of real stacks: shared/captures beside the project"))]
-            metafunc.parametrize(name, here, scope="module", ids=lambda path: path and str(
-                path.relative_to(CAPTURES)))
+            metafunc.parametrize(name, files or absent, ids=_name, scope="module")

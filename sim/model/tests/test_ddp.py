@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from ddp_rnic.hdl.spec.ddp import (
@@ -38,9 +39,9 @@ GUARD = 64
 
 
 def a_region(**changes: object) -> Region:
-    values: dict[str, object] = {
+    values: dict[str, Any] = {
         "stag": STAG, "to": TO, "length": LENGTH, "address": 0x8000, "pd": PD}
-    return Region(**{**values, **changes})  # type: ignore[arg-type]
+    return Region(**{**values, **changes})
 
 
 def a_sink(*regions: Region, buffers: int = 4, size: int = 256) -> DataSink:
@@ -53,11 +54,12 @@ def a_sink(*regions: Region, buffers: int = 4, size: int = 256) -> DataSink:
 
 
 def tagged(payload: bytes = b"payload", **changes: int) -> bytes:
-    return TaggedHeader(**{"stag": STAG, "to": TO, "last": True, **changes}).encode() + payload
+    values: dict[str, Any] = {"stag": STAG, "to": TO, "last": True, **changes}
+    return TaggedHeader(**values).encode() + payload
 
 
 def untagged(payload: bytes = b"payload", **changes: int) -> bytes:
-    values = {"qn": 0, "msn": 1, "mo": 0, "last": True, **changes}
+    values: dict[str, Any] = {"qn": 0, "msn": 1, "mo": 0, "last": True, **changes}
     return UntaggedHeader(**values).encode() + payload
 
 
@@ -351,7 +353,7 @@ def test_placement_is_at_once_and_delivery_waits() -> None:
     assert [type(event) for event in late] == [Placed]
     assert sink.memory.octets(STAG)[:2] == b"\xEEB"
     both = sink.receive(tagged(b"A"), 0)
-    assert [(type(event), event.order) for event in both] == [
+    assert [(type(event), getattr(event, "order", None)) for event in both] == [
         (Placed, 0), (Delivered, 0), (Delivered, 1)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ddp_rnic.sim.model.ddp import DataSource
+from ddp_rnic.sim.model.events import Delivered
 from ddp_rnic.sim.model.memory import Access, Memory, Region
 from ddp_rnic.sim.model.rdmap import (
     Opcode,
@@ -53,7 +54,8 @@ def test_send_with_invalidate_revokes_when_delivered() -> None:
     sink.receive(first)
     assert memory.lookup(0x100)
     delivered = sink.receive(last)[-1]
-    assert invalidated_stag(delivered.header) == 0x100  # type: ignore[union-attr]
+    assert isinstance(delivered, Delivered)
+    assert invalidated_stag(delivered.header) == 0x100
     assert memory.lookup(0x100) is None
 
 

@@ -157,7 +157,8 @@ def test_ddp_ssns_wrap_and_the_window_is_32767() -> None:
 
 @given(st.permutations(range(12)))
 def test_sequence_comes_out_of_any_order(arrivals: list[int]) -> None:
-    sequencer, out = Sequencer(), []
+    sequencer = Sequencer()
+    out: list[int] = []
     for order in arrivals:
         assert sequencer.order(order) == order
         out += sequencer.take(order)

@@ -406,9 +406,18 @@ def test_addresses_that_nobody_takes_are_not_lost_while_data_runs_ahead():
     assert outcome.w[20][0] < outcome.aw[1][0]
 
 
+def test_an_answer_that_comes_before_its_origin_waits_for_it():
+    moves = [Move(0, 8, 1024, stream=77, sequence=3), Move(0, 8, 2048, stream=78, sequence=4)]
+    check(64, moves, outstanding=256, latency=0)
+
+
+def test_an_exception_that_nobody_takes_is_not_idle():
+    check(64, [Move(0, 8, exception=True)], exceptions=0.98, limit=2000)
+
+
 def test_exceptions_that_nobody_takes_hold_what_is_behind_them_only():
     moves = [Move(0, 8, 1024), Move(0, 1000, exception=True), Move(8, 8, 1048)]
-    outcome = check(64, moves, exceptions=0.98, limit=20000)
+    outcome = check(64, moves, exceptions=0.9, limit=20000)
     assert outcome.w[0][0] < outcome.exceptions[0][0] < outcome.w[-1][0]
 
 

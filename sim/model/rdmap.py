@@ -12,7 +12,13 @@ from .header import Header, TaggedHeader
 from .memory import Access, Memory
 
 __all__ = [
-    "Opcode", "QueueNumber", "ReadRequest", "RdmapSink", "invalidated_stag", "opcode", "rsvdulp",
+    "Opcode",
+    "QueueNumber",
+    "RdmapSink",
+    "ReadRequest",
+    "invalidated_stag",
+    "opcode",
+    "rsvdulp",
 ]
 
 
@@ -37,6 +43,9 @@ class QueueNumber(IntEnum):
     TERMINATE = 2
 
 
+#: Buffers that RDMAP keeps for itself, by queue, and their length.
+_OWN = {QueueNumber.READ_REQUEST: 1 << 10, QueueNumber.TERMINATE: 1}
+_OWN_LENGTH = 1 << 10
 _INVALIDATES = {Opcode.SEND_INVALIDATE, Opcode.SEND_SOLICITED_INVALIDATE}
 
 
@@ -98,14 +107,11 @@ class RdmapSink(DataSink):
     Read Requests and Terminates have buffers of their own; the ULP posts those of the Sends.
     """
 
-    _OWN = {QueueNumber.READ_REQUEST: 1 << 10, QueueNumber.TERMINATE: 1}
-    _OWN_LENGTH = 1 << 10
-
     def __init__(self, memory: Memory, *, stream: int = 0, pd: int = 0, first: int = 0) -> None:
         super().__init__(memory, stream=stream, pd=pd, first=first)
         self.open_queue(QueueNumber.SEND)
-        for qn, count in self._OWN.items():
-            self.post(qn, self._OWN_LENGTH, count)
+        for qn, count in _OWN.items():
+            self.post(qn, _OWN_LENGTH, count)
 
     def receive(self, segment: bytes, order: int | None = None) -> list[Event]:
         """Take a DDP Segment from the LLP."""
@@ -117,6 +123,6 @@ class RdmapSink(DataSink):
             if stag is not None:
                 # RFC 5040 section 5.3: the STag is invalidated when the message is delivered.
                 self.memory.revoke(stag)
-            if not isinstance(event.header, TaggedHeader) and event.header.qn in self._OWN:
-                self.post(event.header.qn, self._OWN_LENGTH)
+            if not isinstance(event.header, TaggedHeader) and event.header.qn in _OWN:
+                self.post(event.header.qn, _OWN_LENGTH)
         return events

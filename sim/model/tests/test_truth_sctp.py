@@ -72,7 +72,7 @@ class End:
 
     def _sink(self, key: Key) -> DataSink:
         if key not in self.sinks:
-            stream, session = key
+            stream, _ = key
             # The region of the last session on this stream goes with its session.
             self.memory.revoke_stream(stream)
             record = next(r for r in self.truth if r["ev"] == "region"

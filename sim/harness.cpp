@@ -77,7 +77,7 @@ template <typename T> struct Held { bool held = false; T shown; };
 
 struct Sim {
     VerilatedContext context;
-    Vtop top{&context, "rnic"};
+    Vtop top{&context, "top"};
 #if VM_TRACE
     std::unique_ptr<VerilatedVcdC> trace;
 #endif

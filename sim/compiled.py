@@ -18,35 +18,27 @@ from ..hdl.spec.config import RnicConfig
 from . import verilator
 from .engine import (
     BURST,
+    COUNTER_REGISTERS,
+    EVENT_REGISTERS,
     TAKEN,
     UNSTALLED,
     WRITE,
     DeviceError,
     Drain,
     Engine,
-    ErrorEvent,
     ExceptionPacket,
     Operation,
     Outcome,
     Packet,
     Stalls,
     WriteRegister,
+    checked,
+    counters,
+    event,
 )
 
 #: Cycles in one call, between which progress is told and an interrupt is heard.
 CYCLES = 200_000
-
-#: Registers of an error event, in the order in which they are read.
-EVENT_REGISTERS = (
-    "EVENT_CODE", "EVENT_STREAM", "EVENT_LENGTH", "EVENT_SEQUENCE",
-    *(f"EVENT_HEADER{k}" for k in range(5)),
-)
-#: Counter registers, lower halves before upper ones.
-COUNTER_REGISTERS = tuple(
-    register.name
-    for register in regs.REGISTERS
-    if register.address >= regs.address("PLACED_SEGMENTS")
-)
 
 # The structures of harness.cpp.
 _OPERATION = np.dtype([
@@ -88,11 +80,9 @@ class CompiledEngine(Engine):
         progress: Callable[[int, int], None] | None = None,
     ) -> Outcome:
         library = _library(config, waves=waves is not None)
-        table, octets = _arrays(operations)
+        table, octets = _arrays(checked(operations, memory))
         settings = _settings(stalls)
         ranges = np.array([(each.start, each.stop) for each in faults], _RANGE)
-        if memory.dtype != np.uint8 or not memory.flags.c_contiguous:
-            raise TypeError("memory must be a contiguous array of octets")
         sim = library.sim_new(
             table.ctypes.data, len(table), octets, memory.ctypes.data, len(memory),
             settings.ctypes.data, ranges.ctypes.data, len(ranges),
@@ -140,8 +130,6 @@ def _arrays(operations: Sequence[Operation]) -> tuple[NDArray, bytes]:
     for operation in operations:
         match operation:
             case Packet(stream, sequence, octets, error):
-                if not octets:
-                    raise ValueError("a packet must have at least one octet")
                 rows.append((_PACKET, stream, sequence, error, offset, len(octets)))
                 pieces.append(octets)
                 offset += len(octets)
@@ -189,26 +177,3 @@ def _outcome(library: Any, sim: int, cycle: int) -> Outcome:
         taken=items(2, TAKEN),
         stray=list(items(3, WRITE)),
     )
-
-
-def event(words: Sequence[int]) -> ErrorEvent:
-    """An error event, from what its registers (:data:`EVENT_REGISTERS`) show."""
-    code, stream, length, sequence, *header = words
-    fields = {field.name: field for field in regs.BY_NAME["EVENT_CODE"].fields}
-    number = {name: code >> each.low & (1 << each.bits) - 1 for name, each in fields.items()}
-    return ErrorEvent(
-        stream, number["type"], number["code"], length, sequence,
-        b"".join(word.to_bytes(4, "little") for word in header),
-    )  # fmt: skip
-
-
-def counters(values: Sequence[int]) -> dict[str, int]:
-    """The counters by name, from what :data:`COUNTER_REGISTERS` show; halves become one."""
-    counts: dict[str, int] = {}
-    for name, value in zip(COUNTER_REGISTERS, values, strict=True):
-        whole, _, half = name.rpartition("_")
-        if half in ("LO", "HI"):
-            counts[whole] = counts.get(whole, 0) | value << (32 if half == "HI" else 0)
-        else:
-            counts[name] = value
-    return counts

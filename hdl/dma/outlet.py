@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out
 from ..bus.axi import AxiWrite
 from ..stream import Beat
 
-__all__ = ["OutBeat", "Outlet"]
+__all__ = ["ExceptionBeat", "Heading", "OutBeat", "Outlet"]
 
 
 class OutBeat(data.StructLayout):
@@ -27,10 +27,33 @@ class OutBeat(data.StructLayout):
         super().__init__({"data": 8 * octets, "strobe": octets, "last": 1, "exception": 1})
 
 
+class Heading(data.StructLayout):
+    """What is said of an exception packet as a whole: stream (16), sequence (32)."""
+
+    def __init__(self):
+        super().__init__({"stream": 16, "sequence": 32})
+
+
+class ExceptionBeat(data.StructLayout):
+    """A beat of an exception packet.
+
+    Members
+    -------
+    beat : Beat(width)
+    stream : 16
+    sequence : 32
+        The same on all beats of a packet.
+    """
+
+    def __init__(self, width):
+        super().__init__({"beat": Beat(width), "stream": 16, "sequence": 32})
+
+
 class Outlet(wiring.Component):
     """Stores outgoing beats and gives each to the bus or to the exception stream, in order.
 
-    Whoever drives ``i`` counts the beats: no more than ``depth`` without ``taken``.
+    Whoever drives ``i`` counts the beats: no more than ``depth`` without ``taken``. The heading of
+    a packet comes before its first beat, when that beat has been counted.
 
     Latency: 2 cycles. Throughput: 1 beat a cycle. Reset: empty. Errors: none. The outputs are
     registers.
@@ -44,10 +67,11 @@ class Outlet(wiring.Component):
     Members
     -------
     i : In(stream.Signature(OutBeat, always_ready=True))
+    heading : In(stream.Signature(Heading, always_ready=True))
     taken : Out(1)
         A beat has left the storage for the output register.
     w : Out(stream of {data: width, strb: width // 8, last: 1})
-    exceptions : Out(stream.Signature(Beat(width)))
+    exceptions : Out(stream.Signature(ExceptionBeat(width)))
     """
 
     def __init__(self, width, *, depth):
@@ -56,17 +80,21 @@ class Outlet(wiring.Component):
         self.shape = OutBeat(width // 8)
         super().__init__({
             "i": In(stream.Signature(self.shape, always_ready=True)),
+            "heading": In(stream.Signature(Heading(), always_ready=True)),
             "taken": Out(1),
             "w": Out(AxiWrite(width).members["w"].signature),
-            "exceptions": Out(stream.Signature(Beat(width))),
+            "exceptions": Out(stream.Signature(ExceptionBeat(width))),
         })
 
     def elaborate(self, platform):
         m = Module()
         m.submodules.storage = storage = memory.Memory(
             shape=self.shape, depth=self.depth, init=[])
-        write = storage.write_port()
-        read = storage.read_port(domain="comb")
+        m.submodules.headings = headings = memory.Memory(
+            shape=Heading(), depth=self.depth, init=[])
+        write, read = storage.write_port(), storage.read_port(domain="comb")
+        write_heading, heading = headings.write_port(), headings.read_port(domain="comb")
+        out = self.exceptions.payload
         beat = Signal(self.shape, reset_less=True)
         level = Signal(range(self.depth + 1))
         some = Signal()
@@ -85,13 +113,17 @@ class Outlet(wiring.Component):
             self.w.payload.data.eq(beat.data),
             self.w.payload.strb.eq(beat.strobe),
             self.w.payload.last.eq(beat.last),
-            self.exceptions.payload.data.eq(beat.data),
-            self.exceptions.payload.count.eq(beat.strobe),
-            self.exceptions.payload.last.eq(beat.last),
+            out.beat.data.eq(beat.data),
+            out.beat.count.eq(beat.strobe),
+            out.beat.last.eq(beat.last),
+            write_heading.en.eq(self.heading.valid),
+            write_heading.data.eq(self.heading.payload),
         ]
         with m.If(advance):
             m.d.sync += [
                 beat.eq(read.data),
+                out.stream.eq(heading.data.stream),
+                out.sequence.eq(heading.data.sequence),
                 self.w.valid.eq(some & ~read.data.exception),
                 self.exceptions.valid.eq(some & read.data.exception),
             ]
@@ -99,6 +131,12 @@ class Outlet(wiring.Component):
             m.d.sync += write.addr.eq(write.addr + 1)
         with m.If(pop):
             m.d.sync += read.addr.eq(read.addr + 1)
+        # A packet that is not yet out has a beat on the way, or is the last one: headings need no
+        # more room than beats do, and no count of their own.
+        with m.If(self.heading.valid):
+            m.d.sync += write_heading.addr.eq(write_heading.addr + 1)
+        with m.If(pop & read.data.exception & read.data.last):
+            m.d.sync += heading.addr.eq(heading.addr + 1)
         m.d.sync += self.taken.eq(pop)
         with m.If(push & ~pop):
             m.d.sync += [level.eq(level + 1), some.eq(1)]

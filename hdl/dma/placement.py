@@ -1,13 +1,13 @@
 """The placement engine: reads the packet buffer, writes host memory."""
 
 from amaranth import *
-from amaranth.lib import data, stream, wiring
+from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..bus.axi import AxiWrite
-from ..stream import Beat, Queue
+from ..stream import Queue
 from .burst import Bursts, Done
-from .outlet import Outlet
+from .outlet import ExceptionBeat, Outlet
 from .prepare import Placement, Prepare
 from .slots import Align, Slots
 from .steps import Credits
@@ -15,21 +15,6 @@ from .steps import Credits
 __all__ = ["Done", "ExceptionBeat", "Placement", "PlacementDma"]
 
 QUEUE = 16
-
-
-class ExceptionBeat(data.StructLayout):
-    """A beat of an exception packet.
-
-    Members
-    -------
-    beat : Beat(width)
-    stream : 16
-    sequence : 32
-        The same on all beats of a packet.
-    """
-
-    def __init__(self, width):
-        super().__init__({"beat": Beat(width), "stream": 16, "sequence": 32})
 
 
 class Ready(wiring.Component):
@@ -131,7 +116,6 @@ class PlacementDma(wiring.Component):
         m.submodules.slots = slots = self.slots
         m.submodules.align = align = Align(config)
         m.submodules.outlet = outlet = Outlet(config.width, depth=QUEUE)
-        m.submodules.headings = headings = Queue(slots.exception.payload.shape(), depth=QUEUE)
         m.submodules.bursts = bursts = Bursts(config, prepare.burst_job)
         m.submodules.credits = credits = Credits(QUEUE)
         m.submodules.ready = ready = Ready()
@@ -153,6 +137,7 @@ class PlacementDma(wiring.Component):
         wiring.connect(m, slot_jobs.o, slots.i)
         wiring.connect(m, burst_jobs.o, bursts.i)
         wiring.connect(m, wiring.flipped(self.release), slots.release)
+        wiring.connect(m, slots.heading, outlet.heading)
         wiring.connect(m, align.o, outlet.i)
         m.d.comb += [
             slot_jobs.i.valid.eq(prepare.slots.valid),
@@ -167,19 +152,8 @@ class PlacementDma(wiring.Component):
             align.i_valid.eq(slots.o_valid),
             align.i.eq(slots.o),
             align.read_data.eq(self.read_data),
-            headings.i.valid.eq(slots.exception.valid),
-            headings.i.payload.eq(slots.exception.payload),
         ]
-        # The heading of a packet is in its queue long before the first beat comes out.
-        m.d.comb += [
-            self.exceptions.valid.eq(outlet.exceptions.valid),
-            outlet.exceptions.ready.eq(self.exceptions.ready),
-            self.exceptions.payload.beat.eq(outlet.exceptions.payload),
-            self.exceptions.payload.stream.eq(headings.o.payload.stream),
-            self.exceptions.payload.sequence.eq(headings.o.payload.sequence),
-            headings.o.ready.eq(self.exceptions.valid & self.exceptions.ready
-                                & outlet.exceptions.payload.last),
-        ]
+        wiring.connect(m, outlet.exceptions, wiring.flipped(self.exceptions))
         wiring.connect(m, outlet.w, wiring.flipped(self.bus.w))
         wiring.connect(m, bursts.aw, wiring.flipped(self.bus.aw))
         wiring.connect(m, wiring.flipped(self.bus.b), bursts.b)

@@ -4,7 +4,7 @@ from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from .outlet import OutBeat
+from .outlet import Heading, OutBeat
 from .prepare import Geometry
 from .rotate import Join, Lanes, Rotate
 from .steps import Steps
@@ -61,8 +61,8 @@ class Slots(wiring.Component):
     o_valid : Out(1)
         A slot; its address was given one cycle before.
     o : Out(Slot)
-    exception : Out(stream.Signature({stream: 16, sequence: 32}, always_ready=True))
-        A packet begins with the slot made one cycle before.
+    heading : Out(stream.Signature(Heading, always_ready=True))
+        An exception packet begins with the slot made one cycle before.
     release : Out(stream.Signature(Placement's release, always_ready=True))
         Once for each placement, in the cycle in which its last read arrives.
     """
@@ -79,8 +79,7 @@ class Slots(wiring.Component):
             "read_address": Out(geometry.ring),
             "o_valid": Out(1),
             "o": Out(self.slot),
-            "exception": Out(stream.Signature(
-                data.StructLayout({"stream": 16, "sequence": 32}), always_ready=True)),
+            "heading": Out(stream.Signature(Heading(), always_ready=True)),
             "release": Out(stream.Signature(job.body["release"].shape, always_ready=True)),
         })
 
@@ -103,9 +102,9 @@ class Slots(wiring.Component):
             self.sent.eq(steps.valid & ~silent),
         ]
         m.d.sync += [
-            self.exception.valid.eq(self.sent & steps.first & body.exception),
-            self.exception.payload.stream.eq(body.stream),
-            self.exception.payload.sequence.eq(body.sequence),
+            self.heading.valid.eq(self.sent & steps.first & body.exception),
+            self.heading.payload.stream.eq(body.stream),
+            self.heading.payload.sequence.eq(body.sequence),
             valid1.eq(steps.valid),
             self.read_address.eq(body.start + steps.index),
             position1.eq(body.position + steps.index),

@@ -8,6 +8,7 @@ from ..bus.axi import Response
 from ..stream import Queue
 from .prepare import Geometry
 from .steps import Credits, Steps
+from .store import Store
 
 __all__ = ["Bursts", "Done"]
 
@@ -178,7 +179,7 @@ class Bursts(wiring.Component):
         address = self.aw.payload.shape()
         origin = data.StructLayout({"final": 1, "stream": 16, "sequence": 32})
         m.submodules.addresses = addresses = Addresses(self.config, self.job)
-        m.submodules.queue = queue = Queue(address, depth=QUEUE)
+        m.submodules.queue = queue = Store(address, depth=QUEUE)
         m.submodules.waiting = waiting = Waiting(origin, depth=self.config.outstanding)
         m.submodules.answers = answers = Queue(1, depth=QUEUE)
         m.submodules.credits = credits = Credits(self.config.outstanding)
@@ -192,7 +193,7 @@ class Bursts(wiring.Component):
         m.d.comb += [
             # Both queues have room: ``waiting`` by the credits, ``queue`` because no more than half
             # of it can be on the way when half of it is last seen free.
-            credits.open.eq(queue.room >= QUEUE // 2),
+            credits.open.eq(queue.half),
             addresses.go.eq(credits.ok),
             credits.take.eq(addresses.taken),
             queue.i.valid.eq(addresses.o.valid),

@@ -6,6 +6,7 @@ from amaranth.lib.wiring import In, Out
 
 from ..bus.axi import AxiWrite
 from ..stream import Beat
+from .store import Pointers
 
 __all__ = ["ExceptionBeat", "Heading", "OutBeat", "Outlet"]
 
@@ -90,26 +91,28 @@ class Outlet(wiring.Component):
         m = Module()
         m.submodules.storage = storage = memory.Memory(
             shape=self.shape, depth=self.depth, init=[])
+        m.submodules.pointers = pointers = Pointers(self.depth)
         m.submodules.headings = headings = memory.Memory(
             shape=Heading(), depth=self.depth, init=[])
         write, read = storage.write_port(), storage.read_port(domain="comb")
         write_heading, heading = headings.write_port(), headings.read_port(domain="comb")
         out = self.exceptions.payload
         beat = Signal(self.shape, reset_less=True)
-        level = Signal(range(self.depth + 1))
-        some = Signal()
-        push = self.i.valid
         advance = Signal()
         pop = Signal()
 
         m.d.comb += [
-            write.en.eq(push),
+            write.en.eq(self.i.valid),
+            write.addr.eq(pointers.write),
+            read.addr.eq(pointers.read),
+            pointers.push.eq(self.i.valid),
+            pointers.pop.eq(pop),
             write.data.eq(self.i.payload),
             # Each output has its valid register, so that ``ready`` is one gate away from the
             # enable of the wide register.
             advance.eq(~((self.w.valid & ~self.w.ready)
                          | (self.exceptions.valid & ~self.exceptions.ready))),
-            pop.eq(advance & some),
+            pop.eq(advance & pointers.some),
             self.w.payload.data.eq(beat.data),
             self.w.payload.strb.eq(beat.strobe),
             self.w.payload.last.eq(beat.last),
@@ -124,13 +127,9 @@ class Outlet(wiring.Component):
                 beat.eq(read.data),
                 out.stream.eq(heading.data.stream),
                 out.sequence.eq(heading.data.sequence),
-                self.w.valid.eq(some & ~read.data.exception),
-                self.exceptions.valid.eq(some & read.data.exception),
+                self.w.valid.eq(pointers.some & ~read.data.exception),
+                self.exceptions.valid.eq(pointers.some & read.data.exception),
             ]
-        with m.If(push):
-            m.d.sync += write.addr.eq(write.addr + 1)
-        with m.If(pop):
-            m.d.sync += read.addr.eq(read.addr + 1)
         # A packet that is not yet out has a beat on the way, or is the last one: headings need no
         # more room than beats do, and no count of their own.
         with m.If(self.heading.valid):
@@ -138,8 +137,4 @@ class Outlet(wiring.Component):
         with m.If(pop & read.data.exception & read.data.last):
             m.d.sync += heading.addr.eq(heading.addr + 1)
         m.d.sync += self.taken.eq(pop)
-        with m.If(push & ~pop):
-            m.d.sync += [level.eq(level + 1), some.eq(1)]
-        with m.Elif(pop & ~push):
-            m.d.sync += [level.eq(level - 1), some.eq(level != 1)]
         return m

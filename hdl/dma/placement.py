@@ -5,12 +5,12 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..bus.axi import AxiWrite
-from ..stream import Queue
 from .burst import Bursts, Done
 from .outlet import ExceptionBeat, Outlet
 from .prepare import Placement, Prepare
 from .slots import Align, Slots
 from .steps import Credits
+from .store import Store
 
 __all__ = ["Done", "ExceptionBeat", "Placement", "PlacementDma"]
 
@@ -111,8 +111,8 @@ class PlacementDma(wiring.Component):
         m = Module()
         config = self.config
         m.submodules.prepare = prepare = self.prepare
-        m.submodules.slot_jobs = slot_jobs = Queue(prepare.slot_job, depth=QUEUE)
-        m.submodules.burst_jobs = burst_jobs = Queue(prepare.burst_job, depth=QUEUE)
+        m.submodules.slot_jobs = slot_jobs = Store(prepare.slot_job, depth=QUEUE)
+        m.submodules.burst_jobs = burst_jobs = Store(prepare.burst_job, depth=QUEUE)
         m.submodules.slots = slots = self.slots
         m.submodules.align = align = Align(config)
         m.submodules.outlet = outlet = Outlet(config.width, depth=QUEUE)
@@ -125,7 +125,7 @@ class PlacementDma(wiring.Component):
         m.d.comb += [
             accept.eq(self.i.valid & self.i.ready),
             self.i.ready.eq(ready.ready),
-            ready.room.eq((slot_jobs.room >= QUEUE // 2) & (burst_jobs.room >= QUEUE // 2)),
+            ready.room.eq(slot_jobs.half & burst_jobs.half),
             ready.accept.eq(accept),
             ready.busy.eq(slots.busy | slot_jobs.o.valid | burst_jobs.o.valid | ~bursts.idle
                           | ~credits.idle | outlet.w.valid | outlet.exceptions.valid),
@@ -134,16 +134,14 @@ class PlacementDma(wiring.Component):
             prepare.i.payload.eq(self.i.payload),
         ]
         # From the slots to the outlet nothing waits: every beat has its place there first.
+        wiring.connect(m, prepare.slots, slot_jobs.i)
+        wiring.connect(m, prepare.bursts, burst_jobs.i)
         wiring.connect(m, slot_jobs.o, slots.i)
         wiring.connect(m, burst_jobs.o, bursts.i)
         wiring.connect(m, wiring.flipped(self.release), slots.release)
         wiring.connect(m, slots.heading, outlet.heading)
         wiring.connect(m, align.o, outlet.i)
         m.d.comb += [
-            slot_jobs.i.valid.eq(prepare.slots.valid),
-            slot_jobs.i.payload.eq(prepare.slots.payload),
-            burst_jobs.i.valid.eq(prepare.bursts.valid),
-            burst_jobs.i.payload.eq(prepare.bursts.payload),
             slots.go.eq(credits.ok),
             credits.open.eq(1),
             credits.take.eq(slots.sent),

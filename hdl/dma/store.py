@@ -1,0 +1,110 @@
+"""Queues whose writer counts, with the reader's decision close to their registers."""
+
+from amaranth import *
+from amaranth.lib import memory, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+__all__ = ["Pointers", "Store"]
+
+
+class Pointers(wiring.Component):
+    """Addresses of a ring, and whether something is in it.
+
+    No count is kept: the ring holds its last item when the address after the one to read is the
+    one to write. So a pop reaches its registers through one gate.
+
+    Latency: 1 cycle. Throughput: a push and a pop a cycle. Reset: empty. Errors: none; a push
+    into a full ring and a pop from an empty one are not allowed.
+
+    Parameters
+    ----------
+    depth : int
+        A power of two.
+
+    Members
+    -------
+    push, pop : In(1)
+    some : Out(1)
+    write, read : Out(range(depth))
+    """
+
+    def __init__(self, depth):
+        super().__init__({
+            "push": In(1),
+            "pop": In(1),
+            "some": Out(1),
+            "write": Out(range(depth)),
+            "read": Out(range(depth)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        following = Signal.like(self.read, init=1)
+        only = Signal()
+        m.d.comb += only.eq(following == self.write)
+        with m.If(self.push):
+            m.d.sync += self.write.eq(self.write + 1)
+        with m.If(self.pop):
+            m.d.sync += [self.read.eq(following), following.eq(following + 1)]
+        m.d.sync += self.some.eq(self.push | (self.some & ~(self.pop & only)))
+        return m
+
+
+class Store(wiring.Component):
+    """First in, first out, for a writer that looks at ``half`` and does not wait.
+
+    Latency: 2 cycles. Throughput: 1 item a cycle. Reset: empty. Errors: none; a push into a full
+    store is not allowed. The outputs are registers.
+
+    Parameters
+    ----------
+    shape
+    depth : int
+        Items that fit, a power of two; the output register holds one more.
+
+    Members
+    -------
+    i : In(stream.Signature(shape, always_ready=True))
+    o : Out(stream.Signature(shape))
+    half : Out(1)
+        More than half of it is free: combinational, true of all pushes but the one of this cycle.
+    """
+
+    def __init__(self, shape, *, depth):
+        self.shape = shape
+        self.depth = depth
+        super().__init__({
+            "i": In(stream.Signature(shape, always_ready=True)),
+            "o": Out(stream.Signature(shape)),
+            "half": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.storage = storage = memory.Memory(
+            shape=self.shape, depth=self.depth, init=[])
+        m.submodules.pointers = pointers = Pointers(self.depth)
+        write, read = storage.write_port(), storage.read_port(domain="comb")
+        advance = Signal()
+        popped = Signal()
+        level = Signal(range(self.depth + 1))
+
+        m.d.comb += [
+            advance.eq(~self.o.valid | self.o.ready),
+            pointers.push.eq(self.i.valid),
+            pointers.pop.eq(advance & pointers.some),
+            write.en.eq(self.i.valid),
+            write.addr.eq(pointers.write),
+            write.data.eq(self.i.payload),
+            read.addr.eq(pointers.read),
+            self.half.eq(~level[-2:].any()),
+        ]
+        with m.If(advance):
+            m.d.sync += [self.o.valid.eq(pointers.some), self.o.payload.eq(read.data)]
+        # The level hears of a pop one cycle late: it errs on the full side.
+        m.d.sync += popped.eq(pointers.pop)
+        with m.If(self.i.valid & ~popped):
+            m.d.sync += level.eq(level + 1)
+        with m.Elif(popped & ~self.i.valid):
+            m.d.sync += level.eq(level - 1)
+        return m

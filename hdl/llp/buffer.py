@@ -48,8 +48,12 @@ class PacketBuffer(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.storage = storage = memory.Memory(shape=self.config.width, depth=self.depth, init=[])
+        # A beat is not read in the cycle that it is written in, so synthesis need not provide for that.
+        m.submodules.storage = storage = memory.Memory(
+            shape=self.config.width, depth=self.depth, init=[], attrs={"no_rw_check": 1})
         write, read = storage.write_port(), storage.read_port()
+        # Without reset, to become the output register of the block RAM.
+        held = Signal(self.config.width, reset_less=True)
         kept = Signal(range(self.depth))
         used = Signal(range(self.depth))
         with m.If(self.free.valid):
@@ -59,9 +63,10 @@ class PacketBuffer(wiring.Component):
             write.addr.eq(self.store.payload.address),
             write.data.eq(self.store.payload.data),
             read.addr.eq(self.address),
+            self.data.eq(held),
         ]
         m.d.sync += [
-            self.data.eq(read.data),
+            held.eq(read.data),
             used.eq(self.next - kept),
             self.space.eq(used < self.depth - self.MARGIN),
         ]

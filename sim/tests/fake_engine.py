@@ -66,7 +66,7 @@ class FakeEngine(Engine):
 
     name = "fake"
 
-    def __init__(self, spoil: Callable[[NDArray[np.uint8], Outcome], None] | None = None) -> None:
+    def __init__(self, spoil: Callable[[NDArray[np.uint8], Outcome], object] | None = None) -> None:
         self.spoil = spoil
         self.configs: list[RnicConfig] = []
 

@@ -31,7 +31,7 @@ def planned() -> Plan:
     return only
 
 
-def differences(spoil: Callable[[Plan, Memory, Outcome], None]) -> list[Difference]:
+def differences(spoil: Callable[[Plan, Memory, Outcome], object]) -> list[Difference]:
     case = planned()
     memory = case.memory.copy()
     outcome = FakeEngine(lambda memory, outcome: spoil(case, memory, outcome)).run(
@@ -40,7 +40,7 @@ def differences(spoil: Callable[[Plan, Memory, Outcome], None]) -> list[Differen
     return compare(case, outcome, memory)
 
 
-def only(spoil: Callable[[Plan, Memory, Outcome], None]) -> Difference:
+def only(spoil: Callable[[Plan, Memory, Outcome], object]) -> Difference:
     (difference,) = differences(spoil)
     return difference
 

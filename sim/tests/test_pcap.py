@@ -11,7 +11,7 @@ import pytest
 from ddp_rnic.sim.capture import read_capture
 from ddp_rnic.sim.pcap import CaptureError, Frame, ip_packet, read_frames
 from ddp_rnic.sim.tests.frames import A, B, ethernet, tcp_packet
-from scapy.utils import rdpcap  # type: ignore[import-untyped]
+from scapy.utils import rdpcap
 
 PACKET = tcp_packet(A, B, 7, b"octets")
 PACKET_6 = tcp_packet(("fd00::1", 1), ("fd00::2", 2), 7, b"octets")

@@ -37,11 +37,14 @@ from .engine import (
     UNSTALLED,
     WRITE,
     DeviceError,
+    Drain,
     ErrorEvent,
     ExceptionPacket,
+    Operation,
     Outcome,
     Packet,
     Stalls,
+    WriteRegister,
     counters,
     event,
 )
@@ -173,6 +176,19 @@ class RnicBench:
             if status & _STATUS["idle"] and not status & _STATUS["event"]:
                 break
         self._progress = self.cycle
+
+    async def play(self, operations: Sequence[Operation]) -> None:
+        """Carry operations out, and drain."""
+        for operation in operations:
+            match operation:
+                case Packet():
+                    await self.send(operation)
+                case WriteRegister(address, value):
+                    await self.sent()
+                    await self.write(address, value)
+                case Drain():
+                    await self.drain()
+        await self.drain()
 
     async def outcome(self) -> Outcome:
         """What has come of all so far."""

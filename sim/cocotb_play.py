@@ -11,7 +11,6 @@ import cocotb
 import numpy as np
 
 from .cocotb_bench import RnicBench
-from .engine import Drain, Packet, WriteRegister
 
 #: Environment variable with the directory of the files below.
 DIRECTORY = "DDP_RNIC_PLAY"
@@ -26,15 +25,6 @@ async def play(dut: Any) -> None:
     memory = np.memmap(directory / MEMORY, np.uint8, "r+")
     bench = RnicBench(dut, memory, stalls=stalls, faults=faults)
     await bench.start()
-    for operation in operations:
-        match operation:
-            case Packet():
-                await bench.send(operation)
-            case WriteRegister(address, value):
-                await bench.sent()
-                await bench.write(address, value)
-            case Drain():
-                await bench.drain()
-    await bench.drain()
+    await bench.play(operations)
     (directory / OUTCOME).write_bytes(pickle.dumps(await bench.outcome()))
     memory.flush()

@@ -8,7 +8,7 @@ from ..bus.axi import Response
 from ..stream import Queue
 from .prepare import Geometry
 from .steps import Credits, Steps
-from .store import Store
+from .store import Stage, Store
 
 __all__ = ["Bursts", "Done"]
 
@@ -180,6 +180,7 @@ class Bursts(wiring.Component):
         origin = data.StructLayout({"final": 1, "stream": 16, "sequence": 32})
         m.submodules.addresses = addresses = Addresses(self.config, self.job)
         m.submodules.queue = queue = Store(address, depth=QUEUE)
+        m.submodules.stage = stage = Stage(address)
         m.submodules.waiting = waiting = Waiting(origin, depth=self.config.outstanding)
         m.submodules.answers = answers = Queue(1, depth=QUEUE)
         m.submodules.credits = credits = Credits(self.config.outstanding)
@@ -189,7 +190,8 @@ class Bursts(wiring.Component):
         answered = Signal()
 
         wiring.connect(m, wiring.flipped(self.i), addresses.i)
-        wiring.connect(m, queue.o, wiring.flipped(self.aw))
+        wiring.connect(m, queue.o, stage.i)
+        wiring.connect(m, stage.o, wiring.flipped(self.aw))
         m.d.comb += [
             # Both queues have room: ``waiting`` by the credits, ``queue`` because no more than half
             # of it can be on the way when half of it is last seen free.

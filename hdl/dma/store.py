@@ -4,7 +4,7 @@ from amaranth import *
 from amaranth.lib import memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-__all__ = ["Pointers", "Store"]
+__all__ = ["Pointers", "Stage", "Store"]
 
 
 class Pointers(wiring.Component):
@@ -53,14 +53,14 @@ class Pointers(wiring.Component):
 class Store(wiring.Component):
     """First in, first out, for a writer that looks at ``half`` and does not wait.
 
-    Latency: 2 cycles. Throughput: 1 item a cycle. Reset: empty. Errors: none; a push into a full
-    store is not allowed. The outputs are registers.
+    Latency: 1 cycle. Throughput: 1 item a cycle. Reset: empty. Errors: none; a push into a full
+    store is not allowed. ``o.payload`` is combinational, read from distributed RAM.
 
     Parameters
     ----------
     shape
     depth : int
-        Items that fit, a power of two; the output register holds one more.
+        Items that fit, a power of two.
 
     Members
     -------
@@ -85,26 +85,51 @@ class Store(wiring.Component):
             shape=self.shape, depth=self.depth, init=[])
         m.submodules.pointers = pointers = Pointers(self.depth)
         write, read = storage.write_port(), storage.read_port(domain="comb")
-        advance = Signal()
         popped = Signal()
         level = Signal(range(self.depth + 1))
 
         m.d.comb += [
-            advance.eq(~self.o.valid | self.o.ready),
+            self.o.valid.eq(pointers.some),
+            self.o.payload.eq(read.data),
             pointers.push.eq(self.i.valid),
-            pointers.pop.eq(advance & pointers.some),
+            pointers.pop.eq(pointers.some & self.o.ready),
             write.en.eq(self.i.valid),
             write.addr.eq(pointers.write),
             write.data.eq(self.i.payload),
             read.addr.eq(pointers.read),
             self.half.eq(~level[-2:].any()),
         ]
-        with m.If(advance):
-            m.d.sync += [self.o.valid.eq(pointers.some), self.o.payload.eq(read.data)]
         # The level hears of a pop one cycle late: it errs on the full side.
         m.d.sync += popped.eq(pointers.pop)
         with m.If(self.i.valid & ~popped):
             m.d.sync += level.eq(level + 1)
         with m.Elif(popped & ~self.i.valid):
             m.d.sync += level.eq(level - 1)
+        return m
+
+
+class Stage(wiring.Component):
+    """A register that a stream goes through.
+
+    Latency: 1 cycle. Throughput: 1 item a cycle. Reset: empty. Errors: none. ``i.ready`` is
+    combinational from ``o.ready``.
+
+    Parameters
+    ----------
+    shape
+
+    Members
+    -------
+    i : In(stream.Signature(shape))
+    o : Out(stream.Signature(shape))
+    """
+
+    def __init__(self, shape):
+        super().__init__({"i": In(stream.Signature(shape)), "o": Out(stream.Signature(shape))})
+
+    def elaborate(self, platform):
+        m = Module()
+        m.d.comb += self.i.ready.eq(~self.o.valid | self.o.ready)
+        with m.If(self.i.ready):
+            m.d.sync += [self.o.valid.eq(self.i.valid), self.o.payload.eq(self.i.payload)]
         return m

@@ -8,6 +8,7 @@ from ddp_rnic.hdl.dma.burst import Waiting
 from ddp_rnic.hdl.dma.prepare import Geometry, Prepare
 from ddp_rnic.hdl.dma.rotate import Lanes, Rotate
 from ddp_rnic.hdl.dma.steps import Credits, Job, Steps
+from ddp_rnic.hdl.dma.store import Store
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
 
 
@@ -208,5 +209,31 @@ def test_a_deep_queue_holds_its_depth_and_keeps_the_order():
         for n in range(accepted):
             *_, valid, payload = await ctx.tick().sample(dut.o.valid, dut.o.payload)
             assert valid and payload == n
+
+    simulate(dut, testbench)
+
+
+@pytest.mark.parametrize("push, pop", [(0.9, 0.3), (0.3, 0.9), (1, 1)])
+def test_a_store_keeps_the_order_at_every_level(push, pop):
+    dut = Store(16, depth=16)
+    rng = random.Random(push)
+
+    async def testbench(ctx):
+        written = read = 0
+        for n in range(1000):
+            valid = written - read < 16 and rng.random() < push
+            ready = rng.random() < pop
+            ctx.set(dut.i.valid, valid)
+            ctx.set(dut.i.payload, written)
+            ctx.set(dut.o.ready, ready)
+            _clk, _rst, some, payload, half = await ctx.tick().sample(
+                dut.o.valid, dut.o.payload, dut.half)
+            assert some == (written > read), f"cycle {n}"
+            assert not half or written - read < 8, f"cycle {n}"
+            if some:
+                assert payload == read, f"cycle {n}"
+            written += valid
+            read += some & ready
+        assert written > 200
 
     simulate(dut, testbench)

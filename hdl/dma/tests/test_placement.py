@@ -368,11 +368,11 @@ def test_latency_is_as_stated(width):
     octets = width // 8
     outcome = check(width, [Move(1, 2, 1)])
     taken, = outcome.taken
-    assert outcome.aw[0][0] - taken == 12
-    assert outcome.w[0][0] - taken == 16 + (octets > 16)
+    assert outcome.aw[0][0] - taken == 11
+    assert outcome.w[0][0] - taken == 15 + (octets > 16)
     assert outcome.dones[0][0] - outcome.answers[0] == 3
     outcome = check(width, [Move(1, octets, 0, exception=True)])
-    assert outcome.exceptions[0][0] - outcome.taken[0] == 16 + (octets > 16)
+    assert outcome.exceptions[0][0] - outcome.taken[0] == 15 + (octets > 16)
 
 
 @pytest.mark.parametrize("width", WIDTHS)

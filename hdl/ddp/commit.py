@@ -67,7 +67,7 @@ class Commit(wiring.Component):
     Nothing goes on before the verdict is there (RFC 5041 section 3, item 6). The first error of a
     stream is reported; from then on its segments are dropped silently (section 7.1) until ``clear``.
 
-    Latency: 4 cycles from the last of the three to ``moves``. Throughput: a segment a cycle.
+    Latency: 5 cycles from the last of the three to ``moves``. Throughput: a segment a cycle.
     Reset: no stream is in error.
     Errors: through ``events``; while that waits, so does everything, and no event is lost.
 
@@ -88,7 +88,7 @@ class Commit(wiring.Component):
     busy : Out(1)
     """
 
-    LATENCY = 4
+    LATENCY = 5
 
     def __init__(self, config):
         self.config = config
@@ -122,7 +122,7 @@ class Commit(wiring.Component):
         take = Signal()
         segment, result, verdict = self.segments.payload, self.results.payload, self.verdicts.payload
         clearing, failing = Signal(), Signal()
-        m.d.sync += room.eq((moves.room > 4) & (events.room > 4))
+        m.d.sync += room.eq((moves.room > 6) & (events.room > 6))
         m.d.comb += [
             ready.eq(self.segments.valid & self.results.valid & self.verdicts.valid),
             clearing.eq(self.clear.valid),
@@ -176,28 +176,37 @@ class Commit(wiring.Component):
             m.d.sync += [event.type.eq(result.type), event.code.eq(result.code)]
 
         # Judge: the only loop is the stream's error state.
-        silent, raises, accepts = Signal(), Signal(), Signal()
+        silent, raises = Signal(), Signal()
         m.d.comb += [
             dead_read.addr.eq(event.stream), dead_write.addr.eq(event.stream),
             silent.eq(dead_read.data | (judges & ~enable)),
             raises.eq((fails | (judges & error)) & ~silent),
-            accepts.eq(judges & ~error & ~silent),
             dead_write.en.eq(clears | raises), dead_write.data.eq(~clears),
         ]
+
+        # Act.
+        judged, accepted = Signal(), Signal()
+        final = Signal(Move(config))
+        octets = Signal(16)
+        passed_on = Signal()
         m.d.sync += [
             events.i.valid.eq(raises), events.i.payload.eq(event),
-            moves.i.valid.eq(judges), moves.i.payload.eq(move),
-            moves.i.payload.placement.start.eq(start << 2),
-            moves.i.payload.placement.exception.eq(accepts & ~tagged),
-            moves.i.payload.placement.length.eq(Mux(accepts, Mux(tagged, length, whole << 2), 0)),
-            self.tally.placed.eq(accepts & tagged),
-            self.tally.octets.eq(Mux(accepts & tagged, length, 0)),
-            self.tally.exception.eq(accepts & ~tagged),
+            judged.eq(judges), accepted.eq(judges & ~error & ~silent),
+            final.eq(move), final.placement.start.eq(start << 2),
+            final.placement.length.eq(Mux(tagged, length, whole << 2)),
+            final.placement.exception.eq(~tagged),
+            octets.eq(Mux(tagged, length, 0)), passed_on.eq(~tagged),
+            moves.i.valid.eq(judged), moves.i.payload.eq(final),
+            moves.i.payload.placement.length.eq(Mux(accepted, final.placement.length, 0)),
+            moves.i.payload.placement.exception.eq(accepted & passed_on),
+            self.tally.placed.eq(accepted & ~passed_on),
+            self.tally.octets.eq(Mux(accepted, octets, 0)),
+            self.tally.exception.eq(accepted & passed_on),
             self.tally.error.eq(raises),
             self.tally.dropped.eq(judges & silent),
             self.tally.digest.eq(judges & raises & digest),
         ]
         m.d.comb += self.busy.eq(
-            self.segments.valid | judges | fails | clears | moves.i.valid | moves.o.valid
+            self.segments.valid | judges | fails | clears | judged | moves.i.valid | moves.o.valid
             | (moves.room != 16) | self.bus_errors.valid)
         return m

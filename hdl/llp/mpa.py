@@ -1,7 +1,7 @@
 """The MPA walker: finds the FPDUs in a stream's octets (RFC 5044)."""
 
 from amaranth import *
-from amaranth.lib import data, enum, stream, wiring
+from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..crc32c import Slice
@@ -30,14 +30,25 @@ class Ending(data.StructLayout):
         super().__init__({"framing": 1, "crc": 1, "end": range(config.buffer_octets // 4)})
 
 
-class _Step(enum.Enum, shape=unsigned(3)):
-    """What the walker does with the beat before it."""
+class _Step(data.StructLayout):
+    """What the walker does with the beat before it, one-hot.
 
-    Fresh = 0  # the first FPDU begins at word 0
-    Start = 1  # an FPDU ends at ``cut`` and the next begins
-    Close = 2  # an FPDU ends where the octets do
-    On = 3  # an FPDU fills the beat
-    Broken = 4  # the packet ends inside an FPDU
+    Members
+    -------
+    fresh : 1
+        The first FPDU begins at word 0.
+    start : 1
+        An FPDU ends at ``cut`` and the next begins.
+    close : 1
+        An FPDU ends where the octets do.
+    broken : 1
+        The packet ends inside an FPDU.
+    on : 1
+        An FPDU fills the beat.
+    """
+
+    def __init__(self):
+        super().__init__({"fresh": 1, "start": 1, "close": 1, "broken": 1, "on": 1})
 
 
 class MpaWalker(wiring.Component):
@@ -105,33 +116,34 @@ class MpaWalker(wiring.Component):
 
         # The loop: ``step`` says what this beat is to the FPDU under way, one select of the bounds what
         # comes next. Everything else follows a register behind.
-        step = Signal(_Step)
+        step = Signal(_Step(), init={"fresh": 1})
         cut = Signal(range(words + 1))
         lo = Signal(range(words))
         again = Signal()
         header = Signal(words + 1)
         beats = Signal(15 - bits)
+        none, one = Signal(), Signal()
         low = Signal(words)
         oversize = Signal()
 
-        fresh = step == _Step.Fresh
-        starts = fresh | (step == _Step.Start)
+        starts = step.fresh | step.start
         marker_first = beat.edges.marked[0]
         bound = Signal.like(beat.bounds[0])
         m.d.comb += bound.as_value().eq(any_of(
-            Mux(Mux(fresh, chosen, header[w]), beat.bounds[w].as_value(), 0)
+            Mux(Mux(step.fresh, chosen, header[w]), beat.bounds[w].as_value(), 0)
             for w, chosen in enumerate([~marker_first, marker_first, *[0] * (words - 1)])))
 
-        # An FPDU that goes on through this beat: a marker moves its end by one word.
+        # An FPDU that goes on through this beat: a marker moves its end by one word, which may cost a beat.
         marked = beat.edges.marked[-1]
-        next_beats = Signal.like(beats)
+        extra = marked & low[-1]
         next_low = Signal.like(low)
+        next_none = Signal()
         passing = Signal(Landing(words))
         m.d.comb += [
             next_low.eq(Mux(marked, low.rotate_left(1), low)),
-            next_beats.eq(beats - ~(marked & low[-1])),
+            next_none.eq(Mux(extra, none, one)),
         ]
-        land(m, passing, ~next_beats.any(), next_low, beat.ahead)
+        land(m, passing, next_none, next_low, beat.ahead)
 
         fire = Signal()
         stay = Signal()
@@ -140,26 +152,22 @@ class MpaWalker(wiring.Component):
             fire.eq(scan.o.valid & self.go),
             stay.eq(starts & bound.inside),
             scan.o.ready.eq(self.go & ~stay),
-            landing.eq(Mux(starts, bound.landing, passing)),
+            landing.eq(Mux(starts, bound.landing, Mux(step.on, passing, 0))),
         ]
         with m.If(fire):
             m.d.sync += [
                 again.eq(stay), lo.eq(Mux(stay, cut, 0)),
                 cut.eq(landing.cut), header.eq(landing.header),
-                low.eq(Mux(starts, bound.low, next_low)), beats.eq(Mux(starts, bound.beats, next_beats)),
+                step.start.eq(landing.start), step.close.eq(landing.close),
+                step.broken.eq(landing.broken), step.on.eq(landing.on),
+                step.fresh.eq(step.close | step.broken | (starts & (bound.tail | bound.broken))),
+                low.eq(Mux(starts, bound.low, next_low)),
+                none.eq(Mux(starts, bound.none, next_none)),
             ]
             with m.If(starts):
-                m.d.sync += oversize.eq(bound.oversize)
-            with m.If((step == _Step.Close) | (step == _Step.Broken) | (starts & (bound.tail | bound.broken))):
-                m.d.sync += [step.eq(_Step.Fresh), cut.eq(0)]
-            with m.Elif(landing.start):
-                m.d.sync += step.eq(_Step.Start)
-            with m.Elif(landing.close):
-                m.d.sync += step.eq(_Step.Close)
-            with m.Elif(landing.broken):
-                m.d.sync += step.eq(_Step.Broken)
-            with m.Else():
-                m.d.sync += step.eq(_Step.On)
+                m.d.sync += [oversize.eq(bound.oversize), beats.eq(bound.beats), one.eq(bound.one)]
+            with m.Elif(~extra):
+                m.d.sync += [beats.eq(beats - 1), one.eq(beats == 2)]
 
         # What the beat is to the others.
         end = Signal(range(words + 1))
@@ -169,27 +177,27 @@ class MpaWalker(wiring.Component):
         late_framing = Signal()
         position = self.endings.payload.end
         late_end = Signal.like(position)
-        m.d.comb += closing.eq((step == _Step.Start) | (step == _Step.Close))
+        m.d.comb += closing.eq(step.start | step.close)
         m.d.sync += [
             self.slices.valid.eq(fire),
             self.slices.payload.data.eq(beat.window[:32 * words]),
             self.slices.payload.lo.eq(lo),
             self.slices.payload.first.eq(again),
-            self.slices.payload.cut.eq(Mux(step == _Step.Close, end, cut)),
+            self.slices.payload.cut.eq(Mux(step.close, end, cut)),
             self.slices.payload.close.eq(closing),
             self.slices.payload.open.eq(starts),
             self.slices.payload.tail.eq(starts & bound.tail),
             self.slices.payload.end.eq(end),
             # An ending that comes with the end of the octets waits a cycle; no other can come then.
-            late.eq(fire & (starts & (bound.tail | bound.broken) | (step == _Step.Broken))),
+            late.eq(fire & (starts & (bound.tail | bound.broken) | step.broken)),
             late_framing.eq(~(starts & bound.tail)),
             late_end.eq(self.beats * words + end),
             self.endings.valid.eq(late | (fire & closing)),
             self.endings.payload.framing.eq(late & late_framing),
             self.endings.payload.crc.eq(beat.crc),
-            position.eq(Mux(late, late_end, self.beats * words + Mux(step == _Step.Close, end, cut))),
+            position.eq(Mux(late, late_end, self.beats * words + Mux(step.close, end, cut))),
             # A beat in the midst of an oversize FPDU has no place in the buffer.
-            self.store.valid.eq(fire & ~stay & ~((step == _Step.On) & oversize)),
+            self.store.valid.eq(fire & ~stay & ~(step.on & oversize)),
             self.store.payload.address.eq(self.beats),
             self.store.payload.data.eq(beat.window[:32 * words]),
         ]
@@ -197,7 +205,7 @@ class MpaWalker(wiring.Component):
         m.d.sync += crc_late.eq(beat.crc)
         with m.If(late):
             m.d.sync += self.endings.payload.crc.eq(crc_late)
-        with m.If(fire & ~stay & ~((step == _Step.On) & oversize)):
+        with m.If(fire & ~stay & ~(step.on & oversize)):
             m.d.sync += self.beats.eq(self.beats + 1)
         m.d.comb += [
             self.begun.eq(fire & starts),

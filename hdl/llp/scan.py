@@ -71,10 +71,12 @@ class Bound(data.StructLayout):
     broken : 1
         The packet ends inside it.
     landing : Landing
-        Otherwise: how it meets the next beat.
+        Otherwise: how it meets the next beat. All 0 after ``tail`` and ``broken``.
     beats, low :
         If it goes on through the next beat too: beats that it fills before its last one, counted from
         the next, and one-hot its words in that last one (bit j for j + 1 words).
+    none, one : 1
+        ``beats`` is 0, or 1.
     oversize : 1
         It does not fit the packet buffer.
     """
@@ -82,7 +84,7 @@ class Bound(data.StructLayout):
     def __init__(self, words):
         super().__init__({
             "inside": 1, "tail": 1, "broken": 1, "landing": Landing(words),
-            "beats": 15 - (words.bit_length() - 1), "low": words, "oversize": 1,
+            "beats": 15 - (words.bit_length() - 1), "low": words, "none": 1, "one": 1, "oversize": 1,
         })
 
 
@@ -155,9 +157,10 @@ class MpaScan(wiring.Component):
     FPDU's header stood there: an FPDU is a multiple of four octets long, and only its ULPDU_Length
     and the markers between (RFC 5044 section 4.3) decide where it ends. The walker then only selects.
 
-    A beat is given out when enough of the packet follows it for a whole header.
+    A beat is given out when the four beats that follow it, or the rest of the packet, are inside: a header may
+    reach into them.
 
-    Latency: 5 cycles. Throughput: 1 beat a cycle. Reset: empty.
+    Latency: 4 cycles, and as long as it takes four more beats or the packet's last to come. Throughput: 1 beat a cycle. Reset: empty.
     Errors: a packet's damaged last beat, or one that is not a multiple of four octets long, counts as
     empty, which breaks the FPDU that reaches into it.
 
@@ -189,34 +192,33 @@ class MpaScan(wiring.Component):
         words = self.config.words
         bits = words.bit_length() - 1
 
-        # A beat moves on when there is room, and leaves the bounds stage only beside its successor.
+        # All stages shift together, and only with a beat or after a packet's last: so a beat's
+        # successors in its packet are always right behind it.
         valid = Signal(4)
-        moves = Signal(4)
-        last = Signal(4)
+        first = Signal(init=1)
+        shift = Signal()
+        can_shift = self.i.valid | first
         m.d.comb += [
-            self.i.ready.eq(~valid[0] | moves[0]),
-            moves[0].eq(valid[0] & (~valid[1] | moves[1])),
-            moves[1].eq(valid[1] & (~valid[2] | moves[2])),
-            moves[2].eq(valid[2] & (last[2] | valid[1]) & (~valid[3] | moves[3])),
-            moves[3].eq(self.o.valid & self.o.ready),
+            self.o.valid.eq(valid[3] & can_shift),
+            shift.eq(can_shift & (~valid[3] | self.o.ready)),
+            self.i.ready.eq(~valid[3] | self.o.ready),
         ]
-        m.d.sync += valid.eq(Cat(self.i.valid & self.i.ready, moves[:3]) | (valid & ~moves))
+        with m.If(shift):
+            m.d.sync += valid.eq(Cat(self.i.valid, valid))
 
         common = data.StructLayout({"data": 32 * words, "last": 1, "position": 30, "stream": 16})
         settings = data.StructLayout({"crc": 1, "markers": 1})
         beat = [Signal(common, name=f"beat{k}") for k in range(4)]
         setting = [Signal(settings, name=f"setting{k}") for k in range(1, 4)]
         edges = [Signal(Edges(words), name=f"edges{k}") for k in range(1, 4)]
-        for k in range(3):
-            with m.If(moves[k]):
-                m.d.sync += beat[k + 1].eq(beat[k])
-        for k in range(2):
-            with m.If(moves[k + 1]):
-                m.d.sync += [setting[k + 1].eq(setting[k]), edges[k + 1].eq(edges[k])]
-        m.d.comb += last.eq(Cat(b.last for b in beat))
+        with m.If(shift):
+            m.d.sync += [
+                *(beat[k + 1].eq(beat[k]) for k in range(3)),
+                *(setting[k + 1].eq(setting[k]) for k in range(2)),
+                *(edges[k + 1].eq(edges[k]) for k in range(2)),
+            ]
 
         # Stage 0: the beat, and its place in the stream.
-        first = Signal(init=1)
         count = Signal(range(words + 1))
         arriving = self.i.payload.beat
         whole = ~arriving.count[:2].any() & ~arriving.error
@@ -240,7 +242,8 @@ class MpaScan(wiring.Component):
             marked.eq(self.markers & ((phase[bits:].all() & phase[:bits].any()) | ~phase.any())),
         ]
         length = [Signal(15, name=f"length{w}") for w in range(words)]
-        with m.If(moves[0]):
+        first_more = Signal(15)  # length[0] less one
+        with m.If(shift):
             m.d.sync += [
                 setting[0].crc.eq(self.crc), setting[0].markers.eq(self.markers),
                 edges[0].last.eq(beat[0].last),
@@ -251,6 +254,8 @@ class MpaScan(wiring.Component):
             for w in range(words):
                 ulpdu_length = Cat(beat[0].data.word_select(4 * w + 1, 8), beat[0].data.word_select(4 * w, 8))
                 m.d.sync += length[w].eq((ulpdu_length + 9)[2:])
+                if not w:
+                    m.d.sync += first_more.eq((ulpdu_length + 5)[2:])
 
         # Stage 2: if the header is at word w, where it ends (``stop``, right if that is in this beat),
         # and how many words less one follow in later beats (``more``, negative if none).
@@ -259,14 +264,12 @@ class MpaScan(wiring.Component):
         oversize = Signal(words)
         for w in range(words):
             later = edges[0].marked[words - 1] & ~edges[0].marked[w]
-            with m.If(moves[1]):
+            with m.If(shift):
                 m.d.sync += [
                     stop[w].eq(w + length[w]),
                     more[w].eq(length[w] + (later - (words - w) - 1)),
                     oversize[w].eq(length[w] > self.limit),
                 ]
-        first_more = Signal(15)
-        m.d.comb += first_more.eq(length[0] - 1)
 
         # Stage 3: the bounds, seen with the next beat.
         bounds = self.o.payload.bounds
@@ -292,20 +295,19 @@ class MpaScan(wiring.Component):
                 bound.inside.eq(here.start),
                 bound.tail.eq(here.close),
                 bound.broken.eq(~here.start & ~here.close & edges[1].last),
-                bound.landing.eq(Mux(here.start, here, there)),
+                bound.landing.eq(Mux(here.start, here, Mux(here.close | edges[1].last, 0, there))),
                 bound.beats.eq(rest[bits:-1]),
+                bound.none.eq(~rest[bits:].any()),
+                bound.one.eq(rest[bits:] == 1),
                 bound.low.eq(low),
                 bound.oversize.eq(oversize[w] if w < words else length[0] > self.limit),
             ]
-            with m.If(moves[2]):
+            with m.If(shift):
                 m.d.sync += bounds[w].eq(bound)
 
         # Stage 4: given out together with the words that a header may reach into.
-        enough = Const(1)
-        for k in range(3 - -(-HEADER_WORDS // words), 3):
-            enough = valid[k] & enough | last[k + 1]
         m.d.comb += [
-            self.o.valid.eq(valid[3] & enough), self.busy.eq(valid.any()),
+            self.busy.eq(valid.any()),
             self.o.payload.edges.eq(edges[2]), self.o.payload.ahead.eq(edges[1]),
             self.o.payload.position.eq(beat[3].position), self.o.payload.stream.eq(beat[3].stream),
             self.o.payload.crc.eq(setting[2].crc), self.o.payload.markers.eq(setting[2].markers),

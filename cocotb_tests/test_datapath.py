@@ -1,16 +1,113 @@
-"""Runs the cocotb tests of the assembled datapath at every width."""
+"""The assembled datapath against the golden model, at every width, under both engines."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from ddp_rnic.cocotb_tests.datapath_tests import COUNT
+from ddp_rnic.cocotb_tests.errors import ADDRESS, CASES, LENGTH, PD, STAG, STREAM, TO, scenario_of
+from ddp_rnic.cocotb_tests.scenario import Scenario, random_scenario, tagged
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
+from ddp_rnic.hdl.spec.ddp import LLP_FRAMING, LOCAL_CATASTROPHIC
 from ddp_rnic.sim.cocotb_engine import run_tests
+from ddp_rnic.sim.engine import ENGINES, UNSTALLED, Drain, Outcome, Packet, Stalls, load
+
+STALLED = Stalls(0.4, 0.4, 0.4, 0.4)
+
+
+def run(
+    engine: str, width: int, scenario: Scenario, stalls: Stalls = UNSTALLED
+) -> tuple[Outcome, bytes]:
+    """Run a scenario, check it against the model."""
+    memory = scenario.memory.copy()
+    outcome = load(engine).run(RnicConfig(width=width), scenario.operations, memory, stalls=stalls)
+    scenario.check(outcome, memory)
+    return outcome, memory.tobytes()
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_datapath(width: int, tmp_path: Path) -> None:
-    # Imported there, not here: cocotb's decorators want a simulator around them.
-    count = 29
-    run_tests(RnicConfig(width=width), "ddp_rnic.cocotb_tests.datapath_tests", tmp_path, count)
+def test_under_cocotb(width: int, tmp_path: Path) -> None:
+    run_tests(RnicConfig(width=width), "ddp_rnic.cocotb_tests.datapath_tests", tmp_path, COUNT)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_errors_have_their_number_and_write_nothing(width: int, case: str) -> None:
+    outcome, _ = run("compiled", width, scenario_of(case))
+    assert [(event.type, event.code) for event in outcome.events] == [CASES[case][0]]
+    assert not len(outcome.bursts) and not len(outcome.writes) and not outcome.exceptions
+
+
+@pytest.mark.parametrize("seed", range(1, 5))
+@pytest.mark.parametrize("width", WIDTHS)
+def test_random_traffic_agrees_with_the_model(width: int, seed: int) -> None:
+    run("compiled", width, random_scenario(seed, 1500))
+
+
+@pytest.mark.parametrize("stalled", ["source", "write", "response", "exceptions", "all"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_random_traffic_agrees_with_back_pressure(width: int, stalled: str) -> None:
+    scenario = random_scenario(5, 800)
+    if stalled == "all":
+        stalls = STALLED
+    else:
+        stalls = replace(UNSTALLED, **{stalled: 0.9}, response_latency=200)
+    run("compiled", width, scenario, stalls)
+
+
+@pytest.mark.parametrize("stalls", [UNSTALLED, STALLED], ids=["unstalled", "stalled"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_engines_agree(width: int, stalls: Stalls) -> None:
+    scenario = random_scenario(6, 60)
+    (one, memory), (other, other_memory) = (run(name, width, scenario, stalls) for name in ENGINES)
+    assert memory == other_memory
+    assert one.events == other.events
+    assert one.exceptions == other.exceptions
+    assert one.counters == other.counters
+    # The same beats, whenever they came.
+    assert one.writes["address"].tolist() == other.writes["address"].tolist()
+    assert one.bursts[["address", "beats"]].tolist() == other.bursts[["address", "beats"]].tolist()
+
+
+def _registered() -> Scenario:
+    scenario = Scenario()
+    scenario.region(STAG, TO, LENGTH, ADDRESS, pd=PD)
+    scenario.stream(STREAM, pd=PD)
+    return scenario
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_bus_error_is_a_local_catastrophic_error(engine: str) -> None:
+    # RFC 5041 section 7.2: Error Type 0x0, Error Code 0x00.
+    scenario = _registered()
+    for offset in (0, 500, 200):
+        scenario.packet(STREAM, tagged(STAG, TO + offset, bytes(100)))
+        scenario.operations.append(Drain())
+    memory = scenario.memory.copy()
+    faulty = range(ADDRESS + 550, ADDRESS + 552)
+    outcome = load(engine).run(RnicConfig(), scenario.operations, memory, faults=[faulty])
+    assert [(event.type, event.code) for event in outcome.events] == [LOCAL_CATASTROPHIC]
+    assert outcome.events[0].stream == STREAM
+    assert outcome.counters["DROPPED"] == 1
+    assert memory[ADDRESS : ADDRESS + 100].tolist() == [0] * 100
+    assert (memory[faulty.start : faulty.stop] == scenario.memory[faulty.start : faulty.stop]).all()
+    after = slice(ADDRESS + 200, ADDRESS + 300)
+    assert (memory[after] == scenario.memory[after]).all()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_of_a_damaged_packet_the_last_fpdu_is_not_used(width: int) -> None:
+    # The mark comes with the last beat. What lies whole before the last FPDU has its own digest.
+    scenario = _registered()
+    scenario.packet(STREAM, tagged(STAG, TO, b"whole" * 20), tagged(STAG, TO + 200, b"not" * 20))
+    packet = scenario.operations[-1]
+    assert isinstance(packet, Packet)
+    scenario.operations[-1] = replace(packet, error=True)
+    memory = scenario.memory.copy()
+    outcome = load("compiled").run(RnicConfig(width=width), scenario.operations, memory)
+    assert [(event.type, event.code) for event in outcome.events] == [LLP_FRAMING]
+    assert outcome.counters["PLACED_OCTETS"] == 100
+    assert memory[ADDRESS : ADDRESS + 100].tobytes() == b"whole" * 20
+    assert (memory[ADDRESS + 100 :] == scenario.memory[ADDRESS + 100 :]).all()

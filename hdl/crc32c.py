@@ -1,4 +1,4 @@
-"""CRC32C (RFC 3720 §12.1, appendix B.4) at one beat a cycle, with packets that end and begin anywhere."""
+"""CRC32C (RFC 3720 §12.1, appendix B.4) at a beat a cycle, packets ending anywhere."""
 
 from functools import reduce
 from operator import xor
@@ -13,9 +13,10 @@ from .stream import Beat
 __all__ = ["Crc32c", "Crc32cStream", "Slice", "Checksum"]
 
 
-# Linear algebra over GF(2). A vector is an integer, a matrix the list of its columns, the images of bits 0, 1, ...
+# Linear algebra over GF(2). A vector is an integer, a matrix the list of its columns, the images of
+# bits 0, 1, ...
 
-_REFLECTED = 0x82F63B78  # the polynomial 0x11EDC6F41 less its first term, lowest power in the highest bit
+_REFLECTED = 0x82F63B78  # the polynomial 0x11EDC6F41 less its first term, lowest power highest
 _PRESET = 0xFFFFFFFF  # before the first octet, and added to the last state
 
 
@@ -55,7 +56,14 @@ def _inverse(matrix):
 
 
 def _rows(matrix, size=32):
-    return [sum((column >> row & 1) << bit for bit, column in enumerate(matrix)) for row in range(size)]
+    return [
+        sum((column >> row & 1) << bit for bit, column in enumerate(matrix)) for row in range(size)
+    ]
+
+
+def _added(terms, fan):
+    """Sums of ``fan`` terms each."""
+    return [reduce(xor, terms[at:at + fan]) for at in range(0, len(terms), fan)]
 
 
 def _product(matrix, vector):
@@ -66,8 +74,8 @@ def _product(matrix, vector):
 class Slice(data.StructLayout):
     """A beat as the checksum sees it: at most one packet boundary.
 
-    A beat with several boundaries is visited in several successive slices. Granules are counted from
-    the lowest of the beat; there are ``K = width // (8 * granule)``.
+    A beat with several boundaries is visited in several successive slices. Granules are counted
+    from the lowest of the beat; there are ``K = width // (8 * granule)``.
 
     Members
     -------
@@ -84,7 +92,7 @@ class Slice(data.StructLayout):
     open : 1
         A packet begins at granule ``cut`` and takes all up to ``end``.
     tail : 1
-        With ``open``: that packet ends with the data of this beat, and its checksum is given out too.
+        With ``open``: that packet ends with the data of this beat; its checksum is given out too.
     end : range(K + 1)
         Granules that hold data.
     """
@@ -124,19 +132,20 @@ class Checksum(data.StructLayout):
 class _Matrices:
     """The constant matrices of a shape of slices, in the two bases of the state.
 
-    Let H take the state over one eighth of a beat of zeros, or one granule where that is more. In the basis v, Hv,
-    H²v ... the matrix H is its companion, a shift with one feedback, and H to the power of n, or of -n, has at most
-    n + 1 terms a row. So in this inner basis the loop over a whole beat is two tables deep at any width,
-    and so is most of the way back. All that is added to the state is written in it at no cost, as it
-    comes from constant matrices anyway; what leaves is brought to the ordinary basis outside of the loop.
+    Let H take the state over a quarter of a beat of zeros, or one granule where that is more. In
+    the basis v, Hv, H²v ... the matrix H is its companion, a shift with one feedback, and H to the
+    power of n, or of -n, has at most n + 1 terms a row. So in this inner basis the loop over a
+    whole beat is two tables deep at any width, and so is half of the way back. All that is added
+    to the state is written in it at no cost, as it comes from constant matrices anyway; what leaves
+    is brought to the ordinary basis outside of the loop.
     """
 
     def __init__(self, shape):
         self._shape = shape
         self._octets = shape.width // 8
         self._octet = _power([_REFLECTED, *(1 << bit for bit in range(31))], 8)
-        self._eighth = max(shape.granules // 8, 1)
-        step = _power(self._octet, self._eighth * shape.granule)
+        self._stride = max(shape.granules // 4, 1)
+        step = _power(self._octet, self._stride * shape.granule)
         self.basis = [1]
         for _ in range(31):
             self.basis.append(_apply(step, self.basis[-1]))
@@ -157,11 +166,11 @@ class _Matrices:
         return [column for octet in range(at, at + count) for column in self._weight(octet)[:8]]
 
     def back(self):
-        """Steps back over zeros, by bits of the number of granules: (bit, matrix) before and after the change of basis."""
+        """Steps back over zeros, (bit of the number of granules, matrix), in either basis."""
         inner, outer = [], []
         for bit in reversed(range(exact_log2(self._shape.granules))):
             matrix = _inverse(_power(self._octet, self._shape.granule << bit))
-            if 1 << bit >= self._eighth:
+            if 1 << bit >= self._stride:
                 inner.append((bit, self._inner(matrix)))
             else:
                 outer.append((bit, matrix))
@@ -180,7 +189,7 @@ class _Term(data.StructLayout):
     held : 1
         The packet that ends took nothing of this beat: its sum is the state as it is.
     close_back, tail_back : range(K)
-        Granules to take back from the end of the beat, for a packet that ends by ``close`` or ``tail``.
+        Granules to take back from the end of the beat, for a packet that ends by either.
     added : 32
         What the current packet adds.
     onward : 32
@@ -205,11 +214,12 @@ class _Term(data.StructLayout):
 class _Fold(wiring.Component):
     """The feed-forward part of :class:`Crc32c`: the sums of the two regions of a slice.
 
-    Latency: ``latency`` cycles. Throughput: 1 slice a cycle. Reset: nothing valid under way. Errors: none.
+    Latency: ``latency`` cycles. Throughput: 1 slice a cycle.
+    Reset: nothing valid is under way. Errors: none.
 
     Members
     -------
-    i : In(Slice), with ``i_valid``
+    i_valid : In(1), i : In(Slice)
     o : Out(_Term)
     """
 
@@ -224,7 +234,7 @@ class _Fold(wiring.Component):
 
     def _sizes(self):
         """Terms of a sum after each registered step, two levels of tables deep."""
-        # First a table gates one granule of two parts or two of one, and a table adds four of these.
+        # A table gates a granule of two parts or two of one part, the next one adds four of these.
         sizes = [-(-self.shape.granules // (4 if self.shape.granule == 4 else 8))]
         while sizes[-1] > 4:
             sizes.append(-(-sizes[-1] // 16))
@@ -234,8 +244,8 @@ class _Fold(wiring.Component):
         """The preset for a packet that begins at granule ``index``."""
         presets = self._matrices.presets
         # A bit of a constant and not an array: no tool takes it for a memory.
-        tables = [sum((value >> bit & 1) << at for at, value in enumerate(presets)) for bit in range(32)]
-        return Cat(Const(table, len(presets)).bit_select(index, 1) for table in tables)
+        tables = [Const(row, len(presets)) for row in _rows(presets)]
+        return Cat(table.bit_select(index, 1) for table in tables)
 
     def elaborate(self, platform):
         m = Module()
@@ -252,23 +262,27 @@ class _Fold(wiring.Component):
         valid = Signal()
         m.d.sync += valid.eq(self.i_valid)
         before_lo, before_cut, before_end = (
-            later(Cat(at < self.i[mark] for at in range(granules)), f"before_{mark}") for mark in ("lo", "cut", "end")
+            later(Cat(at < self.i[mark] for at in range(granules)), f"before_{mark}")
+            for mark in ("lo", "cut", "end")
         )
 
-        # Step 2: the mask of each region, and what each part of the data would add. A packet that ends
-        # before granule 0 ended with the beat before: its sum is the state, or the preset alone. So at
-        # most K - 1 granules are to be taken back, which is one step less.
+        # Step 2: the mask of each region, and what each part of the data would add. A packet that
+        # ends before granule 0 ended with the beat before: its sum is the state, or the preset
+        # alone. So at most K - 1 granules are to be taken back, which is one step less.
         region = ~before_lo & Mux(word.close, before_cut, before_end)
-        masks = [later(region, "mask"), later(Mux(word.open, ~before_cut & before_end, region), "onward_mask")]
+        onward = Mux(word.open, ~before_cut & before_end, region)
+        masks = [later(region, "mask"), later(onward, "onward_mask")]
         part = min(self.shape.granule, 2)
+        weights = [self._matrices.weight(at, part) for at in range(0, self.shape.width // 8, part)]
         parts = [
-            later(_product(self._matrices.weight(at, part), word.data[8 * at:8 * (at + part)]), "part")
-            for at in range(0, self.shape.width // 8, part)
+            later(_product(weight, word.data.word_select(at, 8 * part)), "part")
+            for at, weight in enumerate(weights)
         ]
         none = word.close & ~before_cut[0]
-        begin = later(Mux(none, granules, word.lo), "begin")
-        cut = later(Mux(word.tail & ~before_end[0], granules, word.cut), "opening")
-        opens = later(word.open, "opens")
+        nothing, opening = later(none, "nothing"), later(word.open, "opening")
+        empty = later(word.tail & ~before_end[0], "empty")
+        begin = later(self._preset(word.lo), "begin")
+        opened = later(self._preset(word.cut), "opened")
         flow = Signal(_Term(granules))
         m.d.sync += [
             flow.valid.eq(valid),
@@ -282,26 +296,28 @@ class _Fold(wiring.Component):
         ]
 
         # Step 3 and on: the sums, and the presets beside them.
-        count = self.shape.granule // part
-        units = [reduce(xor, parts[at:at + count]) for at in range(0, len(parts), count)]
-        sums = [[unit & bit.replicate(32) for unit, bit in zip(units, mask, strict=True)] for mask in masks]
-        start = self._preset(begin) & flow.first.replicate(32)
-        starts = [start, Mux(opens, self._preset(cut), start)]
+        units = _added(parts, self.shape.granule // part)
+        sums = [[unit & mask[at].replicate(32) for at, unit in enumerate(units)] for mask in masks]
+        bare = self._matrices.presets[-1]
+        start = Mux(nothing, bare, begin) & flow.first.replicate(32)
+        starts = [start, Mux(opening, Mux(empty, bare, opened), start)]
         for size in self._sizes():
             fan = -(-len(sums[0]) // size)
-            sums = [[later(reduce(xor, terms[at:at + fan]), "term") for at in range(0, len(terms), fan)] for terms in sums]
+            sums = [[later(term, "term") for term in _added(terms, fan)] for terms in sums]
             starts = [later(start, "start") for start in starts]
             flow, earlier = Signal(_Term(granules)), flow
             m.d.sync += flow.eq(earlier)
-        added, onward = (reduce(xor, [*terms, start]) for terms, start in zip(sums, starts, strict=True))
+        added, onward = (
+            reduce(xor, terms, start) for terms, start in zip(sums, starts, strict=True)
+        )
         m.d.sync += [self.o.eq(flow), self.o.added.eq(added), self.o.onward.eq(onward)]
         return m
 
 
 class _Rewind(wiring.Component):
-    """Brings a state back to the ordinary basis, and back over the granules of the beat that follow the packet.
+    """Brings a state to the ordinary basis, and back over the granules that follow the packet.
 
-    Latency: ``latency`` cycles. Throughput: 1 a cycle. Reset: nothing valid under way. Errors: none.
+    Latency: ``latency`` cycles. Throughput: 1 a cycle. Reset: nothing is under way. Errors: none.
 
     Members
     -------
@@ -327,7 +343,7 @@ class _Rewind(wiring.Component):
         return len(self._steps())
 
     def _steps(self):
-        """Matrices between two registers: (bit of ``back``, or None where the matrix always holds, matrix)."""
+        """Matrices between two registers: (bit of ``back``, or None for always, matrix)."""
         inner, outer = self._matrices.back()
         # The two steps of fewest terms fit between two registers together.
         pair = [inner[-2:]] if len(inner) > 1 else [inner]
@@ -346,7 +362,8 @@ class _Rewind(wiring.Component):
                     change = [column ^ 1 << at for at, column in enumerate(matrix)]
                     state = state ^ (_product(change, state) & back[bit].replicate(32))
             registers = Signal(), Signal(32, reset_less=True), Signal.like(back, reset_less=True)
-            m.d.sync += [register.eq(value) for register, value in zip(registers, (valid, state, back), strict=True)]
+            for register, value in zip(registers, (valid, state, back), strict=True):
+                m.d.sync += register.eq(value)
             valid, state, back = registers
         m.d.comb += [self.o.valid.eq(valid), self.o.payload.crc.eq(~state)]
         return m
@@ -355,10 +372,10 @@ class _Rewind(wiring.Component):
 class Crc32c(wiring.Component):
     """CRC32C of packets that lie back to back in a stream of beats.
 
-    Packets begin and end at any granule. A packet is what ``first`` or ``open`` begins, and all granules
-    of the slices that follow, up to ``close`` or ``tail``; one of no granules is sound. Results come in
-    the order of packets. A slice after one with ``tail`` must not have ``close``, as the result of
-    the tail takes its turn.
+    Packets begin and end at any granule. A packet is what ``first`` or ``open`` begins, and all
+    granules of the slices that follow, up to ``close`` or ``tail``; one of no granules is sound.
+    Results come in the order of packets. A slice after one with ``tail`` must not have ``close``,
+    as the result of the tail takes its turn.
 
     Latency: ``latency`` cycles from a slice with ``close`` to its result, one more for ``tail``.
     Throughput: 1 slice a cycle, always taken.
@@ -415,8 +432,8 @@ class Crc32c(wiring.Component):
         ]
         with m.If(term.valid):
             m.d.sync += state.eq((stepped & ~term.restart.replicate(32)) ^ term.onward)
-        # A tail is what the state became, so it leaves one slot later, which is free: nothing was open
-        # that could close in it.
+        # A tail is what the state became, so it leaves one slot later, which is free: nothing was
+        # open that could close in it.
         m.d.sync += [
             tail.eq(term.tail),
             tail_back.eq(term.tail_back),
@@ -435,8 +452,8 @@ class Crc32c(wiring.Component):
 class Crc32cStream(wiring.Component):
     """CRC32C of each packet of a stream, to the octet.
 
-    Latency: ``latency`` cycles from the last beat. Throughput: 1 beat a cycle, always taken. Reset: the next
-    beat begins a packet. Errors: none; the error mark of a packet is not looked at.
+    Latency: ``latency`` cycles from the last beat. Throughput: 1 beat a cycle, always taken.
+    Reset: the next beat begins a packet. Errors: none; a packet's error mark is not looked at.
 
     Parameters
     ----------

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +17,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from ..hdl.spec.config import RnicConfig
+from ..hdl.spec.config import WIDTHS, RnicConfig
+from . import bench as numbers
 from . import report
 from .capture import CaptureError, read_capture
 from .compare import compare, number_text
@@ -116,6 +118,41 @@ def sim(
         raise typer.Exit(DIFFERS)
 
 
+@app.command()
+def bench(
+    pnr: Annotated[
+        bool, typer.Option("--pnr", help="Also place and route, for area and clock on an ECP5.")
+    ] = False,
+    width: Annotated[
+        int | None,
+        typer.Option(help="Datapath width in bits. Default: each of them.", show_default=False),
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Measure cycles, latency, speed of simulation and, with --pnr, area and clock.
+
+    Exit code 0: measured. 1: the RTL fails. 2: bad input. 3: a tool is missing. 130: interrupted.
+    """
+    if width is not None and width not in WIDTHS:
+        choice = ", ".join(map(str, WIDTHS))
+        raise _refuse(f"width must be one of {choice}, not {width}", BAD_INPUT)
+    try:
+        with _bar("measuring") as progress:
+            results = numbers.run_bench(
+                WIDTHS if width is None else (width,), pnr=pnr, progress=progress
+            )
+    except DeviceError as error:
+        raise _refuse(str(error), DIFFERS) from None
+    except ToolError as error:
+        raise _refuse(str(error), NO_TOOL) from None
+    except KeyboardInterrupt:
+        raise _refuse("interrupted", INTERRUPTED) from None
+    if json_:
+        print(json.dumps(results))
+    else:
+        numbers.render(results, Console(width=None if sys.stdout.isatty() else 160))
+
+
 def _refuse(sentence: str, code: int) -> typer.Exit:
     typer.echo(f"rnic: {sentence}", err=True)
     return typer.Exit(code)
@@ -185,14 +222,23 @@ def _input(
     return traffic, found.regions, found.ends, notes, True
 
 
+def _progress(
+    each: Plan, number: int, count: int
+) -> AbstractContextManager[Callable[[int, int], None] | None]:
+    """The progress of one run of several."""
+    return _bar(f"RNIC {number} of {count}" if count > 1 else "simulating", len(each.operations))
+
+
 @contextmanager
-def _progress(each: Plan, number: int, count: int) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on a terminal, nothing in a pipe. It is on standard error, apart from the result."""
+def _bar(text: str, total: int | None = None) -> Iterator[Callable[..., None] | None]:
+    """A bar on a terminal, nothing in a pipe. It is on standard error, apart from the result.
+
+    It is moved by a call with what is done, what there is to do, and optionally a new text.
+    """
     console = Console(stderr=True)
     if not console.is_terminal:
         yield None
         return
-    text = f"RNIC {number} of {count}" if count > 1 else "simulating"
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -200,8 +246,10 @@ def _progress(each: Plan, number: int, count: int) -> Iterator[Callable[[int, in
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(text, total=len(each.operations))
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        task = bar.add_task(text, total=total)
+        yield lambda done, total, text=None: bar.update(
+            task, completed=done, total=total, description=text
+        )
 
 
 # -- what is printed --

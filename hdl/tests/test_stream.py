@@ -1,0 +1,150 @@
+"""The queue, against a deque."""
+
+import gc
+import random
+import warnings
+from collections import deque
+
+import pytest
+from amaranth.hdl import UnusedElaboratable
+from amaranth.lib import data
+from amaranth.sim import Simulator
+from ddp_rnic.hdl.stream import Beat, Queue, any_of
+
+DEPTHS = (2, 4, 16)
+
+
+def simulate(dut, testbench, *, limit=5000):
+    async def watchdog(ctx):
+        for _ in range(limit):
+            await ctx.tick()
+        raise AssertionError(f"not done after {limit} cycles")
+
+    simulator = Simulator(dut)
+    simulator.add_clock(1e-8)
+    simulator.add_testbench(testbench)
+    simulator.add_testbench(watchdog, background=True)
+    simulator.run()
+
+
+@pytest.mark.parametrize("give, take", [(1.0, 1.0), (0.9, 0.3), (0.3, 0.9), (0.5, 0.5), (1.0, 0.5)])
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_items_come_out_as_they_went_in(depth, give, take):
+    dut = Queue(12, depth=depth)
+    seed = random.getrandbits(32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+
+    async def testbench(ctx):
+        inside = deque()
+        offered = shown = None
+        passed = 0
+        for cycle in range(1500):
+            if offered is None and rng.random() < give:
+                offered = rng.getrandbits(12)
+            ctx.set(dut.i.valid, offered is not None)
+            ctx.set(dut.i.payload, rng.getrandbits(12) if offered is None else offered)
+            ready = rng.random() < take
+            ctx.set(dut.o.ready, ready)
+            sample = ctx.tick().sample(dut.i.ready, dut.o.valid, dut.o.payload, dut.room)
+            _, _, taken, valid, item, room = await sample
+            held = len(inside) - valid
+            assert room == depth - held, f"cycle {cycle}: room expected {depth - held} got {room}"
+            if shown is not None:
+                assert (valid, item) == (1, shown), f"cycle {cycle}: {shown} is not held"
+            shown = None
+            if valid:
+                assert item == inside[0], f"cycle {cycle}: item expected {inside[0]} got {item}"
+                if ready:
+                    inside.popleft()
+                    passed += 1
+                else:
+                    shown = item
+            if taken and offered is not None:
+                inside.append(offered)
+                offered = None
+        assert passed > 300
+
+    simulate(dut, testbench)
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_an_item_takes_two_cycles_and_items_follow_each_cycle(depth):
+    dut = Queue(16, depth=depth)
+
+    async def testbench(ctx):
+        ctx.set(dut.o.ready, 1)
+        await ctx.tick()
+        got = []
+        for cycle in range(50):
+            ctx.set(dut.i.valid, cycle < 40)
+            ctx.set(dut.i.payload, cycle)
+            _, _, ready, valid, item = await ctx.tick().sample(
+                dut.i.ready, dut.o.valid, dut.o.payload
+            )
+            assert ready, f"cycle {cycle}"
+            if valid:
+                got.append((cycle, item))
+        assert got == [(cycle + 2, cycle) for cycle in range(40)]
+
+    simulate(dut, testbench)
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_a_queue_holds_its_depth_and_one_more(depth):
+    dut = Queue(16, depth=depth)
+
+    async def testbench(ctx):
+        ctx.set(dut.i.valid, 1)
+        taken = 0
+        for _ in range(depth + 10):
+            _, _, ready = await ctx.tick().sample(dut.i.ready)
+            taken += ready
+        assert taken == depth + 1
+        assert (ctx.get(dut.room), ctx.get(dut.i.ready), ctx.get(dut.o.valid)) == (0, 0, 1)
+
+    simulate(dut, testbench)
+
+
+def test_a_struct_comes_out_as_a_struct():
+    shape = data.StructLayout({"beat": Beat(64), "stream": 16})
+    dut = Queue(shape, depth=2)
+    item = {"beat": {"data": 7, "count": 3, "last": 1, "error": 0}, "stream": 9}
+
+    async def testbench(ctx):
+        await ctx.tick()
+        ctx.set(dut.i.payload, item)
+        ctx.set(dut.i.valid, 1)
+        await ctx.tick()
+        ctx.set(dut.i.valid, 0)
+        await ctx.tick()
+        assert ctx.get(dut.o.valid)
+        assert ctx.get(dut.o.payload) == shape.const(item)
+
+    simulate(dut, testbench)
+
+
+def refusal(depth):
+    with warnings.catch_warnings():
+        # The queue that was refused is never used; it goes here and now.
+        warnings.simplefilter("ignore", UnusedElaboratable)
+        with pytest.raises((TypeError, ValueError)) as error:
+            Queue(8, depth=depth)
+        kind, message = error.type, str(error.value)
+        del error
+        gc.collect()
+    return kind, message
+
+
+@pytest.mark.parametrize("depth", (0, 1, 3, 12, -4))
+def test_a_depth_that_is_no_power_of_two_is_refused(depth):
+    message = f"Queue depth must be a power of two and at least 2, not {depth}"
+    assert refusal(depth) == (ValueError, message)
+
+
+def test_a_depth_that_is_no_integer_is_refused():
+    assert refusal("4") == (TypeError, "Queue depth must be an integer, not '4'")
+
+
+def test_any_of_nothing_is_zero():
+    assert repr(any_of([])) == "(const 1'd0)"

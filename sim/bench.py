@@ -1,0 +1,344 @@
+"""The numbers of ``rnic bench``: cycles, latency, speed of simulation, area and clock.
+
+Segments of one size follow each other, each in a packet of its own, to a region that they reach at
+one alignment. The least number of cycles that a segment can take is the number of its beats, in the
+packet or on the bus, whichever is more.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from ..hdl.spec import regs
+from ..hdl.spec.config import WIDTHS, RnicConfig
+from . import pnr as pnr_flow
+from .engine import (
+    DeviceError,
+    Drain,
+    Engine,
+    Operation,
+    Outcome,
+    Packet,
+    Stalls,
+    WriteRegister,
+    load,
+)
+from .model.ddp import DataSource
+from .model.mpa import MpaSender
+
+__all__ = ["BLOCKS", "PAYLOADS", "render", "run_bench"]
+
+#: The blocks that are placed and routed.
+BLOCKS = ("crc32c", "tagged_check", "placement_dma", "top")
+#: Octets of payload of a segment.
+PAYLOADS = (1, 16, 64, 256, 1024, 1440, 4096, 8900)
+#: Payloads whose latency is measured.
+LATENCY_PAYLOADS = (1, 64, 1440, 8900)
+#: Cycles that a measurement of one size takes, about.
+_CYCLES = 20_000
+#: Payload and cycles of the measurement of simulation speed.
+_SPEED_PAYLOAD, _SPEED_CYCLES = 1440, 300_000
+
+_STAG = 0x00000511
+_STREAM = 1
+_MEMORY = 1 << 20
+
+Rows = list[dict[str, Any]]
+Results = dict[str, Rows]
+#: Called with the steps done, all steps, and what is done now.
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class _Load:
+    """Segments of one size at one alignment: ``offset`` octets past a beat's first lane."""
+
+    config: RnicConfig
+    payload: int
+    offset: int = 0
+
+    @property
+    def fpdu(self) -> int:
+        """Octets of a segment's FPDU: length, header, payload, pad, CRC."""
+        return -(-(2 + 14 + self.payload) // 4) * 4 + 4
+
+    @property
+    def beats_in(self) -> int:
+        return -(-self.fpdu // self.config.octets)
+
+    @property
+    def beats_out(self) -> int:
+        return -(-(self.offset + self.payload) // self.config.octets)
+
+    @property
+    def limit(self) -> int:
+        """The least number of cycles for a segment."""
+        return max(self.beats_in, self.beats_out)
+
+    def __str__(self) -> str:
+        return f"payload {self.payload} at offset {self.offset}, {self.config.width} bits"
+
+    def count(self, cycles: int) -> int:
+        """Segments that take so many cycles, and enough of them to tell a rate."""
+        return max(cycles // self.limit, 24)
+
+    def packets(self, count: int, *, drained: bool = False) -> list[Operation]:
+        """Packets of one FPDU each; with ``drained`` each one meets an idle RNIC."""
+        sender = MpaSender()
+        source = DataSource(self.payload + 14)
+        stride = self.beats_out * self.config.octets
+        room = _MEMORY // 2 // stride
+        operations: list[Operation] = []
+        position = 0
+        octets = bytes(at * 7 & 255 for at in range(self.payload))
+        for number in range(count):
+            (segment,) = source.tagged(_STAG, number % room * stride + self.offset, octets)
+            fpdu = sender.send(segment)
+            operations.append(Packet(_STREAM, position % 2**32, fpdu))
+            position += len(fpdu)
+            if drained:
+                operations.append(Drain())
+        return operations
+
+
+def _write(window: str, **values: int) -> list[Operation]:
+    """Writes of one entry of a table, through its window."""
+    return [
+        *(WriteRegister(regs.address(f"{window}_{name}"), value) for name, value in values.items()),
+        WriteRegister(regs.address(f"{window}_COMMIT"), 1),
+    ]
+
+
+def _field(register: str, *names: str) -> int:
+    return sum(1 << field.low for field in regs.BY_NAME[register].fields if field.name in names)
+
+
+def _setup() -> list[Operation]:
+    """A region over half of memory, and a stream with CRC."""
+    flags = _field("STAG_FLAGS", "valid", "remote_write") | _STAG & 255
+    stag = _write(
+        "STAG", INDEX=_STAG >> 8, FLAGS=flags, OWNER=_STREAM, TO_LO=0, TO_HI=0,
+        LEN_LO=_MEMORY // 2, LEN_HI=0, ADDR_LO=0, ADDR_HI=0,
+    )  # fmt: skip
+    flags = _field("STREAM_FLAGS", "enable", "crc")
+    return [*stag, *_write("STREAM", INDEX=_STREAM, FLAGS=flags, PD=_STREAM)]
+
+
+def _run(engine: Engine, load: _Load, operations: Sequence[Operation], count: int) -> Outcome:
+    memory = np.zeros(_MEMORY, np.uint8)
+    # Memory answers at once: the RNIC is measured, not the bus behind it.
+    stalls = Stalls(response_latency=1)
+    outcome = engine.run(load.config, [*_setup(), *operations], memory, stalls=stalls)
+    placed, beats = outcome.counters["PLACED_SEGMENTS"], len(outcome.writes)
+    if (placed, beats) != (count, count * load.beats_out):
+        raise DeviceError(
+            f"{load}: segments placed expected {count} got {placed},"
+            f" beats written expected {count * load.beats_out} got {beats}"
+        )
+    return outcome
+
+
+def measure_cycles(engine: Engine, load: _Load) -> dict[str, Any]:
+    """Cycles a segment, once the pipeline is full, of segments back to back."""
+    count = load.count(_CYCLES)
+    outcome = _run(engine, load, load.packets(count), count)
+    first = outcome.writes["cycle"][:: load.beats_out]
+    begin = count // 4
+    cycles = int(first[-1] - first[begin]) / (count - 1 - begin)
+    return {
+        "width": load.config.width,
+        "payload": load.payload,
+        "offset": load.offset,
+        "beats_in": load.beats_in,
+        "beats_out": load.beats_out,
+        "limit": load.limit,
+        "cycles": round(cycles, 3),
+    }
+
+
+def measure_latency(engine: Engine, load: _Load) -> dict[str, Any]:
+    """Cycles from the last beat in to the address on the bus, of a segment alone."""
+    count = 8
+    outcome = _run(engine, load, load.packets(count, drained=True), count)
+    bursts = outcome.bursts["cycle"]
+    first = bursts[np.searchsorted(bursts, outcome.taken["last"])]
+    return {
+        "width": load.config.width,
+        "payload": load.payload,
+        "cycles": int((first - outcome.taken["last"]).max()),
+    }
+
+
+def measure_simulation(engine: Engine, load: _Load) -> dict[str, Any]:
+    """Simulated cycles a second of processor time, of segments back to back."""
+    count = load.count(_SPEED_CYCLES)
+    operations = load.packets(count)
+    began = time.process_time()
+    outcome = _run(engine, load, operations, count)
+    seconds = time.process_time() - began
+    return {
+        "width": load.config.width,
+        "engine": engine.name,
+        "cycles": outcome.cycles,
+        "seconds": round(seconds, 3),
+        "kcycles_per_second": round(outcome.cycles / seconds / 1000, 1),
+    }
+
+
+def _text(block: str, config: RnicConfig) -> tuple[str, str]:
+    """Verilog of a block and the name of its top module."""
+    # Only here is Amaranth needed: what simulates has kept its Verilog.
+    from ..hdl.crc32c import Crc32c
+    from ..hdl.ddp.tagged import TaggedCheck
+    from ..hdl.dma.placement import PlacementDma
+    from ..hdl.rnic import to_verilog
+
+    if block == "top":
+        return to_verilog(config), "rnic"
+    component = {
+        "crc32c": lambda: Crc32c(config.width),
+        "tagged_check": lambda: TaggedCheck(config.stags),
+        "placement_dma": lambda: PlacementDma(config),
+    }[block]()
+    return pnr_flow.component_verilog(component, block), block
+
+
+def _place_and_route(block: str, config: RnicConfig, seed: int, keep: Path | None) -> Rows:
+    text, top = _text(block, config)
+    return pnr_flow.measure(text, top, block=block, width=config.width, seeds=[seed], keep=keep)
+
+
+def _cycles(engine: Engine, config: RnicConfig) -> Rows:
+    loads = [_Load(config, size, at) for size in PAYLOADS for at in (0, config.octets - 1)]
+    return [measure_cycles(engine, load) for load in loads]
+
+
+def _latency(engine: Engine, config: RnicConfig) -> Rows:
+    return [measure_latency(engine, _Load(config, size)) for size in LATENCY_PAYLOADS]
+
+
+def _simulation(engine: Engine, config: RnicConfig) -> Rows:
+    return [measure_simulation(engine, _Load(config, _SPEED_PAYLOAD))]
+
+
+def run_bench(
+    widths: Iterable[int] = WIDTHS,
+    *,
+    pnr: bool = False,
+    seeds: Iterable[int] = (1,),
+    engine: Engine | None = None,
+    keep: Path | None = None,
+    progress: Progress | None = None,
+) -> Results:
+    """Measure, and return lists of rows: ``cycles``, ``latency``, ``simulation``, ``pnr``.
+
+    Parameters
+    ----------
+    widths
+        Datapath widths in bits.
+    pnr
+        Place and route the blocks as well, which takes minutes for the top of each width.
+    seeds
+        nextpnr's, a row each.
+    engine
+        What simulates; the compiled engine if not given.
+    keep
+        A folder for netlists, reports and logs of place and route.
+    progress
+        Called before each step.
+
+    Raises
+    ------
+    ToolError
+        A tool is missing or failed.
+    DeviceError
+        The gateware did not do its work.
+    """
+    engine = engine or load("compiled")
+    seeds = tuple(seeds)
+    steps: list[tuple[str, str, Callable[[], Rows]]] = []
+    for config in (RnicConfig(width=width) for width in widths):
+        bits = f"at {config.width} bits"
+        steps += [
+            ("cycles", f"cycles {bits}", partial(_cycles, engine, config)),
+            ("latency", f"latency {bits}", partial(_latency, engine, config)),
+            ("simulation", f"simulation {bits}", partial(_simulation, engine, config)),
+        ]
+        for block in BLOCKS if pnr else ():
+            steps += [
+                ("pnr", f"{block} {bits}", partial(_place_and_route, block, config, seed, keep))
+                for seed in seeds
+            ]
+    if pnr:
+        pnr_flow.check_tools()
+    results: Results = {"cycles": [], "latency": [], "simulation": [], "pnr": []}
+    for done, (kind, what, step) in enumerate(steps):
+        if progress is not None:
+            progress(done, len(steps), what)
+        results[kind] += step()
+    return results
+
+
+def render(results: Results, console: Console) -> None:
+    """Print results as tables."""
+    widths = sorted({row["width"] for rows in results.values() for row in rows})
+    across = [f"{width} bits" for width in widths]
+
+    cycles = {(row["payload"], row["offset"] > 0, row["width"]): row for row in results["cycles"]}
+    table = _table("Cycles a segment back to back (least)", "payload", "lands", *across)
+    for payload, shifted in dict.fromkeys(key[:2] for key in cycles):
+        rows = [cycles[payload, shifted, width] for width in widths]
+        cells = [f"{row['cycles']:g} ({row['limit']})" for row in rows]
+        table.add_row(str(payload), "last lane" if shifted else "first lane", *cells)
+    console.print(table)
+
+    latency = {(row["payload"], row["width"]): row["cycles"] for row in results["latency"]}
+    table = _table("Cycles from last beat in to address on the bus", "payload", *across)
+    for payload in dict.fromkeys(key[0] for key in latency):
+        table.add_row(str(payload), *(str(latency[payload, width]) for width in widths))
+    console.print(table)
+
+    for title, kind, headings in (
+        ("Simulation", "simulation", _SIMULATION),
+        ("LFE5UM5G-85F, speed grade 8, yosys and nextpnr", "pnr", _PNR),
+    ):
+        table = _table(title, *headings.values())
+        for row in results[kind]:
+            table.add_row(*(str(row[name]) for name in headings))
+        if results[kind]:
+            console.print(table)
+
+
+def _table(title: str, *headings: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
+#: Columns of tables: name in a row, heading.
+_SIMULATION = {
+    "width": "width",
+    "engine": "engine",
+    "cycles": "cycles",
+    "seconds": "seconds",
+    "kcycles_per_second": "kcycles/s",
+}
+_PNR = {
+    "block": "block",
+    "width": "width",
+    "seed": "seed",
+    "fmax_mhz": "MHz",
+    "lut4": "LUT4",
+    "ff": "FF",
+    "dp16kd": "DP16KD",
+}

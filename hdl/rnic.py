@@ -175,6 +175,8 @@ class Rnic(wiring.Component):
             m.d.sync += quiet.eq(0)
         with m.Elif(~quiet.all()):
             m.d.sync += quiet.eq(quiet + 1)
+        with m.If(registers.stream_commit | commit.clear.ready):
+            m.d.sync += commit.clear.valid.eq(registers.stream_commit)
         stag_write = stags.write.payload
         stream_write = streams.write_port()
         event = commit.events.payload
@@ -197,7 +199,7 @@ class Rnic(wiring.Component):
             stream_write.addr.eq(registers.stream_index),
             Cat(stream_write.data.enable, stream_write.data.crc, stream_write.data.markers).eq(registers.stream_flags),
             stream_write.data.pd.eq(registers.stream_pd),
-            commit.clear.valid.eq(registers.stream_commit), commit.clear.payload.eq(registers.stream_index),
+            commit.clear.payload.eq(registers.stream_index),
             registers.event_code.eq(Cat(event.code, event.type)),
             registers.event_stream.eq(event.stream),
             registers.event_length.eq(event.length),

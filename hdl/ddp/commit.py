@@ -116,19 +116,23 @@ class Commit(wiring.Component):
         dead_read = dead.read_port(domain="comb")
         dead_write = dead.write_port()
 
-        # Take: a segment with all that is known of it, or a bus error, or a request to clear.
+        # Take: a segment with all that is known of it; or, in a pause, a bus error or a request to clear.
+        pause = Signal()
+        flowing = Signal()
         room = Signal()
-        ready = Signal()
         take = Signal()
         segment, result, verdict = self.segments.payload, self.results.payload, self.verdicts.payload
         clearing, failing = Signal(), Signal()
-        m.d.sync += room.eq((moves.room > 6) & (events.room > 6))
+        special = self.clear.valid | self.bus_errors.valid
+        m.d.sync += [
+            room.eq((moves.room > 8) & (events.room > 8)),
+            flowing.eq(room & ~special), pause.eq(special),
+        ]
         m.d.comb += [
-            ready.eq(self.segments.valid & self.results.valid & self.verdicts.valid),
-            clearing.eq(self.clear.valid),
-            failing.eq(room & self.bus_errors.valid & ~clearing),
-            take.eq(room & ready & ~clearing & ~self.bus_errors.valid),
-            self.clear.ready.eq(1),
+            take.eq(flowing & self.segments.valid & self.results.valid & self.verdicts.valid),
+            clearing.eq(pause & self.clear.valid),
+            failing.eq(pause & room & self.bus_errors.valid & ~self.clear.valid),
+            self.clear.ready.eq(pause),
             self.bus_errors.ready.eq(failing),
             self.segments.ready.eq(take), self.results.ready.eq(take), self.verdicts.ready.eq(take),
             self.done.eq(take),
@@ -140,40 +144,36 @@ class Commit(wiring.Component):
         move = Signal(Move(config))
         error, digest, tagged, enable = Signal(), Signal(), Signal(), Signal()
         length = Signal(16)
-        end = Signal.like(verdict.end)
         framing = segment.oversize | (verdict.outcome == Outcome.FRAMING)
-        ulpdu_length = Cat(segment.header[8:16], segment.header[:8])
         placement = move.placement
         m.d.sync += [
             clears.eq(clearing), fails.eq(failing), judges.eq(take),
-            event.header.eq(Mux(take, segment.header, 0)),
-            event.length.eq(Mux(take, ulpdu_length, 0)),
-            event.sequence.eq(Mux(take, segment.sequence, 0)),
-            event.stream.eq(Mux(take, segment.stream, Mux(clearing, self.clear.payload, self.bus_errors.payload))),
+            event.header.eq(segment.header),
+            event.length.eq(Cat(segment.header[8:16], segment.header[:8])),
+            event.sequence.eq(segment.sequence),
+            event.stream.eq(Mux(pause, Mux(self.clear.valid, self.clear.payload, self.bus_errors.payload),
+                                segment.stream)),
             error.eq(framing | (verdict.outcome == Outcome.DIGEST) | result.error),
             digest.eq(~framing & (verdict.outcome == Outcome.DIGEST)),
             tagged.eq(result.tagged), enable.eq(result.enable), length.eq(result.length),
-            end.eq(verdict.end),
             placement.address.eq(result.address),
             placement.stream.eq(segment.stream), placement.sequence.eq(segment.sequence),
             placement.last.eq(1), placement.release.eq(verdict.end >> (config.words.bit_length() - 1)),
             move.phase.eq(segment.phase),
             move.markers.eq(segment.markers & result.tagged),
         ]
+        with m.If(framing):
+            m.d.sync += [event.type.eq(ddp.LLP_FRAMING.type), event.code.eq(ddp.LLP_FRAMING.code)]
+        with m.Elif(verdict.outcome == Outcome.DIGEST):
+            m.d.sync += [event.type.eq(ddp.LLP_CRC.type), event.code.eq(ddp.LLP_CRC.code)]
+        with m.Else():
+            m.d.sync += [event.type.eq(result.type), event.code.eq(result.code)]
         start = Signal.like(segment.start)
         whole = Signal.like(segment.start)
         m.d.sync += [
             start.eq(Mux(result.tagged, segment.payload, segment.start)),
             whole.eq(verdict.end - segment.start),
         ]
-        with m.If(~take):
-            m.d.sync += [event.type.eq(ddp.LOCAL_CATASTROPHIC.type), event.code.eq(ddp.LOCAL_CATASTROPHIC.code)]
-        with m.Elif(framing):
-            m.d.sync += [event.type.eq(ddp.LLP_FRAMING.type), event.code.eq(ddp.LLP_FRAMING.code)]
-        with m.Elif(verdict.outcome == Outcome.DIGEST):
-            m.d.sync += [event.type.eq(ddp.LLP_CRC.type), event.code.eq(ddp.LLP_CRC.code)]
-        with m.Else():
-            m.d.sync += [event.type.eq(result.type), event.code.eq(result.code)]
 
         # Judge: the only loop is the stream's error state.
         silent, raises = Signal(), Signal()
@@ -184,7 +184,7 @@ class Commit(wiring.Component):
             dead_write.en.eq(clears | raises), dead_write.data.eq(~clears),
         ]
 
-        # Act.
+        # Act. A bus error has a stream and no segment.
         judged, accepted = Signal(), Signal()
         final = Signal(Move(config))
         octets = Signal(16)
@@ -206,7 +206,13 @@ class Commit(wiring.Component):
             self.tally.dropped.eq(judges & silent),
             self.tally.digest.eq(judges & raises & digest),
         ]
+        with m.If(fails):
+            m.d.sync += [
+                events.i.payload.eq(0), events.i.payload.stream.eq(event.stream),
+                events.i.payload.type.eq(ddp.LOCAL_CATASTROPHIC.type),
+                events.i.payload.code.eq(ddp.LOCAL_CATASTROPHIC.code),
+            ]
         m.d.comb += self.busy.eq(
-            self.segments.valid | judges | fails | clears | judged | moves.i.valid | moves.o.valid
+            self.segments.valid | self.clear.valid | judges | fails | clears | judged | moves.i.valid | moves.o.valid
             | (moves.room != 16) | self.bus_errors.valid)
         return m

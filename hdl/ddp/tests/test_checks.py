@@ -8,7 +8,6 @@ from amaranth import *
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.sim import Simulator
-
 from ddp_rnic.hdl.ddp.header import HeaderParser
 from ddp_rnic.hdl.ddp.stag import StagTable
 from ddp_rnic.hdl.ddp.tagged import CheckResult, StreamRights, TaggedCheck

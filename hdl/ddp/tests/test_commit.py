@@ -4,7 +4,6 @@ import random
 
 import pytest
 from amaranth.sim import Simulator
-
 from ddp_rnic.hdl.ddp.commit import Commit
 from ddp_rnic.hdl.llp.segment import Outcome
 from ddp_rnic.hdl.spec import ddp

@@ -12,9 +12,25 @@ from ddp_rnic.cocotb_tests.scenario import Scenario, random_scenario, tagged
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
 from ddp_rnic.hdl.spec.ddp import LLP_FRAMING, LOCAL_CATASTROPHIC
 from ddp_rnic.sim.cocotb_engine import run_tests
-from ddp_rnic.sim.engine import ENGINES, UNSTALLED, Drain, Outcome, Packet, Stalls, load
+from ddp_rnic.sim.engine import (
+    ENGINES,
+    UNSTALLED,
+    Drain,
+    ErrorEvent,
+    Outcome,
+    Packet,
+    Stalls,
+    load,
+)
 
 STALLED = Stalls(0.4, 0.4, 0.4, 0.4)
+BACK_PRESSURE = {
+    "source": Stalls(source=0.9),
+    "write": Stalls(write=0.9),
+    "response": Stalls(response=0.9, response_latency=200),
+    "exceptions": Stalls(exceptions=0.9),
+    "all": STALLED,
+}
 
 
 def run(
@@ -25,6 +41,11 @@ def run(
     outcome = load(engine).run(RnicConfig(width=width), scenario.operations, memory, stalls=stalls)
     scenario.check(outcome, memory)
     return outcome, memory.tobytes()
+
+
+def sure(events: list[ErrorEvent]) -> list[ErrorEvent]:
+    """Events without the octets of header that a short segment does not have."""
+    return [replace(event, header=event.header[: 2 + event.length]) for event in events]
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -46,15 +67,10 @@ def test_random_traffic_agrees_with_the_model(width: int, seed: int) -> None:
     run("compiled", width, random_scenario(seed, 1500))
 
 
-@pytest.mark.parametrize("stalled", ["source", "write", "response", "exceptions", "all"])
+@pytest.mark.parametrize("stalled", BACK_PRESSURE)
 @pytest.mark.parametrize("width", WIDTHS)
 def test_random_traffic_agrees_with_back_pressure(width: int, stalled: str) -> None:
-    scenario = random_scenario(5, 800)
-    if stalled == "all":
-        stalls = STALLED
-    else:
-        stalls = replace(UNSTALLED, **{stalled: 0.9}, response_latency=200)
-    run("compiled", width, scenario, stalls)
+    run("compiled", width, random_scenario(5, 800), BACK_PRESSURE[stalled])
 
 
 @pytest.mark.parametrize("stalls", [UNSTALLED, STALLED], ids=["unstalled", "stalled"])
@@ -63,7 +79,7 @@ def test_engines_agree(width: int, stalls: Stalls) -> None:
     scenario = random_scenario(6, 60)
     (one, memory), (other, other_memory) = (run(name, width, scenario, stalls) for name in ENGINES)
     assert memory == other_memory
-    assert one.events == other.events
+    assert sure(one.events) == sure(other.events)
     assert one.exceptions == other.exceptions
     assert one.counters == other.counters
     # The same beats, whenever they came.

@@ -25,8 +25,15 @@ from .header import Header, TaggedHeader, UntaggedHeader, header_length, is_tagg
 from .memory import Access, Memory, Region
 
 __all__ = [
-    "DataSink", "DataSource", "TaggedHeader", "UntaggedHeader", "UntaggedQueue", "check_tagged",
-    "decode_segment", "header_length", "is_tagged",
+    "DataSink",
+    "DataSource",
+    "TaggedHeader",
+    "UntaggedHeader",
+    "UntaggedQueue",
+    "check_tagged",
+    "decode_segment",
+    "header_length",
+    "is_tagged",
 ]
 
 _MSN = 1 << 32
@@ -35,14 +42,18 @@ _MSN = 1 << 32
 def decode_segment(segment: bytes) -> tuple[Header, bytes]:
     """Header and ULP Payload of a DDP Segment (section 4.4, figure 6)."""
     if len(segment) < header_length(segment):
-        raise ProtocolError(f"a DDP Segment must have a header of {header_length(segment)} octets, "
-                            f"not {len(segment)} octets in all", LLP_FRAMING)
+        raise ProtocolError(
+            f"a DDP Segment must have a header of {header_length(segment)} octets, "
+            f"not {len(segment)} octets in all",
+            LLP_FRAMING,
+        )
     header: Header
     header = TaggedHeader.decode(segment) if is_tagged(segment) else UntaggedHeader.decode(segment)
-    return header, segment[header.size:]
+    return header, segment[header.size :]
 
 
 # --- Data Source ---------------------------------------------------------------------------------
+
 
 class DataSource:
     """Cuts ULP Messages into DDP Segments (section 5.2).
@@ -61,10 +72,13 @@ class DataSource:
     def tagged(self, stag: int, to: int, message: bytes, *, rsvdulp: int = 0) -> list[bytes]:
         """Segments of a Tagged DDP Message, in increasing TO order (section 5.3)."""
         if to + len(message) > 1 << 64:
-            raise ProtocolError(f"a message of {len(message)} octets at TO {to:#x} must not wrap",
-                                TO_WRAP)
-        return [TaggedHeader(stag, to + offset, last, rsvdulp).encode() + payload
-                for offset, payload, last in self._slices(message, TaggedHeader.size)]
+            raise ProtocolError(
+                f"a message of {len(message)} octets at TO {to:#x} must not wrap", TO_WRAP
+            )
+        return [
+            TaggedHeader(stag, to + offset, last, rsvdulp).encode() + payload
+            for offset, payload, last in self._slices(message, TaggedHeader.size)
+        ]
 
     def untagged(self, qn: int, message: bytes, *, rsvdulp: int = 0) -> list[bytes]:
         """Segments of an Untagged DDP Message, in increasing MO order, under the queue's next MSN.
@@ -73,8 +87,10 @@ class DataSource:
         value of 0xFFFFFFFF."
         """
         msn = self._msn.get(qn, 1)
-        segments = [UntaggedHeader(qn, msn, offset, last, rsvdulp).encode() + payload
-                    for offset, payload, last in self._slices(message, UntaggedHeader.size)]
+        segments = [
+            UntaggedHeader(qn, msn, offset, last, rsvdulp).encode() + payload
+            for offset, payload, last in self._slices(message, UntaggedHeader.size)
+        ]
         self._msn[qn] = (msn + 1) % _MSN
         return segments
 
@@ -85,16 +101,18 @@ class DataSource:
     def _slices(self, message: bytes, header: int) -> Iterable[tuple[int, bytes, bool]]:
         room = self.mulpdu - header
         if room < 1:
-            raise ValueError(f"MULPDU must be more than the header's {header} octets, "
-                             f"not {self.mulpdu!r}")
+            raise ValueError(
+                f"MULPDU must be more than the header's {header} octets, not {self.mulpdu!r}"
+            )
         if len(message) >= 1 << 32:
             raise ValueError(f"ULP Message Length must be less than 2^32, not {len(message)}")
         # "A zero-length DDP Message is allowed and MUST consume exactly one DDP Segment."
         for offset in range(0, max(len(message), 1), room):
-            yield offset, message[offset:offset + room], offset + room >= len(message)
+            yield offset, message[offset : offset + room], offset + room >= len(message)
 
 
 # --- Data Sink: the checks of section 7.1 --------------------------------------------------------
+
 
 @dataclass(frozen=True)
 class _Tagged:
@@ -137,7 +155,12 @@ _TAGGED_CHECKS: tuple[tuple[ErrorNumber, Callable[[_Tagged], bool]], ...] = (
 
 
 def check_tagged(
-    header: TaggedHeader, length: int, memory: Memory, *, stream: int, pd: int,
+    header: TaggedHeader,
+    length: int,
+    memory: Memory,
+    *,
+    stream: int,
+    pd: int,
 ) -> ErrorNumber | None:
     """The error of a tagged segment, or None where it may be placed."""
     if header.version != 1:  # section 4.1: "This field MUST be set to one"
@@ -157,7 +180,7 @@ class _Buffer:
     def write(self, offset: int, payload: bytes) -> None:
         # Grows as it fills, so that a long buffer costs nothing before it is used.
         self.octets.extend(bytes(max(0, offset + len(payload) - len(self.octets))))
-        self.octets[offset:offset + len(payload)] = payload
+        self.octets[offset : offset + len(payload)] = payload
 
 
 class UntaggedQueue:
@@ -201,7 +224,7 @@ class UntaggedQueue:
         self._done += 1
         self.first = (self.first + 1) % _MSN
         if self._done >= 1024:
-            del self._buffers[:self._done]
+            del self._buffers[: self._done]
             self._done = 0
 
 
@@ -250,6 +273,7 @@ _UNTAGGED_CHECKS: tuple[tuple[ErrorNumber, Callable[[_Untagged], bool]], ...] = 
 
 
 # --- Data Sink -----------------------------------------------------------------------------------
+
 
 class DataSink:
     """Places and delivers what one DDP Stream brings.
@@ -382,13 +406,13 @@ class DataSink:
                     buffer = queue.buffer(header.msn)
                     assert buffer is not None
                     buffer.write(header.mo + length, b"")
-                    message = bytes(buffer.octets[:header.mo + length])
+                    message = bytes(buffer.octets[: header.mo + length])
                     queue.complete()
             if header.last:
                 events.append(Delivered(self.stream, header, order, message))
         return events
 
     def _fail(self, number: ErrorNumber, segment: bytes, order: int) -> list[Event]:
-        header = segment[:header_length(segment)]
+        header = segment[: header_length(segment)]
         self.error = DdpError(number, header, len(segment), self.stream, order)
         return [self.error]

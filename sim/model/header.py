@@ -66,8 +66,9 @@ class UntaggedHeader:
     def decode(cls, octets: bytes) -> UntaggedHeader:
         """Read the header from the start of a segment."""
         control, first, rest, qn, msn, mo = cls._format.unpack_from(octets)
-        return cls(qn, msn, mo, bool(control & _L), first << 32 | rest,
-                   control & _DV, control >> 2 & 0xF)
+        return cls(
+            qn, msn, mo, bool(control & _L), first << 32 | rest, control & _DV, control >> 2 & 0xF
+        )
 
 
 Header = TaggedHeader | UntaggedHeader

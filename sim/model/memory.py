@@ -51,11 +51,15 @@ class Region:
         if not 0 <= self.stag < 1 << 32:
             raise ValueError(f"Region STag must be a 32-bit number, not {self.stag!r}")
         if self.to < 0 or self.length < 0 or self.to + self.length > 1 << 64:
-            raise ValueError("Region must lie below the Tagged Offset 2^64, "
-                             f"not at {self.to:#x} with {self.length} octets")
+            raise ValueError(
+                "Region must lie below the Tagged Offset 2^64, "
+                f"not at {self.to:#x} with {self.length} octets"
+            )
         if (self.pd is None) == (self.stream is None):
-            raise ValueError("Region must belong to either a Protection Domain or a DDP Stream, "
-                             f"not to pd {self.pd!r} and stream {self.stream!r}")
+            raise ValueError(
+                "Region must belong to either a Protection Domain or a DDP Stream, "
+                f"not to pd {self.pd!r} and stream {self.stream!r}"
+            )
 
     @property
     def index(self) -> int:
@@ -95,13 +99,17 @@ class Memory:
             What a new buffer is painted with.
         """
         if region.index in self._valid:
-            raise ValueError(f"STag {region.stag:#010x} must have an index that is not in use; "
-                             f"{self._valid[region.index].stag:#010x} has it: revoke that first")
+            raise ValueError(
+                f"STag {region.stag:#010x} must have an index that is not in use; "
+                f"{self._valid[region.index].stag:#010x} has it: revoke that first"
+            )
         if octets is None:
             octets = bytearray([fill]) * region.length
         if len(octets) != region.length:
-            raise ValueError(f"Buffer of STag {region.stag:#010x} must hold {region.length} "
-                             f"octets, not {len(octets)}")
+            raise ValueError(
+                f"Buffer of STag {region.stag:#010x} must hold {region.length} "
+                f"octets, not {len(octets)}"
+            )
         self._valid[region.index] = self._regions[region.stag] = region
         self._octets[region.stag] = octets
         return region
@@ -135,7 +143,7 @@ class Memory:
     def write(self, region: Region, to: int, payload: bytes) -> None:
         """Place octets. The caller has made the checks."""
         start = to - region.to
-        self._octets[region.stag][start:start + len(payload)] = payload
+        self._octets[region.stag][start : start + len(payload)] = payload
 
     def octets(self, stag: int) -> bytes:
         """The octets of a region, valid or revoked."""

@@ -14,8 +14,15 @@ from .events import LlpError, ProtocolError
 from .header import header_length
 
 __all__ = [
-    "MARKER_SPACING", "Agreement", "Enhanced", "Fpdu", "MpaReceiver", "MpaSender", "StartupFrame",
-    "crc32c", "negotiate",
+    "MARKER_SPACING",
+    "Agreement",
+    "Enhanced",
+    "Fpdu",
+    "MpaReceiver",
+    "MpaSender",
+    "StartupFrame",
+    "crc32c",
+    "negotiate",
 ]
 
 MARKER_SPACING = 512  #: octets of stream from marker to marker, RFC 5044 section 4.3
@@ -35,6 +42,7 @@ def crc32c(octets: bytes) -> bytes:
 
 
 # --- start-up ------------------------------------------------------------------------------------
+
 
 @dataclass(frozen=True, kw_only=True)
 class Enhanced:
@@ -62,16 +70,24 @@ class Enhanced:
         for name, value in (("ird", self.ird), ("ord", self.ord)):
             if not 0 <= value < 1 << 14:
                 raise ValueError(f"Enhanced {name} must be a 14-bit number, not {value!r}")
-        return struct.pack(">HH", self.peer_to_peer << 15 | self.rtr_fpdu << 14 | self.ird,
-                           self.rtr_write << 15 | self.rtr_read << 14 | self.ord)
+        return struct.pack(
+            ">HH",
+            self.peer_to_peer << 15 | self.rtr_fpdu << 14 | self.ird,
+            self.rtr_write << 15 | self.rtr_read << 14 | self.ord,
+        )
 
     @classmethod
     def decode(cls, octets: bytes) -> Enhanced:
         """Read the four octets."""
         first, second = struct.unpack_from(">HH", octets)
-        return cls(ird=first & 0x3FFF, ord=second & 0x3FFF, peer_to_peer=bool(first >> 15),
-                   rtr_fpdu=bool(first >> 14 & 1), rtr_write=bool(second >> 15),
-                   rtr_read=bool(second >> 14 & 1))
+        return cls(
+            ird=first & 0x3FFF,
+            ord=second & 0x3FFF,
+            peer_to_peer=bool(first >> 15),
+            rtr_fpdu=bool(first >> 14 & 1),
+            rtr_write=bool(second >> 15),
+            rtr_read=bool(second >> 14 & 1),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,29 +139,43 @@ class StartupFrame:
         """
         key = octets[:16]
         if not any(known.startswith(key) for known in _KEYS):
-            raise ProtocolError("an MPA stream must begin with an MPA Request or Reply Frame, "
-                                f"not with {octets[:16].hex(' ')}", INVALID_STARTUP)
+            raise ProtocolError(
+                "an MPA stream must begin with an MPA Request or Reply Frame, "
+                f"not with {octets[:16].hex(' ')}",
+                INVALID_STARTUP,
+            )
         if len(octets) < cls._format.size:
             return None
         _, flags, revision, length = cls._format.unpack_from(octets)
         if revision not in (1, 2):
             raise ProtocolError(f"MPA revision must be 1 or 2, not {revision}", INVALID_STARTUP)
         if length > cls.MAXIMUM:
-            raise ProtocolError(f"MPA Private Data must be at most {cls.MAXIMUM} octets, "
-                                f"not {length}", INVALID_STARTUP)
+            raise ProtocolError(
+                f"MPA Private Data must be at most {cls.MAXIMUM} octets, not {length}",
+                INVALID_STARTUP,
+            )
         end = cls._format.size + length
         if len(octets) < end:
             return None
-        private = bytes(octets[cls._format.size:end])
+        private = bytes(octets[cls._format.size : end])
         enhanced = None
         if revision == 2 and flags & 0x10:
             if length < 4:
-                raise ProtocolError("an enhanced MPA frame must hold IRD and ORD in its Private "
-                                    f"Data, not {length} octets", INVALID_STARTUP)
+                raise ProtocolError(
+                    "an enhanced MPA frame must hold IRD and ORD in its Private "
+                    f"Data, not {length} octets",
+                    INVALID_STARTUP,
+                )
             enhanced, private = Enhanced.decode(private), private[4:]
-        return cls(kind=_KEYS[bytes(key)], revision=revision, markers=bool(flags & 0x80),
-                   crc=bool(flags & 0x40), reject=bool(flags & 0x20), enhanced=enhanced,
-                   private_data=private), end
+        return cls(
+            kind=_KEYS[bytes(key)],
+            revision=revision,
+            markers=bool(flags & 0x80),
+            crc=bool(flags & 0x40),
+            reject=bool(flags & 0x20),
+            enhanced=enhanced,
+            private_data=private,
+        ), end
 
     def encode(self) -> bytes:
         """The frame's octets."""
@@ -153,11 +183,13 @@ class StartupFrame:
             raise ValueError(f"MPA revision must be 2 for enhanced fields, not {self.revision!r}")
         private = (b"" if self.enhanced is None else self.enhanced.encode()) + self.private_data
         if len(private) > self.MAXIMUM:
-            raise ValueError(f"MPA Private Data must be at most {self.MAXIMUM} octets, "
-                             f"not {len(private)}")
+            raise ValueError(
+                f"MPA Private Data must be at most {self.MAXIMUM} octets, not {len(private)}"
+            )
         key = next(key for key, kind in _KEYS.items() if kind == self.kind)
-        flags = (self.markers << 7 | self.crc << 6 | self.reject << 5
-                 | (self.enhanced is not None) << 4)
+        flags = (
+            self.markers << 7 | self.crc << 6 | self.reject << 5 | (self.enhanced is not None) << 4
+        )
         return self._format.pack(key, flags, self.revision, len(private)) + private
 
 
@@ -176,6 +208,7 @@ def negotiate(request: StartupFrame, reply: StartupFrame) -> Agreement:
 
 
 # --- full operation phase ------------------------------------------------------------------------
+
 
 @dataclass(frozen=True)
 class Fpdu:
@@ -265,8 +298,8 @@ class MpaReceiver:
         raw = bytes(self._buffer)
         text = self._gather(raw, self.position, 1 << 16)
         length = int.from_bytes(text[:_LENGTH], "big")
-        segment = text[_LENGTH:_LENGTH + length]
-        header = segment[:header_length(segment)]
+        segment = text[_LENGTH : _LENGTH + length]
+        header = segment[: header_length(segment)]
         self.error = LlpError(LLP_FRAMING, header, length, self.position, raw)
         self._buffer.clear()
         return [self.error]
@@ -276,8 +309,10 @@ class MpaReceiver:
 
     def _gather(self, raw: bytes, position: int, content: int) -> bytes:
         """The octets without the markers, as many as are there."""
-        return b"".join(raw[at - position:at - position + piece]
-                        for at, piece in self._pieces(position, content))
+        return b"".join(
+            raw[at - position : at - position + piece]
+            for at, piece in self._pieces(position, content)
+        )
 
     def _frame(self, start: int) -> Fpdu | LlpError | None:
         position = self.position + start
@@ -285,19 +320,19 @@ class MpaReceiver:
         at += start - position  # in the buffer
         if len(self._buffer) < at + _LENGTH:
             return None
-        length = int.from_bytes(self._buffer[at:at + _LENGTH], "big")
+        length = int.from_bytes(self._buffer[at : at + _LENGTH], "big")
         content = _content(length)
         last, piece = self._pieces(position, content + _CRC)[-1]
         size = last + piece - position
         if len(self._buffer) - start < size:
             return None
-        raw = bytes(self._buffer[start:start + size])
-        ulpdu = self._gather(raw, position, content)[_LENGTH:_LENGTH + length]
+        raw = bytes(self._buffer[start : start + size])
+        ulpdu = self._gather(raw, position, content)[_LENGTH : _LENGTH + length]
         # The CRC is never cut by a marker: both stand at multiples of four. It covers everything
         # before it in the FPDU, markers included, also one that stands before the header (RFC 5044
         # section 4.4).
         if self.crc and crc32c(raw[:-_CRC]) != raw[-_CRC:]:
-            return LlpError(LLP_CRC, ulpdu[:header_length(ulpdu)], length, position, raw)
+            return LlpError(LLP_CRC, ulpdu[: header_length(ulpdu)], length, position, raw)
         return Fpdu(ulpdu, position, raw)
 
 

@@ -83,7 +83,8 @@ class ReadRequest:
     def encode(self) -> bytes:
         """The payload's 28 octets."""
         return self._format.pack(
-            self.sink_stag, self.sink_to, self.length, self.source_stag, self.source_to)
+            self.sink_stag, self.sink_to, self.length, self.source_stag, self.source_to
+        )
 
     @classmethod
     def decode(cls, message: bytes) -> ReadRequest:
@@ -98,7 +99,7 @@ class ReadRequest:
         start = self.source_to - region.to
         if Access.REMOTE_READ not in region.access or not 0 <= start <= region.length - self.length:
             return None
-        return memory.octets(region.stag)[start:start + self.length]
+        return memory.octets(region.stag)[start : start + self.length]
 
 
 class RdmapSink(DataSink):

@@ -18,9 +18,26 @@ from ...hdl.spec.ddp import LLP_CRC, LLP_FRAMING
 from .events import ProtocolError
 
 __all__ = [
-    "ADAPTATION_DDP", "Association", "Chunk", "ChunkType", "DataChunk", "Discarded", "Function",
-    "InitChunk", "Packet", "Ppid", "SackChunk", "SctpEvent", "SegmentReceived", "Session",
-    "SessionControl", "SessionIllegal", "State", "bundle", "checksum", "maximum_segment",
+    "ADAPTATION_DDP",
+    "Association",
+    "Chunk",
+    "ChunkType",
+    "DataChunk",
+    "Discarded",
+    "Function",
+    "InitChunk",
+    "Packet",
+    "Ppid",
+    "SackChunk",
+    "SctpEvent",
+    "SegmentReceived",
+    "Session",
+    "SessionControl",
+    "SessionIllegal",
+    "State",
+    "bundle",
+    "checksum",
+    "maximum_segment",
 ]
 
 
@@ -70,6 +87,7 @@ def checksum(octets: bytes) -> bytes:
 
 
 # --- chunks, RFC 9260 section 3 ------------------------------------------------------------------
+
 
 @dataclass(frozen=True)
 class Chunk:
@@ -122,8 +140,17 @@ class DataChunk:
         if len(chunk.value) <= cls._format.size:
             raise ProtocolError("a DATA chunk must carry user data", LLP_FRAMING)
         tsn, stream, ssn, ppid = cls._format.unpack_from(chunk.value)
-        return cls(tsn, stream, ppid, chunk.value[cls._format.size:], ssn, bool(chunk.flags & 4),
-                   bool(chunk.flags & 2), bool(chunk.flags & 1), bool(chunk.flags & 8))
+        return cls(
+            tsn,
+            stream,
+            ppid,
+            chunk.value[cls._format.size :],
+            ssn,
+            bool(chunk.flags & 4),
+            bool(chunk.flags & 2),
+            bool(chunk.flags & 1),
+            bool(chunk.flags & 8),
+        )
 
 
 @dataclass(frozen=True)
@@ -162,19 +189,28 @@ class InitChunk:
         if len(chunk.value) < cls._format.size:
             raise ProtocolError("an INIT chunk must have 16 octets of fixed fields", LLP_FRAMING)
         tag, window, outbound, inbound, tsn = cls._format.unpack_from(chunk.value)
-        parameters = tuple(_parameters(chunk.value[cls._format.size:]))
-        return cls(tag, tsn, outbound, inbound, window, parameters,
-                   acknowledges=chunk.type == ChunkType.INIT_ACK)
+        parameters = tuple(_parameters(chunk.value[cls._format.size :]))
+        return cls(
+            tag,
+            tsn,
+            outbound,
+            inbound,
+            window,
+            parameters,
+            acknowledges=chunk.type == ChunkType.INIT_ACK,
+        )
 
 
 def _parameters(octets: bytes) -> Iterator[tuple[int, bytes]]:
     while len(octets) >= 4:
         kind, length = struct.unpack_from(">HH", octets)
         if not 4 <= length <= len(octets):
-            raise ProtocolError(f"an SCTP parameter must have from 4 to {len(octets)} octets, "
-                                f"not {length}", LLP_FRAMING)
+            raise ProtocolError(
+                f"an SCTP parameter must have from 4 to {len(octets)} octets, not {length}",
+                LLP_FRAMING,
+            )
         yield kind, octets[4:length]
-        octets = octets[length + -length % 4:]
+        octets = octets[length + -length % 4 :]
 
 
 @dataclass(frozen=True)
@@ -191,7 +227,8 @@ class SackChunk:
     def encode(self) -> bytes:
         """The chunk."""
         value = self._format.pack(
-            self.cumulative, self.window, len(self.gaps), len(self.duplicates))
+            self.cumulative, self.window, len(self.gaps), len(self.duplicates)
+        )
         value += b"".join(struct.pack(">HH", *gap) for gap in self.gaps)
         value += b"".join(struct.pack(">I", tsn) for tsn in self.duplicates)
         return _chunk(ChunkType.SACK, 0, value)
@@ -203,15 +240,17 @@ class SackChunk:
         if counts is None or len(chunk.value) != 12 + 4 * (counts[2] + counts[3]):
             raise ProtocolError("a SACK chunk must hold the blocks that it counts", LLP_FRAMING)
         rest = chunk.value[12:]
-        gaps = tuple(struct.iter_unpack(">HH", rest[:4 * counts[2]]))
-        duplicates = tuple(tsn for tsn, in struct.iter_unpack(">I", rest[4 * counts[2]:]))
+        gaps = tuple(struct.iter_unpack(">HH", rest[: 4 * counts[2]]))
+        duplicates = tuple(tsn for (tsn,) in struct.iter_unpack(">I", rest[4 * counts[2] :]))
         return cls(counts[0], counts[1], gaps, duplicates)
 
 
 AnyChunk = Chunk | DataChunk | InitChunk | SackChunk
 _DECODERS: dict[int, Callable[[Chunk], AnyChunk]] = {
-    ChunkType.DATA: DataChunk.decode, ChunkType.INIT: InitChunk.decode,
-    ChunkType.INIT_ACK: InitChunk.decode, ChunkType.SACK: SackChunk.decode,
+    ChunkType.DATA: DataChunk.decode,
+    ChunkType.INIT: InitChunk.decode,
+    ChunkType.INIT_ACK: InitChunk.decode,
+    ChunkType.SACK: SackChunk.decode,
 }
 
 
@@ -236,28 +275,34 @@ class Packet:
     def parse(cls, octets: bytes) -> Packet:
         """Read a packet; raise :exc:`ProtocolError` where it must be discarded."""
         if len(octets) < cls._format.size:
-            raise ProtocolError(f"an SCTP packet must have at least 12 octets, not {len(octets)}",
-                                LLP_FRAMING)
+            raise ProtocolError(
+                f"an SCTP packet must have at least 12 octets, not {len(octets)}", LLP_FRAMING
+            )
         source, destination, tag, digest = cls._format.unpack_from(octets)
         if digest != checksum(octets):
-            raise ProtocolError(f"SCTP checksum must be {checksum(octets).hex()}, "
-                                f"not {digest.hex()}", LLP_CRC)
-        return cls(source, destination, tag, tuple(_chunks(octets[cls._format.size:])))
+            raise ProtocolError(
+                f"SCTP checksum must be {checksum(octets).hex()}, not {digest.hex()}", LLP_CRC
+            )
+        return cls(source, destination, tag, tuple(_chunks(octets[cls._format.size :])))
 
 
 def _chunks(octets: bytes) -> Iterator[AnyChunk]:
     while octets:
         kind, flags, length = struct.unpack_from(">BBH", octets) if len(octets) >= 4 else (0, 0, 0)
         if not 4 <= length <= len(octets):
-            raise ProtocolError(f"an SCTP chunk must have from 4 to {len(octets)} octets, "
-                                f"not {length}", LLP_FRAMING)
+            raise ProtocolError(
+                f"an SCTP chunk must have from 4 to {len(octets)} octets, not {length}", LLP_FRAMING
+            )
         chunk = Chunk(kind, flags, octets[4:length])
         yield _DECODERS[kind](chunk) if kind in _DECODERS else chunk
-        octets = octets[length + -length % 4:]
+        octets = octets[length + -length % 4 :]
 
 
 def bundle(
-    chunks: Iterable[AnyChunk], mtu: int = 1500, *, ip: int = 20,
+    chunks: Iterable[AnyChunk],
+    mtu: int = 1500,
+    *,
+    ip: int = 20,
 ) -> list[tuple[AnyChunk, ...]]:
     """Chunks for as few packets as keep the order (RFC 9260 section 6.10), each within the MTU."""
     packets: list[list[AnyChunk]] = []
@@ -278,6 +323,7 @@ def maximum_segment(mtu: int, *, ip: int = 20) -> int:
 
 
 # --- events --------------------------------------------------------------------------------------
+
 
 @dataclass(frozen=True)
 class SegmentReceived:
@@ -321,6 +367,7 @@ SctpEvent = SegmentReceived | SessionControl | SessionIllegal | Discarded
 
 # --- DDP-SSN sequencing, RFC 5043 sections 5.2.1 and 10 ------------------------------------------
 
+
 class Sequencer:
     """Puts 16-bit DDP-SSNs into the order of submission.
 
@@ -351,6 +398,7 @@ class Sequencer:
 
 
 # --- sessions, RFC 5043 section 6 ----------------------------------------------------------------
+
 
 class State(Enum):
     """Where a DDP Stream Session is, seen from one end."""
@@ -430,18 +478,22 @@ class Session:
     def segment(self, segment: bytes) -> bytes:
         """Payload of a DDP Segment Chunk (section 5.2.2)."""
         if len(segment) > self.maximum:
-            raise ValueError(f"DDP Segment must be at most {self.maximum} octets, "
-                             f"not {len(segment)}")
+            raise ValueError(
+                f"DDP Segment must be at most {self.maximum} octets, not {len(segment)}"
+            )
         return self._send(_SEGMENT, segment)
 
     def control(self, function: Function, private_data: bytes = b"") -> bytes:
         """Payload of a DDP Stream Session Control chunk (section 5.2.3)."""
         if len(private_data) > MAXIMUM_PRIVATE_DATA:
-            raise ValueError(f"Private Data must be at most {MAXIMUM_PRIVATE_DATA} octets, "
-                             f"not {len(private_data)}")
+            raise ValueError(
+                f"Private Data must be at most {MAXIMUM_PRIVATE_DATA} octets, "
+                f"not {len(private_data)}"
+            )
         if private_data and function is Function.TERMINATE:
-            raise ValueError("Private Data must not be included in a Terminate, "
-                             f"not {len(private_data)} octets")
+            raise ValueError(
+                f"Private Data must not be included in a Terminate, not {len(private_data)} octets"
+            )
         return self._send(function, struct.pack(">H", function) + private_data)
 
     def _send(self, message: Function | None, body: bytes) -> bytes:
@@ -451,8 +503,9 @@ class Session:
         if message is Function.INITIATE and self._reusable():
             self._restart()
         elif (self.state, _SENT, message) not in _LEGAL:
-            raise ProtocolError(f"{_name(message)} must not be sent while the session is "
-                                f"{self.state.name}")
+            raise ProtocolError(
+                f"{_name(message)} must not be sent while the session is {self.state.name}"
+            )
         order = self._out.next
         self._out.take(order)
         self._step(_SENT, message)
@@ -484,8 +537,9 @@ class Session:
         sequencer, waiting = (self._out, self._sent) if sent else (self._in, self._received)
         order = sequencer.order(ssn)
         if order is None:
-            return self._illegal(f"DDP-SSN {ssn} came before or is out of the window at "
-                                 f"{sequencer.next & 0xFFFF}")
+            return self._illegal(
+                f"DDP-SSN {ssn} came before or is out of the window at {sequencer.next & 0xFFFF}"
+            )
         waiting[order] = message, body
         events: list[SctpEvent] = []
         if message is _SEGMENT and not sent:
@@ -497,8 +551,9 @@ class Session:
             elif self.state is State.INITIATE_SENT:
                 self._held.append((order, body))
             else:
-                return self._illegal("a Segment must not be received while the session is "
-                                     f"{self.state.name}")
+                return self._illegal(
+                    f"a Segment must not be received while the session is {self.state.name}"
+                )
         for place in sequencer.take(order):
             events += self._consider(sent, *waiting.pop(place))
             if self.silent:
@@ -509,8 +564,9 @@ class Session:
         """The next chunk of a direction, in the normative sequence of section 6.1."""
         if (self.state, sent, message) not in _LEGAL:
             way = "sent" if sent else "received"
-            return self._illegal(f"{_name(message)} must not be {way} while the session is "
-                                 f"{self.state.name}")
+            return self._illegal(
+                f"{_name(message)} must not be {way} while the session is {self.state.name}"
+            )
         self._step(sent, message)
         events: list[SctpEvent] = []
         if message is not _SEGMENT:
@@ -563,9 +619,11 @@ def _decode(ppid: int, payload: bytes) -> tuple[int, Function | None, bytes]:
     if ppid == Ppid.SEGMENT and len(payload) >= 2:
         return int.from_bytes(payload[:2], "big"), _SEGMENT, payload[2:]
     if ppid != Ppid.CONTROL or len(payload) < 4:
-        raise ProtocolError("a Data Chunk must be a DDP Segment (PPID 16) or a DDP Stream Session "
-                            "Control message (17) with a DDP-SSN, "
-                            f"not PPID {ppid} with {len(payload)} octets")
+        raise ProtocolError(
+            "a Data Chunk must be a DDP Segment (PPID 16) or a DDP Stream Session "
+            "Control message (17) with a DDP-SSN, "
+            f"not PPID {ppid} with {len(payload)} octets"
+        )
     ssn, code = struct.unpack_from(">HH", payload)
     if code not in set(Function):
         raise ProtocolError(f"Function Code must be from 1 to 4, not {code}")
@@ -576,6 +634,7 @@ def _decode(ppid: int, payload: bytes) -> tuple[int, Function | None, bytes]:
 
 
 # --- associations --------------------------------------------------------------------------------
+
 
 class Association:
     """One end of an SCTP association, as far as a receiver of DDP needs it.
@@ -621,7 +680,8 @@ class Association:
             elif isinstance(chunk, DataChunk) and self.ddp:
                 for whole in self._out.take(chunk) or ():
                     events += self.session(whole.stream).observe(
-                        whole.ppid, whole.payload, unordered=whole.unordered)
+                        whole.ppid, whole.payload, unordered=whole.unordered
+                    )
         return events
 
     def receive(self, packet: bytes) -> list[SctpEvent]:
@@ -663,8 +723,13 @@ class Association:
         taken = self._in.take(chunk)
         if taken is None:
             return [Discarded(f"TSN {chunk.tsn} came before")]
-        return [event for whole in taken for event in self.session(whole.stream).receive(
-            whole.ppid, whole.payload, unordered=whole.unordered)]
+        return [
+            event
+            for whole in taken
+            for event in self.session(whole.stream).receive(
+                whole.ppid, whole.payload, unordered=whole.unordered
+            )
+        ]
 
 
 class _Direction:

@@ -11,8 +11,13 @@ CAPTURES = Path(__file__).resolve().parents[3].parent / "shared" / "captures"
 _KINDS = {
     "iwarp_truth": ("iwarp/*/truth/*.server.jsonl",),
     "sctp_truth": ("sctp/truth/*/*.passive.jsonl",),
-    "mpa_capture": ("iwarp/*/*.pcap", "interop/*.pcap", "synthetic/*.pcap",
-                    "public/wireshark-wiki/iwarp_*/*", "public/SoftUiWarp/*.pcap"),
+    "mpa_capture": (
+        "iwarp/*/*.pcap",
+        "interop/*.pcap",
+        "synthetic/*.pcap",
+        "public/wireshark-wiki/iwarp_*/*",
+        "public/SoftUiWarp/*.pcap",
+    ),
     "sctp_capture": ("sctp/*.pcap",),
 }
 
@@ -26,6 +31,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     for name, patterns in _KINDS.items():
         if name in metafunc.fixturenames:
             files = sorted(path for pattern in patterns for path in CAPTURES.glob(pattern))
-            absent = [pytest.param(None, marks=pytest.mark.skip(
-                "needs the captures of real stacks: shared/captures beside the project"))]
+            absent = [
+                pytest.param(
+                    None,
+                    marks=pytest.mark.skip(
+                        "needs the captures of real stacks: shared/captures beside the project"
+                    ),
+                )
+            ]
             metafunc.parametrize(name, files or absent, ids=_name, scope="module")

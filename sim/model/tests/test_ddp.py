@@ -39,8 +39,7 @@ GUARD = 64
 
 
 def a_region(**changes: object) -> Region:
-    values: dict[str, Any] = {
-        "stag": STAG, "to": TO, "length": LENGTH, "address": 0x8000, "pd": PD}
+    values: dict[str, Any] = {"stag": STAG, "to": TO, "length": LENGTH, "address": 0x8000, "pd": PD}
     return Region(**{**values, **changes})
 
 
@@ -76,6 +75,7 @@ def error(events: list[Event]) -> ErrorNumber | None:
 
 # --- section 4: headers --------------------------------------------------------------------------
 
+
 def test_a_tagged_header_is_figure_4() -> None:
     header = TaggedHeader(0x01020304, 0x1112131415161718, last=True, rsvdulp=0xAB)
     assert header.encode() == bytes.fromhex("c1 ab 01020304 1112131415161718")
@@ -99,12 +99,15 @@ def test_reserved_bits_are_not_checked_on_receive() -> None:
 
 # --- section 5.2: segmentation -------------------------------------------------------------------
 
+
 def test_the_untagged_worked_example() -> None:
     """5.2: "one with MO = 0, containing 1482 octets of ULP Payload, and a second with MO = 1482,
     containing 566 octets of ULP Payload"."""
     segments = [decode_segment(s) for s in DataSource(1500).untagged(0, bytes(2048))]
     assert [(h.mo, len(p), h.last, h.msn) for h, p in segments if not h.tagged] == [
-        (0, 1482, False, 1), (1482, 566, True, 1)]
+        (0, 1482, False, 1),
+        (1482, 566, True, 1),
+    ]
 
 
 def test_the_tagged_worked_example() -> None:
@@ -112,19 +115,23 @@ def test_the_tagged_worked_example() -> None:
     TO = 17870, containing 562 octets of ULP payload"."""
     segments = [decode_segment(s) for s in DataSource(1500).tagged(STAG, 16384, bytes(2048))]
     assert [(h.to, len(p), h.last) for h, p in segments if h.tagged] == [
-        (16384, 1486, False), (17870, 562, True)]
+        (16384, 1486, False),
+        (17870, 562, True),
+    ]
 
 
 @given(st.binary(max_size=300), st.integers(19, 120), st.integers(0, 255))
 def test_a_message_survives_its_segments(message: bytes, mulpdu: int, ulp: int) -> None:
     source, sink = DataSource(mulpdu), a_sink(size=300)
     to = TO + 5
-    segments = [*source.tagged(STAG, to, message, rsvdulp=ulp),
-                *source.untagged(0, message, rsvdulp=ulp << 32)]
+    segments = [
+        *source.tagged(STAG, to, message, rsvdulp=ulp),
+        *source.untagged(0, message, rsvdulp=ulp << 32),
+    ]
     assert all(len(segment) <= mulpdu for segment in segments)
     events = [event for segment in segments for event in sink.receive(segment)]
     assert messages(events) == [None, message]
-    assert sink.memory.octets(STAG)[5:5 + len(message)] == message
+    assert sink.memory.octets(STAG)[5 : 5 + len(message)] == message
     assert [e.header.rsvdulp for e in events if isinstance(e, Delivered)] == [ulp, ulp << 32]
     assert [e.length for e in events if isinstance(e, Delivered)] == [None, len(message)]
 
@@ -199,10 +206,14 @@ CHECKS = [
 ]
 
 
-@pytest.mark.parametrize(("what", "segment", "region", "number"), CHECKS,
-                         ids=[check[0] for check in CHECKS])
+@pytest.mark.parametrize(
+    ("what", "segment", "region", "number"), CHECKS, ids=[check[0] for check in CHECKS]
+)
 def test_tagged_segments_are_validated(
-    what: str, segment: bytes, region: Region, number: ErrorNumber | None,
+    what: str,
+    segment: bytes,
+    region: Region,
+    number: ErrorNumber | None,
 ) -> None:
     sink = a_sink(region)
     events = sink.receive(segment)
@@ -210,25 +221,27 @@ def test_tagged_segments_are_validated(
     if number is None:
         payload = segment[14:]
         start = int.from_bytes(segment[6:14], "big") - region.to if payload else 0
-        painted = bytearray(b"\xEE" * region.length)
-        painted[start:start + len(payload)] = payload
+        painted = bytearray(b"\xee" * region.length)
+        painted[start : start + len(payload)] = payload
         assert sink.memory.octets(STAG) == painted
         placed = events[0]
         assert isinstance(placed, Placed)
         assert placed.address == (region.address + start if payload else None)
     else:
-        assert sink.memory.octets(STAG) == b"\xEE" * region.length
+        assert sink.memory.octets(STAG) == b"\xee" * region.length
 
 
 def test_the_first_check_that_fails_names_the_error() -> None:
     """A segment that breaks every rule, mended rule by rule."""
     region = a_region(pd=PD + 1, access=Access.NONE, to=TOP, length=100)
-    sink_of = [(region, INVALID_STAG, {"stag": 0, "version": 1, "to": 5}),
-               (region, STAG_NOT_ASSOCIATED, {"to": 5}),
-               (a_region(access=Access.NONE, to=TOP, length=100), INVALID_STAG, {"to": 5}),
-               (a_region(to=TOP, length=100), BASE_OR_BOUNDS, {"to": 5}),
-               (a_region(to=TOP, length=100), TO_WRAP, {"to": TOP}),
-               (a_region(to=TOP, length=50), TO_WRAP, {"to": TOP})]
+    sink_of = [
+        (region, INVALID_STAG, {"stag": 0, "version": 1, "to": 5}),
+        (region, STAG_NOT_ASSOCIATED, {"to": 5}),
+        (a_region(access=Access.NONE, to=TOP, length=100), INVALID_STAG, {"to": 5}),
+        (a_region(to=TOP, length=100), BASE_OR_BOUNDS, {"to": 5}),
+        (a_region(to=TOP, length=100), TO_WRAP, {"to": TOP}),
+        (a_region(to=TOP, length=50), TO_WRAP, {"to": TOP}),
+    ]
     assert error(a_sink(region).receive(tagged(bytes(200), stag=0, version=3))) == TAGGED_VERSION
     for region, number, changes in sink_of:
         assert error(a_sink(region).receive(tagged(bytes(200), **changes))) == number
@@ -261,10 +274,13 @@ UNTAGGED_CHECKS = [
 ]
 
 
-@pytest.mark.parametrize(("what", "segment", "number"), UNTAGGED_CHECKS,
-                         ids=[check[0] for check in UNTAGGED_CHECKS])
+@pytest.mark.parametrize(
+    ("what", "segment", "number"), UNTAGGED_CHECKS, ids=[check[0] for check in UNTAGGED_CHECKS]
+)
 def test_untagged_segments_are_validated(
-    what: str, segment: bytes, number: ErrorNumber | None,
+    what: str,
+    segment: bytes,
+    number: ErrorNumber | None,
 ) -> None:
     sink = a_sink()
     # Out of order, so that what is not the next message is placed and only not delivered.
@@ -295,30 +311,33 @@ def test_the_sinks_msn_wraps() -> None:
     sink = DataSink(Memory())
     sink.open_queue(0, first=0xFFFFFFFE)
     sink.post(0, 16, 4)
-    heard = [sink.receive(untagged(bytes([msn & 0xFF]), msn=msn))
-             for msn in (0xFFFFFFFE, 0xFFFFFFFF, 0, 1)]
-    assert [messages(events) for events in heard] == [[b"\xFE"], [b"\xFF"], [b"\0"], [b"\1"]]
+    heard = [
+        sink.receive(untagged(bytes([msn & 0xFF]), msn=msn))
+        for msn in (0xFFFFFFFE, 0xFFFFFFFF, 0, 1)
+    ]
+    assert [messages(events) for events in heard] == [[b"\xfe"], [b"\xff"], [b"\0"], [b"\1"]]
     assert error(sink.receive(untagged(msn=2))) == NO_BUFFER
 
 
 def test_thousands_of_messages_use_their_own_buffers() -> None:
     sink = DataSink(Memory())
     sink.post(0, 8, 3000)
-    got = [messages(sink.receive(untagged(msn.to_bytes(2, "big"), msn=msn)))
-           for msn in range(1, 3001)]
+    got = [
+        messages(sink.receive(untagged(msn.to_bytes(2, "big"), msn=msn))) for msn in range(1, 3001)
+    ]
     assert got == [[msn.to_bytes(2, "big")] for msn in range(1, 3001)]
     assert sink.queues[0].available == 0
 
 
 # --- section 7.1: after an error -----------------------------------------------------------------
 
+
 def test_the_report_has_header_type_and_length() -> None:
     """7.1: "The DDP layer SHOULD include in the error report the DDP Header, the type of error, and
     the
     length of the DDP segment, if available."."""
     segment = tagged(bytes(20), to=0, rsvdulp=5)
-    assert a_sink().receive(segment, 6) == [
-        DdpError(BASE_OR_BOUNDS, segment[:14], 34, STREAM, 6)]
+    assert a_sink().receive(segment, 6) == [DdpError(BASE_OR_BOUNDS, segment[:14], 34, STREAM, 6)]
     short = untagged(b"")[:7]
     assert a_sink().receive(short) == [DdpError(LLP_FRAMING, short, 7, STREAM, 0)]
 
@@ -330,7 +349,7 @@ def test_later_segments_are_dropped_silently() -> None:
     assert sink.receive(tagged()) == []
     assert sink.receive(untagged(version=0)) == []
     assert sink.dropped == 2
-    assert sink.memory.octets(STAG) == b"\xEE" * LENGTH
+    assert sink.memory.octets(STAG) == b"\xee" * LENGTH
 
 
 def test_errors_of_the_llp_go_up_and_silence_the_stream() -> None:
@@ -345,16 +364,20 @@ def test_errors_of_the_llp_go_up_and_silence_the_stream() -> None:
 
 # --- sections 5.3 and 5.4: order -----------------------------------------------------------------
 
+
 def test_placement_is_at_once_and_delivery_waits() -> None:
     """5.3: "MAY perform Placement of DDP Segments out of order"; 5.4: Deliver if "all preceding DDP
     Messages have been Placed"."""
     sink = a_sink()
     late = sink.receive(tagged(b"B", to=TO + 1), 1)
     assert [type(event) for event in late] == [Placed]
-    assert sink.memory.octets(STAG)[:2] == b"\xEEB"
+    assert sink.memory.octets(STAG)[:2] == b"\xeeB"
     both = sink.receive(tagged(b"A"), 0)
     assert [(type(event), getattr(event, "order", None)) for event in both] == [
-        (Placed, 0), (Delivered, 0), (Delivered, 1)]
+        (Placed, 0),
+        (Delivered, 0),
+        (Delivered, 1),
+    ]
 
 
 def test_a_message_without_its_last_flag_is_not_delivered() -> None:
@@ -404,7 +427,8 @@ def test_any_arrival_ends_in_the_same_memory_and_deliveries(data: st.DataObject)
     for segment in segments:
         in_order.receive(segment)
     arrivals = list(range(len(segments))) + draw(
-        st.lists(st.integers(0, len(segments) - 1), max_size=5))
+        st.lists(st.integers(0, len(segments) - 1), max_size=5)
+    )
     random.Random(draw(st.integers(0, 1 << 16))).shuffle(arrivals)
     events = [event for order in arrivals for event in shuffled.receive(segments[order], order)]
     assert messages(events) == expected
@@ -432,4 +456,4 @@ def test_nothing_outside_the_region_is_ever_written(start: int, length: int, far
     window = memory.octets(region.stag)
     assert len(window) == size
     assert window.count(0x11) == (length if fits else 0)
-    assert memory.octets(0x2000) == memory.octets(0x3000) == b"\xEE" * GUARD
+    assert memory.octets(0x2000) == memory.octets(0x3000) == b"\xee" * GUARD

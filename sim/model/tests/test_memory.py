@@ -84,13 +84,16 @@ def test_regions_may_share_a_buffer() -> None:
     assert memory.octets(0x100) == memory.octets(0x200) == b"\0\0\x55\0"
 
 
-@pytest.mark.parametrize(("values", "message"), [
-    ({"stag": 1 << 32, "to": 0, "length": 1, "pd": 1}, "STag must be a 32-bit number"),
-    ({"stag": 1, "to": 1 << 63, "length": (1 << 63) + 1, "pd": 1}, "below the Tagged Offset 2"),
-    ({"stag": 1, "to": -1, "length": 1, "pd": 1}, "below the Tagged Offset 2"),
-    ({"stag": 1, "to": 0, "length": 1}, "either a Protection Domain or a DDP Stream"),
-    ({"stag": 1, "to": 0, "length": 1, "pd": 1, "stream": 1}, "either a Protection Domain"),
-])
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"stag": 1 << 32, "to": 0, "length": 1, "pd": 1}, "STag must be a 32-bit number"),
+        ({"stag": 1, "to": 1 << 63, "length": (1 << 63) + 1, "pd": 1}, "below the Tagged Offset 2"),
+        ({"stag": 1, "to": -1, "length": 1, "pd": 1}, "below the Tagged Offset 2"),
+        ({"stag": 1, "to": 0, "length": 1}, "either a Protection Domain or a DDP Stream"),
+        ({"stag": 1, "to": 0, "length": 1, "pd": 1, "stream": 1}, "either a Protection Domain"),
+    ],
+)
 def test_a_region_that_cannot_be_is_refused(values: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Region(**values)  # type: ignore[arg-type]

@@ -26,9 +26,14 @@ RFC_3720_B4 = [
     ("32 octets of ones", b"\xff" * 32, "43 ab a8 62"),
     ("32 octets of incrementing 00..1f", bytes(range(32)), "4e 79 dd 46"),
     ("32 octets of decrementing 1f..00", bytes(range(31, -1, -1)), "5c db 3f 11"),
-    ("an iSCSI SCSI Read (10) command PDU", bytes.fromhex(
-        "01c00000 00000000 00000000 00000000 14000000 00000400 00000014 00000018 28000000 00000000"
-        "02000000 00000000"), "56 3a 96 d9"),
+    (
+        "an iSCSI SCSI Read (10) command PDU",
+        bytes.fromhex(
+            "01c00000 00000000 00000000 00000000 14000000 00000400 00000014 00000018 28000000 00000000"
+            "02000000 00000000"
+        ),
+        "56 3a 96 d9",
+    ),
 ]
 
 
@@ -39,6 +44,7 @@ def test_the_published_digests(what: str, octets: bytes, digest: str) -> None:
 
 # --- start-up ------------------------------------------------------------------------------------
 
+
 def test_a_request_frame_octet_by_octet() -> None:
     frame = StartupFrame(kind="request", markers=True, private_data=b"hello")
     assert frame.encode() == b"MPA ID Req Frame" + bytes.fromhex("c0 01 0005") + b"hello"
@@ -47,8 +53,13 @@ def test_a_request_frame_octet_by_octet() -> None:
 def test_an_enhanced_reply_frame_octet_by_octet() -> None:
     """RFC 6581: S is 0x10 in revision 2, and IRD and ORD come before the ULP's Private Data."""
     frame = StartupFrame(
-        kind="reply", revision=2, crc=False, reject=True, private_data=b"!", enhanced=Enhanced(
-            ird=0x1234, ord=0x2345, peer_to_peer=True, rtr_write=True, rtr_read=True))
+        kind="reply",
+        revision=2,
+        crc=False,
+        reject=True,
+        private_data=b"!",
+        enhanced=Enhanced(ird=0x1234, ord=0x2345, peer_to_peer=True, rtr_write=True, rtr_read=True),
+    )
     assert frame.encode() == b"MPA ID Rep Frame" + bytes.fromhex("30 02 0005 9234 e345") + b"!"
 
 
@@ -59,17 +70,30 @@ def startup_frames(draw: st.DrawFn) -> StartupFrame:
     enhanced = None
     if revision == 2 and draw(flag):
         depth = st.integers(0, (1 << 14) - 1)
-        enhanced = Enhanced(ird=draw(depth), ord=draw(depth), peer_to_peer=draw(flag),
-                            rtr_fpdu=draw(flag), rtr_write=draw(flag), rtr_read=draw(flag))
+        enhanced = Enhanced(
+            ird=draw(depth),
+            ord=draw(depth),
+            peer_to_peer=draw(flag),
+            rtr_fpdu=draw(flag),
+            rtr_write=draw(flag),
+            rtr_read=draw(flag),
+        )
     return StartupFrame(
-        kind=draw(st.sampled_from(["request", "reply"])), revision=revision, markers=draw(flag),
-        crc=draw(flag), reject=draw(flag), enhanced=enhanced,
-        private_data=draw(st.binary(max_size=508 if enhanced else 512)))
+        kind=draw(st.sampled_from(["request", "reply"])),
+        revision=revision,
+        markers=draw(flag),
+        crc=draw(flag),
+        reject=draw(flag),
+        enhanced=enhanced,
+        private_data=draw(st.binary(max_size=508 if enhanced else 512)),
+    )
 
 
 @given(startup_frames(), st.binary(max_size=20), st.data())
 def test_a_startup_frame_survives_and_takes_only_its_octets(
-    frame: StartupFrame, rest: bytes, data: st.DataObject,
+    frame: StartupFrame,
+    rest: bytes,
+    data: st.DataObject,
 ) -> None:
     octets = frame.encode()
     assert StartupFrame.parse(octets + rest) == (frame, len(octets))
@@ -77,13 +101,16 @@ def test_a_startup_frame_survives_and_takes_only_its_octets(
     assert StartupFrame.parse(octets[:cut]) is None
 
 
-@pytest.mark.parametrize(("octets", "message"), [
-    (b"GET / HTTP/1.1\r\n", "must begin with an MPA Request or Reply Frame"),
-    (b"MPA ID Req Fraud", "must begin with an MPA Request or Reply Frame"),
-    (b"MPA ID Req Frame" + bytes.fromhex("40 03 0000"), "revision must be 1 or 2, not 3"),
-    (b"MPA ID Req Frame" + bytes.fromhex("40 01 0201"), "at most 512 octets, not 513"),
-    (b"MPA ID Rep Frame" + bytes.fromhex("50 02 0003 000000"), "must hold IRD and ORD"),
-])
+@pytest.mark.parametrize(
+    ("octets", "message"),
+    [
+        (b"GET / HTTP/1.1\r\n", "must begin with an MPA Request or Reply Frame"),
+        (b"MPA ID Req Fraud", "must begin with an MPA Request or Reply Frame"),
+        (b"MPA ID Req Frame" + bytes.fromhex("40 03 0000"), "revision must be 1 or 2, not 3"),
+        (b"MPA ID Req Frame" + bytes.fromhex("40 01 0201"), "at most 512 octets, not 513"),
+        (b"MPA ID Rep Frame" + bytes.fromhex("50 02 0003 000000"), "must hold IRD and ORD"),
+    ],
+)
 def test_what_is_no_startup_frame_is_refused(octets: bytes, message: str) -> None:
     with pytest.raises(ProtocolError, match=message) as raised:
         StartupFrame.parse(octets)
@@ -97,10 +124,12 @@ def test_crc_when_either_asks_and_markers_for_who_asks() -> None:
     for a in (False, True):
         for b in (False, True):
             assert negotiate(frame("request", a, b), frame("reply", b, a)) == Agreement(
-                crc=a or b, markers_to_responder=a, markers_to_initiator=b)
+                crc=a or b, markers_to_responder=a, markers_to_initiator=b
+            )
 
 
 # --- full operation phase ------------------------------------------------------------------------
+
 
 def test_an_fpdu_octet_by_octet() -> None:
     """Section 4.1: ULPDU_Length, ULPDU, PAD to a multiple of four, CRC over all of it."""
@@ -139,7 +168,11 @@ POSITIONS = st.integers(0, 1 << 12).map(lambda position: 4 * position)
 @settings(max_examples=150, deadline=None)
 @given(ULPDUS, st.booleans(), st.booleans(), POSITIONS, st.data())
 def test_a_stream_survives_any_cutting(
-    ulpdus: list[bytes], crc: bool, markers: bool, position: int, data: st.DataObject,
+    ulpdus: list[bytes],
+    crc: bool,
+    markers: bool,
+    position: int,
+    data: st.DataObject,
 ) -> None:
     sender = MpaSender(crc=crc, markers=markers, position=position)
     octets = b"".join(sender.send(ulpdu) for ulpdu in ulpdus)
@@ -160,7 +193,7 @@ def test_a_stream_survives_any_cutting(
             for marker in range(-frame.position % 512, len(frame.raw), 512):
                 header = 4 if frame.position % 512 == 0 else 0
                 pointer = max(0, marker - header)
-                assert frame.raw[marker:marker + 4] == struct.pack(">HH", 0, pointer)
+                assert frame.raw[marker : marker + 4] == struct.pack(">HH", 0, pointer)
     assert receiver.close() == []
     assert receiver.position == sender.position == at
 
@@ -168,12 +201,18 @@ def test_a_stream_survives_any_cutting(
 @settings(max_examples=150, deadline=None)
 @given(st.binary(min_size=1, max_size=700), st.booleans(), st.data())
 def test_any_flipped_bit_after_the_length_is_a_digest_error(
-    ulpdu: bytes, markers: bool, data: st.DataObject,
+    ulpdu: bytes,
+    markers: bool,
+    data: st.DataObject,
 ) -> None:
     octets = bytearray(MpaSender(markers=markers).send(ulpdu))
     first = 6 if markers else 2
-    bit = data.draw(st.one_of(st.integers(8 * first, 8 * len(octets) - 1),
-                              st.integers(0, 31) if markers else st.nothing()))
+    bit = data.draw(
+        st.one_of(
+            st.integers(8 * first, 8 * len(octets) - 1),
+            st.integers(0, 31) if markers else st.nothing(),
+        )
+    )
     octets[bit // 8] ^= 1 << bit % 8
     receiver = MpaReceiver(markers=markers)
     (error,) = receiver.receive(bytes(octets) + MpaSender().send(b"later"))

@@ -26,13 +26,15 @@ def test_a_read_request_octet_by_octet() -> None:
     """RFC 5040 section 4.4, figure 6."""
     request = ReadRequest(1, 2, 3, 4, 5)
     assert request.encode() == bytes.fromhex(
-        "00000001 0000000000000002 00000003 00000004 0000000000000005")
+        "00000001 0000000000000002 00000003 00000004 0000000000000005"
+    )
 
 
 def test_a_source_is_read_with_the_right_and_inside_its_bounds() -> None:
     memory = Memory()
-    memory.register(Region(stag=0x100, to=50, length=8, pd=1, access=Access.REMOTE_READ),
-                    bytearray(b"abcdefgh"))
+    memory.register(
+        Region(stag=0x100, to=50, length=8, pd=1, access=Access.REMOTE_READ), bytearray(b"abcdefgh")
+    )
     memory.register(Region(stag=0x200, to=50, length=8, pd=1))
 
     def read(stag: int, to: int, length: int, pd: int = 1) -> bytes | None:

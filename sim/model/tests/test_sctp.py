@@ -39,6 +39,7 @@ CONTROL, SEGMENT = Ppid.CONTROL, Ppid.SEGMENT
 
 # --- packets -------------------------------------------------------------------------------------
 
+
 def test_the_checksum_is_crc32c_lowest_octet_first() -> None:
     """RFC 9260 appendix A, with zeros where the checksum goes."""
     octets = Packet(1, 2, 3, (Chunk(ChunkType.COOKIE_ACK),)).encode()
@@ -63,12 +64,36 @@ def test_the_adaptation_indication_octet_by_octet() -> None:
 NUMBER, SHORT = st.integers(0, (1 << 32) - 1), st.integers(0, (1 << 16) - 1)
 CHUNKS = st.one_of(
     st.builds(Chunk, st.integers(4, 14), st.integers(0, 255), st.binary(max_size=30)),
-    st.builds(DataChunk, NUMBER, SHORT, NUMBER, st.binary(min_size=1, max_size=60), SHORT,
-              st.booleans(), st.booleans(), st.booleans(), st.booleans()),
-    st.builds(InitChunk, NUMBER, NUMBER, SHORT, SHORT, NUMBER, st.lists(
-        st.tuples(SHORT, st.binary(max_size=9)), max_size=3).map(tuple), st.booleans()),
-    st.builds(SackChunk, NUMBER, NUMBER, st.lists(st.tuples(SHORT, SHORT), max_size=3).map(tuple),
-              st.lists(NUMBER, max_size=3).map(tuple)))
+    st.builds(
+        DataChunk,
+        NUMBER,
+        SHORT,
+        NUMBER,
+        st.binary(min_size=1, max_size=60),
+        SHORT,
+        st.booleans(),
+        st.booleans(),
+        st.booleans(),
+        st.booleans(),
+    ),
+    st.builds(
+        InitChunk,
+        NUMBER,
+        NUMBER,
+        SHORT,
+        SHORT,
+        NUMBER,
+        st.lists(st.tuples(SHORT, st.binary(max_size=9)), max_size=3).map(tuple),
+        st.booleans(),
+    ),
+    st.builds(
+        SackChunk,
+        NUMBER,
+        NUMBER,
+        st.lists(st.tuples(SHORT, SHORT), max_size=3).map(tuple),
+        st.lists(NUMBER, max_size=3).map(tuple),
+    ),
+)
 PACKETS = st.builds(Packet, SHORT, SHORT, NUMBER, st.lists(CHUNKS, max_size=4).map(tuple))
 
 
@@ -91,13 +116,21 @@ def test_any_flipped_bit_is_a_checksum_error(packet: Packet, data: st.DataObject
 def test_scapy_reads_what_the_model_writes() -> None:
     sctp = pytest.importorskip("scapy.layers.sctp", reason="needs scapy")
     init = InitChunk(11, 22, 3, 4, 5555, parameters=((0xC006, bytes.fromhex("00000001")),))
-    chunks = (DataChunk(100, 1, SEGMENT, b"first"), DataChunk(101, 2, CONTROL, b"second!!"),
-              SackChunk(99, 1000, ((2, 3),), (98,)))
+    chunks = (
+        DataChunk(100, 1, SEGMENT, b"first"),
+        DataChunk(101, 2, CONTROL, b"second!!"),
+        SackChunk(99, 1000, ((2, 3),), (98,)),
+    )
     parsed = sctp.SCTP(Packet(5000, 6000, 0, (init,)).encode())
     assert (parsed.sport, parsed.dport, parsed.tag) == (5000, 6000, 0)
     first = parsed[sctp.SCTPChunkInit]
-    assert (first.init_tag, first.init_tsn, first.n_out_streams, first.n_in_streams,
-            first.a_rwnd) == (11, 22, 3, 4, 5555)
+    assert (
+        first.init_tag,
+        first.init_tsn,
+        first.n_out_streams,
+        first.n_in_streams,
+        first.a_rwnd,
+    ) == (11, 22, 3, 4, 5555)
     assert first.params[0].indication == 1
     octets = Packet(5000, 6000, 77, chunks).encode()
     parsed = sctp.SCTP(octets)
@@ -105,18 +138,24 @@ def test_scapy_reads_what_the_model_writes() -> None:
     assert (data.tsn, data.stream_id, data.proto_id, bytes(data.data)) == (100, 1, 16, b"first")
     assert (data.unordered, data.beginning, data.ending) == (1, 1, 1)
     more = data.payload[sctp.SCTPChunkData]
-    assert (more.tsn, more.stream_id, more.proto_id, bytes(more.data)) == (
-        101, 2, 17, b"second!!")
+    assert (more.tsn, more.stream_id, more.proto_id, bytes(more.data)) == (101, 2, 17, b"second!!")
     sack = parsed[sctp.SCTPChunkSACK]
     assert (sack.cumul_tsn_ack, sack.n_gap_ack, sack.n_dup_tsn) == (99, 1, 1)
     del parsed.chksum
     assert bytes(parsed) == octets, "Scapy computes the same checksum"
 
 
-@pytest.mark.parametrize("octets", [
-    bytes.fromhex("00070003"), bytes.fromhex("0007 0011 00000000 00000000 00000000"),
-    bytes.fromhex("0007 0010 00000000 00000000 00000010"), bytes.fromhex("0100 0008 00000000"),
-    bytes.fromhex("0300 0010 00000000 00000000 00010000"), b"\0\0"])
+@pytest.mark.parametrize(
+    "octets",
+    [
+        bytes.fromhex("00070003"),
+        bytes.fromhex("0007 0011 00000000 00000000 00000000"),
+        bytes.fromhex("0007 0010 00000000 00000000 00000010"),
+        bytes.fromhex("0100 0008 00000000"),
+        bytes.fromhex("0300 0010 00000000 00000000 00010000"),
+        b"\0\0",
+    ],
+)
 def test_a_malformed_chunk_is_refused(octets: bytes) -> None:
     header = struct.pack(">HHII", 1, 2, 3, 0)
     digest = struct.pack("<I", google_crc32c.value(header + octets))
@@ -144,6 +183,7 @@ def test_the_longest_segment_fits_a_packet() -> None:
 
 # --- DDP-SSN -------------------------------------------------------------------------------------
 
+
 def test_ddp_ssns_wrap_and_the_window_is_32767() -> None:
     sequencer = Sequencer()
     for order in range(70000):
@@ -167,6 +207,7 @@ def test_sequence_comes_out_of_any_order(arrivals: list[int]) -> None:
 
 
 # --- legal sequences -----------------------------------------------------------------------------
+
 
 def control(ssn: int, function: int, private_data: bytes = b"") -> bytes:
     return struct.pack(">HH", ssn, function) + private_data
@@ -203,17 +244,22 @@ def test_accepted_session() -> None:
     active, passive = Session(4), Session(4)
     for number in (0, 1):
         assert passive.receive(CONTROL, active.control(INITIATE, b"please")) == [
-            SessionControl(4, number, INITIATE, b"please")]
+            SessionControl(4, number, INITIATE, b"please")
+        ]
         assert active.receive(CONTROL, passive.control(ACCEPT, b"welcome")) == [
-            SessionControl(4, number, ACCEPT, b"welcome")]
+            SessionControl(4, number, ACCEPT, b"welcome")
+        ]
         for order in (1, 2):
             assert passive.receive(SEGMENT, active.segment(b"to")) == [
-                SegmentReceived(4, number, order, b"to")]
+                SegmentReceived(4, number, order, b"to")
+            ]
             assert active.receive(SEGMENT, passive.segment(b"fro")) == [
-                SegmentReceived(4, number, order, b"fro")]
+                SegmentReceived(4, number, order, b"fro")
+            ]
         ends = [active, passive] if number else [passive, active]
         assert ends[1].receive(CONTROL, ends[0].control(TERMINATE)) == [
-            SessionControl(4, number, TERMINATE, b"")]
+            SessionControl(4, number, TERMINATE, b"")
+        ]
         # The side that was told may still send what it has, and need not terminate itself.
         assert segments(ends[0].receive(SEGMENT, ends[1].segment(b"last"))) == [3]
         if number:
@@ -233,15 +279,20 @@ def test_refused_session(answer: Function) -> None:
         assert (active.state, passive.state) == (State.CLOSED, State.CLOSED)
 
 
-MESSAGES = {INITIATE: (CONTROL, control(1, 1)), ACCEPT: (CONTROL, control(1, 2)),
-            REJECT: (CONTROL, control(1, 3)), TERMINATE: (CONTROL, control(1, 4)),
-            None: (SEGMENT, segment(1))}
+MESSAGES = {
+    INITIATE: (CONTROL, control(1, 1)),
+    ACCEPT: (CONTROL, control(1, 2)),
+    REJECT: (CONTROL, control(1, 3)),
+    TERMINATE: (CONTROL, control(1, 4)),
+    None: (SEGMENT, segment(1)),
+}
 
 
 @pytest.mark.parametrize("message", MESSAGES)
 @pytest.mark.parametrize("passive", [False, True])
 def test_in_an_established_session_only_segments_and_terminate_are_legal(
-    message: Function | None, passive: bool,
+    message: Function | None,
+    passive: bool,
 ) -> None:
     session = a_passive_session() if passive else an_active_session()
     events = session.receive(*MESSAGES[message])
@@ -309,21 +360,27 @@ def test_a_segment_after_the_terminate_is_illegal() -> None:
     assert illegal(session.receive(SEGMENT, segment(2)))
 
 
-@pytest.mark.parametrize(("ppid", "payload", "unordered", "why"), [
-    (SEGMENT, segment(0), True, "came before"),
-    (SEGMENT, segment(1 + 32767), True, "out of the window"),
-    (SEGMENT, segment(1), False, "Unordered"),
-    (15, segment(1), True, "PPID 15"),
-    (0, segment(1), True, "PPID 0"),
-    (SEGMENT, b"\0", True, "with 1 octets"),
-    (CONTROL, control(1, 4)[:3], True, "with 3 octets"),
-    (CONTROL, control(1, 5), True, "not 5"),
-    (CONTROL, control(1, 0), True, "not 0"),
-    (CONTROL, control(1, 4, b"x"), True, "Terminate must not have 1 octets"),
-    (CONTROL, control(1, 2, bytes(513)), True, "Accept must not have 513 octets"),
-])
+@pytest.mark.parametrize(
+    ("ppid", "payload", "unordered", "why"),
+    [
+        (SEGMENT, segment(0), True, "came before"),
+        (SEGMENT, segment(1 + 32767), True, "out of the window"),
+        (SEGMENT, segment(1), False, "Unordered"),
+        (15, segment(1), True, "PPID 15"),
+        (0, segment(1), True, "PPID 0"),
+        (SEGMENT, b"\0", True, "with 1 octets"),
+        (CONTROL, control(1, 4)[:3], True, "with 3 octets"),
+        (CONTROL, control(1, 5), True, "not 5"),
+        (CONTROL, control(1, 0), True, "not 0"),
+        (CONTROL, control(1, 4, b"x"), True, "Terminate must not have 1 octets"),
+        (CONTROL, control(1, 2, bytes(513)), True, "Accept must not have 513 octets"),
+    ],
+)
 def test_a_chunk_that_fits_no_pattern_terminates(
-    ppid: int, payload: bytes, unordered: bool, why: str,
+    ppid: int,
+    payload: bytes,
+    unordered: bool,
+    why: str,
 ) -> None:
     (event,) = an_active_session().receive(ppid, payload, unordered=unordered)
     assert isinstance(event, SessionIllegal) and why in event.reason
@@ -340,6 +397,7 @@ def test_private_data_has_its_limits_on_transmit() -> None:
 
 def test_every_sequence_of_four_messages_is_judged_by_the_patterns() -> None:
     """All there are, against sections 6.2 to 6.4 written down as sequences."""
+
     def legal(sequence: tuple[tuple[bool, Function | None], ...]) -> bool:
         if sequence[0] != (True, INITIATE):  # this end is the active one
             return False
@@ -371,14 +429,18 @@ def test_every_sequence_of_four_messages_is_judged_by_the_patterns() -> None:
     for length in (1, 2, 3, 4):
         for rest in product(alphabet, repeat=length - 1):
             sequence = ((True, INITIATE), *rest)
-            ended = [i for i in range(1, length + 1) if i > 1 and legal(sequence[:i])
-                     and sequence[i - 1][1] in (REJECT, TERMINATE)]
+            ended = [
+                i
+                for i in range(1, length + 1)
+                if i > 1 and legal(sequence[:i]) and sequence[i - 1][1] in (REJECT, TERMINATE)
+            ]
             if any(message is INITIATE for _, message in rest) and ended:
                 continue  # a next session: tested above
             assert follows(Session(4), sequence) == legal(sequence), sequence
 
 
 # --- associations --------------------------------------------------------------------------------
+
 
 class Pair:
     """Two ends of an association, with a handshake behind them."""
@@ -411,9 +473,12 @@ def test_an_association_is_set_up_and_carries_segments_over_the_tsns_wrap() -> N
     pair = Pair()
     assert pair.a.ddp and pair.b.ddp
     pair.establish()
-    events = pair.to_b(0xB, DataChunk(1, 0, SEGMENT, segment(3)),
-                       DataChunk(0xFFFFFFFF, 0, SEGMENT, segment(1)),
-                       DataChunk(0, 0, SEGMENT, segment(2)))
+    events = pair.to_b(
+        0xB,
+        DataChunk(1, 0, SEGMENT, segment(3)),
+        DataChunk(0xFFFFFFFF, 0, SEGMENT, segment(1)),
+        DataChunk(0, 0, SEGMENT, segment(2)),
+    )
     assert segments(events) == [3, 1, 2]
 
 
@@ -454,8 +519,17 @@ def test_fragments_are_put_together() -> None:
     pair = Pair()
     pair.establish()
     whole = segment(1, bytes(range(100)))
-    parts = [DataChunk((0xFFFFFFFF + i) % (1 << 32), 0, SEGMENT, whole[start:start + 34],
-                       beginning=i == 0, ending=i == 2) for i, start in enumerate((0, 34, 68))]
+    parts = [
+        DataChunk(
+            (0xFFFFFFFF + i) % (1 << 32),
+            0,
+            SEGMENT,
+            whole[start : start + 34],
+            beginning=i == 0,
+            ending=i == 2,
+        )
+        for i, start in enumerate((0, 34, 68))
+    ]
     random.Random(1).shuffle(parts)
     events = [event for part in parts for event in pair.to_b(0xB, part)]
     assert events == [SegmentReceived(0, 0, 1, bytes(range(100)))]
@@ -463,8 +537,11 @@ def test_fragments_are_put_together() -> None:
 
 def test_streams_are_independent() -> None:
     pair = Pair()
-    pair.to_b(0xB, DataChunk(0xFFFFFFFE, 0, CONTROL, control(0, INITIATE)),
-              DataChunk(0xFFFFFFFF, 3, CONTROL, control(0, INITIATE)))
+    pair.to_b(
+        0xB,
+        DataChunk(0xFFFFFFFE, 0, CONTROL, control(0, INITIATE)),
+        DataChunk(0xFFFFFFFF, 3, CONTROL, control(0, INITIATE)),
+    )
     assert illegal(pair.to_b(0xB, DataChunk(0, 0, CONTROL, control(1, ACCEPT))))
     assert pair.b.session(3).state is State.INITIATE_RECEIVED
 
@@ -475,7 +552,10 @@ def test_a_new_handshake_starts_over() -> None:
     parameters = ((0xC006, struct.pack(">I", 1)),)
     pair.to_b(0, InitChunk(0x1A, 9000, 4, 4, parameters=parameters))
     pair.to_a(0x1A, InitChunk(0x1B, 700, 4, 4, parameters=parameters, acknowledges=True))
-    pair.to_b(0x1B, Chunk(ChunkType.COOKIE_ECHO, 0, b"cookie"),
-              DataChunk(9000, 0, CONTROL, control(0, INITIATE)))
+    pair.to_b(
+        0x1B,
+        Chunk(ChunkType.COOKIE_ECHO, 0, b"cookie"),
+        DataChunk(9000, 0, CONTROL, control(0, INITIATE)),
+    )
     assert pair.b.session(0).state is State.INITIATE_RECEIVED
     assert pair.b.session(0).number == 0

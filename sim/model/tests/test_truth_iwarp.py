@@ -25,8 +25,10 @@ from ddp_rnic.sim.model.rdmap import (
 PAINT, SINK_PAINT = 0xEE, 0xCC
 PD = 7
 RIGHTS = {
-    "rw": Access.REMOTE_WRITE | Access.REMOTE_READ, "wo": Access.REMOTE_WRITE,
-    "ro": Access.REMOTE_READ, "inv": Access.REMOTE_WRITE | Access.REMOTE_READ,
+    "rw": Access.REMOTE_WRITE | Access.REMOTE_READ,
+    "wo": Access.REMOTE_WRITE,
+    "ro": Access.REMOTE_READ,
+    "inv": Access.REMOTE_WRITE | Access.REMOTE_READ,
 }
 Truth = list[dict[str, Any]]
 
@@ -41,8 +43,7 @@ def unpack(path: Path) -> bytes | None:
 
 @cache
 def pattern(k: int, length: int) -> bytes:
-    return bytes((131 * k + 7 * i + 13 * (i >> 8) + 29 * (i >> 16)) & 0xFF
-                 for i in range(length))
+    return bytes((131 * k + 7 * i + 13 * (i >> 8) + 29 * (i >> 16)) & 0xFF for i in range(length))
 
 
 def play(direction: Direction, sink: RdmapSink) -> list[Event]:
@@ -61,10 +62,21 @@ def server_memory(truth: Truth) -> Memory:
     memory = Memory()
     for record in truth:
         if record["ev"] == "region":
-            octets = (bytearray(pattern(77, record["len"])) if record["name"] == "ro"
-                      else bytearray([PAINT]) * record["len"])
-            memory.register(Region(stag=record["stag"], to=record["base"], length=record["len"],
-                                   access=RIGHTS[record["name"]], pd=PD), octets)
+            octets = (
+                bytearray(pattern(77, record["len"]))
+                if record["name"] == "ro"
+                else bytearray([PAINT]) * record["len"]
+            )
+            memory.register(
+                Region(
+                    stag=record["stag"],
+                    to=record["base"],
+                    length=record["len"],
+                    access=RIGHTS[record["name"]],
+                    pd=PD,
+                ),
+                octets,
+            )
     return memory
 
 
@@ -107,8 +119,13 @@ def test_regions_and_received_messages_are_the_kernels(iwarp_truth: Path) -> Non
             different = next((i for i in range(len(expected)) if expected[i] != got[i]), None)
             assert got == expected, f"{record['name']} differs at octet {different}"
 
-    sends = [e for e in events if isinstance(e, Delivered) and e.message is not None
-             and opcode(e.header) not in (Opcode.READ_REQUEST, Opcode.TERMINATE)]
+    sends = [
+        e
+        for e in events
+        if isinstance(e, Delivered)
+        and e.message is not None
+        and opcode(e.header) not in (Opcode.READ_REQUEST, Opcode.TERMINATE)
+    ]
     receives = [record for record in server if record["ev"] == "recv"]
     assert [e.length for e in sends] == [record["len"] for record in receives]
     octets = unpack(iwarp_truth.with_name(f"{name}.server.recv.bin.gz")) or b""
@@ -121,8 +138,9 @@ def test_read_sinks_are_the_kernels(iwarp_truth: Path) -> None:
     name, _, client, connection = load_all(iwarp_truth)
     (record,) = [record for record in client if record["ev"] == "sink"]
     memory = Memory()
-    memory.register(Region(stag=record["rkey"], to=record["base"], length=record["len"], pd=PD),
-                    fill=SINK_PAINT)
+    memory.register(
+        Region(stag=record["rkey"], to=record["base"], length=record["len"], pd=PD), fill=SINK_PAINT
+    )
     sink = RdmapSink(memory, pd=PD)
     events = play(both(connection)[1], sink)
     assert not [e for e in events if isinstance(e, DdpError | LlpError)]
@@ -138,12 +156,18 @@ def test_read_responses_bring_what_the_requests_name(iwarp_truth: Path) -> None:
     sink = RdmapSink(memory, pd=PD)
     post_receives(sink, server, client)
     to_server, to_client = both(connection)
-    requests = [ReadRequest.decode(e.message) for e in play(to_server, sink)
-                if isinstance(e, Delivered) and e.message and e.header.tagged is False
-                and opcode(e.header) == Opcode.READ_REQUEST]
+    requests = [
+        ReadRequest.decode(e.message)
+        for e in play(to_server, sink)
+        if isinstance(e, Delivered)
+        and e.message
+        and e.header.tagged is False
+        and opcode(e.header) == Opcode.READ_REQUEST
+    ]
     posted = [r for r in client if r["ev"] == "post" and r["op"] == "read"]
     assert [(r.sink_to, r.length, r.source_stag, r.source_to) for r in requests] == [
-        (r["local_va"], r["len"], r["rkey"], r["raddr"]) for r in posted]
+        (r["local_va"], r["len"], r["rkey"], r["raddr"]) for r in posted
+    ]
     (record,) = [record for record in client if record["ev"] == "sink"]
     expected = bytearray([SINK_PAINT]) * record["len"]
     successes = {r["wr"] for r in client if r["ev"] == "wc" and r["status_s"] == "success"}
@@ -151,12 +175,16 @@ def test_read_responses_bring_what_the_requests_name(iwarp_truth: Path) -> None:
         source = request.source(memory, stream=0, pd=PD)
         if post["wr"] in successes and source is not None:
             start = request.sink_to - record["base"]
-            expected[start:start + request.length] = source
+            expected[start : start + request.length] = source
     sinks = Memory()
-    sinks.register(Region(stag=record["rkey"], to=record["base"], length=record["len"], pd=PD),
-                   fill=SINK_PAINT)
-    placed = sum(e.length for e in play(to_client, RdmapSink(sinks, pd=PD))
-                 if isinstance(e, Placed) and e.header.tagged)
+    sinks.register(
+        Region(stag=record["rkey"], to=record["base"], length=record["len"], pd=PD), fill=SINK_PAINT
+    )
+    placed = sum(
+        e.length
+        for e in play(to_client, RdmapSink(sinks, pd=PD))
+        if isinstance(e, Placed) and e.header.tagged
+    )
     # A peer that answers a request which the model would refuse (siw and err_rdaccess) is left out
     # here.
     if all(request.source(memory, stream=0, pd=PD) is not None for request in requests):

@@ -31,8 +31,10 @@ PAINT = 0xEE
 
 
 def pattern(k: int, start: int, length: int) -> bytes:
-    return bytes((131 * k + 7 * i + 13 * (i >> 8) + 29 * (i >> 16)) & 0xFF
-                 for i in range(start, start + length))
+    return bytes(
+        (131 * k + 7 * i + 13 * (i >> 8) + 29 * (i >> 16)) & 0xFF
+        for i in range(start, start + length)
+    )
 
 
 def first_difference(expected: bytes, got: bytes) -> int | None:
@@ -75,11 +77,14 @@ class End:
             stream, _ = key
             # The region of the last session on this stream goes with its session.
             self.memory.revoke_stream(stream)
-            record = next(r for r in self.truth if r["ev"] == "region"
-                          and (r["stream"], r["session"]) == key)
+            record = next(
+                r for r in self.truth if r["ev"] == "region" and (r["stream"], r["session"]) == key
+            )
             self.octets[key] = bytearray([PAINT]) * record["len"]
-            self.memory.register(Region(stag=record["stag"], to=record["base"],
-                                        length=record["len"], stream=stream), self.octets[key])
+            self.memory.register(
+                Region(stag=record["stag"], to=record["base"], length=record["len"], stream=stream),
+                self.octets[key],
+            )
             # Segments come after the one control message of section 6.2 that opens the session.
             sink = self.sinks[key] = RdmapSink(self.memory, stream=stream, first=1)
             sink.post(0, 1 << 18, 4096)
@@ -109,7 +114,9 @@ def ends(sctp_truth: Path) -> tuple[End, End]:
 
 @pytest.mark.parametrize("side", ["active", "passive"])
 def test_regions_are_those_of_the_peer(
-    sctp_truth: Path, ends: tuple[End, End], side: str,
+    sctp_truth: Path,
+    ends: tuple[End, End],
+    side: str,
 ) -> None:
     end = ends[side == "passive"]
     compared = 0
@@ -123,8 +130,11 @@ def test_regions_are_those_of_the_peer(
                 # The end of the passive side's region is the source of its Read Responses, filled
                 # by its owner with the pattern of the captures' README.
                 length = len(octets) - different
-                owner = next(k for k in range(256)
-                             if pattern(k, different, 1) == octets[different:different + 1])
+                owner = next(
+                    k
+                    for k in range(256)
+                    if pattern(k, different, 1) == octets[different : different + 1]
+                )
                 source = side == "passive" and pattern(owner, different, length)
                 assert octets[different:] == source, f"stream {key} differs at octet {different}"
                 assert got[different:] == bytes([PAINT]) * length
@@ -136,24 +146,31 @@ def test_regions_are_those_of_the_peer(
 
 @pytest.mark.parametrize("side", ["active", "passive"])
 def test_messages_are_delivered_in_order_and_once(
-    ends: tuple[End, End], side: str,
+    ends: tuple[End, End],
+    side: str,
 ) -> None:
     end = ends[side == "passive"]
     expected = defaultdict(list)
     for record in end.truth:
         if record["ev"] == "deliver":
             expected[record["stream"], record["session"]].append(
-                (record["qn"], record["msn"], record["len"]))
-    untagged = {key: [(e.header.qn, e.header.msn, e.length) for e in events
-                      if not e.header.tagged] for key, events in end.delivered.items()}
+                (record["qn"], record["msn"], record["len"])
+            )
+    untagged = {
+        key: [(e.header.qn, e.header.msn, e.length) for e in events if not e.header.tagged]
+        for key, events in end.delivered.items()
+    }
     assert {key: events for key, events in untagged.items() if events} == expected
     # The peer logged a hash of each message: equal hashes are equal messages, and no others.
     texts: dict[int, bytes | None] = {}
     for record in end.truth:
         if record["ev"] == "deliver":
-            (text,) = [e.message for e in end.delivered[record["stream"], record["session"]]
-                       if not e.header.tagged
-                       and (e.header.qn, e.header.msn) == (record["qn"], record["msn"])]
+            (text,) = [
+                e.message
+                for e in end.delivered[record["stream"], record["session"]]
+                if not e.header.tagged
+                and (e.header.qn, e.header.msn) == (record["qn"], record["msn"])
+            ]
             assert texts.setdefault(record["h"], text) == text
     assert len(set(texts.values())) == len(texts)
 
@@ -166,11 +183,11 @@ def test_control_messages_are_those_of_the_peer(ends: tuple[End, End], side: str
         for record in end.truth:
             if record["ev"] == kind:
                 expected[record["stream"]].append(
-                    (record["session"], record["fn"], record["pd_len"]))
+                    (record["session"], record["fn"], record["pd_len"])
+                )
         for event in end.events:
             if isinstance(event, SessionControl) and event.sent == sent:
-                got[event.stream].append(
-                    (event.session, event.function, len(event.private_data)))
+                got[event.stream].append((event.session, event.function, len(event.private_data)))
         assert got == expected
 
 

@@ -24,11 +24,27 @@ NOT_CONFORMANT = {"read_write_long_run_mrkr"}
 
 def tshark(path: Path, *options: str) -> str:
     assert TSHARK is not None
-    return subprocess.run([
-        TSHARK, "-r", str(path), "-o", "tcp.reassemble_out_of_order:TRUE", "-o",
-        "tcp.desegment_tcp_streams:TRUE", "-o", "sctp.checksum:crc-32c",
-        "--disable-heuristic", "smb_direct_iwarp", "--disable-heuristic", "rpcrdma_iwarp",
-        *options], check=True, capture_output=True, text=True).stdout
+    return subprocess.run(
+        [
+            TSHARK,
+            "-r",
+            str(path),
+            "-o",
+            "tcp.reassemble_out_of_order:TRUE",
+            "-o",
+            "tcp.desegment_tcp_streams:TRUE",
+            "-o",
+            "sctp.checksum:crc-32c",
+            "--disable-heuristic",
+            "smb_direct_iwarp",
+            "--disable-heuristic",
+            "rpcrdma_iwarp",
+            *options,
+        ],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
 
 
 def wireshark_fpdus(path: Path) -> tuple[Counter[int], int, int]:
@@ -59,21 +75,39 @@ def test_fpdus_and_crcs_are_wiresharks(mpa_capture: Path) -> None:
 
 
 def test_sctp_chunks_and_checksums_are_wiresharks(sctp_capture: Path) -> None:
-    fields = tshark(sctp_capture, "-Y", "sctp", "-T", "fields", "-E", "aggregator=,", "-e",
-                    "sctp.checksum.status", "-e", "sctp.data_tsn_raw", "-e",
-                    "sctp.data_payload_proto_id")
+    fields = tshark(
+        sctp_capture,
+        "-Y",
+        "sctp",
+        "-T",
+        "fields",
+        "-E",
+        "aggregator=,",
+        "-e",
+        "sctp.checksum.status",
+        "-e",
+        "sctp.data_tsn_raw",
+        "-e",
+        "sctp.data_payload_proto_id",
+    )
     expected = [line.split("\t") for line in fields.splitlines()]
     got = []
     for frame in read_frames(sctp_capture):
         packet = ip_packet(frame)
         if packet is not None and packet.protocol == SCTP:
             data = [c for c in Packet.parse(packet.payload).chunks if isinstance(c, DataChunk)]
-            got.append(["1", ",".join(str(chunk.tsn) for chunk in data),
-                        ",".join(str(chunk.ppid) for chunk in data)])
+            got.append(
+                [
+                    "1",
+                    ",".join(str(chunk.tsn) for chunk in data),
+                    ",".join(str(chunk.ppid) for chunk in data),
+                ]
+            )
     assert got == expected
 
 
 # --- what the model makes ------------------------------------------------------------------------
+
 
 def write_pcap(path: Path, packets: list[bytes]) -> Path:
     """Classic pcap, raw IPv4."""
@@ -88,7 +122,8 @@ def ipv4(protocol: int, payload: bytes, *, back: bool) -> bytes:
     ends = bytes([10, 0, 0, 1]), bytes([10, 0, 0, 2])
     source, destination = ends[::-1] if back else ends
     return struct.pack(">BBHHHBBH", 0x45, 0, 20 + len(payload), 0, 0x4000, 64, protocol, 0) + (
-        source + destination + payload)
+        source + destination + payload
+    )
 
 
 @pytest.mark.parametrize(("crc", "markers"), [(True, False), (True, True), (False, False)])
@@ -96,17 +131,37 @@ def test_wireshark_reads_the_models_streams(tmp_path: Path, crc: bool, markers: 
     request = StartupFrame(kind="request", crc=crc, markers=markers).encode()
     reply = StartupFrame(kind="reply", crc=crc, markers=markers).encode()
     source, sender = DataSource(1400), MpaSender(crc=crc, markers=markers)
-    ulpdus = [segment for length in (0, 1, 5, 77, 500, 501, 502, 503, 3000, 1386)
-              for segment in (*source.tagged(0x100, 77, bytes(length), rsvdulp=0x40),
-                              *source.untagged(0, bytes(length), rsvdulp=0x43 << 32))]
+    ulpdus = [
+        segment
+        for length in (0, 1, 5, 77, 500, 501, 502, 503, 3000, 1386)
+        for segment in (
+            *source.tagged(0x100, 77, bytes(length), rsvdulp=0x40),
+            *source.untagged(0, bytes(length), rsvdulp=0x43 << 32),
+        )
+    ]
     sequence = [1000, 2000]
     packets: list[bytes] = []
 
     def tcp(back: bool, flags: int, payload: bytes = b"") -> None:
         ports = (40002, 40001) if back else (40001, 40002)
-        packets.append(ipv4(6, struct.pack(
-            ">HHIIBBHHH", *ports, sequence[back], sequence[not back], 5 << 4, flags, 65535, 0, 0)
-            + payload, back=back))
+        packets.append(
+            ipv4(
+                6,
+                struct.pack(
+                    ">HHIIBBHHH",
+                    *ports,
+                    sequence[back],
+                    sequence[not back],
+                    5 << 4,
+                    flags,
+                    65535,
+                    0,
+                    0,
+                )
+                + payload,
+                back=back,
+            )
+        )
         sequence[back] += len(payload) + (flags >> 1 & 1)
 
     tcp(False, 0x02)
@@ -126,9 +181,23 @@ def test_wireshark_reads_the_models_sctp(tmp_path: Path) -> None:
     init = InitChunk(11, 22, 3, 4, parameters=((0xC006, bytes.fromhex("00000001")),))
     data = tuple(DataChunk(22 + i, i, Ppid.SEGMENT, bytes(i + 20)) for i in range(5))
     packets = [Packet(40001, 40002, 0, (init,)), Packet(40001, 40002, 33, data)]
-    path = write_pcap(tmp_path / "made.pcap", [
-        ipv4(132, packet.encode(), back=False) for packet in packets])
-    fields = tshark(path, "-T", "fields", "-E", "aggregator=,", "-e", "sctp.checksum.status",
-                    "-e", "sctp.adaptation_layer_indication", "-e", "sctp.data_tsn_raw")
+    path = write_pcap(
+        tmp_path / "made.pcap", [ipv4(132, packet.encode(), back=False) for packet in packets]
+    )
+    fields = tshark(
+        path,
+        "-T",
+        "fields",
+        "-E",
+        "aggregator=,",
+        "-e",
+        "sctp.checksum.status",
+        "-e",
+        "sctp.adaptation_layer_indication",
+        "-e",
+        "sctp.data_tsn_raw",
+    )
     assert [line.split("\t") for line in fields.splitlines()] == [
-        ["1", "0x00000001", ""], ["1", "", "22,23,24,25,26"]]
+        ["1", "0x00000001", ""],
+        ["1", "", "22,23,24,25,26"],
+    ]

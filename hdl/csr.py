@@ -32,7 +32,9 @@ class Registers(wiring.Component):
     def __init__(self):
         members = {"bus": In(AxiLite(regs.ADDRESS_BITS)), "octets_read": Out(1)}
         for register in regs.REGISTERS:
-            members[register.name.lower()] = {"ro": In(32), "rw": Out(32), "wo": Out(1)}[register.access]
+            members[register.name.lower()] = {"ro": In(32), "rw": Out(32), "wo": Out(1)}[
+                register.access
+            ]
         super().__init__(members)
 
     def elaborate(self, platform):
@@ -46,7 +48,10 @@ class Registers(wiring.Component):
         # Writes: wait for address and data, decode, act.
         write_hit = Signal(len(ports))
         writing = Signal()
-        m.d.sync += [writing.eq(0), *(port.eq(0) for register, port in ports if register.access == "wo")]
+        m.d.sync += [
+            writing.eq(0),
+            *(port.eq(0) for register, port in ports if register.access == "wo"),
+        ]
         with m.If(bus.b.ready):
             m.d.sync += bus.b.valid.eq(0)
         with m.If(bus.aw.valid & bus.w.valid & ~writing & ~bus.aw.ready & ~bus.b.valid):
@@ -57,13 +62,16 @@ class Registers(wiring.Component):
             for hit, (register, port) in zip(write_hit, ports, strict=True):
                 with m.If(hit):
                     m.d.sync += bus.b.payload.resp.eq(
-                        Response.SLVERR if register.access == "ro" else Response.OKAY)
+                        Response.SLVERR if register.access == "ro" else Response.OKAY
+                    )
                     if register.access == "wo":
                         m.d.sync += port.eq(1)
                     elif register.access == "rw":
                         for lane in range(4):
                             with m.If(bus.w.payload.strb[lane]):
-                                m.d.sync += port.word_select(lane, 8).eq(bus.w.payload.data.word_select(lane, 8))
+                                m.d.sync += port.word_select(lane, 8).eq(
+                                    bus.w.payload.data.word_select(lane, 8)
+                                )
 
         # Reads: decode, gather in groups of four, gather all.
         read_hit = Signal(len(ports))
@@ -75,15 +83,22 @@ class Registers(wiring.Component):
             m.d.sync += read_hit.eq(select(bus.ar.payload.addr))
         for first in range(0, len(ports), 4):
             group = Signal(32, name=f"group{first // 4}")
-            m.d.sync += group.eq(any_of(
-                Mux(hit, port, 0) for hit, (register, port) in zip(read_hit[first:first + 4], ports[first:first + 4])
-                if register.access != "wo"))
+            m.d.sync += group.eq(
+                any_of(
+                    Mux(hit, port, 0)
+                    for hit, (register, port) in zip(
+                        read_hit[first : first + 4], ports[first : first + 4], strict=True
+                    )
+                    if register.access != "wo"
+                )
+            )
             groups.append(group)
         with m.If(bus.r.ready):
             m.d.sync += bus.r.valid.eq(0)
         with m.If(step[1]):
             m.d.sync += [
-                bus.r.valid.eq(1), bus.r.payload.data.eq(any_of(groups)),
+                bus.r.valid.eq(1),
+                bus.r.payload.data.eq(any_of(groups)),
                 bus.r.payload.resp.eq(Mux(read_hit.any(), Response.OKAY, Response.DECERR)),
             ]
         low = [register.name for register in regs.REGISTERS].index("PLACED_OCTETS_LO")
@@ -106,18 +121,32 @@ class Counters(wiring.Component):
     """
 
     def __init__(self):
-        super().__init__({
-            "tally": In(Tally()),
-            "hold": In(1),
-            **{name: Out(32) for name in (
-                "placed", "exceptions", "errors", "dropped", "digest", "octets_low", "octets_high")},
-        })
+        super().__init__(
+            {
+                "tally": In(Tally()),
+                "hold": In(1),
+                **{
+                    name: Out(32)
+                    for name in (
+                        "placed",
+                        "exceptions",
+                        "errors",
+                        "dropped",
+                        "digest",
+                        "octets_low",
+                        "octets_high",
+                    )
+                },
+            }
+        )
 
     def elaborate(self, platform):
         m = Module()
         for counter, event in (
-            (self.placed, self.tally.placed), (self.exceptions, self.tally.exception),
-            (self.errors, self.tally.error), (self.dropped, self.tally.dropped),
+            (self.placed, self.tally.placed),
+            (self.exceptions, self.tally.exception),
+            (self.errors, self.tally.error),
+            (self.dropped, self.tally.dropped),
             (self.digest, self.tally.digest),
         ):
             m.d.sync += counter.eq(counter + event)

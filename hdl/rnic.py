@@ -47,14 +47,14 @@ class StreamEntry(data.StructLayout):
 class Rnic(wiring.Component):
     """The receive datapath.
 
-    Packets of whole FPDUs come in; tagged segments that pass every check of RFC 5041 section 7.1 are
-    written to host memory after their digest was found good; untagged segments leave on
-    ``exceptions``, as the FPDUs they came in; of each stream the first error is kept as an event, and what
-    follows on the stream is dropped and counted.
+    Packets of whole FPDUs come in; tagged segments that pass every check of RFC 5041 section 7.1
+    are written to host memory after their digest was found good; untagged segments leave on
+    ``exceptions``, as the FPDUs they came in; of each stream the first error is kept as an
+    event, and what follows on the stream is dropped and counted.
 
-    Latency: see ``rnic bench``. Throughput: a segment takes as many cycles as it has beats, in the packet or on the
-    bus, whichever is more. Reset: streams disabled, nothing in flight; Steering Tag entries stay.
-    Errors: events, in the registers.
+    Latency: see ``rnic bench``. Throughput: a segment takes as many cycles as it has beats, in
+    the packet or on the bus, whichever is more. Reset: streams disabled, nothing in flight;
+    Steering Tag entries stay. Errors: events, in the registers.
 
     Parameters
     ----------
@@ -74,13 +74,15 @@ class Rnic(wiring.Component):
         if not isinstance(config, RnicConfig):
             raise TypeError(f"Rnic configuration must be an RnicConfig, not {config!r}")
         self.config = config
-        super().__init__({
-            "packets": In(stream.Signature(LlpBeat(config.width))),
-            "bus": Out(AxiWrite(config.width)),
-            "control": In(AxiLite(regs.ADDRESS_BITS)),
-            "exceptions": Out(stream.Signature(ExceptionBeat(config.width))),
-            "irq": Out(1),
-        })
+        super().__init__(
+            {
+                "packets": In(stream.Signature(LlpBeat(config.width))),
+                "bus": Out(AxiWrite(config.width)),
+                "control": In(AxiLite(regs.ADDRESS_BITS)),
+                "exceptions": Out(stream.Signature(ExceptionBeat(config.width))),
+                "irq": Out(1),
+            }
+        )
 
     def elaborate(self, platform):
         m = Module()
@@ -100,7 +102,9 @@ class Rnic(wiring.Component):
         m.submodules.markers = markers = MarkerCut(config)
         m.submodules.dma = dma = PlacementDma(config)
         m.submodules.failed = failed = Queue(16, depth=16)
-        m.submodules.streams = streams = memory.Memory(shape=StreamEntry(), depth=config.streams, init=[])
+        m.submodules.streams = streams = memory.Memory(
+            shape=StreamEntry(), depth=config.streams, init=[]
+        )
         m.submodules.counters = counters = Counters()
         m.submodules.registers = registers = Registers()
 
@@ -114,7 +118,8 @@ class Rnic(wiring.Component):
         settings = streams.read_port(domain="comb")
         m.d.comb += [
             settings.addr.eq(walker.stream),
-            walker.crc.eq(settings.data.crc), walker.markers.eq(settings.data.markers),
+            walker.crc.eq(settings.data.crc),
+            walker.markers.eq(settings.data.markers),
             buffer.next.eq(walker.beats),
         ]
 
@@ -133,12 +138,16 @@ class Rnic(wiring.Component):
             check.i.payload.rights.stream.eq(stream_2),
             check.i.payload.rights.pd.eq(rights.data.pd),
             check.i.payload.rights.enable.eq(rights.data.enable & (stream_2 < config.streams)),
-            stags.index.eq(check.index), check.entry.eq(stags.entry),
-            results.i.valid.eq(check.o.valid), results.i.payload.eq(check.o.payload),
-            verdicts.i.valid.eq(judge.o.valid), verdicts.i.payload.eq(judge.o.payload),
+            stags.index.eq(check.index),
+            check.entry.eq(stags.entry),
+            results.i.valid.eq(check.o.valid),
+            results.i.payload.eq(check.o.payload),
+            verdicts.i.valid.eq(judge.o.valid),
+            verdicts.i.payload.eq(judge.o.payload),
         ]
 
-        # Room: a segment may begin while its place in every queue is sure, a beat while the buffer has one.
+        # Room: a segment may begin while its place in every queue is sure, a beat while the
+        # buffer has one.
         credits = Signal(range(IN_FLIGHT + 1), init=IN_FLIGHT)
         with m.If(walker.begun & ~commit.done):
             m.d.sync += credits.eq(credits - 1)
@@ -156,8 +165,10 @@ class Rnic(wiring.Component):
         wiring.connect(m, dma.exceptions, wiring.flipped(self.exceptions))
         wiring.connect(m, failed.o, commit.bus_errors)
         m.d.comb += [
-            buffer.address.eq(dma.read_address), dma.read_data.eq(buffer.data),
-            buffer.free.valid.eq(dma.release.valid), buffer.free.payload.eq(dma.release.payload),
+            buffer.address.eq(dma.read_address),
+            dma.read_data.eq(buffer.data),
+            buffer.free.valid.eq(dma.release.valid),
+            buffer.free.payload.eq(dma.release.payload),
             failed.i.valid.eq(dma.done.valid & dma.done.payload.error),
             failed.i.payload.eq(dma.done.payload.stream),
             dma.done.ready.eq(failed.i.ready),
@@ -168,9 +179,17 @@ class Rnic(wiring.Component):
         quiet = Signal(3)
         busy = Signal()
         m.d.sync += busy.eq(
-            self.packets.valid | packets.o.valid | (packets.room != packets.depth) | walker.busy
-            | (credits != IN_FLIGHT) | commit.busy | markers.o.valid | ~markers.i.ready | ~dma.idle
-            | failed.o.valid)
+            self.packets.valid
+            | packets.o.valid
+            | (packets.room != packets.depth)
+            | walker.busy
+            | (credits != IN_FLIGHT)
+            | commit.busy
+            | markers.o.valid
+            | ~markers.i.ready
+            | ~dma.idle
+            | failed.o.valid
+        )
         with m.If(busy):
             m.d.sync += quiet.eq(0)
         with m.Elif(~quiet.all()):
@@ -182,35 +201,51 @@ class Rnic(wiring.Component):
         event = commit.events.payload
         flags = registers.stag_flags
         m.d.comb += [
-            registers.id.eq(regs.ID), registers.version.eq(regs.VERSION),
-            registers.cap_width.eq(config.width), registers.cap_stags.eq(config.stags),
-            registers.cap_streams.eq(config.streams), registers.cap_buffer.eq(config.buffer_octets),
+            registers.id.eq(regs.ID),
+            registers.version.eq(regs.VERSION),
+            registers.cap_width.eq(config.width),
+            registers.cap_stags.eq(config.stags),
+            registers.cap_streams.eq(config.streams),
+            registers.cap_buffer.eq(config.buffer_octets),
             registers.status.eq(Cat(commit.events.valid, quiet.all())),
             stags.write.valid.eq(registers.stag_commit),
             stag_write.index.eq(registers.stag_index),
             stag_write.entry.tag.eq(registers.stag_index >> (config.stags.bit_length() - 1)),
-            Cat(stag_write.entry.key, stag_write.entry.valid, stag_write.entry.remote_write,
-                stag_write.entry.remote_read, stag_write.entry.bound).eq(flags),
+            Cat(
+                stag_write.entry.key,
+                stag_write.entry.valid,
+                stag_write.entry.remote_write,
+                stag_write.entry.remote_read,
+                stag_write.entry.bound,
+            ).eq(flags),
             stag_write.entry.owner.eq(registers.stag_owner),
             stag_write.entry.to.eq(Cat(registers.stag_to_lo, registers.stag_to_hi)),
             stag_write.entry.length.eq(Cat(registers.stag_len_lo, registers.stag_len_hi)),
             stag_write.entry.address.eq(Cat(registers.stag_addr_lo, registers.stag_addr_hi)),
             stream_write.en.eq(registers.stream_commit),
             stream_write.addr.eq(registers.stream_index),
-            Cat(stream_write.data.enable, stream_write.data.crc, stream_write.data.markers).eq(registers.stream_flags),
+            Cat(stream_write.data.enable, stream_write.data.crc, stream_write.data.markers).eq(
+                registers.stream_flags
+            ),
             stream_write.data.pd.eq(registers.stream_pd),
             commit.clear.payload.eq(registers.stream_index),
             registers.event_code.eq(Cat(event.code, event.type)),
             registers.event_stream.eq(event.stream),
             registers.event_length.eq(event.length),
             registers.event_sequence.eq(event.sequence),
-            *(getattr(registers, f"event_header{k}").eq(event.header.word_select(k, 32)) for k in range(5)),
-            counters.tally.eq(commit.tally), counters.hold.eq(registers.octets_read),
+            *(
+                getattr(registers, f"event_header{k}").eq(event.header.word_select(k, 32))
+                for k in range(5)
+            ),
+            counters.tally.eq(commit.tally),
+            counters.hold.eq(registers.octets_read),
             registers.placed_segments.eq(counters.placed),
             registers.placed_octets_lo.eq(counters.octets_low),
             registers.placed_octets_hi.eq(counters.octets_high),
-            registers.exceptions.eq(counters.exceptions), registers.errors.eq(counters.errors),
-            registers.dropped.eq(counters.dropped), registers.digest_errors.eq(counters.digest),
+            registers.exceptions.eq(counters.exceptions),
+            registers.errors.eq(counters.errors),
+            registers.dropped.eq(counters.dropped),
+            registers.digest_errors.eq(counters.digest),
         ]
         m.d.sync += self.irq.eq(commit.events.valid)
         wiring.connect(m, wiring.flipped(self.control), registers.bus)
@@ -220,11 +255,11 @@ class Rnic(wiring.Component):
 class FlatRnic(wiring.Component):
     """:class:`Rnic` behind the flat AXI names that other flows know.
 
-    ``s_axis_*`` takes packets: ``tid`` is the stream, ``tuser[31:0]`` the LLP sequence number of the
-    packet's first octet (on its first beat), ``tuser[32]`` marks the packet damaged (on its last).
-    ``tkeep`` is contiguous from the lowest octet, and full but on the last beat.
-    ``m_axi_*`` writes host memory, ``s_axil_*`` reaches the registers, and ``m_axis_exc_*`` is the exception
-    stream, ``tuser`` its FPDU's sequence number.
+    ``s_axis_*`` takes packets: ``tid`` is the stream, ``tuser[31:0]`` the LLP sequence number of
+    the packet's first octet (on its first beat), ``tuser[32]`` marks the packet damaged (on its
+    last). ``tkeep`` is contiguous from the lowest octet, and full but on the last beat.
+    ``m_axi_*`` writes host memory, ``s_axil_*`` reaches the registers, and ``m_axis_exc_*`` is
+    the exception stream, ``tuser`` its FPDU's sequence number.
 
     Latency, Throughput, Reset, Errors: those of :class:`Rnic`.
     """
@@ -236,27 +271,47 @@ class FlatRnic(wiring.Component):
         def channel(prefix, direction, signals):
             """A channel whose signals other than ready go in ``direction``."""
             return {
-                **{f"{prefix}{name}": direction(bits) for name, bits in {**signals, "valid": 1}.items()},
+                **{
+                    f"{prefix}{name}": direction(bits)
+                    for name, bits in {**signals, "valid": 1}.items()
+                },
                 f"{prefix}ready": direction(1).flip(),
             }
 
         axis = {"tdata": width, "tkeep": octets, "tlast": 1, "tid": 16}
-        super().__init__({
-            **{name.replace("_valid", "_tvalid").replace("_ready", "_tready"): flow for name, flow in {
-                **channel("s_axis_", In, {**axis, "tuser": 33}),
-                **channel("m_axis_exc_", Out, {**axis, "tuser": 32}),
-            }.items()},
-            **channel("m_axi_aw", Out, {
-                "id": 1, "addr": 64, "len": 8, "size": 3, "burst": 2, "lock": 1, "cache": 4, "prot": 3}),
-            **channel("m_axi_w", Out, {"data": width, "strb": octets, "last": 1}),
-            **channel("m_axi_b", In, {"id": 1, "resp": 2}),
-            **channel("s_axil_aw", In, {"addr": regs.ADDRESS_BITS, "prot": 3}),
-            **channel("s_axil_w", In, {"data": 32, "strb": 4}),
-            **channel("s_axil_b", Out, {"resp": 2}),
-            **channel("s_axil_ar", In, {"addr": regs.ADDRESS_BITS, "prot": 3}),
-            **channel("s_axil_r", Out, {"data": 32, "resp": 2}),
-            "irq": Out(1),
-        })
+        super().__init__(
+            {
+                **{
+                    name.replace("_valid", "_tvalid").replace("_ready", "_tready"): flow
+                    for name, flow in {
+                        **channel("s_axis_", In, {**axis, "tuser": 33}),
+                        **channel("m_axis_exc_", Out, {**axis, "tuser": 32}),
+                    }.items()
+                },
+                **channel(
+                    "m_axi_aw",
+                    Out,
+                    {
+                        "id": 1,
+                        "addr": 64,
+                        "len": 8,
+                        "size": 3,
+                        "burst": 2,
+                        "lock": 1,
+                        "cache": 4,
+                        "prot": 3,
+                    },
+                ),
+                **channel("m_axi_w", Out, {"data": width, "strb": octets, "last": 1}),
+                **channel("m_axi_b", In, {"id": 1, "resp": 2}),
+                **channel("s_axil_aw", In, {"addr": regs.ADDRESS_BITS, "prot": 3}),
+                **channel("s_axil_w", In, {"data": 32, "strb": 4}),
+                **channel("s_axil_b", Out, {"resp": 2}),
+                **channel("s_axil_ar", In, {"addr": regs.ADDRESS_BITS, "prot": 3}),
+                **channel("s_axil_r", Out, {"data": 32, "resp": 2}),
+                "irq": Out(1),
+            }
+        )
 
     def elaborate(self, platform):
         m = Module()
@@ -265,26 +320,45 @@ class FlatRnic(wiring.Component):
         packet, exception = rnic.packets.payload, rnic.exceptions.payload
         keep = self.s_axis_tkeep
         m.d.comb += [
-            rnic.packets.valid.eq(self.s_axis_tvalid), self.s_axis_tready.eq(rnic.packets.ready),
-            packet.beat.data.eq(self.s_axis_tdata), packet.beat.last.eq(self.s_axis_tlast),
-            packet.beat.count.eq(any_of(
-                Mux(keep[k] & ~(keep[k + 1] if k + 1 < octets else 0), k + 1, 0) for k in range(octets))),
+            rnic.packets.valid.eq(self.s_axis_tvalid),
+            self.s_axis_tready.eq(rnic.packets.ready),
+            packet.beat.data.eq(self.s_axis_tdata),
+            packet.beat.last.eq(self.s_axis_tlast),
+            packet.beat.count.eq(
+                any_of(
+                    Mux(keep[k] & ~(keep[k + 1] if k + 1 < octets else 0), k + 1, 0)
+                    for k in range(octets)
+                )
+            ),
             packet.beat.error.eq(self.s_axis_tuser[32]),
-            packet.stream.eq(self.s_axis_tid), packet.sequence.eq(self.s_axis_tuser[:32]),
-            self.m_axis_exc_tvalid.eq(rnic.exceptions.valid), rnic.exceptions.ready.eq(self.m_axis_exc_tready),
-            self.m_axis_exc_tdata.eq(exception.beat.data), self.m_axis_exc_tlast.eq(exception.beat.last),
+            packet.stream.eq(self.s_axis_tid),
+            packet.sequence.eq(self.s_axis_tuser[:32]),
+            self.m_axis_exc_tvalid.eq(rnic.exceptions.valid),
+            rnic.exceptions.ready.eq(self.m_axis_exc_tready),
+            self.m_axis_exc_tdata.eq(exception.beat.data),
+            self.m_axis_exc_tlast.eq(exception.beat.last),
             self.m_axis_exc_tkeep.eq(Cat(k < exception.beat.count for k in range(octets))),
-            self.m_axis_exc_tid.eq(exception.stream), self.m_axis_exc_tuser.eq(exception.sequence),
+            self.m_axis_exc_tid.eq(exception.stream),
+            self.m_axis_exc_tuser.eq(exception.sequence),
             # Full beats, incrementing, modifiable and bufferable, unprivileged, secure, data.
-            self.m_axi_awsize.eq(octets.bit_length() - 1), self.m_axi_awburst.eq(1), self.m_axi_awcache.eq(3),
+            self.m_axi_awsize.eq(octets.bit_length() - 1),
+            self.m_axi_awburst.eq(1),
+            self.m_axi_awcache.eq(3),
             self.irq.eq(rnic.irq),
         ]
         for prefix, channel, outward in (
-            ("m_axi_aw", rnic.bus.aw, True), ("m_axi_w", rnic.bus.w, True), ("m_axi_b", rnic.bus.b, False),
-            ("s_axil_aw", rnic.control.aw, False), ("s_axil_w", rnic.control.w, False), ("s_axil_b", rnic.control.b, True),
-            ("s_axil_ar", rnic.control.ar, False), ("s_axil_r", rnic.control.r, True),
+            ("m_axi_aw", rnic.bus.aw, True),
+            ("m_axi_w", rnic.bus.w, True),
+            ("m_axi_b", rnic.bus.b, False),
+            ("s_axil_aw", rnic.control.aw, False),
+            ("s_axil_w", rnic.control.w, False),
+            ("s_axil_b", rnic.control.b, True),
+            ("s_axil_ar", rnic.control.ar, False),
+            ("s_axil_r", rnic.control.r, True),
         ):
-            fields = [(f"{prefix}{name}", channel.payload[name]) for name, _ in channel.payload.shape()]
+            fields = [
+                (f"{prefix}{name}", channel.payload[name]) for name, _ in channel.payload.shape()
+            ]
             pairs = [*fields, (f"{prefix}valid", channel.valid)]
             for name, inner in pairs:
                 outer = getattr(self, name)

@@ -48,28 +48,31 @@ class Queue(wiring.Component):
     shape
         Shape of an item.
     depth : int
-        Items that fit, a power of two from 2 up; the output register holds one more.
+        Places for items, a power of two from 4 up. One place stays free; the output register holds
+        one more item.
 
     Members
     -------
     i : In(stream.Signature(shape))
     o : Out(stream.Signature(shape))
     room : Out(range(depth + 1))
-        Items that can still be pushed, not counting the output register.
+        Free places, as of the cycle before.
     """
 
     def __init__(self, shape, *, depth):
         if not isinstance(depth, int):
             raise TypeError(f"Queue depth must be an integer, not {depth!r}")
-        if depth < 2 or depth & (depth - 1):
-            raise ValueError(f"Queue depth must be a power of two and at least 2, not {depth!r}")
+        if depth < 4 or depth & (depth - 1):
+            raise ValueError(f"Queue depth must be a power of two and at least 4, not {depth!r}")
         self.shape = shape
         self.depth = depth
-        super().__init__({
-            "i": In(stream.Signature(shape)),
-            "o": Out(stream.Signature(shape)),
-            "room": Out(range(depth + 1), init=depth),
-        })
+        super().__init__(
+            {
+                "i": In(stream.Signature(shape)),
+                "o": Out(stream.Signature(shape)),
+                "room": Out(range(depth + 1), init=depth),
+            }
+        )
 
     def elaborate(self, platform):
         m = Module()
@@ -93,11 +96,13 @@ class Queue(wiring.Component):
             m.d.sync += [read.addr.eq(read.addr + 1), self.o.payload.eq(read.data)]
         with m.If(~self.o.valid | self.o.ready):
             m.d.sync += self.o.valid.eq(some)
-        # The level and its two flags are registers of their own, so that neither side waits for a carry.
-        with m.If(push & ~pop):
-            m.d.sync += [level.eq(level + 1), self.room.eq(self.room - 1), some.eq(1), self.i.ready.eq(level != self.depth - 1)]
-        with m.Elif(pop & ~push):
-            m.d.sync += [level.eq(level - 1), self.room.eq(self.room + 1), some.eq(level != 1), self.i.ready.eq(1)]
-        with m.If(~self.i.ready & ~level.any()):
-            m.d.sync += self.i.ready.eq(1)
+        # A pop comes late in the cycle: it meets one gate before the level and ``some``, while
+        # ``i.ready`` and ``room`` look at the level as it was, with two items in hand.
+        with m.If(push ^ pop):
+            m.d.sync += level.eq(Mux(push, level + 1, level - 1))
+        m.d.sync += [
+            some.eq(push | (level > 1) | ((level == 1) & ~pop)),
+            self.i.ready.eq(level < self.depth - 2),
+            self.room.eq(self.depth - level),
+        ]
         return m

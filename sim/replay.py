@@ -111,20 +111,13 @@ def _power_of_two(value: int) -> int:
     return 1 << (value - 1).bit_length()
 
 
-def _longest_fpdu(config: RnicConfig) -> int:
-    """Octets that an FPDU, markers included, may have for the packet buffer to hold it beside what
-    is on its way.
-    """
-    return ((config.buffer_octets // 4 - 8 * config.words) * 127 // 128 - 2) * 4
-
-
 def _grown(
     traffic: Traffic, regions: list[Region], config: RnicConfig
 ) -> tuple[RnicConfig, list[str]]:
     notes = []
     longest = max((len(arrival.raw) for arrival in traffic.arrivals), default=0)
-    if longest > _longest_fpdu(config):
-        while longest > _longest_fpdu(config):
+    if longest > 4 * config.longest_fpdu:
+        while longest > 4 * config.longest_fpdu:
             config = replace(config, buffer_octets=2 * config.buffer_octets)
         notes.append(
             f"an FPDU of {longest} octets needs a packet buffer of {config.buffer_octets} octets"

@@ -32,11 +32,17 @@ class AxiWrite(wiring.Signature):
 
     def __init__(self, width):
         self.width = width
-        super().__init__({
-            "aw": Out(stream.Signature(data.StructLayout({"addr": 64, "len": 8}))),
-            "w": Out(stream.Signature(data.StructLayout({"data": width, "strb": width // 8, "last": 1}))),
-            "b": In(stream.Signature(data.StructLayout({"resp": 2}))),
-        })
+        super().__init__(
+            {
+                "aw": Out(stream.Signature(data.StructLayout({"addr": 64, "len": 8}))),
+                "w": Out(
+                    stream.Signature(
+                        data.StructLayout({"data": width, "strb": width // 8, "last": 1})
+                    )
+                ),
+                "b": In(stream.Signature(data.StructLayout({"resp": 2}))),
+            }
+        )
 
 
 class AxiLite(wiring.Signature):
@@ -54,10 +60,12 @@ class AxiLite(wiring.Signature):
     def __init__(self, addr_width):
         self.addr_width = addr_width
         address = data.StructLayout({"addr": addr_width})
-        super().__init__({
-            "aw": Out(stream.Signature(address)),
-            "w": Out(stream.Signature(data.StructLayout({"data": 32, "strb": 4}))),
-            "b": In(stream.Signature(data.StructLayout({"resp": 2}))),
-            "ar": Out(stream.Signature(address)),
-            "r": In(stream.Signature(data.StructLayout({"data": 32, "resp": 2}))),
-        })
+        super().__init__(
+            {
+                "aw": Out(stream.Signature(address)),
+                "w": Out(stream.Signature(data.StructLayout({"data": 32, "strb": 4}))),
+                "b": In(stream.Signature(data.StructLayout({"resp": 2}))),
+                "ar": Out(stream.Signature(address)),
+                "r": In(stream.Signature(data.StructLayout({"data": 32, "resp": 2}))),
+            }
+        )

@@ -30,10 +30,16 @@ class ErrorEvent(data.StructLayout):
     """
 
     def __init__(self):
-        super().__init__({
-            "type": 4, "code": 8, "stream": 16, "length": 16, "sequence": 32,
-            "header": 32 * HEADER_WORDS,
-        })
+        super().__init__(
+            {
+                "type": 4,
+                "code": 8,
+                "stream": 16,
+                "length": 16,
+                "sequence": 32,
+                "header": 32 * HEADER_WORDS,
+            }
+        )
 
 
 class Move(data.StructLayout):
@@ -56,16 +62,24 @@ class Tally(data.StructLayout):
     """What the counters count: each member is high for one cycle a segment."""
 
     def __init__(self):
-        super().__init__({
-            "placed": 1, "octets": 16, "exception": 1, "error": 1, "dropped": 1, "digest": 1,
-        })
+        super().__init__(
+            {
+                "placed": 1,
+                "octets": 16,
+                "exception": 1,
+                "error": 1,
+                "dropped": 1,
+                "digest": 1,
+            }
+        )
 
 
 class Commit(wiring.Component):
     """Joins a segment with its checks and its verdict, in order, and decides.
 
     Nothing goes on before the verdict is there (RFC 5041 section 3, item 6). The first error of a
-    stream is reported; from then on its segments are dropped silently (section 7.1) until ``clear``.
+    stream is reported; from then on its segments are dropped silently (section 7.1) until
+    ``clear``.
 
     Latency: 5 cycles from the last of the three to ``moves``. Throughput: a segment a cycle.
     Reset: no stream is in error.
@@ -92,18 +106,20 @@ class Commit(wiring.Component):
 
     def __init__(self, config):
         self.config = config
-        super().__init__({
-            "segments": In(stream.Signature(Segment(config))),
-            "results": In(stream.Signature(CheckResult())),
-            "verdicts": In(stream.Signature(Verdict(config))),
-            "bus_errors": In(stream.Signature(16)),
-            "clear": In(stream.Signature(16)),
-            "moves": Out(stream.Signature(Move(config))),
-            "events": Out(stream.Signature(ErrorEvent())),
-            "tally": Out(Tally()),
-            "done": Out(1),
-            "busy": Out(1),
-        })
+        super().__init__(
+            {
+                "segments": In(stream.Signature(Segment(config))),
+                "results": In(stream.Signature(CheckResult())),
+                "verdicts": In(stream.Signature(Verdict(config))),
+                "bus_errors": In(stream.Signature(16)),
+                "clear": In(stream.Signature(16)),
+                "moves": Out(stream.Signature(Move(config))),
+                "events": Out(stream.Signature(ErrorEvent())),
+                "tally": Out(Tally()),
+                "done": Out(1),
+                "busy": Out(1),
+            }
+        )
 
     def elaborate(self, platform):
         m = Module()
@@ -116,17 +132,23 @@ class Commit(wiring.Component):
         dead_read = dead.read_port(domain="comb")
         dead_write = dead.write_port()
 
-        # Take: a segment with all that is known of it; or, in a pause, a bus error or a request to clear.
+        # Take: a segment with all that is known of it; or, in a pause, a bus error or a request
+        # to clear.
         pause = Signal()
         flowing = Signal()
         room = Signal()
         take = Signal()
-        segment, result, verdict = self.segments.payload, self.results.payload, self.verdicts.payload
+        segment, result, verdict = (
+            self.segments.payload,
+            self.results.payload,
+            self.verdicts.payload,
+        )
         clearing, failing = Signal(), Signal()
         special = self.clear.valid | self.bus_errors.valid
         m.d.sync += [
             room.eq((moves.room > 8) & (events.room > 8)),
-            flowing.eq(room & ~special), pause.eq(special),
+            flowing.eq(room & ~special),
+            pause.eq(special),
         ]
         m.d.comb += [
             take.eq(flowing & self.segments.valid & self.results.valid & self.verdicts.valid),
@@ -134,7 +156,9 @@ class Commit(wiring.Component):
             failing.eq(pause & room & self.bus_errors.valid & ~self.clear.valid),
             self.clear.ready.eq(pause),
             self.bus_errors.ready.eq(failing),
-            self.segments.ready.eq(take), self.results.ready.eq(take), self.verdicts.ready.eq(take),
+            self.segments.ready.eq(take),
+            self.results.ready.eq(take),
+            self.verdicts.ready.eq(take),
             self.done.eq(take),
         ]
 
@@ -147,18 +171,29 @@ class Commit(wiring.Component):
         framing = segment.oversize | (verdict.outcome == Outcome.FRAMING)
         placement = move.placement
         m.d.sync += [
-            clears.eq(clearing), fails.eq(failing), judges.eq(take),
+            clears.eq(clearing),
+            fails.eq(failing),
+            judges.eq(take),
             event.header.eq(segment.header),
             event.length.eq(Cat(segment.header[8:16], segment.header[:8])),
             event.sequence.eq(segment.sequence),
-            event.stream.eq(Mux(pause, Mux(self.clear.valid, self.clear.payload, self.bus_errors.payload),
-                                segment.stream)),
+            event.stream.eq(
+                Mux(
+                    pause,
+                    Mux(self.clear.valid, self.clear.payload, self.bus_errors.payload),
+                    segment.stream,
+                )
+            ),
             error.eq(framing | (verdict.outcome == Outcome.DIGEST) | result.error),
             digest.eq(~framing & (verdict.outcome == Outcome.DIGEST)),
-            tagged.eq(result.tagged), enable.eq(result.enable), length.eq(result.length),
+            tagged.eq(result.tagged),
+            enable.eq(result.enable),
+            length.eq(result.length),
             placement.address.eq(result.address),
-            placement.stream.eq(segment.stream), placement.sequence.eq(segment.sequence),
-            placement.last.eq(1), placement.release.eq(verdict.end >> (config.words.bit_length() - 1)),
+            placement.stream.eq(segment.stream),
+            placement.sequence.eq(segment.sequence),
+            placement.last.eq(1),
+            placement.release.eq(verdict.end >> (config.words.bit_length() - 1)),
             move.phase.eq(segment.phase),
             move.markers.eq(segment.markers & result.tagged),
         ]
@@ -178,10 +213,12 @@ class Commit(wiring.Component):
         # Judge: the only loop is the stream's error state.
         silent, raises = Signal(), Signal()
         m.d.comb += [
-            dead_read.addr.eq(event.stream), dead_write.addr.eq(event.stream),
+            dead_read.addr.eq(event.stream),
+            dead_write.addr.eq(event.stream),
             silent.eq(dead_read.data | (judges & ~enable)),
             raises.eq((fails | (judges & error)) & ~silent),
-            dead_write.en.eq(clears | raises), dead_write.data.eq(~clears),
+            dead_write.en.eq(clears | raises),
+            dead_write.data.eq(~clears),
         ]
 
         # Act. A bus error has a stream and no segment.
@@ -190,13 +227,18 @@ class Commit(wiring.Component):
         octets = Signal(16)
         passed_on = Signal()
         m.d.sync += [
-            events.i.valid.eq(raises), events.i.payload.eq(event),
-            judged.eq(judges), accepted.eq(judges & ~error & ~silent),
-            final.eq(move), final.placement.start.eq(start << 2),
+            events.i.valid.eq(raises),
+            events.i.payload.eq(event),
+            judged.eq(judges),
+            accepted.eq(judges & ~error & ~silent),
+            final.eq(move),
+            final.placement.start.eq(start << 2),
             final.placement.length.eq(Mux(tagged, length, whole << 2)),
             final.placement.exception.eq(~tagged),
-            octets.eq(Mux(tagged, length, 0)), passed_on.eq(~tagged),
-            moves.i.valid.eq(judged), moves.i.payload.eq(final),
+            octets.eq(Mux(tagged, length, 0)),
+            passed_on.eq(~tagged),
+            moves.i.valid.eq(judged),
+            moves.i.payload.eq(final),
             moves.i.payload.placement.length.eq(Mux(accepted, final.placement.length, 0)),
             moves.i.payload.placement.exception.eq(accepted & passed_on),
             self.tally.placed.eq(accepted & ~passed_on),
@@ -208,11 +250,21 @@ class Commit(wiring.Component):
         ]
         with m.If(fails):
             m.d.sync += [
-                events.i.payload.eq(0), events.i.payload.stream.eq(event.stream),
+                events.i.payload.eq(0),
+                events.i.payload.stream.eq(event.stream),
                 events.i.payload.type.eq(ddp.LOCAL_CATASTROPHIC.type),
                 events.i.payload.code.eq(ddp.LOCAL_CATASTROPHIC.code),
             ]
         m.d.comb += self.busy.eq(
-            self.segments.valid | self.clear.valid | judges | fails | clears | judged | moves.i.valid | moves.o.valid
-            | (moves.room != 16) | self.bus_errors.valid)
+            self.segments.valid
+            | self.clear.valid
+            | judges
+            | fails
+            | clears
+            | judged
+            | moves.i.valid
+            | moves.o.valid
+            | (moves.room != 16)
+            | self.bus_errors.valid
+        )
         return m

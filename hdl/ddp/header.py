@@ -27,7 +27,7 @@ def fields(octets, table):
     found = {}
     for name, bits in table:
         low -= bits
-        found[name] = wire[low:low + bits]
+        found[name] = wire[low : low + bits]
     return found
 
 
@@ -49,13 +49,23 @@ class DdpHeader(data.StructLayout):
     """
 
     def __init__(self):
-        super().__init__({
-            "tagged": 1, "last": 1, "short": 1, "version": 1, "length": 16, "stag": 32, "to": 64,
-        })
+        super().__init__(
+            {
+                "tagged": 1,
+                "last": 1,
+                "short": 1,
+                "version": 1,
+                "length": 16,
+                "stag": 32,
+                "to": 64,
+            }
+        )
 
 
 class HeaderParser(wiring.Component):
-    """Takes a header apart. An untagged header's fields stay where they are: its segment leaves whole.
+    """Takes a header apart.
+
+    An untagged header's own fields stay where they are, as its segment leaves whole.
 
     Latency: 2 cycles. Throughput: a header a cycle. Reset: empty.
     Errors: none; ``short`` and ``version`` are for the checks.
@@ -68,15 +78,17 @@ class HeaderParser(wiring.Component):
     """
 
     def __init__(self):
-        super().__init__({
-            "i": In(stream.Signature(32 * HEADER_WORDS, always_ready=True)),
-            "o": Out(stream.Signature(DdpHeader(), always_ready=True)),
-        })
+        super().__init__(
+            {
+                "i": In(stream.Signature(32 * HEADER_WORDS, always_ready=True)),
+                "o": Out(stream.Signature(DdpHeader(), always_ready=True)),
+            }
+        )
 
     def elaborate(self, platform):
         m = Module()
         ulpdu = fields(self.i.payload[:16], [("length", 16)])
-        tagged = fields(self.i.payload[16:16 + 8 * TAGGED_HEADER], TAGGED_FIELDS)
+        tagged = fields(self.i.payload[16 : 16 + 8 * TAGGED_HEADER], TAGGED_FIELDS)
 
         valid = Signal()
         held = Signal(DdpHeader())

@@ -31,20 +31,29 @@ class StagEntry(data.StructLayout):
     """
 
     def __init__(self, entries):
-        super().__init__({
-            "valid": 1, "key": 8, "tag": 24 - (entries.bit_length() - 1),
-            "remote_write": 1, "remote_read": 1, "bound": 1, "owner": 16,
-            "to": 64, "length": 64, "address": 64,
-        })
+        super().__init__(
+            {
+                "valid": 1,
+                "key": 8,
+                "tag": 24 - (entries.bit_length() - 1),
+                "remote_write": 1,
+                "remote_read": 1,
+                "bound": 1,
+                "owner": 16,
+                "to": 64,
+                "length": 64,
+                "address": 64,
+            }
+        )
 
 
 class StagTable(wiring.Component):
     """Entries in block RAM, read through its output register.
 
-    An STag is a 24-bit index and an 8-bit key. The index's lower bits select the entry and its upper
-    bits are compared with the key, so that any STag can be registered, but no two at a time whose
-    indices agree in the lower bits. An entry that is looked up in the cycle in which it is replaced is
-    shown as not valid.
+    An STag is a 24-bit index and an 8-bit key. The index's lower bits select the entry and its
+    upper bits are compared with the key, so that any STag can be registered, but no two at a
+    time whose indices agree in the lower bits. An entry that is looked up in the cycle in which
+    it is replaced is shown as not valid.
 
     Latency: 2 cycles. Throughput: one look-up and one write a cycle. Reset: the entries stay.
     Errors: none.
@@ -58,19 +67,26 @@ class StagTable(wiring.Component):
 
     def __init__(self, entries):
         self.entries = entries
-        super().__init__({
-            "index": In(range(entries)),
-            "entry": Out(StagEntry(entries)),
-            "write": In(stream.Signature(data.StructLayout({
-                "index": range(entries), "entry": StagEntry(entries)}), always_ready=True)),
-        })
+        super().__init__(
+            {
+                "index": In(range(entries)),
+                "entry": Out(StagEntry(entries)),
+                "write": In(
+                    stream.Signature(
+                        data.StructLayout({"index": range(entries), "entry": StagEntry(entries)}),
+                        always_ready=True,
+                    )
+                ),
+            }
+        )
 
     def elaborate(self, platform):
         m = Module()
-        # What a block RAM gives for an entry that is being written differs from device to device; it is
-        # not used, so synthesis need not provide for it.
+        # What a block RAM gives for an entry that is being written differs from device to
+        # device; it is not used, so synthesis need not provide for it.
         m.submodules.storage = storage = memory.Memory(
-            shape=StagEntry(self.entries), depth=self.entries, init=[], attrs={"no_rw_check": 1})
+            shape=StagEntry(self.entries), depth=self.entries, init=[], attrs={"no_rw_check": 1}
+        )
         write = storage.write_port()
         read = storage.read_port()
         # Without reset, to become the output register of the block RAM.

@@ -12,7 +12,7 @@ __all__ = ["CheckResult", "StreamRights", "TaggedCheck"]
 
 
 class StreamRights(data.StructLayout):
-    """What the checks know of a stream: its number and its Protection Domain, and whether it is enabled."""
+    """What the checks know of a stream: number, Protection Domain, and whether it is enabled."""
 
     def __init__(self):
         super().__init__({"stream": 16, "pd": 16, "enable": 1})
@@ -24,7 +24,8 @@ class CheckResult(data.StructLayout):
     Members
     -------
     error : 1
-        It must not be placed: ``type`` and ``code`` tell why, in the numbers of RFC 5041 section 7.2.
+        It must not be placed: ``type`` and ``code`` tell why, in the numbers of RFC 5041 section
+        7.2.
     type : 4, code : 8
     tagged : 1
     enable : 1
@@ -36,19 +37,28 @@ class CheckResult(data.StructLayout):
     """
 
     def __init__(self):
-        super().__init__({
-            "error": 1, "type": 4, "code": 8, "tagged": 1, "enable": 1, "length": 16, "address": 64,
-        })
+        super().__init__(
+            {
+                "error": 1,
+                "type": 4,
+                "code": 8,
+                "tagged": 1,
+                "enable": 1,
+                "length": 16,
+                "address": 64,
+            }
+        )
 
 
 class TaggedCheck(wiring.Component):
     """Validates a tagged segment against its Steering Tag's entry.
 
-    In the order of RFC 5041 section 7.1: the STag is valid for this stream (entry valid and key equal,
-    then association by Protection Domain or by stream, section 8.2), its buffer allows placement, TO in
-    range, the 64-bit sum of TO and length does not wrap, the sum in range. The RFC lists the wrap last;
-    it is looked at before the sum's range because a wrapped sum has none. A zero-length segment's STag
-    and TO are not checked (section 5.2). Of an untagged segment only length and version are.
+    In the order of RFC 5041 section 7.1: the STag is valid for this stream (entry valid and key
+    equal, then association by Protection Domain or by stream, section 8.2), its buffer allows
+    placement, TO in range, the 64-bit sum of TO and length does not wrap, the sum in range. The
+    RFC lists the wrap last; it is looked at before the sum's range because a wrapped sum has
+    none. A zero-length segment's STag and TO are not checked (section 5.2). Of an untagged
+    segment only length and version are.
 
     Latency: 8 cycles. Throughput: a segment a cycle. Reset: empty. Errors: see ``CheckResult``.
 
@@ -64,20 +74,26 @@ class TaggedCheck(wiring.Component):
 
     def __init__(self, entries):
         self.entries = entries
-        super().__init__({
-            "i": In(stream.Signature(data.StructLayout({
-                "header": DdpHeader(), "rights": StreamRights()}), always_ready=True)),
-            "index": Out(range(entries)),
-            "entry": In(StagEntry(entries)),
-            "o": Out(stream.Signature(CheckResult(), always_ready=True)),
-        })
+        super().__init__(
+            {
+                "i": In(
+                    stream.Signature(
+                        data.StructLayout({"header": DdpHeader(), "rights": StreamRights()}),
+                        always_ready=True,
+                    )
+                ),
+                "index": Out(range(entries)),
+                "entry": In(StagEntry(entries)),
+                "o": Out(stream.Signature(CheckResult(), always_ready=True)),
+            }
+        )
 
     def elaborate(self, platform):
         m = Module()
         bits = self.entries.bit_length() - 1
         valid = Signal(self.LATENCY - 1)
         m.d.sync += [valid.eq(Cat(self.i.valid, valid)), self.o.valid.eq(valid[-1])]
-        m.d.comb += self.index.eq(self.i.payload.header.stag[8:8 + bits])
+        m.d.comb += self.index.eq(self.i.payload.header.stag[8 : 8 + bits])
 
         def after(cycles, value, name):
             for k in range(cycles):
@@ -86,7 +102,8 @@ class TaggedCheck(wiring.Component):
                 value = stage
             return value
 
-        # Two cycles for the look-up; meanwhile the end of the segment, its 64-bit sum in two halves.
+        # Two cycles for the look-up; meanwhile the end of the segment, its 64-bit sum in two
+        # halves.
         header = self.i.payload.header
         first_low = Signal(33)
         m.d.sync += first_low.eq(header.to[:32] + header.length)
@@ -105,7 +122,7 @@ class TaggedCheck(wiring.Component):
         allowed, bound, alive = Signal(), Signal(), Signal()
         offset_low = Signal(33)
         m.d.sync += [
-            key.eq(Cat(entry.key, entry.tag) == Cat(stag[:8], stag[8 + bits:])),
+            key.eq(Cat(entry.key, entry.tag) == Cat(stag[:8], stag[8 + bits :])),
             alive.eq(entry.valid),
             pd.eq(entry.owner == rights.pd),
             stream_equal.eq(entry.owner == rights.stream),
@@ -173,16 +190,25 @@ class TaggedCheck(wiring.Component):
         ]
         result = self.o.payload
         m.d.sync += [
-            result.error.eq(0), result.type.eq(0), result.code.eq(0),
+            result.error.eq(0),
+            result.type.eq(0),
+            result.code.eq(0),
             result.tagged.eq(at_end.tagged),
             result.enable.eq(enable),
             result.length.eq(at_end.length),
-            result.address.eq(Cat(after(2, address_low[:32], "address_low"), after(1, address_high, "address_high"))),
+            result.address.eq(
+                Cat(
+                    after(2, address_low[:32], "address_low"),
+                    after(1, address_high, "address_high"),
+                )
+            ),
         ]
         for position, (condition, number) in enumerate(checks):
             with m.If(condition) if not position else m.Elif(condition):
                 if number is not None:
                     m.d.sync += [
-                        result.error.eq(1), result.type.eq(number.type), result.code.eq(number.code),
+                        result.error.eq(1),
+                        result.type.eq(number.type),
+                        result.code.eq(number.code),
                     ]
         return m

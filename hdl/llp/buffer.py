@@ -11,7 +11,9 @@ class Store(data.StructLayout):
     """A write to the packet buffer: ``data`` to beat ``address``."""
 
     def __init__(self, config):
-        super().__init__({"address": range(config.buffer_octets // config.octets), "data": config.width})
+        super().__init__(
+            {"address": range(config.buffer_octets // config.octets), "data": config.width}
+        )
 
 
 class PacketBuffer(wiring.Component):
@@ -32,25 +34,31 @@ class PacketBuffer(wiring.Component):
         A few more beats can be stored.
     """
 
-    #: Beats that are kept free: those on their way when ``space`` falls, and the one a release may lag by.
+    #: Beats that are kept free: those on their way when ``space`` falls, and the one a release
+    #: may lag by.
     MARGIN = 6
 
     def __init__(self, config):
         self.config = config
         self.depth = config.buffer_octets // config.octets
-        super().__init__({
-            "store": In(stream.Signature(Store(config), always_ready=True)),
-            "address": In(range(self.depth)), "data": Out(config.width),
-            "next": In(range(self.depth)),
-            "free": In(stream.Signature(range(self.depth), always_ready=True)),
-            "space": Out(1),
-        })
+        super().__init__(
+            {
+                "store": In(stream.Signature(Store(config), always_ready=True)),
+                "address": In(range(self.depth)),
+                "data": Out(config.width),
+                "next": In(range(self.depth)),
+                "free": In(stream.Signature(range(self.depth), always_ready=True)),
+                "space": Out(1),
+            }
+        )
 
     def elaborate(self, platform):
         m = Module()
-        # A beat is not read in the cycle that it is written in, so synthesis need not provide for that.
+        # A beat is not read in the cycle that it is written in, so synthesis need not provide
+        # for that.
         m.submodules.storage = storage = memory.Memory(
-            shape=self.config.width, depth=self.depth, init=[], attrs={"no_rw_check": 1})
+            shape=self.config.width, depth=self.depth, init=[], attrs={"no_rw_check": 1}
+        )
         write, read = storage.write_port(), storage.read_port()
         # Without reset, to become the output register of the block RAM.
         held = Signal(self.config.width, reset_less=True)

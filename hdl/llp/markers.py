@@ -11,7 +11,7 @@ __all__ = ["MarkerCut"]
 
 
 class MarkerCut(wiring.Component):
-    """Cuts a placement at the markers: each part between two markers becomes a placement of its own.
+    """Cuts a placement at the markers: each part between two becomes a placement of its own.
 
     Payload is never shifted together to close a marker's gap, so that streams with markers cost no
     multiplexer; they cost a placement for every 508 octets.
@@ -27,10 +27,12 @@ class MarkerCut(wiring.Component):
 
     def __init__(self, config):
         self.config = config
-        super().__init__({
-            "i": In(stream.Signature(Move(config))),
-            "o": Out(stream.Signature(Placement(config.buffer_octets))),
-        })
+        super().__init__(
+            {
+                "i": In(stream.Signature(Move(config))),
+                "o": Out(stream.Signature(Placement(config.buffer_octets))),
+            }
+        )
 
     def elaborate(self, platform):
         m = Module()
@@ -80,7 +82,8 @@ class MarkerCut(wiring.Component):
                     ]
                     with m.If(rest.length > gap):
                         m.d.sync += [
-                            self.o.payload.length.eq(gap), self.o.payload.last.eq(0),
+                            self.o.payload.length.eq(gap),
+                            self.o.payload.last.eq(0),
                             # Read this far, the buffer is free up to here and no further.
                             self.o.payload.release.eq(rest.start >> beat_bits),
                         ]

@@ -8,7 +8,7 @@ from ..crc32c import Slice
 from ..stream import any_of
 from .buffer import Store
 from .scan import Landing, LlpBeat, MpaScan, land
-from .segment import HEADER_WORDS, Outcome, Segment
+from .segment import HEADER_WORDS, Segment
 
 __all__ = ["Ending", "MpaWalker"]
 
@@ -59,10 +59,10 @@ class MpaWalker(wiring.Component):
     first begins with the packet.
 
     Latency: 6 cycles from a beat to its slice, 9 to the segments that begin in it, given the beats
-    that their headers reach into. Throughput: a beat a cycle, or an FPDU a cycle where more than one
-    begins in a beat. Reset: empty; what was under way is forgotten.
-    Errors: an FPDU that its packet ends inside has an ending with ``framing`` set; one that does not
-    fit the packet buffer is marked ``oversize`` and its octets are not stored.
+    that their headers reach into. Throughput: a beat a cycle, or an FPDU a cycle where more than
+    one begins in a beat. Reset: empty; what was under way is forgotten.
+    Errors: an FPDU that its packet ends inside has an ending with ``framing`` set; one that does
+    not fit the packet buffer is marked ``oversize`` and its octets are not stored.
 
     Members
     -------
@@ -76,7 +76,8 @@ class MpaWalker(wiring.Component):
         To the CRC unit.
     segments : Out(stream.Signature(Segment, always_ready=True))
     endings : Out(stream.Signature(Ending, always_ready=True))
-        In step with ``slices``: the cycle after a slice with ``close``, two after one with ``tail``.
+        In step with ``slices``: the cycle after a slice with ``close``, two after one with
+        ``tail``.
     beats : Out(range(beats of the buffer))
         Where the next beat will be stored.
     begun : Out(1)
@@ -88,18 +89,22 @@ class MpaWalker(wiring.Component):
     def __init__(self, config):
         self.config = config
         beats = config.buffer_octets // config.octets
-        super().__init__({
-            "i": In(stream.Signature(LlpBeat(config.width))),
-            "stream": Out(16), "crc": In(1), "markers": In(1),
-            "go": In(1),
-            "store": Out(stream.Signature(Store(config), always_ready=True)),
-            "slices": Out(stream.Signature(Slice(config.width, 4), always_ready=True)),
-            "segments": Out(stream.Signature(Segment(config), always_ready=True)),
-            "endings": Out(stream.Signature(Ending(config), always_ready=True)),
-            "beats": Out(range(beats)),
-            "begun": Out(1),
-            "busy": Out(1),
-        })
+        super().__init__(
+            {
+                "i": In(stream.Signature(LlpBeat(config.width))),
+                "stream": Out(16),
+                "crc": In(1),
+                "markers": In(1),
+                "go": In(1),
+                "store": Out(stream.Signature(Store(config), always_ready=True)),
+                "slices": Out(stream.Signature(Slice(config.width, 4), always_ready=True)),
+                "segments": Out(stream.Signature(Segment(config), always_ready=True)),
+                "endings": Out(stream.Signature(Ending(config), always_ready=True)),
+                "beats": Out(range(beats)),
+                "begun": Out(1),
+                "busy": Out(1),
+            }
+        )
 
     def elaborate(self, platform):
         m = Module()
@@ -111,11 +116,13 @@ class MpaWalker(wiring.Component):
         wiring.connect(m, headers.o, wiring.flipped(self.segments))
         beat = scan.o.payload
         m.d.comb += [
-            self.stream.eq(scan.stream), scan.crc.eq(self.crc), scan.markers.eq(self.markers),
+            self.stream.eq(scan.stream),
+            scan.crc.eq(self.crc),
+            scan.markers.eq(self.markers),
         ]
 
-        # The loop: ``step`` says what this beat is to the FPDU under way, one select of the bounds what
-        # comes next. Everything else follows a register behind.
+        # The loop: ``step`` says what this beat is to the FPDU under way, one select of the
+        # bounds what comes next. Everything else follows a register behind.
         step = Signal(_Step(), init={"fresh": 1})
         cut = Signal(range(words + 1))
         lo = Signal(range(words))
@@ -129,11 +136,15 @@ class MpaWalker(wiring.Component):
         starts = step.fresh | step.start
         marker_first = beat.edges.marked[0]
         bound = Signal.like(beat.bounds[0])
-        m.d.comb += bound.as_value().eq(any_of(
-            Mux(Mux(step.fresh, chosen, header[w]), beat.bounds[w].as_value(), 0)
-            for w, chosen in enumerate([~marker_first, marker_first, *[0] * (words - 1)])))
+        m.d.comb += bound.as_value().eq(
+            any_of(
+                Mux(Mux(step.fresh, chosen, header[w]), beat.bounds[w].as_value(), 0)
+                for w, chosen in enumerate([~marker_first, marker_first, *[0] * (words - 1)])
+            )
+        )
 
-        # An FPDU that goes on through this beat: a marker moves its end by one word, which may cost a beat.
+        # An FPDU that goes on through this beat: a marker moves its end by one word, which may
+        # cost a beat.
         marked = beat.edges.marked[-1]
         extra = marked & low[-1]
         next_low = Signal.like(low)
@@ -156,10 +167,14 @@ class MpaWalker(wiring.Component):
         ]
         with m.If(fire):
             m.d.sync += [
-                again.eq(stay), lo.eq(Mux(stay, cut, 0)),
-                cut.eq(landing.cut), header.eq(landing.header),
-                step.start.eq(landing.start), step.close.eq(landing.close),
-                step.broken.eq(landing.broken), step.on.eq(landing.on),
+                again.eq(stay),
+                lo.eq(Mux(stay, cut, 0)),
+                cut.eq(landing.cut),
+                header.eq(landing.header),
+                step.start.eq(landing.start),
+                step.close.eq(landing.close),
+                step.broken.eq(landing.broken),
+                step.on.eq(landing.on),
                 step.fresh.eq(step.close | step.broken | (starts & (bound.tail | bound.broken))),
                 low.eq(Mux(starts, bound.low, next_low)),
                 none.eq(Mux(starts, bound.none, next_none)),
@@ -180,7 +195,7 @@ class MpaWalker(wiring.Component):
         m.d.comb += closing.eq(step.start | step.close)
         m.d.sync += [
             self.slices.valid.eq(fire),
-            self.slices.payload.data.eq(beat.window[:32 * words]),
+            self.slices.payload.data.eq(beat.window[: 32 * words]),
             self.slices.payload.lo.eq(lo),
             self.slices.payload.first.eq(again),
             self.slices.payload.cut.eq(Mux(step.close, end, cut)),
@@ -199,7 +214,7 @@ class MpaWalker(wiring.Component):
             # A beat in the midst of an oversize FPDU has no place in the buffer.
             self.store.valid.eq(fire & ~stay & ~(step.on & oversize)),
             self.store.payload.address.eq(self.beats),
-            self.store.payload.data.eq(beat.window[:32 * words]),
+            self.store.payload.data.eq(beat.window[: 32 * words]),
         ]
         crc_late = Signal()
         m.d.sync += crc_late.eq(beat.crc)
@@ -230,30 +245,41 @@ class _Headers(wiring.Component):
 
     def __init__(self, config):
         self.config = config
-        super().__init__({
-            "valid": In(1),
-            "window": In(32 * (config.words + HEADER_WORDS)),
-            "cut": In(range(config.words + 1)),
-            "position": In(30),
-            "beats": In(range(config.buffer_octets // config.octets)),
-            "stream": In(16), "markers": In(1), "oversize": In(1),
-            "o": Out(stream.Signature(Segment(config), always_ready=True)),
-            "busy": Out(1),
-        })
+        super().__init__(
+            {
+                "valid": In(1),
+                "window": In(32 * (config.words + HEADER_WORDS)),
+                "cut": In(range(config.words + 1)),
+                "position": In(30),
+                "beats": In(range(config.buffer_octets // config.octets)),
+                "stream": In(16),
+                "markers": In(1),
+                "oversize": In(1),
+                "o": Out(stream.Signature(Segment(config), always_ready=True)),
+                "busy": Out(1),
+            }
+        )
 
     def elaborate(self, platform):
         m = Module()
         words = self.config.words
         place = range(self.config.buffer_octets // 4)
-        carried = data.StructLayout({
-            "start": place, "sequence": 30, "stream": 16, "markers": 1, "oversize": 1,
-        })
+        carried = data.StructLayout(
+            {
+                "start": place,
+                "sequence": 30,
+                "stream": 16,
+                "markers": 1,
+                "oversize": 1,
+            }
+        )
         valid = Signal(3)
         side = [Signal(carried, name=f"side{k}") for k in range(3)]
         m.d.sync += [valid.eq(Cat(self.valid, valid)), self.o.valid.eq(valid[-1])]
         m.d.comb += self.busy.eq(valid.any() | self.o.valid)
 
-        # Cut: first to a multiple of four words, then to the word; one word more than the header, for the marker.
+        # Cut: first to a multiple of four words, then to the word; one word more than the
+        # header, for the marker.
         taken = HEADER_WORDS + 1
         coarse = Signal(32 * (taken + min(3, words - 1)))
         fine = Signal(2)
@@ -271,7 +297,8 @@ class _Headers(wiring.Component):
             side[2].eq(side[1]),
         ]
 
-        # Take out the marker, if one stands at word j: the stream's position there is a multiple of 512 octets.
+        # Take out the marker, if one stands at word j: the stream's position there is a multiple
+        # of 512 octets.
         to_marker = Signal(7)
         phase = Signal(7)
         m.d.sync += [to_marker.eq(-side[0].sequence), phase.eq(side[0].sequence)]
@@ -281,8 +308,12 @@ class _Headers(wiring.Component):
         phase_2 = Signal(7)
         m.d.comb += passed.eq(Cat(side[1].markers & (to_marker <= j) for j in range(HEADER_WORDS)))
         m.d.sync += [
-            plain.eq(Cat(Mux(passed[j], exact.word_select(j + 1, 32), exact.word_select(j, 32))
-                         for j in range(HEADER_WORDS))),
+            plain.eq(
+                Cat(
+                    Mux(passed[j], exact.word_select(j + 1, 32), exact.word_select(j, 32))
+                    for j in range(HEADER_WORDS)
+                )
+            ),
             shift.eq(passed[3]),
             phase_2.eq(phase),
         ]

@@ -1,4 +1,4 @@
-"""Where FPDUs may begin and end in a beat: everything that can be known before knowing which one does."""
+"""Where FPDUs may begin and end in a beat: what can be known before knowing which one does."""
 
 from amaranth import *
 from amaranth.lib import data, stream, wiring
@@ -46,14 +46,30 @@ class Landing(data.StructLayout):
     """
 
     def __init__(self, words):
-        super().__init__({
-            "start": 1, "close": 1, "broken": 1, "on": 1, "cut": range(words + 1), "header": words + 1,
-        })
+        super().__init__(
+            {
+                "start": 1,
+                "close": 1,
+                "broken": 1,
+                "on": 1,
+                "cut": range(words + 1),
+                "header": words + 1,
+            }
+        )
 
 
 class Edges(data.StructLayout):
-    """A beat's own boundaries: ``used`` has a 1 for each word that holds octets, ``marked`` a 1 from the
-    marker's word up (all 0 without one), ``last`` ends the packet."""
+    """A beat's own boundaries.
+
+    Members
+    -------
+    used : words
+        1 for each word that holds octets.
+    marked : words
+        1 from the marker's word up; all 0 without a marker.
+    last : 1
+        The packet ends.
+    """
 
     def __init__(self, words):
         super().__init__({"used": words, "marked": words, "last": 1})
@@ -73,8 +89,8 @@ class Bound(data.StructLayout):
     landing : Landing
         Otherwise: how it meets the next beat. All 0 after ``tail`` and ``broken``.
     beats, low :
-        If it goes on through the next beat too: beats that it fills before its last one, counted from
-        the next, and one-hot its words in that last one (bit j for j + 1 words).
+        If it goes on through the next beat too: beats that it fills before its last one, counted
+        from the next, and one-hot its words in that last one (bit j for j + 1 words).
     none, one : 1
         ``beats`` is 0, or 1.
     oversize : 1
@@ -82,10 +98,19 @@ class Bound(data.StructLayout):
     """
 
     def __init__(self, words):
-        super().__init__({
-            "inside": 1, "tail": 1, "broken": 1, "landing": Landing(words),
-            "beats": 15 - (words.bit_length() - 1), "low": words, "none": 1, "one": 1, "oversize": 1,
-        })
+        super().__init__(
+            {
+                "inside": 1,
+                "tail": 1,
+                "broken": 1,
+                "landing": Landing(words),
+                "beats": 15 - (words.bit_length() - 1),
+                "low": words,
+                "none": 1,
+                "one": 1,
+                "oversize": 1,
+            }
+        )
 
 
 class Scan(data.StructLayout):
@@ -107,12 +132,18 @@ class Scan(data.StructLayout):
     """
 
     def __init__(self, words):
-        super().__init__({
-            "window": 32 * (words + HEADER_WORDS),
-            "bounds": data.ArrayLayout(Bound(words), words + 1),
-            "edges": Edges(words), "ahead": Edges(words),
-            "position": 30, "stream": 16, "crc": 1, "markers": 1,
-        })
+        super().__init__(
+            {
+                "window": 32 * (words + HEADER_WORDS),
+                "bounds": data.ArrayLayout(Bound(words), words + 1),
+                "edges": Edges(words),
+                "ahead": Edges(words),
+                "position": 30,
+                "stream": 16,
+                "crc": 1,
+                "markers": 1,
+            }
+        )
 
 
 def _marker(edges, word):
@@ -125,7 +156,10 @@ def _settle(m, landing, cuts, edges):
     words = len(edges.used)
     marker = [_marker(edges, word) for word in range(words)]
     start = Cat(cuts[p] & edges.used[p] for p in range(1, words)).any()
-    ends = [cuts[p] & edges.used[p - 1] & (~edges.used[p] if p < words else 1) for p in range(1, words + 1)]
+    ends = [
+        cuts[p] & edges.used[p - 1] & (~edges.used[p] if p < words else 1)
+        for p in range(1, words + 1)
+    ]
     close = Cat(ends).any()
     m.d.comb += [
         landing.start.eq(start),
@@ -136,7 +170,9 @@ def _settle(m, landing, cuts, edges):
     ]
     for word in range(1, words + 1):
         here = cuts[word] & ~marker[word] if word < words else Const(0)
-        m.d.comb += landing.header[word].eq(here | (cuts[word - 1] & marker[word - 1] if word > 1 else 0))
+        m.d.comb += landing.header[word].eq(
+            here | (cuts[word - 1] & marker[word - 1] if word > 1 else 0)
+        )
 
 
 def land(m, landing, this_beat, low, edges):
@@ -146,7 +182,8 @@ def land(m, landing, this_beat, low, edges):
     cuts = {}
     for p in range(1, words + 1):
         cuts[p] = this_beat & (
-            low[p - 1] & ~edges.marked[p - 1] | (low[p - 2] & edges.marked[p - 2] if p > 1 else 0))
+            low[p - 1] & ~edges.marked[p - 1] | (low[p - 2] & edges.marked[p - 2] if p > 1 else 0)
+        )
     _settle(m, landing, cuts, edges)
 
 
@@ -155,14 +192,16 @@ class MpaScan(wiring.Component):
 
     For every word the block works out, with no knowledge of where the FPDUs are, what follows if an
     FPDU's header stood there: an FPDU is a multiple of four octets long, and only its ULPDU_Length
-    and the markers between (RFC 5044 section 4.3) decide where it ends. The walker then only selects.
+    and the markers between (RFC 5044 section 4.3) decide where it ends. The walker then only
+    selects.
 
-    A beat is given out when the four beats that follow it, or the rest of the packet, are inside: a header may
-    reach into them.
+    A beat is given out when the four beats that follow it, or the rest of the packet, are
+    inside: a header may reach into them.
 
-    Latency: 4 cycles, and as long as it takes four more beats or the packet's last to come. Throughput: 1 beat a cycle. Reset: empty.
-    Errors: a packet's damaged last beat, or one that is not a multiple of four octets long, counts as
-    empty, which breaks the FPDU that reaches into it.
+    Latency: 4 cycles, and as long as it takes four more beats or the packet's last to come.
+    Throughput: 1 beat a cycle. Reset: empty. Errors: a packet's damaged last beat, or one that
+    is not a multiple of four octets long, counts as empty, which breaks the FPDU that reaches
+    into it.
 
     Members
     -------
@@ -177,20 +216,22 @@ class MpaScan(wiring.Component):
 
     def __init__(self, config):
         self.config = config
-        # What the buffer can hold beside a beat that is shared at each end, the beats on their way,
-        # and the markers, one in 128 words.
-        self.limit = (config.buffer_octets // 4 - 8 * config.words) * 127 // 128 - 2
-        super().__init__({
-            "i": In(stream.Signature(LlpBeat(config.width))),
-            "stream": Out(16), "crc": In(1), "markers": In(1),
-            "o": Out(stream.Signature(Scan(config.words))),
-            "busy": Out(1),
-        })
+        super().__init__(
+            {
+                "i": In(stream.Signature(LlpBeat(config.width))),
+                "stream": Out(16),
+                "crc": In(1),
+                "markers": In(1),
+                "o": Out(stream.Signature(Scan(config.words))),
+                "busy": Out(1),
+            }
+        )
 
     def elaborate(self, platform):
         m = Module()
         words = self.config.words
         bits = words.bit_length() - 1
+        longest = self.config.longest_fpdu
 
         # All stages shift together, and only with a beat or after a packet's last: so a beat's
         # successors in its packet are always right behind it.
@@ -228,7 +269,9 @@ class MpaScan(wiring.Component):
                 beat[0].data.eq(arriving.data),
                 beat[0].last.eq(arriving.last),
                 beat[0].stream.eq(self.i.payload.stream),
-                beat[0].position.eq(Mux(first, self.i.payload.sequence[2:], beat[0].position + words)),
+                beat[0].position.eq(
+                    Mux(first, self.i.payload.sequence[2:], beat[0].position + words)
+                ),
                 count.eq(Mux(whole, arriving.count[2:], 0)),
             ]
 
@@ -245,20 +288,23 @@ class MpaScan(wiring.Component):
         first_more = Signal(15)  # length[0] less one
         with m.If(shift):
             m.d.sync += [
-                setting[0].crc.eq(self.crc), setting[0].markers.eq(self.markers),
+                setting[0].crc.eq(self.crc),
+                setting[0].markers.eq(self.markers),
                 edges[0].last.eq(beat[0].last),
                 edges[0].used.eq(Cat(w < count for w in range(words))),
                 edges[0].marked.eq(Cat(marked & (marker <= w) for w in range(words))),
             ]
             # ULPDU_Length, the ULPDU, PAD to four octets, CRC: (length + 2 + 3 + 4) >> 2 words.
             for w in range(words):
-                ulpdu_length = Cat(beat[0].data.word_select(4 * w + 1, 8), beat[0].data.word_select(4 * w, 8))
+                ulpdu_length = Cat(
+                    beat[0].data.word_select(4 * w + 1, 8), beat[0].data.word_select(4 * w, 8)
+                )
                 m.d.sync += length[w].eq((ulpdu_length + 9)[2:])
                 if not w:
                     m.d.sync += first_more.eq((ulpdu_length + 5)[2:])
 
-        # Stage 2: if the header is at word w, where it ends (``stop``, right if that is in this beat),
-        # and how many words less one follow in later beats (``more``, negative if none).
+        # Stage 2: if the header is at word w, where it ends (``stop``, right if that is in this
+        # beat), and how many words less one follow in later beats (``more``, negative if none).
         stop = [Signal(range(2 * words + 2), name=f"stop{w}") for w in range(words)]
         more = [Signal(signed(16), name=f"more{w}") for w in range(words)]
         oversize = Signal(words)
@@ -268,7 +314,7 @@ class MpaScan(wiring.Component):
                 m.d.sync += [
                     stop[w].eq(w + length[w]),
                     more[w].eq(length[w] + (later - (words - w) - 1)),
-                    oversize[w].eq(length[w] > self.limit),
+                    oversize[w].eq(length[w] > longest),
                 ]
 
         # Stage 3: the bounds, seen with the next beat.
@@ -289,7 +335,8 @@ class MpaScan(wiring.Component):
                 for p in range(w + 1, words + 1):
                     cuts[p] = fits & (
                         (stop[w] == p) & ~(later & edges[1].marked[p - 1])
-                        | (((stop[w] == p - 1) & later & edges[1].marked[p - 2]) if p > 1 else 0))
+                        | (((stop[w] == p - 1) & later & edges[1].marked[p - 2]) if p > 1 else 0)
+                    )
                 _settle(b, here, cuts, edges[1])
             b.d.comb += [
                 bound.inside.eq(here.start),
@@ -300,7 +347,7 @@ class MpaScan(wiring.Component):
                 bound.none.eq(~rest[bits:].any()),
                 bound.one.eq(rest[bits:] == 1),
                 bound.low.eq(low),
-                bound.oversize.eq(oversize[w] if w < words else length[0] > self.limit),
+                bound.oversize.eq(oversize[w] if w < words else length[0] > longest),
             ]
             with m.If(shift):
                 m.d.sync += bounds[w].eq(bound)
@@ -308,9 +355,12 @@ class MpaScan(wiring.Component):
         # Stage 4: given out together with the words that a header may reach into.
         m.d.comb += [
             self.busy.eq(valid.any()),
-            self.o.payload.edges.eq(edges[2]), self.o.payload.ahead.eq(edges[1]),
-            self.o.payload.position.eq(beat[3].position), self.o.payload.stream.eq(beat[3].stream),
-            self.o.payload.crc.eq(setting[2].crc), self.o.payload.markers.eq(setting[2].markers),
+            self.o.payload.edges.eq(edges[2]),
+            self.o.payload.ahead.eq(edges[1]),
+            self.o.payload.position.eq(beat[3].position),
+            self.o.payload.stream.eq(beat[3].stream),
+            self.o.payload.crc.eq(setting[2].crc),
+            self.o.payload.markers.eq(setting[2].markers),
             self.o.payload.window.eq(Cat(beat[k].data for k in (3, 2, 1, 0))),
         ]
         return m

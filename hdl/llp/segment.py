@@ -1,4 +1,4 @@
-"""What a walker tells about an FPDU, in two parts: the segment that begins and the verdict when it ends."""
+"""What a walker tells about an FPDU: the segment as it begins, the verdict when it ends."""
 
 from amaranth import *
 from amaranth.lib import data, enum
@@ -36,16 +36,18 @@ class Segment(data.StructLayout):
 
     def __init__(self, config):
         position = range(config.buffer_octets // 4)
-        super().__init__({
-            "header": 32 * HEADER_WORDS,
-            "stream": 16,
-            "sequence": 32,
-            "start": position,
-            "payload": position,
-            "phase": 7,
-            "markers": 1,
-            "oversize": 1,
-        })
+        super().__init__(
+            {
+                "header": 32 * HEADER_WORDS,
+                "stream": 16,
+                "sequence": 32,
+                "start": position,
+                "payload": position,
+                "phase": 7,
+                "markers": 1,
+                "oversize": 1,
+            }
+        )
 
 
 class Outcome(enum.Enum, shape=2):

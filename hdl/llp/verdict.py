@@ -37,25 +37,36 @@ class Judge(wiring.Component):
     def __init__(self, config, *, latency):
         self.config = config
         self.latency = latency
-        super().__init__({
-            "endings": In(stream.Signature(Ending(config), always_ready=True)),
-            "checksums": In(stream.Signature(Checksum(), always_ready=True)),
-            "o": Out(stream.Signature(Verdict(config), always_ready=True)),
-        })
+        super().__init__(
+            {
+                "endings": In(stream.Signature(Ending(config), always_ready=True)),
+                "checksums": In(stream.Signature(Checksum(), always_ready=True)),
+                "o": Out(stream.Signature(Verdict(config), always_ready=True)),
+            }
+        )
 
     def elaborate(self, platform):
         m = Module()
         valid, ending = self.endings.valid, self.endings.payload
         for k in range(self.latency):
-            later_valid, later = Signal(name=f"valid{k}"), Signal(Ending(self.config), name=f"ending{k}")
+            later_valid, later = (
+                Signal(name=f"valid{k}"),
+                Signal(Ending(self.config), name=f"ending{k}"),
+            )
             m.d.sync += [later_valid.eq(valid), later.eq(ending)]
             valid, ending = later_valid, later
         # The comparison in two steps: octets, then all.
         match = Signal(4)
         last_valid, last = Signal(), Signal(Ending(self.config))
         m.d.sync += [
-            match.eq(Cat(self.checksums.payload.crc.word_select(k, 8) == (RESIDUE >> 8 * k & 0xFF) for k in range(4))),
-            last_valid.eq(valid), last.eq(ending),
+            match.eq(
+                Cat(
+                    self.checksums.payload.crc.word_select(k, 8) == (RESIDUE >> 8 * k & 0xFF)
+                    for k in range(4)
+                )
+            ),
+            last_valid.eq(valid),
+            last.eq(ending),
             self.o.valid.eq(last_valid),
             self.o.payload.end.eq(last.end),
         ]

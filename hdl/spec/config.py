@@ -40,7 +40,9 @@ class RnicConfig:
 
     def __post_init__(self) -> None:
         if self.width not in WIDTHS:
-            raise ValueError(f"width must be one of {', '.join(map(str, WIDTHS))}, not {self.width!r}")
+            raise ValueError(
+                f"width must be one of {', '.join(map(str, WIDTHS))}, not {self.width!r}"
+            )
         _power_of_two("stags", self.stags, 16, 1 << 20)
         _power_of_two("streams", self.streams, 2, 1 << 12)
         _power_of_two("buffer_octets", self.buffer_octets, 4096, 1 << 17)
@@ -55,3 +57,12 @@ class RnicConfig:
     def words(self) -> int:
         """32-bit words in a beat."""
         return self.width // 32
+
+    @property
+    def longest_fpdu(self) -> int:
+        """Words of the longest FPDU, without markers, that the packet buffer takes.
+
+        It takes an FPDU whole, beside a beat that is shared at each end, the beats on their way,
+        and the markers, one in 128 words.
+        """
+        return (self.buffer_octets // 4 - 8 * self.words) * 127 // 128 - 2

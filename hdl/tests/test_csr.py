@@ -2,7 +2,6 @@
 
 import pytest
 from amaranth.sim import Simulator
-
 from ddp_rnic.hdl.csr import Counters, Registers
 from ddp_rnic.hdl.spec import regs
 
@@ -31,7 +30,7 @@ def run_registers(script, **inputs):
             await ctx.tick().repeat(3)
             assert ctx.get(dut.bus.b.valid), "a response waits for the manager"
             ctx.set(dut.bus.b.ready, 1)
-            resp, = await ctx.tick().sample(dut.bus.b.payload.resp).until(dut.bus.b.valid)
+            (resp,) = await ctx.tick().sample(dut.bus.b.payload.resp).until(dut.bus.b.valid)
             ctx.set(dut.bus.b.ready, 0)
             return int(resp)
 
@@ -42,7 +41,7 @@ def run_registers(script, **inputs):
             ctx.set(dut.bus.ar.valid, 0)
             await ctx.tick().repeat(5)
             ctx.set(dut.bus.r.ready, 1)
-            answer, = await ctx.tick().sample(dut.bus.r.payload).until(dut.bus.r.valid)
+            (answer,) = await ctx.tick().sample(dut.bus.r.payload).until(dut.bus.r.valid)
             ctx.set(dut.bus.r.ready, 0)
             return answer.data, int(answer.resp)
 
@@ -51,7 +50,9 @@ def run_registers(script, **inputs):
     async def pulses(ctx):
         commands = [r.name for r in regs.REGISTERS if r.access == "wo"]
         cycles = 0
-        async for _, _, *values in ctx.tick().sample(*(getattr(dut, name.lower()) for name in commands)):
+        async for _, _, *values in ctx.tick().sample(
+            *(getattr(dut, name.lower()) for name in commands)
+        ):
             cycles += 1
             assert cycles < 20_000, "watchdog"
             log["pulses"] += [name for name, value in zip(commands, values, strict=True) if value]

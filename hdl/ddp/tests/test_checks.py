@@ -1,4 +1,4 @@
-"""Header parser, Steering Tag table and tagged check, against the model's (RFC 5041 section 7.1)."""
+"""Header parser, Steering Tag table and tagged check, against the model (RFC 5041 section 7.1)."""
 
 import random
 import struct
@@ -22,7 +22,7 @@ LATENCY = 2 + TaggedCheck.LATENCY
 
 
 class Checks(wiring.Component):
-    """Parser, table and check as the top joins them; the stream's rights come two cycles after its header."""
+    """Parser, table and check as in the top; rights come two cycles after the header."""
 
     i: In(stream.Signature(160, always_ready=True))
     rights: In(StreamRights())
@@ -43,24 +43,36 @@ class Checks(wiring.Component):
         rights_2 = Signal(StreamRights())
         m.d.sync += [rights.eq(self.rights), rights_2.eq(rights)]
         m.d.comb += [
-            check.i.valid.eq(parser.o.valid), check.i.payload.header.eq(parser.o.payload),
+            check.i.valid.eq(parser.o.valid),
+            check.i.payload.header.eq(parser.o.payload),
             check.i.payload.rights.eq(rights_2),
-            table.index.eq(check.index), check.entry.eq(table.entry),
+            table.index.eq(check.index),
+            check.entry.eq(table.entry),
         ]
         return m
 
 
 def entry(region):
     """What the driver writes for a region."""
-    return {"index": region.index % ENTRIES, "entry": {
-        "valid": 1, "key": region.stag & 0xFF, "tag": region.index // ENTRIES,
-        "remote_write": Access.REMOTE_WRITE in region.access, "remote_read": Access.REMOTE_READ in region.access,
-        "bound": region.stream is not None, "owner": region.pd if region.stream is None else region.stream,
-        "to": region.to, "length": region.length, "address": region.address}}
+    return {
+        "index": region.index % ENTRIES,
+        "entry": {
+            "valid": 1,
+            "key": region.stag & 0xFF,
+            "tag": region.index // ENTRIES,
+            "remote_write": Access.REMOTE_WRITE in region.access,
+            "remote_read": Access.REMOTE_READ in region.access,
+            "bound": region.stream is not None,
+            "owner": region.pd if region.stream is None else region.stream,
+            "to": region.to,
+            "length": region.length,
+            "address": region.address,
+        },
+    }
 
 
 def gateware_says(regions, segments, *, gap=0.0, seed=1):
-    """Results for ``(ulpdu, stream, pd)`` given one a cycle, and the cycles from header to result."""
+    """Results for ``(ulpdu, stream, pd)`` given one a cycle; asserts the latency."""
     dut = Checks()
     results, given, came = [], [], []
     rng = random.Random(seed)
@@ -76,7 +88,7 @@ def gateware_says(regions, segments, *, gap=0.0, seed=1):
             while rng.random() < gap:
                 ctx.set(dut.i.valid, 0)
                 await ctx.tick()
-            octets = (struct.pack(">H", len(ulpdu)) + ulpdu)[:20].ljust(20, b"\xA5")
+            octets = (struct.pack(">H", len(ulpdu)) + ulpdu)[:20].ljust(20, b"\xa5")
             ctx.set(dut.i.payload, int.from_bytes(octets, "little"))
             ctx.set(dut.rights, {"stream": number, "pd": pd, "enable": 1})
             ctx.set(dut.i.valid, 1)
@@ -86,7 +98,9 @@ def gateware_says(regions, segments, *, gap=0.0, seed=1):
 
     async def watch(ctx):
         cycle = 0
-        async for *_, give, valid, payload in ctx.tick().sample(dut.i.valid, dut.o.valid, dut.o.payload):
+        async for *_, give, valid, payload in ctx.tick().sample(
+            dut.i.valid, dut.o.valid, dut.o.payload
+        ):
             cycle += 1
             if give:
                 given.append(cycle)
@@ -99,7 +113,9 @@ def gateware_says(regions, segments, *, gap=0.0, seed=1):
     sim.add_testbench(drive)
     sim.add_testbench(watch, background=True)
     sim.run()
-    assert [there - here for here, there in zip(given, came, strict=True)] == [LATENCY] * len(segments)
+    assert [there - here for here, there in zip(given, came, strict=True)] == [LATENCY] * len(
+        segments
+    )
     return results
 
 
@@ -130,7 +146,9 @@ def tagged(stag, to, length, *, dv=1, last=1):
 
 def assert_agree(regions, segments, **options):
     by_stag = {region.stag: region for region in regions}
-    for (ulpdu, number, pd), got in zip(segments, gateware_says(regions, segments, **options), strict=True):
+    for (ulpdu, number, pd), got in zip(
+        segments, gateware_says(regions, segments, **options), strict=True
+    ):
         expected = model_says(regions, ulpdu, number, pd)
         said = ddp.ErrorNumber(ddp.ErrorType(got.type), got.code) if got.error else None
         where = f"ULPDU {ulpdu[:18].hex()} of {len(ulpdu)} octets, stream {number}, PD {pd}"
@@ -145,12 +163,15 @@ def assert_agree(regions, segments, **options):
 
 REGION = Region(stag=0x00ABCD07, to=0x1000, length=0x2000, address=0x7FFF_FFFF_F003, pd=4)
 BOUND = Region(stag=0x00ABCE99, to=0, length=64, address=0x4000, stream=9)
-READ_ONLY = Region(stag=0x00ABCF01, to=0, length=64, address=0x5000, pd=4, access=Access.REMOTE_READ)
+READ_ONLY = Region(
+    stag=0x00ABCF01, to=0, length=64, address=0x5000, pd=4, access=Access.REMOTE_READ
+)
 TOP = Region(stag=0x00ABD001, to=2**64 - 4096, length=4096, address=0x9000, pd=4)
 WIDE = Region(stag=0x00ABD102, to=2**33 - 5, length=2**40 + 7, address=2**50, pd=4)
 REGIONS = (REGION, BOUND, READ_ONLY, TOP, WIDE)
 
-#: Segments and what RFC 5041 section 7.1 and 7.2 say of them, on stream 3 of Protection Domain 4 unless told.
+#: Segments and what RFC 5041 section 7.1 and 7.2 say of them, on stream 3 of Protection Domain 4
+#: unless told.
 CASES = {
     "whole region": (tagged(REGION.stag, 0x1000, 0x2000), None),
     "first octet": (tagged(REGION.stag, 0x1000, 1), None),
@@ -181,7 +202,10 @@ CASES = {
     "version 2, invalid STag": (tagged(0, 0, 1, dv=2), ddp.TAGGED_VERSION),
     "version 3, zero length": (tagged(0, 0, 0, dv=3), ddp.TAGGED_VERSION),
     "untagged": (struct.pack(">BBIIII", 0x41, 0x43, 0, 0, 1, 0) + b"x", None),
-    "untagged, version 2": (struct.pack(">BBIIII", 0x42, 0x43, 0, 0, 1, 0) + b"x", ddp.UNTAGGED_VERSION),
+    "untagged, version 2": (
+        struct.pack(">BBIIII", 0x42, 0x43, 0, 0, 1, 0) + b"x",
+        ddp.UNTAGGED_VERSION,
+    ),
     "no octet": (b"", ddp.LLP_FRAMING),
     "tagged header less one": (tagged(REGION.stag, 0x1000, 0)[:13], ddp.LLP_FRAMING),
     "untagged header less one": (struct.pack(">BBIIII", 0x41, 0, 0, 0, 1, 0)[:17], ddp.LLP_FRAMING),
@@ -191,7 +215,9 @@ CASES = {
 
 def test_each_check_gives_the_number_that_the_rfc_names():
     segments = [(ulpdu, *(where or (3, 4))) for ulpdu, _, *where in CASES.values()]
-    for (name, (_, expected, *_)), got in zip(CASES.items(), gateware_says(REGIONS, segments), strict=True):
+    for (name, (_, expected, *_)), got in zip(
+        CASES.items(), gateware_says(REGIONS, segments), strict=True
+    ):
         said = ddp.ErrorNumber(ddp.ErrorType(got.type), got.code) if got.error else None
         assert said == expected, f"{name}: {said}, expected {expected}"
 
@@ -203,7 +229,9 @@ def test_the_model_gives_the_same_number(name):
 
 
 def test_addresses_and_lengths_are_those_of_the_region():
-    segments = [(ulpdu, *(where or (3, 4))) for ulpdu, _, *where in CASES.values() if len(ulpdu) >= 14]
+    segments = [
+        (ulpdu, *(where or (3, 4))) for ulpdu, _, *where in CASES.values() if len(ulpdu) >= 14
+    ]
     assert_agree(REGIONS, segments)
 
 
@@ -214,18 +242,43 @@ def test_random_segments_around_every_edge(seed, gap):
     regions = []
     for slot in rng.sample(range(ENTRIES), 24):
         length = rng.choice((0, 1, 3, 4096, 2**20, 2**32 - 1, 2**32, 2**41 + 3))
-        to = rng.choice((0, 1, 2**31, 2**32 - 1, 2**32, 2**63, 2**64 - length, rng.randrange(2**63)))
+        to = rng.choice(
+            (0, 1, 2**31, 2**32 - 1, 2**32, 2**63, 2**64 - length, rng.randrange(2**63))
+        )
         owner = {"pd": rng.randrange(3)} if rng.random() < 0.7 else {"stream": rng.randrange(4)}
-        access = rng.choice((Access.REMOTE_WRITE, Access.REMOTE_WRITE | Access.REMOTE_READ, Access.NONE))
-        regions.append(Region(stag=(rng.randrange(1 << 18) * ENTRIES + slot) << 8 | rng.randrange(256),
-                              to=to, length=min(length, 2**64 - to), address=rng.randrange(2**62), access=access, **owner))
+        access = rng.choice(
+            (Access.REMOTE_WRITE, Access.REMOTE_WRITE | Access.REMOTE_READ, Access.NONE)
+        )
+        regions.append(
+            Region(
+                stag=(rng.randrange(1 << 18) * ENTRIES + slot) << 8 | rng.randrange(256),
+                to=to,
+                length=min(length, 2**64 - to),
+                address=rng.randrange(2**62),
+                access=access,
+                **owner,
+            )
+        )
     segments = []
     for _ in range(1500):
         region = rng.choice(regions)
         length = rng.choice((0, 1, 2, 63, 1446, 65521))
-        edge = rng.choice((region.to, region.to + region.length, region.to + region.length - length, 2**64 - length, 0))
+        edge = rng.choice(
+            (
+                region.to,
+                region.to + region.length,
+                region.to + region.length - length,
+                2**64 - length,
+                0,
+            )
+        )
         to = (edge + rng.choice((-2, -1, 0, 0, 0, 1, 2))) % 2**64
         stag = region.stag ^ rng.choice((0,) * 12 + (1, 0x80, 0x100, 1 << 31))
-        segments.append((tagged(stag, to, length, dv=1 if rng.random() < 0.97 else rng.randrange(4)),
-                         rng.randrange(4), rng.randrange(3)))
+        segments.append(
+            (
+                tagged(stag, to, length, dv=1 if rng.random() < 0.97 else rng.randrange(4)),
+                rng.randrange(4),
+                rng.randrange(3),
+            )
+        )
     assert_agree(regions, segments, gap=gap, seed=seed)

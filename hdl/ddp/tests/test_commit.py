@@ -1,4 +1,4 @@
-"""The commit: order, the first error of a stream, silence after it, and events that none is lost of."""
+"""The commit: order, a stream's first error, silence after it, and no event lost."""
 
 import random
 
@@ -14,7 +14,7 @@ POSITIONS = CONFIG.buffer_octets // 4
 
 
 def run_commit(items, *, late=0.0, stall=0.0, seed=1):
-    """Runs segments, ``("clear", stream)`` and ``("bus", stream)`` items through a commit, in order.
+    """Runs segments, ``("clear", stream)`` and ``("bus", stream)`` items through, in order.
 
     A segment is (stream, tagged, error or None, outcome, oversize, length, start, end).
     Returns the moves and the events.
@@ -40,7 +40,7 @@ def run_commit(items, *, late=0.0, stall=0.0, seed=1):
             taken += done
 
     async def special(ctx):
-        """Clears and bus errors come when all segments before them were taken, and nothing else is offered."""
+        """Clears and bus errors come when all segments before them were taken."""
         before = 0
         for item in items:
             if not isinstance(item[0], str):
@@ -57,7 +57,9 @@ def run_commit(items, *, late=0.0, stall=0.0, seed=1):
     async def collect(ctx, port, into):
         while True:
             ctx.set(port.ready, rng.random() >= stall)
-            *_, valid, ready, payload = await ctx.tick().sample(port.valid, port.ready, port.payload)
+            *_, valid, ready, payload = await ctx.tick().sample(
+                port.valid, port.ready, port.payload
+            )
             if valid and ready:
                 into.append(payload)
 
@@ -76,15 +78,39 @@ def run_commit(items, *, late=0.0, stall=0.0, seed=1):
     assert not barrier or len(items) <= 3 or late == 0
 
     async def segment(ctx):
-        await offer(ctx, dut.segments, [{
-            "stream": s[0], "start": s[6], "payload": (s[6] + 4) % POSITIONS, "sequence": 4 * k, "oversize": s[5],
-            "header": k << 16 | 0x2000} for k, s in enumerate(segments)])
+        await offer(
+            ctx,
+            dut.segments,
+            [
+                {
+                    "stream": s[0],
+                    "start": s[6],
+                    "payload": (s[6] + 4) % POSITIONS,
+                    "sequence": 4 * k,
+                    "oversize": s[5],
+                    "header": k << 16 | 0x2000,
+                }
+                for k, s in enumerate(segments)
+            ],
+        )
 
     async def result(ctx):
-        await offer(ctx, dut.results, [{
-            "tagged": s[1], "error": s[2] is not None, "type": s[2].type if s[2] else 0,
-            "code": s[2].code if s[2] else 0, "enable": s[0] != 15, "length": s[4], "address": 0x1000 + k}
-            for k, s in enumerate(segments)])
+        await offer(
+            ctx,
+            dut.results,
+            [
+                {
+                    "tagged": s[1],
+                    "error": s[2] is not None,
+                    "type": s[2].type if s[2] else 0,
+                    "code": s[2].code if s[2] else 0,
+                    "enable": s[0] != 15,
+                    "length": s[4],
+                    "address": 0x1000 + k,
+                }
+                for k, s in enumerate(segments)
+            ],
+        )
 
     async def verdict(ctx):
         await offer(ctx, dut.verdicts, [{"outcome": s[3], "end": s[7]} for s in segments])
@@ -103,16 +129,31 @@ def run_commit(items, *, late=0.0, stall=0.0, seed=1):
     return moves, events
 
 
-def sound(stream, *, tagged=True, error=None, outcome=Outcome.GOOD, oversize=0, length=100, start=8, end=40):
+def sound(
+    stream,
+    *,
+    tagged=True,
+    error=None,
+    outcome=Outcome.GOOD,
+    oversize=0,
+    length=100,
+    start=8,
+    end=40,
+):
     return (stream, tagged, error, outcome, length, oversize, start, end)
 
 
 def expected(segments):
-    """What RFC 5041 section 7.1 asks for: (kind, octets) of each move, and the events' (stream, number)."""
+    """RFC 5041 section 7.1: (kind, octets) of each move, and the events' (stream, number)."""
     dead, moves, events = set(), [], []
     for stream, tagged, error, outcome, length, oversize, start, end in segments:
-        number = (ddp.LLP_FRAMING if oversize or outcome == Outcome.FRAMING
-                  else ddp.LLP_CRC if outcome == Outcome.DIGEST else error)
+        number = (
+            ddp.LLP_FRAMING
+            if oversize or outcome == Outcome.FRAMING
+            else ddp.LLP_CRC
+            if outcome == Outcome.DIGEST
+            else error
+        )
         if stream == 15 or stream in dead:
             moves.append((0, 0))
         elif number is not None:
@@ -127,8 +168,10 @@ def expected(segments):
 
 
 def seen(moves, events):
-    return ([(m.placement.exception, m.placement.length) for m in moves],
-            [(e.stream, e.type, e.code) for e in events])
+    return (
+        [(m.placement.exception, m.placement.length) for m in moves],
+        [(e.stream, e.type, e.code) for e in events],
+    )
 
 
 @pytest.mark.parametrize("late, stall", [(0.0, 0.0), (0.4, 0.0), (0.0, 0.7), (0.3, 0.5)])
@@ -138,17 +181,27 @@ def test_the_first_error_of_a_stream_is_reported_and_the_rest_is_silent(late, st
     segments = []
     for _ in range(200):
         start = rng.randrange(POSITIONS)
-        segments.append(sound(
-            rng.randrange(16), tagged=rng.random() < 0.7, error=rng.choice(errors) if rng.random() < 0.04 else None,
-            outcome=rng.choice([Outcome.GOOD] * 20 + [Outcome.DIGEST, Outcome.FRAMING]),
-            oversize=int(rng.random() < 0.02), length=rng.randrange(1500), start=start, end=(start + rng.randrange(5, 400)) % POSITIONS))
+        segments.append(
+            sound(
+                rng.randrange(16),
+                tagged=rng.random() < 0.7,
+                error=rng.choice(errors) if rng.random() < 0.04 else None,
+                outcome=rng.choice([Outcome.GOOD] * 20 + [Outcome.DIGEST, Outcome.FRAMING]),
+                oversize=int(rng.random() < 0.02),
+                length=rng.randrange(1500),
+                start=start,
+                end=(start + rng.randrange(5, 400)) % POSITIONS,
+            )
+        )
     moves, events = run_commit(segments, late=late, stall=stall, seed=5)
     assert seen(moves, events) == expected(segments)
     for move, segment in zip(moves, segments, strict=True):
         assert move.placement.release == segment[7] // CONFIG.words
         assert move.placement.stream == segment[0] and move.placement.last
         if move.placement.length:
-            assert move.placement.start == 4 * ((segment[6] + 4) % POSITIONS if segment[1] else segment[6])
+            assert move.placement.start == 4 * (
+                (segment[6] + 4) % POSITIONS if segment[1] else segment[6]
+            )
 
 
 def test_an_error_silences_the_very_next_segment_and_no_other_stream():

@@ -4,7 +4,6 @@ import random
 
 import pytest
 from amaranth.sim import Simulator
-
 from ddp_rnic.hdl.llp.markers import MarkerCut
 from ddp_rnic.hdl.spec.config import RnicConfig
 
@@ -28,7 +27,9 @@ def run_cut(moves, *, stall=0.0, seed=1):
     async def sink(ctx):
         for cycle in range(100_000):
             ctx.set(dut.o.ready, rng.random() >= stall)
-            *_, valid, ready, payload = await ctx.tick().sample(dut.o.valid, dut.o.ready, dut.o.payload)
+            *_, valid, ready, payload = await ctx.tick().sample(
+                dut.o.valid, dut.o.ready, dut.o.payload
+            )
             if valid and ready:
                 placements.append(payload)
                 cycles.append(cycle)
@@ -43,8 +44,20 @@ def run_cut(moves, *, stall=0.0, seed=1):
 
 
 def move(start, length, address, *, markers, phase=0, exception=0):
-    return {"placement": {"start": start, "length": length, "address": address, "exception": exception, "stream": 7,
-                          "sequence": 99, "last": 1, "release": 0x55}, "markers": markers, "phase": phase}
+    return {
+        "placement": {
+            "start": start,
+            "length": length,
+            "address": address,
+            "exception": exception,
+            "stream": 7,
+            "sequence": 99,
+            "last": 1,
+            "release": 0x55,
+        },
+        "markers": markers,
+        "phase": phase,
+    }
 
 
 def octets_of(start, length, markers, phase):
@@ -64,15 +77,23 @@ def octets_of(start, length, markers, phase):
 @pytest.mark.parametrize("stall", [0.0, 0.5])
 def test_every_octet_but_the_markers_is_placed_in_order(stall):
     rng = random.Random(3)
-    moves = [move(4 * rng.randrange(CONFIG.buffer_octets // 4), rng.choice((1, 4, 507, 508, 509, 1400, 9000)),
-                  rng.choice((rng.randrange(2**63), 2**32 * rng.randrange(1, 99) - rng.randrange(600))),
-                  markers=rng.random() < 0.8, phase=rng.choice((0, 1, 2, 126, 127, rng.randrange(128))))
-             for _ in range(60)]
+    moves = [
+        move(
+            4 * rng.randrange(CONFIG.buffer_octets // 4),
+            rng.choice((1, 4, 507, 508, 509, 1400, 9000)),
+            rng.choice((rng.randrange(2**63), 2**32 * rng.randrange(1, 99) - rng.randrange(600))),
+            markers=rng.random() < 0.8,
+            phase=rng.choice((0, 1, 2, 126, 127, rng.randrange(128))),
+        )
+        for _ in range(60)
+    ]
     placements, _ = run_cut(moves, stall=stall)
     pieces = iter(placements)
     for number, m in enumerate(moves):
-        whole, expected = m["placement"], octets_of(
-            m["placement"]["start"], m["placement"]["length"], m["markers"], m["phase"])
+        whole, expected = (
+            m["placement"],
+            octets_of(m["placement"]["start"], m["placement"]["length"], m["markers"], m["phase"]),
+        )
         got, address = [], whole["address"]
         while True:
             piece = next(pieces)
@@ -83,7 +104,9 @@ def test_every_octet_but_the_markers_is_placed_in_order(stall):
             if piece.last:
                 assert piece.release == whole["release"]
                 break
-            assert piece.release == piece.start // CONFIG.octets, f"move {number}: frees what is still to be read"
+            assert piece.release == piece.start // CONFIG.octets, (
+                f"move {number}: frees what is still to be read"
+            )
         assert got == expected, f"move {number}"
     assert next(pieces, None) is None
 

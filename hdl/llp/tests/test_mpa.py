@@ -3,50 +3,27 @@
 import random
 import struct
 
-import google_crc32c
 import pytest
 from amaranth import *
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.sim import Simulator
-
 from ddp_rnic.hdl.crc32c import Crc32c
 from ddp_rnic.hdl.llp.mpa import MpaWalker
-from ddp_rnic.hdl.llp.scan import LlpBeat, MpaScan
+from ddp_rnic.hdl.llp.scan import LlpBeat
 from ddp_rnic.hdl.llp.segment import Outcome, Segment, Verdict
 from ddp_rnic.hdl.llp.verdict import Judge
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
-
-MARKER_SPACING = 512
+from ddp_rnic.sim.model.mpa import MpaSender
 
 
 def lay_out(ulpdus, position, *, markers, good=lambda k: True):
-    """FPDUs as they stand in a stream from ``position`` on: list of octet strings."""
-    fpdus = []
-    for k, ulpdu in enumerate(ulpdus):
-        start = position
-        plain = struct.pack(">H", len(ulpdu)) + ulpdu
-        plain += bytes(-len(plain) % 4)
-        octets = bytearray()
-
-        def put(word):
-            nonlocal position
-            if markers and position % MARKER_SPACING == 0:
-                octets.extend(struct.pack(">HH", 0, position - start))
-                position += 4
-            octets.extend(word)
-            position += 4
-
-        for at in range(0, len(plain), 4):
-            put(plain[at:at + 4])
-        if markers and position % MARKER_SPACING == 0:
-            octets.extend(struct.pack(">HH", 0, position - start))
-            position += 4
-        crc = google_crc32c.value(bytes(octets)) ^ (0 if good(k) else 0x100)
-        octets.extend(struct.pack("<I", crc))
-        position += 4
-        fpdus.append(bytes(octets))
-    return fpdus
+    """FPDUs as the model sends them from this position of a stream on, some with a wrong CRC."""
+    sender = MpaSender(crc=True, markers=markers, position=position)
+    fpdus = [bytearray(sender.send(ulpdu)) for ulpdu in ulpdus]
+    for k, fpdu in enumerate(fpdus):
+        fpdu[-3] ^= not good(k)
+    return [bytes(fpdu) for fpdu in fpdus]
 
 
 class Front(wiring.Component):
@@ -55,13 +32,17 @@ class Front(wiring.Component):
     def __init__(self, config):
         self.config = config
         self.walker = MpaWalker(config)
-        super().__init__({
-            "i": In(stream.Signature(LlpBeat(config.width))),
-            "go": In(1), "crc": In(1), "markers": In(1),
-            "store": Out(self.walker.store.signature),
-            "segments": Out(stream.Signature(Segment(config), always_ready=True)),
-            "verdicts": Out(stream.Signature(Verdict(config), always_ready=True)),
-        })
+        super().__init__(
+            {
+                "i": In(stream.Signature(LlpBeat(config.width))),
+                "go": In(1),
+                "crc": In(1),
+                "markers": In(1),
+                "store": Out(self.walker.store.signature),
+                "segments": Out(stream.Signature(Segment(config), always_ready=True)),
+                "verdicts": Out(stream.Signature(Verdict(config), always_ready=True)),
+            }
+        )
 
     def elaborate(self, platform):
         m = Module()
@@ -75,11 +56,17 @@ class Front(wiring.Component):
         wiring.connect(m, judge.o, wiring.flipped(self.verdicts))
         wiring.connect(m, walker.segments, wiring.flipped(self.segments))
         wiring.connect(m, walker.store, wiring.flipped(self.store))
-        m.d.comb += [walker.go.eq(self.go), walker.crc.eq(self.crc), walker.markers.eq(self.markers)]
+        m.d.comb += [
+            walker.go.eq(self.go),
+            walker.crc.eq(self.crc),
+            walker.markers.eq(self.markers),
+        ]
         return m
 
 
-def run_front(width, packets, *, markers=False, crc=True, idle=0.0, stall=0.0, seed=1, damage=(), config=None):
+def run_front(
+    width, packets, *, markers=False, crc=True, idle=0.0, stall=0.0, seed=1, damage=(), config=None
+):
     """Runs packets, ``(position, octets)``, through the front.
 
     Returns segments, verdicts, the stored octets and the cycles in which the walker took beats.
@@ -93,18 +80,31 @@ def run_front(width, packets, *, markers=False, crc=True, idle=0.0, stall=0.0, s
     beats = []
     for number, (position, packet) in enumerate(packets):
         for at in range(0, len(packet), octets):
-            part = packet[at:at + octets]
+            part = packet[at : at + octets]
             last = at + octets >= len(packet)
-            beats.append((int.from_bytes(part, "little"), len(part), last, last and number in damage, position))
+            beats.append(
+                (
+                    int.from_bytes(part, "little"),
+                    len(part),
+                    last,
+                    last and number in damage,
+                    position,
+                )
+            )
     limit = 200 + int(len(beats) * 10 / (1 - idle) / (1 - stall)) + 20 * len(packets)
 
     async def source(ctx):
         for value, count, last, error, position in beats:
             while rng.random() < idle:
                 await ctx.tick()
-            ctx.set(dut.i.payload, {
-                "beat": {"data": value, "count": count, "last": last, "error": error},
-                "stream": 5, "sequence": position})
+            ctx.set(
+                dut.i.payload,
+                {
+                    "beat": {"data": value, "count": count, "last": last, "error": error},
+                    "stream": 5,
+                    "sequence": position,
+                },
+            )
             ctx.set(dut.i.valid, 1)
             await ctx.tick().until(dut.i.ready)
             ctx.set(dut.i.valid, 0)
@@ -117,9 +117,22 @@ def run_front(width, packets, *, markers=False, crc=True, idle=0.0, stall=0.0, s
     async def watch(ctx):
         cycle = 0
         quiet = 0
-        async for *_, segment, segment_valid, verdict, verdict_valid, store, store_valid in ctx.tick().sample(
-                dut.segments.payload, dut.segments.valid, dut.verdicts.payload, dut.verdicts.valid,
-                dut.store.payload, dut.store.valid):
+        async for (
+            *_,
+            segment,
+            segment_valid,
+            verdict,
+            verdict_valid,
+            store,
+            store_valid,
+        ) in ctx.tick().sample(
+            dut.segments.payload,
+            dut.segments.valid,
+            dut.verdicts.payload,
+            dut.verdicts.valid,
+            dut.store.payload,
+            dut.store.valid,
+        ):
             cycle += 1
             assert cycle < limit, "watchdog"
             if segment_valid:
@@ -128,7 +141,9 @@ def run_front(width, packets, *, markers=False, crc=True, idle=0.0, stall=0.0, s
                 verdicts.append(verdict)
             if store_valid:
                 cycles.append(cycle)
-                ring[store.address * octets:(store.address + 1) * octets] = store.data.to_bytes(octets, "little")
+                ring[store.address * octets : (store.address + 1) * octets] = store.data.to_bytes(
+                    octets, "little"
+                )
             quiet = 0 if ctx.get(dut.i.valid) or ctx.get(dut.walker.busy) else quiet + 1
             if quiet > 60:
                 return
@@ -152,40 +167,52 @@ def take(ring, start, length):
     return bytes(ring[(4 * start + k) % len(ring)] for k in range(length))
 
 
-def check(width, lengths, *, per_packet, markers=False, position=0, seed=1, bad=(), **options):
+def check(width, runs, *, per_packet, markers=False, seed=1, bad=(), **options):
+    """Runs FPDUs through the front and compares all that comes out.
+
+    ``runs`` are ``(position, lengths of ULPDUs)``, each a stream of its own; ``bad`` has the
+    numbers of the FPDUs with a wrong CRC. Returns what ``run_front`` does.
+    """
     rng = random.Random(seed)
-    ulpdus = [rng.randbytes(n) for n in lengths]
-    fpdus = lay_out(ulpdus, position, markers=markers, good=lambda k: k not in bad)
-    packets, at = [], position
-    for k in range(0, len(fpdus), per_packet):
-        octets = b"".join(fpdus[k:k + per_packet])
-        packets.append((at % 2**32, octets))
-        at += len(octets)
-    segments, verdicts, ring, cycles = run_front(width, packets, markers=markers, seed=seed, **options)
-    assert len(segments) == len(verdicts) == len(fpdus), (len(segments), len(verdicts), len(fpdus))
-    at = position
-    for k, (segment, verdict, ulpdu, fpdu) in enumerate(zip(segments, verdicts, ulpdus, fpdus, strict=True)):
-        where = f"FPDU {k} of {len(ulpdu)} octets"
+    packets, expected = [], []
+    for position, lengths in runs:
+        ulpdus = [rng.randbytes(n) for n in lengths]
+        first = len(expected)
+        fpdus = lay_out(ulpdus, position, markers=markers, good=lambda k, n=first: k + n not in bad)
+        at = position
+        for k in range(0, len(fpdus), per_packet):
+            packets.append((at % 2**32, b"".join(fpdus[k : k + per_packet])))
+            at += len(packets[-1][1])
+        at = position
+        for ulpdu, fpdu in zip(ulpdus, fpdus, strict=True):
+            expected.append((at % 2**32, ulpdu, fpdu))
+            at += len(fpdu)
+    front = run_front(width, packets, markers=markers, seed=seed, **options)
+    segments, verdicts, ring, _ = front
+    assert sum(len(octets) + width // 8 for _, octets in packets) < len(ring), "octets overwritten"
+    assert len(segments) == len(verdicts) == len(expected)
+    for k, (segment, verdict, (at, ulpdu, fpdu)) in enumerate(
+        zip(segments, verdicts, expected, strict=True)
+    ):
+        where = f"FPDU {k} of {len(ulpdu)} octets at {at}"
         header = (struct.pack(">H", len(ulpdu)) + ulpdu)[:20]
         got = segment.header.to_bytes(20, "little")
-        assert got[:len(header)] == header, f"{where}: header {got.hex()}, expected {header.hex()}"
-        assert verdict.outcome == (Outcome.DIGEST if k in bad else Outcome.GOOD), f"{where}: {verdict.outcome}"
-        assert segment.sequence == at % 2**32, where
+        assert got[: len(header)] == header, f"{where}: header {got.hex()}, expected {header.hex()}"
+        assert verdict.outcome == (Outcome.DIGEST if k in bad else Outcome.GOOD), where
+        assert segment.sequence == at, where
         assert segment.stream == 5 and segment.markers == markers and not segment.oversize, where
         words = (verdict.end - segment.start) % (len(ring) // 4)
         assert words * 4 == len(fpdu), f"{where}: {words} words stored, expected {len(fpdu) // 4}"
-        if len(segments) * 70 < len(ring) and max(lengths) * len(lengths) < len(ring) // 2:
-            assert take(ring, segment.start, len(fpdu)) == fpdu, where
-            payload, rest, out = segment.payload, len(ulpdu) - 14, b""
-            phase = segment.phase
-            while rest > 0:
-                if not (markers and phase == 0):
-                    out += take(ring, payload, min(rest, 4))
-                    rest -= 4
-                payload, phase = payload + 1, (phase + 1) % 128
-            assert out == ulpdu[14:], f"{where}: payload"
-        at += len(fpdu)
-    return cycles
+        assert take(ring, segment.start, len(fpdu)) == fpdu, where
+        payload, rest, out = segment.payload, len(ulpdu) - 14, b""
+        phase = segment.phase
+        while rest > 0:
+            if not (markers and phase == 0):
+                out += take(ring, payload, min(rest, 4))
+                rest -= 4
+            payload, phase = payload + 1, (phase + 1) % 128
+        assert out == ulpdu[14:], f"{where}: payload"
+    return front
 
 
 EDGES = (14, 15, 18, 30, 31, 46, 62, 63, 64, 78, 126, 127, 190, 254, 1, 0, 2, 5)
@@ -196,27 +223,31 @@ EDGES = (14, 15, 18, 30, 31, 46, 62, 63, 64, 78, 126, 127, 190, 254, 1, 0, 2, 5)
 def test_every_fpdu_is_found_at_any_word(width, markers, per_packet):
     rng = random.Random(width + per_packet)
     lengths = [*EDGES, *(rng.choice((rng.randrange(80), rng.randrange(600))) for _ in range(10))]
-    check(width, lengths, per_packet=per_packet, markers=markers, position=4 * rng.randrange(1 << 20), seed=width)
+    runs = [(4 * rng.randrange(1 << 20), lengths)]
+    check(width, runs, per_packet=per_packet, markers=markers, seed=width)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("idle, stall, markers", [(0.4, 0.0, True), (0.0, 0.4, False), (0.3, 0.3, True)])
+@pytest.mark.parametrize(
+    "idle, stall, markers", [(0.4, 0.0, True), (0.0, 0.4, False), (0.3, 0.3, True)]
+)
 def test_gaps_and_back_pressure_change_nothing(width, idle, stall, markers):
     rng = random.Random(width)
     lengths = [rng.choice((rng.randrange(60), rng.randrange(300))) for _ in range(16)]
-    check(width, lengths, per_packet=5, markers=markers, position=2**32 - 512, idle=idle, stall=stall, seed=7)
+    runs = [(2**32 - 512, lengths)]
+    check(width, runs, per_packet=5, markers=markers, idle=idle, stall=stall, seed=7)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_marker_may_stand_at_every_word_of_an_fpdu(width):
-    for offset in range(14):
-        check(width, [40, 33], per_packet=2, markers=True, position=512 - 4 * offset)
+    runs = [(512 - 4 * offset, [40, 33]) for offset in range(22)]
+    check(width, runs, per_packet=2, markers=True)
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_a_wrong_crc_is_found(width):
-    check(width, [30, 64, 14, 200, 18], per_packet=5, bad={1, 3})
-    check(width, [30, 64, 14, 200, 18], per_packet=2, bad={0, 4}, markers=True, position=400)
+@pytest.mark.parametrize("width, markers", [(w, w > 100) for w in WIDTHS] + [(64, True)])
+def test_a_wrong_crc_is_found(width, markers):
+    runs = [(400, [30, 64, 14, 200, 18]), (0, [50, 4])]
+    check(width, runs, per_packet=3, bad={0, 3, 4, 6}, markers=markers)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -229,26 +260,27 @@ def test_a_stream_without_crc_takes_any_crc_field(width):
 @pytest.mark.parametrize("width", WIDTHS)
 def test_an_fpdu_that_its_packet_ends_inside_is_broken_and_the_next_packet_is_not(width):
     fpdus = lay_out([bytes(30), bytes(100)], 0, markers=False)
+    packets, outcomes = [], []
     for keep in range(4, len(fpdus[1]), 4):
-        packets = [(0, fpdus[0] + fpdus[1][:keep]), (0, fpdus[0]), (0, fpdus[1])]
-        segments, verdicts, _, _ = run_front(width, packets)
-        assert [v.outcome for v in verdicts] == [Outcome.GOOD, Outcome.FRAMING, Outcome.GOOD, Outcome.GOOD], keep
-        assert len(segments) == 4
+        packets += [(0, fpdus[0] + fpdus[1][:keep]), (0, fpdus[0]), (0, fpdus[1])]
+        outcomes += [Outcome.GOOD, Outcome.FRAMING, Outcome.GOOD, Outcome.GOOD]
+    segments, verdicts, _, _ = run_front(width, packets)
+    assert [v.outcome for v in verdicts] == outcomes
+    assert len(segments) == len(verdicts)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_odd_octets_and_the_damage_mark_break_the_last_fpdu(width):
-    fpdu, = lay_out([bytes(100)], 0, markers=False)
-    odd = run_front(width, [(0, fpdu[:-1]), (0, fpdu)])
-    damaged = run_front(width, [(0, fpdu), (0, fpdu)], damage={0})
-    for _, verdicts, _, _ in (odd, damaged):
-        assert [v.outcome for v in verdicts] == [Outcome.FRAMING, Outcome.GOOD]
+    (fpdu,) = lay_out([bytes(100)], 0, markers=False)
+    packets = [(0, octets) for octets in (fpdu[:-1], fpdu, fpdu, fpdu)]
+    _, verdicts, _, _ = run_front(width, packets, damage={2})
+    assert [v.outcome for v in verdicts] == [Outcome.FRAMING, Outcome.GOOD] * 2
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_an_fpdu_that_the_buffer_cannot_hold_is_marked_and_not_stored(width):
     config = RnicConfig(width=width, buffer_octets=4096)
-    limit = 4 * MpaScan(config).limit  # ULPDU_Length, ULPDU, PAD and CRC
+    limit = 4 * config.longest_fpdu  # ULPDU_Length, ULPDU, PAD and CRC
     fits, over, after = lay_out([bytes(limit - 6), bytes(limit - 2), bytes(50)], 0, markers=False)
     segments, verdicts, _, cycles = run_front(width, [(0, fits + over + after)], config=config)
     assert [s.oversize for s in segments] == [0, 1, 0]
@@ -270,13 +302,16 @@ def test_a_beat_a_cycle_or_an_fpdu_a_cycle_where_more_begin(width, length):
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_latency_from_the_last_beat_is_what_the_docstring_says(width):
-    fpdu, = lay_out([bytes(width // 8 - 8)], 0, markers=False)  # one beat
+    (fpdu,) = lay_out([bytes(width // 8 - 8)], 0, markers=False)  # one beat
     dut = MpaWalker(RnicConfig(width=width))
     seen = {}
 
     async def drive(ctx):
         ctx.set(dut.go, 1)
-        ctx.set(dut.i.payload, {"beat": {"data": int.from_bytes(fpdu, "little"), "count": len(fpdu), "last": 1}})
+        ctx.set(
+            dut.i.payload,
+            {"beat": {"data": int.from_bytes(fpdu, "little"), "count": len(fpdu), "last": 1}},
+        )
         ctx.set(dut.i.valid, 1)
         await ctx.tick()
         ctx.set(dut.i.valid, 0)

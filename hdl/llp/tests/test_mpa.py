@@ -219,18 +219,17 @@ EDGES = (14, 15, 18, 30, 31, 46, 62, 63, 64, 78, 126, 127, 190, 254, 1, 0, 2, 5)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("markers, per_packet", [(False, 1), (False, 1000), (True, 3)])
-def test_every_fpdu_is_found_at_any_word(width, markers, per_packet):
+@pytest.mark.parametrize("markers, per_packet", [(False, 1), (True, 1000)])
+def test_every_fpdu_is_found_at_any_word_and_every_wrong_crc(width, markers, per_packet):
     rng = random.Random(width + per_packet)
     lengths = [*EDGES, *(rng.choice((rng.randrange(80), rng.randrange(600))) for _ in range(10))]
     runs = [(4 * rng.randrange(1 << 20), lengths)]
-    check(width, runs, per_packet=per_packet, markers=markers, seed=width)
+    bad = set(rng.sample(range(len(lengths)), 4))
+    check(width, runs, per_packet=per_packet, markers=markers, seed=width, bad=bad)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize(
-    "idle, stall, markers", [(0.4, 0.0, True), (0.0, 0.4, False), (0.3, 0.3, True)]
-)
+@pytest.mark.parametrize("idle, stall, markers", [(0.4, 0.0, True), (0.3, 0.4, False)])
 def test_gaps_and_back_pressure_change_nothing(width, idle, stall, markers):
     rng = random.Random(width)
     lengths = [rng.choice((rng.randrange(60), rng.randrange(300))) for _ in range(16)]
@@ -242,12 +241,6 @@ def test_gaps_and_back_pressure_change_nothing(width, idle, stall, markers):
 def test_a_marker_may_stand_at_every_word_of_an_fpdu(width):
     runs = [(512 - 4 * offset, [40, 33]) for offset in range(22)]
     check(width, runs, per_packet=2, markers=True)
-
-
-@pytest.mark.parametrize("width, markers", [(w, w > 100) for w in WIDTHS] + [(64, True)])
-def test_a_wrong_crc_is_found(width, markers):
-    runs = [(400, [30, 64, 14, 200, 18]), (0, [50, 4])]
-    check(width, runs, per_packet=3, bad={0, 3, 4, 6}, markers=markers)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -289,14 +282,16 @@ def test_an_fpdu_that_the_buffer_cannot_hold_is_marked_and_not_stored(width):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("length", [2, 16, 40, 62, 90])
-def test_a_beat_a_cycle_or_an_fpdu_a_cycle_where_more_begin(width, length):
-    count = 40
-    fpdus = lay_out([bytes(length)] * count, 0, markers=False)
-    *_, cycles = run_front(width, [(0, b"".join(fpdus))])
-    starts = [0] * -(-sum(map(len, fpdus)) // (width // 8))
-    for k in range(count):
-        starts[k * len(fpdus[0]) // (width // 8)] += 1
+def test_a_beat_a_cycle_or_an_fpdu_a_cycle_where_more_begin(width):
+    packets, starts = [], []  # starts: FPDUs that begin in each beat
+    for length in (2, 16, 40, 62, 90):
+        fpdus = lay_out([bytes(length)] * 30, 0, markers=False)
+        packets.append((0, b"".join(fpdus)))
+        first = len(starts)
+        starts += [0] * -(-len(packets[-1][1]) // (width // 8))
+        for k in range(len(fpdus)):
+            starts[first + k * len(fpdus[0]) // (width // 8)] += 1
+    *_, cycles = run_front(width, packets)
     assert cycles[-1] - cycles[0] == sum(max(1, n) for n in starts[1:])
 
 

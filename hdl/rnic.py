@@ -91,7 +91,11 @@ class Rnic(wiring.Component):
         m.submodules.walker = walker = MpaWalker(config)
         m.submodules.buffer = buffer = PacketBuffer(config)
         m.submodules.crc = crc = Crc32c(config.width, granule=4)
-        m.submodules.judge = judge = Judge(config, latency=crc.latency)
+        # A segment's result comes 13 cycles after the slice in which it begins; its verdict, which
+        # the next slice may bring, must not come before.
+        m.submodules.judge = judge = Judge(
+            config, latency=crc.latency, wait=max(0, 13 - (1 + crc.latency + 2))
+        )
         m.submodules.parser = parser = HeaderParser()
         m.submodules.stags = stags = StagTable(config.stags)
         m.submodules.check = check = TaggedCheck(config.stags)

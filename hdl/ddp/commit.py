@@ -90,6 +90,7 @@ class Commit(wiring.Component):
     segments : In(stream.Signature(Segment))
     results : In(stream.Signature(CheckResult))
     verdicts : In(stream.Signature(Verdict))
+        The last of the three: when it is valid, the two others must be.
     bus_errors : In(stream.Signature(16))
         Streams whose placement met a bus error.
     clear : In(stream.Signature(16))
@@ -151,7 +152,7 @@ class Commit(wiring.Component):
             pause.eq(special),
         ]
         m.d.comb += [
-            take.eq(flowing & self.segments.valid & self.results.valid & self.verdicts.valid),
+            take.eq(flowing & self.verdicts.valid),
             clearing.eq(pause & self.clear.valid),
             failing.eq(pause & room & self.bus_errors.valid & ~self.clear.valid),
             self.clear.ready.eq(pause),

@@ -19,13 +19,16 @@ class Judge(wiring.Component):
 
     The CRC unit runs over an FPDU and its CRC field, so a right one leaves a constant.
 
-    Latency: ``latency`` + 2 cycles from an ending. Throughput: a verdict a cycle. Reset: empty.
+    Latency: ``latency`` + ``wait`` + 2 cycles from an ending. Throughput: a verdict a cycle.
+    Reset: empty.
     Errors: an ending's framing error comes before its digest.
 
     Parameters
     ----------
     latency : int
         Cycles from a slice to its checksum.
+    wait : int
+        Cycles that a verdict is held, so that it comes no sooner than what is joined with it.
 
     Members
     -------
@@ -34,9 +37,10 @@ class Judge(wiring.Component):
     o : Out(stream.Signature(Verdict, always_ready=True))
     """
 
-    def __init__(self, config, *, latency):
+    def __init__(self, config, *, latency, wait=0):
         self.config = config
         self.latency = latency
+        self.wait = wait
         super().__init__(
             {
                 "endings": In(stream.Signature(Ending(config), always_ready=True)),
@@ -67,13 +71,18 @@ class Judge(wiring.Component):
             ),
             last_valid.eq(valid),
             last.eq(ending),
-            self.o.valid.eq(last_valid),
-            self.o.payload.end.eq(last.end),
         ]
+        verdict_valid, verdict = Signal(), Signal(Verdict(self.config))
+        m.d.sync += [verdict_valid.eq(last_valid), verdict.end.eq(last.end)]
         with m.If(last.framing):
-            m.d.sync += self.o.payload.outcome.eq(Outcome.FRAMING)
+            m.d.sync += verdict.outcome.eq(Outcome.FRAMING)
         with m.Elif(last.crc & ~match.all()):
-            m.d.sync += self.o.payload.outcome.eq(Outcome.DIGEST)
+            m.d.sync += verdict.outcome.eq(Outcome.DIGEST)
         with m.Else():
-            m.d.sync += self.o.payload.outcome.eq(Outcome.GOOD)
+            m.d.sync += verdict.outcome.eq(Outcome.GOOD)
+        for k in range(self.wait):
+            held_valid, held = Signal(name=f"held_valid{k}"), Signal.like(verdict, name=f"held{k}")
+            m.d.sync += [held_valid.eq(verdict_valid), held.eq(verdict)]
+            verdict_valid, verdict = held_valid, held
+        m.d.comb += [self.o.valid.eq(verdict_valid), self.o.payload.eq(verdict)]
         return m

@@ -113,7 +113,10 @@ def run_commit(items, *, late=0.0, stall=0.0, seed=1):
         )
 
     async def verdict(ctx):
-        await offer(ctx, dut.verdicts, [{"outcome": s[3], "end": s[7]} for s in segments])
+        for s in segments:
+            while not (ctx.get(dut.segments.valid) and ctx.get(dut.results.valid)):
+                await ctx.tick()
+            await offer(ctx, dut.verdicts, [{"outcome": s[3], "end": s[7]}])
 
     async def collect_moves(ctx):
         await collect(ctx, dut.moves, moves)

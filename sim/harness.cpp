@@ -135,15 +135,16 @@ struct Sim {
 #endif
     }
 
-    void reset() {
-        top.rst = 1;
+    // The design starts as a reset leaves it.
+    void begin() {
+        top.rst = 0;
         top.s_axis_tvalid = 0; top.m_axis_exc_tready = 0;
         top.m_axi_awready = 0; top.m_axi_wready = 0; top.m_axi_bvalid = 0; top.m_axi_bid = 0;
         top.s_axil_awvalid = 0; top.s_axil_wvalid = 0; top.s_axil_arvalid = 0;
         top.s_axil_awprot = 0; top.s_axil_arprot = 0; top.s_axil_wstrb = 15;
         top.s_axil_bready = 1; top.s_axil_rready = 1;
-        for (int k = 0; k < 4; k++) { step(0); step(1); }
-        top.rst = 0;
+        step(0);
+        step(1);
     }
 
     // Four draws of 16 bits.
@@ -413,7 +414,7 @@ EXPORT Sim *sim_new(const Operation *operations, uint64_t count, const uint8_t *
         if (!sim->trace->isOpen()) sim->fail("cannot write waves to %s", waves);
     }
 #endif
-    sim->reset();
+    sim->begin();
     return sim;
 }
 

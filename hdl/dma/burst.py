@@ -111,7 +111,7 @@ class Waiting(wiring.Component):
     The storage of each is one row of distributed RAM cells: there is no multiplexer behind them,
     and no tool makes an asynchronously read block RAM out of them.
 
-    Latency: 2 cycles for every 16 items of depth. Throughput: 1 item a cycle. Reset: empty.
+    Latency: 2 cycles, and 2 for every 16 items of depth. Throughput: 1 item a cycle. Reset: empty.
     Errors: none.
 
     Parameters
@@ -127,7 +127,8 @@ class Waiting(wiring.Component):
     """
 
     def __init__(self, shape, *, depth):
-        self.queues = [Queue(shape, depth=min(depth, QUEUE)) for _ in range(0, depth, QUEUE)]
+        # One more than fits the items: a queue that is nearly full is not always ready.
+        self.queues = [Queue(shape, depth=QUEUE) for _ in range(0, depth + 1, QUEUE)]
         super().__init__({"i": In(stream.Signature(shape)), "o": Out(stream.Signature(shape))})
 
     def elaborate(self, platform):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -92,7 +93,8 @@ def test_a_difference_exits_1_and_says_how_to_see_it(sim: Ground, tmp_path: Path
     result = sim(SHIPPED_CAPTURE, "--out", tmp_path)
     assert result.exit_code == 1
     assert "difference in guard octets at host address 0x0" in result.stdout
-    assert f"waveform command: rnic sim {SHIPPED_CAPTURE} --width 64" in result.stdout
+    capture = shlex.quote(str(SHIPPED_CAPTURE))
+    assert f"waveform command: rnic sim {capture} --width 64" in result.stdout
     assert result.stdout.rstrip().endswith("--waves")
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["verdict"] == "differ" and report["differences"][0]["what"] == "guard octets"

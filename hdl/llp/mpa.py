@@ -58,7 +58,7 @@ class MpaWalker(wiring.Component):
     begins in it. An FPDU may begin at any word. A packet is a run of whole FPDUs of one stream; the
     first begins with the packet.
 
-    Latency: 6 cycles from a beat to its slice, 9 to the segments that begin in it, given the beats
+    Latency: 5 cycles from a beat to its slice, 8 to the segments that begin in it, given the beats
     that their headers reach into. Throughput: a beat a cycle, or an FPDU a cycle where more than
     one begins in a beat. Reset: empty; what was under way is forgotten.
     Errors: an FPDU that its packet ends inside has an ending with ``framing`` set; one that does
@@ -76,8 +76,7 @@ class MpaWalker(wiring.Component):
         To the CRC unit.
     segments : Out(stream.Signature(Segment, always_ready=True))
     endings : Out(stream.Signature(Ending, always_ready=True))
-        In step with ``slices``: the cycle after a slice with ``close``, two after one with
-        ``tail``.
+        In step with ``slices``: with a slice that has ``close``, a cycle after one with ``tail``.
     beats : Out(range(beats of the buffer))
         Where the next beat will be stored.
     begun : Out(1)

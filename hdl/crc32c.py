@@ -67,8 +67,14 @@ def _added(terms, fan):
 
 
 def _product(matrix, vector):
-    """``matrix`` times a value of the design: one exclusive-or of masked bits a row."""
-    return Cat((vector & row).xor() for row in _rows(matrix))
+    """``matrix`` times a value of the design: its columns, each where its bit is set, added up."""
+    terms = [
+        Mux(bit, Const(column, 32), Const(0, 32))
+        for bit, column in zip(vector, matrix, strict=True)
+    ]
+    while len(terms) > 1:
+        terms = _added(terms, 2)
+    return terms[0]
 
 
 class Slice(data.StructLayout):

@@ -16,26 +16,22 @@ from amaranth.lib.wiring import In, Out
 from .bus.axi import AxiLite, AxiWrite
 from .crc32c import Crc32c
 from .csr import Counters, Registers
-from .ddp.commit import Commit
+from .ddp.commit import IN_FLIGHT, Commit
 from .ddp.header import HeaderParser
 from .ddp.stag import StagTable
-from .ddp.tagged import CheckResult, TaggedCheck
+from .ddp.tagged import TaggedCheck
 from .dma.placement import ExceptionBeat, PlacementDma
 from .llp.buffer import PacketBuffer
 from .llp.markers import MarkerCut
 from .llp.mpa import MpaWalker
 from .llp.scan import LlpBeat
-from .llp.segment import HEADER_WORDS, Segment, Verdict
+from .llp.segment import HEADER_WORDS
 from .llp.verdict import Judge
 from .spec import regs
 from .spec.config import RnicConfig
 from .stream import Queue, any_of
 
 __all__ = ["FlatRnic", "Rnic", "StreamEntry", "to_verilog"]
-
-#: Segments between their beginning and their commit; the queues they wait in hold as many.
-IN_FLIGHT = 32
-
 
 class StreamEntry(data.StructLayout):
     """Settings of a DDP Stream: ``enable``, ``crc``, ``markers`` (1 bit each), ``pd`` (16)."""
@@ -99,9 +95,6 @@ class Rnic(wiring.Component):
         m.submodules.parser = parser = HeaderParser()
         m.submodules.stags = stags = StagTable(config.stags)
         m.submodules.check = check = TaggedCheck(config.stags)
-        m.submodules.segments = segments = Queue(Segment(config), depth=IN_FLIGHT)
-        m.submodules.results = results = Queue(CheckResult(), depth=IN_FLIGHT)
-        m.submodules.verdicts = verdicts = Queue(Verdict(config), depth=IN_FLIGHT)
         m.submodules.commit = commit = Commit(config)
         m.submodules.markers = markers = MarkerCut(config)
         m.submodules.dma = dma = PlacementDma(config)
@@ -132,8 +125,6 @@ class Rnic(wiring.Component):
         m.d.comb += [
             parser.i.valid.eq(walker.segments.valid),
             parser.i.payload.eq(walker.segments.payload.header),
-            segments.i.valid.eq(walker.segments.valid),
-            segments.i.payload.eq(walker.segments.payload),
             rights.addr.eq(stream_2),
             check.i.valid.eq(parser.o.valid),
             check.i.payload.header.eq(parser.o.payload),
@@ -142,10 +133,6 @@ class Rnic(wiring.Component):
             check.i.payload.rights.enable.eq(rights.data.enable & (stream_2 < config.streams)),
             stags.index.eq(check.index),
             check.entry.eq(stags.entry),
-            results.i.valid.eq(check.o.valid),
-            results.i.payload.eq(check.o.payload),
-            verdicts.i.valid.eq(judge.o.valid),
-            verdicts.i.payload.eq(judge.o.payload),
         ]
 
         # Room: a segment may begin while its place in every queue is sure, a beat while the
@@ -158,9 +145,9 @@ class Rnic(wiring.Component):
         m.d.sync += walker.go.eq((credits > 3) & buffer.space)
 
         # Out: commit, and the engine that moves the octets.
-        wiring.connect(m, segments.o, commit.segments)
-        wiring.connect(m, results.o, commit.results)
-        wiring.connect(m, verdicts.o, commit.verdicts)
+        wiring.connect(m, walker.segments, commit.segments)
+        wiring.connect(m, check.o, commit.results)
+        wiring.connect(m, judge.o, commit.verdicts)
         wiring.connect(m, commit.moves, markers.i)
         wiring.connect(m, markers.o, dma.i)
         wiring.connect(m, dma.bus, wiring.flipped(self.bus))
@@ -181,7 +168,6 @@ class Rnic(wiring.Component):
         m.d.sync += busy.eq(
             self.packets.valid
             | packets.o.valid
-            | (packets.room != packets.depth)
             | walker.busy
             | (credits != IN_FLIGHT)
             | commit.busy

@@ -1,4 +1,4 @@
-"""Packet streams: the beat that every block shares, and the queue that carries any shape."""
+"""Packet streams: the beat that every block shares, and the queues that carry any shape."""
 
 from functools import reduce
 from operator import or_
@@ -7,7 +7,7 @@ from amaranth import *
 from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-__all__ = ["Beat", "Queue", "any_of"]
+__all__ = ["Beat", "Pointers", "Queue", "Stage", "Store", "any_of"]
 
 
 def any_of(values):
@@ -35,11 +35,145 @@ class Beat(data.StructLayout):
         super().__init__({"data": width, "count": range(width // 8 + 1), "last": 1, "error": 1})
 
 
-class Queue(wiring.Component):
-    """First in, first out, for any shape.
+class Pointers(wiring.Component):
+    """Addresses of a ring, and whether something is in it.
 
-    The storage is read asynchronously into an output register, so it becomes distributed RAM on
-    devices that have it. Both ``i.ready`` and ``o.valid`` are registers: no path crosses the queue.
+    No count is kept: the ring holds its last item when the address after the one to read is the
+    one to write. So a pop reaches its registers through one gate.
+
+    Latency: 1 cycle. Throughput: a push and a pop a cycle. Reset: empty. Errors: none; a push
+    into a full ring and a pop from an empty one are not allowed.
+
+    Parameters
+    ----------
+    depth : int
+        A power of two.
+
+    Members
+    -------
+    push, pop : In(1)
+    some : Out(1)
+    write, read : Out(range(depth))
+    """
+
+    def __init__(self, depth):
+        super().__init__({
+            "push": In(1),
+            "pop": In(1),
+            "some": Out(1),
+            "write": Out(range(depth)),
+            "read": Out(range(depth)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        following = Signal.like(self.read, init=1)
+        only = Signal()
+        m.d.comb += only.eq(following == self.write)
+        with m.If(self.push):
+            m.d.sync += self.write.eq(self.write + 1)
+        with m.If(self.pop):
+            m.d.sync += [self.read.eq(following), following.eq(following + 1)]
+        m.d.sync += self.some.eq(self.push | (self.some & ~(self.pop & only)))
+        return m
+
+
+class Store(wiring.Component):
+    """First in, first out, for a writer that looks at ``half`` and does not wait.
+
+    Latency: 1 cycle. Throughput: 1 item a cycle. Reset: empty. Errors: none; a push into a full
+    store is not allowed. ``o.payload`` is combinational, read from distributed RAM.
+
+    Parameters
+    ----------
+    shape
+    depth : int
+        Items that fit, a power of two.
+
+    Members
+    -------
+    i : In(stream.Signature(shape, always_ready=True))
+    o : Out(stream.Signature(shape))
+    half : Out(1)
+        More than half of it is free: combinational, true of all pushes but the one of this cycle.
+    level : Out(range(depth + 1))
+        Items in it, with those that left in the last cycle.
+    """
+
+    def __init__(self, shape, *, depth):
+        if not isinstance(depth, int):
+            raise TypeError(f"Queue depth must be an integer, not {depth!r}")
+        if depth < 4 or depth & (depth - 1):
+            raise ValueError(f"Queue depth must be a power of two and at least 4, not {depth!r}")
+        self.shape = shape
+        self.depth = depth
+        super().__init__({
+            "i": In(stream.Signature(shape, always_ready=True)),
+            "o": Out(stream.Signature(shape)),
+            "half": Out(1),
+            "level": Out(range(depth + 1)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.storage = storage = memory.Memory(
+            shape=self.shape, depth=self.depth, init=[])
+        m.submodules.pointers = pointers = Pointers(self.depth)
+        write, read = storage.write_port(), storage.read_port(domain="comb")
+        popped = Signal()
+        level = self.level
+
+        m.d.comb += [
+            self.o.valid.eq(pointers.some),
+            self.o.payload.eq(read.data),
+            pointers.push.eq(self.i.valid),
+            pointers.pop.eq(pointers.some & self.o.ready),
+            write.en.eq(self.i.valid),
+            write.addr.eq(pointers.write),
+            write.data.eq(self.i.payload),
+            read.addr.eq(pointers.read),
+            self.half.eq(~level[-2:].any()),
+        ]
+        # The level hears of a pop one cycle late: it errs on the full side.
+        m.d.sync += popped.eq(pointers.pop)
+        with m.If(self.i.valid & ~popped):
+            m.d.sync += level.eq(level + 1)
+        with m.Elif(popped & ~self.i.valid):
+            m.d.sync += level.eq(level - 1)
+        return m
+
+
+class Stage(wiring.Component):
+    """A register that a stream goes through.
+
+    Latency: 1 cycle. Throughput: 1 item a cycle. Reset: empty. Errors: none. ``i.ready`` is
+    combinational from ``o.ready``.
+
+    Parameters
+    ----------
+    shape
+
+    Members
+    -------
+    i : In(stream.Signature(shape))
+    o : Out(stream.Signature(shape))
+    """
+
+    def __init__(self, shape):
+        super().__init__({"i": In(stream.Signature(shape)), "o": Out(stream.Signature(shape))})
+
+    def elaborate(self, platform):
+        m = Module()
+        m.d.comb += self.i.ready.eq(~self.o.valid | self.o.ready)
+        with m.If(self.i.ready):
+            m.d.sync += [self.o.valid.eq(self.i.valid), self.o.payload.eq(self.i.payload)]
+        return m
+
+
+class Queue(wiring.Component):
+    """First in, first out, for a writer that waits.
+
+    Both ``i.ready`` and ``o.valid`` are registers: no path crosses the queue.
 
     Latency: 2 cycles. Throughput: 1 item a cycle. Reset: empty. Errors: none.
 
@@ -54,54 +188,30 @@ class Queue(wiring.Component):
     -------
     i : In(stream.Signature(shape))
     o : Out(stream.Signature(shape))
-    room : Out(range(depth + 1))
-        Free places: a push counts one cycle late, a pop two.
+    half : Out(1)
+        As in :class:`Store`, for a writer that does not wait.
     """
 
     def __init__(self, shape, *, depth):
-        if not isinstance(depth, int):
-            raise TypeError(f"Queue depth must be an integer, not {depth!r}")
-        if depth < 4 or depth & (depth - 1):
-            raise ValueError(f"Queue depth must be a power of two and at least 4, not {depth!r}")
         self.shape = shape
         self.depth = depth
-        super().__init__(
-            {
-                "i": In(stream.Signature(shape)),
-                "o": Out(stream.Signature(shape)),
-                "room": Out(range(depth + 1), init=depth),
-            }
-        )
+        self._store = Store(shape, depth=depth)
+        super().__init__({
+            "i": In(stream.Signature(shape)),
+            "o": Out(stream.Signature(shape)),
+            "half": Out(1),
+        })
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.storage = storage = memory.Memory(shape=self.shape, depth=self.depth, init=[])
-        write = storage.write_port()
-        read = storage.read_port(domain="comb")
-        written, taken = Signal(range(2 * self.depth)), Signal(range(2 * self.depth))
-        level = Signal(range(self.depth + 1))
-        push, pop, popped = Signal(), Signal(), Signal()
-
+        m.submodules.store = store = self._store
+        m.submodules.stage = stage = Stage(self.shape)
+        wiring.connect(m, store.o, stage.i)
+        wiring.connect(m, stage.o, wiring.flipped(self.o))
         m.d.comb += [
-            push.eq(self.i.valid & self.i.ready),
-            write.en.eq(push),
-            write.addr.eq(written),
-            write.data.eq(self.i.payload),
-            read.addr.eq(taken),
-            pop.eq((written != taken) & (~self.o.valid | self.o.ready)),
+            store.i.valid.eq(self.i.valid & self.i.ready),
+            store.i.payload.eq(self.i.payload),
+            self.half.eq(store.half),
         ]
-        with m.If(push):
-            m.d.sync += written.eq(written + 1)
-        with m.If(pop):
-            m.d.sync += [taken.eq(taken + 1), self.o.payload.eq(read.data)]
-        with m.If(~self.o.valid | self.o.ready):
-            m.d.sync += self.o.valid.eq(pop)
-        # A pop comes late in the cycle and reaches the read side only; the level hears of it a
-        # cycle later, and ``i.ready`` and ``room`` look at the level as it was.
-        m.d.sync += [
-            popped.eq(pop),
-            level.eq(level + push - popped),
-            self.i.ready.eq(level < self.depth - 1),
-            self.room.eq(self.depth - level),
-        ]
+        m.d.sync += self.i.ready.eq(store.level < self.depth - 1)
         return m

@@ -7,10 +7,13 @@ from amaranth.lib.wiring import In, Out
 from ..dma.placement import Placement
 from ..llp.segment import HEADER_WORDS, Outcome, Segment, Verdict
 from ..spec import ddp
-from ..stream import Queue
+from ..stream import Queue, Store, any_of
 from .tagged import CheckResult
 
-__all__ = ["Commit", "ErrorEvent", "Move", "Tally"]
+__all__ = ["Commit", "ErrorEvent", "IN_FLIGHT", "Move", "Tally"]
+
+#: Segments that may be between their beginning and their commit.
+IN_FLIGHT = 32
 
 
 class ErrorEvent(data.StructLayout):
@@ -74,6 +77,19 @@ class Tally(data.StructLayout):
         )
 
 
+class _Taken(data.StructLayout):
+    """What is taken up in a cycle: at most one of a segment with its verdict, a request to clear
+    ``stream`` and a bus error of it.
+    """
+
+    KINDS = ("judges", "clears", "fails")
+
+    def __init__(self, config):
+        super().__init__(
+            {**dict.fromkeys(self.KINDS, 1), "verdict": Verdict(config), "stream": 16}
+        )
+
+
 class Commit(wiring.Component):
     """Joins a segment with its checks and its verdict, in order, and decides.
 
@@ -81,16 +97,19 @@ class Commit(wiring.Component):
     stream is reported; from then on its segments are dropped silently (section 7.1) until
     ``clear``.
 
-    Latency: 5 cycles from the last of the three to ``moves``. Throughput: a segment a cycle.
+    What is known of a segment waits in block RAM for its verdict, the last of the three to come.
+
+    Latency: 8 cycles from a verdict to ``moves``. Throughput: a segment a cycle.
     Reset: no stream is in error.
     Errors: through ``events``; while that waits, so does everything, and no event is lost.
 
     Members
     -------
-    segments : In(stream.Signature(Segment))
-    results : In(stream.Signature(CheckResult))
-    verdicts : In(stream.Signature(Verdict))
-        The last of the three: when it is valid, the two others must be.
+    segments : In(stream.Signature(Segment, always_ready=True))
+        No more than ``IN_FLIGHT`` without ``done``.
+    results : In(stream.Signature(CheckResult, always_ready=True))
+    verdicts : In(stream.Signature(Verdict, always_ready=True))
+        Of a segment, no sooner than the two others.
     bus_errors : In(stream.Signature(16))
         Streams whose placement met a bus error.
     clear : In(stream.Signature(16))
@@ -103,15 +122,15 @@ class Commit(wiring.Component):
     busy : Out(1)
     """
 
-    LATENCY = 5
+    LATENCY = 8
 
     def __init__(self, config):
         self.config = config
         super().__init__(
             {
-                "segments": In(stream.Signature(Segment(config))),
-                "results": In(stream.Signature(CheckResult())),
-                "verdicts": In(stream.Signature(Verdict(config))),
+                "segments": In(stream.Signature(Segment(config), always_ready=True)),
+                "results": In(stream.Signature(CheckResult(), always_ready=True)),
+                "verdicts": In(stream.Signature(Verdict(config), always_ready=True)),
                 "bus_errors": In(stream.Signature(16)),
                 "clear": In(stream.Signature(16)),
                 "moves": Out(stream.Signature(Move(config))),
@@ -133,35 +152,40 @@ class Commit(wiring.Component):
         dead_read = dead.read_port(domain="comb")
         dead_write = dead.write_port()
 
-        # Take: a segment with all that is known of it; or, in a pause, a bus error or a request
+        m.submodules.verdicts = verdicts = Store(Verdict(config), depth=IN_FLIGHT)
+        wiring.connect(m, wiring.flipped(self.verdicts), verdicts.i)
+
+        # Take: the next segment that has its verdict; or, in a pause, a bus error or a request
         # to clear.
+        special = Signal()
         pause = Signal()
         flowing = Signal()
         room = Signal()
-        take = Signal()
-        segment, result, verdict = (
-            self.segments.payload,
-            self.results.payload,
-            self.verdicts.payload,
-        )
-        clearing, failing = Signal(), Signal()
-        special = self.clear.valid | self.bus_errors.valid
+        taken = Signal(_Taken(config))
+        m.d.comb += special.eq(self.clear.valid | self.bus_errors.valid)
         m.d.sync += [
-            room.eq((moves.room > 8) & (events.room > 8)),
+            room.eq(moves.half & events.half),
             flowing.eq(room & ~special),
             pause.eq(special),
         ]
         m.d.comb += [
-            take.eq(flowing & self.verdicts.valid),
-            clearing.eq(pause & self.clear.valid),
-            failing.eq(pause & room & self.bus_errors.valid & ~self.clear.valid),
+            verdicts.o.ready.eq(flowing),
+            self.done.eq(flowing & verdicts.o.valid),
             self.clear.ready.eq(pause),
-            self.bus_errors.ready.eq(failing),
-            self.segments.ready.eq(take),
-            self.results.ready.eq(take),
-            self.verdicts.ready.eq(take),
-            self.done.eq(take),
+            self.bus_errors.ready.eq(pause & room & ~self.clear.valid),
+            taken.judges.eq(self.done),
+            taken.clears.eq(pause & self.clear.valid),
+            taken.fails.eq(self.bus_errors.valid & self.bus_errors.ready),
+            taken.verdict.eq(verdicts.o.payload),
+            taken.stream.eq(Mux(self.clear.valid, self.clear.payload, self.bus_errors.payload)),
         ]
+
+        # Read: the segment and its checks, in the two cycles of a block RAM.
+        read_1, read = Signal(_Taken(config)), Signal(_Taken(config))
+        m.d.sync += [read_1.eq(taken), read.eq(read_1)]
+        verdict = read.verdict
+        segment = self._waiting(m, "segment", self.segments)
+        result = self._waiting(m, "result", self.results)
 
         # Prepare: an LLP error comes before the checks, since the header cannot be trusted.
         clears, fails, judges = Signal(), Signal(), Signal()
@@ -172,19 +196,13 @@ class Commit(wiring.Component):
         framing = segment.oversize | (verdict.outcome == Outcome.FRAMING)
         placement = move.placement
         m.d.sync += [
-            clears.eq(clearing),
-            fails.eq(failing),
-            judges.eq(take),
+            clears.eq(read.clears),
+            fails.eq(read.fails),
+            judges.eq(read.judges),
             event.header.eq(segment.header),
             event.length.eq(Cat(segment.header[8:16], segment.header[:8])),
             event.sequence.eq(segment.sequence),
-            event.stream.eq(
-                Mux(
-                    pause,
-                    Mux(self.clear.valid, self.clear.payload, self.bus_errors.payload),
-                    segment.stream,
-                )
-            ),
+            event.stream.eq(Mux(read.judges, segment.stream, read.stream)),
             error.eq(framing | (verdict.outcome == Outcome.DIGEST) | result.error),
             digest.eq(~framing & (verdict.outcome == Outcome.DIGEST)),
             tagged.eq(result.tagged),
@@ -257,15 +275,34 @@ class Commit(wiring.Component):
                 events.i.payload.code.eq(ddp.LOCAL_CATASTROPHIC.code),
             ]
         m.d.comb += self.busy.eq(
-            self.segments.valid
-            | self.clear.valid
+            special
+            | verdicts.o.valid
+            | any_of(stage[kind] for stage in (read_1, read) for kind in _Taken.KINDS)
             | judges
             | fails
             | clears
             | judged
             | moves.i.valid
             | moves.o.valid
-            | (moves.room != 16)
-            | self.bus_errors.valid
         )
         return m
+
+    def _waiting(self, m, name, source):
+        """What came through ``source`` for the segment that was taken two cycles before."""
+        shape = source.payload.shape()
+        m.submodules[name] = storage = memory.Memory(
+            shape=shape,
+            depth=IN_FLIGHT,
+            init=[],
+            attrs={"ram_style": "block", "no_rw_check": 1},
+        )
+        write, read = storage.write_port(), storage.read_port()
+        # Without reset, to become the output register of the block RAM.
+        held = Signal(shape, name=name, reset_less=True)
+        m.d.comb += [write.en.eq(source.valid), write.data.eq(source.payload)]
+        with m.If(write.en):
+            m.d.sync += write.addr.eq(write.addr + 1)
+        with m.If(self.done):
+            m.d.sync += read.addr.eq(read.addr + 1)
+        m.d.sync += held.eq(read.data)
+        return held

@@ -5,10 +5,9 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..bus.axi import Response
-from ..stream import Queue
+from ..stream import Queue, Stage, Store
 from .prepare import Geometry
 from .steps import Credits, Steps
-from .store import Stage, Store
 
 __all__ = ["Bursts", "Done"]
 

@@ -195,14 +195,22 @@ class Commit(wiring.Component):
         length = Signal(16)
         framing = segment.oversize | (verdict.outcome == Outcome.FRAMING)
         placement = move.placement
+        owner = Signal(16)
+        known, same = Signal(), Signal()
+        m.d.comb += [
+            owner.eq(Mux(read.judges, segment.stream, read.stream)),
+            dead_read.addr.eq(owner),
+        ]
         m.d.sync += [
+            known.eq(dead_read.data),
+            same.eq(owner == event.stream),
             clears.eq(read.clears),
             fails.eq(read.fails),
             judges.eq(read.judges),
             event.header.eq(segment.header),
             event.length.eq(Cat(segment.header[8:16], segment.header[:8])),
             event.sequence.eq(segment.sequence),
-            event.stream.eq(Mux(read.judges, segment.stream, read.stream)),
+            event.stream.eq(owner),
             error.eq(framing | (verdict.outcome == Outcome.DIGEST) | result.error),
             digest.eq(~framing & (verdict.outcome == Outcome.DIGEST)),
             tagged.eq(result.tagged),
@@ -229,16 +237,20 @@ class Commit(wiring.Component):
             whole.eq(verdict.end - segment.start),
         ]
 
-        # Judge: the only loop is the stream's error state.
-        silent, raises = Signal(), Signal()
+        # Judge: the only loop is the stream's error state, which the table does not have yet from
+        # one segment to the next.
+        ended, silent, raises = Signal(), Signal(), Signal()
+        becomes, became = Signal(), Signal()
         m.d.comb += [
-            dead_read.addr.eq(event.stream),
-            dead_write.addr.eq(event.stream),
-            silent.eq(dead_read.data | (judges & ~enable)),
+            ended.eq(Mux(same, became, known)),
+            silent.eq(ended | (judges & ~enable)),
             raises.eq((fails | (judges & error)) & ~silent),
-            dead_write.en.eq(clears | raises),
-            dead_write.data.eq(~clears),
+            becomes.eq((ended | raises) & ~clears),
+            dead_write.addr.eq(event.stream),
+            dead_write.en.eq(clears | fails | judges),
+            dead_write.data.eq(becomes),
         ]
+        m.d.sync += became.eq(becomes)
 
         # Act. A bus error has a stream and no segment.
         judged, accepted = Signal(), Signal()

@@ -2,15 +2,15 @@
 
 ::
 
-    s_axis ─ MpaWalker ┬ Store ───────► packet buffer ───────────────► PlacementDma ─┬─ m_axi
-                       ├ Slice ─► Crc32c ─► Judge ─ Verdict ┐             ▲          └─ m_axis_exc
-                       └ Segment ┬──────────────────────────┤             │
-                                 └ HeaderParser ─ TaggedCheck ┴─► Commit ─ MarkerCut
+    s_axis ─ Intake ─ Walker ┬ Store ─────► packet buffer ──────────────► PlacementDma ┬─ m_axi
+                             ├ Slice ─► Crc32c ─► Judge ─ Verdict ┐            ▲       └─ m_axis_exc
+                             └ Segment ┬──────────────────────────┤            │
+                                       └ HeaderParser ─ TaggedCheck ┴ Commit ─ MarkerCut
 """
 
 from amaranth import *
 from amaranth.back import verilog
-from amaranth.lib import data, memory, stream, wiring
+from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from .bus.axi import AxiLite, AxiWrite
@@ -22,22 +22,23 @@ from .ddp.stag import StagTable
 from .ddp.tagged import TaggedCheck
 from .dma.placement import ExceptionBeat, PlacementDma
 from .llp.buffer import PacketBuffer
+from .llp.intake import Intake, LlpBeat, LlpSettings
 from .llp.markers import MarkerCut
 from .llp.mpa import MpaWalker
-from .llp.scan import LlpBeat
 from .llp.segment import HEADER_WORDS
 from .llp.verdict import Judge
 from .spec import regs
 from .spec.config import RnicConfig
 from .stream import Queue, any_of
+from .table import Table
 
 __all__ = ["FlatRnic", "Rnic", "StreamEntry", "to_verilog"]
 
 class StreamEntry(data.StructLayout):
-    """Settings of a DDP Stream: ``enable``, ``crc``, ``markers`` (1 bit each), ``pd`` (16)."""
+    """Settings of a DDP Stream: ``enable`` (1), ``llp``, LlpSettings, and ``pd`` (16)."""
 
     def __init__(self):
-        super().__init__({"enable": 1, "crc": 1, "markers": 1, "pd": 16})
+        super().__init__({"enable": 1, "llp": LlpSettings(), "pd": 16})
 
 
 class Rnic(wiring.Component):
@@ -83,7 +84,7 @@ class Rnic(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         config = self.config
-        m.submodules.packets = packets = Queue(LlpBeat(config.width), depth=16)
+        m.submodules.intake = intake = Intake(config.width)
         m.submodules.walker = walker = MpaWalker(config)
         m.submodules.buffer = buffer = PacketBuffer(config)
         m.submodules.crc = crc = Crc32c(config.width, granule=4)
@@ -99,40 +100,37 @@ class Rnic(wiring.Component):
         m.submodules.markers = markers = MarkerCut(config)
         m.submodules.dma = dma = PlacementDma(config)
         m.submodules.failed = failed = Queue(16, depth=16)
-        m.submodules.streams = streams = memory.Memory(
-            shape=StreamEntry(), depth=config.streams, init=[]
+        m.submodules.streams = streams = Table(
+            StreamEntry(), config.streams, live="enable", index=16, lookups=2
         )
 
         # In: the walker, the packet buffer and the digest.
-        wiring.connect(m, wiring.flipped(self.packets), packets.i)
-        wiring.connect(m, packets.o, walker.i)
+        wiring.connect(m, wiring.flipped(self.packets), intake.i)
+        wiring.connect(m, intake.o, walker.i)
         wiring.connect(m, walker.store, buffer.store)
         wiring.connect(m, walker.slices, crc.i)
         wiring.connect(m, walker.endings, judge.endings)
         wiring.connect(m, crc.o, judge.checksums)
-        settings = streams.read_port(domain="comb")
         m.d.comb += [
-            settings.addr.eq(walker.stream),
-            walker.crc.eq(settings.data.crc),
-            walker.markers.eq(settings.data.markers),
+            streams.index[0].eq(intake.stream),
+            intake.settings.eq(streams.entry[0].llp),
             buffer.next.eq(walker.beats),
         ]
 
         # Beside it: the header and its checks. The segment itself waits.
-        rights = streams.read_port(domain="comb")
         stream_1, stream_2 = Signal(16), Signal(16)
         m.d.sync += [stream_1.eq(walker.segments.payload.stream), stream_2.eq(stream_1)]
         m.d.comb += [
             parser.i.valid.eq(walker.segments.valid),
             parser.i.payload.eq(walker.segments.payload.header),
-            rights.addr.eq(stream_2),
+            streams.index[1].eq(walker.segments.payload.stream),
             check.i.valid.eq(parser.o.valid),
             check.i.payload.header.eq(parser.o.payload),
             check.i.payload.rights.stream.eq(stream_2),
-            check.i.payload.rights.pd.eq(rights.data.pd),
-            check.i.payload.rights.enable.eq(rights.data.enable & (stream_2 < config.streams)),
-            stags.index.eq(check.index),
-            check.entry.eq(stags.entry),
+            check.i.payload.rights.pd.eq(streams.entry[1].pd),
+            check.i.payload.rights.enable.eq(streams.entry[1].enable),
+            stags.index[0].eq(check.index),
+            check.entry.eq(stags.entry[0]),
         ]
 
         # Room: a segment may begin while its place in every queue is sure, a beat while the
@@ -166,8 +164,7 @@ class Rnic(wiring.Component):
         # Idle is what has been quiet for so long that nothing is between two blocks.
         busy, quiet = Signal(), Signal(3)
         m.d.sync += busy.eq(
-            self.packets.valid
-            | packets.o.valid
+            intake.busy
             | walker.busy
             | (credits != IN_FLIGHT)
             | commit.busy
@@ -190,7 +187,7 @@ class Rnic(wiring.Component):
         m.submodules.counters = counters = Counters()
         wiring.connect(m, wiring.flipped(self.control), registers.bus)
         entry = stags.write.payload.entry
-        setting = streams.write_port()
+        setting = streams.write.payload
         event = commit.events.payload
         index_bits = config.streams.bit_length() - 1
         stream_commit = registers.stream_commit & ~registers.stream_index[index_bits:].any()
@@ -215,12 +212,10 @@ class Rnic(wiring.Component):
             entry.to.eq(Cat(registers.stag_to_lo, registers.stag_to_hi)),
             entry.length.eq(Cat(registers.stag_len_lo, registers.stag_len_hi)),
             entry.address.eq(Cat(registers.stag_addr_lo, registers.stag_addr_hi)),
-            setting.en.eq(stream_commit),
-            setting.addr.eq(registers.stream_index),
-            Cat(setting.data.enable, setting.data.crc, setting.data.markers).eq(
-                registers.stream_flags
-            ),
-            setting.data.pd.eq(registers.stream_pd),
+            streams.write.valid.eq(stream_commit),
+            setting.index.eq(registers.stream_index),
+            Cat(setting.entry.enable, setting.entry.llp).eq(registers.stream_flags),
+            setting.entry.pd.eq(registers.stream_pd),
             commit.clear.payload.eq(registers.stream_index),
             commit.events.ready.eq(registers.event_pop),
             registers.event_code.eq(Cat(event.code, event.type)),

@@ -1,8 +1,8 @@
 """The Steering Tag table."""
 
-from amaranth import *
-from amaranth.lib import data, memory, stream, wiring
-from amaranth.lib.wiring import In, Out
+from amaranth.lib import data
+
+from ..table import Table
 
 __all__ = ["StagEntry", "StagTable"]
 
@@ -47,62 +47,15 @@ class StagEntry(data.StructLayout):
         )
 
 
-class StagTable(wiring.Component):
-    """Entries in block RAM, read through its output register.
+class StagTable(Table):
+    """The entries of all Steering Tags.
 
     An STag is a 24-bit index and an 8-bit key. The index's lower bits select the entry and its
     upper bits are compared with the key, so that any STag can be registered, but no two at a
-    time whose indices agree in the lower bits. An entry that is looked up in the cycle in which
-    it is replaced is shown as not valid.
+    time whose indices agree in the lower bits.
 
-    Latency: 2 cycles. Throughput: one look-up and one write a cycle. Reset: the entries stay.
-    Errors: none.
-
-    Members
-    -------
-    index : In(range(entries))
-    entry : Out(StagEntry(entries))
-    write : In(stream.Signature({index, entry}, always_ready=True))
+    Latency, Throughput, Reset, Errors, Members: those of :class:`Table`, one look-up.
     """
 
     def __init__(self, entries):
-        self.entries = entries
-        super().__init__(
-            {
-                "index": In(range(entries)),
-                "entry": Out(StagEntry(entries)),
-                "write": In(
-                    stream.Signature(
-                        data.StructLayout({"index": range(entries), "entry": StagEntry(entries)}),
-                        always_ready=True,
-                    )
-                ),
-            }
-        )
-
-    def elaborate(self, platform):
-        m = Module()
-        # What a block RAM gives for an entry that is being written differs from device to
-        # device; it is not used, so synthesis need not provide for it.
-        m.submodules.storage = storage = memory.Memory(
-            shape=StagEntry(self.entries), depth=self.entries, init=[], attrs={"no_rw_check": 1}
-        )
-        write = storage.write_port()
-        read = storage.read_port()
-        # Without reset, to become the output register of the block RAM.
-        held = Signal(StagEntry(self.entries), reset_less=True)
-        clash, clash_held = Signal(), Signal()
-        m.d.comb += [
-            write.en.eq(self.write.valid),
-            write.addr.eq(self.write.payload.index),
-            write.data.eq(self.write.payload.entry),
-            read.addr.eq(self.index),
-            self.entry.eq(held),
-            self.entry.valid.eq(held.valid & ~clash_held),
-        ]
-        m.d.sync += [
-            clash.eq(self.write.valid & (self.write.payload.index == self.index)),
-            clash_held.eq(clash),
-            held.eq(read.data),
-        ]
-        return m
+        super().__init__(StagEntry(entries), entries, live="valid")

@@ -7,7 +7,8 @@ from amaranth.lib.wiring import In, Out
 from ..crc32c import Slice
 from ..stream import any_of
 from .buffer import Store
-from .scan import Landing, LlpBeat, MpaScan, land
+from .intake import KnownBeat
+from .scan import Landing, MpaScan, land
 from .segment import HEADER_WORDS, Segment
 
 __all__ = ["Ending", "MpaWalker"]
@@ -66,9 +67,7 @@ class MpaWalker(wiring.Component):
 
     Members
     -------
-    i : In(stream.Signature(LlpBeat(width)))
-    stream : Out(16), crc : In(1), markers : In(1)
-        Look-up of a stream's settings, answered in the same cycle.
+    i : In(stream.Signature(KnownBeat(width)))
     go : In(1)
         There is room for one more beat and one more segment.
     store : Out(stream.Signature(Store, always_ready=True))
@@ -90,10 +89,7 @@ class MpaWalker(wiring.Component):
         beats = config.buffer_octets // config.octets
         super().__init__(
             {
-                "i": In(stream.Signature(LlpBeat(config.width))),
-                "stream": Out(16),
-                "crc": In(1),
-                "markers": In(1),
+                "i": In(stream.Signature(KnownBeat(config.width))),
                 "go": In(1),
                 "store": Out(stream.Signature(Store(config), always_ready=True)),
                 "slices": Out(stream.Signature(Slice(config.width, 4), always_ready=True)),
@@ -114,11 +110,6 @@ class MpaWalker(wiring.Component):
         wiring.connect(m, wiring.flipped(self.i), scan.i)
         wiring.connect(m, headers.o, wiring.flipped(self.segments))
         beat = scan.o.payload
-        m.d.comb += [
-            self.stream.eq(scan.stream),
-            scan.crc.eq(self.crc),
-            scan.markers.eq(self.markers),
-        ]
 
         # The loop: ``step`` says what this beat is to the FPDU under way, one select of the
         # bounds what comes next. Everything else follows a register behind.

@@ -4,26 +4,11 @@ from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from ..stream import Beat, any_of
+from ..stream import any_of
+from .intake import KnownBeat, LlpSettings
 from .segment import HEADER_WORDS
 
-__all__ = ["LlpBeat", "Landing", "Bound", "Scan", "MpaScan", "land"]
-
-
-class LlpBeat(data.StructLayout):
-    """A beat of in-order octets of one stream.
-
-    Members
-    -------
-    beat : Beat(width)
-    stream : 16
-        DDP Stream, the same on all beats of a packet.
-    sequence : 32
-        LLP sequence number of the packet's first octet; read on the first beat.
-    """
-
-    def __init__(self, width):
-        super().__init__({"beat": Beat(width), "stream": 16, "sequence": 32})
+__all__ = ["Landing", "Bound", "Scan", "MpaScan", "land"]
 
 
 class Landing(data.StructLayout):
@@ -205,10 +190,7 @@ class MpaScan(wiring.Component):
 
     Members
     -------
-    i : In(stream.Signature(LlpBeat(width)))
-    stream : Out(16)
-        The stream whose settings are asked for; ``crc`` and ``markers`` answer in the same cycle.
-    crc, markers : In(1)
+    i : In(stream.Signature(KnownBeat(width)))
     o : Out(stream.Signature(Scan(words)))
     busy : Out(1)
         A beat is inside.
@@ -218,10 +200,7 @@ class MpaScan(wiring.Component):
         self.config = config
         super().__init__(
             {
-                "i": In(stream.Signature(LlpBeat(config.width))),
-                "stream": Out(16),
-                "crc": In(1),
-                "markers": In(1),
+                "i": In(stream.Signature(KnownBeat(config.width))),
                 "o": Out(stream.Signature(Scan(config.words))),
                 "busy": Out(1),
             }
@@ -247,49 +226,55 @@ class MpaScan(wiring.Component):
         with m.If(shift):
             m.d.sync += valid.eq(Cat(self.i.valid, valid))
 
-        common = data.StructLayout({"data": 32 * words, "last": 1, "position": 30, "stream": 16})
-        settings = data.StructLayout({"crc": 1, "markers": 1})
+        common = data.StructLayout(
+            {
+                "data": 32 * words,
+                "last": 1,
+                "position": 30,
+                "stream": 16,
+                "settings": LlpSettings(),
+            }
+        )
         beat = [Signal(common, name=f"beat{k}") for k in range(4)]
-        setting = [Signal(settings, name=f"setting{k}") for k in range(1, 4)]
         edges = [Signal(Edges(words), name=f"edges{k}") for k in range(1, 4)]
         with m.If(shift):
             m.d.sync += [
                 *(beat[k + 1].eq(beat[k]) for k in range(3)),
-                *(setting[k + 1].eq(setting[k]) for k in range(2)),
                 *(edges[k + 1].eq(edges[k]) for k in range(2)),
             ]
 
         # Stage 0: the beat, and its place in the stream.
         count = Signal(range(words + 1))
-        arriving = self.i.payload.beat
+        arriving = self.i.payload.llp.beat
         whole = ~arriving.count[:2].any() & ~arriving.error
         with m.If(self.i.valid & self.i.ready):
             m.d.sync += [
                 first.eq(arriving.last),
                 beat[0].data.eq(arriving.data),
                 beat[0].last.eq(arriving.last),
-                beat[0].stream.eq(self.i.payload.stream),
+                beat[0].stream.eq(self.i.payload.llp.stream),
+                beat[0].settings.eq(self.i.payload.settings),
                 beat[0].position.eq(
-                    Mux(first, self.i.payload.sequence[2:], beat[0].position + words)
+                    Mux(first, self.i.payload.llp.sequence[2:], beat[0].position + words)
                 ),
                 count.eq(Mux(whole, arriving.count[2:], 0)),
             ]
 
-        # Stage 1: settings, where the octets end, and where a marker stands; lengths in words.
-        m.d.comb += self.stream.eq(beat[0].stream)
+        # Stage 1: where the octets end, and where a marker stands; lengths in words.
         phase = beat[0].position[:7]
         marker = Signal(range(words))
         marked = Signal()
         m.d.comb += [
             marker.eq(-phase),
-            marked.eq(self.markers & ((phase[bits:].all() & phase[:bits].any()) | ~phase.any())),
+            marked.eq(
+                beat[0].settings.markers
+                & ((phase[bits:].all() & phase[:bits].any()) | ~phase.any())
+            ),
         ]
         length = [Signal(15, name=f"length{w}") for w in range(words)]
         first_more = Signal(15)  # length[0] less one
         with m.If(shift):
             m.d.sync += [
-                setting[0].crc.eq(self.crc),
-                setting[0].markers.eq(self.markers),
                 edges[0].last.eq(beat[0].last),
                 edges[0].used.eq(Cat(w < count for w in range(words))),
                 edges[0].marked.eq(Cat(marked & (marker <= w) for w in range(words))),
@@ -359,8 +344,8 @@ class MpaScan(wiring.Component):
             self.o.payload.ahead.eq(edges[1]),
             self.o.payload.position.eq(beat[3].position),
             self.o.payload.stream.eq(beat[3].stream),
-            self.o.payload.crc.eq(setting[2].crc),
-            self.o.payload.markers.eq(setting[2].markers),
+            self.o.payload.crc.eq(beat[3].settings.crc),
+            self.o.payload.markers.eq(beat[3].settings.markers),
             self.o.payload.window.eq(Cat(beat[k].data for k in (3, 2, 1, 0))),
         ]
         return m

@@ -46,8 +46,8 @@ class Checks(wiring.Component):
             check.i.valid.eq(parser.o.valid),
             check.i.payload.header.eq(parser.o.payload),
             check.i.payload.rights.eq(rights_2),
-            table.index.eq(check.index),
-            check.entry.eq(table.entry),
+            table.index[0].eq(check.index),
+            check.entry.eq(table.entry[0]),
         ]
         return m
 

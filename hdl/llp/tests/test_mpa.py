@@ -9,8 +9,8 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.sim import Simulator
 from ddp_rnic.hdl.crc32c import Crc32c
+from ddp_rnic.hdl.llp.intake import LlpBeat
 from ddp_rnic.hdl.llp.mpa import MpaWalker
-from ddp_rnic.hdl.llp.scan import LlpBeat
 from ddp_rnic.hdl.llp.segment import Outcome, Segment, Verdict
 from ddp_rnic.hdl.llp.verdict import Judge
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
@@ -49,7 +49,6 @@ class Front(wiring.Component):
         m.submodules.walker = walker = self.walker
         m.submodules.crc = crc = Crc32c(self.config.width, granule=4)
         m.submodules.judge = judge = Judge(self.config, latency=crc.latency)
-        wiring.connect(m, wiring.flipped(self.i), walker.i)
         wiring.connect(m, walker.slices, crc.i)
         wiring.connect(m, crc.o, judge.checksums)
         wiring.connect(m, walker.endings, judge.endings)
@@ -58,8 +57,11 @@ class Front(wiring.Component):
         wiring.connect(m, walker.store, wiring.flipped(self.store))
         m.d.comb += [
             walker.go.eq(self.go),
-            walker.crc.eq(self.crc),
-            walker.markers.eq(self.markers),
+            walker.i.valid.eq(self.i.valid),
+            walker.i.payload.llp.eq(self.i.payload),
+            walker.i.payload.settings.crc.eq(self.crc),
+            walker.i.payload.settings.markers.eq(self.markers),
+            self.i.ready.eq(walker.i.ready),
         ]
         return m
 
@@ -303,10 +305,8 @@ def test_latency_from_the_last_beat_is_what_the_docstring_says(width):
 
     async def drive(ctx):
         ctx.set(dut.go, 1)
-        ctx.set(
-            dut.i.payload,
-            {"beat": {"data": int.from_bytes(fpdu, "little"), "count": len(fpdu), "last": 1}},
-        )
+        beat = {"data": int.from_bytes(fpdu, "little"), "count": len(fpdu), "last": 1}
+        ctx.set(dut.i.payload.llp, {"beat": beat})
         ctx.set(dut.i.valid, 1)
         await ctx.tick()
         ctx.set(dut.i.valid, 0)

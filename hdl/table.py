@@ -1,0 +1,82 @@
+"""Tables in block RAM that the host writes and the datapath looks up."""
+
+from amaranth import *
+from amaranth.lib import data, memory, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+__all__ = ["Table"]
+
+
+class Table(wiring.Component):
+    """Entries in block RAM, read through its output register.
+
+    An entry that is looked up in the cycle in which it is replaced, or in the next one, shows as
+    not live, and so does one that the table does not have.
+
+    Latency: 2 cycles. Throughput: a look-up at every port and a write each cycle. Reset: the
+    entries stay. Errors: none.
+
+    Parameters
+    ----------
+    shape : Layout
+        Shape of an entry.
+    depth : int
+        Entries, a power of two.
+    live : str
+        The member, 1 bit, that tells a live entry.
+    index : int
+        Bits of an index that is looked up; as many as the depth needs if not given.
+    lookups : int
+        Look-up ports.
+
+    Members
+    -------
+    index : In(index).array(lookups)
+    entry : Out(shape).array(lookups)
+    write : In(stream.Signature({index: range(depth), entry: shape}, always_ready=True))
+    """
+
+    def __init__(self, shape, depth, *, live, index=None, lookups=1):
+        self.shape = shape
+        self.depth = depth
+        self.live = live
+        written = data.StructLayout({"index": range(depth), "entry": shape})
+        super().__init__({
+            "index": In(range(depth) if index is None else index).array(lookups),
+            "entry": Out(shape).array(lookups),
+            "write": In(stream.Signature(written, always_ready=True)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        # What a block RAM gives for an entry that is being written differs from device to
+        # device; it is not used, so synthesis need not provide for it.
+        m.submodules.storage = storage = memory.Memory(
+            shape=self.shape, depth=self.depth, init=[], attrs={"no_rw_check": 1})
+        write = storage.write_port()
+        m.d.sync += [
+            write.en.eq(self.write.valid),
+            write.addr.eq(self.write.payload.index),
+            write.data.eq(self.write.payload.entry),
+        ]
+        for index, entry in zip(self.index, self.entry, strict=True):
+            read = storage.read_port()
+            within = index[: len(read.addr)]
+            # Without reset, to become the output register of the block RAM.
+            held = Signal(self.shape, reset_less=True)
+            hidden, hidden_held = Signal(), Signal()
+            m.d.comb += [
+                read.addr.eq(within),
+                entry.eq(held),
+                entry[self.live].eq(held[self.live] & ~hidden_held),
+            ]
+            m.d.sync += [
+                hidden.eq(
+                    index[len(read.addr) :].any()
+                    | (write.en & (write.addr == within))
+                    | (self.write.valid & (self.write.payload.index == within))
+                ),
+                hidden_held.eq(hidden),
+                held.eq(read.data),
+            ]
+        return m

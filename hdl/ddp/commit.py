@@ -77,6 +77,75 @@ class Tally(data.StructLayout):
         )
 
 
+class ErrorState(wiring.Component):
+    """Which streams are in error.
+
+    Look-ups and what comes of them go through in order, one a cycle: the state that is shown holds
+    all that was decided before.
+
+    Latency: 2 cycles from ``index`` to ``ended``. Throughput: 1 a cycle. Reset: the states stay.
+    Errors: none.
+
+    Members
+    -------
+    index : In(16)
+    ended : Out(1)
+        The stream of two cycles ago is in error; combinational from registers.
+    update : In(1), becomes : In(1)
+        That stream's state from now on.
+    """
+
+    def __init__(self, streams):
+        self.streams = streams
+        super().__init__({"index": In(16), "ended": Out(1), "update": In(1), "becomes": In(1)})
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.storage = storage = memory.Memory(
+            shape=1, depth=self.streams, init=[], attrs={"no_rw_check": 1}
+        )
+        read, write = storage.read_port(), storage.write_port()
+        known = Signal()
+        # index[k] came k cycles ago. The table does not have what the last two look-ups became.
+        index = [self.index, *(Signal(16, name=f"index{k}") for k in range(1, 4))]
+        m.d.sync += [later.eq(earlier) for earlier, later in zip(index, index[1:], strict=False)]
+        same, became = Signal(2), Signal(2)
+        m.d.comb += [
+            read.addr.eq(self.index),
+            write.addr.eq(index[2]),
+            write.en.eq(self.update),
+            write.data.eq(self.becomes),
+            self.ended.eq(Mux(same[0], became[0], Mux(same[1], became[1], known))),
+        ]
+        m.d.sync += [
+            known.eq(read.data),
+            same.eq(Cat(index[1] == index[2], index[1] == index[3])),
+            became.eq(Cat(Mux(self.update, self.becomes, self.ended), became)),
+        ]
+        return m
+
+
+class _Prepared(data.StructLayout):
+    """All that the decision on what was taken needs: what it was, and ``move``, ``event``."""
+
+    def __init__(self, config):
+        position = range(config.buffer_octets // 4)
+        super().__init__(
+            {
+                **dict.fromkeys(_Taken.KINDS, 1),
+                "error": 1,
+                "digest": 1,
+                "tagged": 1,
+                "enable": 1,
+                "length": 16,
+                "start": position,
+                "whole": position,
+                "event": ErrorEvent(),
+                "move": Move(config),
+            }
+        )
+
+
 class _Taken(data.StructLayout):
     """What is taken up in a cycle: at most one of a segment with its verdict, a request to clear
     ``stream`` and a bus error of it.
@@ -99,7 +168,7 @@ class Commit(wiring.Component):
 
     What is known of a segment waits in block RAM for its verdict, the last of the three to come.
 
-    Latency: 8 cycles from a verdict to ``moves``. Throughput: a segment a cycle.
+    Latency: 9 cycles from a verdict to ``moves``. Throughput: a segment a cycle.
     Reset: no stream is in error.
     Errors: through ``events``; while that waits, so does everything, and no event is lost.
 
@@ -122,7 +191,7 @@ class Commit(wiring.Component):
     busy : Out(1)
     """
 
-    LATENCY = 8
+    LATENCY = 9
 
     def __init__(self, config):
         self.config = config
@@ -148,10 +217,7 @@ class Commit(wiring.Component):
         m.submodules.events = events = Queue(ErrorEvent(), depth=16)
         wiring.connect(m, moves.o, wiring.flipped(self.moves))
         wiring.connect(m, events.o, wiring.flipped(self.events))
-        m.submodules.dead = dead = memory.Memory(shape=1, depth=config.streams, init=[])
-        dead_read = dead.read_port(domain="comb")
-        dead_write = dead.write_port()
-
+        m.submodules.errors = errors = ErrorState(config.streams)
         m.submodules.verdicts = verdicts = Store(Verdict(config), depth=IN_FLIGHT)
         wiring.connect(m, wiring.flipped(self.verdicts), verdicts.i)
 
@@ -188,41 +254,31 @@ class Commit(wiring.Component):
         result = self._waiting(m, "result", self.results)
 
         # Prepare: an LLP error comes before the checks, since the header cannot be trusted.
-        clears, fails, judges = Signal(), Signal(), Signal()
-        event = Signal(ErrorEvent())
-        move = Signal(Move(config))
-        error, digest, tagged, enable = Signal(), Signal(), Signal(), Signal()
-        length = Signal(16)
+        first, item = Signal(_Prepared(config)), Signal(_Prepared(config))
         framing = segment.oversize | (verdict.outcome == Outcome.FRAMING)
-        placement = move.placement
-        owner = Signal(16)
-        known, same = Signal(), Signal()
-        m.d.comb += [
-            owner.eq(Mux(read.judges, segment.stream, read.stream)),
-            dead_read.addr.eq(owner),
-        ]
+        event, placement = first.event, first.move.placement
+        m.d.comb += errors.index.eq(Mux(read.judges, segment.stream, read.stream))
         m.d.sync += [
-            known.eq(dead_read.data),
-            same.eq(owner == event.stream),
-            clears.eq(read.clears),
-            fails.eq(read.fails),
-            judges.eq(read.judges),
+            item.eq(first),
+            *(first[kind].eq(read[kind]) for kind in _Taken.KINDS),
+            first.error.eq(framing | (verdict.outcome == Outcome.DIGEST) | result.error),
+            first.digest.eq(~framing & (verdict.outcome == Outcome.DIGEST)),
+            first.tagged.eq(result.tagged),
+            first.enable.eq(result.enable),
+            first.length.eq(result.length),
+            first.start.eq(Mux(result.tagged, segment.payload, segment.start)),
+            first.whole.eq(verdict.end - segment.start),
             event.header.eq(segment.header),
             event.length.eq(Cat(segment.header[8:16], segment.header[:8])),
             event.sequence.eq(segment.sequence),
-            event.stream.eq(owner),
-            error.eq(framing | (verdict.outcome == Outcome.DIGEST) | result.error),
-            digest.eq(~framing & (verdict.outcome == Outcome.DIGEST)),
-            tagged.eq(result.tagged),
-            enable.eq(result.enable),
-            length.eq(result.length),
+            event.stream.eq(errors.index),
             placement.address.eq(result.address),
             placement.stream.eq(segment.stream),
             placement.sequence.eq(segment.sequence),
             placement.last.eq(1),
             placement.release.eq(verdict.end >> (config.words.bit_length() - 1)),
-            move.phase.eq(segment.phase),
-            move.markers.eq(segment.markers & result.tagged),
+            first.move.phase.eq(segment.phase),
+            first.move.markers.eq(segment.markers & result.tagged),
         ]
         with m.If(framing):
             m.d.sync += [event.type.eq(ddp.LLP_FRAMING.type), event.code.eq(ddp.LLP_FRAMING.code)]
@@ -230,27 +286,15 @@ class Commit(wiring.Component):
             m.d.sync += [event.type.eq(ddp.LLP_CRC.type), event.code.eq(ddp.LLP_CRC.code)]
         with m.Else():
             m.d.sync += [event.type.eq(result.type), event.code.eq(result.code)]
-        start = Signal.like(segment.start)
-        whole = Signal.like(segment.start)
-        m.d.sync += [
-            start.eq(Mux(result.tagged, segment.payload, segment.start)),
-            whole.eq(verdict.end - segment.start),
-        ]
 
-        # Judge: the only loop is the stream's error state, which the table does not have yet from
-        # one segment to the next.
-        ended, silent, raises = Signal(), Signal(), Signal()
-        becomes, became = Signal(), Signal()
+        # Judge.
+        silent, raises = Signal(), Signal()
         m.d.comb += [
-            ended.eq(Mux(same, became, known)),
-            silent.eq(ended | (judges & ~enable)),
-            raises.eq((fails | (judges & error)) & ~silent),
-            becomes.eq((ended | raises) & ~clears),
-            dead_write.addr.eq(event.stream),
-            dead_write.en.eq(clears | fails | judges),
-            dead_write.data.eq(becomes),
+            silent.eq(errors.ended | (item.judges & ~item.enable)),
+            raises.eq((item.fails | (item.judges & item.error)) & ~silent),
+            errors.update.eq(item.clears | raises),
+            errors.becomes.eq(~item.clears),
         ]
-        m.d.sync += became.eq(becomes)
 
         # Act. A bus error has a stream and no segment.
         judged, accepted = Signal(), Signal()
@@ -259,15 +303,15 @@ class Commit(wiring.Component):
         passed_on = Signal()
         m.d.sync += [
             events.i.valid.eq(raises),
-            events.i.payload.eq(event),
-            judged.eq(judges),
-            accepted.eq(judges & ~error & ~silent),
-            final.eq(move),
-            final.placement.start.eq(start << 2),
-            final.placement.length.eq(Mux(tagged, length, whole << 2)),
-            final.placement.exception.eq(~tagged),
-            octets.eq(Mux(tagged, length, 0)),
-            passed_on.eq(~tagged),
+            events.i.payload.eq(item.event),
+            judged.eq(item.judges),
+            accepted.eq(item.judges & ~item.error & ~silent),
+            final.eq(item.move),
+            final.placement.start.eq(item.start << 2),
+            final.placement.length.eq(Mux(item.tagged, item.length, item.whole << 2)),
+            final.placement.exception.eq(~item.tagged),
+            octets.eq(Mux(item.tagged, item.length, 0)),
+            passed_on.eq(~item.tagged),
             moves.i.valid.eq(judged),
             moves.i.payload.eq(final),
             moves.i.payload.placement.length.eq(Mux(accepted, final.placement.length, 0)),
@@ -276,23 +320,20 @@ class Commit(wiring.Component):
             self.tally.octets.eq(Mux(accepted, octets, 0)),
             self.tally.exception.eq(accepted & passed_on),
             self.tally.error.eq(raises),
-            self.tally.dropped.eq(judges & silent),
-            self.tally.digest.eq(judges & raises & digest),
+            self.tally.dropped.eq(item.judges & silent),
+            self.tally.digest.eq(item.judges & raises & item.digest),
         ]
-        with m.If(fails):
+        with m.If(item.fails):
             m.d.sync += [
                 events.i.payload.eq(0),
-                events.i.payload.stream.eq(event.stream),
+                events.i.payload.stream.eq(item.event.stream),
                 events.i.payload.type.eq(ddp.LOCAL_CATASTROPHIC.type),
                 events.i.payload.code.eq(ddp.LOCAL_CATASTROPHIC.code),
             ]
         m.d.comb += self.busy.eq(
             special
             | verdicts.o.valid
-            | any_of(stage[kind] for stage in (read_1, read) for kind in _Taken.KINDS)
-            | judges
-            | fails
-            | clears
+            | any_of(s[kind] for s in (read_1, read, first, item) for kind in _Taken.KINDS)
             | judged
             | moves.i.valid
             | moves.o.valid

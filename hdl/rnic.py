@@ -156,6 +156,7 @@ class Rnic(wiring.Component):
             dma.read_data.eq(buffer.data),
             buffer.free.valid.eq(dma.release.valid),
             buffer.free.payload.eq(dma.release.payload),
+            markers.go.eq(dma.ready),
             failed.i.valid.eq(dma.done.valid & dma.done.payload.error),
             failed.i.payload.eq(dma.done.payload.stream),
             dma.done.ready.eq(failed.i.ready),

@@ -102,7 +102,10 @@ class ErrorState(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.storage = storage = memory.Memory(
-            shape=1, depth=self.streams, init=[], attrs={"no_rw_check": 1}
+            shape=1,
+            depth=self.streams,
+            init=[],
+            attrs={"ram_style": "block", "no_rw_check": 1},
         )
         read, write = storage.read_port(), storage.write_port()
         known = Signal()

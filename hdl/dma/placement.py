@@ -75,7 +75,9 @@ class PlacementDma(wiring.Component):
 
     Members
     -------
-    i : In(stream.Signature(Placement(buffer_octets)))
+    i : In(stream.Signature(Placement(buffer_octets), always_ready=True))
+    ready : Out(1)
+        A placement may come in this cycle and in the next one.
     read_address : Out(range(beats in the packet buffer))
     read_data : In(width)
         The beat at the address given 2 cycles before.
@@ -97,7 +99,8 @@ class PlacementDma(wiring.Component):
         self.prepare = Prepare(config)
         self.slots = Slots(config, self.prepare.slot_job)
         super().__init__({
-            "i": In(stream.Signature(Placement(config.buffer_octets))),
+            "i": In(stream.Signature(Placement(config.buffer_octets), always_ready=True)),
+            "ready": Out(1),
             "read_address": Out(self.slots.read_address.shape()),
             "read_data": In(config.width),
             "bus": Out(AxiWrite(config.width)),
@@ -119,20 +122,18 @@ class PlacementDma(wiring.Component):
         m.submodules.bursts = bursts = Bursts(config, prepare.burst_job)
         m.submodules.credits = credits = Credits(QUEUE)
         m.submodules.ready = ready = Ready()
-        accept = Signal()
 
-        # Placements come in while half of both job queues is free: no more can be on the way.
+        # Placements come in while half of both job queues is free: no more than the other half can
+        # be on the way.
         m.d.comb += [
-            accept.eq(self.i.valid & self.i.ready),
-            self.i.ready.eq(ready.ready),
+            self.ready.eq(ready.ready),
             ready.room.eq(slot_jobs.half & burst_jobs.half),
-            ready.accept.eq(accept),
+            ready.accept.eq(self.i.valid),
             ready.busy.eq(slots.busy | slot_jobs.o.valid | burst_jobs.o.valid | ~bursts.idle
                           | ~credits.idle | outlet.w.valid | outlet.exceptions.valid),
             self.idle.eq(ready.idle),
-            prepare.i.valid.eq(accept),
-            prepare.i.payload.eq(self.i.payload),
         ]
+        wiring.connect(m, wiring.flipped(self.i), prepare.i)
         # From the slots to the outlet nothing waits: every beat has its place there first.
         wiring.connect(m, prepare.slots, slot_jobs.i)
         wiring.connect(m, prepare.bursts, burst_jobs.i)

@@ -22,7 +22,9 @@ class MarkerCut(wiring.Component):
     Members
     -------
     i : In(stream.Signature(Move(config)))
-    o : Out(stream.Signature(Placement))
+    go : In(1)
+        A placement may go out in the next cycle.
+    o : Out(stream.Signature(Placement, always_ready=True))
     """
 
     def __init__(self, config):
@@ -30,7 +32,10 @@ class MarkerCut(wiring.Component):
         super().__init__(
             {
                 "i": In(stream.Signature(Move(config))),
-                "o": Out(stream.Signature(Placement(config.buffer_octets))),
+                "go": In(1),
+                "o": Out(
+                    stream.Signature(Placement(config.buffer_octets), always_ready=True)
+                ),
             }
         )
 
@@ -42,21 +47,18 @@ class MarkerCut(wiring.Component):
         phase = Signal(7)
         gap = Signal(10)  # octets to the next marker
         carry = Signal()
-        free = Signal()
-        m.d.comb += free.eq(~self.o.valid | self.o.ready)
-        with m.If(self.o.ready):
-            m.d.sync += self.o.valid.eq(0)
+        m.d.sync += self.o.valid.eq(0)
 
         with m.FSM():
             with m.State("Whole Placements"):
-                m.d.comb += self.i.ready.eq(free)
-                with m.If(self.i.valid & free):
-                    m.d.sync += [
-                        self.o.payload.eq(payload.placement),
-                        rest.eq(payload.placement),
-                        phase.eq(payload.phase),
-                        carry.eq(0),
-                    ]
+                m.d.comb += self.i.ready.eq(self.go)
+                m.d.sync += [
+                    self.o.payload.eq(payload.placement),
+                    rest.eq(payload.placement),
+                    phase.eq(payload.phase),
+                    carry.eq(0),
+                ]
+                with m.If(self.i.valid & self.go):
                     with m.If(payload.markers & payload.placement.length.any()):
                         m.next = "Measure"
                     with m.Else():
@@ -71,7 +73,7 @@ class MarkerCut(wiring.Component):
                     m.d.sync += [gap.eq(127 << 2), rest.start.eq(rest.start + 4)]
                 m.next = "Part"
             with m.State("Part"):
-                with m.If(free):
+                with m.If(self.go):
                     m.d.sync += [
                         self.o.valid.eq(1),
                         self.o.payload.eq(rest),

@@ -103,7 +103,7 @@ def run(width, moves, ring, *, base=0, source=0.0, aw=0.0, w=0.0, response=0.0, 
         b_valid = 0
         first_read = 0
         calm = 0
-        signals = [dut.i.ready, dut.read_address, dut.bus.b.ready, dut.idle,
+        signals = [dut.ready, dut.read_address, dut.bus.b.ready, dut.idle,
                    dut.release.valid, dut.release.payload]
         for side in fields.values():
             signals += [side.valid, Value.cast(side.payload)]
@@ -114,11 +114,11 @@ def run(width, moves, ring, *, base=0, source=0.0, aw=0.0, w=0.0, response=0.0, 
             ctx.set(dut.read_data, first_read)
             first_read = beats[address]
             outcome.reads.append(address)
-            if offered and i_ready:
+            if offered:
                 outcome.taken.append(cycle)
-                move, offered = next(pending, None), False
-            if move is not None and not offered and rng.random() >= source:
-                offered = True
+                move = next(pending, None)
+            offered = move is not None and i_ready and rng.random() >= source
+            if offered:
                 fields_of = dataclasses.asdict(move)
                 fields_of["address"] = base + fields_of.pop("target") & (1 << 64) - 1
                 ctx.set(dut.i.payload, fields_of)

@@ -7,7 +7,7 @@ from amaranth import *
 from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-__all__ = ["Beat", "Pointers", "Queue", "Stage", "Store", "any_of"]
+__all__ = ["Beat", "Pointers", "Queue", "Skid", "Stage", "Store", "any_of"]
 
 
 def any_of(values):
@@ -170,10 +170,47 @@ class Stage(wiring.Component):
         return m
 
 
+class Skid(wiring.Component):
+    """Two registers that a stream goes through: ``i.ready`` is a register too.
+
+    Latency: 1 cycle. Throughput: 1 item a cycle. Reset: empty. Errors: none.
+
+    Parameters
+    ----------
+    shape
+
+    Members
+    -------
+    i : In(stream.Signature(shape))
+    o : Out(stream.Signature(shape))
+    """
+
+    def __init__(self, shape):
+        self.shape = shape
+        super().__init__({"i": In(stream.Signature(shape)), "o": Out(stream.Signature(shape))})
+
+    def elaborate(self, platform):
+        m = Module()
+        # What comes in while the output is held up goes to the spare register.
+        spare = Signal(self.shape, reset_less=True)
+        full = Signal()
+        advance = Signal()
+        m.d.comb += [advance.eq(~self.o.valid | self.o.ready), self.i.ready.eq(~full)]
+        with m.If(~full):
+            m.d.sync += spare.eq(self.i.payload)
+        with m.If(advance):
+            m.d.sync += [
+                self.o.valid.eq(full | self.i.valid),
+                self.o.payload.eq(Mux(full, spare, self.i.payload)),
+            ]
+        m.d.sync += full.eq(~advance & (full | self.i.valid))
+        return m
+
+
 class Queue(wiring.Component):
     """First in, first out, for a writer that waits.
 
-    Both ``i.ready`` and ``o.valid`` are registers: no path crosses the queue.
+    Both ``i.ready`` and ``o.valid`` are registers.
 
     Latency: 2 cycles. Throughput: 1 item a cycle. Reset: empty. Errors: none.
 

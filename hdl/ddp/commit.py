@@ -108,7 +108,8 @@ class ErrorState(wiring.Component):
             attrs={"ram_style": "block", "no_rw_check": 1},
         )
         read, write = storage.read_port(), storage.write_port()
-        known = Signal()
+        # Without reset, to become the output register of the block RAM.
+        known = Signal(reset_less=True)
         # index[k] came k cycles ago. The table does not have what the last two look-ups became.
         index = [self.index, *(Signal(16, name=f"index{k}") for k in range(1, 4))]
         m.d.sync += [later.eq(earlier) for earlier, later in zip(index, index[1:], strict=False)]

@@ -4,7 +4,7 @@ from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from ..stream import Beat, Queue
+from ..stream import Beat, Skid, Store
 
 __all__ = ["Intake", "KnownBeat", "LlpBeat", "LlpSettings"]
 
@@ -70,10 +70,12 @@ class Intake(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.queue = queue = Queue(KnownBeat(self.width), depth=16)
+        m.submodules.queue = queue = Store(KnownBeat(self.width), depth=16)
+        m.submodules.skid = skid = Skid(KnownBeat(self.width))
         valid = Signal(2)
         beats = [Signal(LlpBeat(self.width), name=f"beat{k}") for k in range(2)]
-        wiring.connect(m, queue.o, wiring.flipped(self.o))
+        wiring.connect(m, queue.o, skid.i)
+        wiring.connect(m, skid.o, wiring.flipped(self.o))
         # Half of the queue is more than what can be on the way when ``half`` falls.
         m.d.sync += [
             self.i.ready.eq(queue.half),
@@ -86,6 +88,6 @@ class Intake(wiring.Component):
             queue.i.valid.eq(valid[1]),
             queue.i.payload.llp.eq(beats[1]),
             queue.i.payload.settings.eq(self.settings),
-            self.busy.eq(self.i.valid | valid.any() | queue.o.valid),
+            self.busy.eq(self.i.valid | valid.any() | queue.o.valid | skid.o.valid),
         ]
         return m

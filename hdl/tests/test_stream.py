@@ -9,7 +9,7 @@ import pytest
 from amaranth.hdl import UnusedElaboratable
 from amaranth.lib import data
 from amaranth.sim import Simulator
-from ddp_rnic.hdl.stream import Beat, Queue, any_of
+from ddp_rnic.hdl.stream import Beat, Queue, Skid, Stage, any_of
 
 DEPTHS = (4, 16)
 
@@ -65,6 +65,37 @@ def test_items_come_out_as_they_went_in(depth, give, take):
                 inside.append(offered)
                 offered = None
         assert passed > 300
+
+    simulate(dut, testbench)
+
+
+@pytest.mark.parametrize("kind", (Skid, Stage))
+@pytest.mark.parametrize("give, take", [(1.0, 1.0), (0.9, 0.3), (0.3, 0.9), (0.5, 0.5)])
+def test_items_go_through_a_register_in_order(kind, give, take):
+    dut = kind(12)
+    rng = random.Random(f"{give} {take}")
+
+    async def testbench(ctx):
+        inside, passed, ready_before = deque(), 0, None
+        for cycle in range(600):
+            ctx.set(dut.i.valid, rng.random() < give)
+            ctx.set(dut.i.payload, rng.getrandbits(12))
+            ctx.set(dut.o.ready, 0)
+            ready_before = ctx.get(dut.i.ready)
+            ctx.set(dut.o.ready, rng.random() < take)
+            assert kind is Stage or ctx.get(dut.i.ready) == ready_before, "ready has a path through"
+            *_, offered, taken, valid, ready, item, payload = await ctx.tick().sample(
+                dut.i.valid, dut.i.ready, dut.o.valid, dut.o.ready, dut.o.payload, dut.i.payload
+            )
+            assert valid == bool(inside), f"cycle {cycle}"
+            if valid:
+                assert item == inside[0], f"cycle {cycle}: item expected {inside[0]} got {item}"
+                if ready:
+                    inside.popleft()
+                    passed += 1
+            if offered and taken:
+                inside.append(payload)
+        assert passed > 100 and (min(give, take) < 1 or passed == 599)
 
     simulate(dut, testbench)
 

@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out
 from ..dma.placement import Placement
 from ..llp.segment import HEADER_WORDS, Outcome, Segment, Verdict
 from ..spec import ddp
-from ..stream import Queue, Store, any_of
+from ..stream import Queue, Skid, Store, any_of
 from .tagged import CheckResult
 
 __all__ = ["Commit", "ErrorEvent", "IN_FLIGHT", "Move", "Tally"]
@@ -217,9 +217,11 @@ class Commit(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         config = self.config
-        m.submodules.moves = moves = Queue(Move(config), depth=16)
+        m.submodules.moves = moves = Store(Move(config), depth=16)
+        m.submodules.skid = skid = Skid(Move(config))
         m.submodules.events = events = Queue(ErrorEvent(), depth=16)
-        wiring.connect(m, moves.o, wiring.flipped(self.moves))
+        wiring.connect(m, moves.o, skid.i)
+        wiring.connect(m, skid.o, wiring.flipped(self.moves))
         wiring.connect(m, events.o, wiring.flipped(self.events))
         m.submodules.errors = errors = ErrorState(config.streams)
         m.submodules.verdicts = verdicts = Store(Verdict(config), depth=IN_FLIGHT)
@@ -341,6 +343,7 @@ class Commit(wiring.Component):
             | judged
             | moves.i.valid
             | moves.o.valid
+            | skid.o.valid
         )
         return m
 

@@ -16,7 +16,8 @@ class MarkerCut(wiring.Component):
     Payload is never shifted together to close a marker's gap, so that streams with markers cost no
     multiplexer; they cost a placement for every 508 octets.
 
-    Latency: 1 cycle. Throughput: a placement a cycle without markers, one every 2 cycles with them.
+    Latency: 1 cycle. Throughput: a placement a cycle without markers, with them a part every 2
+    cycles, and 2 more for the first.
     Reset: empty. Errors: none.
 
     Members
@@ -42,54 +43,57 @@ class MarkerCut(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         payload = self.i.payload
+        whole, begin, measure, part = Signal(init=1), Signal(), Signal(), Signal()
         beat_bits = self.config.octets.bit_length() - 1
         rest = Signal(Placement(self.config.buffer_octets))
         phase = Signal(7)
         gap = Signal(10)  # octets to the next marker
+        more = Signal()  # it comes before the end
         carry = Signal()
+        m.d.comb += self.i.ready.eq(whole & self.go)
         m.d.sync += self.o.valid.eq(0)
 
-        with m.FSM():
-            with m.State("Whole Placements"):
-                m.d.comb += self.i.ready.eq(self.go)
+        # One step a cycle, each with its own flag.
+        with m.If(whole):
+            m.d.sync += [
+                self.o.payload.eq(payload.placement),
+                rest.eq(payload.placement),
+                phase.eq(payload.phase),
+                carry.eq(0),
+            ]
+            with m.If(self.i.valid & self.go):
+                cut = payload.markers & payload.placement.length.any()
+                m.d.sync += [self.o.valid.eq(~cut), whole.eq(~cut), begin.eq(cut)]
+        with m.If(begin):
+            # A payload that begins at a marker begins after it.
+            m.d.sync += [begin.eq(0), measure.eq(1), gap.eq((128 - phase) << 2)]
+            with m.If(~phase.any()):
+                m.d.sync += [gap.eq(127 << 2), rest.start.eq(rest.start + 4)]
+        with m.If(measure):
+            m.d.sync += [
+                measure.eq(0),
+                part.eq(1),
+                more.eq(rest.length > gap),
+                rest.address[32:].eq(rest.address[32:] + carry),
+            ]
+        with m.If(part):
+            m.d.sync += self.o.payload.eq(rest)
+            with m.If(more):
                 m.d.sync += [
-                    self.o.payload.eq(payload.placement),
-                    rest.eq(payload.placement),
-                    phase.eq(payload.phase),
-                    carry.eq(0),
+                    self.o.payload.length.eq(gap),
+                    self.o.payload.last.eq(0),
+                    # Read this far, the buffer is free up to here and no further.
+                    self.o.payload.release.eq(rest.start >> beat_bits),
                 ]
-                with m.If(self.i.valid & self.go):
-                    with m.If(payload.markers & payload.placement.length.any()):
-                        m.next = "Measure"
-                    with m.Else():
-                        m.d.sync += self.o.valid.eq(1)
-            with m.State("Measure"):
-                # A payload that begins at a marker begins after it.
-                m.d.sync += [
-                    rest.address[32:].eq(rest.address[32:] + carry),
-                    gap.eq((128 - phase) << 2),
-                ]
-                with m.If(~phase.any()):
-                    m.d.sync += [gap.eq(127 << 2), rest.start.eq(rest.start + 4)]
-                m.next = "Part"
-            with m.State("Part"):
-                with m.If(self.go):
-                    m.d.sync += [
-                        self.o.valid.eq(1),
-                        self.o.payload.eq(rest),
-                        rest.start.eq(rest.start + gap),
-                        Cat(rest.address[:32], carry).eq(rest.address[:32] + gap),
-                        rest.length.eq(rest.length - gap),
-                        phase.eq(0),
-                    ]
-                    with m.If(rest.length > gap):
-                        m.d.sync += [
-                            self.o.payload.length.eq(gap),
-                            self.o.payload.last.eq(0),
-                            # Read this far, the buffer is free up to here and no further.
-                            self.o.payload.release.eq(rest.start >> beat_bits),
-                        ]
-                        m.next = "Measure"
-                    with m.Else():
-                        m.next = "Whole Placements"
+        with m.If(part & self.go):
+            m.d.sync += [
+                self.o.valid.eq(1),
+                rest.start.eq(rest.start + gap + 4),
+                Cat(rest.address[:32], carry).eq(rest.address[:32] + gap),
+                rest.length.eq(rest.length - gap),
+                gap.eq(127 << 2),
+                part.eq(0),
+                measure.eq(more),
+                whole.eq(~more),
+            ]
         return m

@@ -118,3 +118,10 @@ def test_exceptions_and_nothing_pass_whole():
     moves = [move(8, 2000, 0, markers=0, exception=1), move(8, 0, 0, markers=1)]
     placements, _ = run_cut(moves)
     assert [(p.exception, p.length, p.start) for p in placements] == [(1, 2000, 8), (0, 0, 8)]
+
+
+def test_with_markers_a_part_every_two_cycles_and_two_more_for_the_first():
+    moves = [move(4 * k, 1500, 0, markers=1, phase=100) for k in range(5)]
+    _, cycles = run_cut(moves)
+    gaps = [later - earlier for earlier, later in zip(cycles, cycles[1:], strict=False)]
+    assert gaps == [2, 2, 2, 4] * 4 + [2, 2, 2], gaps

@@ -110,20 +110,23 @@ class ErrorState(wiring.Component):
         read, write = storage.read_port(), storage.write_port()
         # Without reset, to become the output register of the block RAM.
         known = Signal(reset_less=True)
-        # index[k] came k cycles ago. The table does not have what the last two look-ups became.
-        index = [self.index, *(Signal(16, name=f"index{k}") for k in range(1, 4))]
+        # index[k] came k cycles ago. The table does not have what the last three look-ups became.
+        index = [self.index, *(Signal(16, name=f"index{k}") for k in range(1, 5))]
         m.d.sync += [later.eq(earlier) for earlier, later in zip(index, index[1:], strict=False)]
-        same, became = Signal(2), Signal(2)
+        same, became = Signal(3), Signal(3)
+        ended = known
+        for k in reversed(range(3)):
+            ended = Mux(same[k], became[k], ended)
         m.d.comb += [
             read.addr.eq(self.index),
-            write.addr.eq(index[2]),
-            write.en.eq(self.update),
-            write.data.eq(self.becomes),
-            self.ended.eq(Mux(same[0], became[0], Mux(same[1], became[1], known))),
+            write.addr.eq(index[3]),
+            self.ended.eq(ended),
         ]
         m.d.sync += [
+            write.en.eq(self.update),
+            write.data.eq(self.becomes),
             known.eq(read.data),
-            same.eq(Cat(index[1] == index[2], index[1] == index[3])),
+            same.eq(Cat(index[1] == index[k] for k in range(2, 5))),
             became.eq(Cat(Mux(self.update, self.becomes, self.ended), became)),
         ]
         return m

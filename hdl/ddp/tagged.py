@@ -117,15 +117,22 @@ class TaggedCheck(wiring.Component):
         length = after(4, header.length, "length")
         entry = self.entry
 
-        # Identity and rights, as flags; the offset into the region, lower half.
-        key, pd, stream_equal = Signal(), Signal(), Signal()
+        # Identity and rights, as flags, a comparison in nibbles first; the offset into the region,
+        # lower half.
+        def nibbles_equal(one, other):
+            return Cat(
+                one[at : at + 4] == other[at : at + 4] for at in range(0, len(one), 4)
+            )
+
+        identity = nibbles_equal(Cat(entry.key, entry.tag), Cat(stag[:8], stag[8 + bits :]))
+        key, pd, stream_equal = Signal(len(identity)), Signal(4), Signal(4)
         allowed, bound, alive = Signal(), Signal(), Signal()
         offset_low = Signal(33)
         m.d.sync += [
-            key.eq(Cat(entry.key, entry.tag) == Cat(stag[:8], stag[8 + bits :])),
+            key.eq(identity),
             alive.eq(entry.valid),
-            pd.eq(entry.owner == rights.pd),
-            stream_equal.eq(entry.owner == rights.stream),
+            pd.eq(nibbles_equal(entry.owner, rights.pd)),
+            stream_equal.eq(nibbles_equal(entry.owner, rights.stream)),
             bound.eq(entry.bound),
             allowed.eq(entry.remote_write),
             offset_low.eq(to[:32] - entry.to[:32]),
@@ -142,8 +149,8 @@ class TaggedCheck(wiring.Component):
         m.d.sync += [
             Cat(offset[32:], below).eq(to_high - base_high - offset_low[32]),
             offset[:32].eq(offset_low[:32]),
-            unknown.eq(~alive | ~key),
-            foreign.eq(Mux(bound, ~stream_equal, ~pd)),
+            unknown.eq(~alive | ~key.all()),
+            foreign.eq(~Mux(bound, stream_equal, pd).all()),
             forbidden.eq(~allowed),
         ]
 

@@ -30,6 +30,16 @@ class RnicConfig:
         Size of the packet buffer. An FPDU must fit whole, so this bounds the MULPDU.
     outstanding
         AXI4 write bursts that may await their response.
+    queue_depth
+        Buffers that an untagged queue holds; every stream has four queues.
+    buffers
+        Slots of the buffer table: buffers that all queues together may hold.
+    pages
+        Slots of the page table.
+    backlog
+        Completions that may wait for the ring in host memory.
+    exception_octets
+        Size of the exception queue.
     """
 
     width: int = 64
@@ -37,6 +47,11 @@ class RnicConfig:
     streams: int = 64
     buffer_octets: int = 32768
     outstanding: int = 64
+    queue_depth: int = 64
+    buffers: int = 2048
+    pages: int = 2048
+    backlog: int = 512
+    exception_octets: int = 8192
 
     def __post_init__(self) -> None:
         if self.width not in WIDTHS:
@@ -47,6 +62,11 @@ class RnicConfig:
         _power_of_two("streams", self.streams, 2, 1 << 12)
         _power_of_two("buffer_octets", self.buffer_octets, 4096, 1 << 17)
         _power_of_two("outstanding", self.outstanding, 8, 256)
+        _power_of_two("queue_depth", self.queue_depth, 4, 1 << 12)
+        _power_of_two("buffers", self.buffers, 16, 1 << 16)
+        _power_of_two("pages", self.pages, 16, 1 << 16)
+        _power_of_two("backlog", self.backlog, 64, 1 << 14)
+        _power_of_two("exception_octets", self.exception_octets, 4096, 1 << 17)
 
     @property
     def octets(self) -> int:

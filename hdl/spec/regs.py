@@ -1,14 +1,19 @@
 """The register map: the one description that decoder, driver and documents derive from.
 
-All registers are 32 bits wide, at octet addresses, little-endian on the bus. Three windows reach
-the tables:
+All registers are 32 bits wide, at octet addresses, little-endian on the bus. Windows reach the
+tables and queues:
 
 * write the ``STAG_*`` registers, then ``STAG_COMMIT``: the entry named by ``STAG_INDEX`` is
-  replaced whole;
+  replaced whole; ``REVOKE_STAG`` takes it back, and once ``STATUS.revoking`` reads 0 nothing is
+  written to the region any more, and entries may be written again;
+* write the ``PAGE_*`` registers, then ``PAGE_COMMIT``: a slot of the page table;
 * write the ``STREAM_*`` registers, then ``STREAM_COMMIT``: likewise, and the stream's error
-  state is cleared;
+  state is cleared; ``REVOKE_STREAM`` disables it and revokes the STags bound to it;
+* write the ``QUEUE_*`` registers, then ``QUEUE_OPEN``, and for each buffer the ``BUFFER_*``
+  registers and ``QUEUE_MSN``, then ``BUFFER_POST``;
 * while ``STATUS.event`` is set the ``EVENT_*`` registers show the oldest error event; writing
-  ``EVENT_POP`` takes it off the queue.
+  ``EVENT_POP`` takes it off the queue;
+* completions go to a ring in host memory, which the ``CQ_*`` registers describe.
 """
 
 from __future__ import annotations
@@ -16,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 ID = 0x52_4E_49_43  #: "RNIC"
-VERSION = 0x0001_0000  #: major in the upper half, minor in the lower
+VERSION = 0x0002_0000  #: major in the upper half, minor in the lower
 ADDRESS_BITS = 12
 
 
@@ -58,6 +63,9 @@ REGISTERS = (
     Register("CAP_STAGS", 0x00C, "ro", "Entries in the Steering Tag table."),
     Register("CAP_STREAMS", 0x010, "ro", "DDP Streams."),
     Register("CAP_BUFFER", 0x014, "ro", "Octets in the packet buffer; an FPDU must fit in it."),
+    Register("CAP_PAGES", 0x020, "ro", "Slots of the page table."),
+    Register("CAP_QUEUE", 0x024, "ro", "Buffers that an untagged queue holds."),
+    Register("CAP_BUFFERS", 0x028, "ro", "Slots of the buffer table."),
     Register(
         "STATUS",
         0x018,
@@ -69,8 +77,12 @@ REGISTERS = (
                 "idle",
                 1,
                 1,
-                "Nothing is in flight: every segment is placed, with its responses, or dropped.",
+                "Nothing is in flight: every segment is placed, with its responses, or dropped,"
+                " and every completion that has room is written.",
             ),
+            _f("completion", 2, 1, "Completions wait for the host (moderated by CQ_COALESCE)."),
+            _f("revoking", 3, 1, "A revocation is not yet done."),
+            _f("ring_error", 4, 1, "The bus refused to write a completion."),
         ),
     ),
     Register("SCRATCH", 0x01C, "rw", "Keeps what is written, for bus tests."),
@@ -108,6 +120,20 @@ REGISTERS = (
     Register("STAG_ADDR_LO", 0x05C, "rw", "Host address of the region's first octet, lower half."),
     Register("STAG_ADDR_HI", 0x060, "rw", "Upper half."),
     Register("STAG_COMMIT", 0x064, "wo", "Writes the entry."),
+    Register(
+        "STAG_PAGES",
+        0x068,
+        "rw",
+        "Page size of a region in scattered pages: 2 to the power of 11 + n octets (n from 1 to"
+        " 10); 0: contiguous."
+        " Then STAG_ADDR is the slot of the first page, times the page size, plus the offset in"
+        " that page.",
+    ),
+    Register("PAGE_INDEX", 0x06C, "rw", "Slot of the page table to write."),
+    Register("PAGE_ADDR_LO", 0x070, "rw", "Host address of a page, lower half."),
+    Register("PAGE_ADDR_HI", 0x074, "rw", "Upper half."),
+    Register("PAGE_COMMIT", 0x078, "wo", "Writes the slot."),
+    Register("REVOKE_STAG", 0x07C, "wo", "Revokes the STag whose index is in STAG_INDEX."),
     Register("STREAM_INDEX", 0x080, "rw", "Number of the stream to write."),
     Register(
         "STREAM_FLAGS",
@@ -122,6 +148,33 @@ REGISTERS = (
     ),
     Register("STREAM_PD", 0x088, "rw", "Protection Domain of the stream (16 bits)."),
     Register("STREAM_COMMIT", 0x08C, "wo", "Writes the entry and clears the stream's error state."),
+    Register("QUEUE_STREAM", 0x090, "rw", "Stream of an untagged queue."),
+    Register("QUEUE_NUMBER", 0x094, "rw", "Its Queue Number, 0 to 3."),
+    Register("QUEUE_MSN", 0x098, "rw", "Message Sequence Number of a buffer."),
+    Register(
+        "QUEUE_OPEN", 0x09C, "wo", "Opens the queue, empty; its first buffer will be QUEUE_MSN's."
+    ),
+    Register("QUEUE_CLOSE", 0x0A0, "wo", "Closes the queue: its Queue Number is not valid."),
+    Register("BUFFER_ADDR_LO", 0x0A4, "rw", "Host address of a buffer, lower half."),
+    Register("BUFFER_ADDR_HI", 0x0A8, "rw", "Upper half."),
+    Register("BUFFER_LENGTH", 0x0AC, "rw", "Octets in the buffer."),
+    Register("BUFFER_PAGES", 0x0B0, "rw", "Page size, as in STAG_PAGES."),
+    Register("BUFFER_COOKIE", 0x0B4, "rw", "What its completion says of it."),
+    Register(
+        "BUFFER_SLOT",
+        0x0E8,
+        "rw",
+        "Slot of the buffer table that keeps it, in use by no buffer that waits for a message.",
+    ),
+    Register(
+        "BUFFER_POST", 0x0B8, "wo", "Posts it as QUEUE_MSN's, which must follow the last one."
+    ),
+    Register(
+        "REVOKE_STREAM",
+        0x0BC,
+        "wo",
+        "Disables the stream in STREAM_INDEX, and revokes the STags bound to it.",
+    ),
     Register(
         "EVENT_CODE",
         0x0C0,
@@ -143,7 +196,7 @@ REGISTERS = (
     Register("EVENT_HEADER3", 0x0DC, "ro", "Octets 12 to 15."),
     Register("EVENT_HEADER4", 0x0E0, "ro", "Octets 16 to 19."),
     Register("EVENT_POP", 0x0E4, "wo", "Takes the event off the queue."),
-    Register("PLACED_SEGMENTS", 0x100, "ro", "Tagged segments placed."),
+    Register("PLACED_SEGMENTS", 0x100, "ro", "Segments placed."),
     Register(
         "PLACED_OCTETS_LO",
         0x104,
@@ -151,12 +204,34 @@ REGISTERS = (
         "Octets placed, lower half; reading it holds the upper half for PLACED_OCTETS_HI.",
     ),
     Register("PLACED_OCTETS_HI", 0x108, "ro", "Upper half, as of the last read of the lower half."),
-    Register("EXCEPTIONS", 0x10C, "ro", "FPDUs that left on the exception stream."),
+    Register("EXCEPTIONS", 0x10C, "ro", "FPDUs given to the exception stream."),
     Register("ERRORS", 0x110, "ro", "Segments that raised an error event."),
     Register(
         "DROPPED", 0x114, "ro", "Segments dropped silently, after an error or on a disabled stream."
     ),
     Register("DIGEST_ERRORS", 0x118, "ro", "FPDUs whose CRC did not match."),
+    Register("DELIVERED", 0x11C, "ro", "Completions written."),
+    Register("EXCEPTIONS_DROPPED", 0x120, "ro", "FPDUs that the exception stream had no room for."),
+    Register("CQ_BASE_LO", 0x140, "rw", "Host address of the completion ring, lower half."),
+    Register("CQ_BASE_HI", 0x144, "rw", "Upper half. The address is a multiple of 32 octets."),
+    Register("CQ_SIZE", 0x148, "rw", "Base-2 logarithm of the ring's entries, 1 to 15."),
+    Register("CQ_ENABLE", 0x14C, "rw", "1: completions are written."),
+    Register("CQ_CONSUMER", 0x150, "rw", "Completions that the host has taken, modulo 2^16."),
+    Register("CQ_PRODUCER", 0x154, "ro", "Completions that are in the ring, modulo 2^16."),
+    Register("CQ_COALESCE", 0x158, "rw", "Completions that make STATUS.completion rise."),
+    Register("CQ_TIMEOUT", 0x15C, "rw", "Cycles after which fewer do."),
+    Register(
+        "IRQ_MASK",
+        0x160,
+        "rw",
+        "What does not raise the interrupt.",
+        (_f("event", 0, 1, "Error events."), _f("completion", 2, 1, "Completions.")),
+    ),
+)
+
+#: Names of the counters, lower halves before upper ones.
+COUNTERS = tuple(
+    register.name for register in REGISTERS if 0x100 <= register.address < 0x140
 )
 
 BY_NAME = {register.name: register for register in REGISTERS}

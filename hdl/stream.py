@@ -7,7 +7,7 @@ from amaranth import *
 from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-__all__ = ["Beat", "Pointers", "Queue", "Skid", "Stage", "Store", "any_of"]
+__all__ = ["Backlog", "Beat", "Pointers", "Prefetch", "Queue", "Skid", "Stage", "Store", "any_of"]
 
 
 def any_of(values):
@@ -251,4 +251,147 @@ class Queue(wiring.Component):
             self.half.eq(store.half),
         ]
         m.d.sync += self.i.ready.eq(store.level < self.depth - 1)
+        return m
+
+
+class Prefetch(wiring.Component):
+    """A ring in block RAM whose reader sees its items as a stream.
+
+    Whoever writes keeps the ring's addresses. Items that have been read wait in a small store in
+    front of the output, so that the block RAM is read through its output register and no path
+    goes from ``o.ready`` to it.
+
+    Latency: 4 cycles from ``some`` to ``o``; an item is written a cycle before ``some`` tells of
+    it. Throughput: a write and an item a cycle. Reset: nothing was read. Errors: none. The output
+    is a register; ``pop`` is combinational from ``some``.
+
+    Parameters
+    ----------
+    shape
+    depth : int
+        Items in the ring, a power of two.
+
+    Members
+    -------
+    write : In(stream.Signature({address: range(depth), item: shape}, always_ready=True))
+    some : In(1)
+        An item can be read.
+    address : In(range(depth))
+        Its place.
+    pop : Out(1)
+        It is read in this cycle, and its place is free in the next.
+    o : Out(stream.Signature(shape))
+    """
+
+    #: Items on their way or in the store: in front of the ring, in addition to it.
+    AHEAD = 16
+
+    def __init__(self, shape, *, depth):
+        self.shape = shape
+        self.depth = depth
+        written = data.StructLayout({"address": range(depth), "item": shape})
+        super().__init__({
+            "write": In(stream.Signature(written, always_ready=True)),
+            "some": In(1),
+            "address": In(range(depth)),
+            "pop": Out(1),
+            "o": Out(stream.Signature(shape)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        # A place is not read in the cycle that it is written in, so synthesis need not provide
+        # for that.
+        m.submodules.storage = storage = memory.Memory(
+            shape=self.shape, depth=self.depth, init=[],
+            attrs={"ram_style": "block", "no_rw_check": 1})
+        m.submodules.ahead = ahead = Store(self.shape, depth=self.AHEAD)
+        m.submodules.stage = stage = Stage(self.shape)
+        write, read = storage.write_port(), storage.read_port()
+        # Without reset, to become the output register of the block RAM.
+        held = Signal(self.shape, reset_less=True)
+        go = Signal()
+        coming = Signal(2)
+
+        wiring.connect(m, ahead.o, stage.i)
+        wiring.connect(m, stage.o, wiring.flipped(self.o))
+        m.d.comb += [
+            write.en.eq(self.write.valid),
+            write.addr.eq(self.write.payload.address),
+            write.data.eq(self.write.payload.item),
+            read.addr.eq(self.address),
+            self.pop.eq(self.some & go),
+            ahead.i.valid.eq(coming[-1]),
+            ahead.i.payload.eq(held),
+        ]
+        # Half of the store is more than can be on the way.
+        m.d.sync += [
+            go.eq(ahead.half),
+            coming.eq(Cat(self.pop, coming)),
+            held.eq(read.data),
+        ]
+        return m
+
+
+class Backlog(wiring.Component):
+    """First in, first out, in block RAM: a deep :class:`Store`.
+
+    Latency: 5 cycles. Throughput: 1 item a cycle. Reset: empty. Errors: none; a push into a full
+    backlog is not allowed. The output is a register.
+
+    Parameters
+    ----------
+    shape
+    depth : int
+        Items that fit, a power of two from 16 up.
+
+    Members
+    -------
+    i : In(stream.Signature(shape, always_ready=True))
+    o : Out(stream.Signature(shape))
+    half : Out(1)
+        More than half of it is free: combinational, true of all pushes but the one of this cycle.
+    level : Out(range(depth + 1))
+        Items in it, with the one that left in the last cycle.
+    """
+
+    def __init__(self, shape, *, depth):
+        if not isinstance(depth, int):
+            raise TypeError(f"Backlog depth must be an integer, not {depth!r}")
+        if depth < 16 or depth & (depth - 1):
+            raise ValueError(
+                f"Backlog depth must be a power of two and at least 16, not {depth!r}")
+        self.shape = shape
+        self.depth = depth
+        super().__init__({
+            "i": In(stream.Signature(shape, always_ready=True)),
+            "o": Out(stream.Signature(shape)),
+            "half": Out(1),
+            "level": Out(range(depth + 1)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.pointers = pointers = Pointers(self.depth)
+        m.submodules.ring = ring = Prefetch(self.shape, depth=self.depth)
+        left = Signal()
+        level = self.level
+
+        wiring.connect(m, ring.o, wiring.flipped(self.o))
+        m.d.comb += [
+            pointers.push.eq(self.i.valid),
+            pointers.pop.eq(ring.pop),
+            ring.write.valid.eq(self.i.valid),
+            ring.write.payload.address.eq(pointers.write),
+            ring.write.payload.item.eq(self.i.payload),
+            ring.some.eq(pointers.some),
+            ring.address.eq(pointers.read),
+            self.half.eq(~level[-2:].any()),
+        ]
+        # The level hears of what left one cycle late: it errs on the full side.
+        m.d.sync += left.eq(self.o.valid & self.o.ready)
+        with m.If(self.i.valid & ~left):
+            m.d.sync += level.eq(level + 1)
+        with m.Elif(left & ~self.i.valid):
+            m.d.sync += level.eq(level - 1)
         return m

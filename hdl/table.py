@@ -4,7 +4,13 @@ from amaranth import *
 from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-__all__ = ["Table"]
+__all__ = ["Table", "table_write"]
+
+
+def table_write(shape, depth):
+    """Signature of what writes a table: a stream, always ready, of ``index`` and ``entry``."""
+    written = data.StructLayout({"index": range(depth), "entry": shape})
+    return stream.Signature(written, always_ready=True)
 
 
 class Table(wiring.Component):
@@ -33,18 +39,17 @@ class Table(wiring.Component):
     -------
     index : In(index).array(lookups)
     entry : Out(shape).array(lookups)
-    write : In(stream.Signature({index: range(depth), entry: shape}, always_ready=True))
+    write : In(table_write(shape, depth))
     """
 
     def __init__(self, shape, depth, *, live, index=None, lookups=1):
         self.shape = shape
         self.depth = depth
         self.live = live
-        written = data.StructLayout({"index": range(depth), "entry": shape})
         super().__init__({
             "index": In(range(depth) if index is None else index).array(lookups),
             "entry": Out(shape).array(lookups),
-            "write": In(stream.Signature(written, always_ready=True)),
+            "write": In(table_write(shape, depth)),
         })
 
     def elaborate(self, platform):

@@ -1,4 +1,4 @@
-"""The queue, against a deque."""
+"""The queues, against a deque."""
 
 import gc
 import random
@@ -9,7 +9,7 @@ import pytest
 from amaranth.hdl import UnusedElaboratable
 from amaranth.lib import data
 from amaranth.sim import Simulator
-from ddp_rnic.hdl.stream import Beat, Queue, Skid, Stage, any_of
+from ddp_rnic.hdl.stream import Backlog, Beat, Queue, Skid, Stage, any_of
 
 DEPTHS = (4, 16)
 
@@ -160,16 +160,124 @@ def test_a_struct_comes_out_as_a_struct():
     simulate(dut, testbench)
 
 
-def refusal(depth):
+RATES = (1.0, 0.9, 0.5, 0.2)
+
+
+@pytest.mark.parametrize("take", RATES)
+@pytest.mark.parametrize("give", RATES)
+@pytest.mark.parametrize("depth", (16, 64))
+def test_a_backlog_gives_items_as_they_came_at_every_level(depth, give, take):
+    dut = Backlog(12, depth=depth)
+    seed = random.getrandbits(32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+
+    async def testbench(ctx):
+        inside = deque()
+        shown = None
+        left = passed = 0
+        for cycle in range(2000):
+            push = len(inside) + left < depth and rng.random() < give
+            item = rng.getrandbits(12)
+            ready = rng.random() < take
+            ctx.set(dut.i.valid, push)
+            ctx.set(dut.i.payload, item)
+            ctx.set(dut.o.ready, ready)
+            sample = ctx.tick().sample(dut.o.valid, dut.o.payload, dut.half, dut.level)
+            _, _, valid, got, half, level = await sample
+            assert level == len(inside) + left, f"cycle {cycle}"
+            assert half == (level < depth // 2), f"cycle {cycle}"
+            if shown is not None:
+                assert (valid, got) == (1, shown), f"cycle {cycle}: {shown} is not held"
+            shown = got if valid and not ready else None
+            left = int(valid and ready)
+            if valid:
+                assert inside and got == inside[0], f"cycle {cycle}"
+            if left:
+                inside.popleft()
+                passed += 1
+            if push:
+                inside.append(item)
+        assert passed > 300
+
+    simulate(dut, testbench)
+
+
+@pytest.mark.parametrize("depth", (16, 512))
+def test_an_item_takes_five_cycles_through_a_backlog_and_items_follow_each_cycle(depth):
+    dut = Backlog(16, depth=depth)
+    count = 3 * depth
+
+    async def testbench(ctx):
+        # The first items wait for a while; after that there is never a gap.
+        held = 20 if depth > 16 else 5
+        got = []
+        for cycle in range(count + held + 10):
+            ctx.set(dut.i.valid, cycle < count)
+            ctx.set(dut.i.payload, cycle)
+            ctx.set(dut.o.ready, cycle >= held)
+            _, _, valid, item = await ctx.tick().sample(dut.o.valid, dut.o.payload)
+            assert valid == (5 <= cycle < count + held), f"cycle {cycle}"
+            if valid and cycle >= held:
+                got.append(item)
+        assert got == list(range(count))
+
+    simulate(dut, testbench)
+
+
+@pytest.mark.parametrize("depth", (16, 64))
+def test_a_backlog_holds_its_depth_and_gives_it_back_without_a_gap(depth):
+    dut = Backlog(16, depth=depth)
+
+    async def testbench(ctx):
+        for start in range(3):
+            ctx.set(dut.i.valid, 1)
+            for n in range(depth):
+                ctx.set(dut.i.payload, start + n)
+                await ctx.tick()
+            ctx.set(dut.i.valid, 0)
+            await ctx.tick().repeat(8 * start + 1)
+            assert ctx.get(dut.level) == depth
+            ctx.set(dut.o.ready, 1)
+            for n in range(depth):
+                _, _, valid, item = await ctx.tick().sample(dut.o.valid, dut.o.payload)
+                assert (valid, item) == (1, start + n)
+            assert not ctx.get(dut.o.valid)
+            ctx.set(dut.o.ready, 0)
+            await ctx.tick()
+            assert ctx.get(dut.level) == 0
+
+    simulate(dut, testbench)
+
+
+def test_a_struct_comes_out_of_a_backlog_as_a_struct():
+    shape = data.StructLayout({"beat": Beat(64), "stream": 16})
+    dut = Backlog(shape, depth=16)
+    item = {"beat": {"data": 7, "count": 3, "last": 1, "error": 0}, "stream": 9}
+
+    async def testbench(ctx):
+        await ctx.tick()
+        ctx.set(dut.i.payload, item)
+        ctx.set(dut.i.valid, 1)
+        await ctx.tick()
+        ctx.set(dut.i.valid, 0)
+        await ctx.tick().repeat(4)
+        assert ctx.get(dut.o.valid)
+        assert ctx.get(dut.o.payload) == shape.const(item)
+
+    simulate(dut, testbench)
+
+
+def refusal(depth, kind=Queue):
     with warnings.catch_warnings():
         # The queue that was refused is never used; it goes here and now.
         warnings.simplefilter("ignore", UnusedElaboratable)
         with pytest.raises((TypeError, ValueError)) as error:
-            Queue(8, depth=depth)
-        kind, message = error.type, str(error.value)
+            kind(8, depth=depth)
+        refused, message = error.type, str(error.value)
         del error
         gc.collect()
-    return kind, message
+    return refused, message
 
 
 @pytest.mark.parametrize("depth", (0, 1, 2, 3, 12, -4))
@@ -180,6 +288,13 @@ def test_a_depth_that_is_no_power_of_two_is_refused(depth):
 
 def test_a_depth_that_is_no_integer_is_refused():
     assert refusal("4") == (TypeError, "Queue depth must be an integer, not '4'")
+
+
+@pytest.mark.parametrize("depth", (0, 8, 24))
+def test_a_backlog_of_an_unfit_depth_is_refused(depth):
+    message = f"Backlog depth must be a power of two and at least 16, not {depth}"
+    assert refusal(depth, Backlog) == (ValueError, message)
+    assert refusal("16", Backlog) == (TypeError, "Backlog depth must be an integer, not '16'")
 
 
 def test_any_of_nothing_is_zero():

@@ -1,0 +1,140 @@
+"""Packets for the host's own stack wait here, so that a slow reader never holds placement up."""
+
+from amaranth import *
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from .dma.outlet import ExceptionBeat
+from .stream import Prefetch
+
+__all__ = ["ExceptionQueue"]
+
+
+class Extent(wiring.Component):
+    """Where in a ring the next packet goes, and whether the next beat fits.
+
+    Latency: 1 cycle. Throughput: a beat in and a beat out a cycle. Reset: empty. Errors: none; a
+    beat is not put in while ``full``.
+
+    Parameters
+    ----------
+    depth : int
+        Beats, a power of two.
+
+    Members
+    -------
+    put : In(1)
+        A beat is put at ``write``.
+    keep : In(1)
+        With ``put``: it ends a packet, which is now kept.
+    forget : In(1)
+        What was put since the last packet that was kept is forgotten. Not with ``put``.
+    free : In(1)
+        A beat leaves the ring.
+    write : Out(range(depth))
+    kept : Out(range(depth))
+        Where the packets that are kept end.
+    full : Out(1)
+    """
+
+    def __init__(self, depth):
+        super().__init__({
+            "put": In(1), "keep": In(1), "forget": In(1), "free": In(1),
+            "write": Out(range(depth)), "kept": Out(range(depth)), "full": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        before = Signal.like(self.write, init=-1)  # the place before the first one in use
+        last = Signal()
+        filled = Signal()
+        kept_full = Signal()
+        following = Signal.like(self.write)
+        m.d.comb += [
+            last.eq(self.write == before),
+            following.eq(self.write + 1),
+            filled.eq((self.full | (self.put & last)) & ~self.free),
+        ]
+        with m.If(self.free):
+            m.d.sync += before.eq(before + 1)
+        m.d.sync += [self.full.eq(filled), kept_full.eq(kept_full & ~self.free)]
+        with m.If(self.put):
+            m.d.sync += self.write.eq(following)
+        with m.If(self.put & self.keep):
+            m.d.sync += [self.kept.eq(following), kept_full.eq(filled)]
+        with m.If(self.forget):
+            m.d.sync += [self.write.eq(self.kept), self.full.eq(kept_full & ~self.free)]
+        return m
+
+
+class ExceptionQueue(wiring.Component):
+    """Stores packets and forwards each when it is whole; drops whole the ones that do not fit.
+
+    A packet is dropped when one of its beats finds the queue full, and what the queue has of it
+    makes room at once. So is a packet that is longer than the queue.
+
+    Latency: 6 cycles from the last beat of a packet to its first one. Throughput: 1 beat a cycle.
+    Reset: empty. Errors: none. The output is a register.
+
+    Parameters
+    ----------
+    config : RnicConfig
+
+    Members
+    -------
+    i : In(stream.Signature(ExceptionBeat(width), always_ready=True))
+    o : Out(stream.Signature(ExceptionBeat(width)))
+    dropped : Out(1)
+        High for a cycle for each packet dropped, when it ends.
+    """
+
+    def __init__(self, config):
+        self.config = config
+        self.depth = config.exception_octets // config.octets
+        self.shape = ExceptionBeat(config.width)
+        super().__init__({
+            "i": In(stream.Signature(self.shape, always_ready=True)),
+            "o": Out(stream.Signature(self.shape)),
+            "dropped": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.extent = extent = Extent(self.depth)
+        m.submodules.ring = ring = Prefetch(self.shape, depth=self.depth)
+        read = Signal(range(self.depth))
+        following = Signal.like(read, init=1)
+        end = Signal.like(read)
+        some, more = Signal(), Signal()
+        dropping, drops = Signal(), Signal()
+        last = self.i.payload.beat.last
+
+        # In: the write takes a cycle of its own, and the reader hears of it when it is done.
+        m.d.comb += [
+            drops.eq(extent.full | dropping),
+            extent.put.eq(self.i.valid & ~drops),
+            extent.keep.eq(last),
+            extent.forget.eq(self.i.valid & drops),
+        ]
+        m.d.sync += [
+            ring.write.valid.eq(extent.put),
+            ring.write.payload.address.eq(extent.write),
+            ring.write.payload.item.eq(self.i.payload),
+            more.eq(extent.put & last),
+            end.eq(extent.kept),
+            self.dropped.eq(extent.forget & last),
+        ]
+        with m.If(self.i.valid):
+            m.d.sync += dropping.eq(drops & ~last)
+
+        # Out: whatever is kept.
+        wiring.connect(m, ring.o, wiring.flipped(self.o))
+        m.d.comb += [
+            ring.some.eq(some),
+            ring.address.eq(read),
+            extent.free.eq(ring.pop),
+        ]
+        with m.If(ring.pop):
+            m.d.sync += [read.eq(following), following.eq(following + 1)]
+        m.d.sync += some.eq(more | (some & ~(ring.pop & (following == end))))
+        return m

@@ -28,10 +28,19 @@ class OutBeat(data.StructLayout):
 
 
 class Heading(data.StructLayout):
-    """What is said of an exception packet as a whole: stream (16), sequence (32)."""
+    """What is said of an exception packet as a whole.
+
+    Members
+    -------
+    stream : 16
+    sequence : 32
+        LLP sequence number of its FPDU.
+    reason : 12
+        Why it is not placed: type (upper 4 bits) and code of the error, RFC 5041 section 7.2.
+    """
 
     def __init__(self):
-        super().__init__({"stream": 16, "sequence": 32})
+        super().__init__({"stream": 16, "sequence": 32, "reason": 12})
 
 
 class ExceptionBeat(data.StructLayout):
@@ -40,13 +49,12 @@ class ExceptionBeat(data.StructLayout):
     Members
     -------
     beat : Beat(width)
-    stream : 16
-    sequence : 32
-        The same on all beats of a packet.
+    stream, sequence, reason
+        As in Heading, the same on all beats of a packet.
     """
 
     def __init__(self, width):
-        super().__init__({"beat": Beat(width), "stream": 16, "sequence": 32})
+        super().__init__({"beat": Beat(width), **dict(Heading().members)})
 
 
 class Outlet(wiring.Component):
@@ -124,8 +132,7 @@ class Outlet(wiring.Component):
         with m.If(advance):
             m.d.sync += [
                 beat.eq(read.data),
-                out.stream.eq(heading.data.stream),
-                out.sequence.eq(heading.data.sequence),
+                *(out[name].eq(heading.data[name]) for name, _ in Heading()),
                 self.w.valid.eq(pointers.some & ~read.data.exception),
                 self.exceptions.valid.eq(pointers.some & read.data.exception),
             ]

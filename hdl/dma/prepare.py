@@ -24,6 +24,8 @@ class Placement(data.StructLayout):
         Where they go in host memory.
     exception : 1
         They go to the exception stream, as a packet of its own, and ``address`` means nothing.
+    reason : 12
+        Why they do: as in Heading.
     stream : 16
     sequence : 32
         The LLP's sequence number.
@@ -41,6 +43,7 @@ class Placement(data.StructLayout):
             "length": LENGTH_BITS,
             "address": 64,
             "exception": 1,
+            "reason": 12,
             "stream": 16,
             "sequence": 32,
             "last": 1,
@@ -91,7 +94,7 @@ class SlotBody(data.StructLayout):
     first_lane, last_lane : lane of the first, of the last octet
     silent : 1
         No outgoing beat belongs to the last slot.
-    exception, stream, sequence, release : as in Placement
+    exception, reason, stream, sequence, release : as in Placement
     """
 
     def __init__(self, geometry, placement):
@@ -104,7 +107,7 @@ class SlotBody(data.StructLayout):
             "last_lane": geometry.lane,
             "silent": 1,
             **{name: placement[name].shape
-               for name in ("exception", "stream", "sequence", "release")},
+               for name in ("exception", "reason", "stream", "sequence", "release")},
         })
 
 
@@ -235,7 +238,7 @@ class Prepare(wiring.Component):
             slots.body.silent.eq(ends[1].silent),
         ]
         m.d.comb += [slots.body[name].eq(along[3][name])
-                     for name in ("exception", "stream", "sequence", "release")]
+                     for name in ("exception", "reason", "stream", "sequence", "release")]
         # 5: bursts.
         m.d.sync += [
             self.bursts.valid.eq(valid[3] & ~empty[3] & ~along[3].exception),

@@ -103,6 +103,7 @@ class Slots(wiring.Component):
         ]
         m.d.sync += [
             self.heading.valid.eq(self.sent & steps.first & body.exception),
+            self.heading.payload.reason.eq(body.reason),
             self.heading.payload.stream.eq(body.stream),
             self.heading.payload.sequence.eq(body.sequence),
             valid1.eq(steps.valid),

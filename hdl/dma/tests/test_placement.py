@@ -27,6 +27,7 @@ class Move:
     sequence: int = 0
     last: bool = True
     release: int = 0
+    reason: int = 0
 
     def beats(self, octets: int) -> tuple[int, int]:
         """Ring beats and bus beats."""
@@ -61,7 +62,7 @@ class Outcome:
     taken: list[int] = dataclasses.field(default_factory=list)
     aw: list[tuple[int, int, int]] = dataclasses.field(default_factory=list)
     w: list[tuple[int, int, int, int]] = dataclasses.field(default_factory=list)
-    exceptions: list[tuple[int, bytes, bool, int, int]] = dataclasses.field(default_factory=list)
+    exceptions: list[tuple] = dataclasses.field(default_factory=list)
     releases: list[tuple[int, int]] = dataclasses.field(default_factory=list)
     dones: list[tuple[int, int, int, int]] = dataclasses.field(default_factory=list)
     answers: list[int] = dataclasses.field(default_factory=list)
@@ -144,7 +145,8 @@ def run(width, moves, ring, *, base=0, source=0.0, aw=0.0, w=0.0, response=0.0, 
                         outcome.exceptions.append((
                             cycle, (beat & (1 << width) - 1).to_bytes(octets, "little")[:count],
                             bool(beat >> last_field.offset & 1),
-                            get(name, payload, "stream"), get(name, payload, "sequence")))
+                            *(get(name, payload, key) for key in
+                              ("stream", "sequence", "reason"))))
                     else:
                         outcome.dones.append((cycle, *(get(name, payload, key) for key in
                                                        ("error", "stream", "sequence"))))
@@ -228,13 +230,13 @@ def judge(width, moves, ring, outcome, *, base=0, failing=()):
     assert wrong is None, f"octet {wrong:#x}: {want[wrong]:#x} not {memory[wrong]:#x}; {where}"
 
     packets, current = [], b""
-    for _cycle, data, last, stream, sequence in outcome.exceptions:
+    for _cycle, data, last, *heading in outcome.exceptions:
         current += data
         assert last or len(data) == octets, where
         if last:
-            packets.append((current, stream, sequence))
+            packets.append((current, *heading))
             current = b""
-    assert packets == [(octets_of(ring, move), move.stream, move.sequence)
+    assert packets == [(octets_of(ring, move), move.stream, move.sequence, move.reason)
                        for move in moves if move.exception and move.length], where
 
     assert [pointer for _cycle, pointer in outcome.releases] == [m.release for m in moves], where
@@ -264,7 +266,7 @@ def laid_out(rng, pieces, *, exceptions=0.0, octets=8):
         target = free + (lane - free) % octets
         moves.append(Move(start % RING, length, target, exception, rng.getrandbits(16),
                           rng.getrandbits(32), rng.random() < 0.8 or not length or
-                          n == len(pieces) - 1, rng.getrandbits(9)))
+                          n == len(pieces) - 1, rng.getrandbits(9), rng.getrandbits(12)))
         if not exception:
             free = target + length + rng.randrange(1, 2 * octets)
         assert free < MEMORY
@@ -423,8 +425,8 @@ def test_exceptions_that_nobody_takes_hold_what_is_behind_them_only():
 
 def test_a_packet_heading_never_comes_late():
     rng = random.Random(5)
-    moves = [Move(8 * n, rng.randrange(1, 9), exception=True, stream=n, sequence=~n & 0xFFFF_FFFF)
-             for n in range(100)]
+    moves = [Move(8 * n, rng.randrange(1, 9), exception=True, stream=n, sequence=~n & 0xFFFF_FFFF,
+                  reason=0xFFF - n) for n in range(100)]
     for stalls in (0.0, 0.5, 0.95):
         check(64, moves, exceptions=stalls, limit=9000)
 

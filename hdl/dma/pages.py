@@ -1,0 +1,285 @@
+"""Regions whose memory is scattered over pages: a placement there is cut where a page ends.
+
+Such a region has consecutive slots of the page table, one a page. A *page code* tells the size of
+its pages: 0 when the region is contiguous after all, k when they have 2 ** (11 + k) octets. Within
+it a placement has a *linear address*: the slot of the region's first page times the page size,
+plus the offset of the region's first octet in that page, plus the offset in the region.
+"""
+
+from amaranth import *
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from ..stream import Store, any_of
+from .prepare import LENGTH_BITS, Placement
+from .steps import Job, Steps
+
+__all__ = ["PAGE_SHIFTS", "PageCut", "PageEntry", "PagedPlacement"]
+
+#: The sizes of pages, as powers of two: 4 KiB to 2 MiB, for the page codes from 1 on.
+PAGE_SHIFTS = range(12, 22)
+
+#: Bits of an offset in the smallest page.
+LOW = PAGE_SHIFTS[0]
+
+#: Pages of a placement, less one: the longest one in the smallest pages.
+MORE_BITS = LENGTH_BITS - LOW + 1
+
+QUEUE = 16
+
+
+class PageEntry(data.StructLayout):
+    """A slot of the page table.
+
+    Members
+    -------
+    valid : 1
+    address : 52
+        Where the page is in host memory, in units of 4 KiB.
+    """
+
+    def __init__(self):
+        super().__init__({"valid": 1, "address": 64 - LOW})
+
+
+class PagedPlacement(data.StructLayout):
+    """A placement whose address may be linear.
+
+    Members
+    -------
+    placement : Placement
+        Its address is a host address or, with pages, a linear one.
+    pages : 4
+        The page code; above 10 it counts as 10. It means nothing to an exception.
+    """
+
+    def __init__(self, config):
+        super().__init__({"placement": Placement(config.buffer_octets), "pages": 4})
+
+
+class Measured(data.StructLayout):
+    """What is known of a placement before it is cut.
+
+    Members
+    -------
+    placement : Placement
+        With pages, its address is the offset in the first page.
+    paged : 1
+    slot : range(pages)
+        Of the first page.
+    page : 17
+        Octets in a page; only looked at when a page fits into a placement.
+    room : 17
+        Octets from the first one to the end of its page; only looked at when the placement ends
+        in another page.
+    final : 17
+        Octets in the last page, if that is not the first one.
+    """
+
+    def __init__(self, config):
+        super().__init__({
+            "placement": Placement(config.buffer_octets),
+            "paged": 1,
+            "slot": range(config.pages),
+            "page": LENGTH_BITS,
+            "room": LENGTH_BITS,
+            "final": LENGTH_BITS,
+        })
+
+
+class Measure(wiring.Component):
+    """Finds in which pages a placement begins and ends.
+
+    Latency: 3 cycles. Throughput: 1 a cycle. Reset: empty. Errors: none.
+
+    Parameters
+    ----------
+    config : RnicConfig
+
+    Members
+    -------
+    i : In(stream.Signature(PagedPlacement, always_ready=True))
+    busy : Out(1)
+        A placement is on its way; not combinational from ``i``.
+    o : Out(stream.Signature(Job(Measured), always_ready=True))
+    """
+
+    def __init__(self, config):
+        self.config = config
+        self.job = Job(Measured(config), MORE_BITS)
+        super().__init__({
+            "i": In(stream.Signature(PagedPlacement(config), always_ready=True)),
+            "busy": Out(1),
+            "o": Out(stream.Signature(self.job, always_ready=True)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        top = PAGE_SHIFTS[-1]
+        # Stage n's registers are named with n.
+        valid = Signal(3)
+        along = [Signal(Placement(self.config.buffer_octets), name=f"along{n}", reset_less=True)
+                 for n in range(1, 3)]
+        paged = [Signal(name=f"paged{n}", reset_less=True) for n in range(1, 3)]
+        # One bit for each size; the bits of an address that are an offset in the page, from LOW up.
+        size = [Signal(len(PAGE_SHIFTS), name=f"size{n}", reset_less=True) for n in range(1, 3)]
+        mask = [Signal(top - LOW, name=f"mask{n}", reset_less=True) for n in range(1, 3)]
+        less1 = Signal(LENGTH_BITS, reset_less=True)
+        offset1 = Signal(top)
+        offset2 = Signal(top, reset_less=True)
+        end2 = Signal(top + 1, reset_less=True)
+        slot2 = Signal(range(self.config.pages), reset_less=True)
+        whole, pages = self.i.payload.placement, self.i.payload.pages
+
+        # 1: octets less one; the size of the pages.
+        m.d.sync += [
+            valid.eq(Cat(self.i.valid, valid)),
+            Cat(along).eq(Cat(whole, along)),
+            Cat(paged).eq(Cat(pages.any() & ~whole.exception & whole.length.any(), paged)),
+            Cat(size).eq(Cat(*(pages == n + 1 for n in range(len(PAGE_SHIFTS) - 1)),
+                             pages >= len(PAGE_SHIFTS), size)),
+            Cat(mask).eq(Cat(*(pages > n + 1 for n in range(top - LOW)), mask)),
+            less1.eq(whole.length - 1),
+        ]
+        # 2: the first slot; where in its page the first octet is, and the last one, counted on.
+        address = along[0].address
+        m.d.comb += offset1.eq(Cat(address[:LOW], address[LOW:top] & mask[0]))
+        m.d.sync += [
+            offset2.eq(offset1),
+            end2.eq(offset1 + less1),
+            slot2.eq(self._shifted(size[0], address)),
+        ]
+        # 3: the pages in between.
+        body = self.o.payload.body
+        inside = Cat(C(-1, LOW), mask[1])[:LENGTH_BITS]
+        # Bits of the end that count pages, and those that count pairs of pages.
+        beyond = end2[LOW:] & ~Cat(mask[1], C(0))
+        pairs = end2[LOW + 1:] & ~mask[1]
+        m.d.sync += [
+            self.o.payload.more.eq(Mux(paged[1], self._shifted(size[1], end2), 0)),
+            self.o.payload.one.eq(~paged[1] | ~beyond.any()),
+            self.o.payload.two.eq(paged[1] & beyond.any() & ~pairs.any()),
+            body.placement.eq(along[1]),
+            body.placement.address.eq(Mux(paged[1], offset2, along[1].address)),
+            body.paged.eq(paged[1]),
+            body.slot.eq(slot2),
+            body.page.eq(Cat(C(0, LOW), size[1])),
+            body.room.eq((~offset2 & inside)[:LENGTH_BITS] + 1),
+            body.final.eq((end2 & inside)[:LENGTH_BITS] + 1),
+        ]
+        m.d.comb += [self.o.valid.eq(valid[-1]), self.busy.eq(valid.any())]
+        return m
+
+    @staticmethod
+    def _shifted(size, value):
+        """The number of the page that ``value`` is in."""
+        return any_of(Mux(size[n], value[shift:], 0) for n, shift in enumerate(PAGE_SHIFTS))
+
+
+class PageCut(wiring.Component):
+    """Cuts a placement at the ends of pages: the part in each page becomes one of its own.
+
+    What is contiguous, exceptions and empty placements pass as they are. Of the pieces of a
+    placement only the last one has its ``last`` and ``release``; the others hand back the packet
+    buffer up to the beat that the placement begins in.
+
+    Latency: 10 cycles, when ``go`` holds. Throughput: 1 piece a cycle. Reset: empty. Errors: none;
+    whether a slot of the page table is valid is not looked at.
+
+    Parameters
+    ----------
+    config : RnicConfig
+
+    Members
+    -------
+    i : In(stream.Signature(PagedPlacement, always_ready=True))
+    ready : Out(1)
+        A placement may come in this cycle and in the next one.
+    index : Out(range(pages))
+        Slot of the page table to look up.
+    page : In({address: 52})
+        The page in the slot that ``index`` gave 2 cycles before.
+    go : In(1)
+        A placement may go out in the next cycle.
+    o : Out(stream.Signature(Placement, always_ready=True))
+    busy : Out(1)
+        From the cycle after a placement comes in until its last piece is out.
+    """
+
+    def __init__(self, config):
+        self.config = config
+        super().__init__({
+            "i": In(stream.Signature(PagedPlacement(config), always_ready=True)),
+            "ready": Out(1),
+            "index": Out(range(config.pages)),
+            "page": In(data.StructLayout({"address": 64 - LOW})),
+            "go": In(1),
+            "o": Out(stream.Signature(Placement(config.buffer_octets), always_ready=True)),
+            "busy": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        placement = Placement(self.config.buffer_octets)
+        m.submodules.measure = measure = Measure(self.config)
+        m.submodules.jobs = jobs = Store(measure.job, depth=QUEUE)
+        m.submodules.steps = steps = Steps(measure.job)
+        # A piece waits here for its page, and both for their turn.
+        m.submodules.pieces = pieces = Store(
+            data.StructLayout({"placement": placement, "paged": 1}), depth=QUEUE)
+        m.submodules.found = found = Store(64 - LOW, depth=QUEUE)
+        body, whole = steps.body, steps.body.placement
+        piece = pieces.i.payload.placement
+        beat_bits = self.config.octets.bit_length() - 1
+        coming = Signal(3)
+
+        # Neither queue overflows: no more than half of it can be on the way.
+        wiring.connect(m, wiring.flipped(self.i), measure.i)
+        wiring.connect(m, measure.o, jobs.i)
+        wiring.connect(m, jobs.o, steps.i)
+        m.d.sync += [
+            self.ready.eq(jobs.half),
+            steps.go.eq(pieces.half),
+            coming.eq(Cat(steps.valid, coming)),
+        ]
+
+        # Cut.
+        m.d.comb += pieces.i.valid.eq(coming[0])
+        m.d.sync += [
+            *(piece[name].eq(whole[name])
+              for name in ("exception", "reason", "stream", "sequence")),
+            piece.address.eq(Mux(steps.first, whole.address, 0)),
+            piece.last.eq(whole.last & steps.last),
+            # A placement that is itself a piece may hand back no more than what is before it: its
+            # own pieces must not hand back more, and then less.
+            piece.release.eq(Mux(steps.last, whole.release, whole.start >> beat_bits)),
+            pieces.i.payload.paged.eq(body.paged),
+            self.index.eq(body.slot + steps.index),
+        ]
+        with m.If(steps.valid):
+            m.d.sync += [
+                piece.start.eq(Mux(steps.first, whole.start, piece.start + piece.length)),
+                piece.length.eq(Mux(
+                    steps.first,
+                    Mux(steps.last, whole.length, body.room),
+                    Mux(steps.last, body.final, body.page),
+                )),
+            ]
+
+        # Join the piece with its page.
+        head = pieces.o.payload
+        m.d.comb += [
+            found.i.valid.eq(coming[-1]),
+            found.i.payload.eq(self.page.address),
+            found.o.ready.eq(self.go),
+            pieces.o.ready.eq(self.go & found.o.valid),
+        ]
+        m.d.sync += [
+            self.o.valid.eq(self.go & found.o.valid),
+            self.o.payload.eq(head.placement),
+            self.o.payload.address[LOW:].eq(
+                head.placement.address[LOW:] | Mux(head.paged, found.o.payload, 0)),
+        ]
+        m.d.sync += self.busy.eq(
+            self.i.valid | measure.busy | jobs.o.valid | steps.busy | coming.any() | found.o.valid)
+        return m

@@ -5,6 +5,7 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..ddp.commit import Move
+from ..dma.pages import PagedPlacement
 from ..dma.placement import Placement
 
 __all__ = ["MarkerCut"]
@@ -25,7 +26,7 @@ class MarkerCut(wiring.Component):
     i : In(stream.Signature(Move(config)))
     go : In(1)
         A placement may go out in the next cycle.
-    o : Out(stream.Signature(Placement, always_ready=True))
+    o : Out(stream.Signature(PagedPlacement, always_ready=True))
     """
 
     def __init__(self, config):
@@ -34,15 +35,13 @@ class MarkerCut(wiring.Component):
             {
                 "i": In(stream.Signature(Move(config))),
                 "go": In(1),
-                "o": Out(
-                    stream.Signature(Placement(config.buffer_octets), always_ready=True)
-                ),
+                "o": Out(stream.Signature(PagedPlacement(config), always_ready=True)),
             }
         )
 
     def elaborate(self, platform):
         m = Module()
-        payload = self.i.payload
+        payload, paged = self.i.payload, self.o.payload
         whole, begin, measure, part = Signal(init=1), Signal(), Signal(), Signal()
         beat_bits = self.config.octets.bit_length() - 1
         rest = Signal(Placement(self.config.buffer_octets))
@@ -56,14 +55,18 @@ class MarkerCut(wiring.Component):
         # One step a cycle, each with its own flag.
         with m.If(whole):
             m.d.sync += [
-                self.o.payload.eq(payload.placement),
+                paged.placement.eq(payload.placement),
+                paged.pages.eq(payload.pages),
                 rest.eq(payload.placement),
                 phase.eq(payload.phase),
                 carry.eq(0),
             ]
             with m.If(self.i.valid & self.go):
-                cut = payload.markers & payload.placement.length.any()
-                m.d.sync += [self.o.valid.eq(~cut), whole.eq(~cut), begin.eq(cut)]
+                m.d.sync += [
+                    self.o.valid.eq(~payload.markers),
+                    whole.eq(~payload.markers),
+                    begin.eq(payload.markers),
+                ]
         with m.If(begin):
             # A payload that begins at a marker begins after it.
             m.d.sync += [begin.eq(0), measure.eq(1), gap.eq((128 - phase) << 2)]
@@ -77,13 +80,13 @@ class MarkerCut(wiring.Component):
                 rest.address[32:].eq(rest.address[32:] + carry),
             ]
         with m.If(part):
-            m.d.sync += self.o.payload.eq(rest)
+            m.d.sync += paged.placement.eq(rest)
             with m.If(more):
                 m.d.sync += [
-                    self.o.payload.length.eq(gap),
-                    self.o.payload.last.eq(0),
+                    paged.placement.length.eq(gap),
+                    paged.placement.last.eq(0),
                     # Read this far, the buffer is free up to here and no further.
-                    self.o.payload.release.eq(rest.start >> beat_bits),
+                    paged.placement.release.eq(rest.start >> beat_bits),
                 ]
         with m.If(part & self.go):
             m.d.sync += [

@@ -294,7 +294,7 @@ class _Headers(wiring.Component):
         m.d.sync += [to_marker.eq(-side[0].sequence), phase.eq(side[0].sequence)]
         passed = Signal(HEADER_WORDS)
         plain = Signal(32 * HEADER_WORDS)
-        shift = Signal()
+        shift, long_shift = Signal(), Signal()
         phase_2 = Signal(7)
         m.d.comb += passed.eq(Cat(side[1].markers & (to_marker <= j) for j in range(HEADER_WORDS)))
         m.d.sync += [
@@ -305,16 +305,20 @@ class _Headers(wiring.Component):
                 )
             ),
             shift.eq(passed[3]),
+            long_shift.eq(passed[4]),
             phase_2.eq(phase),
         ]
         payload = self.o.payload
+        # Length and header have 4 words, with an untagged header 5.
+        words_before = Signal(range(8))
+        m.d.comb += words_before.eq(Mux(plain[8 * 2 + 7], 4 + shift, 5 + long_shift))
         m.d.sync += [
             payload.header.eq(plain),
             payload.stream.eq(side[2].stream),
             payload.sequence.eq(Cat(C(0, 2), side[2].sequence)),
             payload.start.eq(side[2].start),
-            payload.payload.eq(side[2].start + 4 + shift),
-            payload.phase.eq(phase_2 + 4 + shift),
+            payload.payload.eq(side[2].start + words_before),
+            payload.phase.eq(phase_2 + words_before),
             payload.markers.eq(side[2].markers),
             payload.oversize.eq(side[2].oversize),
         ]

@@ -25,7 +25,7 @@ class Segment(data.StructLayout):
     start : position
         First word of the FPDU, which is the marker where one stands before the header.
     payload : position
-        First word after a tagged header; it may be a marker.
+        First word after the header; it may be a marker.
     phase : 7
         Words from the last marker position to ``payload``.
     markers : 1

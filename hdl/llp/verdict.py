@@ -19,7 +19,7 @@ class Judge(wiring.Component):
 
     The CRC unit runs over an FPDU and its CRC field, so a right one leaves a constant.
 
-    Latency: ``latency`` + ``wait`` + 2 cycles from an ending. Throughput: a verdict a cycle.
+    Latency: ``latency`` + 2 cycles from an ending. Throughput: a verdict a cycle.
     Reset: empty.
     Errors: an ending's framing error comes before its digest.
 
@@ -27,8 +27,6 @@ class Judge(wiring.Component):
     ----------
     latency : int
         Cycles from a slice to its checksum.
-    wait : int
-        Cycles that a verdict is held, so that it comes no sooner than what is joined with it.
 
     Members
     -------
@@ -37,10 +35,9 @@ class Judge(wiring.Component):
     o : Out(stream.Signature(Verdict, always_ready=True))
     """
 
-    def __init__(self, config, *, latency, wait=0):
+    def __init__(self, config, *, latency):
         self.config = config
         self.latency = latency
-        self.wait = wait
         super().__init__(
             {
                 "endings": In(stream.Signature(Ending(config), always_ready=True)),
@@ -72,17 +69,12 @@ class Judge(wiring.Component):
             last_valid.eq(valid),
             last.eq(ending),
         ]
-        verdict_valid, verdict = Signal(), Signal(Verdict(self.config))
-        m.d.sync += [verdict_valid.eq(last_valid), verdict.end.eq(last.end)]
+        verdict = self.o.payload
+        m.d.sync += [self.o.valid.eq(last_valid), verdict.end.eq(last.end)]
         with m.If(last.framing):
             m.d.sync += verdict.outcome.eq(Outcome.FRAMING)
         with m.Elif(last.crc & ~match.all()):
             m.d.sync += verdict.outcome.eq(Outcome.DIGEST)
         with m.Else():
             m.d.sync += verdict.outcome.eq(Outcome.GOOD)
-        for k in range(self.wait):
-            held_valid, held = Signal(name=f"held_valid{k}"), Signal.like(verdict, name=f"held{k}")
-            m.d.sync += [held_valid.eq(verdict_valid), held.eq(verdict)]
-            verdict_valid, verdict = held_valid, held
-        m.d.comb += [self.o.valid.eq(verdict_valid), self.o.payload.eq(verdict)]
         return m

@@ -29,7 +29,7 @@ def run_cut(moves, *, stall=0.0, seed=1):
             ctx.set(dut.go, rng.random() >= stall)
             *_, valid, payload = await ctx.tick().sample(dut.o.valid, dut.o.payload)
             if valid:
-                placements.append(payload)
+                placements.append(payload.placement)
                 cycles.append(cycle)
         raise AssertionError("watchdog")
 
@@ -53,7 +53,7 @@ def move(start, length, address, *, markers, phase=0, exception=0):
             "last": 1,
             "release": 0x55,
         },
-        "markers": markers,
+        "markers": bool(markers and length),
         "phase": phase,
     }
 

@@ -7,13 +7,17 @@ from amaranth.lib.wiring import In, Out
 from ..dma.placement import Placement
 from ..llp.segment import HEADER_WORDS, Outcome, Segment, Verdict
 from ..spec import ddp
-from ..stream import Queue, Skid, Store, any_of
-from .tagged import CheckResult
+from ..stream import Backlog, Store
+from .delivery import Record
+from .tagged import CheckResult, TaggedCheck
+from .untagged import QN_BITS, UntaggedResult
 
-__all__ = ["Commit", "ErrorEvent", "IN_FLIGHT", "Move", "Tally"]
+__all__ = ["CHECKS", "Commit", "ErrorEvent", "ErrorState", "IN_FLIGHT", "Move", "Tally"]
 
 #: Segments that may be between their beginning and their commit.
-IN_FLIGHT = 32
+IN_FLIGHT = 64
+#: Cycles from a segment's header to what the checks say: two to parse it.
+CHECKS = 2 + TaggedCheck.LATENCY
 
 
 class ErrorEvent(data.StructLayout):
@@ -33,16 +37,10 @@ class ErrorEvent(data.StructLayout):
     """
 
     def __init__(self):
-        super().__init__(
-            {
-                "type": 4,
-                "code": 8,
-                "stream": 16,
-                "length": 16,
-                "sequence": 32,
-                "header": 32 * HEADER_WORDS,
-            }
-        )
+        super().__init__({
+            "type": 4, "code": 8, "stream": 16, "length": 16, "sequence": 32,
+            "header": 32 * HEADER_WORDS,
+        })
 
 
 class Move(data.StructLayout):
@@ -51,30 +49,99 @@ class Move(data.StructLayout):
     Members
     -------
     placement : Placement
+    pages : 4
+        Page code of where it goes.
     markers : 1
-        Take out the word at every ``phase`` of 0.
+        There is a marker in it: take out the word at every ``phase`` of 0.
     phase : 7
         Words from the last marker position to the first word.
     """
 
     def __init__(self, config):
-        super().__init__({"placement": Placement(config.buffer_octets), "markers": 1, "phase": 7})
+        super().__init__({
+            "placement": Placement(config.buffer_octets), "pages": 4, "markers": 1, "phase": 7})
 
 
 class Tally(data.StructLayout):
     """What the counters count: each member is high for one cycle a segment."""
 
     def __init__(self):
-        super().__init__(
-            {
-                "placed": 1,
-                "octets": 16,
-                "exception": 1,
-                "error": 1,
-                "dropped": 1,
-                "digest": 1,
-            }
-        )
+        super().__init__({
+            "placed": 1, "octets": 16, "exception": 1, "error": 1, "dropped": 1, "digest": 1})
+
+
+class Pending(wiring.Component):
+    """Segments that wait for their verdict, in block RAM.
+
+    Each is read twice: its header goes to the checks, and the rest is asked for again when they
+    have an answer, so that it need not travel beside them.
+
+    Latency: 2 cycles from ``take`` to ``head``, 2 from ``again`` to ``segment``. Throughput: a
+    segment a cycle. Reset: empty. Errors: none.
+
+    Members
+    -------
+    segments : In(stream.Signature(Segment, always_ready=True))
+    verdicts : In(stream.Signature(Verdict, always_ready=True))
+    go : In(1)
+        A segment may be taken.
+    take : Out(1)
+        One is; combinational.
+    head : Out(stream.Signature(Segment, always_ready=True)), verdict : Out(Verdict)
+    again : In(1)
+        To be read again, in order.
+    segment : Out(Segment)
+    waiting : Out(1)
+        A segment has its verdict.
+    """
+
+    def __init__(self, config):
+        self.config = config
+        super().__init__({
+            "segments": In(stream.Signature(Segment(config), always_ready=True)),
+            "verdicts": In(stream.Signature(Verdict(config), always_ready=True)),
+            "go": In(1),
+            "take": Out(1),
+            "head": Out(stream.Signature(Segment(config), always_ready=True)),
+            "verdict": Out(Verdict(config)),
+            "again": In(1),
+            "segment": Out(Segment(config)),
+            "waiting": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.verdicts = verdicts = Store(Verdict(self.config), depth=IN_FLIGHT)
+        m.submodules.storage = storage = memory.Memory(
+            shape=Segment(self.config), depth=IN_FLIGHT, init=[],
+            attrs={"ram_style": "block", "no_rw_check": 1})
+        write = storage.write_port()
+        wiring.connect(m, wiring.flipped(self.verdicts), verdicts.i)
+        m.d.comb += [
+            verdicts.o.ready.eq(self.go),
+            self.take.eq(self.go & verdicts.o.valid),
+            self.waiting.eq(verdicts.o.valid),
+            write.en.eq(self.segments.valid),
+            write.data.eq(self.segments.payload),
+        ]
+        with m.If(write.en):
+            m.d.sync += write.addr.eq(write.addr + 1)
+        for following, found in ((self.take, self.head.payload), (self.again, self.segment)):
+            read = storage.read_port()
+            # Without reset, to become the output register of the block RAM.
+            held = Signal(found.shape(), reset_less=True)
+            with m.If(following):
+                m.d.sync += read.addr.eq(read.addr + 1)
+            m.d.sync += held.eq(read.data)
+            m.d.comb += found.eq(held)
+        taken, verdict = Signal(), Signal(Verdict(self.config))
+        m.d.sync += [
+            taken.eq(self.take),
+            self.head.valid.eq(taken),
+            verdict.eq(verdicts.o.payload),
+            self.verdict.eq(verdict),
+        ]
+        return m
 
 
 class ErrorState(wiring.Component):
@@ -83,14 +150,14 @@ class ErrorState(wiring.Component):
     Look-ups and what comes of them go through in order, one a cycle: the state that is shown holds
     all that was decided before.
 
-    Latency: 2 cycles from ``index`` to ``ended``. Throughput: 1 a cycle. Reset: the states stay.
+    Latency: 3 cycles from ``index`` to ``ended``. Throughput: 1 a cycle. Reset: the states stay.
     Errors: none.
 
     Members
     -------
     index : In(16)
     ended : Out(1)
-        The stream of two cycles ago is in error; combinational from registers.
+        The stream of three cycles ago is in error; combinational from registers.
     update : In(1), becomes : In(1)
         That stream's state from now on.
     """
@@ -102,270 +169,376 @@ class ErrorState(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.storage = storage = memory.Memory(
-            shape=1,
-            depth=self.streams,
-            init=[],
-            attrs={"ram_style": "block", "no_rw_check": 1},
-        )
+            shape=1, depth=self.streams, init=[], attrs={"ram_style": "block", "no_rw_check": 1})
         read, write = storage.read_port(), storage.write_port()
         # Without reset, to become the output register of the block RAM.
         known = Signal(reset_less=True)
-        # index[k] came k cycles ago. The table does not have what the last three look-ups became.
-        index = [self.index, *(Signal(16, name=f"index{k}") for k in range(1, 5))]
+        near = Signal()
+        # index[k] came k cycles ago. The table does not have what the last four look-ups became.
+        index = [self.index, *(Signal(16, name=f"index{k}") for k in range(1, 7))]
         m.d.sync += [later.eq(earlier) for earlier, later in zip(index, index[1:], strict=False)]
-        same, became = Signal(3), Signal(3)
-        ended = known
-        for k in reversed(range(3)):
+        same, became = Signal(4), Signal(4)
+        ended = near
+        for k in reversed(range(4)):
             ended = Mux(same[k], became[k], ended)
         m.d.comb += [
             read.addr.eq(self.index),
-            write.addr.eq(index[3]),
+            write.addr.eq(index[4]),
             self.ended.eq(ended),
         ]
         m.d.sync += [
             write.en.eq(self.update),
             write.data.eq(self.becomes),
             known.eq(read.data),
-            same.eq(Cat(index[1] == index[k] for k in range(2, 5))),
+            near.eq(known),
+            same.eq(Cat(index[2] == index[k] for k in range(3, 7))),
             became.eq(Cat(Mux(self.update, self.becomes, self.ended), became)),
         ]
         return m
 
 
-class _Prepared(data.StructLayout):
-    """All that the decision on what was taken needs: what it was, and ``move``, ``event``."""
+class Pause(wiring.Component):
+    """Does what is not a segment's, once no segment is on its way through the checks.
 
-    def __init__(self, config):
-        position = range(config.buffer_octets // 4)
-        super().__init__(
-            {
-                **dict.fromkeys(_Taken.KINDS, 1),
-                "error": 1,
-                "digest": 1,
-                "tagged": 1,
-                "enable": 1,
-                "length": 16,
-                "start": position,
-                "whole": position,
-                "event": ErrorEvent(),
-                "move": Move(config),
-            }
-        )
+    Latency: 4 cycles from a pause to ``acting``. Throughput: one thing at a time. Reset: segments
+    flow. Errors: none.
 
-
-class _Taken(data.StructLayout):
-    """What is taken up in a cycle: at most one of a segment with its verdict, a request to clear
-    ``stream`` and a bus error of it.
+    Members
+    -------
+    clear, bus_errors : In(stream.Signature(16)), hold : In(1), held : Out(1)
+        As in :class:`Commit`.
+    under_way : In(1)
+        Segments are on their way.
+    room : In(1)
+        For the event of a bus error.
+    flowing : Out(1)
+        Segments may be taken.
+    stream : Out(16)
+        The stream to look up.
+    acting : Out(1)
+        Its error state is there, looked up three cycles ago.
+    clearing : Out(1)
+        It is to be cleared; otherwise it met a bus error.
     """
 
-    KINDS = ("judges", "clears", "fails")
+    clear: In(stream.Signature(16))
+    bus_errors: In(stream.Signature(16))
+    hold: In(1)
+    held: Out(1)
+    under_way: In(1)
+    room: In(1)
+    flowing: Out(1)
+    stream: Out(16)
+    acting: Out(1)
+    clearing: Out(1)
 
-    def __init__(self, config):
-        super().__init__(
-            {**dict.fromkeys(self.KINDS, 1), "verdict": Verdict(config), "stream": 16}
-        )
+    def elaborate(self, platform):
+        m = Module()
+        m.d.sync += self.held.eq(0)
+        with m.FSM():
+            with m.State("Segments"):
+                m.d.comb += self.flowing.eq(1)
+                with m.If(self.clear.valid | self.bus_errors.valid | self.hold):
+                    m.next = "Drain"
+            with m.State("Drain"):
+                with m.If(~self.under_way):
+                    m.next = "Hold"
+            with m.State("Hold"):
+                m.d.sync += [
+                    self.held.eq(self.hold),
+                    self.clearing.eq(self.clear.valid),
+                    self.stream.eq(
+                        Mux(self.clear.valid, self.clear.payload, self.bus_errors.payload)),
+                ]
+                with m.If(self.clear.valid | (self.bus_errors.valid & self.room)):
+                    m.next = "Look Up"
+                with m.Elif(~self.hold & ~self.bus_errors.valid):
+                    m.next = "Segments"
+            with m.State("Look Up"):
+                m.next = "Wait"
+            with m.State("Wait"):
+                m.next = "Wait Again"
+            with m.State("Wait Again"):
+                m.next = "Act"
+            with m.State("Act"):
+                m.d.comb += [
+                    self.acting.eq(1),
+                    self.clear.ready.eq(self.clearing),
+                    self.bus_errors.ready.eq(~self.clearing),
+                ]
+                m.next = "Hold"
+        return m
+
+
+class _Found(data.StructLayout):
+    """What is known of a segment when all checks have answered."""
+
+    def __init__(self):
+        super().__init__({
+            "error": 1, "type": 4, "code": 8, "stored": 1, "digest": 1, "disorder": 1,
+            "tagged": 1, "last": 1, "enable": 1, "length": 16, "some": 1, "cut": 1,
+            "address": 64, "pages": 4, "total": 32, "cookie": 32,
+        })
 
 
 class Commit(wiring.Component):
-    """Joins a segment with its checks and its verdict, in order, and decides.
+    """Takes segments in order once they have their verdict, has them checked, and decides.
 
     Nothing goes on before the verdict is there (RFC 5041 section 3, item 6). The first error of a
-    stream is reported; from then on its segments are dropped silently (section 7.1) until
-    ``clear``.
+    stream is reported, and its FPDU passed on as an exception; from then on its segments are
+    dropped silently (section 7.1) until ``clear``. A bus error, ``clear`` and ``hold`` wait until
+    no segment is on its way through the checks.
 
-    What is known of a segment waits in block RAM for its verdict, the last of the three to come.
-
-    Latency: 9 cycles from a verdict to ``moves``. Throughput: a segment a cycle.
-    Reset: no stream is in error.
-    Errors: through ``events``; while that waits, so does everything, and no event is lost.
+    Latency: ``LATENCY`` cycles from a verdict to ``moves``. Throughput: a segment a cycle.
+    Reset: no segment.
+    Errors: through ``events``; while there is no room for one, nothing is taken, and none is lost.
 
     Members
     -------
     segments : In(stream.Signature(Segment, always_ready=True))
         No more than ``IN_FLIGHT`` without ``done``.
-    results : In(stream.Signature(CheckResult, always_ready=True))
     verdicts : In(stream.Signature(Verdict, always_ready=True))
-        Of a segment, no sooner than the two others.
+        Of a segment, no sooner than the segment.
+    head : Out(stream.Signature(Segment, always_ready=True))
+        To the checks, for its ``header`` and ``stream``.
+    tagged : In(CheckResult), untagged : In(UntaggedResult)
+        What they say, ``CHECKS`` cycles later.
     bus_errors : In(stream.Signature(16))
         Streams whose placement met a bus error.
     clear : In(stream.Signature(16))
         Streams whose error state is to be cleared.
+    hold : In(1), held : Out(1)
+        Take nothing; nothing is on its way through the checks.
     moves : Out(stream.Signature(Move))
     events : Out(stream.Signature(ErrorEvent))
+    records : Out(stream.Signature(Record, always_ready=True)), record_room : In(1)
+        Messages to be delivered; there must be room for 32 more when ``record_room`` falls.
+    issued : Out(16)
+        Segments given to ``moves`` that write to the bus.
     tally : Out(Tally)
     done : Out(1)
-        A segment was taken: its place is free.
+        A segment has left: its place is free.
     busy : Out(1)
     """
 
-    LATENCY = 9
+    #: Moves that may be on their way or wait.
+    MOVES = 32
+    LATENCY = 1 + 2 + CHECKS + 3 + 1
 
     def __init__(self, config):
         self.config = config
-        super().__init__(
-            {
-                "segments": In(stream.Signature(Segment(config), always_ready=True)),
-                "results": In(stream.Signature(CheckResult(), always_ready=True)),
-                "verdicts": In(stream.Signature(Verdict(config), always_ready=True)),
-                "bus_errors": In(stream.Signature(16)),
-                "clear": In(stream.Signature(16)),
-                "moves": Out(stream.Signature(Move(config))),
-                "events": Out(stream.Signature(ErrorEvent())),
-                "tally": Out(Tally()),
-                "done": Out(1),
-                "busy": Out(1),
-            }
-        )
+        super().__init__({
+            "segments": In(stream.Signature(Segment(config), always_ready=True)),
+            "verdicts": In(stream.Signature(Verdict(config), always_ready=True)),
+            "head": Out(stream.Signature(Segment(config), always_ready=True)),
+            "tagged": In(CheckResult()),
+            "untagged": In(UntaggedResult()),
+            "bus_errors": In(stream.Signature(16)),
+            "clear": In(stream.Signature(16)),
+            "hold": In(1),
+            "held": Out(1),
+            "moves": Out(stream.Signature(Move(config))),
+            "events": Out(stream.Signature(ErrorEvent())),
+            "records": Out(stream.Signature(Record(), always_ready=True)),
+            "record_room": In(1),
+            "issued": Out(16),
+            "tally": Out(Tally()),
+            "done": Out(1),
+            "busy": Out(1),
+        })
 
     def elaborate(self, platform):
         m = Module()
         config = self.config
-        m.submodules.moves = moves = Store(Move(config), depth=16)
-        m.submodules.skid = skid = Skid(Move(config))
-        m.submodules.events = events = Queue(ErrorEvent(), depth=16)
-        wiring.connect(m, moves.o, skid.i)
-        wiring.connect(m, skid.o, wiring.flipped(self.moves))
-        wiring.connect(m, events.o, wiring.flipped(self.events))
+        m.submodules.pending = pending = Pending(config)
+        m.submodules.moves = moves = Store(Move(config), depth=self.MOVES)
+        m.submodules.events = events = Backlog(ErrorEvent(), depth=max(512, 2 * config.streams))
         m.submodules.errors = errors = ErrorState(config.streams)
-        m.submodules.verdicts = verdicts = Store(Verdict(config), depth=IN_FLIGHT)
-        wiring.connect(m, wiring.flipped(self.verdicts), verdicts.i)
+        wiring.connect(m, wiring.flipped(self.segments), pending.segments)
+        wiring.connect(m, wiring.flipped(self.verdicts), pending.verdicts)
+        wiring.connect(m, pending.head, wiring.flipped(self.head))
+        wiring.connect(m, moves.o, wiring.flipped(self.moves))
+        wiring.connect(m, events.o, wiring.flipped(self.events))
 
-        # Take: the next segment that has its verdict; or, in a pause, a bus error or a request
-        # to clear.
-        special = Signal()
-        pause = Signal()
-        flowing = Signal()
+        # Room for a segment's move, its event and its record is sure before it is taken.
+        moving = Signal(range(self.MOVES + 1))
+        moved = Signal()
+        # under[k]: a segment was taken k + 1 cycles ago.
+        under = Signal(2 + CHECKS + 1)
         room = Signal()
-        taken = Signal(_Taken(config))
-        m.d.comb += special.eq(self.clear.valid | self.bus_errors.valid)
         m.d.sync += [
-            room.eq(moves.half & events.half),
-            flowing.eq(room & ~special),
-            pause.eq(special),
+            moved.eq(moves.o.valid & moves.o.ready),
+            moving.eq(moving + pending.take - moved),
+            under.eq(Cat(pending.take, under)),
+            room.eq((moving < self.MOVES - 3) & events.half & self.record_room),
         ]
+        m.submodules.pause = pause = Pause()
+        wiring.connect(m, wiring.flipped(self.clear), pause.clear)
+        wiring.connect(m, wiring.flipped(self.bus_errors), pause.bus_errors)
         m.d.comb += [
-            verdicts.o.ready.eq(flowing),
-            self.done.eq(flowing & verdicts.o.valid),
-            self.clear.ready.eq(pause),
-            self.bus_errors.ready.eq(pause & room & ~self.clear.valid),
-            taken.judges.eq(self.done),
-            taken.clears.eq(pause & self.clear.valid),
-            taken.fails.eq(self.bus_errors.valid & self.bus_errors.ready),
-            taken.verdict.eq(verdicts.o.payload),
-            taken.stream.eq(Mux(self.clear.valid, self.clear.payload, self.bus_errors.payload)),
+            pause.hold.eq(self.hold),
+            self.held.eq(pause.held),
+            pause.under_way.eq(under.any()),
+            pause.room.eq(room),
+            pending.go.eq(pause.flowing & room),
+            pending.again.eq(under[CHECKS]),
+            self.done.eq(under[2 + CHECKS]),
         ]
-
-        # Read: the segment and its checks, in the two cycles of a block RAM.
-        read_1, read = Signal(_Taken(config)), Signal(_Taken(config))
-        m.d.sync += [read_1.eq(taken), read.eq(read_1)]
-        verdict = read.verdict
-        segment = self._waiting(m, "segment", self.segments)
-        result = self._waiting(m, "result", self.results)
-
-        # Prepare: an LLP error comes before the checks, since the header cannot be trusted.
-        first, item = Signal(_Prepared(config)), Signal(_Prepared(config))
-        framing = segment.oversize | (verdict.outcome == Outcome.FRAMING)
-        event, placement = first.event, first.move.placement
-        m.d.comb += errors.index.eq(Mux(read.judges, segment.stream, read.stream))
-        m.d.sync += [
-            item.eq(first),
-            *(first[kind].eq(read[kind]) for kind in _Taken.KINDS),
-            first.error.eq(framing | (verdict.outcome == Outcome.DIGEST) | result.error),
-            first.digest.eq(~framing & (verdict.outcome == Outcome.DIGEST)),
-            first.tagged.eq(result.tagged),
-            first.enable.eq(result.enable),
-            first.length.eq(result.length),
-            first.start.eq(Mux(result.tagged, segment.payload, segment.start)),
-            first.whole.eq(verdict.end - segment.start),
-            event.header.eq(segment.header),
-            event.length.eq(Cat(segment.header[8:16], segment.header[:8])),
-            event.sequence.eq(segment.sequence),
-            event.stream.eq(errors.index),
-            placement.address.eq(result.address),
-            placement.stream.eq(segment.stream),
-            placement.sequence.eq(segment.sequence),
-            placement.last.eq(1),
-            placement.release.eq(verdict.end >> (config.words.bit_length() - 1)),
-            first.move.phase.eq(segment.phase),
-            first.move.markers.eq(segment.markers & result.tagged),
-        ]
-        with m.If(framing):
-            m.d.sync += [event.type.eq(ddp.LLP_FRAMING.type), event.code.eq(ddp.LLP_FRAMING.code)]
-        with m.Elif(verdict.outcome == Outcome.DIGEST):
-            m.d.sync += [event.type.eq(ddp.LLP_CRC.type), event.code.eq(ddp.LLP_CRC.code)]
-        with m.Else():
-            m.d.sync += [event.type.eq(result.type), event.code.eq(result.code)]
-
-        # Judge.
-        silent, raises = Signal(), Signal()
-        m.d.comb += [
-            silent.eq(errors.ended | (item.judges & ~item.enable)),
-            raises.eq((item.fails | (item.judges & item.error)) & ~silent),
-            errors.update.eq(item.clears | raises),
-            errors.becomes.eq(~item.clears),
-        ]
-
-        # Act. A bus error has a stream and no segment.
-        judged, accepted = Signal(), Signal()
-        final = Signal(Move(config))
-        octets = Signal(16)
-        passed_on = Signal()
-        m.d.sync += [
-            events.i.valid.eq(raises),
-            events.i.payload.eq(item.event),
-            judged.eq(item.judges),
-            accepted.eq(item.judges & ~item.error & ~silent),
-            final.eq(item.move),
-            final.placement.start.eq(item.start << 2),
-            final.placement.length.eq(Mux(item.tagged, item.length, item.whole << 2)),
-            final.placement.exception.eq(~item.tagged),
-            octets.eq(Mux(item.tagged, item.length, 0)),
-            passed_on.eq(~item.tagged),
-            moves.i.valid.eq(judged),
-            moves.i.payload.eq(final),
-            moves.i.payload.placement.length.eq(Mux(accepted, final.placement.length, 0)),
-            moves.i.payload.placement.exception.eq(accepted & passed_on),
-            self.tally.placed.eq(accepted & ~passed_on),
-            self.tally.octets.eq(Mux(accepted, octets, 0)),
-            self.tally.exception.eq(accepted & passed_on),
-            self.tally.error.eq(raises),
-            self.tally.dropped.eq(item.judges & silent),
-            self.tally.digest.eq(item.judges & raises & item.digest),
-        ]
-        with m.If(item.fails):
-            m.d.sync += [
-                events.i.payload.eq(0),
-                events.i.payload.stream.eq(item.event.stream),
-                events.i.payload.type.eq(ddp.LOCAL_CATASTROPHIC.type),
-                events.i.payload.code.eq(ddp.LOCAL_CATASTROPHIC.code),
-            ]
+        found, owner, end = self._gather(m, pending)
+        m.d.comb += errors.index.eq(Mux(under[CHECKS - 1], owner, pause.stream))
+        acts = self._decide(m, pending.segment, found, end)
         m.d.comb += self.busy.eq(
-            special
-            | verdicts.o.valid
-            | any_of(s[kind] for s in (read_1, read, first, item) for kind in _Taken.KINDS)
-            | judged
-            | moves.i.valid
-            | moves.o.valid
-            | skid.o.valid
+            pending.waiting | under.any() | acts | moves.i.valid | moves.o.valid
+            | self.clear.valid | self.bus_errors.valid
         )
         return m
 
-    def _waiting(self, m, name, source):
-        """What came through ``source`` for the segment that was taken two cycles before."""
-        shape = source.payload.shape()
-        m.submodules[name] = storage = memory.Memory(
-            shape=shape,
-            depth=IN_FLIGHT,
-            init=[],
-            attrs={"ram_style": "block", "no_rw_check": 1},
-        )
-        write, read = storage.write_port(), storage.read_port()
-        # Without reset, to become the output register of the block RAM.
-        held = Signal(shape, name=name, reset_less=True)
-        m.d.comb += [write.en.eq(source.valid), write.data.eq(source.payload)]
-        with m.If(write.en):
-            m.d.sync += write.addr.eq(write.addr + 1)
-        with m.If(self.done):
-            m.d.sync += read.addr.eq(read.addr + 1)
-        m.d.sync += held.eq(read.data)
-        return held
+    def _gather(self, m, pending):
+        """All that the checks say, an LLP error first, since then the header cannot be trusted; the
+        segment's stream three cycles before, and the word after its last.
+        """
+
+        def after(cycles, value, name):
+            for k in range(cycles):
+                stage = Signal(value.shape(), name=f"{name}_{k}", reset_less=True)
+                m.d.sync += stage.eq(value)
+                value = stage
+            return value
+
+        head = pending.head.payload
+        verdict = after(CHECKS, pending.verdict, "verdict")
+        oversize = after(CHECKS, head.oversize, "oversize")
+        marked = after(CHECKS, head.markers, "marked")
+        to_marker = after(CHECKS, (-head.phase)[:7], "to_marker")
+        tagged, untagged = self.tagged, self.untagged
+        framing, digest = Signal(), Signal()
+        found = Signal(_Found())
+        m.d.comb += [
+            framing.eq(oversize | (verdict.outcome == Outcome.FRAMING)),
+            digest.eq(verdict.outcome == Outcome.DIGEST),
+        ]
+        m.d.sync += [
+            found.error.eq(framing | digest | tagged.error | (~tagged.tagged & untagged.error)),
+            found.stored.eq(~oversize),
+            found.digest.eq(digest & ~framing),
+            found.disorder.eq(~tagged.tagged & untagged.disorder),
+            found.tagged.eq(tagged.tagged),
+            found.last.eq(tagged.last),
+            found.enable.eq(tagged.enable),
+            found.length.eq(tagged.length),
+            found.some.eq(tagged.length.any()),
+            found.cut.eq(marked & (tagged.length > Cat(C(0, 2), to_marker))),
+            found.address.eq(Mux(tagged.tagged, tagged.address, untagged.address)),
+            found.pages.eq(Mux(tagged.tagged, tagged.pages, untagged.pages)),
+            found.total.eq(untagged.total),
+            found.cookie.eq(untagged.cookie),
+        ]
+        for position, (condition, type, code) in enumerate((
+            (framing, *ddp.LLP_FRAMING),
+            (digest, *ddp.LLP_CRC),
+            (tagged.error, tagged.type, tagged.code),
+            (untagged.error, untagged.type, untagged.code),
+            (C(1), *ddp.MSN_RANGE),
+        )):
+            with m.If(condition) if not position else m.Elif(condition):
+                m.d.sync += [found.type.eq(type), found.code.eq(code)]
+        return found, after(CHECKS - 2, head.stream, "owner"), after(1, verdict.end, "end")
+
+    def _decide(self, m, segment, found, end):
+        """What becomes of it, and of a stream's error state; whether that is being done."""
+        errors, events, pause = m.submodules.errors, m.submodules.events, m.submodules.pause
+        judges = self.done
+        silent, accepted, raises, fails = Signal(), Signal(), Signal(), Signal()
+        m.d.comb += [
+            silent.eq(errors.ended | ~found.enable),
+            accepted.eq(judges & ~found.error & ~silent),
+            raises.eq(judges & (found.error | found.disorder) & ~silent),
+            fails.eq(pause.acting & ~pause.clearing & ~errors.ended),
+            errors.update.eq(raises | pause.acting),
+            errors.becomes.eq(~(pause.acting & pause.clearing)),
+        ]
+        # A bus error has a stream and no segment.
+        event = events.i.payload
+        m.d.sync += [
+            events.i.valid.eq(raises | fails),
+            event.eq(0),
+            event.stream.eq(pause.stream),
+            event.type.eq(ddp.LOCAL_CATASTROPHIC.type),
+            event.code.eq(ddp.LOCAL_CATASTROPHIC.code),
+        ]
+        with m.If(judges):
+            m.d.sync += [
+                event.stream.eq(segment.stream),
+                event.type.eq(found.type),
+                event.code.eq(found.code),
+                event.header.eq(segment.header),
+                event.length.eq(Cat(segment.header[8:16], segment.header[:8])),
+                event.sequence.eq(segment.sequence),
+            ]
+
+        # The decision is a few flags; what they choose follows a register behind.
+        acts, passes, cut = Signal(), Signal(), Signal()
+        places, writes, completes = Signal(), Signal(), Signal()
+        held = Signal(segment.shape(), reset_less=True)
+        known = Signal(_Found(), reset_less=True)
+        whole, until = Signal.like(segment.start), Signal.like(end)
+        m.d.sync += [
+            held.eq(segment),
+            known.eq(found),
+            whole.eq(end - segment.start),
+            until.eq(end),
+            acts.eq(judges),
+            places.eq(accepted),
+            writes.eq(accepted & found.some),
+            cut.eq(accepted & found.cut),
+            completes.eq(accepted & found.last & ~found.disorder),
+            passes.eq(raises & found.error & found.stored),
+            self.tally.placed.eq(accepted),
+            self.tally.error.eq(raises | fails),
+            self.tally.dropped.eq(judges & silent),
+            self.tally.digest.eq(raises & found.digest),
+        ]
+        m.d.comb += [
+            self.tally.octets.eq(Mux(places, known.length, 0)),
+            self.tally.exception.eq(passes),
+        ]
+
+        # The payload to its place, or the whole FPDU to the host, or nothing.
+        move = m.submodules.moves.i
+        placement = move.payload.placement
+        m.d.sync += [
+            move.valid.eq(acts),
+            move.payload.pages.eq(known.pages),
+            move.payload.phase.eq(held.phase),
+            move.payload.markers.eq(cut),
+            placement.start.eq(Mux(places, held.payload, held.start) << 2),
+            placement.length.eq(Mux(places, known.length, Mux(passes, whole << 2, 0))),
+            placement.address.eq(known.address),
+            placement.exception.eq(passes),
+            placement.stream.eq(held.stream),
+            placement.sequence.eq(held.sequence),
+            placement.reason.eq(Cat(known.code, known.type)),
+            placement.last.eq(1),
+            placement.release.eq(until >> (self.config.words.bit_length() - 1)),
+        ]
+        issued = Signal.like(self.issued)
+        record, header = self.records.payload, held.header
+        m.d.comb += issued.eq(self.issued + writes)
+        m.d.sync += [
+            self.issued.eq(issued),
+            self.records.valid.eq(completes),
+            record.count.eq(issued),
+            record.tagged.eq(known.tagged),
+            record.stream.eq(held.stream),
+            record.qn.eq(Mux(known.tagged, 0, header[8 * 11 : 8 * 11 + QN_BITS])),
+            record.tag.eq(Mux(known.tagged, _field(header, 4), _field(header, 12))),
+            record.rsvdulp.eq(header[8 * 3 : 8 * 8] & Mux(known.tagged, 0xFF, (1 << 40) - 1)),
+            record.length.eq(Mux(known.tagged, 0, known.total)),
+            record.cookie.eq(Mux(known.tagged, 0, known.cookie)),
+        ]
+        return acts
+
+
+def _field(header, octet):
+    """The big-endian 32-bit field that begins at this octet."""
+    return Cat(header.word_select(octet + k, 8) for k in reversed(range(4)))

@@ -5,7 +5,13 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..llp.segment import HEADER_WORDS
-from ..spec.ddp import TAGGED_FIELDS, TAGGED_HEADER, UNTAGGED_HEADER, VERSION
+from ..spec.ddp import (
+    TAGGED_FIELDS,
+    TAGGED_HEADER,
+    UNTAGGED_FIELDS,
+    UNTAGGED_HEADER,
+    VERSION,
+)
 
 __all__ = ["DdpHeader", "HeaderParser", "fields"]
 
@@ -44,8 +50,10 @@ class DdpHeader(data.StructLayout):
         DV is the version of RFC 5041.
     length : 16
         Octets of ULP payload; meaningless if ``short``.
-    stag : 32
-    to : 64
+    stag : 32, to : 64
+        Of a tagged segment.
+    qn, msn, mo : 32
+        Of an untagged segment.
     """
 
     def __init__(self):
@@ -58,14 +66,15 @@ class DdpHeader(data.StructLayout):
                 "length": 16,
                 "stag": 32,
                 "to": 64,
+                "qn": 32,
+                "msn": 32,
+                "mo": 32,
             }
         )
 
 
 class HeaderParser(wiring.Component):
     """Takes a header apart.
-
-    An untagged header's own fields stay where they are, as its segment leaves whole.
 
     Latency: 2 cycles. Throughput: a header a cycle. Reset: empty.
     Errors: none; ``short`` and ``version`` are for the checks.
@@ -89,6 +98,7 @@ class HeaderParser(wiring.Component):
         m = Module()
         ulpdu = fields(self.i.payload[:16], [("length", 16)])
         tagged = fields(self.i.payload[16 : 16 + 8 * TAGGED_HEADER], TAGGED_FIELDS)
+        untagged = fields(self.i.payload[16 : 16 + 8 * UNTAGGED_HEADER], UNTAGGED_FIELDS)
 
         valid = Signal()
         held = Signal(DdpHeader())
@@ -101,6 +111,7 @@ class HeaderParser(wiring.Component):
             held.version.eq(tagged["dv"] == VERSION),
             held.stag.eq(tagged["stag"]),
             held.to.eq(tagged["to"]),
+            *(held[name].eq(untagged[name]) for name in ("qn", "msn", "mo")),
             rest_tagged.eq(ulpdu["length"] - TAGGED_HEADER),
             rest_untagged.eq(ulpdu["length"] - UNTAGGED_HEADER),
             self.o.valid.eq(valid),

@@ -27,7 +27,9 @@ class StagEntry(data.StructLayout):
     length : 64
         Octets.
     address : 64
-        Host address of the first octet.
+        Host address of the first octet; in scattered pages, its linear address.
+    pages : 4
+        Page code.
     """
 
     def __init__(self, entries):
@@ -43,6 +45,7 @@ class StagEntry(data.StructLayout):
                 "to": 64,
                 "length": 64,
                 "address": 64,
+                "pages": 4,
             }
         )
 
@@ -54,8 +57,8 @@ class StagTable(Table):
     upper bits are compared with the key, so that any STag can be registered, but no two at a
     time whose indices agree in the lower bits.
 
-    Latency, Throughput, Reset, Errors, Members: those of :class:`Table`, one look-up.
+    Latency, Throughput, Reset, Errors, Members: those of :class:`Table`.
     """
 
-    def __init__(self, entries):
-        super().__init__(StagEntry(entries), entries, live="valid")
+    def __init__(self, entries, *, lookups=1):
+        super().__init__(StagEntry(entries), entries, live="valid", lookups=lookups)

@@ -27,13 +27,16 @@ class CheckResult(data.StructLayout):
         It must not be placed: ``type`` and ``code`` tell why, in the numbers of RFC 5041 section
         7.2.
     type : 4, code : 8
-    tagged : 1
+    tagged, last : 1
+        T and L of its header.
     enable : 1
         Its stream is enabled.
     length : 16
         Octets of payload.
     address : 64
-        Host address of its first octet, if tagged.
+        Where its first octet goes, if tagged.
+    pages : 4
+        Page code of the region.
     """
 
     def __init__(self):
@@ -43,9 +46,11 @@ class CheckResult(data.StructLayout):
                 "type": 4,
                 "code": 8,
                 "tagged": 1,
+                "last": 1,
                 "enable": 1,
                 "length": 16,
                 "address": 64,
+                "pages": 4,
             }
         )
 
@@ -201,6 +206,8 @@ class TaggedCheck(wiring.Component):
             result.type.eq(0),
             result.code.eq(0),
             result.tagged.eq(at_end.tagged),
+            result.last.eq(at_end.last),
+            result.pages.eq(after(5, entry.pages, "pages")),
             result.enable.eq(enable),
             result.length.eq(at_end.length),
             result.address.eq(

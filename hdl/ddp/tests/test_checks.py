@@ -175,6 +175,8 @@ REGIONS = (REGION, BOUND, READ_ONLY, TOP, WIDE)
 CASES = {
     "whole region": (tagged(REGION.stag, 0x1000, 0x2000), None),
     "first octet": (tagged(REGION.stag, 0x1000, 1), None),
+    # Section 4.1, Rsvd: "set to zero on transmit, and not checked on receive".
+    "reserved bits": (tagged(REGION.stag, 0x1000, 1, dv=0x3D), None),
     "last octet": (tagged(REGION.stag, 0x2FFF, 1), None),
     "one octet before": (tagged(REGION.stag, 0x0FFF, 1), ddp.BASE_OR_BOUNDS),
     "begins one octet before": (tagged(REGION.stag, 0x0FFF, 100), ddp.BASE_OR_BOUNDS),

@@ -1,0 +1,92 @@
+"""Interrupt moderation: how many completions, or how old a one, call the host."""
+
+from amaranth import *
+from amaranth.lib import memory, wiring
+from amaranth.lib.wiring import In, Out
+
+__all__ = ["Coalesce"]
+
+#: Completions whose time of arrival is kept: a block RAM of 32 bits.
+STAMPS = 512
+
+
+class Coalesce(wiring.Component):
+    """Says when the completions that wait for the host are worth an interrupt.
+
+    ``irq`` is a level: high while something waits and either ``count`` completions do, or the
+    oldest of them came ``timeout`` cycles ago. A ``count`` of 0 counts as 1 and one above 512 as
+    512; a ``timeout`` of 0 never waits.
+
+    Latency: 3 cycles; 8 at most to hear that another completion is the oldest one now.
+    Throughput: a completion a cycle. Reset: low. Errors: none.
+
+    Members
+    -------
+    producer : In(16)
+        Completions in the ring, modulo 2**16.
+    consumer : In(16)
+        Completions that the host has taken, likewise.
+    count : In(16)
+    timeout : In(32)
+        Cycles.
+    irq : Out(1)
+    """
+
+    producer: In(16)
+    consumer: In(16)
+    count: In(16)
+    timeout: In(32)
+    irq: Out(1)
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.stamps = stamps = memory.Memory(
+            shape=32, depth=STAMPS, init=[], attrs={"ram_style": "block", "no_rw_check": 1})
+        write, read = stamps.write_port(), stamps.read_port()
+        now = Signal(32)
+        waiting = Signal(16)
+        some, enough, expired = Signal(), Signal(), Signal()
+
+        # The time goes to the entry of the completion that comes next, until it comes.
+        m.d.sync += now.eq(now + 1)
+        m.d.comb += [
+            write.en.eq(1),
+            write.addr.eq(self.producer),
+            write.data.eq(now),
+            read.addr.eq(self.consumer),
+        ]
+        # Without reset, to become the output register of the block RAM.
+        came = Signal(32, reset_less=True)
+        age = Signal(32)
+        late = Signal()
+        m.d.sync += [
+            came.eq(read.data),
+            age.eq(now - came),
+            late.eq(age >= self.timeout),
+        ]
+
+        # ``late`` is looked at when it has come to be of the completion that is the oldest one,
+        # and once it was seen it stays, whatever the age, which wraps.
+        consumer_1 = Signal(16)
+        moved = Signal()
+        settled = Signal(4)
+        m.d.sync += [
+            consumer_1.eq(self.consumer),
+            moved.eq(consumer_1 != self.consumer),
+            settled.eq(Cat(C(1), settled)),
+        ]
+        with m.If(moved | ~some):
+            m.d.sync += settled.eq(0)
+        with m.If(~some):
+            m.d.sync += expired.eq(0)
+        with m.Elif(settled[2]):
+            m.d.sync += expired.eq(late | (expired & settled[3]))
+
+        m.d.sync += [
+            waiting.eq(self.producer - self.consumer),
+            # A host that polls the ring may take a completion before the bus has answered for it.
+            some.eq(waiting.any() & ~(waiting[15] & waiting[:15].any())),
+            enough.eq((waiting >= self.count) | (waiting >= STAMPS)),
+            self.irq.eq(some & (enough | expired)),
+        ]
+        return m

@@ -1,0 +1,465 @@
+"""Delivery: a completion for every message whose octets are all in host memory."""
+
+from amaranth import *
+from amaranth.lib import data, memory, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from ..bus.axi import AxiWrite, Response
+from ..dma.burst import Done
+from ..dma.steps import Credits
+from ..spec import completion
+from ..stream import Backlog, Queue, Stage, Store
+
+__all__ = ["CompletionEntry", "Delivery", "Due", "Record", "Ring"]
+
+QUEUE = 16
+
+
+class CompletionEntry(data.FlexibleLayout):
+    """An entry of the completion ring, as ``spec.completion`` has it."""
+
+    def __init__(self):
+        super().__init__(8 * completion.OCTETS, {
+            field.name: data.Field(field.bits, 8 * field.octet + field.bit)
+            for field in completion.FIELDS
+        })
+
+
+#: What a completion says of a message.
+_MESSAGE = {
+    "tagged": 1, "stream": 16, "qn": 2, "tag": 32, "rsvdulp": 40, "length": 32, "cookie": 32,
+}
+
+
+class Record(data.StructLayout):
+    """A message whose last segment was accepted.
+
+    Members
+    -------
+    tagged : 1
+    stream : 16
+    qn : 2
+    tag : 32
+        STag, or MSN of an untagged message.
+    rsvdulp : 40
+        First octet of the wire lowest; 8 bits of a tagged message.
+    length : 32
+        Octets of an untagged message.
+    cookie : 32
+    count : 16
+        Placements with a write on the bus up to and with this message, modulo 2**16.
+    """
+
+    def __init__(self):
+        super().__init__({**_MESSAGE, "count": 16})
+
+
+class Due(wiring.Component):
+    """Tells in order which messages have all their octets in host memory, and whether their
+    stream has failed.
+
+    A message is due once as many placements are retired as its ``count`` says. That is decided
+    when it comes true and not when the ring has room, so that a message which waits for the ring
+    cannot see ``retired`` go round.
+
+    Latency: 4 cycles from the last ``done`` to ``o``; 8 from a message to ``o`` if that came
+    before. Throughput: 1 message and 1 ``done`` a cycle; a ``done`` with an error and a ``clear``
+    cost a cycle each. Reset: empty; the failed streams stay. Errors: none.
+
+    Parameters
+    ----------
+    config : RnicConfig
+
+    Members
+    -------
+    i : In(stream.Signature({stream: 16, count: 16}, always_ready=True))
+        Less than ``config.backlog`` and less than 2**15 placements ahead of ``retired``.
+    done : In(stream.Signature(Done()))
+        A placement is retired. With ``error``, its stream has failed.
+    clear : In(stream.Signature(16, always_ready=True))
+        A stream that has no longer failed.
+    o : Out(stream.Signature(1, always_ready=True))
+        The next message is due; 1: its stream has failed.
+    failed : Out(stream.Signature(16))
+        The stream of each ``done`` with ``error``.
+    retired : Out(16)
+        Placements retired, modulo 2**16.
+    busy : Out(1)
+        A message waits. May be low for up to 8 cycles after ``i``.
+    """
+
+    def __init__(self, config):
+        self.config = config
+        self.shape = data.StructLayout({"stream": 16, "count": 16})
+        super().__init__({
+            "i": In(stream.Signature(self.shape, always_ready=True)),
+            "done": In(stream.Signature(Done())),
+            "clear": In(stream.Signature(16, always_ready=True)),
+            "o": Out(stream.Signature(1, always_ready=True)),
+            "failed": Out(stream.Signature(16)),
+            "retired": Out(16),
+            "busy": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.waiting = waiting = Backlog(self.shape, depth=self.config.backlog)
+        m.submodules.failed = failed = Queue(16, depth=QUEUE)
+        m.submodules.states = states = memory.Memory(
+            shape=1, depth=self.config.streams, init=[],
+            attrs={"ram_style": "block", "no_rw_check": 1})
+        read, write = states.read_port(), states.write_port()
+        clear_1 = Signal.like(self.clear.p)
+        clears = Signal()
+        head = Signal(self.shape)
+        some, due = Signal(), Signal()
+        leaves, moves = Signal(), Signal()
+        left = Signal(2)
+        # Without reset, to become the output register of the block RAM.
+        held = Signal(reset_less=True)
+        retires = Signal()
+
+        # A placement is retired; the state of its stream is written a cycle before the first
+        # message that this makes due can look it up. Clearing a stream goes first.
+        wiring.connect(m, wiring.flipped(self.i), waiting.i)
+        wiring.connect(m, failed.o, wiring.flipped(self.failed))
+        m.d.comb += [
+            self.done.ready.eq(failed.i.ready & ~clears),
+            retires.eq(self.done.valid & self.done.ready),
+            failed.i.valid.eq(retires & self.done.payload.error),
+            failed.i.payload.eq(self.done.payload.stream),
+        ]
+        m.d.sync += [
+            clears.eq(self.clear.valid),
+            clear_1.eq(self.clear.payload),
+            write.en.eq(clears | failed.i.valid),
+            write.data.eq(~clears),
+            write.addr.eq(Mux(clears, clear_1, self.done.payload.stream)),
+        ]
+        with m.If(retires):
+            m.d.sync += self.retired.eq(self.retired + 1)
+
+        # The message at the head, and the one behind it, are compared in each cycle; which of
+        # the two results counts is known as late as they are. No look-up goes beside a write.
+        def reached(count):
+            return ~(self.retired - count)[15]
+
+        m.d.comb += [
+            leaves.eq(some & due & ~write.en),
+            moves.eq(~some | leaves),
+            waiting.o.ready.eq(moves),
+            read.addr.eq(head.stream),
+        ]
+        m.d.sync += due.eq(Mux(moves, reached(waiting.o.payload.count), reached(head.count)))
+        with m.If(moves):
+            m.d.sync += [some.eq(waiting.o.valid), head.eq(waiting.o.payload)]
+
+        m.d.sync += [
+            left.eq(Cat(leaves, left)),
+            held.eq(read.data),
+        ]
+        m.d.comb += [
+            self.o.valid.eq(left[1]),
+            self.o.payload.eq(held),
+            self.busy.eq(waiting.o.valid | some | left.any()),
+        ]
+        return m
+
+
+class Ring(wiring.Component):
+    """Writes completions to the ring in host memory, each as one burst of its 32 octets.
+
+    ``enable`` starts the ring at its first entry, with phase 1 and ``producer`` 0; before that,
+    the host writes ``consumer`` 0. Once ``enable`` is low and the responses have come,
+    ``producer`` goes back to 0, and the ring's memory is not written any more.
+
+    Latency: 4 cycles from ``i`` to ``bus.w``, 5 to ``bus.aw``; 2 from the response to
+    ``producer``. Throughput: a completion every max(1, 256 / width) cycles, if the response comes
+    within ``config.outstanding`` of them. Reset: disabled. Errors: a response that is not OKAY
+    sets ``failed``; from then on ``producer`` stays and nothing is taken, until the ring is
+    disabled.
+
+    Parameters
+    ----------
+    config : RnicConfig
+
+    Members
+    -------
+    i : In(stream.Signature(CompletionEntry()))
+        ``phase`` is put in here.
+    bus : Out(AxiWrite(width))
+    enable : In(1)
+    base : In(64)
+        Address of the first entry, a multiple of 32; stays while ``enable`` is high.
+    size : In(4)
+        Base-2 logarithm of the entries; likewise.
+    consumer : In(16)
+        Completions that the host has taken, modulo 2**16. Never past ``issued``.
+    issued : Out(16)
+        Completions that were begun, likewise.
+    producer : Out(16)
+        Completions that the bus has answered with OKAY, likewise.
+    delivered : Out(1)
+        ``producer`` has gone up by one.
+    failed : Out(1)
+    busy : Out(1)
+        A completion is being written, or can be.
+    """
+
+    def __init__(self, config):
+        self.config = config
+        super().__init__({
+            "i": In(stream.Signature(CompletionEntry())),
+            "bus": Out(AxiWrite(config.width)),
+            "enable": In(1),
+            "base": In(64),
+            "size": In(4),
+            "consumer": In(16),
+            "issued": Out(16),
+            "producer": Out(16),
+            "delivered": Out(1),
+            "failed": Out(1),
+            "busy": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.credits = credits = Credits(self.config.outstanding)
+        started, allowed, room = Signal(), Signal(), Signal()
+        issue = Signal()
+        good, bad = Signal(), Signal()
+        mask = Signal(15)
+        m.d.comb += mask.eq(Cat(self.size > k for k in range(15)))
+
+        # An entry is free if ``issued`` is not behind the consumer, and ahead of it by less than
+        # the ring's size. Both answers, with ``issue`` and without, are made in each cycle. What
+        # the consumer does shows later, on the full side.
+        final, less = Signal(16), Signal(16)
+        sane = Signal()
+
+        def fits(bound):
+            return ~(bound - self.issued)[15]
+
+        m.d.sync += [
+            final.eq(self.consumer + mask),
+            less.eq(final - 1),
+            sane.eq(~(self.issued - self.consumer)[15]),
+            allowed.eq(self.enable & started & sane & ~self.failed),
+            room.eq(allowed & Mux(issue, fits(less), fits(final))),
+        ]
+        with m.If(issue):
+            m.d.sync += self.issued.eq(self.issued + 1)
+
+        # Responses.
+        m.d.comb += self.bus.b.ready.eq(1)
+        m.d.sync += [
+            good.eq(self.bus.b.valid & (self.bus.b.payload.resp == Response.OKAY.value)),
+            bad.eq(self.bus.b.valid & (self.bus.b.payload.resp != Response.OKAY.value)),
+            self.delivered.eq(good & ~self.failed),
+        ]
+        with m.If(bad):
+            m.d.sync += self.failed.eq(1)
+        with m.If(good & ~self.failed):
+            m.d.sync += self.producer.eq(self.producer + 1)
+        m.d.comb += [credits.take.eq(issue), credits.give.eq(good | bad)]
+
+        # A ring that was disabled starts anew, but not before the last response.
+        quiet = Signal()
+        m.d.comb += quiet.eq(credits.idle & ~room)
+        with m.If(~self.enable):
+            m.d.sync += started.eq(0)
+        with m.Elif(quiet):
+            m.d.sync += started.eq(1)
+        with m.If(~started & quiet):
+            m.d.sync += [self.issued.eq(0), self.producer.eq(0), self.failed.eq(0)]
+        m.d.comb += self.busy.eq(~credits.idle | (self.i.valid & room))
+        self._write(m, mask, credits, go=room & credits.ok, issue=issue)
+        return m
+
+    def _write(self, m, mask, credits, *, go, issue):
+        """Sends a completion in beats, and its address, when it is there and ``go`` is."""
+        width = self.config.width
+        beats = max(1, 8 * completion.OCTETS // width)
+        halves = max(1, width // (8 * completion.OCTETS))
+        bits = min(8 * completion.OCTETS, width)
+        beat = data.StructLayout({"data": bits, "last": 1, "upper": 1})
+        m.submodules.w_queue = w_queue = Store(beat, depth=QUEUE)
+        m.submodules.w_stage = w_stage = Stage(beat)
+        m.submodules.aw_queue = aw_queue = Store(64, depth=QUEUE)
+        m.submodules.aw_stage = aw_stage = Stage(64)
+
+        phase = next(field for field in completion.FIELDS if field.name == "phase")
+        phase_bit = (8 * phase.octet + phase.bit) % bits
+        step, first, last = Signal(), Signal(init=1), Signal(init=beats == 1)
+        index = Signal(range(beats))
+        m.d.comb += [
+            step.eq(self.i.valid & (go | ~first)),
+            issue.eq(step & first),
+            # The last of several beats needs no ``go``.
+            self.i.ready.eq(last & (go | C(beats > 1))),
+        ]
+        if beats > 1:
+            with m.If(step):
+                m.d.sync += [index.eq(index + 1), first.eq(last), last.eq(index == beats - 2)]
+
+        # The address is added up in two halves, a cycle each.
+        half = 30
+        step_1, step_2 = Signal(), Signal()
+        first_1, first_2, first_3 = Signal(), Signal(), Signal()
+        beat_1, beat_2 = Signal(beat), Signal(beat)
+        entry_1, turn_1 = Signal.like(mask), Signal()
+        low_2, low_3 = Signal(half + 1), Signal(half)
+        high_3 = Signal(64 - 5 - half)
+        entry = self.i.payload.as_value()
+        m.d.sync += [
+            step_1.eq(step),
+            first_1.eq(issue),
+            beat_1.data.eq(entry.word_select(index, bits)),
+            beat_1.last.eq(last),
+            entry_1.eq(self.issued & mask),
+            step_2.eq(step_1),
+            first_2.eq(first_1),
+            beat_2.eq(beat_1),
+            low_2.eq(self.base[5 : 5 + half] + entry_1),
+            first_3.eq(first_2),
+            low_3.eq(low_2),
+            high_3.eq(self.base[5 + half :] + low_2[half]),
+        ]
+        with m.If(issue):
+            m.d.sync += turn_1.eq(self.issued.bit_select(self.size, 1))
+        with m.If(beat_1.last):
+            m.d.sync += beat_2.data[phase_bit].eq(~turn_1)
+        m.d.comb += [
+            w_queue.i.valid.eq(step_2),
+            w_queue.i.payload.eq(beat_2),
+            w_queue.i.payload.upper.eq(low_2[0]),
+            aw_queue.i.valid.eq(first_3),
+            aw_queue.i.payload.eq(Cat(C(0, 5), low_3, high_3)),
+            # No more than half of a queue can be on the way when half of it is last seen free.
+            credits.open.eq(w_queue.half & aw_queue.half),
+        ]
+        wiring.connect(m, w_queue.o, w_stage.i)
+        wiring.connect(m, aw_queue.o, aw_stage.i)
+
+        # At 512 bits a completion is half a beat.
+        w, aw = self.bus.w, self.bus.aw
+        sent, address = w_stage.o.payload, aw_stage.o.payload
+        m.d.comb += [
+            w.valid.eq(w_stage.o.valid),
+            w_stage.o.ready.eq(w.ready),
+            w.payload.data.eq(sent.data.replicate(halves)),
+            w.payload.strb.eq(~0),
+            w.payload.last.eq(sent.last),
+            aw.valid.eq(aw_stage.o.valid),
+            aw_stage.o.ready.eq(aw.ready),
+            aw.payload.addr.eq(address),
+            aw.payload.len.eq(beats - 1),
+        ]
+        if halves > 1:
+            lower = ~sent.upper
+            m.d.comb += [
+                w.payload.strb.eq(Cat(lower.replicate(bits // 8), sent.upper.replicate(bits // 8))),
+                aw.payload.addr.eq(Cat(C(0, 6), address[6:])),
+            ]
+
+
+class Delivery(wiring.Component):
+    """Turns messages into completions in host memory (RFC 5041 section 5.4).
+
+    A message's completion is written, in the order of ``records``, once all placements up to its
+    ``count`` are retired, once, while the ring is enabled and has a free entry. Until then it
+    waits in the backlog.
+
+    Latency: 13 cycles from the last ``done`` to ``bus.w``, 14 to ``bus.aw``.
+    Throughput: a completion every max(1, 256 / width) cycles; a ``done`` a cycle.
+    Reset: empty, ring disabled; the failed streams stay until ``clear``.
+    Errors: a ``done`` with ``error`` fails its stream: messages of the stream that become due
+    from then on have the status NOT_PLACED. A completion that the bus refuses stops the ring, see
+    :class:`Ring`; what was on the bus then is lost, the rest is kept.
+
+    Parameters
+    ----------
+    config : RnicConfig
+
+    Members
+    -------
+    records : In(stream.Signature(Record(), always_ready=True))
+        ``count`` is less than 2**15 ahead of ``retired``.
+    half : Out(1)
+        More than half of the backlog of ``config.backlog`` is free, as in :class:`Backlog`.
+    done : In(stream.Signature(Done()))
+        Placements with a write on the bus, retired in order. Waits for ``failed`` and ``clear``
+        only.
+    clear : In(stream.Signature(16, always_ready=True))
+        The stream starts anew: it has not failed. Nothing of its past should be under way.
+    failed : Out(stream.Signature(16))
+        The stream of each ``done`` with ``error``.
+    retired : Out(16)
+    bus : Out(AxiWrite(width))
+    enable, base, size, consumer, producer, delivered
+        As in :class:`Ring`.
+    failed_ring : Out(1)
+        The bus has refused a completion.
+    busy : Out(1)
+        A message waits for its octets, or a completion is being written or can be. May be low
+        for up to 8 cycles between two blocks that a message crosses.
+    """
+
+    def __init__(self, config):
+        self.config = config
+        super().__init__({
+            "records": In(stream.Signature(Record(), always_ready=True)),
+            "half": Out(1),
+            "done": In(stream.Signature(Done())),
+            "clear": In(stream.Signature(16, always_ready=True)),
+            "failed": Out(stream.Signature(16)),
+            "retired": Out(16),
+            "bus": Out(AxiWrite(config.width)),
+            "enable": In(1),
+            "base": In(64),
+            "size": In(4),
+            "consumer": In(16),
+            "producer": Out(16),
+            "delivered": Out(1),
+            "failed_ring": Out(1),
+            "busy": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        config = self.config
+        m.submodules.due = due = Due(config)
+        m.submodules.messages = messages = Backlog(
+            data.StructLayout(_MESSAGE), depth=config.backlog)
+        m.submodules.failures = failures = Backlog(1, depth=config.backlog)
+        m.submodules.ring = ring = Ring(config)
+        record, message, entry = self.records.payload, messages.o.payload, ring.i.payload
+
+        # ``messages`` holds all; what waits in the two others is in there too.
+        wiring.connect(m, wiring.flipped(self.done), due.done)
+        wiring.connect(m, wiring.flipped(self.clear), due.clear)
+        wiring.connect(m, due.failed, wiring.flipped(self.failed))
+        wiring.connect(m, due.o, failures.i)
+        wiring.connect(m, ring.bus, wiring.flipped(self.bus))
+        m.d.comb += [
+            due.i.valid.eq(self.records.valid),
+            due.i.payload.stream.eq(record.stream),
+            due.i.payload.count.eq(record.count),
+            messages.i.valid.eq(self.records.valid),
+            *(messages.i.payload[name].eq(record[name]) for name in _MESSAGE),
+            *(entry[name].eq(message[name]) for name in _MESSAGE),
+            entry.status.eq(Mux(failures.o.payload, completion.Status.NOT_PLACED,
+                                completion.Status.DELIVERED)),
+            ring.i.valid.eq(messages.o.valid & failures.o.valid),
+            messages.o.ready.eq(failures.o.valid & ring.i.ready),
+            failures.o.ready.eq(messages.o.valid & ring.i.ready),
+            self.half.eq(messages.half),
+            self.retired.eq(due.retired),
+            *(getattr(ring, name).eq(getattr(self, name))
+              for name in ("enable", "base", "size", "consumer")),
+            self.producer.eq(ring.producer),
+            self.delivered.eq(ring.delivered),
+            self.failed_ring.eq(ring.failed),
+            self.busy.eq(due.busy | ring.busy),
+        ]
+        return m

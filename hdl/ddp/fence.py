@@ -1,0 +1,138 @@
+"""What revocation waits for and walks through (RFC 5041 section 8.3.1)."""
+
+from amaranth import *
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from .stag import StagEntry
+
+__all__ = ["Fence", "Sweep"]
+
+
+class Fence(wiring.Component):
+    """Waits until all placements that were let through before ``start`` are retired.
+
+    Latency: ``busy`` is high from the cycle after ``start``, for ``settle`` + 3 cycles at least,
+    and falls 2 cycles after the last placement is retired. Throughput: one fence at a time; a
+    ``start`` while it is busy begins anew, and what is then waited for covers both. Reset: idle.
+    Errors: none.
+
+    Parameters
+    ----------
+    settle : int
+        Cycles from ``start`` until ``issued`` counts all that was let through before.
+
+    Members
+    -------
+    start : In(1)
+    issued : In(16)
+        Placements issued, modulo 2**16.
+    retired : In(16)
+        Placements retired, likewise; less than 2**15 behind.
+    busy : Out(1)
+    """
+
+    def __init__(self, settle):
+        if not isinstance(settle, int) or isinstance(settle, bool):
+            raise TypeError(f"Fence settle must be an integer, not {settle!r}")
+        if settle < 0:
+            raise ValueError(f"Fence settle must be 0 or more, not {settle!r}")
+        self.settle = settle
+        super().__init__({
+            "start": In(1),
+            "issued": In(16),
+            "retired": In(16),
+            "busy": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        left = Signal(range(self.settle + 1))
+        settles, compares, drains = Signal(), Signal(), Signal()
+        target = Signal(16)
+        behind = Signal()
+
+        with m.If(self.start):
+            m.d.sync += [left.eq(self.settle), settles.eq(1)]
+        with m.Elif(left == 0):
+            m.d.sync += settles.eq(0)
+        with m.Else():
+            m.d.sync += left.eq(left - 1)
+        with m.If(settles):
+            m.d.sync += target.eq(self.issued)
+        # A cycle after the last ``target`` comes what is to be thought of it.
+        with m.If(compares):
+            m.d.sync += drains.eq(1)
+        with m.Elif(~behind):
+            m.d.sync += drains.eq(0)
+        m.d.sync += [
+            compares.eq(settles & (left == 0) & ~self.start),
+            behind.eq((self.retired - target)[15]),
+        ]
+        m.d.comb += self.busy.eq(settles | compares | drains)
+        return m
+
+
+class Sweep(wiring.Component):
+    """Revokes every STag that is bound to a stream.
+
+    Looks up all entries of the Steering Tag table, in order. An entry that is written while it
+    is looked up is passed over; entries should not be written while the sweep is busy.
+
+    Latency: 4 cycles from ``index`` to ``revoke``. Throughput: an entry a cycle: ``busy`` is high
+    from the cycle after ``start`` for as many cycles as there are entries, and 3, or 4 if it
+    revokes the last one. Reset: idle. Errors: none; a ``start`` while it is busy is not allowed.
+
+    Parameters
+    ----------
+    entries : int
+        Entries of the table, a power of two.
+
+    Members
+    -------
+    start : In(1)
+    stream : In(16)
+        In the cycle of ``start``.
+    busy : Out(1)
+    index : Out(range(entries)), entry : In(StagEntry)
+        Look-up in the Steering Tag table, answered after 2 cycles.
+    revoke : Out(stream.Signature(range(entries), always_ready=True))
+        Index of an entry to revoke.
+    """
+
+    def __init__(self, entries):
+        self.entries = entries
+        super().__init__({
+            "start": In(1),
+            "stream": In(16),
+            "busy": Out(1),
+            "index": Out(range(entries)),
+            "entry": In(StagEntry(entries)),
+            "revoke": Out(stream.Signature(range(entries), always_ready=True)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        owner = Signal(16)
+        walks = Signal()
+        # What was looked up 1, 2 and 3 cycles ago.
+        looked = data.StructLayout({"valid": 1, "index": range(self.entries)})
+        past = [Signal(looked, name=f"past_{k}") for k in range(3)]
+        bound, same = Signal(), Signal()
+
+        with m.If(walks):
+            m.d.sync += [self.index.eq(self.index + 1), walks.eq(~self.index.all())]
+        with m.Elif(self.start):
+            m.d.sync += [walks.eq(1), owner.eq(self.stream)]
+        m.d.sync += [
+            past[0].valid.eq(walks),
+            past[0].index.eq(self.index),
+            past[1].eq(past[0]),
+            past[2].eq(past[1]),
+            bound.eq(self.entry.valid & self.entry.bound),
+            same.eq(self.entry.owner == owner),
+            self.revoke.valid.eq(past[2].valid & bound & same),
+            self.revoke.payload.eq(past[2].index),
+        ]
+        m.d.comb += self.busy.eq(walks | Cat(look.valid for look in past).any() | self.revoke.valid)
+        return m

@@ -1,0 +1,753 @@
+"""Delivery against a host that keeps the ring's memory, and against plain counting."""
+
+import dataclasses
+import random
+import struct
+
+import pytest
+from amaranth.hdl import Value
+from amaranth.sim import Simulator
+from ddp_rnic.hdl.ddp.delivery import CompletionEntry, Delivery, Due, Record, Ring
+from ddp_rnic.hdl.spec import completion
+from ddp_rnic.hdl.spec.completion import Completion, Status, decode
+from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
+
+BACKLOG = 64
+GUARD = 0xEE
+BASES = (0x1_0000, 0xFFFF_FFFF_FFFF_0020, 0x0000_0007_FFFF_FFE0)
+MODULUS = 1 << 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Message:
+    """A message, and the placements that retire until it is due."""
+
+    count: int
+    stream: int = 3
+    tagged: bool = False
+    qn: int = 0
+    tag: int = 0
+    rsvdulp: int = 0
+    length: int = 0
+    cookie: int = 0
+
+    @property
+    def record(self):
+        """As it goes into the gateware: RsvdULP with the first octet of the wire lowest."""
+        wire = self.rsvdulp.to_bytes(1 if self.tagged else 5, "big")
+        fields = dataclasses.asdict(self)
+        return {**fields, "count": self.count % MODULUS, "rsvdulp": int.from_bytes(wire, "little")}
+
+    def entry(self, number, size, status):
+        """The octets that the host is to find."""
+        wire = self.rsvdulp.to_bytes(1 if self.tagged else 5, "big")
+        return struct.pack(
+            "<BBHIII5sB9xB", self.tagged, status, self.stream, self.tag, self.length, self.cookie,
+            wire, self.qn, 1 - (number >> size) % 2)
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What came out. ``shown`` and ``addressed``: the first cycle of a completion's data and of
+    its address; ``answered``: the cycle of its response; ``retired``: the cycle of each done.
+    """
+
+    entries: list[bytes] = dataclasses.field(default_factory=list)
+    shown: list[int] = dataclasses.field(default_factory=list)
+    addressed: list[int] = dataclasses.field(default_factory=list)
+    answered: list[int] = dataclasses.field(default_factory=list)
+    recorded: list[int] = dataclasses.field(default_factory=list)
+    retired: list[int] = dataclasses.field(default_factory=list)
+    failed: list[int] = dataclasses.field(default_factory=list)
+    most_outstanding: int = 0
+    producer: int = 0
+    delivered: int = 0
+    failed_ring: bool = False
+    cycles: int = 0
+
+
+async def _count(ticks):
+    cycle = 0
+    async for tick in ticks:
+        yield cycle, tick
+        cycle += 1
+
+
+def splice(payload, value):
+    """The members of a sampled payload."""
+    return {name: value >> field.offset & (1 << field.width) - 1
+            for name, field in payload.shape()}
+
+
+def messages_of(rng, number, *, placements=3):
+    """Messages of every kind; what a tagged one has no use for is 0."""
+    count, messages = 0, []
+    for _ in range(number):
+        count += rng.randrange(placements + 1)
+        tagged = rng.random() < 0.4
+        messages.append(Message(
+            count, rng.randrange(8), tagged, 0 if tagged else rng.randrange(4),
+            rng.getrandbits(32), rng.getrandbits(8 if tagged else 40),
+            0 if tagged else rng.getrandbits(32), 0 if tagged else rng.getrandbits(32)))
+    return messages
+
+
+def run(width, messages, *, size=4, base=BASES[0], record=0.0, done=0.0, aw=0.0, w=0.0, answer=0.0,
+        consume=0.0, failed=0.0, latency=2, errors=(), refused=(), seed=1, until=None, limit=None,
+        outstanding=64):
+    """Runs messages through Delivery; a side given as 0.3 idles in 3 cycles of 10.
+
+    ``errors``: placements whose done has an error, as {number: stream}. ``refused``: completions
+    whose write the bus refuses. ``until`` completions are waited for, all if not given.
+    """
+    config = RnicConfig(width=width, backlog=BACKLOG, outstanding=outstanding, streams=8)
+    dut = Delivery(config)
+    rng = random.Random(seed)
+    outcome = Outcome()
+    octets, entries = width // 8, 1 << size
+    total = messages[-1].count
+    until = len(messages) if until is None else until
+    limit = limit or 500 + 60 * len(messages)
+    memory = bytearray([GUARD]) * (32 * entries + 256)
+
+    async def bench(ctx):
+        ctx.set(dut.base, base)
+        ctx.set(dut.size, size)
+        ctx.set(dut.enable, 1)
+        ready = dict.fromkeys(("aw", "w", "failed"), 0)
+        sides = {"aw": dut.bus.aw, "w": dut.bus.w, "failed": dut.failed}
+        chance = {"aw": aw, "w": w, "failed": failed}
+        held = dict.fromkeys(sides)
+        sent = retired = consumer = answered = beats = 0
+        offers = asks = b_valid = False
+        addresses, ended, due = [], [], []
+        data = {}
+        calm = 0
+        signals = [dut.half, dut.done.ready, dut.retired, dut.producer, dut.delivered,
+                   dut.failed_ring, dut.busy, dut.bus.b.ready]
+        for side in sides.values():
+            signals += [side.valid, Value.cast(side.payload)]
+        async for cycle, (_clk, _rst, half, done_ready, retired_now, producer, delivered,
+                          failed_ring, busy, b_ready, *rest) in _count(
+                              ctx.tick().sample(*signals)):
+            assert cycle < limit, f"stuck at {len(outcome.answered)} completions"
+            outcome.cycles = cycle
+            assert retired_now == retired % MODULUS, f"{cycle=}"
+            if asks and done_ready:
+                outcome.retired.append(cycle)
+                retired += 1
+                asks = False
+            if offers:
+                outcome.recorded.append(cycle)
+                sent += 1
+            outcome.delivered += delivered
+
+            # The bus.
+            for name, valid, payload in zip(sides, rest[::2], rest[1::2], strict=True):
+                if held[name] is not None:
+                    assert valid and payload == held[name], f"{name} changed while stalled"
+                fresh = valid and held[name] is None
+                held[name] = payload if valid and not ready[name] else None
+                if name == "failed":
+                    if valid and ready[name]:
+                        outcome.failed.append(payload)
+                    continue
+                number = len(outcome.addressed if name == "aw" else outcome.shown)
+                if fresh and (name == "aw" or not beats):
+                    (outcome.addressed if name == "aw" else outcome.shown).append(cycle)
+                    assert number < sent, f"{name} of nothing, {cycle=}"
+                    want = messages[number].count
+                    assert retired >= want, (
+                        f"{name} of completion {number} before its last write response: "
+                        f"{want} expected, {retired} got, {cycle=}")
+                    assert number - consumer < entries, f"{name} overruns the ring, {cycle=}"
+                if not (valid and ready[name]):
+                    continue
+                value = splice(sides[name].payload, payload)
+                if name == "aw":
+                    addresses.append(value["addr"])
+                    assert value["addr"] % octets == 0
+                    assert value["len"] + 1 == max(1, 32 // octets)
+                else:
+                    strobe = value["strb"]
+                    if width == 512:
+                        assert strobe in (0xFFFF_FFFF, 0xFFFF_FFFF << 32)
+                    else:
+                        assert strobe == (1 << octets) - 1
+                    data[len(ended), beats] = value["data"], strobe
+                    assert value["last"] == (beats == max(1, 32 // octets) - 1), f"{cycle=}"
+                    beats = 0 if value["last"] else beats + 1
+                    if value["last"]:
+                        ended.append(cycle)
+            while len(due) < min(len(addresses), len(ended)):
+                number = len(due)
+                due.append(cycle + latency)
+                for beat in range(max(1, 32 // octets)):
+                    value, strobe = data.pop((number, beat))
+                    for lane in range(octets):
+                        if strobe >> lane & 1:
+                            place = addresses[number] + octets * beat + lane - base
+                            memory[place % (1 << 64) + 128] = value >> 8 * lane & 0xFF
+                place = 128 + 32 * (number % entries)
+                outcome.entries.append(bytes(memory[place:place + 32]))
+            if b_valid and b_ready:
+                outcome.answered.append(cycle)
+                answered += 1
+                b_valid = False
+            outcome.most_outstanding = max(outcome.most_outstanding,
+                                           len(outcome.addressed) - answered)
+            good = min([answered, *refused])
+            assert (producer - consumer) % MODULUS <= entries
+            assert consumer <= producer <= good, f"producer {producer}, answered {good}, {cycle=}"
+            if not b_valid and answered < len(due) and due[answered] <= cycle \
+                    and rng.random() >= answer:
+                b_valid = True
+                ctx.set(dut.bus.b.payload.resp, 2 if answered in refused else 0)
+            ctx.set(dut.bus.b.valid, b_valid)
+
+            # The other sides.
+            for name, side in sides.items():
+                ready[name] = int(not chance[name] or rng.random() >= chance[name])
+                ctx.set(side.ready, ready[name])
+            offers = sent < len(messages) and bool(half) and rng.random() >= record
+            if offers:
+                ctx.set(dut.records.payload, messages[sent].record)
+            ctx.set(dut.records.valid, offers)
+            if not asks and retired < total and rng.random() >= done:
+                asks = True
+                ctx.set(dut.done.payload, {
+                    "error": retired in errors, "stream": errors.get(retired, 0) if errors else 0,
+                    "sequence": rng.getrandbits(32)})
+            ctx.set(dut.done.valid, asks)
+            if producer > consumer and rng.random() >= consume:
+                consumer += rng.randrange(1, producer - consumer + 1)
+                ctx.set(dut.consumer, consumer)
+            outcome.producer, outcome.failed_ring = producer, bool(failed_ring)
+            over = (answered == until and retired == total and sent == len(messages)
+                    and len(outcome.failed) == len(errors))
+            calm = calm + 1 if over or (failed_ring and not busy) else 0
+            if calm == 40:
+                assert not busy, "busy with nothing to do"
+                break
+
+    simulator = Simulator(dut)
+    simulator.add_clock(1e-8)
+    simulator.add_testbench(bench)
+    simulator.run()
+    guard = [octet for place, octet in enumerate(memory)
+             if not 128 <= place < 128 + 32 * entries]
+    assert set(guard) == {GUARD}, "written beside the ring"
+    return outcome
+
+
+def check(width, messages, *, size=4, errors=None, **options):
+    """Runs them, and looks at every octet of every completion."""
+    errors = errors or {}
+    outcome = run(width, messages, size=size, errors=errors, **options)
+    assert len(outcome.entries) == len(messages), f"{width=}"
+    for number, (message, got) in enumerate(zip(messages, outcome.entries, strict=True)):
+        mine = [place for place, stream in errors.items() if stream == message.stream]
+        must = any(place < message.count for place in mine)
+        may = any(outcome.retired[place] < outcome.shown[number] for place in mine)
+        expected = [message.entry(number, size, status)
+                    for status in {int(must), int(may)}]
+        assert got in expected, f"completion {number}: {expected} expected, {got} got, {width=}"
+    assert outcome.producer == len(messages) == outcome.delivered
+    assert not outcome.failed_ring
+    assert sorted(outcome.failed) == sorted(errors.values())
+    return outcome
+
+
+@pytest.mark.parametrize("sides", [
+    {},
+    {"record": 0.5, "done": 0.5},
+    {"aw": 0.7, "w": 0.3},
+    {"aw": 0.3, "w": 0.7, "answer": 0.5},
+    {"consume": 0.97},
+    {"done": 0.8, "latency": 30},
+    {"record": 0.3, "done": 0.3, "aw": 0.5, "w": 0.5, "answer": 0.5, "consume": 0.9},
+], ids=lambda sides: "-".join(sides) or "none")
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_message_has_one_completion_in_order_and_not_too_soon(width, sides):
+    seed = random.getrandbits(32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    messages = messages_of(rng, 150)
+    check(width, messages, size=rng.randrange(1, 6), base=rng.choice(BASES), seed=seed, **sides)
+
+
+@pytest.mark.parametrize("size", (0, 1, 2, 15))
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_ring_of_any_size_goes_round_with_its_phase(width, size):
+    check(width, messages_of(random.Random(size), 50), size=size, base=BASES[size % 3])
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_completion_each_few_cycles(width):
+    messages = [Message(n) for n in range(1, 201)]
+    outcome = check(width, messages, size=10)
+    beats = max(1, 256 // width)
+    for cycles in (outcome.shown, outcome.addressed, outcome.answered):
+        steps = {later - earlier for earlier, later in zip(cycles, cycles[1:], strict=False)}
+        assert steps == {beats}, f"{width=}"
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_latency_is_what_the_docstring_says(width):
+    outcome = check(width, [Message(20)])
+    assert outcome.recorded[0] + 10 < outcome.retired[-1]
+    assert outcome.shown[0] - outcome.retired[-1] == 13
+    assert outcome.addressed[0] - outcome.retired[-1] == 14
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_more_are_on_the_bus_than_may_be_and_as_many_can_be(width):
+    outcome = check(width, [Message(0)] * 60, size=6, latency=200, outstanding=16)
+    assert outcome.most_outstanding == 16
+
+
+@pytest.mark.parametrize("size", (1, 3))
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_full_ring_stops_completions_and_nothing_else(width, size):
+    dut = Delivery(RnicConfig(width=width, backlog=BACKLOG))
+    messages = [Message(n, cookie=n) for n in range(1, BACKLOG + 1)]
+
+    async def bench(ctx):
+        ctx.set(dut.size, size)
+        ctx.set(dut.enable, 1)
+        for port in (dut.bus.aw, dut.bus.w):
+            ctx.set(port.ready, 1)
+        ctx.set(dut.bus.b.valid, 0)
+        for message in messages:
+            ctx.set(dut.records.valid, 1)
+            ctx.set(dut.records.payload, message.record)
+            await ctx.tick()
+        ctx.set(dut.records.valid, 0)
+        # Placements of other streams go on, once so many that their count goes round.
+        more = MODULUS // 2 if (width, size) == (64, 1) else 0
+        ctx.set(dut.done.valid, 1)
+        written = 0
+        for _ in range(300):
+            *_, ready, valid = await ctx.tick().sample(dut.done.ready, dut.bus.aw.valid)
+            assert ready
+            written += valid
+        assert written == 1 << size
+        for _ in range(more):
+            await ctx.tick()
+        ctx.set(dut.done.valid, 0)
+        assert ctx.get(dut.retired) == more + 300
+        # The bus answers, the host takes one after the other, and each makes room for one.
+        ctx.set(dut.bus.b.valid, 1)
+        await ctx.tick().repeat(1 << size)
+        ctx.set(dut.bus.b.valid, 0)
+        await ctx.tick().repeat(5)
+        for number in range((1 << size), BACKLOG):
+            assert ctx.get(dut.producer) == number
+            assert not ctx.get(dut.busy)
+            ctx.set(dut.consumer, number - (1 << size) + 1)
+            came = []
+            for _ in range(20):
+                *_, valid, last, sent = await ctx.tick().sample(
+                    dut.bus.w.valid, dut.bus.w.payload.last, dut.bus.w.payload.data)
+                if valid:
+                    came.append((last, sent))
+            assert [last for last, _ in came] == [0] * (max(1, 256 // width) - 1) + [1]
+            entry = sum(sent << width * k for k, (_, sent) in enumerate(came)) & (1 << 256) - 1
+            assert decode(entry.to_bytes(32, "little")).cookie == number + 1
+            ctx.set(dut.bus.b.valid, 1)
+            await ctx.tick()
+            ctx.set(dut.bus.b.valid, 0)
+            await ctx.tick().repeat(3)
+        assert ctx.get(dut.producer) == BACKLOG
+
+    simulate(dut, bench, limit=60_000)
+
+
+def test_the_backlog_says_when_half_of_it_is_taken():
+    dut = Delivery(RnicConfig(backlog=BACKLOG))
+
+    async def bench(ctx):
+        ctx.set(dut.records.valid, 1)
+        for number in range(BACKLOG):
+            assert ctx.get(dut.half) == (number < BACKLOG // 2), f"{number} are in it"
+            await ctx.tick()
+
+    simulate(dut, bench)
+
+
+def test_a_message_that_waits_for_its_octets_makes_it_busy():
+    dut = Delivery(RnicConfig(backlog=BACKLOG))
+
+    async def bench(ctx):
+        assert not ctx.get(dut.busy)
+        ctx.set(dut.records.valid, 1)
+        ctx.set(dut.records.payload, Message(1).record)
+        await ctx.tick()
+        ctx.set(dut.records.valid, 0)
+        await ctx.tick().repeat(8)
+        for _ in range(50):
+            assert ctx.get(dut.busy)
+            await ctx.tick()
+        # Without a ring there is nothing that it could do.
+        ctx.set(dut.done.valid, 1)
+        await ctx.tick()
+        ctx.set(dut.done.valid, 0)
+        await ctx.tick().repeat(10)
+        assert not ctx.get(dut.busy)
+
+    simulate(dut, bench)
+
+
+@pytest.mark.parametrize("sides", [
+    {},
+    {"done": 0.6, "failed": 0.9, "record": 0.4},
+    {"consume": 0.95},
+], ids=("fast", "slow", "full"))
+@pytest.mark.parametrize("width", (64, 512))
+def test_a_bus_error_marks_the_messages_of_its_stream_from_then_on(width, sides):
+    seed = random.getrandbits(32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    messages = messages_of(rng, 150)
+    errors = {rng.randrange(messages[-1].count): stream for stream in (0, 3, 3, 5, 5, 5)}
+    check(width, messages, errors=errors, seed=seed, **sides)
+
+
+def test_errors_that_nobody_takes_hold_placement_up_and_are_not_lost():
+    errors = {place: place % 8 for place in range(60)}
+    outcome = check(64, [Message(60, stream) for stream in range(8)], errors=errors, failed=0.95,
+                    limit=6000)
+    assert outcome.failed == [place % 8 for place in range(60)]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_refused_completion_stops_the_ring_and_is_not_counted(width):
+    messages = [Message(0, cookie=n) for n in range(40)]
+    outcome = run(width, messages, refused={10}, outstanding=8, until=40, size=10, limit=3000)
+    assert outcome.failed_ring
+    assert outcome.producer == outcome.delivered == 10
+    # What was on the bus when the refusal came, and what began before that was known.
+    assert 11 <= len(outcome.entries) <= 10 + 8 + 3
+
+
+def simulate(dut, bench, *, limit=5000):
+    async def watchdog(ctx):
+        for _ in range(limit):
+            await ctx.tick()
+        raise AssertionError(f"not done after {limit} cycles")
+
+    simulator = Simulator(dut)
+    simulator.add_clock(1e-8)
+    simulator.add_testbench(bench)
+    simulator.add_testbench(watchdog, background=True)
+    simulator.run()
+
+
+def phase_of(width, sent):
+    """The phase bit in the last beat of an entry."""
+    (field,) = (field for field in completion.FIELDS if field.name == "phase")
+    return sent >> (8 * field.octet + field.bit) % min(width, 256) & 1
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_ring_that_was_disabled_starts_anew_after_the_last_response(width):
+    dut = Ring(RnicConfig(width=width))
+
+    async def bench(ctx):
+        async def settle(cycles=20):
+            came = []
+            for _ in range(cycles):
+                *_, valid, address, w_valid, sent, last = await ctx.tick().sample(
+                    dut.bus.aw.valid, dut.bus.aw.payload.addr, dut.bus.w.valid,
+                    dut.bus.w.payload.data, dut.bus.w.payload.last)
+                if valid:
+                    came.append(address)
+                if w_valid and last:
+                    phases.append(phase_of(width, sent))
+            return came
+
+        async def answers(number, resp=0):
+            ctx.set(dut.bus.b.payload.resp, resp)
+            ctx.set(dut.bus.b.valid, 1)
+            await ctx.tick().repeat(number)
+            ctx.set(dut.bus.b.valid, 0)
+            await ctx.tick().repeat(4)
+
+        phases = []
+        ctx.set(dut.base, 0x1000)
+        ctx.set(dut.size, 1)
+        ctx.set(dut.bus.aw.ready, 1)
+        ctx.set(dut.bus.w.ready, 1)
+        ctx.set(dut.i.valid, 1)
+        assert not await settle(), "disabled"
+        ctx.set(dut.enable, 1)
+        assert len(await settle()) == 2
+        await answers(2)
+        ctx.set(dut.consumer, 1)
+        assert len(await settle()) == 1
+        assert (ctx.get(dut.producer), ctx.get(dut.issued)) == (2, 3)
+        # Disabled with one on the bus, and enabled too early: nothing until that is answered.
+        ctx.set(dut.enable, 0)
+        await ctx.tick().repeat(3)
+        ctx.set(dut.consumer, 0)
+        ctx.set(dut.base, 0x8000)
+        ctx.set(dut.size, 2)
+        ctx.set(dut.enable, 1)
+        assert not await settle(40)
+        assert ctx.get(dut.busy)
+        phases.clear()
+        await answers(1)
+        octets = width // 8
+        came = await settle(40)
+        assert came == [(0x8000 + 32 * n) // octets * octets for n in range(4)]
+        assert phases[0] == 1
+        assert (ctx.get(dut.producer), ctx.get(dut.issued)) == (0, 4)
+        # Refused; disabled; and again.
+        await answers(1, 2)
+        assert ctx.get(dut.failed)
+        await answers(3)
+        assert (ctx.get(dut.producer), ctx.get(dut.issued)) == (0, 4)
+        assert not await settle()
+        ctx.set(dut.enable, 0)
+        await ctx.tick().repeat(2)
+        assert not ctx.get(dut.failed) and not ctx.get(dut.busy)
+        ctx.set(dut.enable, 1)
+        assert len(await settle(40)) == 4
+
+    simulate(dut, bench)
+
+
+# At 512 bits an address is that of two entries.
+@pytest.mark.parametrize("width", WIDTHS[:-1])
+def test_a_ring_that_is_disabled_at_any_moment_and_for_any_time_loses_count_of_nothing(width):
+    seed = random.getrandbits(32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    dut = Ring(RnicConfig(width=width))
+
+    async def bench(ctx):
+        ctx.set(dut.size, 15)
+        ctx.set(dut.bus.aw.ready, 1)
+        ctx.set(dut.bus.w.ready, 1)
+        addressed = ended = answered = 0
+        enable, until = 1, 40
+        # The first completion since the ring started anew, the cycle from which on ``enable`` had
+        # no effect on it (it begins 5 cycles before its address shows, and does so 2 cycles after
+        # it was enabled), and the last cycle in which the ring was disabled.
+        fresh, began, off = 0, 0, 0
+        for cycle in range(2500):
+            if cycle == until:
+                enable = not enable
+                until += rng.choice((1, 1, 2, 3, 10, 40)) if not enable else rng.randrange(1, 50)
+            ctx.set(dut.enable, enable)
+            ctx.set(dut.i.valid, rng.random() < 0.7)
+            answer = answered < min(addressed, ended) and rng.random() < 0.4
+            ctx.set(dut.bus.b.valid, answer)
+            *_, aw, address, w, last, issued, producer = await ctx.tick().sample(
+                dut.bus.aw.valid, dut.bus.aw.payload.addr, dut.bus.w.valid,
+                dut.bus.w.payload.last, dut.issued, dut.producer)
+            answered += answer
+            # A start anew begins with the first entry, and not before the last response.
+            off = off if enable else cycle
+            if aw and not address and addressed == answered and off > began:
+                fresh, began = addressed, cycle - 7
+            if aw:
+                want = 32 * (addressed - fresh) // (width // 8) * (width // 8)
+                assert address == want, f"{cycle=}"
+            addressed += aw
+            ended += w & last
+            assert producer <= issued, f"{cycle=}"
+        assert addressed > 200
+
+    simulate(dut, bench)
+
+
+@pytest.mark.parametrize("size", (1, 4, 15))
+@pytest.mark.parametrize("width", WIDTHS)
+def test_producer_and_phase_go_round_2_to_the_16(width, size):
+    dut = Ring(RnicConfig(width=width))
+    begin, entries = MODULUS - 20, 1 << size
+
+    async def bench(ctx):
+        ctx.set(dut.size, size)
+        ctx.set(dut.enable, 1)
+        ctx.set(dut.consumer, begin)
+        ctx.set(dut.bus.aw.ready, 1)
+        ctx.set(dut.bus.w.ready, 1)
+        await ctx.tick().repeat(5)
+        ctx.set(dut.issued, begin)
+        ctx.set(dut.producer, begin)
+        await ctx.tick().repeat(5)
+        ctx.set(dut.i.valid, 1)
+        addresses, phases, answers = [], [], 0
+        beat = 0
+        for _ in range(600):
+            *_, aw, address, w, sent, last, producer = await ctx.tick().sample(
+                dut.bus.aw.valid, dut.bus.aw.payload.addr, dut.bus.w.valid,
+                dut.bus.w.payload.data, dut.bus.w.payload.last, dut.producer)
+            if aw:
+                addresses.append(address)
+            if w:
+                if last:
+                    phases.append(phase_of(width, sent))
+                beat = 0 if last else beat + 1
+            ctx.set(dut.bus.b.valid, answers < min(len(addresses), len(phases) - (beat > 0)))
+            answers += answers < min(len(addresses), len(phases) - (beat > 0))
+            ctx.set(dut.consumer, producer)
+        assert len(addresses) > 60
+        for k, (address, phase) in enumerate(zip(addresses, phases, strict=False)):
+            number = begin + k
+            assert address == number % entries * 32 // (width // 8) * (width // 8), f"{number=}"
+            assert phase == completion.phase(number, size), f"{number=}"
+        assert (ctx.get(dut.producer) - begin) % MODULUS > 60
+
+    simulate(dut, bench)
+
+
+@pytest.mark.parametrize("consumer", (1, 5, 30000, MODULUS // 2, MODULUS - 5))
+def test_a_consumer_that_is_out_of_place_gets_nothing(consumer):
+    dut = Ring(RnicConfig())
+
+    async def bench(ctx):
+        ctx.set(dut.size, 2)
+        ctx.set(dut.consumer, consumer)
+        ctx.set(dut.i.valid, 1)
+        ctx.set(dut.enable, 1)
+        for _ in range(50):
+            await ctx.tick()
+            assert not ctx.get(dut.bus.aw.valid) and not ctx.get(dut.bus.w.valid)
+        ctx.set(dut.consumer, 0)
+        await ctx.tick().repeat(20)
+        assert ctx.get(dut.bus.aw.valid) and ctx.get(dut.bus.w.valid)
+
+    simulate(dut, bench)
+
+
+def due_of(messages, dones, *, start=0, clears=(), idle=0.0, seed=1):
+    """Runs ``Due``: the cycle and the word of each message, and the cycle of each done.
+
+    ``dones``: (error, stream); ``clears``: (cycle, stream).
+    """
+    dut = Due(RnicConfig(backlog=BACKLOG, streams=8))
+    rng = random.Random(seed)
+    out, taken, failed = [], [], []
+    clears = dict(clears)
+
+    async def bench(ctx):
+        ctx.set(dut.failed.ready, 1)
+        await ctx.tick().repeat(3)
+        ctx.set(dut.retired, start % MODULUS)
+        pending, asked = iter(messages), iter(dones)
+        ask = None
+        for cycle in range(60 + 3 * len(messages) + 3 * len(dones)):
+            offer = next(pending, None) if rng.random() >= idle else None
+            ctx.set(dut.i.valid, offer is not None)
+            if offer is not None:
+                ctx.set(dut.i.payload, {"stream": offer.stream,
+                                        "count": (offer.count + start) % MODULUS})
+            if ask is None and rng.random() >= idle:
+                ask = next(asked, None)
+                if ask:
+                    ctx.set(dut.done.payload, {"error": ask[0], "stream": ask[1]})
+            ctx.set(dut.done.valid, ask is not None)
+            ctx.set(dut.clear.valid, cycle in clears)
+            ctx.set(dut.clear.payload, clears.get(cycle, 0))
+            *_, valid, word, ready, lost, stream = await ctx.tick().sample(
+                dut.o.valid, dut.o.payload, dut.done.ready, dut.failed.valid, dut.failed.payload)
+            if valid:
+                assert len(taken) >= messages[len(out)].count, f"too soon, {cycle=}"
+                out.append((cycle, word))
+            if ask is not None and ready:
+                taken.append(cycle)
+                ask = None
+            if lost:
+                failed.append(stream)
+        assert ctx.get(dut.retired) == (start + len(dones)) % MODULUS
+
+    simulate(dut, bench)
+    assert len(out) == len(messages) and len(taken) == len(dones)
+    assert failed == [stream for error, stream in dones if error]
+    return out, taken
+
+
+@pytest.mark.parametrize("idle", (0.0, 0.5))
+@pytest.mark.parametrize("start", (0, MODULUS // 2 - 20, MODULUS - 20))
+def test_messages_are_due_in_order_when_the_count_is_reached_whatever_it_is(start, idle):
+    messages = messages_of(random.Random(start), 60, placements=2)
+    out, taken = due_of(messages, [(0, 0)] * messages[-1].count, start=start, idle=idle)
+    assert [word for _, word in out] == [0] * len(messages)
+
+
+def test_a_message_and_a_placement_each_cycle():
+    out, taken = due_of([Message(n) for n in range(1, 61)], [(0, 0)] * 60)
+    for cycles in (taken, [cycle for cycle, _ in out]):
+        assert cycles == list(range(cycles[0], cycles[0] + 60))
+
+
+def test_a_message_is_due_four_cycles_after_its_last_placement():
+    out, taken = due_of([Message(40)], [(0, 0)] * 40)
+    assert out[0][0] == taken[39] + 4
+    out, _ = due_of([Message(0)], [])
+    assert out[0][0] == 8
+
+
+def test_an_error_fails_the_message_that_waits_for_it_and_later_ones_of_its_stream():
+    messages = [Message(18, 1), Message(19, 2), Message(20, 1), Message(21, 2), Message(22, 1),
+                Message(22, 2), Message(40, 1)]
+    dones = [(0, 1)] * 19 + [(1, 1)] + [(0, 1)] * 20
+    out, _ = due_of(messages, dones)
+    assert [word for _, word in out] == [0, 0, 1, 0, 1, 0, 1]
+
+
+def test_a_stream_that_is_cleared_has_not_failed():
+    messages = [Message(1, 1), Message(1, 2), Message(80, 1), Message(80, 2)]
+    dones = [(1, 1), (1, 2)] + [(0, 5)] * 78
+    out, taken = due_of(messages[:1] + messages[2:], dones, clears=[(40, 1)])
+    assert [word for _, word in out] == [1, 0, 1]
+    assert out[-1][0] == taken[-1] + 5
+
+
+def test_clearing_goes_before_errors_and_loses_none():
+    clears = [(cycle, 3) for cycle in range(5, 25)]
+    out, taken = due_of([Message(30, 4)], [(1, 4)] * 30, clears=clears)
+    assert out[0][1] == 1
+    assert not set(taken) & set(range(6, 26))
+
+
+def test_the_layouts_agree_with_the_specification():
+    entry = CompletionEntry()
+    assert entry.size == 8 * completion.OCTETS
+    assert Record()["count"].width == 16
+    end = 0
+    for field in sorted(completion.FIELDS, key=lambda field: (field.octet, field.bit)):
+        assert 8 * field.octet + field.bit >= end, f"{field.name} overlaps"
+        end = 8 * field.octet + field.bit + field.bits
+    assert end <= entry.size
+
+
+def test_an_entry_is_read_as_what_it_is():
+    octets = bytes.fromhex("00 00 34 12 04 03 02 01 40 00 00 00 78 56 34 12"
+                           "41 00 00 00 07 03") + bytes(9) + b"\x01"
+    assert decode(octets) == Completion(
+        phase=1, tagged=False, status=Status.DELIVERED, stream=0x1234, tag=0x0102_0304,
+        length=64, cookie=0x1234_5678, rsvdulp=0x41_0000_0007, qn=3)
+    octets = bytes.fromhex("01 01 02 00 ef be ad de 00000000 00000000 40") + bytes(15)
+    assert decode(octets) == Completion(
+        phase=0, tagged=True, status=Status.NOT_PLACED, stream=2, tag=0xDEAD_BEEF,
+        length=0, cookie=0, rsvdulp=0x40, qn=0)
+
+
+@pytest.mark.parametrize("octets", (0, 31, 33))
+def test_an_entry_of_another_size_is_refused(octets):
+    with pytest.raises(ValueError, match=f"A completion must be 32 octets, not {octets}"):
+        decode(bytes(octets))
+
+
+def test_what_the_gateware_writes_is_what_the_host_reads():
+    rng = random.Random(9)
+    messages = messages_of(rng, 40)
+    outcome = check(64, messages)
+    for number, (message, octets) in enumerate(zip(messages, outcome.entries, strict=True)):
+        assert decode(octets) == Completion(
+            completion.phase(number, 4), message.tagged, Status.DELIVERED, message.stream,
+            message.tag, message.length, message.cookie, message.rsvdulp, message.qn)

@@ -1,0 +1,170 @@
+"""What revocation waits for and walks through."""
+
+import gc
+import random
+import warnings
+
+import pytest
+from amaranth import Module
+from amaranth.hdl import UnusedElaboratable
+from amaranth.lib import wiring
+from amaranth.sim import Simulator
+from ddp_rnic.hdl.ddp.fence import Fence, Sweep
+from ddp_rnic.hdl.ddp.stag import StagTable
+
+MODULUS = 1 << 16
+
+
+def simulate(dut, testbench, *, limit=5000):
+    async def watchdog(ctx):
+        for _ in range(limit):
+            await ctx.tick()
+        raise AssertionError(f"not done after {limit} cycles")
+
+    simulator = Simulator(dut)
+    simulator.add_clock(1e-8)
+    simulator.add_testbench(testbench)
+    simulator.add_testbench(watchdog, background=True)
+    simulator.run()
+
+
+@pytest.mark.parametrize("begin", (0, MODULUS // 2 - 50, MODULUS - 50))
+@pytest.mark.parametrize("settle", (0, 1, 9))
+def test_the_fence_waits_for_all_that_was_issued_and_for_no_more(settle, begin):
+    seed = random.getrandbits(32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    dut = Fence(settle)
+
+    async def bench(ctx):
+        issued = retired = begin
+        started = target = reached = None
+        fences = 0
+        for cycle in range(3000):
+            issued += rng.random() < (0.9 if cycle // 200 % 2 else 0.2)
+            retired += retired < issued and rng.random() < 0.5
+            start = rng.random() < (0.2 if started is None else 0.01)
+            ctx.set(dut.issued, issued % MODULUS)
+            ctx.set(dut.retired, retired % MODULUS)
+            ctx.set(dut.start, start)
+            # What is to be waited for is what had been issued ``settle`` + 1 cycles later.
+            if started is not None and cycle == started + settle + 1:
+                target = issued
+            if target is not None and reached is None and retired >= target:
+                reached = cycle
+            *_, busy = await ctx.tick().sample(dut.busy)
+            over = (reached is not None and cycle >= reached + 2
+                    and cycle >= started + settle + 4)
+            expected = started is not None and not over
+            assert busy == expected, f"{cycle=} {started=} {target=} {reached=}"
+            if over:
+                fences += 1
+                started = target = reached = None
+            if start:
+                # A start while it is busy begins anew.
+                started, target, reached = cycle, None, None
+        assert fences > 10
+
+    simulate(dut, bench)
+
+
+def test_an_idle_fence_is_not_busy():
+    dut = Fence(4)
+
+    async def bench(ctx):
+        ctx.set(dut.issued, 9)
+        for _ in range(20):
+            assert not ctx.get(dut.busy)
+            await ctx.tick()
+
+    simulate(dut, bench)
+
+
+@pytest.mark.parametrize("settle, kind, message", [
+    ("4", TypeError, "Fence settle must be an integer, not '4'"),
+    (True, TypeError, "Fence settle must be an integer, not True"),
+    (-1, ValueError, "Fence settle must be 0 or more, not -1"),
+])
+def test_a_fence_that_cannot_be_is_refused(settle, kind, message):
+    with warnings.catch_warnings():
+        # The fence that was refused is never used; it goes here and now.
+        warnings.simplefilter("ignore", UnusedElaboratable)
+        with pytest.raises(kind) as error:
+            Fence(settle)
+        text = str(error.value)
+        del error
+        gc.collect()
+    assert text == message
+
+
+class Swept(wiring.Component):
+    """A table and the sweep that revokes in it; ``write`` is the host's."""
+
+    def __init__(self, entries):
+        self.table = StagTable(entries)
+        self.sweep = Sweep(entries)
+        super().__init__({"write": wiring.In(self.table.write.signature.flip())})
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.table, m.submodules.sweep = table, sweep = self.table, self.sweep
+        m.d.comb += [
+            table.index[0].eq(sweep.index),
+            sweep.entry.eq(table.entry[0]),
+            table.write.valid.eq(self.write.valid | sweep.revoke.valid),
+            table.write.payload.eq(self.write.payload),
+        ]
+        with m.If(sweep.revoke.valid):
+            m.d.comb += [table.write.payload.eq(0),
+                         table.write.payload.index.eq(sweep.revoke.payload)]
+        return m
+
+
+@pytest.mark.parametrize("entries", (16, 128))
+def test_a_sweep_revokes_what_is_bound_to_the_stream_and_nothing_else(entries):
+    dut = Swept(entries)
+    rng = random.Random(entries)
+    held = {}
+
+    async def bench(ctx):
+        for index in range(entries):
+            held[index] = {
+                "valid": rng.random() < 0.8, "bound": rng.random() < 0.7,
+                "owner": rng.choice((5, 5, 6, 0x0105, 0x8005)), "key": rng.getrandbits(8),
+                "length": rng.getrandbits(64), "address": rng.getrandbits(64)}
+        # The ends of the table, and two in a row.
+        for index in (0, 1, entries - 1):
+            held[index].update(valid=True, bound=True, owner=5)
+        for index, entry in held.items():
+            ctx.set(dut.write.valid, 1)
+            ctx.set(dut.write.payload, {"index": index, "entry": entry})
+            await ctx.tick()
+        ctx.set(dut.write.valid, 0)
+        await ctx.tick().repeat(5)
+        for stream in (5, 6, 5, 0x0105, 7):
+            want = [index for index, entry in held.items()
+                    if entry["valid"] and entry["bound"] and entry["owner"] == stream]
+            assert not ctx.get(dut.sweep.busy)
+            ctx.set(dut.sweep.start, 1)
+            ctx.set(dut.sweep.stream, stream)
+            await ctx.tick()
+            ctx.set(dut.sweep.start, 0)
+            ctx.set(dut.sweep.stream, 6)
+            got, cycles = [], 0
+            while ctx.get(dut.sweep.busy):
+                if ctx.get(dut.sweep.revoke.valid):
+                    index = ctx.get(dut.sweep.revoke.payload)
+                    assert cycles == index + 4
+                    got.append(index)
+                cycles += 1
+                await ctx.tick()
+            assert got == want, f"{stream=}"
+            assert cycles == entries + (4 if entries - 1 in want else 3)
+            for index in got:
+                held[index]["valid"] = False
+            for _ in range(10):
+                assert not ctx.get(dut.sweep.revoke.valid)
+                await ctx.tick()
+        assert any(entry["valid"] for entry in held.values())
+
+    simulate(dut, bench)

@@ -1,0 +1,269 @@
+"""The untagged queues: their buffers, and the checks of RFC 5041 section 7.1."""
+
+from amaranth import *
+from amaranth.lib import data, memory, stream, wiring
+from amaranth.lib.wiring import In, Out
+from amaranth.utils import exact_log2
+
+from ..spec import ddp
+from .header import DdpHeader
+
+__all__ = ["Post", "QueueState", "UntaggedBuffer", "UntaggedCheck", "UntaggedResult"]
+
+#: Bits of a Queue Number that a stream has.
+QN_BITS = 2
+
+
+class UntaggedBuffer(data.StructLayout):
+    """A posted buffer.
+
+    Members
+    -------
+    address : 64
+        Host address of the first octet.
+    length : 32
+        Octets.
+    pages : 4
+        Page code.
+    cookie : 32
+        What the completion says of it.
+    """
+
+    def __init__(self):
+        super().__init__({"address": 64, "length": 32, "pages": 4, "cookie": 32})
+
+
+class QueueState(data.StructLayout):
+    """A queue to be opened or closed: ``stream`` (16), ``qn`` (2), ``open`` (1), and the MSN of the
+    first buffer that will be posted, ``msn`` (32).
+    """
+
+    def __init__(self):
+        super().__init__({"stream": 16, "qn": QN_BITS, "open": 1, "msn": 32})
+
+
+class Post(data.StructLayout):
+    """A buffer to be posted: ``stream`` (16), ``qn`` (2), its ``msn`` (32), ``buffer``, and the
+    ``slot`` of the buffer table that keeps it.
+    """
+
+    def __init__(self, config):
+        super().__init__({
+            "stream": 16, "qn": QN_BITS, "msn": 32, "slot": range(config.buffers),
+            "buffer": UntaggedBuffer(),
+        })
+
+
+class UntaggedResult(data.StructLayout):
+    """What the checks say of an untagged segment.
+
+    Members
+    -------
+    error : 1
+        It must not be placed: ``type`` and ``code`` tell why.
+    type : 4, code : 8
+    disorder : 1
+        It has a buffer, but not the first one that waits for a message.
+    address : 64, pages : 4
+        Where its first octet goes.
+    total : 32
+        MO plus payload length: the ULP message length, if it is the last segment.
+    cookie : 32
+        Of its buffer.
+    """
+
+    def __init__(self):
+        super().__init__({
+            "error": 1, "type": 4, "code": 8, "disorder": 1,
+            "address": 64, "pages": 4, "total": 32, "cookie": 32,
+        })
+
+
+class UntaggedCheck(wiring.Component):
+    """Validates untagged segments against the queues' buffers.
+
+    In this order: the QN is valid for this stream; the MSN is not behind the first buffer that
+    waits for a message, and has a buffer; MO, and MO plus length, are within that buffer. Section
+    7.1 lists the range of the MSN last, but a message that was completed has no buffer any more.
+
+    The last segment of a message takes its buffer off the queue at once, before it is known
+    whether the segment will be placed: if it is not, its stream is in error, and takes no segment
+    until the host has set it up again. So segments of one queue may follow each other in every
+    cycle.
+
+    Latency: 8 cycles. Throughput: a segment a cycle. Reset: the queues stay. Errors: see
+    ``UntaggedResult``.
+
+    Parameters
+    ----------
+    config : RnicConfig
+
+    Members
+    -------
+    i : In(stream.Signature({header: DdpHeader, stream: 16, enable: 1}, always_ready=True))
+        Tagged segments may come too; what is said of them means nothing.
+    state : In(stream.Signature(QueueState(), always_ready=True))
+        Only while no segment is on its way.
+    post : In(stream.Signature(Post, always_ready=True))
+        Counts 4 cycles later. The next one no sooner than 4 cycles later.
+    o : Out(stream.Signature(UntaggedResult(), always_ready=True))
+    """
+
+    LATENCY = 8
+
+    def __init__(self, config):
+        self.config = config
+        super().__init__({
+            "i": In(stream.Signature(data.StructLayout({
+                "header": DdpHeader(), "stream": 16, "enable": 1}), always_ready=True)),
+            "state": In(stream.Signature(QueueState(), always_ready=True)),
+            "post": In(stream.Signature(Post(config), always_ready=True)),
+            "o": Out(stream.Signature(UntaggedResult(), always_ready=True)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        header = self.i.payload.header
+        index_bits = QN_BITS + exact_log2(self.config.streams)
+
+        def index_of(where):
+            return Cat(where.qn[:QN_BITS], where.stream)[:index_bits]
+
+        def after(cycles, value, name):
+            for k in range(cycles):
+                stage = Signal(value.shape(), name=f"{name}_{k}", reset_less=True)
+                m.d.sync += stage.eq(value)
+                value = stage
+            return value
+
+        # Where to look, and what follows from the header alone.
+        index = after(1, Cat(header.qn[:QN_BITS], self.i.payload.stream)[:index_bits], "index")
+        msn = after(1, header.msn, "msn")
+        following = Signal(32, reset_less=True)
+        end = Signal(33, reset_less=True)
+        takes = Signal()
+        m.d.sync += [
+            following.eq(header.msn + 1),
+            end.eq(header.mo + header.length),
+            takes.eq(self.i.valid & self.i.payload.enable & ~header.tagged & header.last),
+        ]
+
+        # The queue's first MSN, one beyond its last, and the buffer. The first MSN goes on with a
+        # message's last segment.
+        state, post = self.state, self.post
+        state_valid, post_valid = after(1, state.valid, "state_valid"), Signal(3)
+        state_held = after(1, state.payload, "state_held")
+        post_held = after(1, post.payload, "post_held")
+        m.d.sync += post_valid.eq(Cat(post.valid, post_valid))
+        first = self._look_up(
+            m, "first", Signal(32), index, takes | state_valid,
+            Mux(state_valid, index_of(state_held), index),
+            Mux(state_valid, state_held.msn, following),
+        )
+        # The buffer is there before it counts.
+        limit = self._look_up(
+            m, "limit", Signal(data.StructLayout({"msn": 32, "open": 1})), index,
+            post_valid[2] | state_valid,
+            Mux(state_valid, index_of(state_held), index_of(post_held)),
+            Mux(state_valid, Cat(state_held.msn, state_held.open),
+                Cat((post_held.msn + 1)[:32], C(1))),
+        )
+        # A queue's ring has the slots of its buffers, so that the wide table need not have room for
+        # all buffers of all queues.
+        ring_bits = exact_log2(self.config.queue_depth)
+        m.submodules.rings = rings = memory.Memory(
+            shape=range(self.config.buffers), depth=self.config.queue_depth << index_bits, init=[],
+            attrs={"no_rw_check": 1})
+        m.submodules.buffers = buffers = memory.Memory(
+            shape=UntaggedBuffer(), depth=self.config.buffers, init=[], attrs={"no_rw_check": 1})
+        write_ring, read_ring = rings.write_port(), rings.read_port()
+        write, read = buffers.write_port(), buffers.read_port()
+        m.d.comb += [
+            write_ring.en.eq(post_valid[0]),
+            write_ring.addr.eq(Cat(post_held.msn[:ring_bits], index_of(post_held))),
+            write_ring.data.eq(post_held.slot),
+            write.en.eq(post_valid[0]),
+            write.addr.eq(post_held.slot),
+            write.data.eq(post_held.buffer),
+            read_ring.addr.eq(Cat(msn[:ring_bits], index)),
+            read.addr.eq(after(1, read_ring.data, "slot")),
+        ]
+        buffer = after(1, read.data, "buffer")
+
+        # All differences; the address in two halves.
+        first, limit = after(1, first, "first_5"), after(1, limit, "limit_5")
+        msn, end = after(4, msn, "msn_5"), after(4, end, "end_5")
+        mo = after(5, header.mo, "mo_5")
+        ahead, left = Signal(32, reset_less=True), Signal(32, reset_less=True)
+        room, rest = Signal(33, reset_less=True), Signal(34, reset_less=True)
+        low = Signal(33, reset_less=True)
+        m.d.sync += [
+            ahead.eq(msn - first),
+            left.eq(limit.msn - msn),
+            room.eq(buffer.length - mo),
+            rest.eq(buffer.length - end),
+            low.eq(buffer.address[:32] + mo),
+        ]
+        high = after(1, buffer.address[32:], "high")
+        closed = after(1, ~limit.open, "closed") | after(6, header.qn[QN_BITS:].any(), "no_queue")
+
+        # Flags, and the first one that is set.
+        flags = [
+            after(1, flag, name)
+            for flag, name in (
+                (closed, "no_queue_7"),
+                (ahead[-1], "behind"),
+                (left[-1] | ~left.any(), "no_buffer"),
+                (room[-1], "beyond"),
+                (rest[-1], "too_long"),
+            )
+        ]
+        numbers = (
+            ddp.INVALID_QN, ddp.MSN_RANGE, ddp.NO_BUFFER, ddp.INVALID_MO, ddp.MESSAGE_TOO_LONG,
+        )
+        disorder = after(1, ahead.any(), "disorder")
+        address = Signal(64, reset_less=True)
+        m.d.sync += address.eq(Cat(low[:32], high + low[32]))
+        result = self.o.payload
+        m.d.sync += [
+            result.eq(0),
+            result.disorder.eq(disorder),
+            result.address.eq(address),
+            result.total.eq(after(2, end, "total")),
+            result.pages.eq(after(2, buffer.pages, "pages")),
+            result.cookie.eq(after(2, buffer.cookie, "cookie")),
+        ]
+        for position, (flag, number) in enumerate(zip(flags, numbers, strict=True)):
+            with m.If(flag) if not position else m.Elif(flag):
+                m.d.sync += [
+                    result.error.eq(1), result.type.eq(number.type), result.code.eq(number.code),
+                ]
+        valid = Signal(self.LATENCY)
+        m.d.sync += valid.eq(Cat(self.i.valid, valid))
+        m.d.comb += self.o.valid.eq(valid[-1])
+        return m
+
+    def _look_up(self, m, name, value, index, write, write_index, write_value):
+        """What a table holds at ``index``, 3 cycles later. It knows of the writes of all cycles
+        before; a write is registered first.
+        """
+        shape = value.shape()
+        m.submodules[name] = storage = memory.Memory(
+            shape=shape, depth=1 << len(index), init=[], attrs={"no_rw_check": 1})
+        port, read = storage.write_port(), storage.read_port()
+        held = Signal(shape, name=f"{name}_held", reset_less=True)
+        written = [Signal(shape, name=f"{name}_written{k}", reset_less=True) for k in range(2)]
+        clash = Signal(2, name=f"{name}_clash")
+        m.d.comb += read.addr.eq(index)
+        m.d.sync += [
+            port.en.eq(write),
+            port.addr.eq(write_index),
+            Value.cast(port.data).eq(write_value),
+            held.eq(read.data),
+            # What was written in the cycle of the look-up came too late for it.
+            clash.eq(Cat(port.en & (port.addr == index), clash)),
+            written[0].eq(port.data),
+            written[1].eq(written[0]),
+            value.eq(Mux(clash[1], written[1], held)),
+        ]
+        return value

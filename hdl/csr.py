@@ -114,9 +114,12 @@ class Counters(wiring.Component):
     Members
     -------
     tally : In(Tally)
+    producer : In(16)
+        Completions written, modulo 2^16.
+    exception_dropped : In(1)
     hold : In(1)
         Keep the upper half of ``octets`` for ``octets_high``.
-    placed, exceptions, errors, dropped, digest : Out(32)
+    placed, exceptions, errors, dropped, digest, delivered, exceptions_dropped : Out(32)
     octets_low, octets_high : Out(32)
     """
 
@@ -124,6 +127,8 @@ class Counters(wiring.Component):
         super().__init__(
             {
                 "tally": In(Tally()),
+                "producer": In(16),
+                "exception_dropped": In(1),
                 "hold": In(1),
                 **{
                     name: Out(32)
@@ -133,6 +138,8 @@ class Counters(wiring.Component):
                         "errors",
                         "dropped",
                         "digest",
+                        "delivered",
+                        "exceptions_dropped",
                         "octets_low",
                         "octets_high",
                     )
@@ -148,8 +155,12 @@ class Counters(wiring.Component):
             (self.errors, self.tally.error),
             (self.dropped, self.tally.dropped),
             (self.digest, self.tally.digest),
+            (self.exceptions_dropped, self.exception_dropped),
         ):
             m.d.sync += counter.eq(counter + event)
+        producer = Signal(16)
+        m.d.sync += producer.eq(self.producer)
+        m.d.sync += self.delivered.eq(self.delivered + (self.producer - producer)[:16])
         carry = Signal()
         high = Signal(32)
         m.d.sync += [

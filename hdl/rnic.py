@@ -1,57 +1,58 @@
-"""The top: an RNIC's receive datapath for tagged DDP segments over MPA.
+"""The top: an RNIC's receive datapath for DDP segments over MPA.
 
 ::
 
-    s_axis ─ Intake ─ Walker ┬ Store ─────► packet buffer ──────────────► PlacementDma ┬─ m_axi
-                             ├ Slice ─► Crc32c ─► Judge ─ Verdict ┐            ▲       └─ m_axis_exc
-                             └ Segment ┬──────────────────────────┤            │
-                                       └ HeaderParser ─ TaggedCheck ┴ Commit ─ MarkerCut
+    s_axis ─ Intake ─ Walker ┬ Store ──────────► packet buffer ──────────┐
+                             ├ Slice ─► Crc32c ─► Judge ─ Verdict ┐      ▼
+                             └ Segment ───────────────────── Commit ► PlacementDma ─┬ m_axi
+                                                             ▲  │ MarkerCut, PageCut └ m_axis_exc
+                                  TaggedCheck, UntaggedCheck ┘  └► Delivery ─ m_axi_cq
 """
+
+import re
 
 from amaranth import *
 from amaranth.back import verilog
-from amaranth.lib import data, stream, wiring
+from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from .bus.axi import AxiLite, AxiWrite
+from .control import Control, StreamEntry
 from .crc32c import Crc32c
-from .csr import Counters, Registers
 from .ddp.commit import IN_FLIGHT, Commit
+from .ddp.delivery import Delivery
 from .ddp.header import HeaderParser
 from .ddp.stag import StagTable
 from .ddp.tagged import TaggedCheck
+from .ddp.untagged import UntaggedCheck
+from .dma.pages import PageCut, PageEntry
 from .dma.placement import ExceptionBeat, PlacementDma
+from .exceptions import ExceptionQueue
 from .llp.buffer import PacketBuffer
-from .llp.intake import Intake, LlpBeat, LlpSettings
+from .llp.intake import Intake, LlpBeat
 from .llp.markers import MarkerCut
 from .llp.mpa import MpaWalker
-from .llp.segment import HEADER_WORDS
 from .llp.verdict import Judge
 from .spec import regs
 from .spec.config import RnicConfig
-from .stream import Queue, any_of
+from .stream import any_of
 from .table import Table
 
-__all__ = ["FlatRnic", "Rnic", "StreamEntry", "to_verilog"]
-
-class StreamEntry(data.StructLayout):
-    """Settings of a DDP Stream: ``enable`` (1), ``llp``, LlpSettings, and ``pd`` (16)."""
-
-    def __init__(self):
-        super().__init__({"enable": 1, "llp": LlpSettings(), "pd": 16})
+__all__ = ["FlatRnic", "Rnic", "to_verilog"]
 
 
 class Rnic(wiring.Component):
     """The receive datapath.
 
-    Packets of whole FPDUs come in; tagged segments that pass every check of RFC 5041 section 7.1
-    are written to host memory after their digest was found good; untagged segments leave on
-    ``exceptions``, as the FPDUs they came in; of each stream the first error is kept as an
-    event, and what follows on the stream is dropped and counted.
+    Packets of whole FPDUs come in; segments that pass every check of RFC 5041 section 7.1 are
+    written to host memory after their digest was found good, and the messages they complete are
+    delivered to the completion ring once the bus has answered for every octet. Of each stream the
+    first error is kept as an event, its FPDU leaves on ``exceptions``, and what follows on the
+    stream is dropped and counted.
 
     Latency: see ``rnic bench``. Throughput: a segment takes as many cycles as it has beats, in
     the packet or on the bus, whichever is more. Reset: streams disabled, nothing in flight;
-    Steering Tag entries stay. Errors: events, in the registers.
+    table entries stay. Errors: events, in the registers.
 
     Parameters
     ----------
@@ -61,25 +62,25 @@ class Rnic(wiring.Component):
     -------
     packets : In(stream.Signature(LlpBeat(width)))
     bus : Out(AxiWrite(width))
+    completions : Out(AxiWrite(width))
     control : In(AxiLite(12))
-    exceptions : Out(stream.Signature({beat: Beat(width), stream: 16, sequence: 32}))
+    exceptions : Out(stream.Signature(ExceptionBeat(width)))
     irq : Out(1)
-        An error event waits.
+        An error event or completions wait, and are not masked.
     """
 
     def __init__(self, config):
         if not isinstance(config, RnicConfig):
             raise TypeError(f"Rnic configuration must be an RnicConfig, not {config!r}")
         self.config = config
-        super().__init__(
-            {
-                "packets": In(stream.Signature(LlpBeat(config.width))),
-                "bus": Out(AxiWrite(config.width)),
-                "control": In(AxiLite(regs.ADDRESS_BITS)),
-                "exceptions": Out(stream.Signature(ExceptionBeat(config.width))),
-                "irq": Out(1),
-            }
-        )
+        super().__init__({
+            "packets": In(stream.Signature(LlpBeat(config.width))),
+            "bus": Out(AxiWrite(config.width)),
+            "completions": Out(AxiWrite(config.width)),
+            "control": In(AxiLite(regs.ADDRESS_BITS)),
+            "exceptions": Out(stream.Signature(ExceptionBeat(config.width))),
+            "irq": Out(1),
+        })
 
     def elaborate(self, platform):
         m = Module()
@@ -88,21 +89,13 @@ class Rnic(wiring.Component):
         m.submodules.walker = walker = MpaWalker(config)
         m.submodules.buffer = buffer = PacketBuffer(config)
         m.submodules.crc = crc = Crc32c(config.width, granule=4)
-        # A segment's result comes 13 cycles after the slice in which it begins; its verdict, which
-        # the next slice may bring, must not come before.
-        m.submodules.judge = judge = Judge(
-            config, latency=crc.latency, wait=max(0, 13 - (1 + crc.latency + 2))
-        )
-        m.submodules.parser = parser = HeaderParser()
-        m.submodules.stags = stags = StagTable(config.stags)
-        m.submodules.check = check = TaggedCheck(config.stags)
+        m.submodules.judge = judge = Judge(config, latency=crc.latency)
         m.submodules.commit = commit = Commit(config)
-        m.submodules.markers = markers = MarkerCut(config)
-        m.submodules.dma = dma = PlacementDma(config)
-        m.submodules.failed = failed = Queue(16, depth=16)
         m.submodules.streams = streams = Table(
-            StreamEntry(), config.streams, live="enable", index=16, lookups=2
-        )
+            StreamEntry(), config.streams, live="enable", index=16, lookups=2)
+        m.submodules.delivery = delivery = Delivery(config)
+        m.submodules.exceptions = exceptions = ExceptionQueue(config)
+        m.submodules.control = control = Control(config)
 
         # In: the walker, the packet buffer and the digest.
         wiring.connect(m, wiring.flipped(self.packets), intake.i)
@@ -111,30 +104,14 @@ class Rnic(wiring.Component):
         wiring.connect(m, walker.slices, crc.i)
         wiring.connect(m, walker.endings, judge.endings)
         wiring.connect(m, crc.o, judge.checksums)
+        wiring.connect(m, walker.segments, commit.segments)
+        wiring.connect(m, judge.o, commit.verdicts)
         m.d.comb += [
             streams.index[0].eq(intake.stream),
             intake.settings.eq(streams.entry[0].llp),
             buffer.next.eq(walker.beats),
         ]
-
-        # Beside it: the header and its checks. The segment itself waits.
-        stream_1, stream_2 = Signal(16), Signal(16)
-        m.d.sync += [stream_1.eq(walker.segments.payload.stream), stream_2.eq(stream_1)]
-        m.d.comb += [
-            parser.i.valid.eq(walker.segments.valid),
-            parser.i.payload.eq(walker.segments.payload.header),
-            streams.index[1].eq(walker.segments.payload.stream),
-            check.i.valid.eq(parser.o.valid),
-            check.i.payload.header.eq(parser.o.payload),
-            check.i.payload.rights.stream.eq(stream_2),
-            check.i.payload.rights.pd.eq(streams.entry[1].pd),
-            check.i.payload.rights.enable.eq(streams.entry[1].enable),
-            stags.index[0].eq(check.index),
-            check.entry.eq(stags.entry[0]),
-        ]
-
-        # Room: a segment may begin while its place in every queue is sure, a beat while the
-        # buffer has one.
+        # A segment may begin while its place is sure, a beat while the buffer has one.
         credits = Signal(range(IN_FLIGHT + 1), init=IN_FLIGHT)
         with m.If(walker.begun & ~commit.done):
             m.d.sync += credits.eq(credits - 1)
@@ -142,101 +119,120 @@ class Rnic(wiring.Component):
             m.d.sync += credits.eq(credits + 1)
         m.d.sync += walker.go.eq((credits > 3) & buffer.space)
 
-        # Out: commit, and the engine that moves the octets.
-        wiring.connect(m, walker.segments, commit.segments)
-        wiring.connect(m, check.o, commit.results)
-        wiring.connect(m, judge.o, commit.verdicts)
-        wiring.connect(m, commit.moves, markers.i)
-        wiring.connect(m, markers.o, dma.i)
-        wiring.connect(m, dma.bus, wiring.flipped(self.bus))
-        wiring.connect(m, dma.exceptions, wiring.flipped(self.exceptions))
-        wiring.connect(m, failed.o, commit.bus_errors)
+        self._check(m, commit, streams, control)
+        moving = self._place(m, commit, buffer, delivery, exceptions, control)
+
+        # Out: completions, errors and exceptions.
+        wiring.connect(m, commit.records, delivery.records)
+        wiring.connect(m, delivery.failed, commit.bus_errors)
+        wiring.connect(m, delivery.bus, wiring.flipped(self.completions))
+        wiring.connect(m, exceptions.o, wiring.flipped(self.exceptions))
+        wiring.connect(m, commit.events, control.events)
+        wiring.connect(m, control.clear, commit.clear)
+        wiring.connect(m, wiring.flipped(self.control), control.bus)
+        wiring.connect(m, control.streams, streams.write)
         m.d.comb += [
-            buffer.address.eq(dma.read_address),
-            dma.read_data.eq(buffer.data),
-            buffer.free.valid.eq(dma.release.valid),
-            buffer.free.payload.eq(dma.release.payload),
-            markers.go.eq(dma.ready),
-            failed.i.valid.eq(dma.done.valid & dma.done.payload.error),
-            failed.i.payload.eq(dma.done.payload.stream),
-            dma.done.ready.eq(failed.i.ready),
+            commit.record_room.eq(delivery.half),
+            delivery.clear.valid.eq(commit.clear.valid & commit.clear.ready),
+            delivery.clear.payload.eq(commit.clear.payload),
+            *(getattr(delivery, name).eq(control.ring[name])
+              for name in ("enable", "base", "size", "consumer")),
+            control.producer.eq(delivery.producer),
+            control.ring_error.eq(delivery.failed_ring),
+            control.retired.eq(delivery.retired),
+            control.issued.eq(commit.issued),
+            control.tally.eq(commit.tally),
+            control.exception_dropped.eq(exceptions.dropped),
+            self.irq.eq(control.irq),
         ]
 
         # Idle is what has been quiet for so long that nothing is between two blocks.
-        busy, quiet = Signal(), Signal(3)
+        busy, quiet = Signal(), Signal(4)
         m.d.sync += busy.eq(
             intake.busy
             | walker.busy
             | (credits != IN_FLIGHT)
             | commit.busy
-            | markers.o.valid
-            | ~markers.i.ready
-            | ~dma.idle
-            | failed.o.valid
+            | moving
+            | delivery.busy
+            | delivery.failed.valid
+            | exceptions.o.valid
         )
-        with m.If(busy):
+        # What the host does to the ring may set delivery going again.
+        given = Cat(control.ring.enable, control.ring.consumer)
+        known = Signal.like(given)
+        m.d.sync += known.eq(given)
+        with m.If(busy | (known != given)):
             m.d.sync += quiet.eq(0)
         with m.Elif(~quiet.all()):
             m.d.sync += quiet.eq(quiet + 1)
-        self._connect_registers(m, commit, stags, streams, idle=quiet.all())
+        m.d.comb += control.idle.eq(quiet.all())
         return m
 
-    def _connect_registers(self, m, commit, stags, streams, *, idle):
-        """What software sees: the registers, wired to the tables, the events and the counters."""
+    def _check(self, m, commit, streams, control):
+        """Beside the segments: their headers, and all that is checked of them."""
         config = self.config
-        m.submodules.registers = registers = Registers()
-        m.submodules.counters = counters = Counters()
-        wiring.connect(m, wiring.flipped(self.control), registers.bus)
-        entry = stags.write.payload.entry
-        setting = streams.write.payload
-        event = commit.events.payload
-        index_bits = config.streams.bit_length() - 1
-        stream_commit = registers.stream_commit & ~registers.stream_index[index_bits:].any()
-        with m.If(stream_commit | commit.clear.ready):
-            m.d.sync += commit.clear.valid.eq(stream_commit)
-        m.d.sync += self.irq.eq(commit.events.valid)
+        m.submodules.parser = parser = HeaderParser()
+        m.submodules.stags = stags = StagTable(config.stags, lookups=2)
+        m.submodules.tagged = tagged = TaggedCheck(config.stags)
+        m.submodules.untagged = untagged = UntaggedCheck(config)
+        wiring.connect(m, control.stags, stags.write)
+        wiring.connect(m, control.queue, untagged.state)
+        wiring.connect(m, control.post, untagged.post)
+        # The header is parsed while its stream is looked up.
+        stream_1, stream_2 = Signal(16), Signal(16)
+        m.d.sync += [stream_1.eq(commit.head.payload.stream), stream_2.eq(stream_1)]
+        rights = streams.entry[1]
         m.d.comb += [
-            registers.id.eq(regs.ID),
-            registers.version.eq(regs.VERSION),
-            registers.cap_width.eq(config.width),
-            registers.cap_stags.eq(config.stags),
-            registers.cap_streams.eq(config.streams),
-            registers.cap_buffer.eq(config.buffer_octets),
-            registers.status.eq(Cat(commit.events.valid, idle)),
-            stags.write.valid.eq(registers.stag_commit),
-            stags.write.payload.index.eq(registers.stag_index),
-            entry.tag.eq(registers.stag_index >> (config.stags.bit_length() - 1)),
-            Cat(
-                entry.key, entry.valid, entry.remote_write, entry.remote_read, entry.bound
-            ).eq(registers.stag_flags),
-            entry.owner.eq(registers.stag_owner),
-            entry.to.eq(Cat(registers.stag_to_lo, registers.stag_to_hi)),
-            entry.length.eq(Cat(registers.stag_len_lo, registers.stag_len_hi)),
-            entry.address.eq(Cat(registers.stag_addr_lo, registers.stag_addr_hi)),
-            streams.write.valid.eq(stream_commit),
-            setting.index.eq(registers.stream_index),
-            Cat(setting.entry.enable, setting.entry.llp).eq(registers.stream_flags),
-            setting.entry.pd.eq(registers.stream_pd),
-            commit.clear.payload.eq(registers.stream_index),
-            commit.events.ready.eq(registers.event_pop),
-            registers.event_code.eq(Cat(event.code, event.type)),
-            registers.event_stream.eq(event.stream),
-            registers.event_length.eq(event.length),
-            registers.event_sequence.eq(event.sequence),
-            *(
-                getattr(registers, f"event_header{k}").eq(event.header.word_select(k, 32))
-                for k in range(HEADER_WORDS)
-            ),
-            counters.tally.eq(commit.tally),
-            counters.hold.eq(registers.octets_read),
-            registers.placed_segments.eq(counters.placed),
-            registers.placed_octets_lo.eq(counters.octets_low),
-            registers.placed_octets_hi.eq(counters.octets_high),
-            registers.exceptions.eq(counters.exceptions),
-            registers.errors.eq(counters.errors),
-            registers.dropped.eq(counters.dropped),
-            registers.digest_errors.eq(counters.digest),
+            streams.index[1].eq(commit.head.payload.stream),
+            parser.i.valid.eq(commit.head.valid),
+            parser.i.payload.eq(commit.head.payload.header),
+            tagged.i.valid.eq(parser.o.valid),
+            tagged.i.payload.header.eq(parser.o.payload),
+            tagged.i.payload.rights.stream.eq(stream_2),
+            tagged.i.payload.rights.pd.eq(rights.pd),
+            tagged.i.payload.rights.enable.eq(rights.enable),
+            stags.index[0].eq(tagged.index),
+            tagged.entry.eq(stags.entry[0]),
+            untagged.i.valid.eq(parser.o.valid),
+            untagged.i.payload.header.eq(parser.o.payload),
+            untagged.i.payload.stream.eq(stream_2),
+            untagged.i.payload.enable.eq(rights.enable),
+            commit.tagged.eq(tagged.o.payload),
+            commit.untagged.eq(untagged.o.payload),
+            commit.hold.eq(control.hold),
+            control.held.eq(commit.held),
+            stags.index[1].eq(control.stag_index),
+            control.stag_entry.eq(stags.entry[1]),
         ]
+
+    def _place(self, m, commit, buffer, delivery, exceptions, control):
+        """From a decision to the bus; whether something is on that way."""
+        config = self.config
+        m.submodules.markers = markers = MarkerCut(config)
+        m.submodules.cut = cut = PageCut(config)
+        m.submodules.pages = pages = Table(PageEntry(), config.pages, live="valid")
+        m.submodules.dma = dma = PlacementDma(config)
+        wiring.connect(m, commit.moves, markers.i)
+        wiring.connect(m, markers.o, cut.i)
+        wiring.connect(m, cut.o, dma.i)
+        wiring.connect(m, dma.bus, wiring.flipped(self.bus))
+        wiring.connect(m, dma.done, delivery.done)
+        wiring.connect(m, control.pages, pages.write)
+        m.d.comb += [
+            markers.go.eq(cut.ready),
+            cut.go.eq(dma.ready),
+            pages.index[0].eq(cut.index),
+            cut.page.address.eq(pages.entry[0].address),
+            buffer.address.eq(dma.read_address),
+            dma.read_data.eq(buffer.data),
+            buffer.free.valid.eq(dma.release.valid),
+            buffer.free.payload.eq(dma.release.payload),
+            exceptions.i.valid.eq(dma.exceptions.valid),
+            exceptions.i.payload.eq(dma.exceptions.payload),
+            dma.exceptions.ready.eq(1),
+        ]
+        return markers.o.valid | ~markers.i.ready | cut.busy | ~dma.idle
 
 
 class FlatRnic(wiring.Component):
@@ -245,8 +241,9 @@ class FlatRnic(wiring.Component):
     ``s_axis_*`` takes packets: ``tid`` is the stream, ``tuser[31:0]`` the LLP sequence number of
     the packet's first octet (on its first beat), ``tuser[32]`` marks the packet damaged (on its
     last). ``tkeep`` is contiguous from the lowest octet, and full but on the last beat.
-    ``m_axi_*`` writes host memory, ``s_axil_*`` reaches the registers, and ``m_axis_exc_*`` is
-    the exception stream, ``tuser`` its FPDU's sequence number.
+    ``m_axi_*`` writes host memory, ``m_axi_cq_*`` the completion ring, ``s_axil_*`` reaches the
+    registers, and ``m_axis_exc_*`` is the exception stream: ``tuser[31:0]`` is its FPDU's sequence
+    number, ``tuser[43:32]`` the reason, Error Type and Error Code.
 
     Latency, Throughput, Reset, Errors: those of :class:`Rnic`.
     """
@@ -265,6 +262,16 @@ class FlatRnic(wiring.Component):
                 f"{prefix}ready": direction(1).flip(),
             }
 
+        address = {
+            "id": 1,
+            "addr": 64,
+            "len": 8,
+            "size": 3,
+            "burst": 2,
+            "lock": 1,
+            "cache": 4,
+            "prot": 3,
+        }
         axis = {"tdata": width, "tkeep": octets, "tlast": 1, "tid": 16}
         super().__init__(
             {
@@ -272,25 +279,20 @@ class FlatRnic(wiring.Component):
                     name.replace("_valid", "_tvalid").replace("_ready", "_tready"): flow
                     for name, flow in {
                         **channel("s_axis_", In, {**axis, "tuser": 33}),
-                        **channel("m_axis_exc_", Out, {**axis, "tuser": 32}),
+                        **channel("m_axis_exc_", Out, {**axis, "tuser": 44}),
                     }.items()
                 },
-                **channel(
-                    "m_axi_aw",
-                    Out,
-                    {
-                        "id": 1,
-                        "addr": 64,
-                        "len": 8,
-                        "size": 3,
-                        "burst": 2,
-                        "lock": 1,
-                        "cache": 4,
-                        "prot": 3,
-                    },
-                ),
-                **channel("m_axi_w", Out, {"data": width, "strb": octets, "last": 1}),
-                **channel("m_axi_b", In, {"id": 1, "resp": 2}),
+                **{
+                    name: flow
+                    for prefix in ("m_axi_", "m_axi_cq_")
+                    for name, flow in {
+                        **channel(f"{prefix}aw", Out, address),
+                        **channel(
+                            f"{prefix}w", Out, {"data": width, "strb": octets, "last": 1}
+                        ),
+                        **channel(f"{prefix}b", In, {"id": 1, "resp": 2}),
+                    }.items()
+                },
                 **channel("s_axil_aw", In, {"addr": regs.ADDRESS_BITS, "prot": 3}),
                 **channel("s_axil_w", In, {"data": 32, "strb": 4}),
                 **channel("s_axil_b", Out, {"resp": 2}),
@@ -326,17 +328,24 @@ class FlatRnic(wiring.Component):
             self.m_axis_exc_tlast.eq(exception.beat.last),
             self.m_axis_exc_tkeep.eq(Cat(k < exception.beat.count for k in range(octets))),
             self.m_axis_exc_tid.eq(exception.stream),
-            self.m_axis_exc_tuser.eq(exception.sequence),
+            self.m_axis_exc_tuser.eq(Cat(exception.sequence, exception.reason)),
             # Full beats, incrementing, modifiable and bufferable, unprivileged, secure, data.
-            self.m_axi_awsize.eq(octets.bit_length() - 1),
-            self.m_axi_awburst.eq(1),
-            self.m_axi_awcache.eq(3),
+            *(
+                getattr(self, f"{prefix}{name}").eq(value)
+                for prefix in ("m_axi_aw", "m_axi_cq_aw")
+                for name, value in (
+                    ("size", octets.bit_length() - 1), ("burst", 1), ("cache", 3),
+                )
+            ),
             self.irq.eq(rnic.irq),
         ]
         for prefix, channel, outward in (
             ("m_axi_aw", rnic.bus.aw, True),
             ("m_axi_w", rnic.bus.w, True),
             ("m_axi_b", rnic.bus.b, False),
+            ("m_axi_cq_aw", rnic.completions.aw, True),
+            ("m_axi_cq_w", rnic.completions.w, True),
+            ("m_axi_cq_b", rnic.completions.b, False),
             ("s_axil_aw", rnic.control.aw, False),
             ("s_axil_w", rnic.control.w, False),
             ("s_axil_b", rnic.control.b, True),
@@ -355,6 +364,15 @@ class FlatRnic(wiring.Component):
         return m
 
 
+#: The first contents of a memory: zeros, a line a word, the last one's index.
+_ZEROS = re.compile(
+    r"^  initial begin\n(?:    \w+\[(\d+)\] = \d+'h0+;\n)+  end\n", re.MULTILINE)
+#: Memories of more words have none in the text, which takes tools minutes to read. They are the
+#: posted buffers and the packet buffer, where nothing is read before it was written.
+_WORDS = 4096
+
+
 def to_verilog(config=None):
     """The datapath as Verilog text, top module ``rnic``, with the ports of :class:`FlatRnic`."""
-    return verilog.convert(FlatRnic(config or RnicConfig()), name="rnic", emit_src=False)
+    text = verilog.convert(FlatRnic(config or RnicConfig()), name="rnic", emit_src=False)
+    return _ZEROS.sub(lambda zeros: zeros[0] if int(zeros[1]) < _WORDS else "", text)

@@ -1,0 +1,269 @@
+"""The host's side of the datapath: what its registers set up, ask for and show."""
+
+from amaranth import *
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from .bus.axi import AxiLite
+from .csr import Counters, Registers
+from .ddp.coalesce import Coalesce
+from .ddp.commit import ErrorEvent, Tally
+from .ddp.fence import Fence, Sweep
+from .ddp.stag import StagEntry
+from .ddp.untagged import Post, QueueState
+from .dma.pages import PageEntry
+from .llp.intake import LlpSettings
+from .llp.segment import HEADER_WORDS
+from .spec import regs
+from .table import table_write
+
+__all__ = ["Control", "RingSettings", "StreamEntry"]
+
+#: Cycles from a look-up in a table to what it led to being counted as issued, and some more.
+SETTLE = 24
+
+
+class StreamEntry(data.StructLayout):
+    """Settings of a DDP Stream: ``enable`` (1), ``llp``, LlpSettings, and ``pd`` (16)."""
+
+    def __init__(self):
+        super().__init__({"enable": 1, "llp": LlpSettings(), "pd": 16})
+
+
+class RingSettings(data.StructLayout):
+    """The completion ring, as :class:`~.ddp.delivery.Delivery` takes it."""
+
+    def __init__(self):
+        super().__init__({"enable": 1, "base": 64, "size": 4, "consumer": 16})
+
+
+class Control(wiring.Component):
+    """Registers, and what they do.
+
+    A revocation takes the entry out of its table, and is done once every segment that may have
+    seen it is placed, with its responses, or dropped.
+
+    Latency: a table is written 1 cycle after its command. Throughput: a command at a time. Reset:
+    registers are 0. Errors: those of the registers; a command for a stream that there is not does
+    nothing.
+
+    Parameters
+    ----------
+    config : RnicConfig
+
+    Members
+    -------
+    bus : In(AxiLite(12))
+    stags, streams, pages : Out(table_write)
+    stag_index : Out(range(stags)), stag_entry : In(StagEntry)
+        A look-up of its own, answered after 2 cycles.
+    queue : Out(stream.Signature(QueueState(), always_ready=True))
+    post : Out(stream.Signature(Post(config), always_ready=True))
+    clear : Out(stream.Signature(16))
+        Streams that start anew.
+    hold : Out(1), held : In(1)
+        Asks for, and has, a pause in which ``queue`` can be written.
+    events : In(stream.Signature(ErrorEvent()))
+    ring : Out(RingSettings()), producer : In(16), ring_error : In(1)
+        The completion ring.
+    issued, retired : In(16)
+        Placements that write to the bus, modulo 2^16.
+    tally : In(Tally()), exception_dropped : In(1)
+    idle : In(1)
+    irq : Out(1)
+    """
+
+    def __init__(self, config):
+        self.config = config
+        super().__init__({
+            "bus": In(AxiLite(regs.ADDRESS_BITS)),
+            "stags": Out(table_write(StagEntry(config.stags), config.stags)),
+            "streams": Out(table_write(StreamEntry(), config.streams)),
+            "pages": Out(table_write(PageEntry(), config.pages)),
+            "stag_index": Out(range(config.stags)),
+            "stag_entry": In(StagEntry(config.stags)),
+            "queue": Out(stream.Signature(QueueState(), always_ready=True)),
+            "post": Out(stream.Signature(Post(config), always_ready=True)),
+            "clear": Out(stream.Signature(16)),
+            "hold": Out(1),
+            "held": In(1),
+            "events": In(stream.Signature(ErrorEvent())),
+            "ring": Out(RingSettings()),
+            "producer": In(16),
+            "ring_error": In(1),
+            "issued": In(16),
+            "retired": In(16),
+            "tally": In(Tally()),
+            "exception_dropped": In(1),
+            "idle": In(1),
+            "irq": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.registers = registers = Registers()
+        wiring.connect(m, wiring.flipped(self.bus), registers.bus)
+        revoking = self._revoke(m, registers)
+        self._set_up(m, registers)
+        self._queues(m, registers)
+        waiting = self._deliver(m, registers)
+        self._count(m, registers)
+        event = self.events.payload
+        m.d.comb += [
+            registers.id.eq(regs.ID),
+            registers.version.eq(regs.VERSION),
+            registers.cap_width.eq(self.config.width),
+            registers.cap_stags.eq(self.config.stags),
+            registers.cap_streams.eq(self.config.streams),
+            registers.cap_buffer.eq(self.config.buffer_octets),
+            registers.cap_pages.eq(self.config.pages),
+            registers.cap_queue.eq(self.config.queue_depth),
+            registers.cap_buffers.eq(self.config.buffers),
+            registers.status.eq(
+                Cat(self.events.valid, self.idle, waiting, revoking, self.ring_error)),
+            self.events.ready.eq(registers.event_pop),
+            registers.event_code.eq(Cat(event.code, event.type)),
+            registers.event_stream.eq(event.stream),
+            registers.event_length.eq(event.length),
+            registers.event_sequence.eq(event.sequence),
+            *(getattr(registers, f"event_header{k}").eq(event.header.word_select(k, 32))
+              for k in range(HEADER_WORDS)),
+        ]
+        mask = registers.irq_mask
+        m.d.sync += self.irq.eq((self.events.valid & ~mask[0]) | (waiting & ~mask[2]))
+        return m
+
+    def _known(self, index):
+        """There is such a stream."""
+        return ~index[self.config.streams.bit_length() - 1:].any()
+
+    def _set_up(self, m, registers):
+        """Tables that the host writes as they are."""
+        setting, page = self.streams.payload, self.pages.payload
+        commit = Signal()
+        m.d.comb += commit.eq(registers.stream_commit & self._known(registers.stream_index))
+        with m.If(commit | self.clear.ready):
+            m.d.sync += self.clear.valid.eq(commit)
+        with m.If(commit):
+            m.d.sync += self.clear.payload.eq(registers.stream_index)
+        m.d.comb += [
+            self.streams.valid.eq(
+                commit | (registers.revoke_stream & self._known(registers.stream_index))),
+            setting.index.eq(registers.stream_index),
+            Cat(setting.entry.enable, setting.entry.llp).eq(
+                registers.stream_flags & registers.stream_commit.replicate(32)),
+            setting.entry.pd.eq(registers.stream_pd),
+            self.pages.valid.eq(registers.page_commit),
+            page.index.eq(registers.page_index),
+            page.entry.valid.eq(1),
+            page.entry.address.eq(Cat(registers.page_addr_lo, registers.page_addr_hi) >> 12),
+        ]
+
+    def _revoke(self, m, registers):
+        """Entries of STags come and go; whether one that goes is not yet gone."""
+        m.submodules.sweep = sweep = Sweep(self.config.stags)
+        m.submodules.fence = fence = Fence(settle=SETTLE)
+        write, entry = self.stags.payload, self.stags.payload.entry
+        # A command waits while the sweep writes.
+        commit, revoke, sweeping = Signal(), Signal(), Signal()
+        # And one sweep for another.
+        wanted, stream_index = Signal(), Signal(16)
+        with m.If(registers.revoke_stream):
+            m.d.sync += [wanted.eq(1), stream_index.eq(registers.stream_index)]
+        with m.Elif(~sweep.busy):
+            m.d.sync += wanted.eq(0)
+        with m.If(registers.stag_commit):
+            m.d.sync += commit.eq(1)
+        with m.Elif(~sweep.revoke.valid):
+            m.d.sync += commit.eq(0)
+        with m.If(registers.revoke_stag):
+            m.d.sync += revoke.eq(1)
+        with m.Elif(~sweep.revoke.valid):
+            m.d.sync += revoke.eq(0)
+        m.d.sync += sweeping.eq(sweep.busy)
+        m.d.comb += [
+            self.stag_index.eq(sweep.index),
+            sweep.entry.eq(self.stag_entry),
+            sweep.start.eq(wanted & ~sweep.busy),
+            sweep.stream.eq(stream_index),
+            fence.start.eq((revoke & ~sweep.revoke.valid) | (sweeping & ~sweep.busy)),
+            fence.issued.eq(self.issued),
+            fence.retired.eq(self.retired),
+            self.stags.valid.eq(commit | revoke | sweep.revoke.valid),
+            write.index.eq(Mux(sweep.revoke.valid, sweep.revoke.payload, registers.stag_index)),
+            entry.tag.eq(registers.stag_index >> (self.config.stags.bit_length() - 1)),
+            Cat(
+                entry.key, entry.valid, entry.remote_write, entry.remote_read, entry.bound
+            ).eq(registers.stag_flags),
+            entry.owner.eq(registers.stag_owner),
+            entry.to.eq(Cat(registers.stag_to_lo, registers.stag_to_hi)),
+            entry.length.eq(Cat(registers.stag_len_lo, registers.stag_len_hi)),
+            entry.address.eq(Cat(registers.stag_addr_lo, registers.stag_addr_hi)),
+            entry.pages.eq(registers.stag_pages),
+        ]
+        with m.If(revoke | sweep.revoke.valid):
+            m.d.comb += entry.valid.eq(0)
+        return revoke | wanted | sweep.busy | sweeping | fence.busy
+
+    def _queues(self, m, registers):
+        """Untagged queues, and their buffers."""
+        state, post = self.queue.payload, self.post.payload
+        known = self._known(registers.queue_stream) & ~registers.queue_number[2:].any()
+        change = registers.queue_open | registers.queue_close
+        with m.If(change):
+            m.d.sync += [
+                self.hold.eq(known),
+                state.stream.eq(registers.queue_stream),
+                state.qn.eq(registers.queue_number),
+                state.msn.eq(registers.queue_msn),
+                state.open.eq(registers.queue_open),
+            ]
+        with m.Elif(self.queue.valid):
+            m.d.sync += self.hold.eq(0)
+        m.d.comb += [
+            self.queue.valid.eq(self.hold & self.held),
+            self.post.valid.eq(registers.buffer_post & known),
+            post.stream.eq(registers.queue_stream),
+            post.qn.eq(registers.queue_number),
+            post.msn.eq(registers.queue_msn),
+            post.slot.eq(registers.buffer_slot),
+            post.buffer.address.eq(Cat(registers.buffer_addr_lo, registers.buffer_addr_hi)),
+            post.buffer.length.eq(registers.buffer_length),
+            post.buffer.pages.eq(registers.buffer_pages),
+            post.buffer.cookie.eq(registers.buffer_cookie),
+        ]
+
+    def _deliver(self, m, registers):
+        """The completion ring; whether completions wait for the host."""
+        m.submodules.coalesce = coalesce = Coalesce()
+        m.d.comb += [
+            self.ring.enable.eq(registers.cq_enable),
+            self.ring.base.eq(Cat(registers.cq_base_lo, registers.cq_base_hi)),
+            self.ring.size.eq(registers.cq_size),
+            self.ring.consumer.eq(registers.cq_consumer),
+            registers.cq_producer.eq(self.producer),
+            coalesce.producer.eq(self.producer),
+            coalesce.consumer.eq(registers.cq_consumer),
+            coalesce.count.eq(registers.cq_coalesce),
+            coalesce.timeout.eq(registers.cq_timeout),
+        ]
+        return coalesce.irq & registers.cq_enable[0]
+
+    def _count(self, m, registers):
+        """The counters."""
+        m.submodules.counters = counters = Counters()
+        m.d.comb += [
+            counters.tally.eq(self.tally),
+            counters.producer.eq(self.producer),
+            counters.exception_dropped.eq(self.exception_dropped),
+            counters.hold.eq(registers.octets_read),
+            registers.placed_segments.eq(counters.placed),
+            registers.placed_octets_lo.eq(counters.octets_low),
+            registers.placed_octets_hi.eq(counters.octets_high),
+            registers.exceptions.eq(counters.exceptions),
+            registers.errors.eq(counters.errors),
+            registers.dropped.eq(counters.dropped),
+            registers.digest_errors.eq(counters.digest),
+            registers.delivered.eq(counters.delivered),
+            registers.exceptions_dropped.eq(counters.exceptions_dropped),
+        ]

@@ -1,0 +1,516 @@
+"""The placement engine: what goes to the bus lies inside the placement.
+
+The engine is proved block by block. :class:`Jobs` says what a placement becomes; :class:`Bursts`
+what addresses come of such a job, :class:`Beats` what slots, and :class:`Strobes` what beats come
+of slots. Both sides count the placement's beats of host memory in order, from the one with its
+first octet to the one with its last: so the strobes of a beat are those of the address that the bus
+gives it. The queues between the blocks are proved in :mod:`ddp_rnic.hdl.proofs.streams`, and that
+none of them overflows by :class:`Room`.
+"""
+
+from amaranth import *
+from amaranth.hdl import Cover
+from amaranth.lib import data
+
+from ..dma.burst import Addresses
+from ..dma.prepare import BurstBody, Geometry, Placement, SlotBody
+from ..dma.slots import Slots
+from ..dma.steps import Job
+from ..spec.config import RnicConfig
+from .harness import Harness, if_
+from .streams import items, stored
+
+__all__ = [
+    "BURST_JOB", "Beats", "Bursts", "CONFIG", "Jobs", "Room", "Strobes", "addresses", "slots",
+]
+
+#: At 64 bits a burst ends every 2 KiB, so that both limits on its length count.
+CONFIG = RnicConfig(width=64, buffer_octets=4096, outstanding=8, stags=16, streams=2)
+PLACEMENT = Placement(CONFIG.buffer_octets)
+GEOMETRY = Geometry(CONFIG)
+
+
+BURST_JOB = Job(BurstBody(GEOMETRY, PLACEMENT), GEOMETRY.bursts)
+
+
+def addresses(component=Addresses):
+    """An address maker for the jobs of this configuration."""
+    return component(CONFIG, BURST_JOB)
+
+
+def slots(component=Slots):
+    """A slot maker for the jobs of this configuration."""
+    return component(CONFIG, Job(SlotBody(GEOMETRY, PLACEMENT), GEOMETRY.steps))
+
+
+class Span(data.StructLayout):
+    """The placement as the bus sees it.
+
+    Members
+    -------
+    first, last : beat of the first, of the last octet
+    low, high : lane of the first, of the last octet
+    """
+
+    def __init__(self, geometry):
+        beat = 64 - geometry.lane
+        super().__init__(
+            {"first": beat, "last": beat, "low": geometry.lane, "high": geometry.lane}
+        )
+
+
+def span(m, geometry, placement, *, name="span"):
+    """The span of a placement that is not empty."""
+    result = Signal(Span(geometry), name=name)
+    target = Mux(placement.exception, 0, placement.address[: geometry.lane])
+    ends = (Cat(target, placement.address[geometry.lane :]) + (placement.length - 1)[:17])[:64]
+    m.d.comb += [
+        result.first.eq(placement.address[geometry.lane :]),
+        result.last.eq(ends[geometry.lane :]),
+        result.low.eq(target),
+        result.high.eq(ends),
+    ]
+    return result
+
+
+def burst_job(m, geometry, shape, placement):
+    """The job for the address channel."""
+    one = span(m, geometry, placement, name="burst_span")
+    beats, reach = Signal(15), Signal(24)
+    job = Signal(shape, name="burst_job")
+    position = one.first[: geometry.burst]
+    m.d.comb += [
+        beats.eq(one.last - one.first),
+        reach.eq(position + beats),
+        job.more.eq(reach >> geometry.burst),
+        job.one.eq(job.more == 0),
+        job.two.eq(job.more == 1),
+        job.body.page.eq(one.first >> geometry.burst),
+        job.body.position.eq(position),
+        job.body.first.eq(Mux(job.more == 0, beats, ~position)),
+        job.body.final.eq(reach),
+        *(job.body[name].eq(placement[name]) for name in ("last", "stream", "sequence")),
+    ]
+    return job
+
+
+def slot_job(m, geometry, shape, placement):
+    """The job for the data path."""
+    lane = geometry.lane
+    one = span(m, geometry, placement, name="slot_span")
+    job = Signal(shape, name="slot_job")
+    source, turn = placement.start[:lane], Signal(lane + 1)
+    beats, read = Signal(15), Signal(15)
+    empty = placement.length == 0
+    m.d.comb += [
+        turn.eq(one.low - source),
+        beats.eq(Mux(empty, 0, (one.low + (placement.length - 1)[:17]) >> lane)),
+        read.eq(Mux(empty, 0, (source + (placement.length - 1)[:17]) >> lane)),
+        job.more.eq(Mux(read > beats, read, beats)),
+        job.one.eq(job.more == 0),
+        job.two.eq(job.more == 1),
+        job.body.start.eq(placement.start[lane:]),
+        job.body.position.eq(one.first),
+        job.body.rotate.eq(turn[:lane]),
+        job.body.ahead.eq(turn[lane]),
+        job.body.first_lane.eq(one.low),
+        job.body.last_lane.eq(one.high),
+        job.body.silent.eq(empty | (read > beats)),
+    ]
+    for name in dict(job.body.shape()).keys() & {
+        "exception", "reason", "stream", "sequence", "release",
+    }:
+        m.d.comb += job.body[name].eq(placement[name])
+    return job
+
+
+class Jobs(Harness):
+    """Each placement becomes one job for the data path and, unless it is empty or an exception, one
+    for the address channel; they are those that ``burst_job`` and ``slot_job`` say.
+
+    Assumes nothing. By induction of depth 6: five cycles after a placement nothing of it is left.
+    """
+
+    DEPTH = 6
+
+    def rules(self, m):
+        dut = self.dut
+        placement, valid = dut.i.payload, dut.i.valid
+        shape = placement.shape()
+
+        def came(cycles):
+            before = Signal(shape, name=f"came{cycles}")
+            m.d.comb += Value.cast(before).eq(self.past(placement, cycles))
+            return before, self.past(valid, cycles)
+
+        one, due = came(4)
+        self.always(dut.slots.valid == due, "a job for the data path")
+        job = slot_job(m, dut.geometry, dut.slot_job, one)
+        for name in ("more", "one", "two"):
+            self.always(if_(due, dut.slots.payload[name] == job[name]), f"slots: {name}")
+        idle = job.body.silent & (one.length == 0)
+        for name, _ in job.body.shape():
+            same = Value.cast(dut.slots.payload.body[name]) == Value.cast(job.body[name])
+            # Of an empty placement no beat comes, and none of what describes it counts.
+            moot = idle if name in ("position", "last_lane", "first_lane") else 0
+            self.always(if_(due & ~moot, same), f"slots: {name}")
+
+        one, due = came(5)
+        due = due & (one.length != 0) & ~one.exception
+        self.always(dut.bursts.valid == due, "a job for the address channel")
+        job = burst_job(m, dut.geometry, dut.burst_job, one)
+        body = dut.bursts.payload.body
+        for name in ("more", "one", "two"):
+            self.always(if_(due, dut.bursts.payload[name] == job[name]), f"bursts: {name}")
+        for name in ("page", "position", "first", "last", "stream", "sequence"):
+            self.always(if_(due, body[name] == job.body[name]), f"bursts: {name}")
+        several = due & (job.more != 0)
+        self.always(if_(several, body.final == job.body.final), "bursts: final")
+        m.d.comb += Cover(several & (job.more == 2), "three bursts")
+
+
+class Bursts(Harness):
+    """The bursts of a placement cover it: the first begins with the beat of its first octet, each
+    other where the one before it ended, and the last ends with the beat of its last octet. None
+    crosses 4 KiB, and each but the last ends where :class:`Beats` ends one.
+
+    Assumes jobs as :class:`Jobs` proves them. By induction of depth 2.
+    """
+
+    def rules(self, m):
+        dut, inside = self.dut, self.inside
+        geometry = dut.geometry
+        placement = self.any(PLACEMENT, name="placement")
+        self.assume(placement.length != 0)
+        self.assume(~placement.exception)
+        job = burst_job(m, geometry, dut.job, placement)
+        self.drive(dut.i.payload, job)
+
+        # What is in the steps, and behind it in the two registers.
+        now = Signal(data.StructLayout({
+            "job": job.shape(), "span": Span(geometry), "index": 16, "first": 1, "last": 1,
+        }))
+        kept_job = Signal(job.shape())
+        kept_span = Signal(Span(geometry))
+        with m.If(dut.i.valid & dut.i.ready):
+            m.d.sync += [
+                kept_job.eq(job),
+                kept_span.eq(span(m, geometry, placement, name="next_span")),
+            ]
+        steps = inside.component("steps")
+        m.d.comb += [
+            now.job.eq(kept_job),
+            now.span.eq(kept_span),
+            now.index.eq(steps.index),
+            now.first.eq(steps.first),
+            now.last.eq(steps.last),
+        ]
+        one, out = Signal.like(now), Signal.like(now)
+        m.d.sync += [one.eq(now), out.eq(one)]
+        valid1 = self.past(dut.taken, name="valid1")
+
+        burst = dut.o.payload
+        start, end = Signal(64 - geometry.lane), Signal(64 - geometry.lane)
+        m.d.comb += [start.eq(burst.addr >> geometry.lane), end.eq(start + burst.len)]
+        following = Signal.like(start)
+        with m.If(dut.o.valid):
+            m.d.sync += following.eq(end + 1)
+
+        valid = dut.o.valid
+        size = (end - out.span.first)[: len(start)]
+        whole = (out.span.last - out.span.first)[: len(start)]
+        boundary = start[: geometry.burst] + burst.len
+        self.always(valid == self.past(valid1), "a burst for each step")
+        self.always(if_(valid, burst.addr[: geometry.lane] == 0), "aligned")
+        self.always(if_(valid & out.first, start == out.span.first), "begins with the first octet")
+        self.always(if_(valid & ~out.first, start == following), "goes on where the last ended")
+        self.always(if_(valid, size <= whole), "ends within the placement")
+        self.always(if_(valid & out.last, end == out.span.last), "ends with the last octet")
+        self.always(
+            if_(valid & ~out.last, boundary == (1 << geometry.burst) - 1), "ends at a boundary"
+        )
+        octets = (burst.len + 1) << geometry.lane
+        self.always(if_(valid, burst.addr[:12] + octets <= 4096), "does not cross 4 KiB")
+        self.always(
+            if_(valid, burst.final == (out.last & out.job.body.last)), "the segment's last burst"
+        )
+        self.always(if_(valid, burst.stream == out.job.body.stream), "its stream")
+        m.d.comb += Cover(valid & out.last & (out.index == 2), "three bursts")
+
+        # Where a burst of a job begins, by its number.
+        def begins(which, index):
+            page = (which.span.first[geometry.burst :] + index)[: geometry.page]
+            return Mux(index == 0, which.span.first, Cat(C(0, geometry.burst), page))
+
+        more, busy = inside["steps.more"], steps.busy
+        remaining = Signal(24)
+        m.d.comb += remaining.eq(kept_job.more - steps.index)
+        self.lemma(if_(busy, steps.body == kept_job.body), "the job")
+        self.lemma(if_(busy, steps.index <= kept_job.more), "index")
+        self.lemma(if_(busy, more == remaining), "more")
+        self.lemma(if_(busy, steps.last == (remaining == 0)), "last")
+        self.lemma(if_(busy, steps.penultimate == (remaining == 1)), "penultimate")
+        self.lemma(if_(busy, steps.first == (steps.index == 0)), "first")
+        for name, held, stage in (
+            ("steps", busy, now), ("one", valid1, one), ("out", valid, out),
+        ):
+            beats = (stage.span.last - stage.span.first)[: len(start)]
+            position = stage.span.first[: geometry.burst]
+            reach = Signal(24, name=f"reach_{name}")
+            m.d.comb += reach.eq(position + beats)
+            body, total = stage.job.body, stage.job.more
+            self.lemma(if_(held, beats < 1 << 15), f"{name}: short")
+            self.lemma(if_(held, total == reach >> geometry.burst), f"{name}: more")
+            self.lemma(if_(held, Cat(body.position, body.page) == stage.span.first), f"{name}: at")
+            self.lemma(
+                if_(held, body.first == Mux(total == 0, beats[: geometry.burst], ~position)),
+                f"{name}: first",
+            )
+            self.lemma(if_(held, body.final == reach[: geometry.burst]), f"{name}: final")
+            self.lemma(if_(held, stage.first == (stage.index == 0)), f"{name}: first is 0")
+            self.lemma(if_(held, stage.last == (stage.index == total)), f"{name}: last is more")
+            self.lemma(if_(held, stage.index <= total), f"{name}: index")
+        self.lemma(valid1 == inside["valid1"], "valid1")
+        # Who comes next to the output goes on where the one before ended.
+        self.lemma(if_(valid, start == begins(out, out.index)), "begins")
+        ends = begins(out, out.index + 1)
+        self.lemma(if_(valid & ~out.last, (end + 1)[: len(start)] == ends), "ends")
+        same = (one.span == out.span) & (one.index == out.index + 1)
+        self.lemma(if_(valid & valid1 & ~one.first, same), "one behind another")
+        idle = ~valid & valid1 & ~one.first
+        self.lemma(if_(idle, following == begins(one, one.index)), "the next is in front")
+        idle = ~valid & ~valid1 & busy & ~steps.first
+        self.lemma(if_(idle, following == begins(now, now.index)), "the next is not yet made")
+        last = Mux(valid1, one.index, out.index)
+        spans = Mux(valid1, one.span, out.span)
+        close = (valid1 | valid) & busy & ~steps.first
+        self.lemma(
+            if_(close, (spans == Value.cast(now.span)) & (steps.index == last + 1)),
+            "steps behind one another",
+        )
+
+
+class Beats(Harness):
+    """The slots of a placement that have a beat are as many as its beats of host memory, in order,
+    each with the lanes between its octets' first and last; ``edge`` is set where :class:`Bursts`
+    ends a burst, at a boundary and at the last beat.
+
+    Assumes jobs as :class:`Jobs` proves them. By induction of depth 2.
+    """
+
+    def rules(self, m):
+        dut, inside = self.dut, self.inside
+        geometry = dut.geometry
+        placement = self.any(PLACEMENT, name="placement")
+        self.assume((placement.length <= 0xFFFF + 20) & (placement.length != 0))
+        self.assume(~placement.exception)
+        job = slot_job(m, geometry, dut.job, placement)
+        self.drive(dut.i.payload, job)
+
+        now = Signal(data.StructLayout({
+            "job": job.shape(), "span": Span(geometry), "index": 16, "first": 1, "last": 1,
+        }))
+        kept_job = Signal(job.shape())
+        kept_span = Signal(Span(geometry))
+        with m.If(dut.i.valid & dut.i.ready):
+            m.d.sync += [
+                kept_job.eq(job),
+                kept_span.eq(span(m, geometry, placement, name="next_span")),
+            ]
+        steps = inside.component("steps")
+        m.d.comb += [
+            now.job.eq(kept_job),
+            now.span.eq(kept_span),
+            now.index.eq(steps.index),
+            now.first.eq(steps.first),
+            now.last.eq(steps.last),
+        ]
+        one, out = Signal.like(now), Signal.like(now)
+        m.d.sync += [one.eq(now), out.eq(one)]
+        valid, valid1 = dut.o_valid, self.past(steps.valid, name="valid1")
+
+        slot = dut.o
+        beats, beat = Signal(15), Signal(15)
+        octets = 1 << geometry.lane
+        m.d.comb += [beats.eq(out.span.last - out.span.first), beat.eq(out.index)]
+        sent = valid & ~slot.silent
+        at_end = beat == beats
+        self.always(valid == self.past(valid1), "a slot for each step")
+        self.always(dut.sent == (steps.valid & ~(steps.last & steps.body.silent)), "sent")
+        self.always(if_(valid, slot.silent == (beat > beats)), "a beat for each of host memory")
+        self.always(if_(valid & slot.last & ~slot.silent, at_end), "up to the last")
+        self.always(if_(valid & slot.silent, slot.last), "and none behind it")
+        self.always(if_(sent, slot.final == at_end), "the last beat")
+        low, high = Mux(beat == 0, out.span.low, 0), Mux(at_end, out.span.high, octets - 1)
+        self.always(if_(sent, slot.low == low), "the first lane")
+        self.always(if_(sent, slot.high == high), "the last lane")
+        boundary = (out.span.first[: geometry.burst] + beat)[: geometry.burst].all()
+        self.always(if_(sent, slot.edge == (at_end | boundary)), "the burst ends")
+        self.always(if_(valid, ~slot.exception), "for the bus")
+        following = Signal.like(beat)
+        with m.If(valid):
+            m.d.sync += following.eq(Mux(out.last, 0, beat + 1))
+        self.always(if_(valid, beat == following), "in order")
+        m.d.comb += Cover(sent & at_end & (beat == 2) & ~out.last, "three beats")
+
+        more, busy = inside["steps.more"], steps.busy
+        remaining = Signal(24)
+        m.d.comb += remaining.eq(kept_job.more - steps.index)
+        self.lemma(if_(busy, steps.body == kept_job.body), "the job")
+        self.lemma(if_(busy, steps.index <= kept_job.more), "index")
+        self.lemma(if_(busy, more == remaining), "more")
+        self.lemma(if_(busy, steps.last == (remaining == 0)), "last")
+        self.lemma(if_(busy, steps.penultimate == (remaining == 1)), "penultimate")
+        self.lemma(if_(busy, steps.first == (steps.index == 0)), "first")
+        for name, held, stage in (
+            ("steps", busy, now), ("one", valid1, one), ("out", valid, out),
+        ):
+            total, body = Signal(15, name=f"total_{name}"), stage.job.body
+            m.d.comb += total.eq(stage.span.last - stage.span.first)
+            self.lemma(if_(held, stage.job.more == total + body.silent), f"{name}: more")
+            self.lemma(if_(held, stage.job.more < 1 << 15), f"{name}: short")
+            self.lemma(if_(held, body.first_lane == stage.span.low), f"{name}: low")
+            self.lemma(if_(held, body.last_lane == stage.span.high), f"{name}: high")
+            position = stage.span.first[: geometry.burst]
+            self.lemma(if_(held, body.position == position), f"{name}: position")
+            self.lemma(if_(held, ~body.exception), f"{name}: for the bus")
+            self.lemma(if_(held, stage.first == (stage.index == 0)), f"{name}: first is 0")
+            end = stage.index == stage.job.more
+            self.lemma(if_(held, stage.last == end), f"{name}: last is more")
+            self.lemma(if_(held, stage.index <= stage.job.more), f"{name}: index")
+        self.lemma(valid1 == inside["valid1"], "valid1")
+        # Who comes next to the output, behind whom.
+        after_out = Mux(valid, Mux(out.last, 0, beat + 1), following)
+        after_one = Mux(valid1, Mux(one.last, 0, one.index + 1), after_out)
+        self.lemma(if_(valid1, one.index == after_out), "one")
+        self.lemma(if_(busy, steps.index == after_one), "steps")
+        self.lemma(if_(~busy, after_one == 0), "no steps")
+
+
+class Strobes(Harness):
+    """Each slot with a beat gives one beat, in order, with a strobe for the lanes from ``low`` to
+    ``high`` and for no other, and ``last`` where ``edge`` is set; a slot without gives none.
+
+    Assumes that slots come as :class:`Beats` gives them, for the bus; then that the next slot comes
+    at any time. By induction of depth 4.
+    """
+
+    def rules(self, m):
+        dut, inside = self.dut, self.inside
+        slot, beat = dut.i, dut.o.payload
+        self.assume(~slot.exception)
+        octets = dut.geometry.octets
+        # Slots on their way that have a beat, and one of them, any one, that is followed.
+        inside_, ahead = Signal(8), Signal(8)
+        followed, kept = Signal(), Signal.like(slot)
+        age = Signal(4)
+        comes, goes = Signal(), Signal()
+        mark = self.any(1, name="mark")
+        m.d.comb += [comes.eq(dut.i_valid & ~slot.silent), goes.eq(dut.o.valid)]
+        m.d.sync += inside_.eq(inside_ + comes - goes)
+        with m.If(~followed):
+            m.d.sync += [
+                followed.eq(comes & mark), kept.eq(slot), ahead.eq(inside_ - goes), age.eq(0),
+            ]
+        with m.Elif(goes):
+            m.d.sync += [followed.eq(ahead != 0), ahead.eq(ahead - 1)]
+        self.always(if_(goes, inside_ != 0), "no beat without a slot")
+        due = followed & goes & (ahead == 0)
+        lanes = Cat((lane >= kept.low) & (lane <= kept.high) for lane in range(octets))
+        self.always(if_(due, beat.strobe == lanes), "the strobe")
+        self.always(if_(due, beat.last == kept.edge), "the burst ends")
+        self.always(if_(due, ~beat.exception), "for the bus")
+        m.d.comb += Cover(due & self.past(goes) & (kept.low != 0), "beats")
+
+        # Where they are: three registers, the one that waits for the next slot, the output.
+        join = {name: inside[f"join.{name}"] for name in ("here", "there", "ends")}
+        held = _slot(slot, inside["held"])
+        stages = [
+            (inside["valid"][0], _slot(slot, inside["slot1"])),
+            (inside["valid"][1], _slot(slot, inside["slot2"])),
+            (join["here"], _slot(slot, inside["slot3"])),
+        ]
+        tags = [Signal(name=f"tag{n}") for n in range(1, 4)]
+        tag_held, tag_out = Signal(), Signal()
+        m.d.sync += Cat(tags).eq(Cat(comes & mark & ~followed, tags))
+        gives = join["there"] & (join["ends"] | join["here"])
+        m.d.sync += tag_out.eq(tag_held & gives)
+        with m.If(join["here"]):
+            m.d.sync += tag_held.eq(tags[2])
+        with m.Elif(gives):
+            m.d.sync += tag_held.eq(0)
+        here = [
+            (tags[0], stages[0][0] & ~stages[0][1].silent),
+            (tags[1], stages[1][0] & ~stages[1][1].silent),
+            (tags[2], stages[2][0] & ~stages[2][1].silent),
+            (tag_held, join["there"] & ~held.silent),
+            (tag_out, dut.o.valid),
+        ]
+        self.lemma(inside_ == sum(one for _, one in here), "all that is inside")
+        every = Cat(tag for tag, _ in here)
+        self.lemma((every & (every - 1)) == 0, "one tag")
+        self.lemma(every.any() == followed, "of the one that is followed")
+        for n, (tag, one) in enumerate(here):
+            self.lemma(if_(tag, one), "tagged")
+            self.lemma(if_(tag, ahead == sum(other for _, other in here[n + 1 :])), "ahead of it")
+        for (_, stage), tag in zip([*stages, (0, held)], [*tags, tag_held], strict=True):
+            self.lemma(if_(tag, stage == kept), "the slot")
+        for valid, stage in [*stages, (join["there"], held)]:
+            self.lemma(if_(valid, ~stage.exception), "for the bus")
+        self.lemma(if_(tag_held, inside["held_strobe"] == lanes), "the strobe that is held")
+        self.lemma(if_(tag_out, beat.strobe == lanes), "the strobe")
+        self.lemma(if_(join["there"], join["ends"] == held.last), "the last slot waits for none")
+
+
+class Room(Harness):
+    """Neither the queues of jobs nor the outlet is given more than it holds.
+
+    Assumes that placements come while ``ready`` holds or in the cycle after. By induction of depth
+    9: from ``ready`` to a queue of jobs there are up to 7 cycles.
+    """
+
+    DEPTH = 9
+
+    def rules(self, m):
+        dut, inside = self.dut, self.inside
+        self.assume(if_(dut.i.valid, dut.ready | self.past(dut.ready)))
+        for name in ("slot_jobs", "burst_jobs"):
+            queue = inside.component(name)
+            count = items(m, queue)
+            self.always(if_(queue.i.valid, count < queue.depth), f"room in {name}")
+            stored(self, m, f"{name}.", count, queue.depth)
+        beat, pop = inside.component("outlet").i, inside["outlet.pop"]
+        count = Signal(8)
+        m.d.sync += count.eq(count + beat.valid - pop)
+        limit, depth = inside.component("credits").limit, inside.component("outlet").depth
+        self.always(if_(beat.valid, count < depth), "room in the outlet")
+        self.always(count <= depth, "no more in the outlet than fit")
+        m.d.comb += Cover(count == 3, "beats wait")
+
+        slot = inside.component("align").i
+        stages = [
+            (inside["slots.valid1"], inside["slots.slot1"]),
+            (inside["slots.o_valid"], inside["slots.o"]),
+            (inside["align.valid"][0], inside["align.slot1"]),
+            (inside["align.valid"][1], inside["align.slot2"]),
+            (inside["align.join.here"], inside["align.slot3"]),
+            (inside["align.join.there"], inside["align.held"]),
+        ]
+        way = sum(valid & ~_slot(slot, one).silent for valid, one in stages)
+        used, free = inside["credits.used"], inside["credits.free"]
+        some = inside["outlet.pointers.some"]
+        taken = inside["outlet.taken"]
+        self.lemma(used == way + beat.valid + count + taken, "each beat has a credit")
+        self.lemma(used <= limit, "no more than there are")
+        self.lemma(free == (used != limit), "free")
+        self.lemma(if_(inside["credits.ok"], free), "ok")
+        self.lemma(some == (count != 0), "some")
+        write, read = inside["outlet.pointers.write"], inside["outlet.pointers.read"]
+        following = inside["outlet.pointers.following"]
+        bits = len(read)
+        self.lemma((write - read)[:bits] == count[:bits], "pointers")
+        self.lemma(following == (read + 1)[:bits], "following")
+
+
+def _slot(like, signal):
+    return data.View(like.shape(), signal)

@@ -1,0 +1,154 @@
+"""Cutting a placement, at markers and at the ends of pages: the pieces are the whole, in order."""
+
+from amaranth import *
+from amaranth.hdl import Cover
+
+from ..dma.pages import PAGE_SHIFTS
+from ..spec.config import RnicConfig
+from .harness import Harness, if_
+
+__all__ = ["CONFIG", "MarkerParts", "PageParts"]
+
+CONFIG = RnicConfig(width=64, buffer_octets=4096, outstanding=8, stags=16, streams=2, pages=16)
+
+
+class MarkerParts(Harness):
+    """The parts of a placement are its octets, in order: the first begins at its address, each
+    other where the one before it ended, and their lengths add up to its length. No part comes but
+    in the cycle after ``go``.
+
+    Assumes that a placement with markers has a length, and one that no longer moves up than a
+    segment has octets. By induction of depth 1.
+    """
+
+    def rules(self, m):
+        dut, inside = self.dut, self.inside
+        move, part = dut.i.payload, dut.o.payload.placement
+        taken = dut.i.valid & dut.i.ready
+        length = move.placement.length
+        self.assume(if_(move.markers, (length != 0) & (length < 1 << 16)))
+        address, left = Signal(64), Signal.like(length)
+        owes, pages = Signal(), Signal(4)
+        gives = dut.o.valid
+        with m.If(taken):
+            m.d.sync += [
+                address.eq(move.placement.address), left.eq(length), owes.eq(1),
+                pages.eq(move.pages),
+            ]
+        with m.Elif(gives):
+            m.d.sync += [
+                address.eq(address + part.length), left.eq(left - part.length),
+                owes.eq(~part.last),
+            ]
+        # Each placement ends its segment here; parts that do not are followed by others.
+        self.assume(if_(dut.i.valid, move.placement.last))
+        self.always(if_(gives, self.past(dut.go)), "only after go")
+        self.always(if_(gives, owes), "of a placement that was taken")
+        self.always(if_(gives, part.address == address), "where the last one ended")
+        self.always(if_(gives, part.length <= left), "within the placement")
+        self.always(if_(gives & part.last, part.length == left), "up to its end")
+        self.always(if_(gives & ~part.last, part.length < left), "and no further")
+        self.always(if_(gives & (left != 0), part.length != 0), "no empty part")
+        self.always(if_(gives, dut.o.payload.pages == pages), "its page code")
+        self.always(if_(taken & owes, gives & part.last), "one after the other")
+        m.d.comb += Cover(gives & part.last & self.past(owes, 8), "three parts")
+
+        steps = {name: inside[name] for name in ("whole", "begin", "measure", "part", "more")}
+        rest = data_of(inside["rest"], move.placement)
+        gap, carry, held = inside["gap"], inside["carry"], Signal()
+        every = Cat(steps[name] for name in ("whole", "begin", "measure", "part"))
+        now, ahead = Signal(64), Signal.like(left)
+        # What is out in this cycle is not yet taken off.
+        m.d.comb += [
+            now.eq(address + Mux(gives, part.length, 0)),
+            ahead.eq(left - Mux(gives, part.length, 0)),
+            held.eq(~steps["whole"]),
+        ]
+        self.lemma((every != 0) & ((every & (every - 1)) == 0), "one step")
+        self.lemma(if_(steps["whole"], owes == gives), "nothing is left")
+        self.lemma(if_(held, owes & (~gives | ~part.last)), "a placement is cut")
+        self.lemma(if_(held, (rest.length == ahead) & (ahead != 0)), "octets left")
+        self.lemma(if_(held, ahead < 1 << 16), "of a segment")
+        self.lemma(if_(held, rest.last & (dut.o.payload.pages == pages)), "as it came")
+        self.lemma(if_(steps["whole"] & gives, part.last), "the last part")
+        high = (rest.address[32:] + Mux(steps["measure"], carry, 0))[:32]
+        self.lemma(if_(held, Cat(rest.address[:32], high) == now), "where it goes on")
+        self.lemma(if_(steps["begin"], ~carry), "no carry yet")
+        self.lemma(if_(steps["part"], steps["more"] == (rest.length > gap)), "more")
+        self.lemma(if_(steps["measure"] | steps["part"], gap != 0), "a gap")
+
+
+def data_of(signal, like):
+    """A signal that is known as its bits, with its members."""
+    return like.shape()(signal)
+
+
+class PageParts(Harness):
+    """The pieces of a placement in pages are its octets, in order: each lies in one page, at the
+    place of its linear address; their lengths add up to the placement's.
+
+    One placement, any one, and one slot of the page table, any one, are followed. Assumes that what
+    is in that slot stays, and is aligned to the page; and that placements come while ``ready``.
+    Bounded: it holds for the first ``DEPTH`` cycles, in which a placement goes through in up to
+    three pieces, behind no more than one other, and with any behind it.
+    """
+
+    DEPTH = 14
+
+    def rules(self, m):
+        dut = self.dut
+        whole, pages = dut.i.payload.placement, dut.i.payload.pages
+        piece = dut.o.payload
+        slot = self.any(dut.index.shape(), name="slot", constant=True)
+        at = self.any(52, name="at", constant=True)
+        asked = self.past(dut.index == slot, 2)
+        self.assume(if_(asked, dut.page.address == at))
+        self.assume(if_(dut.i.valid, dut.ready | self.past(dut.ready)))
+        self.assume(if_(dut.i.valid, whole.last & (pages <= len(PAGE_SHIFTS))))
+
+        # Placements inside; the one that is followed is the one behind ``ahead`` others.
+        count, ahead = Signal(6), Signal(6)
+        followed, kept, code = Signal(), Signal.like(whole), Signal.like(pages)
+        mark = self.any(1, name="mark")
+        ends = dut.o.valid & piece.last
+        m.d.sync += count.eq(count + dut.i.valid - ends)
+        done = Signal.like(whole.length)
+        mine = followed & (ahead == 0) & dut.o.valid
+        with m.If(~followed):
+            m.d.sync += [
+                followed.eq(dut.i.valid & mark & (count <= 1)), kept.eq(whole), code.eq(pages),
+                ahead.eq(count - ends), done.eq(0),
+            ]
+        with m.Else():
+            with m.If(ends):
+                m.d.sync += [followed.eq(ahead != 0), ahead.eq(ahead - 1)]
+            with m.If(mine):
+                m.d.sync += done.eq(done + piece.length)
+
+        paged = (code != 0) & ~kept.exception & (kept.length != 0)
+        linear, shift = Signal(64), Signal(5)
+        m.d.comb += [linear.eq(kept.address + done), shift.eq(LOW - 1 + code)]
+        mask = Signal(22)
+        m.d.comb += mask.eq((1 << shift) - 1)
+        self.assume(if_(followed & paged, (at & (mask >> LOW)) == 0))
+        offset = linear[:22] & mask
+        number = Signal(slot.shape())
+        m.d.comb += number.eq(linear >> shift)
+        self.always(if_(dut.o.valid, self.past(dut.go)), "only after go")
+        self.always(if_(dut.o.valid, count != 0), "of a placement that came")
+        self.always(if_(mine & ~paged, piece.address == kept.address), "contiguous as it came")
+        self.always(if_(mine & ~paged, piece.last & (piece.length == kept.length)), "whole")
+        self.always(if_(mine & paged, offset + piece.length <= mask + 1), "in one page")
+        here = mine & paged & (number == slot)
+        self.always(if_(here, piece.address == Cat(C(0, LOW), at) + offset), "in its page")
+        total = done + piece.length
+        self.always(if_(mine & piece.last, total == kept.length), "up to its end")
+        self.always(if_(mine & ~piece.last, total < kept.length), "and no further")
+        self.always(if_(mine & (kept.length != 0), piece.length != 0), "no empty piece")
+        self.always(if_(mine, piece.exception == kept.exception), "an exception or not")
+        start = (kept.start + done)[: len(kept.start)]
+        self.always(if_(mine, piece.start == start), "the octets of that place")
+        m.d.comb += Cover(mine & piece.last & (done > 4096), "three pieces")
+
+
+LOW = PAGE_SHIFTS[0]

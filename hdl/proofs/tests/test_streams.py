@@ -1,0 +1,217 @@
+"""Stream rules, for every block that offers a stream which can wait."""
+
+import pytest
+from amaranth.hdl import Module
+from amaranth.lib import stream, wiring
+from ddp_rnic.hdl.csr import Registers
+from ddp_rnic.hdl.ddp.commit import Commit
+from ddp_rnic.hdl.ddp.delivery import Delivery
+from ddp_rnic.hdl.dma.placement import PlacementDma
+from ddp_rnic.hdl.exceptions import ExceptionQueue
+from ddp_rnic.hdl.llp.intake import Intake
+from ddp_rnic.hdl.llp.scan import MpaScan
+from ddp_rnic.hdl.proofs.harness import planted
+from ddp_rnic.hdl.proofs.run import bounded, covers, induction
+from ddp_rnic.hdl.proofs.streams import (
+    Accesses,
+    BacklogOrder,
+    Committed,
+    QueueOrder,
+    SkidOrder,
+    StageOrder,
+    Steady,
+    StoreOrder,
+    TakenIn,
+    valid_from_ready,
+)
+from ddp_rnic.hdl.rnic import Rnic
+from ddp_rnic.hdl.spec.config import RnicConfig
+from ddp_rnic.hdl.stream import Backlog, Queue, Skid, Stage, Store
+
+CONFIG = RnicConfig(
+    width=64, buffer_octets=4096, outstanding=8, stags=16, streams=2, queue_depth=4, pages=16,
+    backlog=64, exception_octets=4096,
+)
+
+
+#: A Stage that takes the next item whether the one that it has was taken or not.
+CARELESS = ("self.i.ready.eq(~self.o.valid | self.o.ready)", "self.i.ready.eq(1)")
+#: A Skid that does.
+HASTY = ("advance.eq(~self.o.valid | self.o.ready)", "advance.eq(1)")
+
+
+#: The block, and the same with a bug.
+BLOCKS = {
+    "intake": (
+        lambda: Intake(64),
+        lambda: planted("llp.intake", Skid=planted("stream", *HASTY).Skid).Intake(64),
+    ),
+    "scan": (
+        lambda: MpaScan(CONFIG),
+        lambda: planted(
+            "llp.scan", "can_shift & (~valid[3] | self.o.ready)", "can_shift"
+        ).MpaScan(CONFIG),
+    ),
+    "placement": (
+        lambda: PlacementDma(CONFIG),
+        lambda: planted(
+            "dma.placement", Outlet=planted(
+                "dma.outlet", "(self.w.valid & ~self.w.ready)", "C(0)"
+            ).Outlet,
+        ).PlacementDma(CONFIG),
+    ),
+    "delivery": (
+        lambda: Delivery(CONFIG),
+        lambda: planted(
+            "ddp.delivery", "w_stage.o.ready.eq(w.ready)", "w_stage.o.ready.eq(1)"
+        ).Delivery(CONFIG),
+    ),
+    "exceptions": (
+        lambda: ExceptionQueue(CONFIG),
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_what_is_offered_stays(block):
+    proof = induction(Steady(BLOCKS[block][0]()))
+    assert proof.status == "PASS", proof.log
+
+
+@pytest.mark.parametrize("block", [name for name, (_, bug) in BLOCKS.items() if bug])
+def test_an_offer_that_is_withdrawn_is_caught(block):
+    proof = bounded(Steady(BLOCKS[block][1](), lemmas=False), depth=24)
+    assert proof.status == "FAIL", proof.log
+
+
+@pytest.mark.parametrize("block", ["intake", "delivery"])
+def test_offers_have_to_wait_at_times(block):
+    proof = covers(Steady(BLOCKS[block][0](), lemmas=False), depth=24)
+    assert proof.status == "PASS", proof.log
+
+
+def test_the_intake_has_room_for_what_it_takes():
+    proof = induction(TakenIn(Intake(64)), depth=TakenIn.DEPTH)
+    assert proof.status == "PASS", proof.log
+
+
+def test_an_intake_that_takes_too_much_is_caught():
+    bug = planted("llp.intake", "self.i.ready.eq(queue.half)", "self.i.ready.eq(~queue.level[4])")
+    proof = bounded(TakenIn(bug.Intake(64), lemmas=False), depth=24)
+    assert proof.status == "FAIL", proof.log
+
+
+def test_commit_has_room_for_what_it_takes_and_holds_what_it_offers():
+    proof = induction(Committed(Commit(CONFIG)))
+    assert proof.status == "PASS", proof.log
+
+
+def test_a_commit_that_withdraws_a_move_is_caught():
+    bug = planted(
+        "ddp.commit",
+        "wiring.connect(m, moves.o, wiring.flipped(self.moves))",
+        "m.d.comb += [self.moves.valid.eq(moves.o.valid), moves.o.ready.eq(1)]",
+    )
+    proof = bounded(Committed(bug.Commit(CONFIG), lemmas=False), depth=24)
+    assert proof.status == "FAIL", proof.log
+
+
+def test_a_commit_without_room_is_caught():
+    bug = planted("ddp.commit", "moving < self.MOVES - 3", "moving < self.MOVES")
+    bug.Commit.MOVES = 8
+    proof = bounded(Committed(bug.Commit(CONFIG), lemmas=False), depth=32)
+    assert proof.status == "FAIL", proof.log
+
+
+def test_the_registers_answer_each_request_once():
+    proof = induction(Accesses(Registers()))
+    assert proof.status == "PASS", proof.log
+
+
+def test_registers_that_answer_again_are_caught():
+    bug = planted("csr", "with m.If(bus.r.ready):", "with m.If(0):")
+    proof = bounded(Accesses(bug.Registers(), lemmas=False), depth=12)
+    assert proof.status == "FAIL", proof.log
+
+
+@pytest.mark.parametrize(
+    "harness, component",
+    [(StoreOrder, Store), (QueueOrder, Queue), (SkidOrder, Skid), (StageOrder, Stage)],
+)
+def test_a_queue_keeps_its_items_in_order(harness, component):
+    size = {"depth": 4} if component in (Store, Queue) else {}
+    proof = induction(harness(component(4, **size)), depth=2)
+    assert proof.status == "PASS", proof.log
+
+
+@pytest.mark.parametrize(
+    "harness, name, old, new",
+    [
+        (StoreOrder, "Store", "read.eq(following), following", "read.eq(following + 1), following"),
+        (QueueOrder, "Queue", "store.level < self.depth - 1", "store.level < self.depth + 1"),
+        (SkidOrder, "Skid", "Mux(full, spare, self.i.payload)", "self.i.payload"),
+        (StageOrder, "Stage", *CARELESS),
+    ],
+)
+def test_a_queue_that_loses_an_item_is_caught(harness, name, old, new):
+    size = {"depth": 4} if name in ("Store", "Queue") else {}
+    bug = getattr(planted("stream", old, new), name)
+    proof = bounded(harness(bug(4, **size), lemmas=False), depth=14)
+    assert proof.status == "FAIL", proof.log
+
+
+def test_items_go_through_a_queue():
+    proof = covers(QueueOrder(Queue(4, depth=4), lemmas=False), depth=14)
+    assert proof.status == "PASS", proof.log
+
+
+def test_a_backlog_keeps_its_items_in_order():
+    proof = bounded(BacklogOrder(Backlog(4, depth=16)), depth=BacklogOrder.DEPTH)
+    assert proof.status == "PASS", proof.log
+
+
+def test_a_backlog_that_reads_too_early_is_caught():
+    bug = planted("stream", "ahead.i.valid.eq(coming[-1])", "ahead.i.valid.eq(coming[0])")
+    proof = bounded(BacklogOrder(bug.Backlog(4, depth=16)), depth=BacklogOrder.DEPTH)
+    assert proof.status == "FAIL", proof.log
+
+
+@pytest.mark.parametrize(
+    "component",
+    [
+        lambda: Rnic(CONFIG),
+        *(block for block, _ in BLOCKS.values()),
+        lambda: Commit(CONFIG),
+        Registers,
+        lambda: Backlog(4, depth=16),
+        lambda: Skid(4),
+    ],
+    ids=["rnic", *BLOCKS, "commit", "registers", "backlog", "skid"],
+)
+def test_no_offer_waits_for_ready(component):
+    pairs, offers = valid_from_ready(component())
+    assert offers
+    assert not pairs
+
+
+class Hesitant(wiring.Component):
+    """Offers what it has only to a receiver that is ready."""
+
+    i: wiring.In(stream.Signature(4))
+    o: wiring.Out(stream.Signature(4))
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.stage = stage = Stage(4)
+        wiring.connect(m, wiring.flipped(self.i), stage.i)
+        m.d.comb += [
+            self.o.valid.eq(stage.o.valid & self.o.ready),
+            self.o.payload.eq(stage.o.payload),
+            stage.o.ready.eq(self.o.ready),
+        ]
+        return m
+
+
+def test_an_offer_that_waits_for_ready_is_caught():
+    assert valid_from_ready(Hesitant()) == ({("o__valid", "o__ready")}, 1)

@@ -1,7 +1,8 @@
 """The numbers of ``rnic bench``: cycles, latency, speed of simulation, area and clock.
 
 Segments of one size follow each other, each in a packet of its own, to a region that they reach at
-one alignment. The least number of cycles that a segment can take is the number of its beats, in the
+one alignment. They are of one message, which does not end: completions go a way of their own. The
+least number of cycles that a segment can take is the number of its beats, in the
 packet or on the bus, whichever is more.
 """
 
@@ -32,7 +33,7 @@ from .engine import (
     WriteRegister,
     load,
 )
-from .model.ddp import DataSource
+from .model.header import TaggedHeader
 from .model.mpa import MpaSender
 
 __all__ = ["BLOCKS", "PAYLOADS", "render", "run_bench"]
@@ -94,15 +95,14 @@ class _Load:
     def packets(self, count: int, *, drained: bool = False) -> list[Operation]:
         """Packets of one FPDU each; with ``drained`` each one meets an idle RNIC."""
         sender = MpaSender()
-        source = DataSource(self.payload + 14)
         stride = self.beats_out * self.config.octets
         room = _MEMORY // 2 // stride
         operations: list[Operation] = []
         position = 0
         octets = bytes(at * 7 & 255 for at in range(self.payload))
         for number in range(count):
-            (segment,) = source.tagged(_STAG, number % room * stride + self.offset, octets)
-            fpdu = sender.send(segment)
+            header = TaggedHeader(_STAG, number % room * stride + self.offset)
+            fpdu = sender.send(header.encode() + octets)
             operations.append(Packet(_STREAM, position % 2**32, fpdu))
             position += len(fpdu)
             if drained:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import shlex
 import sys
 from collections.abc import Callable, Iterator
@@ -20,10 +21,11 @@ from rich.table import Table
 from ..hdl.spec.config import WIDTHS, RnicConfig
 from . import bench as numbers
 from . import report
+from . import soak as endurance
 from .capture import CaptureError, read_capture
-from .compare import compare, number_text
+from .compare import Difference, compare, number_text
 from .engine import DeviceError, ToolError, load
-from .regions import Region, RegionError, derive, load_regions, stream_ends
+from .regions import Given, Queue, Region, RegionError, derive, load_regions, stream_ends
 from .replay import Plan, plan
 from .report import Result, Run
 from .traffic import Traffic, traffic_of
@@ -64,12 +66,13 @@ def sim(
     regions: Annotated[
         Path | None,
         typer.Option(
-            help="TOML file of [[region]] tables. Default: derived from the capture.",
+            help="TOML file of regions and queues. Default: derived from the capture.",
             show_default=False,
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Directory for report.json and memory/.", show_default=False)
+        Path | None,
+        typer.Option(help="Directory for report.json, memory/ and receives/.", show_default=False),
     ] = None,
     engine: Annotated[
         EngineName, typer.Option(help="What runs the Verilog.")
@@ -79,8 +82,8 @@ def sim(
         typer.Option("--waves", help="Write a VCD, into the --out directory or the current one."),
     ] = False,
 ) -> None:
-    """Play a capture through the RTL and through the golden model, and compare memory, errors and
-    packets.
+    """Play a capture through the RTL and through the golden model, and compare memory, completions,
+    errors and packets.
 
     Exit code 0: they agree. 1: they differ. 2: bad input. 3: a tool is missing. 130: interrupted.
     """
@@ -153,6 +156,67 @@ def bench(
         numbers.render(results, Console(width=None if sys.stdout.isatty() else 160))
 
 
+@app.command()
+def soak(
+    segments: Annotated[int, typer.Option(min=1, help="DDP Segments at each width.")] = 1_000_000,
+    width: Annotated[
+        list[int] | None,
+        typer.Option(
+            help="Datapath width in bits; may be given more than once. Default: each of them.",
+            show_default=False,
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Of what is drawn. Default: a new one.", show_default=False)
+    ] = None,
+    streams: Annotated[int, typer.Option(min=1, max=4096, help="Streams that take turns.")] = 64,
+    bus_errors: Annotated[
+        bool, typer.Option("--bus-errors", help="The bus refuses a write now and then.")
+    ] = False,
+    chunk: Annotated[
+        int | None,
+        typer.Option(min=0, help="Run this chunk alone, to replay it.", show_default=False),
+    ] = None,
+    waves: Annotated[
+        bool, typer.Option("--waves", help="With --chunk: write a VCD into the current directory.")
+    ] = False,
+) -> None:
+    """Play random traffic through the RTL and through the golden model: every kind of segment and
+    of error, on many streams in turn, with a host that revokes, registers and sets up again.
+
+    Exit code 0: they agree. 1: they differ. 2: bad input. 3: a tool is missing. 130: interrupted.
+    """
+    if waves and chunk is None:
+        raise _refuse("--waves needs --chunk: of all chunks it would be too long", BAD_INPUT)
+    traffic = endurance.Traffic(secrets.randbits(32) if seed is None else seed, streams, bus_errors)
+    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    console.print(f"seed {traffic.seed}")
+    try:
+        configs = [endurance.config_of(bits, streams) for bits in width or WIDTHS]
+        for config in configs:
+            with _bar(f"{config.width} bits", segments) as progress:
+                tally = endurance.soak(
+                    load("compiled"),
+                    config,
+                    traffic,
+                    segments,
+                    only=chunk,
+                    waves=Path(f"soak-{config.width}.vcd") if waves else None,
+                    progress=progress,
+                )
+            _print_tally(console, config.width, traffic, tally)
+            if tally.failure is not None:
+                raise typer.Exit(DIFFERS)
+    except ValueError as error:
+        raise _refuse(str(error), BAD_INPUT) from None
+    except DeviceError as error:
+        raise _refuse(str(error), DIFFERS) from None
+    except ToolError as error:
+        raise _refuse(str(error), NO_TOOL) from None
+    except KeyboardInterrupt:
+        raise _refuse("interrupted", INTERRUPTED) from None
+
+
 def _refuse(sentence: str, code: int) -> typer.Exit:
     typer.echo(f"rnic: {sentence}", err=True)
     return typer.Exit(code)
@@ -172,8 +236,8 @@ def _simulate(
         raise CaptureError(str(error)) from None
     if out is not None and out.exists() and not out.is_dir():
         raise CaptureError(f"--out {out} is a file, not a directory")
-    traffic, regions, ends, notes, derived = _input(capture, region_file, config)
-    plans, changes = plan(traffic, regions, config, ends)
+    traffic, regions, queues, ends, notes, derived = _input(capture, region_file, config)
+    plans, changes = plan(traffic, regions, config, ends, queues)
     engine = load(engine_name.value)
     result = Result(
         str(capture or "generated workload"),
@@ -192,7 +256,7 @@ def _simulate(
         with _progress(each, number, len(plans)) as progress:
             memory = each.memory.copy()
             outcome = engine.run(
-                each.config, each.operations, memory, waves=path, progress=progress
+                each.config, each.operations, memory, ring=each.ring, waves=path, progress=progress
             )
         result.runs.append(Run(each, outcome, memory, compare(each, outcome, memory)))
     return result, waveforms
@@ -202,13 +266,15 @@ def _input(
     capture: Path | None,
     region_file: Path | None,
     config: RnicConfig,
-) -> tuple[Traffic, list[Region], dict[int, int], list[str], bool]:
-    """Traffic, regions, streams that the host stops, notes, whether the regions are derived."""
+) -> tuple[Traffic, list[Region], list[Queue], dict[int, int], list[str], bool]:
+    """Traffic, regions, queues that are given, streams that the host stops, notes, whether the
+    regions are derived.
+    """
     if capture is None:
         workload = generate()
-        captured, given = workload.capture(), list(workload.regions)
+        captured, given = workload.capture(), Given(list(workload.regions), [])
     else:
-        captured, given = read_capture(capture), None
+        captured, given = read_capture(capture), Given([], [])
     captured.check()
     traffic = traffic_of(captured)
     if not traffic.arrivals:
@@ -216,10 +282,10 @@ def _input(
     notes = [*captured.notes, *traffic.notes]
     if region_file is not None:
         given = load_regions(region_file, captured.addresses)
-    if given is not None:
-        return traffic, given, stream_ends(traffic), notes, False
+    if given.regions:
+        return traffic, *given, stream_ends(traffic), notes, False
     found = derive(traffic, config.stags)
-    return traffic, found.regions, found.ends, notes, True
+    return traffic, found.regions, given.queues, found.ends, notes, True
 
 
 def _progress(
@@ -261,18 +327,15 @@ def _print(console: Console, result: Result) -> None:
         console.print(_region_table(result))
     else:
         console.print("No region is registered: no tagged segment is to be placed.")
+    if any(run.plan.buffers for run in result.runs):
+        console.print(_queue_table(result))
     for note in result.notes:
         console.print(f"note: {escape(note)}", soft_wrap=True)
     for run in result.runs:
-        for each in run.differences:
-            cycle = "" if each.cycle is None else f" in cycle {each.cycle}"
-            console.print(
-                f"[red]difference[/red] in {each.what} at {escape(each.where)}:"
-                f" expected {escape(each.expected)}, got {escape(each.got)}{cycle}",
-                soft_wrap=True,
-            )
+        _print_differences(console, run.differences)
     counts = (
         f"{_count(result.segments, 'segment')}, {_count(result.bytes_placed, 'octet')} placed,"
+        f" {_count(result.deliveries, 'message')} delivered,"
         f" {_count(result.errors, 'error')},"
         f" {_count(result.cycles, 'cycle')} at {result.width} bits"
     )
@@ -287,6 +350,40 @@ def _print(console: Console, result: Result) -> None:
         )
 
 
+def _print_differences(console: Console, differences: list[Difference]) -> None:
+    for each in differences:
+        cycle = "" if each.cycle is None else f" in cycle {each.cycle}"
+        console.print(
+            f"[red]difference[/red] in {each.what} at {escape(each.where)}:"
+            f" expected {escape(each.expected)}, got {escape(each.got)}{cycle}",
+            soft_wrap=True,
+        )
+
+
+def _print_tally(
+    console: Console, width: int, traffic: endurance.Traffic, tally: endurance.Tally
+) -> None:
+    failure = tally.failure
+    if failure is not None:
+        if failure.message:
+            console.print(f"[red]failure[/red]: {escape(failure.message)}", soft_wrap=True)
+        _print_differences(console, failure.differences)
+        console.print(
+            f"replay: rnic soak --seed {traffic.seed} --width {width} --streams {traffic.streams}"
+            f"{' --bus-errors' * traffic.bus_errors}"
+            f" --chunk {failure.chunk} --segments {failure.segments} --waves",
+            soft_wrap=True,
+        )
+    verdict = "[bold green]agree[/bold green]" if failure is None else "[bold red]differ[/bold red]"
+    console.print(
+        f"{width} bits: {verdict} on {_count(tally.segments, 'segment')},"
+        f" {_count(tally.octets, 'octet')} placed, {_count(tally.deliveries, 'message')} delivered,"
+        f" {_count(tally.errors, 'error')}, {_count(tally.cycles, 'cycle')};"
+        f" {tally.segments / max(tally.seconds, 1e-3):.0f} segments a second",
+        soft_wrap=True,
+    )
+
+
 def _count(number: int, thing: str) -> str:
     return f"{number} {thing}" + ("" if number == 1 else "s")
 
@@ -295,7 +392,7 @@ def _stream_table(result: Result) -> Table:
     table = Table(title=f"{escape(result.source)}: DDP Streams", title_justify="left")
     for heading in ("stream", "from", "to", "MPA"):
         table.add_column(heading)
-    for heading in ("segments", "placed", "octets placed", "exceptions", "dropped"):
+    for heading in ("segments", "placed", "octets placed", "delivered", "exceptions", "dropped"):
         table.add_column(heading, justify="right")
     table.add_column("error")
     for run, stream in result.streams:
@@ -313,7 +410,14 @@ def _stream_table(result: Result) -> Table:
             options or "plain",
             *map(
                 str,
-                (counts.segments, counts.placed, counts.octets, counts.exceptions, counts.dropped),
+                (
+                    counts.segments,
+                    counts.placed,
+                    counts.octets,
+                    run.deliveries(stream.number),
+                    counts.exceptions,
+                    counts.dropped,
+                ),
             ),
             ", ".join(errors),
         )
@@ -343,5 +447,32 @@ def _region_table(result: Result) -> Table:
                 str(region.length),
                 "remote " + ", ".join(rights) if rights else "none",
                 report.periods_text(region.periods),
+            )
+    return table
+
+
+def _queue_table(result: Result) -> Table:
+    """The untagged queues that had a buffer."""
+    table = Table(title="Untagged queues", title_justify="left")
+    for heading in ("stream", "host", "QN"):
+        table.add_column(heading)
+    for heading in ("buffers", "messages", "octets"):
+        table.add_column(heading, justify="right")
+    for run, stream in result.streams:
+        received = [
+            (buffer.qn, completion.length)
+            for buffer, completion, _ in run.receives()
+            if buffer.stream == stream.number
+        ]
+        posted = [buffer.qn for buffer in run.plan.buffers if buffer.stream == stream.number]
+        for qn in sorted(set(posted)):
+            lengths = [length for number, length in received if number == qn]
+            table.add_row(
+                str(stream.number),
+                stream.destination.address,
+                str(qn),
+                str(posted.count(qn)),
+                str(len(lengths)),
+                str(sum(lengths)),
             )
     return table

@@ -1,7 +1,8 @@
 """The RNIC's surroundings as a cocotb bench, for the engine and for tests that people write.
 
 A test makes an :class:`RnicBench` around its ``dut``, starts it, then awaits ``write``, ``send``
-and ``drain``; host memory, events and exception packets are there to be looked at, at any time.
+and ``drain``; host memory, events, completions and exception packets are there to be looked at, at
+any time.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ import logging
 import random
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Any
+from itertools import repeat
+from typing import Any, NamedTuple
 
 import cocotb
 import numpy as np
 from cocotb.clock import Clock
-from cocotb.triggers import ClockCycles, RisingEdge
+from cocotb.triggers import ClockCycles, Event, First, RisingEdge
 from cocotbext.axi import (
     AxiLiteBus,
     AxiLiteMaster,
@@ -29,22 +31,33 @@ from cocotbext.axi import (
 from numpy.typing import NDArray
 
 from ..hdl.spec import regs
+from ..hdl.spec.completion import OCTETS, Completion, phase
 from .engine import (
     BURST,
-    COUNTER_REGISTERS,
+    CYCLE,
     EVENT_REGISTERS,
+    PHASE,
     TAKEN,
     UNSTALLED,
     WRITE,
+    Await,
     DeviceError,
     Drain,
     ErrorEvent,
     ExceptionPacket,
+    Meanwhile,
     Operation,
     Outcome,
     Packet,
+    Pause,
+    Poll,
+    Resume,
+    Ring,
     Stalls,
+    Wait,
     WriteRegister,
+    checked,
+    completion,
     counters,
     event,
 )
@@ -55,19 +68,179 @@ _STATUS = {field.name: 1 << field.low for field in regs.BY_NAME["STATUS"].fields
 
 
 class _HostMemory:
-    """What bus writes go to: an array from address 0, with ranges that answer SLVERR."""
+    """What bus writes go to: an array from address 0, with ranges that answer SLVERR.
 
-    def __init__(self, memory: NDArray[np.uint8], faults: Sequence[range]) -> None:
+    Without an array the writes are only answered.
+    """
+
+    def __init__(self, memory: NDArray[np.uint8] | None, faults: Sequence[range]) -> None:
         self._memory = memory
         self._faults = faults
 
     async def write(self, address: int, octets: bytes) -> None:
-        end = address + len(octets)
-        if any(address < fault.stop and fault.start < end for fault in self._faults):
+        if _faulty(self._faults, range(address, address + len(octets))):
             raise OSError(f"bus address {address:#x} is faulty")
+        if self._memory is None:
+            return
         room = max(len(self._memory) - address, 0)
         kept = octets[:room]
         self._memory[address : address + len(kept)] = np.frombuffer(kept, np.uint8)
+
+
+def _faulty(faults: Sequence[range], octets: range) -> bool:
+    return any(octets.start < fault.stop and fault.start < octets.stop for fault in faults)
+
+
+class _Beat(NamedTuple):
+    """A beat of write data, and the bus address of its first lane; ``data`` only if asked for."""
+
+    cycle: int
+    address: int
+    strobes: int
+    last: bool
+    data: bytes
+
+
+class _WritePort:
+    """Watches a write port."""
+
+    def __init__(self, dut: Any, prefix: str, *, data: bool = False) -> None:
+        self.bursts: list[tuple[int, int, int]] = []
+        self.responses: list[int] = []
+        self._octets = len(dut.s_axis_tkeep)
+        self._address, self._length, self._data, self._strobes, self._last = (
+            getattr(dut, f"{prefix}_{name}")
+            for name in ("awaddr", "awlen", "wdata", "wstrb", "wlast")
+        )
+        self._aw, self._w, self._b = (
+            (getattr(dut, f"{prefix}_{channel}valid"), getattr(dut, f"{prefix}_{channel}ready"))
+            for channel in ("aw", "w", "b")
+        )
+        self._with_data = data
+        self._announced: deque[int] = deque()
+        self._ahead: deque[tuple[int, int, bool, bytes]] = deque()
+
+    def look(self, cycle: int) -> tuple[bool, list[_Beat]]:
+        """Look at a cycle: whether anything was taken, and the beats whose address is known now."""
+        moved = False
+        valid, ready = self._aw
+        if valid.value and ready.value:
+            moved = True
+            address = self._address.value.to_unsigned()
+            beats = self._length.value.to_unsigned() + 1
+            self.bursts.append((cycle, address, beats))
+            start = address & -self._octets
+            self._announced.extend(range(start, start + beats * self._octets, self._octets))
+        valid, ready = self._w
+        if valid.value and ready.value:
+            moved = True
+            octets = b""
+            if self._with_data:
+                octets = self._data.value.to_unsigned().to_bytes(self._octets, "little")
+            strobes = self._strobes.value.to_unsigned()
+            self._ahead.append((cycle, strobes, bool(self._last.value), octets))
+        valid, ready = self._b
+        if valid.value and ready.value:
+            moved = True
+            self.responses.append(cycle)
+        found = []
+        while self._ahead and self._announced:
+            when, strobes, last, octets = self._ahead.popleft()
+            found.append(_Beat(when, self._announced.popleft(), strobes, last, octets))
+        return moved, found
+
+
+class _Host:
+    """The host's side of the completion ring.
+
+    A completion reaches memory whole, as a line of a cache does: the host sees it all at once.
+    """
+
+    def __init__(
+        self, memory: NDArray[np.uint8], ring: Ring | None, faults: Sequence[range]
+    ) -> None:
+        self.completions: list[Completion] = []
+        self.delivered: list[int] = []
+        self.paused = False
+        self.returned = 0  #: completions that were given back
+        self._memory = memory
+        self._ring = ring
+        self._faults = faults
+        self._issued = 0
+        self._entry: dict[int, int] = {}  # octets of the one that is being written
+        self._fault = False
+        self._when: dict[int, int] = {}  # the cycle in which a completion was written
+
+    @property
+    def owed(self) -> int:
+        """Completions that were taken, but not given back."""
+        return len(self.completions) - self.returned
+
+    @property
+    def due(self) -> bool:
+        """Whether so many are owed that they are to be given back."""
+        return self._ring is not None and 4 * self.owed >= self._ring.entries
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is a completion to take."""
+        if self._ring is None or self.paused:
+            return False
+        number = len(self.completions)
+        octet = int(self._memory[self._place(number) + PHASE.octet])
+        return octet >> PHASE.bit & 1 == phase(number, self._ring.size)
+
+    def write(self, beat: _Beat) -> None:
+        """The RNIC writes."""
+        number, where = self._issued, f"m_axi_cq_w: completion {self._issued}"
+        if self._ring is None:
+            raise DeviceError(
+                f"m_axi_cq_aw: a completion is written to {beat.address:#x}, but there is no ring"
+            )
+        place = self._place(number)
+        for lane, octet in enumerate(beat.data):
+            if not beat.strobes >> lane & 1:
+                continue
+            at = beat.address + lane - place
+            if not 0 <= at < OCTETS or at in self._entry:
+                raise DeviceError(
+                    f"{where} is written to {beat.address + lane:#x}, its entry is at {place:#x}"
+                )
+            self._entry[at] = octet
+            self._fault |= _faulty(self._faults, range(place + at, place + at + 1))
+        if not beat.last:
+            return
+        if len(self._entry) < OCTETS:
+            raise DeviceError(f"{where} is not written whole, but in the octets {[*self._entry]}")
+        if number - self.returned >= self._ring.entries:
+            raise DeviceError(f"{where} overwrites one that the host has not given back")
+        if self._entry[PHASE.octet] >> PHASE.bit & 1 != phase(number, self._ring.size):
+            raise DeviceError(f"{where} has the wrong phase")
+        if not self._fault:
+            octets = bytes(self._entry[at] for at in range(OCTETS))
+            self._memory[place : place + OCTETS] = np.frombuffer(octets, np.uint8)
+            self._when[number] = beat.cycle
+        self._issued += 1
+        self._entry, self._fault = {}, False
+
+    def take(self) -> None:
+        """Take a completion."""
+        number = len(self.completions)
+        place = self._place(number)
+        self.completions.append(completion(self._memory[place : place + OCTETS].tobytes()))
+        self.delivered.append(self._when.pop(number))
+
+    def touches_ring(self, beat: _Beat) -> bool:
+        """Whether a beat of the other port writes to the ring."""
+        if self._ring is None:
+            return False
+        start = beat.address + (beat.strobes & -beat.strobes).bit_length() - 1
+        stop = beat.address + beat.strobes.bit_length()
+        return start < self._ring.octets.stop and self._ring.octets.start < stop
+
+    def _place(self, number: int) -> int:
+        assert self._ring is not None
+        return self._ring.address + number % self._ring.entries * OCTETS
 
 
 class RnicBench:
@@ -79,6 +252,8 @@ class RnicBench:
         The bench module, with the flat ports of the exported Verilog.
     memory
         Host memory, from bus address 0.
+    ring
+        Where completions are taken from; the test programs it. It is cleared.
     stalls
         How the RNIC is held up. The memory answers when its queue of responses lets it, so
         ``response_latency`` has no effect here.
@@ -90,7 +265,9 @@ class RnicBench:
     events : list[ErrorEvent]
         Error events, as they were read and taken off the RNIC's queue.
     exceptions : list[ExceptionPacket]
-    writes, bursts, taken, stray : list
+    completions : list[Completion]
+        Completions, as they were taken off the ring.
+    delivered, writes, bursts, responses, taken, stray, interrupts, polled : list
         Rows of the arrays of :class:`~ddp_rnic.sim.engine.Outcome`.
     """
 
@@ -99,28 +276,42 @@ class RnicBench:
         dut: Any,
         memory: NDArray[np.uint8],
         *,
+        ring: Ring | None = None,
         stalls: Stalls = UNSTALLED,
         faults: Sequence[range] = (),
     ) -> None:
+        checked([], memory, ring)
         logging.getLogger(f"cocotb.{dut._name}").setLevel(logging.WARNING)
         self.dut = dut
         self.memory = memory
-        self.octets = len(dut.s_axis_tkeep)
         self.cycle = 0
         self.events: list[ErrorEvent] = []
         self.exceptions: list[ExceptionPacket] = []
         self.writes: list[tuple[int, int]] = []
-        self.bursts: list[tuple[int, int, int]] = []
         self.taken: list[tuple[int, int]] = []
         self.stray: list[tuple[int, int]] = []
+        self.interrupts: list[int] = []
+        self.polled: list[int] = []
         self._progress = 0
+        self._over = False
+        self._aside: Any = None  # the task that goes on meanwhile
         self._stalls = stalls
         self._source = AxiStreamSource(AxiStreamBus.from_prefix(dut, "s_axis"), dut.clk, dut.rst)
         self._sink = AxiStreamSink(AxiStreamBus.from_prefix(dut, "m_axis_exc"), dut.clk, dut.rst)
-        self._host = AxiSlaveWrite(
-            AxiWriteBus.from_prefix(dut, "m_axi"), dut.clk, dut.rst,
-            target=_HostMemory(memory, faults),
-        )  # fmt: skip
+        self._host = _Host(memory, ring, faults)
+        self.completions, self.delivered = self._host.completions, self._host.delivered
+        self._owed, self._interrupted = Event(), Event()
+        # Completions are put into memory by their host, once they are whole.
+        self._ports = [
+            AxiSlaveWrite(
+                AxiWriteBus.from_prefix(dut, prefix), dut.clk, dut.rst,
+                target=_HostMemory(target, faults),
+            )
+            for prefix, target in (("m_axi", memory), ("m_axi_cq", None))
+        ]  # fmt: skip
+        self._placing = _WritePort(dut, "m_axi")
+        self._completing = _WritePort(dut, "m_axi_cq", data=True)
+        self.bursts, self.responses = self._placing.bursts, self._placing.responses
         self._control = AxiLiteMaster(AxiLiteBus.from_prefix(dut, "s_axil"), dut.clk, dut.rst)
 
     async def start(self) -> None:
@@ -133,17 +324,21 @@ class RnicBench:
         rng = random.Random(self._stalls.seed)
         for channel, probability in (
             (self._source, self._stalls.source),
-            (self._host.aw_channel, self._stalls.write),
-            (self._host.w_channel, self._stalls.write),
-            (self._host.b_channel, self._stalls.response),
+            *((port.aw_channel, self._stalls.write) for port in self._ports),
+            *((port.w_channel, self._stalls.write) for port in self._ports),
+            *((port.b_channel, self._stalls.response) for port in self._ports),
             (self._sink, self._stalls.exceptions),
         ):
             if probability:
                 channel.set_pause_generator(_pauses(rng.randrange(2**32), probability))
         await RisingEdge(dut.clk)
-        cocotb.start_soon(self._watch())
+        stalled = self._stalls.completions
+        cocotb.start_soon(
+            self._watch(_pauses(rng.randrange(2**32), stalled) if stalled else repeat(False))
+        )
         cocotb.start_soon(self._collect_exceptions())
-        cocotb.start_soon(self._collect_events())
+        cocotb.start_soon(self._answer_interrupts())
+        cocotb.start_soon(self._give_back_quarters())
 
     async def write(self, address: int, value: int) -> None:
         """Write a register."""
@@ -168,66 +363,164 @@ class RnicBench:
         """Wait until the RNIC has taken every packet."""
         await self._source.wait()
 
+    def pause(self) -> None:
+        """Take no completions any more."""
+        self._host.paused = True
+
+    def resume(self) -> None:
+        """Take completions again."""
+        self._host.paused = False
+
+    async def wait(self, cycles: int) -> None:
+        """Let cycles pass."""
+        end = self.cycle + cycles
+        while self.cycle < end:
+            await RisingEdge(self.dut.clk)
+            self._progress = self.cycle
+
+    async def completed(self, count: int) -> None:
+        """Wait until so many completions were taken in all."""
+        while len(self.completions) < count:
+            await RisingEdge(self.dut.clk)
+
+    async def poll(self, address: int, mask: int, value: int = 0) -> None:
+        """Read a register until those bits of it have this value."""
+        while await self.read(address) & mask != value:
+            pass
+        self.polled.append(self.cycle)
+        self._progress = self.cycle
+
+    async def meanwhile(self, operations: Meanwhile) -> None:
+        """Write and poll registers later, while the test goes on."""
+
+        async def go() -> None:
+            await self.wait(operations.cycles)
+            for operation in operations.operations:
+                match operation:
+                    case WriteRegister(address, value):
+                        await self.write(address, value)
+                    case Poll(address, mask, value):
+                        await self.poll(address, mask, value)
+
+        await self.done_aside()
+        self._aside = cocotb.start_soon(go())
+
+    async def done_aside(self) -> None:
+        """Wait until what goes on meanwhile is done."""
+        if self._aside is not None:
+            await self._aside
+
     async def drain(self) -> None:
-        """Wait until nothing is in flight and no event waits."""
+        """Wait until nothing is in flight, no event waits, and every completion is given back.
+
+        Completions that wait while the host is paused stay.
+        """
         await self.sent()
+        await self.done_aside()
         while True:
             status = await self.read(regs.address("STATUS"))
-            if status & _STATUS["idle"] and not status & _STATUS["event"]:
+            if status & _STATUS["event"]:
+                self._interrupted.set()  # it may be masked
+            elif not status & _STATUS["idle"] or self._host.waiting:
+                pass
+            elif self._host.owed:
+                await self._give_back()
+            else:
                 break
         self._progress = self.cycle
 
     async def play(self, operations: Sequence[Operation]) -> None:
-        """Carry operations out, and drain."""
+        """Carry operations out, resume, and drain."""
         for operation in operations:
+            if not isinstance(operation, Packet):
+                await self.sent()
             match operation:
                 case Packet():
                     await self.send(operation)
                 case WriteRegister(address, value):
-                    await self.sent()
                     await self.write(address, value)
                 case Drain():
                     await self.drain()
+                case Await(completions):
+                    await self.completed(completions)
+                case Pause():
+                    self.pause()
+                case Resume():
+                    self.resume()
+                case Poll(address, mask, value):
+                    await self.poll(address, mask, value)
+                case Wait(cycles):
+                    await self.wait(cycles)
+                case Meanwhile():
+                    await self.meanwhile(operation)
+        self.resume()
         await self.drain()
+        self._over = True
 
     async def outcome(self) -> Outcome:
         """What has come of all so far."""
-        counted = [await self.read(regs.address(name)) for name in COUNTER_REGISTERS]
+        counted = [await self.read(regs.address(name)) for name in regs.COUNTERS]
         return Outcome(
             cycles=self.cycle,
             events=list(self.events),
             exceptions=list(self.exceptions),
             counters=counters(counted),
+            completions=list(self.completions),
+            delivered=np.array(self.delivered, CYCLE),
             writes=np.array(self.writes, WRITE),
             bursts=np.array(self.bursts, BURST),
+            responses=np.array(self.responses, CYCLE),
             taken=np.array(self.taken, TAKEN),
             stray=list(np.array(self.stray, WRITE)),
+            interrupts=np.array(self.interrupts, CYCLE),
+            polled=np.array(self.polled, CYCLE),
         )
 
     async def _collect_exceptions(self) -> None:
         while True:
             frame = await self._sink.recv()
-            self.exceptions.append(ExceptionPacket(frame.tid, frame.tuser, bytes(frame.tdata)))
+            reason, sequence = divmod(frame.tuser, 1 << 32)
+            octets = bytes(frame.tdata)
+            self.exceptions.append(ExceptionPacket(frame.tid, sequence, octets, reason))
 
-    async def _collect_events(self) -> None:
+    async def _answer_interrupts(self) -> None:
         dut = self.dut
         while True:
             if not dut.irq.value:
-                await RisingEdge(dut.irq)
-            if not await self.read(regs.address("STATUS")) & _STATUS["event"]:
+                await First(RisingEdge(dut.irq), self._interrupted.wait())
+            self._interrupted.clear()
+            status = await self.read(regs.address("STATUS"))
+            if not status & _STATUS["event"]:
+                if status & _STATUS["completion"] and dut.irq.value and self._host.owed:
+                    await self._give_back()
                 continue
             words = [await self.read(regs.address(name)) for name in EVENT_REGISTERS]
             self.events.append(event(words))
             await self.write(regs.address("EVENT_POP"), 1)
             self._progress = self.cycle
 
-    async def _watch(self) -> None:
-        """Note the cycle of everything that is taken; give up when nothing is any more."""
+    async def _give_back_quarters(self) -> None:
+        while True:
+            await self._owed.wait()
+            self._owed.clear()
+            if self._host.due:
+                await self._give_back()
+
+    async def _give_back(self) -> None:
+        """Write the consumer index."""
+        self._host.returned = len(self.completions)
+        await self.write(regs.address("CQ_CONSUMER"), self._host.returned & 0xFFFF)
+        self._progress = self.cycle
+
+    async def _watch(self, stalls: Iterator[bool]) -> None:
+        """Note the cycle of everything that is taken; give up when nothing is any more.
+
+        Completions are taken in between, but in the cycles that ``stalls`` names.
+        """
         dut = self.dut
         edge = RisingEdge(dut.clk)
-        announced: deque[int] = deque()
-        ahead: deque[tuple[int, int]] = deque()
         first = True
+        interrupted = False
         while True:
             await edge
             cycle = self.cycle
@@ -238,26 +531,38 @@ class RnicBench:
                 first = bool(dut.s_axis_tlast.value)
                 if first:
                     self.taken[-1] = (self.taken[-1][0], cycle)
-            if dut.m_axi_awvalid.value and dut.m_axi_awready.value:
+            moved, beats = self._placing.look(cycle)
+            for beat in beats:
+                self._placed(beat)
+            moved_too, reported = self._completing.look(cycle)
+            for beat in reported:
+                self._host.write(beat)
+            if self._over and (beats or reported):
+                port = "m_axi_w" if beats else "m_axi_cq_w"
+                raise DeviceError(f"{port}: data comes after STATUS told that nothing is in flight")
+            if moved or moved_too:
                 self._progress = cycle
-                address = dut.m_axi_awaddr.value.to_unsigned()
-                beats = dut.m_axi_awlen.value.to_unsigned() + 1
-                self.bursts.append((cycle, address, beats))
-                start = address & -self.octets
-                announced.extend(range(start, start + beats * self.octets, self.octets))
-            if dut.m_axi_wvalid.value and dut.m_axi_wready.value:
+            if not next(stalls) and self._host.waiting:
+                self._host.take()
                 self._progress = cycle
-                ahead.append((cycle, dut.m_axi_wstrb.value.to_unsigned()))
-            while ahead and announced:
-                when, strobes = ahead.popleft()
-                address = announced.popleft()
-                if strobes:
-                    self.writes.append((when, address))
-                    if address + strobes.bit_length() > len(self.memory):
-                        self.stray.append((when, address))
+                if self._host.due:
+                    self._owed.set()
+            if interrupted != (interrupted := bool(dut.irq.value)) and interrupted:
+                self.interrupts.append(cycle)
             if cycle - self._progress > PATIENCE:
                 raise DeviceError(f"cycle {cycle}: nothing moved for {PATIENCE} cycles")
             self.cycle = cycle + 1
+
+    def _placed(self, beat: _Beat) -> None:
+        if not beat.strobes:
+            return
+        self.writes.append((beat.cycle, beat.address))
+        if self._host.touches_ring(beat):
+            raise DeviceError(
+                f"m_axi_w: the write in the beat at {beat.address:#x} touches the completion ring"
+            )
+        if beat.address + beat.strobes.bit_length() > len(self.memory):
+            self.stray.append((beat.cycle, beat.address))
 
 
 def _pauses(seed: int, probability: float) -> Iterator[bool]:

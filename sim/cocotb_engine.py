@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ..hdl.spec.config import RnicConfig
 from . import verilator
-from .engine import UNSTALLED, DeviceError, Engine, Operation, Outcome, Stalls, checked
+from .engine import UNSTALLED, DeviceError, Engine, Operation, Outcome, Ring, Stalls, checked
 
 
 class CocotbEngine(Engine):
@@ -34,6 +34,7 @@ class CocotbEngine(Engine):
         operations: Sequence[Operation],
         memory: NDArray[np.uint8],
         *,
+        ring: Ring | None = None,
         stalls: Stalls = UNSTALLED,
         faults: Sequence[range] = (),
         waves: Path | None = None,
@@ -42,10 +43,10 @@ class CocotbEngine(Engine):
         # Only here: cocotb may be left out where this engine is not used.
         from .cocotb_play import DIRECTORY, MEMORY, OUTCOME, PLAN
 
-        operations = checked(operations, memory)
+        operations = checked(operations, memory, ring)
         with tempfile.TemporaryDirectory(prefix="ddp-rnic-") as name:
             directory = Path(name)
-            (directory / PLAN).write_bytes(pickle.dumps((operations, stalls, list(faults))))
+            (directory / PLAN).write_bytes(pickle.dumps((operations, ring, stalls, list(faults))))
             memory.tofile(directory / MEMORY)
             run_tests(
                 config, "ddp_rnic.sim.cocotb_play", directory, 1,

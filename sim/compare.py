@@ -1,19 +1,20 @@
-"""The simulated RNIC held against the golden model: every octet of memory, every event, every
-exception packet.
+"""The simulated RNIC held against the golden model: every octet of memory, every completion, every
+event, every exception packet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..hdl.spec.completion import Completion
 from ..hdl.spec.ddp import ErrorNumber, ErrorType
 from .engine import ErrorEvent, ExceptionPacket, Outcome
-from .golden import ExpectedError
-from .replay import Plan
+from .golden import Buffer, Delivery, ExpectedError
+from .replay import Allotment, Plan
 
 #: Differences of one kind that are told one by one.
 _TOLD = 10
@@ -36,6 +37,7 @@ def compare(plan: Plan, outcome: Outcome, memory: NDArray[np.uint8]) -> list[Dif
     for kind in (
         _memory(plan, outcome, memory),
         _stray(outcome),
+        _completions(plan, outcome),
         _events(plan, outcome),
         _exceptions(plan, outcome),
         _counters(plan, outcome),
@@ -59,15 +61,18 @@ def compare(plan: Plan, outcome: Outcome, memory: NDArray[np.uint8]) -> list[Dif
 
 def _memory(plan: Plan, outcome: Outcome, memory: NDArray[np.uint8]) -> Iterator[Difference]:
     expected = plan.expected_memory()
-    wrong = np.flatnonzero(memory != expected)
+    unlike = memory != expected
+    unlike[plan.ring.octets.start : plan.ring.octets.stop] = False
+    wrong = np.flatnonzero(unlike)
     if not len(wrong):
         return
     starts = np.flatnonzero(np.diff(wrong, prepend=-2) != 1)
     ends = np.append(starts[1:], len(wrong))
     for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
         address, count = int(wrong[start]), end - start
+        found = plan.holder_at(address)
         yield Difference(
-            "memory" if plan.allotment_at(address) else "guard octets",
+            _KINDS[type(found[0])] if found else "guard octets",
             _where(plan, address) + (f", the first of {count} octets" if count > 1 else ""),
             f"{expected[address]:#04x}{_writer(plan, address)}",
             f"{memory[address]:#04x}",
@@ -75,32 +80,37 @@ def _memory(plan: Plan, outcome: Outcome, memory: NDArray[np.uint8]) -> Iterator
         )
 
 
+#: What memory is, by what lies there.
+_KINDS = {Allotment: "memory", Buffer: "received message"}
+
+
 def _where(plan: Plan, address: int) -> str:
-    allotment = plan.allotment_at(address)
-    if allotment is not None:
-        region = allotment.region
-        to = region.to + address - allotment.address
-        return f"{region.endpoint} STag {region.stag:#010x} TO {to:#x}"
-    before = max(
-        (each for each in plan.allotments if each.end <= address),
-        key=lambda each: each.end,
-        default=None,
-    )
-    if before is None:
-        return f"host address {address:#x}, before every region"
-    return (
-        f"host address {address:#x}, {address - before.end} octets past the end of {before.region}"
-    )
+    if (found := plan.holder_at(address)) is not None:
+        holder, offset = found
+        if isinstance(holder, Buffer):
+            return f"octet {offset} of {holder}"
+        region = holder.region
+        return f"{region.endpoint} STag {region.stag:#010x} TO {region.to + offset:#x}"
+    pieces = [
+        (end, str(holder.region if isinstance(holder, Allotment) else holder))
+        for _, end, holder, _ in plan.pieces()
+    ]
+    pieces.append((plan.ring.octets.stop, "the completion ring"))
+    end, name = max((piece for piece in pieces if piece[0] <= address), default=(0, ""))
+    if not name:
+        return f"host address {address:#x}, before every region and buffer"
+    return f"host address {address:#x}, {address - end} octets past the end of {name}"
 
 
 def _writer(plan: Plan, address: int) -> str:
     """The segment that was to write an octet last."""
-    allotment = plan.allotment_at(address)
-    if allotment is None:
+    if (found := plan.holder_at(address)) is None:
         return ""
-    offset = address - allotment.address
-    for arrival, region, start, length in reversed(plan.golden.placements):
-        if region is allotment.region and start <= offset < start + length:
+    holder, offset = found
+    target = holder.region if isinstance(holder, Allotment) else holder
+    for each in reversed(plan.golden.placements):
+        if each.target is target and each.offset <= offset < each.offset + len(each.payload):
+            arrival = each.arrival
             return (
                 f" (stream {arrival.stream.number}, frame {arrival.frame}, segment {arrival.order})"
             )
@@ -119,6 +129,43 @@ def _stray(outcome: Outcome) -> Iterator[Difference]:
         yield Difference(
             "bus write", f"bus address {address:#x}, outside host memory", "none", "a write", cycle
         )
+
+
+# -- completions --
+
+
+def _completions(plan: Plan, outcome: Outcome) -> Iterator[Difference]:
+    expected, got = plan.expected_completions(), outcome.completions
+    for number, (want, have) in enumerate(zip(expected, got, strict=False)):
+        cycle = int(outcome.delivered[number]) if number < len(outcome.delivered) else None
+        for each in fields(Completion):
+            wanted, had = getattr(want, each.name), getattr(have, each.name)
+            if wanted != had:
+                yield Difference(
+                    f"{each.name} of a completion",
+                    _delivery_text(number, plan.golden.deliveries[number]),
+                    _number(each.name, wanted),
+                    _number(each.name, had),
+                    cycle,
+                )
+    for number in range(len(got), len(expected)):
+        delivery = plan.golden.deliveries[number]
+        yield Difference("completion", _delivery_text(number, delivery), "one", "none")
+    for number in range(len(expected), len(got)):
+        cycle = int(outcome.delivered[number]) if number < len(outcome.delivered) else None
+        yield Difference("completion", f"completion {number + 1}", "none", str(got[number]), cycle)
+
+
+def _delivery_text(number: int, delivery: Delivery) -> str:
+    arrival = delivery.arrival
+    return (
+        f"completion {number + 1}, stream {arrival.stream.number} ({arrival.stream}),"
+        f" frame {arrival.frame}, segment {arrival.order}"
+    )
+
+
+def _number(name: str, value: int) -> str:
+    return f"{value:#x}" if name in ("tag", "cookie", "rsvdulp") else str(value)
 
 
 # -- events and packets --
@@ -201,6 +248,7 @@ def _packet_text(packet: ExceptionPacket | None, other: ExceptionPacket | None) 
         return "none"
     text = (
         f"{len(packet.octets)} octets of stream {packet.stream} at LLP sequence {packet.sequence}"
+        f" for reason {packet.reason:#05x}"
     )
     if (
         other is not None

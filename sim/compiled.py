@@ -6,7 +6,7 @@ Operations go in and results come out as arrays, so that Python has no part in a
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,25 +14,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..hdl.spec import regs
+from ..hdl.spec.completion import OCTETS
 from ..hdl.spec.config import RnicConfig
 from . import verilator
 from .engine import (
     BURST,
-    COUNTER_REGISTERS,
+    CYCLE,
     EVENT_REGISTERS,
+    PHASE,
     TAKEN,
     UNSTALLED,
     WRITE,
+    Await,
     DeviceError,
     Drain,
     Engine,
     ExceptionPacket,
+    Meanwhile,
     Operation,
     Outcome,
     Packet,
+    Pause,
+    Poll,
+    Resume,
+    Ring,
     Stalls,
+    Wait,
     WriteRegister,
     checked,
+    completion,
     counters,
     event,
 )
@@ -42,21 +52,24 @@ CYCLES = 200_000
 
 # The structures of harness.cpp.
 _OPERATION = np.dtype([
-    ("kind", "<u4"), ("a", "<u4"), ("b", "<u4"), ("error", "<u4"),
+    ("kind", "<u4"), ("a", "<u4"), ("b", "<u4"), ("c", "<u4"),
     ("offset", "<u8"), ("length", "<u8"),
 ])  # fmt: skip
-_PACKET, _WRITE, _DRAIN = range(3)
+_PACKET, _WRITE, _DRAIN, _AWAIT, _PAUSE, _RESUME, _POLL, _WAIT, _MEANWHILE = range(9)
 _SETTINGS = np.dtype([
-    ("source", "<u4"), ("write", "<u4"), ("response", "<u4"), ("exceptions", "<u4"),
+    *((name, "<u4") for name in Stalls.SIDES),
     ("latency", "<u8"), ("seed", "<u8"),
-    ("status", "<u4"), ("event_pop", "<u4"), ("event", "<u4", (9,)),
+    ("ring", "<u8"), ("entries", "<u8"), ("phase_octet", "<u4"), ("phase_bit", "<u4"),
+    ("status", "<u4"), ("event_pop", "<u4"), ("event", "<u4", (9,)), ("consumer", "<u4"),
     ("counters", "<u4"), ("counter", "<u4", (32,)),
 ], align=True)  # fmt: skip
 _RANGE = np.dtype([("start", "<u8"), ("stop", "<u8")])
 _EVENT = np.dtype([("word", "<u4", (9,))])
 _EXCEPTION = np.dtype([
-    ("stream", "<u4"), ("sequence", "<u4"), ("offset", "<u8"), ("length", "<u8"),
+    ("stream", "<u4"), ("sequence", "<u4"), ("reason", "<u4"), ("unused", "<u4"),
+    ("offset", "<u8"), ("length", "<u8"),
 ])  # fmt: skip
+_COMPLETION = np.dtype([("octets", "u1", (OCTETS,))])
 _OCTET = np.dtype("u1")
 _COUNTER = np.dtype("<u4")
 
@@ -74,14 +87,15 @@ class CompiledEngine(Engine):
         operations: Sequence[Operation],
         memory: NDArray[np.uint8],
         *,
+        ring: Ring | None = None,
         stalls: Stalls = UNSTALLED,
         faults: Sequence[range] = (),
         waves: Path | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Outcome:
+        table, octets = _arrays(checked(operations, memory, ring))
         library = _library(config, waves=waves is not None)
-        table, octets = _arrays(checked(operations, memory))
-        settings = _settings(stalls)
+        settings = _settings(stalls, ring)
         ranges = np.array([(each.start, each.stop) for each in faults], _RANGE)
         sim = library.sim_new(
             table.ctypes.data,
@@ -99,7 +113,7 @@ class CompiledEngine(Engine):
             while not state:
                 state = library.sim_run(sim, CYCLES)
                 if progress is not None:
-                    progress(library.sim_operation(sim), len(operations))
+                    progress(library.sim_operation(sim), len(table))
             cycle = library.sim_cycle(sim)
             if state == 2:
                 message = library.sim_message(sim).decode()
@@ -136,7 +150,7 @@ def _arrays(operations: Sequence[Operation]) -> tuple[NDArray, bytes]:
     rows = []
     pieces = []
     offset = 0
-    for operation in operations:
+    for operation in _flat(operations):
         match operation:
             case Packet(stream, sequence, octets, error):
                 rows.append((_PACKET, stream, sequence, int(error), offset, len(octets)))
@@ -146,22 +160,44 @@ def _arrays(operations: Sequence[Operation]) -> tuple[NDArray, bytes]:
                 rows.append((_WRITE, address, value, 0, 0, 0))
             case Drain():
                 rows.append((_DRAIN, 0, 0, 0, 0, 0))
+            case Await(completions):
+                rows.append((_AWAIT, 0, 0, 0, completions, 0))
+            case Pause():
+                rows.append((_PAUSE, 0, 0, 0, 0, 0))
+            case Resume():
+                rows.append((_RESUME, 0, 0, 0, 0, 0))
+            case Poll(address, mask, value):
+                rows.append((_POLL, address, mask, value, 0, 0))
+            case Wait(cycles):
+                rows.append((_WAIT, 0, 0, 0, cycles, 0))
+            case Meanwhile(cycles, aside):
+                rows.append((_MEANWHILE, 0, 0, 0, cycles, len(aside)))
     pieces.append(_PADDING)
     return np.array(rows, _OPERATION), b"".join(pieces)
 
 
-def _settings(stalls: Stalls) -> NDArray:
+def _flat(operations: Sequence[Operation]) -> Iterator[Operation]:
+    """Operations, and those that go on meanwhile right after their own."""
+    for operation in operations:
+        yield operation
+        if isinstance(operation, Meanwhile):
+            yield from operation.operations
+
+
+def _settings(stalls: Stalls, ring: Ring | None) -> NDArray:
     settings = np.zeros(1, _SETTINGS)
-    for name in ("source", "write", "response", "exceptions"):
+    for name in Stalls.SIDES:
         settings[name] = round(getattr(stalls, name) * 65536)
     settings["latency"], settings["seed"] = stalls.response_latency, stalls.seed
+    if ring is not None:
+        settings["ring"], settings["entries"] = ring.address, ring.entries
+        settings["phase_octet"], settings["phase_bit"] = PHASE.octet, PHASE.bit
     settings["status"] = regs.address("STATUS")
     settings["event_pop"] = regs.address("EVENT_POP")
     settings["event"] = [regs.address(name) for name in EVENT_REGISTERS]
-    settings["counters"] = len(COUNTER_REGISTERS)
-    settings["counter"][0, : len(COUNTER_REGISTERS)] = [
-        regs.address(name) for name in COUNTER_REGISTERS
-    ]
+    settings["consumer"] = regs.address("CQ_CONSUMER")
+    settings["counters"] = len(regs.COUNTERS)
+    settings["counter"][0, : len(regs.COUNTERS)] = [regs.address(name) for name in regs.COUNTERS]
     return settings
 
 
@@ -177,12 +213,17 @@ def _outcome(library: Any, sim: int, cycle: int) -> Outcome:
         cycles=cycle,
         events=[event(each["word"].tolist()) for each in items(4, _EVENT)],
         exceptions=[
-            ExceptionPacket(stream, sequence, octets[offset : offset + length])
-            for stream, sequence, offset, length in items(5, _EXCEPTION).tolist()
+            ExceptionPacket(stream, sequence, octets[offset : offset + length], reason)
+            for stream, sequence, reason, _, offset, length in items(5, _EXCEPTION).tolist()
         ],
         counters=counters(items(7, _COUNTER).tolist()),
+        completions=[completion(each.tobytes()) for each in items(8, _COMPLETION)["octets"]],
+        delivered=items(9, CYCLE),
         writes=items(0, WRITE),
         bursts=items(1, BURST),
+        responses=items(10, CYCLE),
         taken=items(2, TAKEN),
         stray=list(items(3, WRITE)),
+        interrupts=items(11, CYCLE),
+        polled=items(12, CYCLE),
     )

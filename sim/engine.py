@@ -1,9 +1,10 @@
 """What an engine does: run the gateware over a list of operations, and tell what came of it.
 
 An engine plays the whole of the RNIC's surroundings: it sends packets, serves the bus writes from
-host memory, takes the exception stream, writes registers, and, whenever ``irq`` is high, reads the
-error event and takes it off its queue. Engines differ in how they do so, never in what: the same
-operations give the same memory, events, exceptions and counters.
+host memory, takes the exception stream, writes registers, takes completions off the ring as they
+appear in host memory, and, whenever ``irq`` is high, reads STATUS: an error event is read and taken
+off its queue, completions are given back. Engines differ in how they do so, never in what: the same
+operations give the same memory, events, completions, exceptions and counters.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..hdl.spec import regs
+from ..hdl.spec.completion import FIELDS, OCTETS, Completion, decode
 from ..hdl.spec.config import RnicConfig
 
 #: Names of the engines, the default first.
@@ -26,9 +29,13 @@ ENGINES = ("compiled", "cocotb")
 WRITE = np.dtype([("cycle", "<u8"), ("address", "<u8")])
 #: A write burst: the cycle its address was taken in, that address, and the beats that it announced.
 BURST = np.dtype([("cycle", "<u8"), ("address", "<u8"), ("beats", "<u8")])
+#: The cycle of something.
+CYCLE = np.dtype("<u8")
 #: The cycles in which the first and the last beat of a packet were taken, in order of the packets.
 TAKEN = np.dtype([("first", "<u8"), ("last", "<u8")])
 
+#: The phase bit of a completion.
+PHASE = next(field for field in FIELDS if field.name == "phase")
 #: Registers of an error event, in the order in which they are read.
 EVENT_REGISTERS = (
     "EVENT_CODE",
@@ -36,12 +43,6 @@ EVENT_REGISTERS = (
     "EVENT_LENGTH",
     "EVENT_SEQUENCE",
     *(f"EVENT_HEADER{k}" for k in range(5)),
-)
-#: Counter registers, lower halves before upper ones.
-COUNTER_REGISTERS = tuple(
-    register.name
-    for register in regs.REGISTERS
-    if register.address >= regs.address("PLACED_SEGMENTS")
 )
 
 
@@ -80,19 +81,118 @@ class Packet:
 
 @dataclass(frozen=True)
 class Drain:
-    """Wait until nothing is in flight: STATUS.idle. Every run ends with one, given or not."""
+    """Wait until nothing is in flight, STATUS.idle, and every completion is taken and given back.
+
+    Every run ends with one, given or not.
+    """
 
 
-Operation = WriteRegister | Packet | Drain
+@dataclass(frozen=True)
+class Await:
+    """Wait until so many completions were taken since the run began."""
+
+    completions: int
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Take no completions any more, so that the ring runs full.
+
+    A :class:`Drain` waits for no completion then. Every run ends with a :class:`Resume`, given or
+    not, before its last :class:`Drain`.
+    """
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Take completions again."""
+
+
+@dataclass(frozen=True)
+class Poll:
+    """Read a register until those bits of it have this value: STATUS.revoking, for one."""
+
+    address: int
+    mask: int
+    value: int = 0
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Let so many cycles pass."""
+
+    cycles: int
+
+
+@dataclass(frozen=True)
+class Meanwhile:
+    """Once so many cycles have passed, write and poll registers, while what follows goes on.
+
+    One at a time: the next one, a :class:`Drain` and the end of the run wait until it is done.
+    """
+
+    cycles: int
+    operations: tuple[WriteRegister | Poll, ...]
+
+
+Operation = WriteRegister | Packet | Drain | Await | Pause | Resume | Poll | Wait | Meanwhile
+
+
+@dataclass(frozen=True)
+class Ring:
+    """The completion ring: 2 to the power of ``size`` entries from a bus address.
+
+    The operations program it, as :meth:`program` does, once in a run; but CQ_CONSUMER is the
+    engine's to write. It does when a quarter of the ring was taken, at every :class:`Drain`, and
+    when an interrupt says that completions wait.
+    """
+
+    address: int
+    size: int
+
+    def __post_init__(self) -> None:
+        if self.address < 0 or self.address % OCTETS:
+            raise ValueError(
+                f"a ring's address must be a multiple of {OCTETS}, not {self.address:#x}"
+            )
+        if not 1 <= self.size <= 15:
+            raise ValueError(f"a ring's size must be from 1 to 15, not {self.size!r}")
+
+    @property
+    def entries(self) -> int:
+        """Completions that it holds."""
+        return 1 << self.size
+
+    @property
+    def octets(self) -> range:
+        """The bus addresses that it takes."""
+        return range(self.address, self.address + self.entries * OCTETS)
+
+    def program(
+        self, *, interrupts: bool = False, coalesce: int = 1, timeout: int = 0
+    ) -> list[Operation]:
+        """The operations that tell the RNIC of it, completions interrupting or not."""
+        fields = {field.name: field for field in regs.BY_NAME["IRQ_MASK"].fields}
+        values = {
+            "IRQ_MASK": 0 if interrupts else 1 << fields["completion"].low,
+            "CQ_BASE_LO": self.address & 0xFFFFFFFF,
+            "CQ_BASE_HI": self.address >> 32,
+            "CQ_SIZE": self.size,
+            "CQ_COALESCE": coalesce,
+            "CQ_TIMEOUT": timeout,
+            "CQ_ENABLE": 1,
+        }
+        return [WriteRegister(regs.address(name), value) for name, value in values.items()]
 
 
 @dataclass(frozen=True)
 class Stalls:
     """How the surroundings hold the RNIC up.
 
-    ``source``, ``write``, ``response`` and ``exceptions`` are the probabilities that the side
-    idles in a cycle: no beat is offered, no address (and, on its own, no data) is taken, no write
-    response given, no exception beat taken. ``response_latency`` is the least number of cycles
+    ``source``, ``write``, ``response``, ``exceptions`` and ``completions`` are the probabilities
+    that the side idles in a cycle: no beat is offered, no address (and, on its own, no data) is
+    taken, no write response given, no exception beat taken, no completion looked for. Both write
+    ports are held up alike, but not at once. ``response_latency`` is the least number of cycles
     from the last beat of a burst to its response.
     """
 
@@ -100,11 +200,15 @@ class Stalls:
     write: float = 0.0
     response: float = 0.0
     exceptions: float = 0.0
+    completions: float = 0.0
     response_latency: int = 8
     seed: int = 1
 
+    #: The names of the probabilities.
+    SIDES: ClassVar = ("source", "write", "response", "exceptions", "completions")
+
     def __post_init__(self) -> None:
-        for name in ("source", "write", "response", "exceptions"):
+        for name in self.SIDES:
             if not 0 <= (value := getattr(self, name)) <= 0.99:
                 raise ValueError(f"{name} must be a probability from 0 to 0.99, not {value!r}")
         if not 0 <= self.response_latency <= 10_000:
@@ -133,11 +237,16 @@ class ErrorEvent:
 
 @dataclass(frozen=True)
 class ExceptionPacket:
-    """A packet of the exception stream; ``sequence`` is the LLP's, of its first octet."""
+    """A packet of the exception stream; ``sequence`` is the LLP's, of its first octet.
+
+    ``reason`` is the number of the error that it raised: the Error Type in the upper 4 bits, the
+    Error Code in the lower 8.
+    """
 
     stream: int
     sequence: int
     octets: bytes
+    reason: int
 
 
 def _empty(dtype: np.dtype) -> NDArray:
@@ -149,19 +258,30 @@ class Outcome:
     """What a run gave.
 
     ``counters`` has the counter registers by name; the two halves of a counter are one,
-    PLACED_OCTETS. ``writes`` has a row of type :data:`WRITE` for each beat of write data with a
-    strobe set, ``bursts`` one of :data:`BURST` for each address, ``taken`` one of :data:`TAKEN` for
-    each packet. ``stray`` are the writes of octets outside host memory.
+    PLACED_OCTETS. ``completions`` are in the order of the ring; for each of them ``delivered`` has
+    the cycle in which its last beat was taken.
+
+    Of the port that places, ``writes`` has a row of type :data:`WRITE` for each beat of write data
+    with a strobe set, ``bursts`` one of :data:`BURST` for each address, ``responses`` the cycle of
+    each response, in the order of the bursts, ``stray`` the writes of octets outside host memory.
+
+    ``taken`` has a row of type :data:`TAKEN` for each packet, ``interrupts`` the cycles in which
+    ``irq`` rose, ``polled`` the cycle in which each :class:`Poll` read what it waited for.
     """
 
     cycles: int
     events: list[ErrorEvent]
     exceptions: list[ExceptionPacket]
     counters: dict[str, int]
+    completions: list[Completion] = field(default_factory=list)
+    delivered: NDArray = field(default_factory=lambda: _empty(CYCLE))
     writes: NDArray = field(default_factory=lambda: _empty(WRITE))
     bursts: NDArray = field(default_factory=lambda: _empty(BURST))
+    responses: NDArray = field(default_factory=lambda: _empty(CYCLE))
     taken: NDArray = field(default_factory=lambda: _empty(TAKEN))
     stray: list[NDArray] = field(default_factory=list)
+    interrupts: NDArray = field(default_factory=lambda: _empty(CYCLE))
+    polled: NDArray = field(default_factory=lambda: _empty(CYCLE))
 
 
 class Engine(ABC):
@@ -176,6 +296,7 @@ class Engine(ABC):
         operations: Sequence[Operation],
         memory: NDArray[np.uint8],
         *,
+        ring: Ring | None = None,
         stalls: Stalls = UNSTALLED,
         faults: Sequence[range] = (),
         waves: Path | None = None,
@@ -191,6 +312,8 @@ class Engine(ABC):
             What to do, in order.
         memory
             Host memory, from bus address 0; written in place.
+        ring
+            Where the operations tell the RNIC to write completions. It is cleared first.
         stalls
             How the surroundings hold the RNIC up.
         faults
@@ -209,13 +332,24 @@ class Engine(ABC):
         """
 
 
-def checked(operations: Sequence[Operation], memory: NDArray[np.uint8]) -> list[Operation]:
-    """The arguments of :meth:`Engine.run`, if they are sound."""
+def checked(
+    operations: Sequence[Operation], memory: NDArray[np.uint8], ring: Ring | None
+) -> list[Operation]:
+    """The operations of :meth:`Engine.run`, if its arguments are sound. The ring is cleared."""
     if memory.dtype != np.uint8 or memory.ndim != 1 or not memory.flags.c_contiguous:
         raise TypeError("memory must be a contiguous array of octets")
     for operation in operations:
         if isinstance(operation, Packet) and not operation.octets:
             raise ValueError("a packet must have at least one octet")
+        if isinstance(operation, Await) and ring is None:
+            raise ValueError("completions to wait for need a ring")
+    if ring is not None:
+        if ring.octets.stop > len(memory):
+            raise ValueError(
+                f"the ring must lie in memory, but ends at {ring.octets.stop:#x},"
+                f" behind {len(memory):#x}"
+            )
+        memory[ring.octets.start : ring.octets.stop] = 0
     return list(operations)
 
 
@@ -230,10 +364,18 @@ def event(words: Sequence[int]) -> ErrorEvent:
     )  # fmt: skip
 
 
+def completion(octets: bytes) -> Completion:
+    """A completion, from its entry in the ring."""
+    try:
+        return decode(octets)
+    except ValueError as error:
+        raise DeviceError(f"the completion {octets.hex(' ')} cannot be: {error}") from error
+
+
 def counters(values: Sequence[int]) -> dict[str, int]:
-    """The counters by name, from what :data:`COUNTER_REGISTERS` show; halves become one."""
+    """The counters by name, from what :data:`regs.COUNTERS` show; halves become one."""
     counts: dict[str, int] = {}
-    for name, value in zip(COUNTER_REGISTERS, values, strict=True):
+    for name, value in zip(regs.COUNTERS, values, strict=True):
         whole, _, half = name.rpartition("_")
         if half in ("LO", "HI"):
             counts[whole] = counts.get(whole, 0) | value << (32 if half == "HI" else 0)

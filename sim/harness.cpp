@@ -30,15 +30,24 @@ constexpr uint64_t PAGE = 4096;
 constexpr uint64_t AHEAD = 16;    // beats of write data taken before their address
 constexpr uint64_t BURSTS = 256;  // addresses taken before their data
 constexpr uint64_t PATIENCE = 50000;
+constexpr uint64_t ENTRY = 32;    // octets of a completion
 
-enum Kind : uint32_t { PACKET, WRITE, DRAIN };
+enum Kind : uint32_t { PACKET, WRITE, DRAIN, AWAIT, PAUSE, RESUME, POLL, WAIT, MEANWHILE };
+enum Status : uint32_t { EVENT = 1, IDLE = 2, COMPLETION = 4 };
 
 // These are numpy structures on the other side.
-struct Operation { uint32_t kind, a, b, error; uint64_t offset, length; };
+struct Operation {
+    uint32_t kind;
+    uint32_t a, b, c;  // a packet's stream, sequence, error; a register, and value, or mask, value
+    uint64_t offset, length;  // a packet's octets; offset: what else there is to wait for;
+                              // length: the operations that go on meanwhile, right after this one
+};
 struct Settings {
-    uint32_t source, write, response, exceptions;  // of 65536
+    uint32_t source, write, response, exceptions, completions;  // of 65536
     uint64_t latency, seed;
-    uint32_t status, event_pop, event[9], counters;
+    uint64_t ring, entries;  // no entries: no ring
+    uint32_t phase_octet, phase_bit;
+    uint32_t status, event_pop, event[9], consumer, counters;
     uint32_t counter[32];
 };
 struct Range { uint64_t start, stop; };
@@ -46,7 +55,8 @@ struct Write { uint64_t cycle, address; };
 struct Burst { uint64_t cycle, address, beats; };
 struct Taken { uint64_t first, last; };
 struct Event { uint32_t word[9]; };
-struct Exception { uint32_t stream, sequence; uint64_t offset, length; };
+struct Exception { uint32_t stream, sequence, reason, unused; uint64_t offset, length; };
+struct Completion { uint8_t octets[ENTRY]; };
 
 constexpr uint64_t mask(uint64_t octets) { return octets >= 64 ? ~0ull : (1ull << octets) - 1; }
 
@@ -63,10 +73,10 @@ struct Data {
     }
 };
 struct Output {
-    uint8_t data[N]; uint64_t keep; uint32_t stream, sequence; bool last;
+    uint8_t data[N]; uint64_t keep, user; uint32_t stream; bool last;
     bool operator!=(const Output &o) const {
-        return memcmp(data, o.data, N) || keep != o.keep || stream != o.stream ||
-               sequence != o.sequence || last != o.last;
+        return memcmp(data, o.data, N) || keep != o.keep || user != o.user ||
+               stream != o.stream || last != o.last;
     }
 };
 struct Pending { uint64_t address, beats; bool fault; };
@@ -74,6 +84,30 @@ struct Response { uint64_t due; uint8_t code; };
 
 // What a channel showed while it was held up: it has to show the same in the next cycle.
 template <typename T> struct Held { bool held = false; T shown; };
+
+// The signals of an AXI4 write port of the RNIC.
+struct Pins {
+    CData &awready, &wready, &bvalid, &bresp, &bid;
+    const CData &awvalid, &awlen, &awsize, &awburst, &wvalid, &wlast, &bready;
+    const QData &awaddr;
+    const std::remove_reference_t<decltype(Vtop::m_axi_wstrb)> &wstrb;
+    const void *wdata;
+};
+#define PINS(port) { \
+    top.port##_awready, top.port##_wready, top.port##_bvalid, top.port##_bresp, top.port##_bid, \
+    top.port##_awvalid, top.port##_awlen, top.port##_awsize, top.port##_awburst, \
+    top.port##_wvalid, top.port##_wlast, top.port##_bready, top.port##_awaddr, top.port##_wstrb, \
+    &top.port##_wdata }
+
+// A write port, and what is under way on it.
+struct Port {
+    const char *aw, *w;
+    Pins pins;
+    std::deque<Pending> bursts;
+    std::deque<Data> ahead;
+    std::deque<Response> responses;
+    Held<Address> held_address; Held<Data> held_data;
+};
 
 struct Sim {
     VerilatedContext context;
@@ -92,24 +126,36 @@ struct Sim {
     bool finished = false;
 
     // packets
-    uint64_t operation = 0, at = 0;
+    uint64_t operation = 0, at = 0, waited = 0;
     bool offered = false;
+    // operations that go on meanwhile: the next one, where they end, when they begin
+    uint64_t aside = 0, aside_end = 0, due = 0;
     // bus writes
-    std::deque<Pending> bursts;
-    std::deque<Data> ahead;
-    std::deque<Response> responses;
-    Held<Address> held_address; Held<Data> held_data; Held<Output> held_output;
+    Port placing{"m_axi_aw", "m_axi_w", PINS(m_axi)};
+    Port completing{"m_axi_cq_aw", "m_axi_cq_w", PINS(m_axi_cq)};
+    // completions: written by the RNIC, taken by the host, given back
+    uint64_t issued = 0, consumed = 0, returned = 0;
+    bool paused = false, giving = false;
+    Completion entry; uint32_t filled = 0;  // the one that is being written, and its octets so far
+    std::vector<uint64_t> when;             // the cycle in which each entry was written
     // exception stream
     bool inside = false;
+    uint64_t user = 0;
+    Held<Output> held_output;
     // registers
     enum { Idle, Writing, Written, Reading, Read } access = Idle;
-    enum { Nothing, Status, EventWord, EventPop, Host, Counter } purpose = Nothing;
+    enum { Nothing, State, EventWord, EventPop, Host, Polled, Consumer, Counter } purpose = Nothing;
     uint32_t accessed = 0, word = 0;
+    uint64_t asked = 0;  // the operation that was under way as the access began
+    uint64_t *served = nullptr;  // whose access it is: operation or aside
     bool address_done = false, data_done = false, draining = false;
+    bool interrupted = false, heard = false;
     Event event;
 
     std::vector<Write> writes, stray;
     std::vector<Burst> addresses;
+    std::vector<uint64_t> responses, delivered, interrupts, polled;
+    std::vector<Completion> completions;
     std::vector<Taken> taken;
     std::vector<Event> events;
     std::vector<Exception> exceptions;
@@ -139,7 +185,10 @@ struct Sim {
     void begin() {
         top.rst = 0;
         top.s_axis_tvalid = 0; top.m_axis_exc_tready = 0;
-        top.m_axi_awready = 0; top.m_axi_wready = 0; top.m_axi_bvalid = 0; top.m_axi_bid = 0;
+        for (const Port *port : {&placing, &completing}) {
+            const Pins &pins = port->pins;
+            pins.awready = pins.wready = pins.bvalid = pins.bid = pins.bresp = 0;
+        }
         top.s_axil_awvalid = 0; top.s_axil_wvalid = 0; top.s_axil_arvalid = 0;
         top.s_axil_awprot = 0; top.s_axil_arprot = 0; top.s_axil_wstrb = 15;
         top.s_axil_bready = 1; top.s_axil_rready = 1;
@@ -161,33 +210,112 @@ struct Sim {
         return false;
     }
 
-    void take_address(const Address &a) {
+    void take_address(Port &port, const Address &a) {
         const uint64_t start = a.address & -N, octets = (a.length + 1ull) * N;
         if ((1ull << a.size) != N || a.burst != 1)
-            fail("write burst at %#llx has AWSIZE %u and AWBURST %u, not full beats that increment",
-                 (unsigned long long)a.address, a.size, a.burst);
+            fail("%s: write burst at %#llx has AWSIZE %u and AWBURST %u,"
+                 " not full beats that increment",
+                 port.aw, (unsigned long long)a.address, a.size, a.burst);
         if (start % PAGE + octets > PAGE)
-            fail("write burst of %llu octets at %#llx crosses a 4 KiB boundary",
+            fail("%s: write burst of %llu octets at %#llx crosses a 4 KiB boundary", port.aw,
                  (unsigned long long)octets, (unsigned long long)a.address);
-        addresses.push_back({cycle, a.address, a.length + 1ull});
-        bursts.push_back({start, a.length + 1ull, false});
+        if (&port == &placing) addresses.push_back({cycle, a.address, a.length + 1ull});
+        else if (!settings.entries)
+            fail("%s: a completion is written to %#llx, but there is no ring", port.aw,
+                 (unsigned long long)a.address);
+        port.bursts.push_back({start, a.length + 1ull, false});
     }
 
-    void take_data(const Data &d) {
-        Pending &burst = bursts.front();
+    void take_data(Port &port, const Data &d) {
+        Pending &burst = port.bursts.front();
         if (d.last != (burst.beats == 1))
-            fail("write data: WLAST is %d with %llu beats of the burst to come, at %#llx", d.last,
+            fail("%s: WLAST is %d with %llu beats of the burst to come, at %#llx", port.w, d.last,
                  (unsigned long long)burst.beats - 1, (unsigned long long)burst.address);
+        if (operation == count && !draining)
+            fail("%s: data comes after STATUS told that nothing is in flight", port.w);
         if (d.strobes) {
-            writes.push_back({cycle, burst.address});
-            if (faulty(burst.address, d.strobes)) burst.fault = true;
-            else store(burst.address, d);
+            const bool fault = faulty(burst.address, d.strobes);
+            if (fault) burst.fault = true;
+            if (&port == &placing) place(burst.address, d, fault);
+            else gather(burst.address, d);
         }
         burst.address += N;
         if (--burst.beats == 0) {
-            responses.push_back({cycle + settings.latency + 1, uint8_t(burst.fault ? 2 : 0)});
-            bursts.pop_front();
+            if (&port == &completing) finish_completion(burst.fault);
+            port.responses.push_back({cycle + settings.latency + 1, uint8_t(burst.fault ? 2 : 0)});
+            port.bursts.pop_front();
         }
+    }
+
+    void place(uint64_t address, const Data &d, bool fault) {
+        writes.push_back({cycle, address});
+        const uint64_t start = address + __builtin_ctzll(d.strobes);
+        const uint64_t stop = address + 64 - __builtin_clzll(d.strobes);
+        if (start < settings.ring + settings.entries * ENTRY && settings.ring < stop)
+            fail("m_axi_w: the write at %#llx touches the completion ring",
+                 (unsigned long long)start);
+        if (!fault) store(address, d);
+    }
+
+    // -- completions ------------------------------------------------------------------------------
+
+    // The nth completion of all: where it is written, and the phase that it has.
+    uint64_t slot(uint64_t n) const { return n & (settings.entries - 1); }
+    uint64_t place_of(uint64_t n) const { return settings.ring + slot(n) * ENTRY; }
+    bool phase_of(uint64_t n) const { return !(n & settings.entries); }
+    bool phase(const uint8_t *octets) const {
+        return octets[settings.phase_octet] >> settings.phase_bit & 1;
+    }
+
+    // The completion reaches memory whole, as a line of a cache does: the host sees it all at once.
+    void gather(uint64_t address, const Data &d) {
+        const uint64_t place = place_of(issued);
+        for (uint64_t k = 0; k < N; k++) {
+            if (!(d.strobes >> k & 1)) continue;
+            const uint64_t at = address + k - place;
+            if (at >= ENTRY || filled >> at & 1) {
+                fail("m_axi_cq_w: completion %llu is written to %#llx, its entry is at %#llx",
+                     (unsigned long long)issued, (unsigned long long)(address + k),
+                     (unsigned long long)place);
+                return;
+            }
+            entry.octets[at] = d.data[k];
+            filled |= 1u << at;
+        }
+    }
+
+    void finish_completion(bool fault) {
+        const unsigned long long number = issued;
+        if (!message.empty()) return;  // there may be no ring
+        if (filled != mask(ENTRY))
+            fail("m_axi_cq_w: completion %llu is not written whole, but in the octets %#x", number,
+                 filled);
+        if (issued - returned >= settings.entries)
+            fail("m_axi_cq_w: completion %llu overwrites one that the host has not given back",
+                 number);
+        if (phase(entry.octets) != phase_of(issued))
+            fail("m_axi_cq_w: completion %llu has the wrong phase", number);
+        if (!fault) {
+            memcpy(memory + place_of(issued), entry.octets, ENTRY);
+            when[slot(issued)] = cycle;
+        }
+        issued++;
+        filled = 0;
+    }
+
+    // Whether the host has a completion to take.
+    bool completed_one() const {
+        return settings.entries && !paused &&
+               phase(memory + place_of(consumed)) == phase_of(consumed);
+    }
+
+    void take_completion() {
+        Completion one;
+        memcpy(one.octets, memory + place_of(consumed), ENTRY);
+        completions.push_back(one);
+        delivered.push_back(when[slot(consumed)]);
+        consumed++;
+        progress = cycle;
     }
 
     void store(uint64_t address, const Data &d) {
@@ -208,8 +336,10 @@ struct Sim {
             fail("exception stream: TKEEP %#llx on a beat that is%s the last",
                  (unsigned long long)o.keep, o.last ? "" : " not");
         if (!inside) {
-            exceptions.push_back({o.stream, o.sequence, exception_octets.size(), 0});
-        } else if (exceptions.back().stream != o.stream || exceptions.back().sequence != o.sequence) {
+            user = o.user;
+            exceptions.push_back({o.stream, uint32_t(o.user), uint32_t(o.user >> 32), 0,
+                                  exception_octets.size(), 0});
+        } else if (exceptions.back().stream != o.stream || user != o.user) {
             fail("exception stream: TID or TUSER changes inside a packet of stream %u", o.stream);
         }
         exception_octets.insert(exception_octets.end(), o.data, o.data + octets);
@@ -226,7 +356,7 @@ struct Sim {
     }
 
     void start(bool write, uint32_t address, uint32_t value, decltype(purpose) why) {
-        accessed = address; purpose = why;
+        accessed = address; purpose = why; asked = operation;
         access = write ? Writing : Reading;
         if (write) {
             top.s_axil_awaddr = address; top.s_axil_awvalid = 1;
@@ -237,6 +367,34 @@ struct Sim {
         }
     }
 
+    // Operations that concern the host alone.
+    void next_operation() {
+        if (aside < aside_end && cycle < due) progress = cycle;
+        while (operation < count) {
+            const Operation &o = operations[operation];
+            switch (o.kind) {
+            case AWAIT: if (consumed < o.offset) return; break;
+            case WAIT:
+                if (waited++ < o.offset) { progress = cycle; return; }
+                waited = 0;
+                break;
+            case PAUSE: paused = true; break;
+            case RESUME: paused = false; break;
+            case MEANWHILE:
+                if (aside < aside_end) return;
+                due = cycle + o.offset;
+                aside = operation + 1;
+                aside_end = aside + o.length;
+                operation += o.length;
+                break;
+            default: return;
+            }
+            operation++;
+            progress = cycle;
+        }
+        paused = false;
+    }
+
     // What the host does next, when no access is under way.
     void next_access() {
         if (operation == count && !draining) {
@@ -245,13 +403,33 @@ struct Sim {
                 start(false, settings.counter[counters.size()], 0, Counter);
             else
                 finished = true;
-        } else if (top.irq) {
-            start(false, settings.status, 0, Status);
-        } else if (operation < count && operations[operation].kind == WRITE) {
-            start(true, operations[operation].a, operations[operation].b, Host);
-        } else if (operation == count || operations[operation].kind == DRAIN) {
-            start(false, settings.status, 0, Status);
+            return;
         }
+        // An interrupt that stays, of completions that the host does not take, holds up nothing.
+        if (top.irq && !heard) {
+            start(false, settings.status, 0, State);
+            return;
+        }
+        heard = false;
+        const uint64_t owed = consumed - returned;
+        if (owed && (giving || 4 * owed >= settings.entries)) {
+            returned = consumed;
+            start(true, settings.consumer, consumed & 0xffff, Consumer);
+        } else if (aside < aside_end && cycle >= due) {
+            serve_register(aside);
+        } else if (operation == count || operations[operation].kind == DRAIN) {
+            start(false, settings.status, 0, State);
+        } else {
+            serve_register(operation);
+        }
+        giving = false;
+    }
+
+    void serve_register(uint64_t &which) {
+        const Operation &o = operations[which];
+        served = &which;
+        if (o.kind == WRITE) start(true, o.a, o.b, Host);
+        else if (o.kind == POLL) start(false, o.a, 0, Polled);
     }
 
     void completed(uint8_t response, uint32_t value) {
@@ -259,22 +437,39 @@ struct Sim {
                            access == Written ? "the write" : "the read", accessed, response);
         access = Idle;
         switch (purpose) {
-        case Status:
-            if (value & 1) { word = 0; start(false, settings.event[0], 0, EventWord); }
-            else if (value & 2) {
-                if (operation == count) { draining = false; progress = cycle; }
-                else if (operations[operation].kind == DRAIN) { operation++; progress = cycle; }
-            }
+        case State:
+            if (value & EVENT) { word = 0; start(false, settings.event[0], 0, EventWord); break; }
+            heard = true;
+            if (value & COMPLETION && top.irq) giving = true;
+            if (value & IDLE && asked == operation) drained();
             break;
         case EventWord:
             event.word[word++] = value;
             if (word < 9) start(false, settings.event[word], 0, EventWord);
             else { events.push_back(event); start(true, settings.event_pop, 1, EventPop); }
             break;
-        case Host: operation++; progress = cycle; break;
+        case Host: ++*served; progress = cycle; break;
+        case Polled:
+            if ((value & operations[*served].b) == operations[*served].c) {
+                polled.push_back(cycle);
+                ++*served;
+                progress = cycle;
+            }
+            break;
         case Counter: counters.push_back(value); break;
         default: progress = cycle; break;
         }
+    }
+
+    // The RNIC is idle, as far as the host's side goes: there may be completions to take, or room
+    // to give back, which more of them wait for.
+    void drained() {
+        if (operation < count && operations[operation].kind != DRAIN) return;
+        if (aside < aside_end || completed_one()) return;
+        if (consumed != returned) { giving = true; return; }
+        if (operation == count) draining = false;
+        else operation++;
+        progress = cycle;
     }
 
     void registers() {
@@ -307,9 +502,56 @@ struct Sim {
         }
     }
 
+    // What a write port is shown in this cycle, on three draws of 16 bits.
+    void offer(Port &port, uint64_t drawn) {
+        const Pins &pins = port.pins;
+        pins.awready = port.bursts.size() < BURSTS && (drawn & 0xffff) >= settings.write;
+        pins.wready = (!port.bursts.empty() || port.ahead.size() < AHEAD) &&
+                      (drawn >> 16 & 0xffff) >= settings.write;
+        if (!pins.bvalid && !port.responses.empty() && port.responses.front().due <= cycle &&
+            (drawn >> 32 & 0xffff) >= settings.response) {
+            pins.bvalid = 1;
+            pins.bresp = port.responses.front().code;
+        }
+    }
+
+    // The handshakes of a write port; whether a response was taken.
+    bool serve(Port &port) {
+        const Pins &pins = port.pins;
+        if (pins.awvalid || port.held_address.held) {
+            const Address now{pins.awaddr, pins.awlen, pins.awsize, pins.awburst};
+            held_up(port.aw, port.held_address, pins.awvalid, pins.awready, now);
+            if (pins.awvalid && pins.awready) { take_address(port, now); progress = cycle; }
+        }
+        if (pins.wvalid || port.held_data.held) {
+            Data now;
+            memcpy(now.data, pins.wdata, N);
+            now.strobes = pins.wstrb; now.last = pins.wlast;
+            held_up(port.w, port.held_data, pins.wvalid, pins.wready, now);
+            if (pins.wvalid && pins.wready) {
+                progress = cycle;
+                if (port.ahead.empty() && !port.bursts.empty()) take_data(port, now);
+                else port.ahead.push_back(now);
+            }
+        }
+        while (!port.ahead.empty() && !port.bursts.empty()) {
+            take_data(port, port.ahead.front());
+            port.ahead.pop_front();
+        }
+        if (!pins.bvalid || !pins.bready) return false;
+        port.responses.pop_front();
+        progress = cycle;
+        return true;
+    }
+
     void one_cycle(bool stalls) {
         const uint64_t drawn = stalls ? draw() : ~0ull;
         const uint64_t drawn_too = stalls ? draw() : ~0ull;
+        const uint64_t drawn_last = stalls ? draw() : ~0ull;
+        // The host.
+        next_operation();
+        if (completed_one() && (drawn_too >> 16 & 0xffff) >= settings.completions)
+            take_completion();
         // The packet.
         const bool packet = operation < count && operations[operation].kind == PACKET;
         if (packet && !offered && (drawn & 0xffff) >= settings.source) {
@@ -319,22 +561,17 @@ struct Sim {
             top.s_axis_tkeep = mask(rest < N ? rest : N);
             top.s_axis_tlast = rest <= N;
             top.s_axis_tid = o.a;
-            top.s_axis_tuser = uint64_t(rest <= N && o.error) << 32 | o.b;
+            top.s_axis_tuser = uint64_t(rest <= N && o.c) << 32 | o.b;
             offered = true;
         }
         top.s_axis_tvalid = offered;
-        // The bus.
-        top.m_axi_awready = bursts.size() < BURSTS && (drawn >> 16 & 0xffff) >= settings.write;
-        top.m_axi_wready = (!bursts.empty() || ahead.size() < AHEAD) &&
-                           (drawn >> 32 & 0xffff) >= settings.write;
-        if (!top.m_axi_bvalid && !responses.empty() && responses.front().due <= cycle &&
-            (drawn >> 48) >= settings.response) {
-            top.m_axi_bvalid = 1;
-            top.m_axi_bresp = responses.front().code;
-        }
+        offer(placing, drawn >> 16);
+        offer(completing, drawn_last);
         top.m_axis_exc_tready = (drawn_too & 0xffff) >= settings.exceptions;
         if (access == Idle) next_access();
         step(0);
+        if (top.irq && !interrupted) interrupts.push_back(cycle);
+        interrupted = top.irq;
 
         // Handshakes.
         if (offered && top.s_axis_tready) {
@@ -345,32 +582,18 @@ struct Sim {
             progress = cycle;
             if (at >= o.length) { taken.back().last = cycle; at = 0; operation++; }
         }
-        if (top.m_axi_awvalid || held_address.held) {
-            const Address now{top.m_axi_awaddr, top.m_axi_awlen, top.m_axi_awsize, top.m_axi_awburst};
-            held_up("m_axi_aw", held_address, top.m_axi_awvalid, top.m_axi_awready, now);
-            if (top.m_axi_awvalid && top.m_axi_awready) { take_address(now); progress = cycle; }
-        }
-        if (top.m_axi_wvalid || held_data.held) {
-            Data now;
-            memcpy(now.data, &top.m_axi_wdata, N);
-            now.strobes = top.m_axi_wstrb; now.last = top.m_axi_wlast;
-            held_up("m_axi_w", held_data, top.m_axi_wvalid, top.m_axi_wready, now);
-            if (top.m_axi_wvalid && top.m_axi_wready) {
-                progress = cycle;
-                if (ahead.empty() && !bursts.empty()) take_data(now);
-                else ahead.push_back(now);
-            }
-        }
-        while (!ahead.empty() && !bursts.empty()) { take_data(ahead.front()); ahead.pop_front(); }
-        const bool answered = top.m_axi_bvalid && top.m_axi_bready;
-        if (answered) { responses.pop_front(); progress = cycle; }
+        const bool placed = serve(placing), reported = serve(completing);
+        if (placed) responses.push_back(cycle);
         if (top.m_axis_exc_tvalid || held_output.held) {
             Output now;
             memcpy(now.data, &top.m_axis_exc_tdata, N);
-            now.keep = top.m_axis_exc_tkeep; now.stream = top.m_axis_exc_tid;
-            now.sequence = top.m_axis_exc_tuser; now.last = top.m_axis_exc_tlast;
+            now.keep = top.m_axis_exc_tkeep; now.user = top.m_axis_exc_tuser;
+            now.stream = top.m_axis_exc_tid; now.last = top.m_axis_exc_tlast;
             held_up("m_axis_exc", held_output, top.m_axis_exc_tvalid, top.m_axis_exc_tready, now);
-            if (top.m_axis_exc_tvalid && top.m_axis_exc_tready) { take_output(now); progress = cycle; }
+            if (top.m_axis_exc_tvalid && top.m_axis_exc_tready) {
+                take_output(now);
+                progress = cycle;
+            }
         }
         registers();
         const bool written = top.s_axil_bvalid, read = top.s_axil_rvalid;
@@ -378,17 +601,22 @@ struct Sim {
         const uint32_t value = top.s_axil_rdata;
 
         step(1);
-        if (answered) top.m_axi_bvalid = 0;
+        if (placed) placing.pins.bvalid = 0;
+        if (reported) completing.pins.bvalid = 0;
         registers_after(written, write_response, read, read_response, value);
         cycle++;
     }
 
     const char *doing() const {
-        if (access != Idle && purpose != Status) return "a register access is under way";
+        if (access != Idle && purpose != State && purpose != Polled)
+            return "a register access is under way";
         if (operation == count) return "all is sent, but the RNIC is not idle";
         switch (operations[operation].kind) {
         case PACKET: return "it takes no beat of the packet";
         case DRAIN: return "it does not become idle";
+        case AWAIT: return paused ? "the host waits for completions that it does not take"
+                                  : "the completions that the host waits for do not come";
+        case POLL: return "the register that the host polls does not change";
         default: return "a register is to be written";
         }
     }
@@ -405,6 +633,7 @@ EXPORT Sim *sim_new(const Operation *operations, uint64_t count, const uint8_t *
     sim->faults.assign(faults, faults + fault_count);
     sim->random = settings->seed * 0x9E3779B97F4A7C15ull | 1;
     sim->draining = true;
+    sim->when.resize(settings->entries);
 #if VM_TRACE
     if (waves) {
         sim->context.traceEverOn(true);
@@ -421,7 +650,7 @@ EXPORT Sim *sim_new(const Operation *operations, uint64_t count, const uint8_t *
 // Simulate up to so many cycles. 0: there is more to do, 1: finished, 2: failed.
 EXPORT int sim_run(Sim *sim, uint64_t cycles) {
     const Settings &s = sim->settings;
-    const bool stalls = s.source || s.write || s.response || s.exceptions;
+    const bool stalls = s.source || s.write || s.response || s.exceptions || s.completions;
     while (cycles-- && !sim->finished && sim->message.empty()) {
         sim->one_cycle(stalls);
         if (sim->cycle - sim->progress > PATIENCE + s.latency)
@@ -450,7 +679,8 @@ EXPORT const void *sim_list(Sim *sim, int which, uint64_t *items) {
 #define LIST(number, list) case number: *items = sim->list.size(); return sim->list.data();
     switch (which) {
     LIST(0, writes) LIST(1, addresses) LIST(2, taken) LIST(3, stray) LIST(4, events)
-    LIST(5, exceptions) LIST(6, exception_octets) LIST(7, counters)
+    LIST(5, exceptions) LIST(6, exception_octets) LIST(7, counters) LIST(8, completions)
+    LIST(9, delivered) LIST(10, responses) LIST(11, interrupts) LIST(12, polled)
     }
     *items = 0;
     return nullptr;

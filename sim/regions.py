@@ -1,6 +1,7 @@
-"""The memory regions that a replay registers: from a region file, or derived from the traffic.
+"""The memory that a replay gives to the RNIC: the regions that it registers, and the buffers that
+it posts for untagged messages. They come from a region file, or are derived from the traffic.
 
-A region file is TOML, a list of ``[[region]]`` tables::
+A region file is TOML, a list of ``[[region]]`` and ``[[queue]]`` tables::
 
     [[region]]
     endpoint = "10.7.0.2"       # address of the host that owns the region
@@ -12,13 +13,24 @@ A region file is TOML, a list of ``[[region]]`` tables::
     after_segment = 0           # registered once so many DDP Segments have arrived at the endpoint
     revoke_after_segment = 40   # revoked once so many have; default never
 
+    [[queue]]
+    endpoint = "10.7.0.2"       # address of the host that posts the buffers
+    qn = 0                      # Queue Number, 0 to 3
+    count = 8                   # buffers that it posts on each of its streams; 0 for none
+    length = 64                 # octets of each; default 4096
+
 Segments are counted at the endpoint, tagged and untagged ones of all its streams, from 1, in the
 capture's order. A Send with Invalidate revokes the region that it names as well, with or without a
 file, as its receiver did.
 
-Without a file, :func:`derive` takes what the capture shows: a STag that is written to is a region
-from the lowest to the highest octet written; so is the sink of an RDMA Read. What a receiver
-refused with a Terminate is no part of a region, so that the replay is refused too."""
+Without ``[[region]]`` tables, :func:`derive` takes what the capture shows: a STag that is written
+to is a region from the lowest to the highest octet written; so is the sink of an RDMA Read. What a
+receiver refused with a Terminate is no part of a region, so that the replay is refused too.
+
+A queue without a ``[[queue]]`` table has a buffer for each message that the capture brings, and
+each of them is long enough; but for a message that its receiver refused with a Terminate it has
+none, or one that is too short, so that the replay is refused too. Queues 0 to 2, which RDMAP uses,
+are open on every stream, queue 3 where the capture names it."""
 
 from __future__ import annotations
 
@@ -31,8 +43,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..hdl.spec.ddp import TAGGED_HEADER, UNTAGGED_HEADER
-from .traffic import Arrival, Stream, Tagged, Traffic, Untagged
+from ..hdl.spec.ddp import (
+    MESSAGE_TOO_LONG,
+    NO_BUFFER,
+    TAGGED_HEADER,
+    UNTAGGED_HEADER,
+    ErrorType,
+)
+from .traffic import QUEUES, Arrival, Stream, Tagged, Traffic, Untagged
 
 #: Octets of all regions together: more is a mistake in a file, or a capture too sparse to derive
 #: from.
@@ -43,6 +61,12 @@ LARGEST_TABLE = 1 << 16
 #: octets: the STag has then been used for several regions.
 _LONGEST = 1 << 28
 _HOLE = 1 << 24
+#: Octets of a buffer that nothing tells the length of.
+_BUFFER = 4096
+#: Octets that a derived buffer is longer than its message, in turn.
+_SPARE = (0, 1, 13, 64)
+#: Queues that RDMAP has (RFC 5040 section 4.1).
+_RDMAP_QUEUES = 3
 
 # RDMAP, RFC 5040 section 4.3
 _READ_REQUEST = 1
@@ -63,7 +87,7 @@ class Region:
     """Octets ``to`` to ``to + length`` of a STag of a host.
 
     ``periods`` says when it is registered: (after, until) count DDP Segments that have arrived at
-    the endpoint."""
+    the endpoint. With a ``stream``, the STag is bound to that one."""
 
     endpoint: str
     stag: int
@@ -73,6 +97,7 @@ class Region:
     remote_write: bool = True
     remote_read: bool = False
     periods: tuple[Period, ...] = ((0, None),)
+    stream: int | None = None
 
     def __str__(self) -> str:
         return f"{self.endpoint} STag {self.stag:#010x} [{self.to:#x}, +{self.length})"
@@ -114,23 +139,59 @@ def check_memory(regions: Iterable[Region]) -> None:
         )
 
 
+@dataclass(frozen=True)
+class Queue:
+    """Buffers that a host posts on one Queue Number of each of its streams."""
+
+    endpoint: str
+    qn: int
+    count: int
+    length: int = _BUFFER
+
+    def __str__(self) -> str:
+        return f"{self.endpoint} Queue Number {self.qn}"
+
+
 # -- the file --
 
-_KEYS: dict[str, type | tuple[type, ...]] = {
-    "endpoint": str,
-    "stag": int,
-    "to": int,
-    "length": int,
-    "fill": int,
-    "access": (str, list),
-    "after_segment": int,
-    "revoke_after_segment": int,
-}
-_REQUIRED = ("endpoint", "stag", "to", "length")
-_LIMITS = {"stag": 1 << 32, "to": 1 << 64, "length": (1 << 64) + 1, "fill": 1 << 8}
+
+class _Keys(NamedTuple):
+    """What a table may say: types, what it must say, and limits (values are below them)."""
+
+    types: dict[str, type | tuple[type, ...]]
+    required: tuple[str, ...]
+    limits: dict[str, int]
 
 
-def load_regions(path: Path, endpoints: Iterable[str] | None = None) -> list[Region]:
+_REGION_KEYS = _Keys(
+    {
+        "endpoint": str,
+        "stag": int,
+        "to": int,
+        "length": int,
+        "fill": int,
+        "access": (str, list),
+        "after_segment": int,
+        "revoke_after_segment": int,
+    },
+    ("endpoint", "stag", "to", "length"),
+    {"stag": 1 << 32, "to": 1 << 64, "length": (1 << 64) + 1, "fill": 1 << 8},
+)
+_QUEUE_KEYS = _Keys(
+    {"endpoint": str, "qn": int, "count": int, "length": int},
+    ("endpoint", "qn", "count"),
+    {"qn": QUEUES, "count": 1 << 20, "length": 1 << 32},
+)
+
+
+class Given(NamedTuple):
+    """What a region file says."""
+
+    regions: list[Region]
+    queues: list[Queue]
+
+
+def load_regions(path: Path, endpoints: Iterable[str] | None = None) -> Given:
     """Read a region file. ``endpoints`` are the addresses that the traffic arrives at.
 
     Raises
@@ -147,50 +208,77 @@ def load_regions(path: Path, endpoints: Iterable[str] | None = None) -> list[Reg
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RegionError(f"{path} is not TOML: {error}") from None
     for key in document:
-        if key != "region":
-            raise RegionError(f"{path}: a region file has [[region]] tables only, not {key!r}")
-    tables = document.get("region", [])
-    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise RegionError(f"{path}: regions are [[region]] tables, with double brackets")
-    if not tables:
-        raise RegionError(f"{path} has no [[region]] table")
+        if key not in ("region", "queue"):
+            raise RegionError(
+                f"{path}: a region file has [[region]] and [[queue]] tables only, not {key!r}"
+            )
     try:
-        regions = [_region(number, table) for number, table in enumerate(tables, 1)]
+        tables = [(f"region {n}", each) for n, each in enumerate(_tables(document, "region"), 1)]
+        regions = [_region(where, table) for where, table in tables]
         _check_overlap(regions)
         check_memory(regions)
-        if endpoints is not None:
-            known = list(endpoints)
-            for number, region in enumerate(regions, 1):
-                if region.endpoint not in known:
-                    raise RegionError(
-                        f"region {number}: no stream of the capture arrives at {region.endpoint},"
-                        f" only at {' and '.join(known)}"
-                    )
+        tables += [(f"queue {n}", each) for n, each in enumerate(_tables(document, "queue"), 1)]
+        queues = [_queue(where, table) for where, table in tables[len(regions) :]]
+        _check_twice(queues)
+        if not tables:
+            raise RegionError("there is no [[region]] and no [[queue]] table")
+        known = None if endpoints is None else list(endpoints)
+        owners: list[Region | Queue] = [*regions, *queues]
+        for (where, _), each in zip(tables, owners, strict=True):
+            if known is not None and each.endpoint not in known:
+                raise RegionError(
+                    f"{where}: no stream of the capture arrives at {each.endpoint},"
+                    f" only at {' and '.join(known)}"
+                )
     except RegionError as error:
         raise RegionError(f"{path}: {error}") from None
-    return regions
+    return Given(regions, queues)
 
 
-def _region(number: int, table: dict[str, Any]) -> Region:
-    where = f"region {number}"
+def _tables(document: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    tables = document.get(name, [])
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise RegionError(f"{name}s are [[{name}]] tables, with double brackets")
+    return tables
+
+
+def _checked(where: str, table: dict[str, Any], keys: _Keys) -> str:
+    """Check what a table says, each for itself; its endpoint."""
     for key, value in table.items():
-        if key not in _KEYS:
-            raise RegionError(f"{where}: unknown key {key!r}; known are {', '.join(_KEYS)}")
-        if not isinstance(value, _KEYS[key]) or isinstance(value, bool):
-            name = "an integer" if _KEYS[key] is int else "a string"
+        if key not in keys.types:
+            raise RegionError(f"{where}: unknown key {key!r}; known are {', '.join(keys.types)}")
+        if not isinstance(value, keys.types[key]) or isinstance(value, bool):
+            name = "an integer" if keys.types[key] is int else "a string"
             raise RegionError(f"{where}: {key} must be {name}, not {value!r}")
-        limit = _LIMITS.get(key, 1 << 63)
+        limit = keys.limits.get(key, 1 << 63)
         if isinstance(value, int) and not 0 <= value < limit:
             raise RegionError(f"{where}: {key} must be from 0 to {limit - 1}, not {value}")
-    for key in _REQUIRED:
+    for key in keys.required:
         if key not in table:
             raise RegionError(f"{where}: {key} is missing")
     try:
-        endpoint = str(ipaddress.ip_address(table["endpoint"]))
+        return str(ipaddress.ip_address(table["endpoint"]))
     except ValueError:
         raise RegionError(
             f"{where}: endpoint must be an IP address, not {table['endpoint']!r}"
         ) from None
+
+
+def _queue(where: str, table: dict[str, Any]) -> Queue:
+    endpoint = _checked(where, table, _QUEUE_KEYS)
+    return Queue(endpoint, table["qn"], table["count"], table.get("length", _BUFFER))
+
+
+def _check_twice(queues: list[Queue]) -> None:
+    seen: dict[tuple[str, int], int] = {}
+    for number, queue in enumerate(queues, 1):
+        other = seen.setdefault((queue.endpoint, queue.qn), number)
+        if other != number:
+            raise RegionError(f"queues {other} and {number}: both are {queue}")
+
+
+def _region(where: str, table: dict[str, Any]) -> Region:
+    endpoint = _checked(where, table, _REGION_KEYS)
     if table["to"] + table["length"] > 1 << 64:
         raise RegionError(
             f"{where}: to + length is {table['to'] + table['length']:#x},"
@@ -283,6 +371,16 @@ class Refusal(NamedTuple):
     @property
     def of_tagged(self) -> bool:
         return self.arrival is not None and isinstance(self.arrival.header, Tagged)
+
+    @property
+    def of_buffer(self) -> bool:
+        """An untagged segment that had no buffer, or too short a one (RFC 5041 section 7.2)."""
+        return (
+            (self.layer, self.type) == (1, ErrorType.UNTAGGED)
+            and self.code in (NO_BUFFER.code, MESSAGE_TOO_LONG.code)
+            and self.arrival is not None
+            and isinstance(self.arrival.header, Untagged)
+        )
 
     @property
     def of_bounds(self) -> bool:
@@ -379,9 +477,9 @@ class _Host:
 def stream_ends(traffic: Traffic) -> dict[int, int]:
     """Streams that their receiver ended with a Terminate for a reason other than a tagged segment.
 
-    The untagged buffers and RDMAP are the host's. It stops a stream after the segment that it
-    refuses, or, where the Terminate names none, at the Terminate. Gives the count of segments at
-    the endpoint for the number of each stream."""
+    RDMAP is the host's. It stops a stream after the segment that it refuses, or, where the
+    Terminate names none, at the Terminate. Gives the count of segments at the endpoint for the
+    number of each stream."""
     ends = {}
     for refusal in refusals(traffic):
         if refusal.of_tagged:
@@ -412,6 +510,7 @@ def derive(traffic: Traffic, stags: int = 1024) -> Derived:
     hosts: dict[str, _Host] = {address: _Host() for address in traffic.endpoints}
     ends = stream_ends(traffic)
     refused = {id(refusal.arrival): refusal for refusal in refusals(traffic) if refusal.of_tagged}
+    unheard = {id(refusal.arrival) for refusal in refusals(traffic) if refusal.of_buffer}
     over: set[int] = set()  # streams after their first error
     for arrival in traffic.arrivals:
         stream, header, host = arrival.stream, arrival.header, hosts[arrival.endpoint]
@@ -420,7 +519,14 @@ def derive(traffic: Traffic, stags: int = 1024) -> Derived:
             over.add(stream.number)
         if stream.number in over or arrival.order > ends.get(stream.number, arrival.order):
             continue
-        if header is None or not arrival.digest_is_good or id(arrival) in refused:
+        if (
+            header is None
+            or not arrival.digest_is_good
+            or arrival.order == traffic.misnumbered.get(stream.number)
+            or id(arrival) in refused
+            or id(arrival) in unheard
+            or (isinstance(header, Untagged) and header.queue >= QUEUES)
+        ):
             over.add(stream.number)
         elif isinstance(header, Tagged):
             if header.length and header.to + header.length <= 1 << 64:
@@ -567,3 +673,83 @@ def _user(use: _Use, group: list[Region]) -> Region:
         for region in group
         if region.stag == use.stag and region.to <= use.to < region.to + region.length
     )
+
+
+# -- untagged buffers --
+
+
+def buffer_lengths(
+    traffic: Traffic, queues: Iterable[Queue] = ()
+) -> dict[tuple[int, int], list[int]]:
+    """The queues that are open, by number of the stream and Queue Number, with the lengths of the
+    buffers that the host posts on them, from MSN 1.
+
+    Parameters
+    ----------
+    traffic
+        The FPDUs in order of arrival.
+    queues
+        What is given; the other queues have what the traffic needs.
+
+    Raises
+    ------
+    RegionError
+        The buffers are too long to simulate.
+    """
+    given = {(queue.endpoint, queue.qn): [queue.length] * queue.count for queue in queues}
+    found = _derived_lengths(traffic)
+    for stream in traffic.streams:
+        for qn in range(QUEUES):
+            if (lengths := given.get((stream.destination.address, qn))) is not None:
+                found[stream.number, qn] = lengths
+    total = sum(sum(lengths) for lengths in found.values())
+    if total > MEMORY_LIMIT:
+        raise RegionError(
+            f"the buffers of untagged messages have {total} octets in all, and {MEMORY_LIMIT} can"
+            " be simulated: give a region file whose [[queue]] tables have less"
+        )
+    return found
+
+
+def _derived_lengths(traffic: Traffic) -> dict[tuple[int, int], list[int]]:
+    # By queue and MSN: the octets of each segment's payload, and where it ends in the message.
+    messages: dict[tuple[int, int], dict[int, list[tuple[int, int]]]] = {
+        (stream.number, qn): {} for stream in traffic.streams for qn in range(_RDMAP_QUEUES)
+    }
+    for arrival in traffic.arrivals:
+        header = arrival.header
+        if isinstance(header, Untagged) and header.queue < QUEUES and arrival.digest_is_good:
+            queue = messages.setdefault((arrival.stream.number, header.queue), {})
+            length = len(header.payload)
+            queue.setdefault(header.msn, []).append((length, header.mo + length))
+    lengths = {}
+    for key, queue in messages.items():
+        found = []
+        for msn in range(1, len(queue) + 1):
+            segments = queue.get(msn, [(_BUFFER, _BUFFER)])
+            # A message without holes has no segment that ends behind all of its octets.
+            octets = sum(length for length, _ in segments)
+            longest = max((end for _, end in segments if end <= octets), default=0)
+            found.append(longest + _SPARE[msn % len(_SPARE)])
+        lengths[key] = found
+    for refusal in refusals(traffic):
+        if refusal.of_buffer:
+            _shorten(lengths, refusal)
+    return lengths
+
+
+def _shorten(lengths: dict[tuple[int, int], list[int]], refusal: Refusal) -> None:
+    """See to it that a refused segment meets no buffer, or one that is too short for it.
+
+    Linux siw reports a message that is too long as one without a buffer. If it is not the message's
+    first segment there was one.
+    """
+    assert refusal.arrival is not None and isinstance(refusal.arrival.header, Untagged)
+    header = refusal.arrival.header
+    buffers = lengths.get((refusal.stream.number, header.queue), [])
+    if not 1 <= header.msn <= len(buffers):
+        return
+    if header.payload and (header.mo or refusal.code == MESSAGE_TOO_LONG.code):
+        buffers[header.msn - 1] = header.mo + len(header.payload) - 1
+    else:
+        del buffers[header.msn - 1 :]

@@ -8,34 +8,57 @@ octet of the traffic is altered.
 
 A packet holds the FPDUs that one TCP segment completed. Whatever the host does between two segments
 (registers a region, revokes one after a Send with Invalidate, stops a stream) it does once the RNIC
-is idle."""
+is idle. Only buffers for untagged messages are posted in between, for those whose completion was
+seen: each queue is as deep as the RNIC makes it, and filled up when half of it was used.
+
+Regions and buffers lie apart in host memory, and so does the completion ring, between octets that
+nothing may write."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..hdl.spec import regs
+from ..hdl.spec import completion, regs
 from ..hdl.spec.config import RnicConfig
-from .engine import Drain, Operation, Packet, WriteRegister
-from .golden import Golden
-from .regions import LARGEST_TABLE, Region, RegionError, invalidated, slot
+from .engine import Await, Drain, Operation, Packet, Poll, Ring, WriteRegister
+from .golden import Buffer, Golden, Pages, spans
+from .regions import (
+    LARGEST_TABLE,
+    Queue,
+    Region,
+    RegionError,
+    buffer_lengths,
+    invalidated,
+    slot,
+)
 from .traffic import Arrival, Stream, Traffic
 
-#: Octets that are painted before and behind every region, at least.
+#: Octets that are painted before and behind every region and buffer, at least.
 GUARD = 128
 _PAGE = 4096
+#: Base-2 logarithm of the entries of the completion ring: few enough to go round and round.
+_RING = 6
+#: An odd number that makes cookies of numbers, with all bits in use.
+_COOKIE = 0x9E3779B1
+_LARGEST_QUEUE = 1 << 17  # octets, of exceptions
+_HALF = 0xFFFFFFFF
 
 
 @dataclass(frozen=True)
 class Allotment:
-    """Where a region lies in simulated host memory."""
+    """Where a region lies in simulated host memory: at an address, or in pages."""
 
     region: Region
     address: int
+    pages: Pages | None = None
+
+    @property
+    def length(self) -> int:
+        return self.region.length
 
     @property
     def end(self) -> int:
@@ -51,20 +74,50 @@ class Plan:
     streams: tuple[Stream, ...]
     operations: list[Operation]
     allotments: list[Allotment]
+    buffers: list[Buffer]
+    ring: Ring
     memory: NDArray[np.uint8]
     golden: Golden
 
     def expected_memory(self) -> NDArray[np.uint8]:
-        """Host memory as the golden model leaves it: the regions' octets between guards."""
+        """Host memory as the golden model leaves it: what regions and buffers hold, between guards.
+
+        The ring is not part of it.
+        """
         image = self.memory.copy()
-        for allotment in self.allotments:
-            octets = self.golden.octets[allotment.region]
-            image[allotment.address : allotment.end] = np.frombuffer(octets, np.uint8)
+        lies = {each.region: each for each in self.allotments}
+        for each in self.golden.placements:
+            place = lies[each.target] if isinstance(each.target, Region) else each.target
+            at = 0
+            for address, count in spans(place.address, place.pages, each.offset, len(each.payload)):
+                image[address : address + count] = np.frombuffer(each.payload, np.uint8, count, at)
+                at += count
         return image
 
-    def allotment_at(self, address: int) -> Allotment | None:
-        """The region that a host address lies in."""
-        return next((each for each in self.allotments if each.address <= address < each.end), None)
+    def expected_completions(self) -> list[completion.Completion]:
+        """The completions as the golden model gives them, in order."""
+        return [
+            replace(each.completion, phase=completion.phase(number, self.ring.size))
+            for number, each in enumerate(self.golden.deliveries)
+        ]
+
+    def holder_at(self, address: int) -> tuple[Allotment | Buffer, int] | None:
+        """The region or buffer that a host address lies in, and which of its octets that is."""
+        for piece, end, holder, offset in self.pieces():
+            if piece <= address < end:
+                return holder, offset + address - piece
+        return None
+
+    def pieces(self) -> Iterator[tuple[int, int, Allotment | Buffer, int]]:
+        """The host memory of regions and buffers: from an address to another, whose octets, and
+        the first of them.
+        """
+        holders: list[Allotment | Buffer] = [*self.allotments, *self.buffers]
+        for holder in holders:
+            offset = 0
+            for address, count in spans(holder.address, holder.pages, 0, holder.length):
+                yield address, address + count, holder, offset
+                offset += count
 
 
 def plan(
@@ -72,6 +125,7 @@ def plan(
     regions: Iterable[Region],
     config: RnicConfig,
     ends: Mapping[int, int] | None = None,
+    queues: Iterable[Queue] = (),
 ) -> tuple[list[Plan], list[str]]:
     """Plan the runs that replay traffic, and sentences on what the configuration was changed to.
 
@@ -82,21 +136,28 @@ def plan(
     regions
         The regions of all hosts.
     config
-        What the RNIC is like; tables and packet buffer grow where the traffic needs it.
+        What the RNIC is like; tables and packet buffers grow where the traffic needs it.
     ends
         Streams that the host stops: number, and the count of segments at the endpoint after which
         it does.
+    queues
+        The queues whose buffers are given; for the others they are derived from the traffic.
 
     Raises
     ------
     RegionError
-        The regions do not fit in a Steering Tag table.
+        The regions do not fit in a Steering Tag table, or buffers are too long to simulate.
     """
     regions = list(regions)
+    lengths = buffer_lengths(traffic, queues)
     config, notes = _grown(traffic, regions, config)
+    slots = _power_of_two(len(lengths) * config.queue_depth) if lengths else 0
+    if slots > config.buffers:
+        config = replace(config, buffers=slots)
+        notes.append(f"{len(lengths)} untagged queues need a buffer table of {slots} slots")
     hosts = list(dict.fromkeys([*traffic.endpoints, *(region.endpoint for region in regions)]))
     plans = [
-        _plan_device(traffic, members, regions, config, dict(ends or {}))
+        _plan_device(traffic, members, regions, lengths, config, dict(ends or {}))
         for members in _share_devices(hosts, regions, config.stags)
     ]
     if len(plans) > 1:
@@ -121,6 +182,12 @@ def _grown(
             config = replace(config, buffer_octets=2 * config.buffer_octets)
         notes.append(
             f"an FPDU of {longest} octets needs a packet buffer of {config.buffer_octets} octets"
+        )
+    if longest > config.exception_octets:
+        config = replace(config, exception_octets=min(_power_of_two(longest), _LARGEST_QUEUE))
+        notes.append(
+            f"an FPDU of {longest} octets needs an exception queue of"
+            f" {config.exception_octets} octets"
         )
     if len(traffic.streams) > config.streams:
         config = replace(config, streams=_power_of_two(len(traffic.streams)))
@@ -180,18 +247,25 @@ def _plan_device(
     traffic: Traffic,
     endpoints: list[str],
     regions: list[Region],
+    lengths: Mapping[tuple[int, int], list[int]],
     config: RnicConfig,
     ends: dict[int, int],
 ) -> Plan:
     domains = {endpoint: number for number, endpoint in enumerate(endpoints, 1)}
     streams = tuple(stream for stream in traffic.streams if stream.destination.address in domains)
-    allotments, memory = _lay_out([region for region in regions if region.endpoint in domains])
-    golden = Golden(streams, domains)
-    for allotment in allotments:
-        golden.add(allotment.region)
-    host = _Host(config, golden, domains, allotments)
+    space = Space()
+    allotments = [
+        Allotment(region, space.take(region.length, region.to, _PAGE))
+        for region in regions
+        if region.endpoint in domains
+    ]
+    octets = completion.OCTETS << _RING
+    ring = Ring(space.take(octets, completion.OCTETS, 2 * completion.OCTETS), _RING)
+    golden = Golden((), domains, config)
+    host = _Replayer(config, golden, space, allotments, lengths)
+    host.operations += ring.program()
     for stream in streams:
-        host.enable(stream)
+        host.begin(stream)
     due = _Schedule(
         allotments,
         {stream.number: ends[stream.number] for stream in streams if stream.number in ends},
@@ -204,7 +278,38 @@ def _plan_device(
             host.take(arrival)
             host.act(due.at(arrival.endpoint, arrival.order))
     host.finish()
-    return Plan(config, tuple(endpoints), streams, host.operations, allotments, memory, golden)
+    memory = guard_octets(space.size)
+    for allotment in allotments:
+        memory[allotment.address : allotment.end] = allotment.region.fill
+    return Plan(
+        config,
+        tuple(endpoints),
+        streams,
+        host.operations,
+        allotments,
+        host.buffers,
+        ring,
+        memory,
+        golden,
+    )
+
+
+class Space:
+    """Host memory, given away from an address on, with a guard before and behind each piece."""
+
+    def __init__(self, start: int = 0) -> None:
+        self._end = start
+
+    def take(self, length: int, offset: int, alignment: int) -> int:
+        """The address of a piece: ``offset`` octets, modulo ``alignment``, past an aligned one."""
+        address = self._end + GUARD + (offset - self._end - GUARD) % alignment
+        self._end = address + length
+        return address
+
+    @property
+    def size(self) -> int:
+        """Octets of all, in whole pages."""
+        return -(-(self._end + GUARD) // _PAGE) * _PAGE
 
 
 @dataclass(frozen=True)
@@ -244,128 +349,254 @@ class _Schedule:
         return self._actions.get((endpoint, count), [])
 
 
-class _Host:
-    """Gives each event to the golden model and to the RNIC's list of operations alike."""
+class Host:
+    """A host's calls, given to the golden model and to the RNIC's list of operations alike.
+
+    Tables change with the RNIC idle; buffers are posted whatever is in flight.
+    """
+
+    def __init__(self, config: RnicConfig, golden: Golden, space: Space) -> None:
+        self.operations: list[Operation] = []
+        self._queues: dict[tuple[int, int], int] = {}  # first slot of each queue's buffers
+        self.buffers: list[Buffer] = []
+        self.golden = golden
+        self._config = config
+        self._space = space
+        self._open: set[tuple[int, int]] = set()  # queues, by stream and Queue Number
+        self._written: dict[str, int] = {}  # what registers hold
+        self._slot = 0  # of the page table, the next one
+        self._busy = False  # a packet went in since the RNIC was last idle
+
+    def send(self, packet: Packet) -> None:
+        """A packet goes in; the golden model has its FPDUs."""
+        self.operations.append(packet)
+        self._busy = True
+
+    def idle(self) -> None:
+        """Wait until nothing is in flight."""
+        if self._busy:
+            self.operations.append(Drain())
+            self._busy = False
+
+    def enable(self, stream: Stream, position: int = 0) -> None:
+        """Enable a stream, anew if it was before: its queues are closed."""
+        self.idle()
+        self.golden.start(stream, position)
+        flags = field_values("STREAM_FLAGS", enable=1, crc=stream.crc, markers=stream.markers)
+        domain = self.golden.domains[stream.destination.address]
+        self._write("STREAM", INDEX=stream.number, FLAGS=flags, PD=domain, COMMIT=1)
+        for number, qn in sorted(self._open):
+            if number == stream.number:
+                self._write("QUEUE", STREAM=number, NUMBER=qn, CLOSE=1)
+                self._open.remove((number, qn))
+
+    def open(self, stream: int, qn: int, first: int = 1) -> None:
+        """Open a queue; ``first`` is its first buffer's MSN."""
+        self.idle()
+        self.golden.open(stream, qn, first)
+        self._open.add((stream, qn))
+        self._write("QUEUE", STREAM=stream, NUMBER=qn, MSN=first, OPEN=1)
+
+    def post(self, stream: int, qn: int, msn: int, length: int, pages: Pages | None = None) -> None:
+        """Post a buffer: in pages, or in host memory that nothing else has."""
+        count = len(self.buffers) + 1
+        address = 0
+        if pages is None:
+            address = self._space.take(length, 29 * count, 64)  # at any octet of a beat
+        cookie = count * _COOKIE & _HALF
+        self.buffers.append(Buffer(stream, qn, msn, address, length, cookie, pages))
+        self.golden.post(self.buffers[-1])
+        linear, code = self._linear(address, pages)
+        self._write("QUEUE", STREAM=stream, NUMBER=qn, MSN=msn)
+        self._write(
+            "BUFFER",
+            ADDR_LO=linear & _HALF,
+            ADDR_HI=linear >> 32,
+            LENGTH=length,
+            PAGES=code,
+            COOKIE=cookie,
+            SLOT=self._buffer_slot(stream, qn, msn),
+            POST=1,
+        )
+
+    def _buffer_slot(self, stream: int, qn: int, msn: int) -> int:
+        """Slot of the buffer table: each queue has as many as it holds buffers."""
+        first = self._queues.setdefault((stream, qn), len(self._queues) * self._config.queue_depth)
+        return first + msn % self._config.queue_depth
+
+    def register(self, allotment: Allotment) -> None:
+        """Register a region."""
+        self.idle()
+        region = allotment.region
+        if region not in self.golden.octets:
+            self.golden.add(region)
+        self.golden.register(region)
+        bound = region.stream is not None
+        flags = field_values(
+            "STAG_FLAGS",
+            key=region.stag & 0xFF,
+            valid=1,
+            remote_write=region.remote_write,
+            remote_read=region.remote_read,
+            bound=bound,
+        )
+        linear, code = self._linear(allotment.address, allotment.pages)
+        self._write(
+            "STAG",
+            INDEX=region.index,
+            FLAGS=flags,
+            OWNER=region.stream if bound else self.golden.domains[region.endpoint],
+            TO_LO=region.to & _HALF,
+            TO_HI=region.to >> 32,
+            LEN_LO=region.length & _HALF,
+            LEN_HI=region.length >> 32,
+            ADDR_LO=linear & _HALF,
+            ADDR_HI=linear >> 32,
+            PAGES=code,
+            COMMIT=1,
+        )
+
+    def revoke(self, region: Region) -> None:
+        """Revoke a region, if it is registered."""
+        self.idle()
+        if self.golden.revoke(region):
+            self._write("STAG", INDEX=region.index)
+            self._write("REVOKE", STAG=1)
+            self.await_revocation()
+
+    def stop(self, stream: int) -> None:
+        """Disable a stream, and revoke what is bound to it."""
+        self.idle()
+        self.golden.stop(stream)
+        self._write("STREAM", INDEX=stream)
+        self._write("REVOKE", STREAM=1)
+        self.await_revocation()
+
+    def await_revocation(self) -> None:
+        """Wait until a revocation is done."""
+        self.operations.append(Poll(regs.address("STATUS"), field_values("STATUS", revoking=1)))
+
+    def _linear(self, address: int, pages: Pages | None) -> tuple[int, int]:
+        """Address and page code of memory that lies at an address, or in pages, which are put into
+        the table.
+        """
+        if pages is None:
+            return address, 0
+        linear = (self._slot << pages.shift) + pages.offset
+        for page in pages.addresses:
+            self._write(
+                "PAGE", INDEX=self._slot, ADDR_LO=page & _HALF, ADDR_HI=page >> 32, COMMIT=1
+            )
+            self._slot = (self._slot + 1) % self._config.pages
+        return linear, pages.shift - 11
+
+    def _write(self, window: str, **values: int | None) -> None:
+        """Write registers: commands, and what does not hold its value already."""
+        for each, value in values.items():
+            name, number = f"{window}_{each}", int(value or 0)
+            if regs.BY_NAME[name].access == "wo" or self._written.get(name) != number:
+                self.operations.append(WriteRegister(regs.address(name), number))
+                self._written[name] = number
+
+
+class _Replayer(Host):
+    """The host of a replay: does what its traffic asks for, and keeps its queues filled."""
 
     def __init__(
         self,
         config: RnicConfig,
         golden: Golden,
-        domains: dict[str, int],
+        space: Space,
         allotments: list[Allotment],
+        lengths: Mapping[tuple[int, int], list[int]],
     ) -> None:
-        self.operations: list[Operation] = []
-        self._config = config
-        self._golden = golden
-        self._domains = domains
+        super().__init__(config, golden, space)
         self._by_region = {allotment.region: allotment for allotment in allotments}
+        self._lengths = lengths
+        self._posted: dict[tuple[int, int], int] = {}  # buffers, by stream and Queue Number
+        self._used: dict[tuple[int, int], int] = {}  # those whose message was delivered
         self._waiting: list[Arrival] = []
-        self._busy = False  # a packet went in since the RNIC was last idle
+        for allotment in allotments:
+            golden.add(allotment.region)
 
     def take(self, arrival: Arrival) -> None:
-        """An FPDU arrives; if it asks to invalidate a STag, that is done."""
+        """An FPDU arrives. What is delivered with it makes the host post further buffers; if it
+        asks to invalidate a STag, that is done.
+        """
         if self._waiting and (self._waiting[0].stream, self._waiting[0].frame) != (
             arrival.stream,
             arrival.frame,
         ):
             self._flush()
         self._waiting.append(arrival)
-        received = self._golden.receive(arrival)
-        stag = invalidated(arrival)
-        if received and stag is not None:
-            region = self._golden.registered(arrival.endpoint, stag)
+        for delivery in self.golden.receive(arrival):
+            if delivery.buffer is None:
+                continue
+            queue = delivery.buffer.stream, delivery.buffer.qn
+            self._used[queue] += 1
+            left = len(self._lengths[queue]) - self._posted[queue]
+            room = self._wanted(queue) - self._posted[queue]
+            if left and room >= min(left, self._config.queue_depth // 2):
+                self._flush()
+                self.operations.append(Await(len(self.golden.deliveries)))
+                self._fill(queue)
+            stag = invalidated(arrival)
+            region = None if stag is None else self.golden.registered(arrival.endpoint, stag)
             if region is not None:
-                self.act([_Action(revoke=self._by_region[region])])
+                self.revoke(region)
 
     def act(self, actions: Iterable[_Action]) -> None:
-        """Carry actions out, with the RNIC idle."""
+        """Carry actions out."""
         for action in actions:
             if action.revoke is not None:
-                if self._golden.revoke(action.revoke.region):
-                    self._write_stag(action.revoke, valid=False)
+                self.revoke(action.revoke.region)
             elif action.register is not None:
-                self._golden.register(action.register.region)
-                self._write_stag(action.register, valid=True)
+                self.register(action.register)
             elif action.stop is not None:
-                self._golden.stop(action.stop)
-                self._write("STREAM", INDEX=action.stop, FLAGS=0, PD=0)
+                self.stop(action.stop)
 
-    def enable(self, stream: Stream) -> None:
-        flags = _field("STREAM_FLAGS", enable=1, crc=stream.crc, markers=stream.markers)
-        self._write(
-            "STREAM", INDEX=stream.number, FLAGS=flags, PD=self._domains[stream.destination.address]
-        )
+    def begin(self, stream: Stream) -> None:
+        """Enable a stream, open its queues and fill them."""
+        self.enable(stream)
+        for queue in self._lengths:
+            if queue[0] == stream.number:
+                self.open(*queue)
+                self._posted[queue] = self._used[queue] = 0
+                self._fill(queue)
 
     def finish(self) -> None:
         self._flush()
         self.operations.append(Drain())
 
+    def idle(self) -> None:
+        self._flush()
+        super().idle()
+
+    def _wanted(self, queue: tuple[int, int]) -> int:
+        """How many buffers a queue has had once it is filled up."""
+        if not self.golden.live(queue[0]):
+            return self._posted[queue]
+        return min(len(self._lengths[queue]), self._used[queue] + self._config.queue_depth)
+
+    def _fill(self, queue: tuple[int, int]) -> None:
+        """Fill a queue up. What is in flight does not need these buffers."""
+        for number in range(self._posted[queue], self._wanted(queue)):
+            self.post(*queue, number + 1 & _HALF, self._lengths[queue][number])
+        self._posted[queue] = self._wanted(queue)
+
     def _flush(self) -> None:
         if not self._waiting:
             return
         first = self._waiting[0]
-        self.operations.append(
-            Packet(
-                first.stream.number,
-                first.position & 0xFFFFFFFF,
-                b"".join(arrival.raw for arrival in self._waiting),
-            )
-        )
+        octets = b"".join(arrival.raw for arrival in self._waiting)
         self._waiting = []
-        self._busy = True
-
-    def _write_stag(self, allotment: Allotment, *, valid: bool) -> None:
-        region = allotment.region
-        flags = _field(
-            "STAG_FLAGS",
-            key=region.stag & 0xFF,
-            valid=valid,
-            remote_write=region.remote_write,
-            remote_read=region.remote_read,
-        )
-        self._write(
-            "STAG",
-            INDEX=region.index,
-            FLAGS=flags,
-            OWNER=self._domains[region.endpoint],
-            TO_LO=region.to & 0xFFFFFFFF,
-            TO_HI=region.to >> 32,
-            LEN_LO=region.length & 0xFFFFFFFF,
-            LEN_HI=region.length >> 32,
-            ADDR_LO=allotment.address & 0xFFFFFFFF,
-            ADDR_HI=allotment.address >> 32,
-        )
-
-    def _write(self, window: str, **values: int) -> None:
-        self._flush()
-        if self._busy:
-            self.operations.append(Drain())
-            self._busy = False
-        for name, value in values.items():
-            self.operations.append(WriteRegister(regs.address(f"{window}_{name}"), int(value)))
-        self.operations.append(WriteRegister(regs.address(f"{window}_COMMIT"), 1))
+        self.send(Packet(first.stream.number, first.position & _HALF, octets))
 
 
-def _field(register: str, **values: int) -> int:
+def field_values(register: str, **values: int) -> int:
+    """What a register holds whose fields have these values."""
     fields = {field.name: field for field in regs.BY_NAME[register].fields}
     return sum(int(value) << fields[name].low for name, value in values.items())
-
-
-def _lay_out(regions: list[Region]) -> tuple[list[Allotment], NDArray[np.uint8]]:
-    """Put regions into host memory, each at the offset in its page that its TO has, as pinned pages
-    do.
-    """
-    allotments = []
-    end = 0
-    for region in regions:
-        address = end + GUARD + (region.to - end - GUARD) % _PAGE
-        allotments.append(Allotment(region, address))
-        end = address + region.length
-    size = -(-(end + GUARD) // _PAGE) * _PAGE
-    memory = guard_octets(size)
-    for allotment in allotments:
-        memory[allotment.address : allotment.end] = allotment.region.fill
-    return allotments, memory
 
 
 def guard_octets(size: int) -> NDArray[np.uint8]:

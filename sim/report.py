@@ -1,10 +1,10 @@
-"""What `rnic sim` leaves for other programs: ``report.json`` and ``memory/``."""
+"""What `rnic sim` leaves for other programs: ``report.json``, ``memory/`` and ``receives/``."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..hdl.spec.completion import Completion, Status
 from .compare import Difference, number_text
 from .engine import Outcome
+from .golden import Buffer
 from .replay import Plan
 from .traffic import Stream
 
@@ -26,6 +28,24 @@ class Run:
     outcome: Outcome
     memory: NDArray[np.uint8]
     differences: list[Difference]
+
+    def deliveries(self, stream: int) -> int:
+        """Messages that the RNIC delivered, tagged and untagged, of a stream."""
+        return sum(
+            each.stream == stream and each.status == Status.DELIVERED
+            for each in self.outcome.completions
+        )
+
+    def receives(self) -> Iterator[tuple[Buffer, Completion, bytes]]:
+        """The untagged messages that the RNIC delivered, in its order, with the octets that it
+        placed.
+        """
+        buffers = {(each.stream, each.qn, each.msn): each for each in self.plan.buffers}
+        for each in self.outcome.completions:
+            buffer = buffers.get((each.stream, each.qn, each.tag))
+            if not each.tagged and each.status == Status.DELIVERED and buffer is not None:
+                end = min(buffer.address + each.length, buffer.end)
+                yield buffer, each, self.memory[buffer.address : end].tobytes()
 
 
 @dataclass
@@ -71,6 +91,11 @@ class Result:
         return sum(run.outcome.counters[name] for run in self.runs)
 
     @property
+    def deliveries(self) -> int:
+        """As the RNIC counts."""
+        return self.counter("DELIVERED")
+
+    @property
     def streams(self) -> list[tuple[Run, Stream]]:
         """In order of their number."""
         both = [(run, stream) for run in self.runs for stream in run.plan.streams]
@@ -78,16 +103,23 @@ class Result:
 
 
 def write(result: Result, directory: Path) -> None:
-    """Write ``report.json``, ``memory/index.json`` and a file for each region, as the RNIC's bus
-    writes left it.
+    """Write ``report.json``, ``memory/index.json`` and a file for each region,
+    ``receives/index.json`` and a file for each message that an untagged buffer received, all as the
+    RNIC's bus writes left it.
     """
-    memory = directory / "memory"
+    _write_memory(result, directory / "memory")
+    _write_receives(result, directory / "receives")
+    _write_json(directory / "report.json", as_json(result))
+
+
+def _write_memory(result: Result, memory: Path) -> None:
     memory.mkdir(parents=True, exist_ok=True)
     index: list[dict[str, Any]] = []
+    taken: set[str] = set()
     for run in result.runs:
         for allotment in run.plan.allotments:
             region = allotment.region
-            name = _file_name(f"{region.endpoint}-{region.stag:08x}-{region.to:x}", index)
+            name = _file_name(f"{region.endpoint}-{region.stag:08x}-{region.to:x}", taken)
             run.memory[allotment.address : allotment.end].tofile(memory / name)
             index.append(
                 {
@@ -99,16 +131,39 @@ def write(result: Result, directory: Path) -> None:
                 }
             )
     _write_json(memory / "index.json", index)
-    _write_json(directory / "report.json", as_json(result))
 
 
-def _file_name(stem: str, index: list[dict[str, Any]]) -> str:
+def _write_receives(result: Result, receives: Path) -> None:
+    receives.mkdir(parents=True, exist_ok=True)
+    index: list[dict[str, Any]] = []
+    taken: set[str] = set()
+    for run in result.runs:
+        endpoints = {each.number: each.destination.address for each in run.plan.streams}
+        for buffer, completion, octets in run.receives():
+            endpoint = endpoints[buffer.stream]
+            name = _file_name(f"{endpoint}-{buffer.stream}-{buffer.qn}-{buffer.msn}", taken)
+            (receives / name).write_bytes(octets)
+            index.append(
+                {
+                    "endpoint": endpoint,
+                    "stream": buffer.stream,
+                    "qn": buffer.qn,
+                    "msn": buffer.msn,
+                    "length": completion.length,
+                    "file": name,
+                }
+            )
+    _write_json(receives / "index.json", index)
+
+
+def _file_name(stem: str, taken: set[str]) -> str:
+    """A name that is not taken yet, and is from now on."""
     stem = re.sub(r"[^0-9A-Za-z.-]", "_", stem)
-    taken = {entry["file"] for entry in index}
     name, number = f"{stem}.bin", 1
     while name in taken:
         number += 1
         name = f"{stem}-{number}.bin"
+    taken.add(name)
     return name
 
 
@@ -127,6 +182,7 @@ def as_json(result: Result) -> dict[str, Any]:
         "cycles": result.cycles,
         "segments": result.segments,
         "bytes_placed": result.bytes_placed,
+        "deliveries": result.deliveries,
         "errors": result.errors,
         "exceptions": result.counter("EXCEPTIONS"),
         "dropped": result.counter("DROPPED"),
@@ -160,6 +216,8 @@ def _stream(run: Run, stream: Stream) -> dict[str, Any]:
         "segments": counts.segments,
         "segments_placed": counts.placed,
         "bytes_placed": counts.octets,
+        "deliveries": run.deliveries(stream.number),
+        "receives": sum(buffer.stream == stream.number for buffer, _, _ in run.receives()),
         "exceptions": sum(packet.stream == stream.number for packet in run.outcome.exceptions),
         "errors": len(events),
         "dropped": counts.dropped,

@@ -18,6 +18,9 @@ from ..hdl.spec.ddp import TAGGED_HEADER, UNTAGGED_HEADER, VERSION
 from .capture import Capture, Direction, Endpoint
 
 MARKER_SPACING = 512  # RFC 5044 section 4.3
+#: Untagged queues of a stream: Queue Numbers 0 to 3, of which RDMAP uses three (RFC 5040 section
+#: 4.1).
+QUEUES = 4
 
 
 @dataclass(frozen=True)
@@ -47,13 +50,18 @@ class Tagged(NamedTuple):
 
 
 class Untagged(NamedTuple):
-    """An untagged segment as RDMAP sees it. RFC 5041 section 4.3, RFC 5040 section 4.1."""
+    """An untagged segment as RDMAP sees it. RFC 5041 section 4.3, RFC 5040 section 4.1.
+
+    ``msn`` and ``mo`` are the message's number on its queue, and the payload's offset in it.
+    """
 
     opcode: int
     invalidate: int
     queue: int
     last: bool
     payload: bytes
+    msn: int
+    mo: int
 
 
 @dataclass(frozen=True)
@@ -104,10 +112,9 @@ class Arrival:
             return Tagged(stag, to, len(segment) - TAGGED_HEADER)
         if len(segment) < UNTAGGED_HEADER:
             return None
-        opcode, invalidate, queue = struct.unpack_from(">BII", segment, 1)
-        return Untagged(
-            opcode & 15, invalidate, queue, bool(segment[0] & 0x40), segment[UNTAGGED_HEADER:]
-        )
+        opcode, invalidate, queue, msn, mo = struct.unpack_from(">BIIII", segment, 1)
+        last, payload = bool(segment[0] & 0x40), segment[UNTAGGED_HEADER:]
+        return Untagged(opcode & 15, invalidate, queue, last, payload, msn, mo)
 
 
 @dataclass(frozen=True)
@@ -119,6 +126,8 @@ class Traffic:
     notes: tuple[str, ...] = ()
     #: For streams whose markers are not where RFC 5044 puts them: the position of the first such.
     unframed: dict[int, int] = field(default_factory=dict)
+    #: For streams whose messages are not numbered as RFC 5041 says: the order of the first such.
+    misnumbered: dict[int, int] = field(default_factory=dict)
 
     @property
     def endpoints(self) -> list[str]:
@@ -169,7 +178,17 @@ def traffic_of(capture: Capture) -> Traffic:
         address = stream.destination.address
         counts[address] = counts.get(address, 0) + 1
         arrivals.append(Arrival(stream, counts[address], frame, position, raw))
-    return Traffic(tuple(streams), tuple(arrivals), tuple(notes), unframed)
+    misnumbered: dict[int, int] = {}
+    for arrival, expected in _wrong_numbers(arrivals, unframed):
+        header = arrival.header
+        assert isinstance(header, Untagged)
+        misnumbered[arrival.stream.number] = arrival.order
+        notes.append(
+            f"{arrival.stream}: not RFC-conformant: the message on Queue Number {header.queue}"
+            f" in frame {arrival.frame} has MSN {header.msn}, where RFC 5041 section 4.3 has"
+            f" {expected}; its receiver cannot take it, so the stream ends there"
+        )
+    return Traffic(tuple(streams), tuple(arrivals), tuple(notes), unframed, misnumbered)
 
 
 def cut(direction: Direction) -> Iterator[tuple[int, int, bytes]]:
@@ -238,3 +257,30 @@ def _wrong_marker(direction: Direction) -> int | None:
             if raw[at : at + 4] != struct.pack(">I", pointer & 0xFFFF):
                 return position + at
     return None
+
+
+def _wrong_numbers(
+    arrivals: list[Arrival], unframed: dict[int, int]
+) -> Iterator[tuple[Arrival, int]]:
+    """Of each stream, the first segment with a MSN that is not its message's, and that MSN.
+
+    Section 4.3: "The initial value for MSN MUST be one", and it "MUST be increased by one (modulo
+    2^32) with each DDP Message" of the queue. What follows an error of another kind says nothing.
+    """
+    numbers: dict[tuple[int, int], int] = {}
+    over: set[int] = set()
+    for arrival in arrivals:
+        stream, header = arrival.stream.number, arrival.header
+        end = arrival.position + len(arrival.raw)
+        if header is None or not arrival.digest_is_good or end > unframed.get(stream, end):
+            over.add(stream)
+        if stream in over or not isinstance(header, Untagged):
+            continue
+        if header.queue >= QUEUES:
+            over.add(stream)
+            continue
+        expected = numbers.get((stream, header.queue), 1)
+        if header.msn != expected:
+            over.add(stream)
+            yield arrival, expected
+        numbers[stream, header.queue] = (expected + header.last) % (1 << 32)

@@ -270,7 +270,7 @@ def _without_steps(verilog: str) -> str:
 
     They have the names ``\\$1``, ``\\$2`` ..., and are most of all signals.
     """
-    return re.sub(r"\\\$(\d+) ", r"_\1_ ", verilog)
+    return re.sub(r"\\\$(\d+) ", r"_step\1_ ", verilog)
 
 
 def _public(ports: Sequence[str]) -> str:

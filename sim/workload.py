@@ -1,10 +1,11 @@
 """Traffic made here: what ``rnic sim`` plays without a capture, and the capture that ships with the
 project.
 
-Five connections, made with the model's own Data Source and MPA, between two hosts that read and
-write each other's memory: sizes around every boundary at any alignment, FPDUs one to a TCP segment,
-packed, cut anywhere, reordered and repeated, CRC on and off, markers, IPv6, jumbo frames. Towards
-the end some streams meet an error, which the receiver answers with a Terminate, as RFC 5040 asks.
+Ten connections, made with the model's own Data Source and MPA, between two hosts that read and
+write each other's memory and send each other messages on every queue: sizes around every boundary
+at any alignment, FPDUs one to a TCP segment, packed, cut anywhere, reordered and repeated, CRC on
+and off, markers, IPv6, jumbo frames. Towards the end all but one of the initiators' streams meet an
+error, which the receiver answers with a Terminate, as RFC 5040 asks.
 
 The capture that ships is written with::
 
@@ -17,20 +18,25 @@ import ipaddress
 import random
 import struct
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..hdl.spec.config import RnicConfig
 from ..hdl.spec.ddp import (
     BASE_OR_BOUNDS,
+    INVALID_MO,
+    INVALID_QN,
     INVALID_STAG,
     LLP_CRC,
+    MESSAGE_TOO_LONG,
+    MSN_RANGE,
+    NO_BUFFER,
     TAGGED_VERSION,
     ErrorNumber,
     ErrorType,
 )
 from .capture import Capture, Endpoint, capture_of
-from .model.ddp import DataSource
+from .model.ddp import DataSource, UntaggedHeader, header_length
 from .model.mpa import Enhanced, MpaSender, StartupFrame, negotiate
 from .pcap import Frame, internet_sum
 from .regions import Region, slot
@@ -84,18 +90,23 @@ _REGION = 65536
 _FILL = 0xEE
 
 # RDMAP version 1 opcodes, RFC 5040 section 4.1
-_WRITE, _READ_REQUEST, _READ_RESPONSE, _SEND, _SEND_INVALIDATE, _TERMINATE = (
-    0x40 | opcode for opcode in (0, 1, 2, 3, 4, 7)
+_WRITE, _READ_REQUEST, _READ_RESPONSE, _SEND, _SEND_INVALIDATE, _SEND_SOLICITED, _TERMINATE = (
+    0x40 | opcode for opcode in (0, 1, 2, 3, 4, 5, 7)
 )
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Frames, the regions that they address, and what these must hold in the end."""
+    """Frames, the regions that they address, and what these must hold in the end.
+
+    ``messages`` are what each end must receive in untagged buffers, in order, with their Queue
+    Numbers: by source and destination.
+    """
 
     frames: tuple[Frame, ...]
     regions: tuple[Region, ...]
     octets: dict[Region, bytes]
+    messages: dict[tuple[Endpoint, Endpoint], list[tuple[int, bytes]]]
 
     def capture(self) -> Capture:
         """The frames, read as a capture is."""
@@ -122,6 +133,11 @@ _STYLES = (
     _Style(crc=False, mtu=9000, fault=BASE_OR_BOUNDS),
     _Style(addresses=("fd00:7::1", "fd00:7::2"), markers=(False, True), packed=True, shuffled=True),
     _Style(crc=False, revision=1, shuffled=True, fault=TAGGED_VERSION),
+    _Style(packed=True, fault=INVALID_QN),
+    _Style(crc=False, fault=NO_BUFFER),
+    _Style(markers=(True, False), revision=1, fault=MSN_RANGE),
+    _Style(packed=True, fault=INVALID_MO),
+    _Style(addresses=("fd00:7::1", "fd00:7::2"), shuffled=True, fault=MESSAGE_TOO_LONG),
 )
 
 
@@ -141,6 +157,8 @@ def generate(seed: int = 1, messages: int = 60, largest: int = 1 << 14) -> Workl
     wire = _Wire()
     sizes = [size for size in _SIZES if size <= largest]
     connections = [_Connection(wire, rng, number, style) for number, style in enumerate(_STYLES)]
+    for connection in connections:
+        connection.greet()
     turns = [connection for connection in connections for _ in range(messages)]
     rng.shuffle(turns)
     for connection in turns:
@@ -153,7 +171,12 @@ def generate(seed: int = 1, messages: int = 60, largest: int = 1 << 14) -> Workl
         for peer in connection.peers
         for buffer in peer.buffers
     }
-    return Workload(tuple(wire.frames), tuple(octets), octets)
+    received = {
+        (peer.end, connection.peers[not side].end): peer.messages
+        for connection in connections
+        for side, peer in enumerate(connection.peers)
+    }
+    return Workload(tuple(wire.frames), tuple(octets), octets, received)
 
 
 def write_pcap(frames: tuple[Frame, ...], path: Path) -> None:
@@ -251,6 +274,7 @@ class _Peer:
     mss: int
     buffers: list[_Buffer]
     waiting: bytearray = field(default_factory=bytearray)
+    messages: list[tuple[int, bytes]] = field(default_factory=list)  # untagged, that it sent
     dead: bool = False  # the receiver of what this peer sends takes no more
 
 
@@ -321,10 +345,21 @@ class _Connection:
 
     # -- RDMAP operations
 
+    def greet(self) -> None:
+        """On every queue a message either way: no octets, a few, and more than a segment takes."""
+        for peer in self.peers:
+            self.send(peer, 0)
+            self.send(peer, peer.source.mulpdu + 100)
+            self.notify(peer, self._rng.randrange(1, 100))
+            self.read(peer, 0)
+            self._flush(peer)
+
     def converse(self, size: int) -> None:
         """One message either way, or an RDMA Read and its answer."""
         peer = self._rng.choice(self.peers)
-        kind = self._rng.choice((self.write, self.write, self.write, self.send, self.read))
+        kind = self._rng.choice(
+            (self.write, self.write, self.write, self.send, self.send, self.notify, self.read)
+        )
         kind(peer, size)
         if not self._style.packed or self._rng.random() < 0.3:
             self._flush(peer)
@@ -334,17 +369,21 @@ class _Connection:
         self._tagged(peer, self._rng.choice(self._other(peer).buffers), size, _WRITE)
 
     def send(self, peer: _Peer, size: int) -> None:
-        """A Send."""
-        self._segments(
-            peer, peer.source.untagged(0, self._rng.randbytes(size), rsvdulp=_SEND << 32)
-        )
+        """A Send, with or without Solicited Event."""
+        opcode = self._rng.choice((_SEND, _SEND_SOLICITED))
+        self._untagged(peer, 0, self._rng.randbytes(size), opcode)
+
+    def notify(self, peer: _Peer, size: int) -> None:
+        """A message on the queue that RDMAP has no use for, with an RsvdULP field of its own."""
+        message = self._rng.randbytes(size)
+        self._untagged(peer, 3, message, self._rng.getrandbits(4) << 4, self._rng.getrandbits(32))
 
     def read(self, peer: _Peer, size: int) -> None:
         """An RDMA Read Request, and the Response into the reader's own memory."""
         sink = self._rng.choice(peer.buffers)
         offset = self._rng.randrange(sink.region.length - size)
         request = struct.pack(">IQIIQ", sink.region.stag, sink.region.to + offset, size, 0, 0)
-        self._segments(peer, peer.source.untagged(1, request, rsvdulp=_READ_REQUEST << 32))
+        self._untagged(peer, 1, request, _READ_REQUEST)
         self._flush(peer)
         other = self._other(peer)
         self._tagged(other, sink, size, _READ_RESPONSE, offset)
@@ -364,6 +403,13 @@ class _Connection:
                 target.region.stag, target.region.to + offset, message, rsvdulp=opcode
             ),
         )
+
+    def _untagged(
+        self, peer: _Peer, queue: int, message: bytes, opcode: int, more: int = 0
+    ) -> None:
+        if not peer.dead:
+            peer.messages.append((queue, message))
+        self._segments(peer, peer.source.untagged(queue, message, rsvdulp=opcode << 32 | more))
 
     def _segments(self, peer: _Peer, segments: list[bytes]) -> None:
         for segment in segments:
@@ -406,9 +452,8 @@ class _Connection:
             kind = 0 if fault.type == ErrorType.LLP else fault.type
             content = struct.pack(">BBH", layer << 4 | kind, fault.code, 0xC000 if first else 0)
             if first:
-                content += struct.pack(">H", len(first)) + first[:14]
-            other = self._other(peer)
-            self._segments(other, other.source.untagged(2, content, rsvdulp=_TERMINATE << 32))
+                content += struct.pack(">H", len(first)) + first[: header_length(first)]
+            self._untagged(self._other(peer), 2, content, _TERMINATE)
         for each in self.peers:
             self._flush(each)
         for each in self.peers:
@@ -418,30 +463,45 @@ class _Connection:
         """Send a segment with the fault; the segment, or nothing where its header cannot be
         trusted.
         """
-        target = self._other(peer).buffers[0]
-        region = target.region
+        region = self._other(peer).buffers[0].region
+        payload = self._rng.randbytes(100)
+        (segment,) = peer.source.tagged(region.stag, region.to, payload, rsvdulp=_WRITE)
         if fault == LLP_CRC:
-            (segment,) = peer.source.tagged(region.stag, region.to, bytes(100), rsvdulp=_WRITE)
             octets = bytearray(peer.sender.send(segment))
             octets[-20] ^= 0x10
             peer.waiting += octets
             self._flush(peer)
             return b""
         if fault == INVALID_STAG:
-            self._segments(
-                peer,
-                peer.source.untagged(
-                    0, b"the region goes", rsvdulp=_SEND_INVALIDATE << 32 | region.stag
-                ),
-            )
-        past = region.to + region.length - 99 if fault == BASE_OR_BOUNDS else region.to
-        (segment,) = peer.source.tagged(region.stag, past, bytes(100), rsvdulp=_WRITE)
-        if fault == TAGGED_VERSION:
+            self._untagged(peer, 0, b"the region goes", _SEND_INVALIDATE, region.stag)
+        elif fault == BASE_OR_BOUNDS:
+            past = region.to + region.length - 99
+            (segment,) = peer.source.tagged(region.stag, past, payload, rsvdulp=_WRITE)
+        elif fault == TAGGED_VERSION:
             segment = bytes([segment[0] & ~3 | 2]) + segment[1:]
+        elif fault == MESSAGE_TOO_LONG:
+            # The Terminate will name the second segment: the buffer ends in it.
+            message = self._rng.randbytes(peer.source.mulpdu)
+            begin, segment = peer.source.untagged(0, message, rsvdulp=_SEND << 32)
+            self._segments(peer, [begin])
+        elif fault.type == ErrorType.UNTAGGED:
+            (segment,) = peer.source.untagged(0, payload, rsvdulp=_SEND << 32)
+            header = UntaggedHeader.decode(segment)
+            queue, ahead, offset = _ASTRAY[fault]
+            header = replace(header, qn=queue, msn=header.msn + ahead, mo=offset)
+            segment = header.encode() + payload
         self._segments(peer, [segment])
         return segment
 
 
+#: What is wrong with an untagged segment: its Queue Number, how far its MSN is ahead of the right
+#: one, its MO.
+_ASTRAY = {
+    INVALID_QN: (9, 0, 0),
+    NO_BUFFER: (0, 5000, 0),
+    MSN_RANGE: (0, -1, 0),
+    INVALID_MO: (0, 0, 100_000),
+}
 #: The workload of the capture that ships: small, so few messages and short ones.
 SHIPPED = {"seed": 1, "messages": 6, "largest": 2048}
 

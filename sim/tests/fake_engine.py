@@ -4,16 +4,19 @@ the gateware.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from ddp_rnic.hdl.spec import regs
+from ddp_rnic.hdl.spec.completion import Completion, Status, phase
 from ddp_rnic.hdl.spec.config import RnicConfig
-from ddp_rnic.hdl.spec.ddp import LLP_CRC, LLP_FRAMING, UNTAGGED_VERSION, ErrorNumber
+from ddp_rnic.hdl.spec.ddp import LLP_CRC, ErrorNumber
 from ddp_rnic.sim.engine import (
+    CYCLE,
     WRITE,
+    Await,
     Drain,
     Engine,
     ErrorEvent,
@@ -21,23 +24,24 @@ from ddp_rnic.sim.engine import (
     Operation,
     Outcome,
     Packet,
+    Poll,
+    Ring,
     Stalls,
+    Wait,
     WriteRegister,
+    checked,
 )
-from ddp_rnic.sim.model.ddp import (
-    TaggedHeader,
-    UntaggedHeader,
-    check_tagged,
-    decode_segment,
-    header_length,
-)
-from ddp_rnic.sim.model.events import LlpError
+from ddp_rnic.sim.model.ddp import DataSink, TaggedHeader, UntaggedHeader, UntaggedQueue
+from ddp_rnic.sim.model.events import DdpError, Delivered, LlpError, Placed
 from ddp_rnic.sim.model.memory import Access, Memory, Region
 from ddp_rnic.sim.model.mpa import MpaReceiver
 from numpy.typing import NDArray
 
 _NO_STALLS = Stalls()
 _NAMES = {register.address: register.name for register in regs.REGISTERS}
+_IDLE = next(1 << field.low for field in regs.BY_NAME["STATUS"].fields if field.name == "idle")
+#: Commands that change what segments in flight are checked against.
+_TABLES = ("STAG_COMMIT", "PAGE_COMMIT", "STREAM_COMMIT", "QUEUE_OPEN", "QUEUE_CLOSE")
 
 
 class _Table(Memory):
@@ -52,11 +56,21 @@ class _Table(Memory):
         region = self.slots.get((stag >> 8) & (self.entries - 1))
         return region if region is not None and region.stag == stag else None
 
+    def write(self, region: Region, to: int, payload: bytes) -> None:
+        """Nothing: the device has the octets."""
+
+
+@dataclass(frozen=True)
+class _Buffer:
+    address: int
+    pages: int
+    cookie: int
+
 
 @dataclass
 class _Stream:
     enabled: bool
-    domain: int
+    sink: DataSink
     mpa: MpaReceiver
     live: bool = True
 
@@ -76,21 +90,29 @@ class FakeEngine(Engine):
         operations: Sequence[Operation],
         memory: NDArray[np.uint8],
         *,
+        ring: Ring | None = None,
         stalls: Stalls = _NO_STALLS,
         faults: Sequence[range] = (),
         waves: Path | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Outcome:
         self.configs.append(config)
-        device = _Device(config, memory)
-        for number, operation in enumerate(operations):
-            if isinstance(operation, WriteRegister):
-                device.write(operation.address, operation.value)
-            elif isinstance(operation, Packet):
-                device.receive(operation)
-            else:
-                assert isinstance(operation, Drain)
-                device.drained = True
+        device = _Device(config, memory, ring)
+        for number, operation in enumerate(checked(operations, memory, ring)):
+            match operation:
+                case WriteRegister(address, value):
+                    device.write(address, value)
+                case Packet():
+                    device.receive(operation)
+                case Drain():
+                    device.drained = True
+                case Await(completions):
+                    assert len(device.completions) >= completions, "what never comes is awaited"
+                case Poll(address, mask, value):
+                    assert device.read(address) & mask == value
+                    device.polled.append(device.cycle)
+                case Wait(cycles):
+                    device.cycle += cycles
             if progress:
                 progress(number + 1, len(operations))
         assert device.drained, "a plan ends with the RNIC idle"
@@ -103,17 +125,27 @@ class FakeEngine(Engine):
 
 
 class _Device:
-    def __init__(self, config: RnicConfig, memory: NDArray[np.uint8]) -> None:
+    """The RNIC. It is done with all that it was given before it is given more."""
+
+    def __init__(self, config: RnicConfig, memory: NDArray[np.uint8], ring: Ring | None) -> None:
         self.config = config
         self.memory = memory
+        self.ring = ring
         self.drained = False
         self.cycle = 0
         self.values: dict[str, int] = {}
         self.table = _Table(config.stags)
+        self.regions: dict[int, int] = {}  # page codes, by slot of the table
+        self.pages: dict[int, int] = {}
         self.streams: dict[int, _Stream] = {}
+        self.queues: dict[int, dict[int, UntaggedQueue]] = {}
+        self.buffers: dict[tuple[int, int, int], _Buffer] = {}
+        self.completions: list[Completion] = []
+        self.delivered: list[int] = []
         self.events: list[ErrorEvent] = []
         self.exceptions: list[ExceptionPacket] = []
         self.writes: list[tuple[int, int]] = []
+        self.polled: list[int] = []
         self.counters = dict.fromkeys(
             (
                 "PLACED_SEGMENTS",
@@ -122,25 +154,36 @@ class _Device:
                 "ERRORS",
                 "DROPPED",
                 "DIGEST_ERRORS",
+                "DELIVERED",
+                "EXCEPTIONS_DROPPED",
             ),
             0,
         )
+
+    # -- registers --------------------------------------------------------------------------------
+
+    def read(self, address: int) -> int:
+        return _IDLE if _NAMES[address] == "STATUS" else self.values.get(_NAMES[address], 0)
 
     def write(self, address: int, value: int) -> None:
         self.cycle += 4
         assert 0 <= value < 1 << 32
         name = _NAMES[address]
+        assert regs.BY_NAME[name].access != "ro" and name != "CQ_CONSUMER"
         self.values[name] = value
-        if name.endswith("_COMMIT"):
+        if name in _TABLES:
             assert self.drained or not any(
                 stream.live and stream.mpa.position for stream in self.streams.values()
             ), "tables change only while the RNIC is idle"
-        if name == "STAG_COMMIT":
-            self._commit_stag()
-        elif name == "STREAM_COMMIT":
-            self._commit_stream()
+        command = getattr(self, f"_{name.lower()}", None)
+        if command is not None:
+            command()
 
-    def _commit_stag(self) -> None:
+    def _get(self, name: str) -> int:
+        """A number of 64 bits."""
+        return self.values[f"{name}_HI"] << 32 | self.values[f"{name}_LO"]
+
+    def _stag_commit(self) -> None:
         get = self.values.__getitem__
         flags, index = get("STAG_FLAGS"), get("STAG_INDEX")
         slot = index & (self.config.stags - 1)
@@ -148,23 +191,73 @@ class _Device:
             self.table.slots.pop(slot)
             return
         assert slot not in self.table.slots, "the entry is in use"
+        bound, owner = flags >> 11 & 1, get("STAG_OWNER")
         self.table.slots[slot] = Region(
             stag=index << 8 | flags & 0xFF,
-            to=get("STAG_TO_HI") << 32 | get("STAG_TO_LO"),
-            length=get("STAG_LEN_HI") << 32 | get("STAG_LEN_LO"),
-            address=get("STAG_ADDR_HI") << 32 | get("STAG_ADDR_LO"),
+            to=self._get("STAG_TO"),
+            length=self._get("STAG_LEN"),
+            address=self._get("STAG_ADDR"),
             access=(Access.REMOTE_WRITE if flags >> 9 & 1 else Access.NONE),
-            pd=get("STAG_OWNER"),
+            pd=None if bound else owner,
+            stream=owner if bound else None,
         )
+        self.regions[slot] = self.values.get("STAG_PAGES", 0)
 
-    def _commit_stream(self) -> None:
+    def _page_commit(self) -> None:
+        index, address = self.values["PAGE_INDEX"], self._get("PAGE_ADDR")
+        assert index < self.config.pages and address % 4096 == 0
+        self.pages[index] = address
+
+    def _revoke_stag(self) -> None:
+        self.table.slots.pop(self.values["STAG_INDEX"] & (self.config.stags - 1), None)
+
+    def _stream_commit(self) -> None:
         number, flags = self.values["STREAM_INDEX"], self.values["STREAM_FLAGS"]
         assert number < self.config.streams
+        sink = DataSink(self.table, stream=number, pd=self.values["STREAM_PD"])
+        sink.queues = self.queues.setdefault(number, {})
         self.streams[number] = _Stream(
-            bool(flags & 1),
-            self.values["STREAM_PD"],
-            MpaReceiver(crc=bool(flags & 2), markers=bool(flags & 4)),
+            bool(flags & 1), sink, MpaReceiver(crc=bool(flags & 2), markers=bool(flags & 4))
         )
+
+    def _revoke_stream(self) -> None:
+        number = self.values["STREAM_INDEX"]
+        self.streams[number].enabled = False
+        for slot, region in list(self.table.slots.items()):
+            if region.stream == number:
+                del self.table.slots[slot]
+
+    def _queue(self) -> tuple[int, int, int]:
+        number, qn = self.values["QUEUE_STREAM"], self.values["QUEUE_NUMBER"]
+        assert number < self.config.streams and qn < 4
+        return number, qn, self.values["QUEUE_MSN"]
+
+    def _queue_open(self) -> None:
+        number, qn, msn = self._queue()
+        self.queues.setdefault(number, {})[qn] = UntaggedQueue(msn)
+
+    def _queue_close(self) -> None:
+        number, qn, _ = self._queue()
+        self.queues[number].pop(qn, None)
+
+    def _buffer_post(self) -> None:
+        number, qn, msn = self._queue()
+        queue = self.queues[number][qn]
+        assert queue.available < self.config.queue_depth, "the queue is full"
+        assert queue.ahead(msn) == queue.available, "buffers are posted in order"
+        queue.post(self.values["BUFFER_LENGTH"])
+        self.buffers[number, qn, msn] = _Buffer(
+            self._get("BUFFER_ADDR"),
+            self.values.get("BUFFER_PAGES", 0),
+            self.values["BUFFER_COOKIE"],
+        )
+
+    def _cq_enable(self) -> None:
+        assert self.ring is not None, "nobody takes the completions"
+        programmed = Ring(self._get("CQ_BASE"), self.values["CQ_SIZE"])
+        assert programmed == self.ring, "the ring lies elsewhere"
+
+    # -- packets ----------------------------------------------------------------------------------
 
     def receive(self, packet: Packet) -> None:
         self.drained = False
@@ -174,52 +267,92 @@ class _Device:
         stream.mpa.error = None
         for fpdu in stream.mpa.receive(packet.octets):
             assert len(fpdu.raw) <= self.config.buffer_octets
-            if not stream.live or not stream.enabled:
+            alive = stream.live and stream.enabled
+            if not alive:
                 self.counters["DROPPED"] += 1
-                if isinstance(fpdu, LlpError):  # silent: go on behind it
-                    rest = packet.octets[fpdu.position - packet.sequence + len(fpdu.raw) :]
-                    self.receive(Packet(packet.stream, fpdu.position + len(fpdu.raw), rest))
-                    return
-            elif isinstance(fpdu, LlpError):
-                self._fail(packet.stream, fpdu.number, fpdu.length, fpdu.position, fpdu.header)
+            if isinstance(fpdu, LlpError):
+                if alive:
+                    self._fail(packet.stream, fpdu.number, fpdu.length, fpdu.position, fpdu.header)
+                    self._refuse(packet.stream, fpdu.number, fpdu.position, fpdu.raw)
+                # The model stops here, the RNIC goes on behind it.
                 rest = packet.octets[fpdu.position - packet.sequence + len(fpdu.raw) :]
                 self.receive(Packet(packet.stream, fpdu.position + len(fpdu.raw), rest))
                 return
-            else:
+            if alive:
                 self._segment(packet.stream, stream, fpdu.ulpdu, fpdu.position, fpdu.raw)
 
     def _segment(
         self, number: int, stream: _Stream, ulpdu: bytes, position: int, raw: bytes
     ) -> None:
-        if len(ulpdu) < header_length(ulpdu):
-            self._fail(number, LLP_FRAMING, len(ulpdu), position, ulpdu)
-            return
-        header, payload = decode_segment(ulpdu)
-        if isinstance(header, UntaggedHeader):
-            if header.version != 1:
-                self._fail(number, UNTAGGED_VERSION, len(ulpdu), position, ulpdu)
-                return
-            self.exceptions.append(ExceptionPacket(number, position, raw))
-            self.counters["EXCEPTIONS"] += 1
-            return
-        error = check_tagged(header, len(payload), self.table, stream=number, pd=stream.domain)
-        if error is not None:
-            self._fail(number, error, len(ulpdu), position, ulpdu)
-            return
+        placed = False
+        for event in stream.sink.receive(ulpdu):
+            match event:
+                case Placed():
+                    placed = True
+                    self._place(number, event, ulpdu[event.header.size :])
+                case Delivered():
+                    self._deliver(number, event)
+                case DdpError():
+                    self._fail(number, event.number, len(ulpdu), position, ulpdu)
+                    if not placed:
+                        self._refuse(number, event.number, position, raw)
+
+    def _place(self, number: int, event: Placed, payload: bytes) -> None:
         self.counters["PLACED_SEGMENTS"] += 1
         self.counters["PLACED_OCTETS"] += len(payload)
-        if payload:
-            self._place(header, payload)
+        if not payload:
+            return
+        header = event.header
+        if isinstance(header, TaggedHeader):
+            assert event.address is not None
+            code = self.regions[(header.stag >> 8) & (self.config.stags - 1)]
+            self._store(event.address, code, payload)
+        else:
+            buffer = self.buffers[number, header.qn, header.msn]
+            self._store(buffer.address + header.mo, buffer.pages, payload)
 
-    def _place(self, header: TaggedHeader, payload: bytes) -> None:
-        region = self.table.lookup(header.stag)
-        assert region is not None
-        start = region.address + header.to - region.to
-        self.memory[start : start + len(payload)] = np.frombuffer(payload, np.uint8)
-        beat = self.config.octets
-        for address in range(start // beat * beat, start + len(payload), beat):
-            self.cycle += 1
-            self.writes.append((self.cycle, address))
+    def _store(self, linear: int, code: int, payload: bytes) -> None:
+        for start, octets in self._pieces(linear, code, payload):
+            self.memory[start : start + len(octets)] = np.frombuffer(octets, np.uint8)
+            beat = self.config.octets
+            for address in range(start // beat * beat, start + len(octets), beat):
+                self.cycle += 1
+                self.writes.append((self.cycle, address))
+
+    def _pieces(self, linear: int, code: int, payload: bytes) -> Iterator[tuple[int, bytes]]:
+        """Where the octets of a payload go."""
+        if not code:
+            yield linear, payload
+            return
+        size = 1 << (11 + code)
+        while payload:
+            slot, offset = divmod(linear, size)
+            piece, payload = payload[: size - offset], payload[size - offset :]
+            yield self.pages[slot % self.config.pages] + offset, piece
+            linear += len(piece)
+
+    def _deliver(self, number: int, event: Delivered) -> None:
+        assert self.ring is not None and self.values.get("CQ_ENABLE"), "nobody takes completions"
+        header = event.header
+        said = {"tag": 0, "length": event.length or 0, "cookie": 0, "qn": 0}
+        if isinstance(header, UntaggedHeader):
+            cookie = self.buffers.pop((number, header.qn, header.msn)).cookie
+            said |= {"tag": header.msn, "cookie": cookie, "qn": header.qn}
+        else:
+            said["tag"] = header.stag
+        self.cycle += 1
+        self.counters["DELIVERED"] += 1
+        self.delivered.append(self.cycle)
+        self.completions.append(
+            Completion(
+                phase=phase(len(self.completions), self.ring.size),
+                tagged=isinstance(header, TaggedHeader),
+                status=Status.DELIVERED,
+                stream=number,
+                rsvdulp=header.rsvdulp,
+                **said,
+            )
+        )
 
     def _fail(
         self, number: int, error: ErrorNumber, length: int, position: int, ulpdu: bytes
@@ -230,11 +363,19 @@ class _Device:
         header = (length.to_bytes(2, "big") + ulpdu)[:20].ljust(20, b"\0")
         self.events.append(ErrorEvent(number, error.type, error.code, length, position, header))
 
+    def _refuse(self, number: int, error: ErrorNumber, position: int, raw: bytes) -> None:
+        self.counters["EXCEPTIONS"] += 1
+        reason = error.type << 8 | error.code
+        self.exceptions.append(ExceptionPacket(number, position, raw, reason))
+
     def outcome(self) -> Outcome:
         return Outcome(
             cycles=self.cycle,
             events=self.events,
             exceptions=self.exceptions,
             counters=self.counters,
+            completions=self.completions,
+            delivered=np.array(self.delivered, CYCLE),
             writes=np.array(self.writes, WRITE),
+            polled=np.array(self.polled, CYCLE),
         )

@@ -1,10 +1,14 @@
 """A module with the RNIC's ports, 64 bits wide, that breaks a rule of a bus when told to.
 
-A write to any register tells it how. It then writes one burst, or breaks down in doing so; 60
-cycles later it says that it is idle.
+A write to SCRATCH tells it how. It then writes one burst, or breaks down in doing so; 60 cycles
+later it says that it is idle. A write to :data:`PRODUCE` has it write so many completions, which
+number themselves as their cookie; one to :data:`RAISE` has it raise an error event, whose registers
+read as their own addresses. A revocation takes it 50 cycles.
 """
 
 from __future__ import annotations
+
+from ddp_rnic.hdl.spec import regs
 
 (
     GOOD,
@@ -15,17 +19,31 @@ from __future__ import annotations
     NEVER_IDLE,
     LEAVES_A_HOLE,
     REFUSES_READS,
-) = range(1, 9)
+    OVERWRITES,
+    KEEPS_THE_PHASE,
+    SKIPS_AN_ENTRY,
+    LEAVES_OUT_AN_OCTET,
+    CHANGES_A_COMPLETION,
+    IDLE_TOO_SOON,
+) = range(1, 15)
 
-_PORTS = """
+MODE = regs.address("SCRATCH")
+PRODUCE = regs.address("BUFFER_POST")
+RAISE = regs.address("STREAM_COMMIT")
+
+_WRITE_PORT = """
+    output {0}_awid; output [63:0] {0}_awaddr; output [7:0] {0}_awlen;
+    output [2:0] {0}_awsize; output [1:0] {0}_awburst; output {0}_awlock;
+    output [3:0] {0}_awcache; output [2:0] {0}_awprot; output {0}_awvalid;
+    input {0}_awready; output [63:0] {0}_wdata; output [7:0] {0}_wstrb; output {0}_wlast;
+    output {0}_wvalid; input {0}_wready; input {0}_bid; input [1:0] {0}_bresp;
+    input {0}_bvalid; output {0}_bready;
+"""
+_PORTS = f"""
     input clk; input rst; input [63:0] s_axis_tdata; input [7:0] s_axis_tkeep; input s_axis_tvalid;
     output s_axis_tready; input s_axis_tlast; input [15:0] s_axis_tid; input [32:0] s_axis_tuser;
-    output m_axi_awid; output [63:0] m_axi_awaddr; output [7:0] m_axi_awlen;
-    output [2:0] m_axi_awsize; output [1:0] m_axi_awburst; output m_axi_awlock;
-    output [3:0] m_axi_awcache; output [2:0] m_axi_awprot; output m_axi_awvalid;
-    input m_axi_awready; output [63:0] m_axi_wdata; output [7:0] m_axi_wstrb; output m_axi_wlast;
-    output m_axi_wvalid; input m_axi_wready; input m_axi_bid; input [1:0] m_axi_bresp;
-    input m_axi_bvalid; output m_axi_bready; input [11:0] s_axil_awaddr; input [2:0] s_axil_awprot;
+    {_WRITE_PORT.format("m_axi")} {_WRITE_PORT.format("m_axi_cq")}
+    input [11:0] s_axil_awaddr; input [2:0] s_axil_awprot;
     input s_axil_awvalid; output s_axil_awready; input [31:0] s_axil_wdata;
     input [3:0] s_axil_wstrb; input s_axil_wvalid; output s_axil_wready; output [1:0] s_axil_bresp;
     output s_axil_bvalid; input s_axil_bready; input [11:0] s_axil_araddr;
@@ -33,25 +51,67 @@ _PORTS = """
     output [31:0] s_axil_rdata; output [1:0] s_axil_rresp; output s_axil_rvalid;
     input s_axil_rready; output [63:0] m_axis_exc_tdata; output [7:0] m_axis_exc_tkeep;
     output m_axis_exc_tvalid; input m_axis_exc_tready; output m_axis_exc_tlast;
-    output [15:0] m_axis_exc_tid; output [31:0] m_axis_exc_tuser; output irq;
+    output [15:0] m_axis_exc_tid; output [43:0] m_axis_exc_tuser; output irq;
 """
 
+# Names in capitals are addresses of registers and the modes above.
 _BODY = """
-  reg [31:0] mode = 0;
-  reg [15:0] age = 0;
-  reg written = 0, read = 0, announced = 0, told = 0;
-  reg [2:0] beat = 0;
+  reg [31:0] mode;
+  reg [15:0] age;
+  reg written, read, announced, told;
+  reg [2:0] beat;
+  reg [11:0] asked;
+  reg [5:0] revoking;
+  reg [7:0] events;
+  // Completions: to be written, their addresses taken, their responses come, given back.
+  reg [15:0] pending, issued, answered, consumer;
+  reg enable, masked, writing, waiting;
+  reg [1:0] word;
+  reg [31:0] base;
+  reg [3:0] size;
+  wire store = s_axil_awready;
+  wire room = (issued - consumer) < (16'd1 << size) || mode == OVERWRITES;
+  wire completion = answered != consumer;
+  wire [15:0] entry = issued + (mode == SKIPS_AN_ENTRY && issued == 1);
+  wire phase = ~|(issued & (16'd1 << size)) | (mode == KEEPS_THE_PHASE);
+  wire done = !(pending != 0 && enable && room) && !writing && !waiting;
+  wire idle = age > 60 && mode != NEVER_IDLE && (done || mode == IDLE_TOO_SOON);
+  initial begin
+    mode = 0; age = 0; written = 0; read = 0; announced = 0; told = 0; beat = 0; revoking = 0;
+    events = 0; pending = 0; issued = 0; answered = 0; consumer = 0; enable = 0; masked = 0;
+    writing = 0; waiting = 0; word = 0; base = 0; size = 0;
+  end
   always @(posedge clk) begin
     if (rst) begin
       mode <= 0; age <= 0; written <= 0; read <= 0; announced <= 0; told <= 0; beat <= 0;
+      revoking <= 0; events <= 0; pending <= 0; issued <= 0; answered <= 0; consumer <= 0;
+      enable <= 0; masked <= 0; writing <= 0; waiting <= 0; word <= 0;
     end else begin
-      written <= s_axil_awvalid & s_axil_wvalid & ~written;
+      written <= store;
       read <= s_axil_arvalid & ~read;
-      if (s_axil_awvalid & s_axil_wvalid & ~written) mode <= s_axil_wdata;
+      if (s_axil_arvalid) asked <= s_axil_araddr;
+      if (store && s_axil_awaddr == SCRATCH) mode <= s_axil_wdata;
+      if (store && s_axil_awaddr == CQ_BASE_LO) base <= s_axil_wdata;
+      if (store && s_axil_awaddr == CQ_SIZE) size <= s_axil_wdata;
+      if (store && s_axil_awaddr == CQ_ENABLE) enable <= s_axil_wdata;
+      if (store && s_axil_awaddr == CQ_CONSUMER) consumer <= s_axil_wdata;
+      if (store && s_axil_awaddr == IRQ_MASK) masked <= s_axil_wdata[2];
+      if (revoking != 0) revoking <= revoking - 1;
+      if (store && s_axil_awaddr == REVOKE_STAG) revoking <= 50;
+      if (store && s_axil_awaddr == RAISE) events <= events + 1;
+      if (store && s_axil_awaddr == EVENT_POP) events <= events - 1;
       if (mode != 0 && age != 16'hffff) age <= age + 1;
       if (m_axi_awvalid & m_axi_awready) announced <= 1;
       if (m_axi_wvalid & m_axi_wready) beat <= beat + 1;
       if (m_axis_exc_tvalid & m_axis_exc_tready) told <= 1;
+      pending <= pending + ((store && s_axil_awaddr == PRODUCE) ? s_axil_wdata : 0)
+                 - (m_axi_cq_awvalid & m_axi_cq_awready);
+      if (m_axi_cq_awvalid & m_axi_cq_awready) begin writing <= 1; word <= 0; end
+      if (m_axi_cq_wvalid & m_axi_cq_wready) begin
+        word <= word + 1;
+        if (word == 3) begin writing <= 0; waiting <= 1; issued <= issued + 1; end
+      end
+      if (m_axi_cq_bvalid & m_axi_cq_bready) begin waiting <= 0; answered <= answered + 1; end
     end
   end
   assign s_axil_awready = s_axil_awvalid & s_axil_wvalid & ~written;
@@ -60,26 +120,42 @@ _BODY = """
   assign s_axil_bresp = 0;
   assign s_axil_arready = s_axil_arvalid & ~read;
   assign s_axil_rvalid = read;
-  assign s_axil_rresp = (mode == 8) ? 2 : 0;
-  assign s_axil_rdata = (age > 60 && mode != 6) ? 2 : 0;
+  assign s_axil_rresp = (mode == REFUSES_READS) ? 2 : 0;
+  assign s_axil_rdata = (asked == STATUS) ? {revoking != 0, completion, idle, events != 0}
+                      : (asked >= PLACED_SEGMENTS) ? 0 : asked;
   assign s_axis_tready = 1;
   assign m_axi_awvalid = mode != 0 & ~announced;
-  assign m_axi_awaddr = (mode == 2) ? 64'hff0 : (mode == 4) ? {45'h1, age, 3'h0} : 64'h40;
+  assign m_axi_awaddr = (mode == CROSSES_A_PAGE) ? 64'hff0
+                      : (mode == CHANGES_ITS_ADDRESS) ? {45'h1, age, 3'h0} : 64'h40;
   assign m_axi_awlen = 3;
   assign m_axi_awsize = 3;
   assign m_axi_awburst = 1;
-  assign m_axi_wvalid = announced & beat < 4 & (mode != 5 | age[0]);
+  assign m_axi_wvalid = announced & beat < 4 & (mode != TAKES_DATA_BACK | age[0]);
   assign m_axi_wdata = 64'h0101010101010101 * (beat + 1);
   assign m_axi_wstrb = (beat == 0) ? 8'he0 : 8'hff;
-  assign m_axi_wlast = beat == ((mode == 3) ? 2 : 3);
+  assign m_axi_wlast = beat == ((mode == ENDS_EARLY) ? 2 : 3);
   assign m_axi_bready = 1;
+  assign m_axi_cq_awvalid = pending != 0 & enable & room & ~writing & ~waiting;
+  assign m_axi_cq_awaddr = base + (entry & ~(16'hffff << size)) * 32;
+  assign m_axi_cq_awlen = 3;
+  assign m_axi_cq_awsize = 3;
+  assign m_axi_cq_awburst = 1;
+  assign m_axi_cq_wvalid = writing;
+  assign m_axi_cq_wdata = (word == 1) ? {16'd0, issued, 32'd0}
+                        : (word == 3) ? {7'd0, phase, 56'd0}
+                        : (word == 2 && mode == CHANGES_A_COMPLETION) ? age : 0;
+  assign m_axi_cq_wstrb = (mode == LEAVES_OUT_AN_OCTET && word == 2) ? 8'hf7 : 8'hff;
+  assign m_axi_cq_wlast = word == 3;
+  assign m_axi_cq_bready = 1;
   assign m_axis_exc_tvalid = mode != 0 & ~told;
   assign m_axis_exc_tdata = 64'h8877665544332211;
-  assign m_axis_exc_tkeep = (mode == 7) ? 8'h05 : 8'h07;
+  assign m_axis_exc_tkeep = (mode == LEAVES_A_HOLE) ? 8'h05 : 8'h07;
   assign m_axis_exc_tlast = 1;
   assign m_axis_exc_tid = 9;
-  assign m_axis_exc_tuser = 77;
-  assign {m_axi_awid, m_axi_awlock, m_axi_awcache, m_axi_awprot, irq} = 0;
+  assign m_axis_exc_tuser = {12'h203, 32'd77};
+  assign irq = events != 0 | (completion & ~masked);
+  assign {m_axi_awid, m_axi_awlock, m_axi_awcache, m_axi_awprot} = 0;
+  assign {m_axi_cq_awid, m_axi_cq_awlock, m_axi_cq_awcache, m_axi_cq_awprot} = 0;
 """
 
 
@@ -88,4 +164,11 @@ def verilog() -> str:
     ports = [" ".join(port.split()) for port in _PORTS.split(";") if port.strip()]
     names = ", ".join(port.split()[-1] for port in ports)
     declared = "".join(f"  {port};\n" for port in ports)
-    return f"module rnic({names});\n{declared}{_BODY}endmodule\n"
+    values = {register.name: register.address for register in regs.REGISTERS}
+    values |= {name: value for name, value in globals().items() if name.isupper()}
+    constants = "".join(
+        f"  localparam {name} = {value};\n"
+        for name, value in values.items()
+        if isinstance(value, int)
+    )
+    return f"module rnic({names});\n{declared}{constants}{_BODY}endmodule\n"

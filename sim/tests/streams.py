@@ -29,6 +29,7 @@ class Conversation:
         self._senders: dict[int, MpaSender] = {}
         self._arrivals: list[Arrival] = []
         self._counts: dict[str, int] = {}
+        self._messages: dict[tuple[int, int], int] = {}  # whole ones, by stream and queue
 
     def traffic(self) -> Traffic:
         return Traffic(tuple(self._streams.values()), tuple(self._arrivals))
@@ -62,10 +63,30 @@ class Conversation:
         qn: int = 0,
         stag: int = 0,
         connection: int = 0,
+        msn: int | None = None,
+        mo: int = 0,
+        last: bool = True,
     ) -> Arrival:
-        """An untagged message of one segment; ``stag`` is what a Send with Invalidate names."""
-        header = UntaggedHeader(qn, 1, 0, True, opcode << 32 | stag)
+        """A segment of an untagged message, the next one of its queue; ``stag`` is what a Send with
+        Invalidate names.
+        """
+        queue = self._stream(host, connection).number, qn
+        if msn is None:
+            msn = self._messages.get(queue, 0) + 1
+        if last:
+            self._messages[queue] = msn
+        header = UntaggedHeader(qn, msn, mo, last, opcode << 32 | stag)
         return self.segment(host, header.encode() + payload, connection)
+
+    def message(
+        self, host: str, opcode: int, *payloads: bytes, qn: int = 0, connection: int = 0
+    ) -> Arrival:
+        """An untagged message of several segments; the last of them."""
+        mo = 0
+        for payload in payloads[:-1]:
+            self.untagged(host, opcode, payload, qn=qn, connection=connection, mo=mo, last=False)
+            mo += len(payload)
+        return self.untagged(host, opcode, payloads[-1], qn=qn, connection=connection, mo=mo)
 
     def read(self, host: str, stag: int, to: int, length: int) -> Arrival:
         """An RDMA Read Request that arrives at ``host``; the sink is at the other end."""

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import shlex
+import struct
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from ddp_rnic.sim import cli
 from ddp_rnic.sim.engine import DeviceError, Outcome, ToolError
+from ddp_rnic.sim.model.mpa import MpaSender
 from ddp_rnic.sim.tests.fake_engine import FakeEngine
-from ddp_rnic.sim.tests.frames import frames, handshake
+from ddp_rnic.sim.tests.frames import A, B, first_octet, frames, handshake, tcp_packet
 from ddp_rnic.sim.workload import SHIPPED, generate, write_pcap
 from typer.testing import CliRunner, Result
 
@@ -47,16 +50,80 @@ def test_the_shipped_capture_agrees(sim: Ground, tmp_path: Path) -> None:
     assert sim.asked == ["compiled"] and sim.engine.configs[0].width == 512
 
     report = json.loads((tmp_path / "out" / "report.json").read_text())
-    assert report["verdict"] == "agree" and report["width"] == 512 and report["errors"] == 4
+    assert report["verdict"] == "agree" and report["width"] == 512 and report["errors"] == 9
     for total, part in (
         ("segments", "segments"),
         ("bytes_placed", "bytes_placed"),
+        ("deliveries", "deliveries"),
         ("errors", "errors"),
         ("exceptions", "exceptions"),
         ("dropped", "dropped"),
     ):
         assert report[total] == sum(stream[part] for stream in report["streams"]) > 0
     assert report["cycles"] > 0
+    assert f"{report['deliveries']} messages delivered" in result.stdout
+
+
+def test_received_messages_are_written_in_order_of_delivery(sim: Ground, tmp_path: Path) -> None:
+    result = sim(SHIPPED_CAPTURE, "--out", tmp_path)
+    assert result.exit_code == 0 and "Untagged queues" in result.stdout
+    index = json.loads((tmp_path / "receives" / "index.json").read_text())
+    report = json.loads((tmp_path / "report.json").read_text())
+    received: dict[tuple[str, str], list[tuple[int, bytes]]] = {}
+    for stream in report["streams"]:
+        mine = [each for each in index if each["stream"] == stream["stream"]]
+        assert len(mine) == stream["receives"] <= stream["deliveries"]
+        for each in mine:
+            assert each["endpoint"] in stream["destination"]
+        received[stream["source"], stream["destination"]] = messages = []
+        for qn in range(4):
+            msns = [each["msn"] for each in mine if each["qn"] == qn]
+            assert msns == list(range(1, len(msns) + 1))
+        for each in mine:
+            octets = (tmp_path / "receives" / each["file"]).read_bytes()
+            assert set(each) == {"endpoint", "stream", "qn", "msn", "length", "file"}
+            assert len(octets) == each["length"]
+            messages.append((each["qn"], octets))
+    sent = generate(**SHIPPED).messages
+    assert received == {(str(a), str(b)): messages for (a, b), messages in sent.items()}
+    assert len({each["file"] for each in index}) == len(index)
+
+
+def test_a_receive_has_the_octets_that_the_rtl_placed(sim: Ground, tmp_path: Path) -> None:
+    def spoil(memory: np.ndarray, outcome: Outcome) -> None:
+        number = next(n for n, each in enumerate(outcome.completions) if each.length == 100)
+        outcome.completions[number] = replace(outcome.completions[number], length=99)
+
+    sim.engine.spoil = spoil
+    messages = [struct.pack(">BBIIII", 0x41, 0x43, 0, 0, 1, 0) + bytes(range(100))]
+    octets = b"".join(MpaSender().send(message) for message in messages)
+    packets = [*handshake(), tcp_packet(A, B, first_octet(1000), octets)]
+    result = sim(capture_file(tmp_path, packets), "--out", tmp_path)
+    assert result.exit_code == 1
+    assert "difference in length of a completion at completion 1, stream 0" in result.stdout
+    (entry,) = json.loads((tmp_path / "receives" / "index.json").read_text())
+    assert entry["length"] == 99
+    assert (tmp_path / "receives" / entry["file"]).read_bytes() == bytes(range(99))
+
+
+def test_given_queues_reproduce_a_refusal(sim: Ground, tmp_path: Path) -> None:
+    tables = [
+        f'[[queue]]\nendpoint = "10.7.0.2"\nqn = {qn}\ncount = {count}\nlength = 8\n'
+        for qn, count in ((0, 1), (3, 0))
+    ]
+    (tmp_path / "queues.toml").write_text("".join(tables))
+    result = sim(SHIPPED_CAPTURE, "--regions", tmp_path / "queues.toml", "--out", tmp_path)
+    # The regions are derived all the same.
+    assert result.exit_code == 0 and "Regions (derived from the capture)" in result.stdout
+    report = json.loads((tmp_path / "report.json").read_text())
+    for stream in report["streams"]:
+        if stream["destination"].startswith("10.7.0.2"):
+            (event,) = stream["error_events"]
+            assert (event["type"], event["code"]) in ((2, 2), (2, 5))
+    assert not any(
+        each["endpoint"] == "10.7.0.2" and (each["qn"] == 3 or each["length"] > 8)
+        for each in json.loads((tmp_path / "receives" / "index.json").read_text())
+    )
 
 
 def test_memory_files_hold_the_regions(sim: Ground, tmp_path: Path) -> None:
@@ -124,6 +191,7 @@ def capture_file(tmp_path: Path, packets: list[bytes]) -> Path:
         "width",
         "regions",
         "overlap",
+        "queues",
         "out",
     ],
 )
@@ -151,6 +219,10 @@ def test_bad_input_is_one_sentence_and_exit_2(sim: Ground, tmp_path: Path, case:
         case "overlap":
             table = '[[region]]\nendpoint = "10.7.0.2"\nstag = 1\nto = 0\nlength = 9\n'
             (tmp_path / "regions.toml").write_text(table + table)
+            arguments += ["--regions", tmp_path / "regions.toml"]
+        case "queues":
+            table = '[[queue]]\nendpoint = "10.7.0.2"\nqn = 0\ncount = 9999\nlength = 999999\n'
+            (tmp_path / "regions.toml").write_text(table)
             arguments += ["--regions", tmp_path / "regions.toml"]
         case "out":
             out = tmp_path / "file"

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from ddp_rnic.sim import regions
 from ddp_rnic.sim.regions import (
+    Given,
+    Queue,
     Region,
     RegionError,
+    buffer_lengths,
     derive,
     load_regions,
     refusals,
@@ -16,6 +20,7 @@ from ddp_rnic.sim.regions import (
     table_size,
 )
 from ddp_rnic.sim.tests.streams import (
+    READ_REQUEST,
     READ_RESPONSE,
     SEND,
     SEND_INVALIDATE,
@@ -27,6 +32,8 @@ STAG = 0x90190600
 #: siw's Terminate control word, nibbles swapped and flags reversed, and the RFC's own.
 SIW_INVALID, SIW_BOUNDS = b"\x11\x00\x03\x00", b"\x11\x01\x03\x00"
 RFC_INVALID, RFC_BOUNDS = b"\x11\x00\xc0\x00", b"\x11\x01\xc0\x00"
+SIW_NO_BUFFER, RFC_NO_BUFFER = b"\x21\x02\x03\x00", b"\x12\x02\xc0\x00"
+RFC_TOO_LONG = b"\x12\x05\xc0\x00"
 
 GOOD = f"""
 [[region]]
@@ -37,7 +44,15 @@ length = 512
 """
 
 
-def load(tmp_path: Path, text: str, endpoints: list[str] | None = None) -> list[Region]:
+QUEUE = f"""
+[[queue]]
+endpoint = "{B}"
+qn = 1
+count = 3
+"""
+
+
+def load(tmp_path: Path, text: str, endpoints: list[str] | None = None) -> Given:
     path = tmp_path / "regions.toml"
     path.write_text(text)
     return load_regions(path, endpoints)
@@ -47,7 +62,7 @@ def load(tmp_path: Path, text: str, endpoints: list[str] | None = None) -> list[
 
 
 def test_a_region_file_with_all_keys(tmp_path: Path) -> None:
-    got = load(
+    got, queues = load(
         tmp_path,
         GOOD
         + f"""
@@ -67,6 +82,15 @@ revoke_after_segment = 9
         Region(B, STAG, 4096, 512),
         Region("fd00::1", 0xFFFFFFFF, (1 << 64) - 1, 1, 0xEE, False, True, ((3, 9),)),
     ]
+    assert queues == []
+
+
+def test_a_region_file_with_queues(tmp_path: Path) -> None:
+    other = QUEUE.replace("qn = 1", "qn = 0") + "length = 64\n"
+    regions, queues = load(tmp_path, QUEUE + GOOD + other, [B])
+    assert regions == [Region(B, STAG, 4096, 512)]
+    assert queues == [Queue(B, 1, 3, 4096), Queue(B, 0, 3, 64)]
+    assert load(tmp_path, QUEUE) == Given([], [Queue(B, 1, 3)])
 
 
 @pytest.mark.parametrize(
@@ -80,13 +104,13 @@ revoke_after_segment = 9
     ],
 )
 def test_access_rights(tmp_path: Path, access: str, rights: tuple[bool, bool]) -> None:
-    (region,) = load(tmp_path, GOOD + f"access = {access}")
+    (region,), _ = load(tmp_path, GOOD + f"access = {access}")
     assert (region.remote_write, region.remote_read) == rights
 
 
 def test_one_stag_may_have_regions_one_after_the_other(tmp_path: Path) -> None:
     again = GOOD + "after_segment = 5\n"
-    assert len(load(tmp_path, GOOD + "revoke_after_segment = 5\n" + again)) == 2
+    assert len(load(tmp_path, GOOD + "revoke_after_segment = 5\n" + again).regions) == 2
 
 
 @pytest.mark.parametrize(
@@ -95,6 +119,15 @@ def test_one_stag_may_have_regions_one_after_the_other(tmp_path: Path) -> None:
         ("region = 3", "double brackets"),
         ("[region]\nstag = 1", "double brackets"),
         ("", "no \\[\\[region"),
+        ("[queue]\nqn = 1", "queues are \\[\\[queue\\]\\] tables, with double brackets"),
+        (QUEUE + "stag = 3", "queue 1: unknown key 'stag'"),
+        (QUEUE.replace("qn = 1", "qn = 4"), "queue 1: qn must be from 0 to 3, not 4"),
+        (QUEUE.replace("count = 3", "count = 1.5"), "count must be an integer, not 1.5"),
+        (QUEUE.replace("count = 3", ""), "count is missing"),
+        (QUEUE + f"length = {1 << 32}", "length must be from 0 to 4294967295"),
+        (QUEUE + QUEUE, f"queues 1 and 2: both are {B} Queue Number 1"),
+        (QUEUE.replace(B, "server"), "queue 1: endpoint must be an IP address"),
+        (GOOD + QUEUE.replace(B, "10.9.9.9"), "queue 1: no stream of the capture arrives at"),
         ("this is not", "not TOML"),
         ("[[regions]]", "not 'regions'"),
         (GOOD + "color = 3", "unknown key 'color'"),
@@ -321,3 +354,91 @@ def test_a_sink_that_is_never_answered_stands_in_no_ones_way() -> None:
     assert spans(talk) == [(A, STAG, 0, 8)]
     talk.read(B, 0x700, 0, 64)
     assert (A, 0x700, 0, 64) in spans(talk)
+
+
+def test_what_follows_a_message_that_is_not_received_is_no_region() -> None:
+    talk = Conversation()
+    talk.write(B, STAG, 0, bytes(8))
+    talk.untagged(B, SEND, qn=4)
+    talk.write(B, STAG, 100, bytes(8))
+    assert spans(talk) == [(B, STAG, 0, 8)]
+    talk = Conversation()
+    talk.write(B, STAG, 0, bytes(8))
+    talk.untagged(B, SEND, msn=2)
+    talk.write(B, STAG, 100, bytes(8))
+    traffic = replace(talk.traffic(), misnumbered={0: 2})
+    (region,) = derive(traffic).regions
+    assert region.length == 8
+    talk = Conversation()
+    talk.write(B, STAG, 0, bytes(8))
+    refused = talk.untagged(B, SEND_INVALIDATE, stag=STAG)
+    talk.terminate(A, RFC_NO_BUFFER, refused)
+    (region,) = derive(talk.traffic()).regions
+    assert region.periods == ((0, None),)  # what was not delivered invalidates nothing
+
+
+# -- untagged buffers --
+
+
+def test_every_message_has_a_buffer_that_is_long_enough() -> None:
+    talk = Conversation()
+    talk.message(B, SEND, bytes(100), bytes(50))
+    talk.untagged(B, SEND)
+    talk.untagged(B, READ_REQUEST, bytes(28), qn=1)
+    talk.untagged(B, SEND, bytes(7), qn=3, connection=1)
+    lengths = buffer_lengths(talk.traffic())
+    assert {queue: len(buffers) for queue, buffers in lengths.items()} == {
+        (0, 0): 2, (0, 1): 1, (0, 2): 0, (1, 0): 0, (1, 1): 0, (1, 2): 0, (1, 3): 1,
+    }  # fmt: skip
+    for queue, message, needed in (((0, 0), 0, 150), ((0, 1), 0, 28), ((1, 3), 0, 7)):
+        assert needed <= lengths[queue][message] < needed + 65
+
+
+def test_segments_out_of_order_and_a_stray_offset_do_not_mislead() -> None:
+    talk = Conversation()
+    talk.untagged(B, SEND, bytes(10), mo=90, last=False)
+    talk.untagged(B, SEND, bytes(90))
+    talk.untagged(B, SEND, bytes(10), mo=1 << 31)
+    talk.untagged(B, SEND, bytes(10), msn=1000)
+    (first, second, third) = buffer_lengths(talk.traffic())[0, 0]
+    assert 100 <= first < 165 and second <= 64 and third > 0
+    talk = Conversation()
+    talk.segment(B, talk.untagged(B, SEND, bytes(9)).ulpdu, spoil=True)
+    assert len(buffer_lengths(talk.traffic())[0, 0]) == 1
+
+
+@pytest.mark.parametrize("code", [RFC_NO_BUFFER, SIW_NO_BUFFER, RFC_TOO_LONG])
+def test_a_refused_message_has_no_buffer_or_a_short_one(code: bytes) -> None:
+    talk = Conversation()
+    talk.untagged(B, SEND, bytes(10))
+    refused = talk.untagged(B, SEND, bytes(20))
+    talk.untagged(B, SEND, bytes(30))  # was on its way
+    talk.terminate(A, code, refused)
+    lengths = buffer_lengths(talk.traffic())[0, 0]
+    assert len(lengths) == (3 if code == RFC_TOO_LONG else 1)
+    assert lengths[1:2] in ([], [19])
+
+
+@pytest.mark.parametrize("code", [RFC_NO_BUFFER, SIW_NO_BUFFER, RFC_TOO_LONG])
+def test_a_message_that_is_refused_in_its_midst_had_a_buffer(code: bytes) -> None:
+    talk = Conversation()
+    refused = talk.message(B, SEND, bytes(100), bytes(50))
+    talk.terminate(A, code, refused)
+    assert buffer_lengths(talk.traffic())[0, 0] == [149]
+
+
+def test_given_queues_have_what_is_given_on_each_stream_of_the_host() -> None:
+    talk = Conversation()
+    for connection in range(2):
+        talk.untagged(B, SEND, bytes(10), connection=connection)
+    talk.untagged(A, SEND, bytes(10))
+    lengths = buffer_lengths(talk.traffic(), [Queue(B, 0, 3, 7), Queue(B, 3, 0)])
+    assert lengths[0, 0] == lengths[1, 0] == [7] * 3 and lengths[0, 3] == lengths[1, 3] == []
+    assert len(lengths[2, 0]) == 1 and (2, 3) not in lengths
+
+
+def test_buffers_too_long_to_simulate_are_refused() -> None:
+    talk = Conversation()
+    talk.untagged(B, SEND)
+    with pytest.raises(RegionError, match="can be simulated"):
+        buffer_lengths(talk.traffic(), [Queue(B, 0, 2, 1 << 29)])

@@ -5,17 +5,26 @@ from __future__ import annotations
 import gzip
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 from ddp_rnic.hdl.spec import regs
 from ddp_rnic.hdl.spec.config import RnicConfig
-from ddp_rnic.hdl.spec.ddp import INVALID_STAG, LLP_FRAMING
+from ddp_rnic.hdl.spec.ddp import (
+    INVALID_STAG,
+    LLP_FRAMING,
+    MESSAGE_TOO_LONG,
+    MSN_RANGE,
+    NO_BUFFER,
+    STAG_NOT_ASSOCIATED,
+    ErrorNumber,
+)
 from ddp_rnic.sim.capture import read_capture
 from ddp_rnic.sim.compare import compare
-from ddp_rnic.sim.engine import Drain, Packet, WriteRegister
-from ddp_rnic.sim.regions import Region, RegionError, derive, stream_ends
+from ddp_rnic.sim.engine import Await, Drain, Packet, Poll, WriteRegister
+from ddp_rnic.sim.regions import Queue, Region, RegionError, derive, stream_ends
 from ddp_rnic.sim.replay import GUARD, Plan, guard_octets, plan
 from ddp_rnic.sim.tests.fake_engine import FakeEngine
 from ddp_rnic.sim.tests.streams import SEND, SEND_INVALIDATE, Conversation
@@ -39,9 +48,22 @@ def plan_of(talk: Conversation, regions: list[Region], config: RnicConfig | None
 def run(planned: Plan) -> np.ndarray:
     """Host memory after a run that must agree."""
     memory = planned.memory.copy()
-    outcome = FakeEngine().run(planned.config, planned.operations, memory)
+    outcome = FakeEngine().run(planned.config, planned.operations, memory, ring=planned.ring)
     assert compare(planned, outcome, memory) == []
     return memory
+
+
+def received(planned: Plan, memory: np.ndarray, stream: int = 0, qn: int = 0) -> list[bytes]:
+    """Messages as they lie in their buffers, in order of their completions."""
+    return [
+        memory[each.buffer.address : each.buffer.address + each.completion.length].tobytes()
+        for each in planned.golden.deliveries
+        if each.buffer and (each.buffer.stream, each.buffer.qn) == (stream, qn)
+    ]
+
+
+def errors_of(planned: Plan) -> list[ErrorNumber]:
+    return [error.number for error in planned.golden.errors]
 
 
 def octets_of(planned: Plan, memory: np.ndarray, stag: int) -> bytes:
@@ -76,6 +98,10 @@ def test_registers_are_written_before_the_first_packet() -> None:
     assert written[regs.address("STAG_TO_HI")] == 1 << 8
     assert written[regs.address("STREAM_FLAGS")] == 0b101
     assert written[regs.address("STAG_OWNER")] == written[regs.address("STREAM_PD")]
+    ring = [written[regs.address(name)] for name in ("CQ_BASE_LO", "CQ_BASE_HI", "CQ_SIZE")]
+    assert ring == [planned.ring.address, 0, planned.ring.size]
+    assert written[regs.address("CQ_ENABLE")] == 1
+    assert written[regs.address("IRQ_MASK")] == 1 << 2
 
 
 def test_regions_lie_apart_between_guards() -> None:
@@ -92,7 +118,7 @@ def test_regions_lie_apart_between_guards() -> None:
     assert len(planned.memory) - ends[-1] >= GUARD
     guards = guard_octets(len(planned.memory))
     inside = planned.memory != guards
-    assert all(planned.allotment_at(int(address)) for address in np.flatnonzero(inside))
+    assert all(planned.holder_at(int(address)) for address in np.flatnonzero(inside))
     assert not any(
         (guards[at : at + 64] == guards[at + 64 : at + 128]).all() for at in range(0, 4096, 64)
     )
@@ -110,7 +136,7 @@ def test_each_host_has_its_own_stags() -> None:
     # alone.
     plans, notes = plan(talk.traffic(), [regions[0], Region(B, 0x1000, 0, 5)], RnicConfig())
     assert len(plans) == 1 and not notes
-    assert [error.number for error in plans[0].golden.errors] == [INVALID_STAG]
+    assert [error.number for error in plans[0].golden.errors] == [STAG_NOT_ASSOCIATED]
 
 
 def test_the_table_grows_for_stags_that_want_one_entry() -> None:
@@ -151,7 +177,10 @@ def test_a_region_is_registered_and_revoked_between_segments() -> None:
     kinds = [type(each) for each in planned.operations]
     for at, kind in enumerate(kinds[1:], 1):
         if kind is WriteRegister and Packet in kinds[:at]:
-            assert kinds[at - 1] in (WriteRegister, Drain)
+            assert kinds[at - 1] in (WriteRegister, Drain, Poll)
+    revoke = planned.operations.index(WriteRegister(regs.address("REVOKE_STAG"), 1))
+    revoking = next(each for each in regs.BY_NAME["STATUS"].fields if each.name == "revoking")
+    assert planned.operations[revoke + 1] == Poll(regs.address("STATUS"), 1 << revoking.low, 0)
 
 
 def test_a_send_with_invalidate_revokes_with_a_region_file_too() -> None:
@@ -161,7 +190,31 @@ def test_a_send_with_invalidate_revokes_with_a_region_file_too() -> None:
     talk.write(B, STAG, 0, b"2")
     planned = plan_of(talk, [Region(B, STAG, 0, 1)])
     assert octets_of(planned, run(planned), STAG) == b"1"
-    assert planned.golden.counters()["EXCEPTIONS"] == 1
+    assert errors_of(planned) == [INVALID_STAG]
+    assert planned.golden.counters()["DELIVERED"] == 2
+
+
+def test_a_send_with_invalidate_of_two_segments_revokes_with_the_last() -> None:
+    talk = Conversation()
+    talk.untagged(B, SEND_INVALIDATE, b"first", stag=STAG, last=False)
+    talk.write(B, STAG, 0, b"1")
+    talk.untagged(B, SEND_INVALIDATE, b"second", stag=STAG, mo=5)
+    talk.write(B, STAG, 0, b"2")
+    planned = plan_of(talk, [Region(B, STAG, 0, 1)])
+    memory = run(planned)
+    assert octets_of(planned, memory, STAG) == b"1"
+    assert received(planned, memory) == [b"firstsecond"]
+
+
+def test_a_send_with_invalidate_that_finds_no_buffer_invalidates_nothing() -> None:
+    talk = Conversation()
+    talk.untagged(B, SEND_INVALIDATE, b"in vain", stag=STAG)
+    talk.write(B, STAG, 0, b"1", connection=1)
+    (planned,), _ = plan(
+        talk.traffic(), [Region(B, STAG, 0, 1)], RnicConfig(), queues=[Queue(B, 0, 0)]
+    )
+    assert octets_of(planned, run(planned), STAG) == b"1"
+    assert errors_of(planned) == [NO_BUFFER]
 
 
 def test_a_send_with_invalidate_after_an_error_is_not_received() -> None:
@@ -190,6 +243,141 @@ def test_a_segment_shorter_than_its_header_is_an_error_of_framing() -> None:
         planned = plan_of(talk, [])
         run(planned)
         assert [error.number for error in planned.golden.errors] == [LLP_FRAMING]
+
+
+# -- untagged messages --
+
+
+def test_messages_lie_in_buffers_of_their_own() -> None:
+    talk = Conversation()
+    messages = [bytes([number]) * length for number, length in enumerate((0, 1, 100, 64, 5000), 1)]
+    for message in messages:
+        pieces = [message[at : at + 1400] for at in range(0, max(len(message), 1), 1400)]
+        talk.message(B, SEND, *pieces)
+        talk.message(B, SEND, message[:9], qn=3)
+    talk.untagged(B, SEND, b"request", qn=1)
+    talk.untagged(B, SEND, b"elsewhere", connection=1)
+    planned = plan_of(talk, [Region(B, STAG, 0x123, 50)])
+    memory = run(planned)
+    assert received(planned, memory) == messages
+    assert received(planned, memory, qn=3) == [message[:9] for message in messages]
+    assert received(planned, memory, qn=1) == [b"request"]
+    assert received(planned, memory, stream=1) == [b"elsewhere"]
+    # Nothing lies within a guard of anything else, and buffers begin at any lane of a beat.
+    pieces_of_memory = sorted(
+        [(each.address, each.end) for each in planned.allotments]
+        + [(each.address, each.end) for each in planned.buffers]
+        + [(planned.ring.octets.start, planned.ring.octets.stop)]
+    )
+    for (_, end), (start, _) in pairwise([(0, 0), *pieces_of_memory, (len(memory), 0)]):
+        assert start - end >= GUARD
+    assert len({buffer.address % 64 for buffer in planned.buffers}) == len(planned.buffers)
+    assert len({buffer.cookie for buffer in planned.buffers}) == len(planned.buffers)
+
+
+def test_segments_of_a_message_come_in_any_order() -> None:
+    talk = Conversation()
+    talk.untagged(B, SEND, b"second", mo=5, last=False)
+    talk.untagged(B, SEND, b"first", last=False)
+    talk.untagged(B, SEND, b"other", qn=1)
+    talk.untagged(B, SEND, b"third", mo=11)
+    planned = plan_of(talk, [])
+    assert received(planned, run(planned)) == [b"firstsecondthird"]
+
+
+def test_completions_come_in_the_order_of_last_segments_over_all_streams() -> None:
+    talk = Conversation()
+    talk.untagged(B, SEND, b"be", last=False)
+    talk.write(B, STAG, 0, b"1", connection=1)
+    talk.untagged(A, SEND, b"here")
+    talk.untagged(B, SEND, b"gin", mo=2)
+    talk.write(B, 0, 1 << 40, b"", connection=1)  # of no octets: no STag is looked at
+    planned = plan_of(talk, [Region(B, STAG, 0, 1)])
+    run(planned)
+    assert [
+        (each.tagged, each.stream, each.tag, each.length) for each in planned.expected_completions()
+    ] == [
+        (True, 1, STAG, 0),
+        (False, 2, 1, 4),
+        (False, 0, 1, 5),
+        (True, 1, 0, 0),
+    ]
+
+
+@pytest.mark.parametrize("depth", [4, 64])
+def test_queues_are_filled_up_as_their_messages_are_delivered(depth: int) -> None:
+    talk = Conversation()
+    messages = [f"message {number}".encode() for number in range(150)]
+    for message in messages:
+        talk.untagged(B, SEND, message)
+        talk.untagged(B, SEND, message[::-1], qn=1)
+    traffic = talk.traffic()
+    # All in one frame: it is cut where buffers are posted.
+    frame = replace(traffic, arrivals=tuple(replace(each, frame=1) for each in traffic.arrivals))
+    (planned,), _ = plan(frame, [], RnicConfig(queue_depth=depth))
+    memory = run(planned)  # where no queue is ever overfull
+    assert received(planned, memory) == messages
+    assert received(planned, memory, qn=1) == [message[::-1] for message in messages]
+    assert [each.msn for each in planned.buffers if each.qn == 0] == list(range(1, 151))
+    awaits = [each.completions for each in planned.operations if isinstance(each, Await)]
+    assert len(awaits) == 2 * -(-(150 - depth) // (depth // 2))
+    assert awaits == sorted(awaits) and awaits[-1] <= 300
+    # The ring goes round more than once.
+    assert {each.phase for each in planned.expected_completions()} == {0, 1}
+
+
+def test_given_queues_make_messages_be_refused() -> None:
+    talk = Conversation()
+    for number in range(3):
+        talk.untagged(B, SEND, b"12345678", connection=number // 2)
+    # Two buffers on each stream, but what is sent on queue 1 is too long by an octet.
+    talk.untagged(B, SEND, b"123456789", qn=1, connection=1)
+    talk.untagged(B, SEND, b"12345678")
+    queues = [Queue(B, 0, 2, 8), Queue(B, 1, 1, 8)]
+    (planned,), _ = plan(talk.traffic(), [], RnicConfig(), queues=queues)
+    memory = run(planned)
+    assert received(planned, memory) == [b"12345678"] * 2
+    assert errors_of(planned) == [MESSAGE_TOO_LONG, NO_BUFFER]
+    assert len(planned.buffers) == 2 + 1 + 2 + 1
+
+
+def test_the_first_error_of_a_stream_is_an_exception_with_its_reason() -> None:
+    talk = Conversation()
+    refused = [
+        talk.untagged(B, SEND, b"no such queue", qn=4),
+        talk.write(B, STAG, 0, b"no such region", connection=1),
+        talk.segment(B, b"\x41\x40 too short", connection=2),
+        talk.segment(B, b"\x41\x40 damaged on its way", connection=3, spoil=True),
+        talk.untagged(B, SEND, b"behind", msn=0, connection=4),
+    ]
+    for connection in range(5):
+        talk.untagged(B, SEND, b"too late", connection=connection)
+    planned = plan_of(talk, [])
+    run(planned)
+    assert [(each.octets, each.reason) for each in planned.golden.exceptions] == [
+        (arrival.raw, reason)
+        for arrival, reason in zip(refused, (0x201, 0x100, 0x303, 0x302, 0x203), strict=True)
+    ]
+    assert planned.golden.counters()["DROPPED"] == 5
+
+
+def test_a_segment_out_of_turn_is_placed_and_ends_its_stream() -> None:
+    talk = Conversation()
+    talk.untagged(B, SEND, b"second", msn=2)
+    talk.untagged(B, SEND, b"first", msn=1)
+    planned = plan_of(talk, [])
+    memory = run(planned)
+    second = planned.buffers[1]
+    assert memory[second.address : second.address + 6].tobytes() == b"second"
+    assert errors_of(planned) == [MSN_RANGE]
+    assert planned.golden.exceptions == [] and planned.golden.deliveries == []
+
+
+def test_an_fpdu_that_the_exception_queue_does_not_hold_makes_it_grow() -> None:
+    talk = Conversation()
+    talk.write(B, STAG, 0, bytes(20000))
+    plans, notes = plan(talk.traffic(), [], RnicConfig())
+    assert plans[0].config.exception_octets == 32768 and "exception queue" in notes[0]
 
 
 # -- real stacks --
@@ -221,6 +409,21 @@ def truth(capture: Path) -> dict[Region, bytes]:
     return found
 
 
+def true_messages(capture: Path) -> list[bytes]:
+    """What the server says that it received."""
+    stem = capture.parent / "truth" / f"{capture.stem}.server"
+    path = stem.with_name(stem.name + ".recv.bin.gz")
+    octets = gzip.decompress(path.read_bytes()) if path.exists() else b""
+    messages = []
+    for line in stem.with_name(stem.name + ".jsonl").read_text().splitlines():
+        entry = json.loads(line)
+        if entry["ev"] == "recv":
+            messages.append(octets[entry["file_off"] : entry["file_off"] + entry["len"]])
+            assert len(messages[-1]) == entry["len"] and entry["n"] == len(messages) - 1
+    assert sum(map(len, messages)) == len(octets)
+    return messages
+
+
 @pytest.mark.skipif(not SIW, reason="needs the captures of real stacks: shared/captures")
 @pytest.mark.parametrize("capture", SIW, ids=lambda path: f"{path.parent.name}-{path.stem}")
 @pytest.mark.parametrize("derived", [False, True], ids=["given", "derived"])
@@ -246,8 +449,14 @@ def test_real_captures_give_the_memory_that_the_peer_had(capture: Path, derived:
         # A derived region cannot know what its owner had painted it with.
         same = (got == expected) | (derived & (got == 0) & (expected == owner.fill))
         assert same.all(), f"{region}: first at {int(np.flatnonzero(~same)[0])}"
-    # What the peer refused as a tagged segment is refused here, and with the same number.
+    # What the peer received in order, but for what it took only to refuse it.
+    stream = next((each for each in plans[0].streams if each.destination.address == B), None)
+    messages = [] if stream is None else received(plans[0], memory, stream.number)
+    assert messages == true_messages(capture)
+    # What the peer refused is refused here, and with the same number.
     names = {
+        "err_norecv": "Invalid MSN - no buffer available",
+        "err_toolong": "Invalid MSN - no buffer available",
         "err_stag": "Invalid STag",
         "err_access": "Invalid STag",
         "sendinv": "Invalid STag",
@@ -271,4 +480,15 @@ def test_every_capture_is_replayed_or_refused_in_a_sentence() -> None:
         for planned in plan(traffic, found.regions, RnicConfig(), found.ends)[0]:
             run(planned)
             played += bool(planned.streams)
+            for stream, counts in planned.golden.counts.items():
+                # A stream without an error has all of its messages delivered, on every queue.
+                if planned.golden.live(stream):
+                    assert counts.delivered == sum(
+                        each.ulpdu[0] >> 6 & 1
+                        for each in traffic.arrivals
+                        if each.stream.number == stream
+                    )
+            assert {error.arrival.stream.number for error in planned.golden.errors} >= {
+                number for number in traffic.misnumbered if number in planned.golden.counts
+            }
     assert played >= 30

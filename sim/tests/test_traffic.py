@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from ddp_rnic.sim.capture import Chunk, Direction, Endpoint
-from ddp_rnic.sim.model.mpa import Fpdu, MpaReceiver, MpaSender
+from pathlib import Path
+
+from ddp_rnic.sim.capture import Capture, Chunk, Connection, Direction, Endpoint
+from ddp_rnic.sim.model.mpa import Fpdu, MpaReceiver, MpaSender, StartupFrame
 from ddp_rnic.sim.tests.streams import Conversation
-from ddp_rnic.sim.traffic import Tagged, Untagged, cut, fpdu_length, without_markers
+from ddp_rnic.sim.traffic import Tagged, Untagged, cut, fpdu_length, traffic_of, without_markers
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -71,7 +73,45 @@ def test_headers_are_read_and_digests_judged() -> None:
     version = talk.segment("10.7.0.2", b"\xc2\x40" + bytes(20))
     spoilt = talk.segment("10.7.0.2", write.ulpdu, spoil=True)
     assert write.header == Tagged(0x1234, 1 << 40, 600)
-    assert send.header == Untagged(4, 77, 0, True, b"text")
+    assert send.header == Untagged(4, 77, 0, True, b"text", 1, 0)
     assert short.header is None and version.header is None
     assert write.digest_is_good and send.digest_is_good and not spoilt.digest_is_good
     assert [each.order for each in talk.traffic().arrivals] == [1, 2, 3, 4, 5]
+
+
+def notes_of(talk: Conversation) -> tuple[str, ...]:
+    """What is said of a capture with these segments, all of one direction."""
+    arrivals = talk.traffic().arrivals
+    chunks = tuple(Chunk(each.frame, 0.0, each.position, each.raw) for each in arrivals)
+    directions = Direction(A, B, True, False, chunks), Direction(B, A, True, False, ())
+    frame = StartupFrame(kind="request")
+    capture = Capture(Path("test"), len(arrivals), (Connection(frame, frame, directions),))
+    traffic = traffic_of(capture)
+    assert len(traffic.notes) == len(traffic.misnumbered)
+    return traffic.notes
+
+
+def test_messages_that_are_not_numbered_as_the_rfc_says_are_told() -> None:
+    # RFC 5041 section 4.3: "The initial value for MSN MUST be one", on each Queue Number.
+    talk = Conversation()
+    talk.message("10.7.0.2", 0x43, b"one", b"and more")
+    talk.untagged("10.7.0.2", 0x41, b"two", qn=1, msn=2)
+    talk.untagged("10.7.0.2", 0x43, b"three", msn=7)
+    (note,) = notes_of(talk)
+    assert "not RFC-conformant" in note and "Queue Number 1 in frame 3 has MSN 2" in note
+    talk = Conversation()
+    talk.message("10.7.0.2", 0x43, b"one", b"and more")
+    talk.untagged("10.7.0.2", 0x43, b"one again", msn=1)
+    assert "MSN 1, where RFC 5041 section 4.3 has 2" in notes_of(talk)[0]
+
+
+def test_what_follows_another_error_says_nothing_of_numbers() -> None:
+    talk = Conversation()
+    talk.untagged("10.7.0.2", 0x43, b"one")
+    talk.segment("10.7.0.2", talk.untagged("10.7.0.2", 0x43, b"two").ulpdu, spoil=True)
+    talk.untagged("10.7.0.2", 0x43, b"nine", msn=9)
+    assert notes_of(talk) == ()
+    talk = Conversation()
+    talk.untagged("10.7.0.2", 0x43, b"one", qn=4)
+    talk.untagged("10.7.0.2", 0x43, b"nine", msn=9)
+    assert notes_of(talk) == ()

@@ -1,0 +1,962 @@
+"""Random traffic for as long as one likes, through the RTL and through the golden model.
+
+It is drawn as packets of FPDUs, with no TCP around them, in chunks that are runs of their own: one
+is drawn again from the seed and its number. In a chunk many streams take turns. They write to
+regions of every kind, send messages on every queue, and die of every error there is; the host sets
+them up again, revokes and registers regions, posts buffers, stops taking completions for a while.
+It waits only for what its call concerns, so that the tables change under the traffic of others; a
+completion tells it that all before it is over.
+
+What comes of it does not depend on how fast anything is, but for the exception queue: it drops what
+does not fit, so the host waits before that happens."""
+
+from __future__ import annotations
+
+import random
+import time
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..hdl.spec.config import RnicConfig
+from .capture import Endpoint
+from .compare import Difference, compare
+from .engine import (
+    Await,
+    DeviceError,
+    Drain,
+    Engine,
+    Packet,
+    Pause,
+    Resume,
+    Ring,
+    Stalls,
+)
+from .golden import Golden, Pages
+from .model.ddp import TaggedHeader, UntaggedHeader
+from .model.mpa import MpaSender
+from .regions import Region, slot
+from .replay import Allotment, Host, Plan, Space, guard_octets
+from .traffic import QUEUES, Arrival, Stream, Tagged, fpdu_length
+
+__all__ = ["CHUNK", "Chunk", "Failure", "Progress", "Tally", "Traffic", "config_of", "draw", "soak"]
+
+#: Segments of a chunk.
+CHUNK = 5000
+#: Host memory below is for what crosses from one of the larger pages to another, which begins and
+#: ends at places of its own; no more than so many octets lie on either side.
+_START = 4 << 20
+_EDGE = 30000
+_MSN = 1 << 32
+_HALF = _MSN - 1
+_TO = 1 << 64
+#: Hosts, each a Protection Domain.
+_HOSTS = tuple(f"10.0.0.{number}" for number in range(1, 5))
+#: Regions, one of which each host keeps for bus errors.
+_REGIONS = 52
+#: One segment in so many is wrong.
+_WRONG = 300
+#: Completions that the host leaves in the RNIC, for as long as it takes none.
+_BACKLOG = 160
+_NEAR = (0, 1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257)
+_FAR = (479, 480, 481, 511, 512, 513, 1023, 1024, 1025, 1426, 1440, 1460, 2048, 4095, 4096, 4097)
+
+#: Called with the segments done and all.
+Progress = Callable[[int, int], None]
+
+
+@dataclass
+class Chunk:
+    """A run of its own, with what it is run with."""
+
+    plan: Plan
+    stalls: Stalls
+    faults: list[range]
+    segments: int
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What is drawn: equal ones give equal chunks."""
+
+    seed: int
+    streams: int = 64
+    #: The bus refuses a write now and then.
+    bus_errors: bool = False
+
+
+@dataclass
+class Failure:
+    """A chunk that differs, and the least of its segments, from its first one, that do."""
+
+    chunk: int
+    segments: int
+    differences: list[Difference]
+    #: What ended the run of the RNIC, if it has not come to an end.
+    message: str = ""
+
+
+@dataclass
+class Tally:
+    """What came of all chunks."""
+
+    segments: int = 0
+    octets: int = 0
+    deliveries: int = 0
+    errors: int = 0
+    cycles: int = 0
+    seconds: float = 0.0
+    failure: Failure | None = None
+
+
+def config_of(width: int, streams: int) -> RnicConfig:
+    """What runs so many streams."""
+    table = max(RnicConfig.streams, 1 << (streams - 1).bit_length())
+    buffers = min(RnicConfig.buffers * table // RnicConfig.streams, 1 << 16)
+    return RnicConfig(width=width, streams=table, buffers=buffers)
+
+
+def soak(
+    engine: Engine,
+    config: RnicConfig,
+    traffic: Traffic,
+    segments: int,
+    *,
+    only: int | None = None,
+    waves: Path | None = None,
+    progress: Progress | None = None,
+) -> Tally:
+    """Run chunks until one differs.
+
+    Parameters
+    ----------
+    engine, config
+        What runs, and what gateware.
+    traffic
+        What is drawn.
+    segments
+        Of all chunks together; a packet more if it is in the last one.
+    only
+        One chunk alone, of no more segments than these.
+    waves
+        Where to write a VCD, of the last run.
+    progress
+        Called after each chunk.
+    """
+    engine.run(config, [Drain()], np.zeros(64, np.uint8))  # building is no part of the time
+    tally = Tally()
+    began = time.monotonic()
+    for number in count() if only is None else (only,):
+        chunk = draw(config, traffic, number, min(CHUNK, segments - tally.segments))
+        tally.failure = _run(engine, config, number, chunk, waves, tally)
+        tally.seconds = time.monotonic() - began
+        if progress is not None:
+            progress(tally.segments, segments)
+        if tally.failure is not None or tally.segments >= segments:
+            break
+    if tally.failure is not None and only is None:
+        tally.failure = _least(engine, config, traffic, tally.failure)
+    return tally
+
+
+def _run(
+    engine: Engine,
+    config: RnicConfig,
+    number: int,
+    chunk: Chunk,
+    waves: Path | None = None,
+    tally: Tally | None = None,
+) -> Failure | None:
+    """Run a chunk; how it differs."""
+    memory, ring = chunk.plan.memory.copy(), chunk.plan.ring
+    try:
+        outcome = engine.run(
+            config,
+            chunk.plan.operations,
+            memory,
+            ring=ring,
+            stalls=chunk.stalls,
+            faults=chunk.faults,
+            waves=waves,
+        )
+    except DeviceError as error:
+        return Failure(number, chunk.segments, [], str(error))
+    if tally is not None:
+        tally.segments += chunk.segments
+        tally.octets += outcome.counters["PLACED_OCTETS"]
+        tally.deliveries += outcome.counters["DELIVERED"]
+        tally.errors += outcome.counters["ERRORS"]
+        tally.cycles += outcome.cycles
+    differences = compare(chunk.plan, outcome, memory)
+    return Failure(number, chunk.segments, differences) if differences else None
+
+
+def _least(engine: Engine, config: RnicConfig, traffic: Traffic, failure: Failure) -> Failure:
+    """The shortest beginning of a chunk that differs, as halving finds it."""
+    good = 0
+    while failure.segments - good > 1:
+        middle = (good + failure.segments) // 2
+        chunk = draw(config, traffic, failure.chunk, middle)
+        found = _run(engine, config, failure.chunk, chunk)
+        if found is None:
+            good = middle
+        else:
+            failure = replace(found, segments=middle)
+    return failure
+
+
+def draw(config: RnicConfig, traffic: Traffic, number: int, segments: int) -> Chunk:
+    """A chunk. Its beginning does not depend on how many segments are wanted."""
+    return _Draw(config, traffic, number).chunk(segments)
+
+
+# -- the host -------------------------------------------------------------------------------------
+
+
+class _Host(Host):
+    """Changes tables under traffic that the change does not concern.
+
+    Packets are counted from 1, and ``over`` is the last one of which nothing is in flight any more.
+    """
+
+    def __init__(self, config: RnicConfig, golden: Golden, space: Space, page: int) -> None:
+        super().__init__(config, golden, space)
+        self._slot = page
+        self.packets = 0
+        self.over = 0
+        self.slots: dict[int, int] = {}  # the last packet that names a slot of the STag table
+        self.streams: dict[int, int] = {}  # the last packet of a stream
+        self.sweeping: set[int] = set()  # slots that a revocation under way is about to empty
+        self._delivering: list[int] = []  # the packet of each completion
+        self._awaited = 0  # completions
+        self._paused: int | None = None  # completions that there were when the pause began
+        self._revoking = False
+        self._room = self._beats = config.exception_octets // config.octets
+        #: Slots of the buffer table: those that are free, those of buffers that wait for a message,
+        #: by stream and Queue Number, and those of messages, with the count of completions.
+        self._free = list(range(config.buffers))
+        self._filled: dict[tuple[int, int], deque[int]] = {}
+        self._leaving: deque[tuple[int, int]] = deque()
+
+    def enable(self, stream: Stream, position: int = 0) -> None:
+        super().enable(stream, position)
+        for qn in range(QUEUES):
+            self._free += self._filled.pop((stream.number, qn), ())
+
+    def has_slot(self) -> bool:
+        """Whether the buffer table has a slot for another one, once completions were seen."""
+        return bool(self._free or self._leaving)
+
+    def _buffer_slot(self, stream: int, qn: int, msn: int) -> int:
+        if not self._free:
+            self.see(self._leaving[0][0])
+        while self._leaving and self._leaving[0][0] <= self._awaited:
+            self._free.append(self._leaving.popleft()[1])
+        found = self._free.pop()
+        self._filled.setdefault((stream, qn), deque()).append(found)
+        return found
+
+    def idle(self) -> None:
+        """Nothing: see :meth:`settle`."""
+
+    def await_revocation(self) -> None:
+        """Nothing yet."""
+        self._revoking = True
+
+    def settle(self, packet: int) -> None:
+        """Wait until nothing is in flight of packets up to this one, and a revocation is done."""
+        self.revoked()
+        if packet <= self.over:
+            return
+        following = bisect_right(self._delivering, packet)
+        if following < len(self._delivering):
+            self.see(following + 1)
+        else:
+            self.drain()
+
+    def see(self, completions: int) -> None:
+        """Wait until so many completions were taken."""
+        if completions > self._awaited:
+            self.resume()
+            self.operations.append(Await(completions))
+            self._awaited = completions
+            # They are in order, and what came before a segment is over with it.
+            self.over = max(self.over, self._delivering[completions - 1] - 1)
+
+    def drain(self) -> None:
+        """Wait until nothing is in flight."""
+        self.operations.append(Drain())
+        self.over = self.packets
+        self._room = self._beats
+
+    def revoked(self) -> None:
+        """Wait until a revocation is done."""
+        if self._revoking:
+            super().await_revocation()
+            self._revoking = False
+            self.sweeping = set()
+
+    def pause(self) -> None:
+        """Take no completions, for as long as the RNIC has room for them."""
+        if self._paused is None:
+            self.operations.append(Pause())
+            self._paused = len(self._delivering)
+
+    def resume(self) -> None:
+        if self._paused is not None:
+            self.operations.append(Resume())
+            self._paused = None
+
+    def receive(self, packet: Packet, arrivals: list[Arrival]) -> list[tuple[int, int]]:
+        """A packet of these FPDUs; the Queue Numbers of the messages that it delivered, with the
+        count of completions.
+        """
+        self.packets += 1
+        self.streams[packet.stream] = self.packets
+        before, refused = len(self.golden.deliveries), len(self.golden.exceptions)
+        for arrival in arrivals:
+            self.golden.receive(arrival)
+            header = arrival.header
+            if isinstance(header, Tagged) and header.length:
+                entry = slot(header.stag, self._config.stags)
+                self.slots[entry] = self.packets
+                if entry in self.sweeping:
+                    self.revoked()
+        used = []
+        for number, delivery in enumerate(self.golden.deliveries[before:], before + 1):
+            self._delivering.append(self.packets)
+            if delivery.buffer is not None:
+                qn = delivery.buffer.qn
+                self._leaving.append((number, self._filled[packet.stream, qn].popleft()))
+                used.append((qn, number))
+        beats = sum(
+            -(-len(each.octets) // self._config.octets) for each in self.golden.exceptions[refused:]
+        )
+        if beats > self._room:
+            # What is sent before is not in the way any more; the packet itself was not sent yet.
+            self.drain()
+            self.over -= 1
+        self._room -= beats
+        self.send(packet)
+        if self._paused is not None and len(self._delivering) - self._paused > _BACKLOG:
+            self.resume()
+        return used
+
+
+# -- the traffic ----------------------------------------------------------------------------------
+
+
+@dataclass
+class _Queue:
+    """A queue as its host and its sender know it."""
+
+    following: int  # the MSN of the next buffer
+    fill: int  # buffers that it is filled up to
+    longest: int  # octets of a buffer
+    posted: int = 0
+    #: MSN and length of the buffers that no message was begun for.
+    free: deque[tuple[int, int]] = field(default_factory=deque)
+    #: Segments of the message under way.
+    waiting: deque[bytes] = field(default_factory=deque)
+    #: The count of completions with which each buffer was used.
+    used: list[int] = field(default_factory=list)
+
+
+@dataclass
+class _Peer:
+    """The far end of a stream."""
+
+    stream: Stream
+    sender: MpaSender
+    queues: dict[int, _Queue]
+
+
+class _Draw:
+    """Draws a chunk."""
+
+    def __init__(self, config: RnicConfig, traffic: Traffic, number: int) -> None:
+        self._config = config
+        self._rng = rng = random.Random(f"{traffic.seed} {number}")
+        self._bus_errors = traffic.bus_errors
+        domains = dict(zip(_HOSTS, rng.sample((*range(8), 255, 256, 65535), 4), strict=True))
+        self._space = Space(_START + _EDGE)
+        self._golden = Golden((), domains, config)
+        self._host = _Host(config, self._golden, self._space, rng.randrange(config.pages))
+        self._stopped: set[int] = set()  # streams that the host disabled
+        self._slots = config.pages
+        #: Where pages of a size end and begin, for those that are not beside each other.
+        self._edges: dict[int, tuple[list[int], list[int]]] = {}
+        for shift in range(16, 22):
+            edges = range(1 << shift, _START + 1, (1 if shift == 21 else 2) << shift)
+            self._edges[shift] = rng.sample(edges, len(edges)), rng.sample(edges, len(edges))
+        self._numbers = rng.sample(range(config.streams), traffic.streams)
+        self._peers: dict[int, _Peer] = {}
+        self._allotments: list[Allotment] = []
+        #: The regions that are registered, by slot of the STag table, and those that are not.
+        self._registered: dict[int, Allotment] = {}
+        self._gone: list[Allotment] = []
+        self._usable: dict[int, list[Region]] = {}  # by stream, what it may write to
+        #: Regions with an octet that the bus refuses, by host, and where that is.
+        self._faulty: dict[str, tuple[Allotment, int]] = {}
+        self._segments = 0
+        self._turns: list[int] = []
+
+    def chunk(self, segments: int) -> Chunk:
+        rng, host = self._rng, self._host
+        size = rng.choice((1, 2, 4, 6, 6, 8, 10))
+        ring = Ring(self._space.take(32 << size, rng.choice((0, 32)), 64), size)
+        host.operations += ring.program(
+            interrupts=rng.random() < 0.3,
+            coalesce=rng.choice((1, 1, 5, 40)),
+            timeout=rng.choice((0, 30, 1000)),
+        )
+        stalls = self._stalls()
+        for number in self._numbers:
+            self._enable(number)
+        self._lay_out()
+        while self._segments < segments:
+            self._act()
+            self._packet()
+        host.resume()
+        host.revoked()
+        host.operations.append(Drain())
+        plan = Plan(
+            self._config,
+            _HOSTS,
+            tuple(peer.stream for peer in self._peers.values()),
+            host.operations,
+            self._allotments,
+            host.buffers,
+            ring,
+            _painted(self._space.size),
+            self._golden,
+        )
+        faults = [range(address, address + 1) for _, address in self._faulty.values()]
+        return Chunk(plan, stalls, faults, self._segments)
+
+    def _stalls(self) -> Stalls:
+        """No stalls, one side, or all of them a little."""
+        rng = self._rng
+        latency = rng.choice((1, 8, 8, 30, 300))
+        seed = rng.randrange(1, 1 << 32)
+        kind = rng.randrange(10)
+        sides = dict.fromkeys(Stalls.SIDES, 0.0)
+        if kind < 5:
+            sides[Stalls.SIDES[kind]] = rng.choice((0.2, 0.5, 0.8))
+        elif kind < 7:
+            sides = dict.fromkeys(Stalls.SIDES, rng.choice((0.1, 0.3)))
+        return Stalls(**sides, response_latency=latency, seed=seed)
+
+    # -- the host's calls
+
+    def _lay_out(self) -> None:
+        """Regions of every kind."""
+        rng = self._rng
+        entries = rng.sample(range(self._config.stags), _REGIONS)
+        for kind, entry in enumerate(entries[len(_HOSTS) :]):
+            length = rng.choice((1, 9, 100, 1000, 4096, 6000, 20000, 60000))
+            if kind < len(_HOSTS):
+                length = 60000  # each host has something for every segment
+            length = max(1, length - rng.randrange(1 + length // 8))
+            pages = self._pages(length) if rng.random() < 0.4 else None
+            address = 0
+            if pages is None:
+                address = self._space.take(length, rng.randrange(4096), 4096)
+            host = _HOSTS[kind % len(_HOSTS)]
+            region = self._region(entry, host, length, kind >= len(_HOSTS))
+            self._allotments.append(Allotment(region, address, pages))
+            self._register(self._allotments[-1])
+        if self._bus_errors:
+            for host, entry in zip(_HOSTS, entries, strict=False):
+                length = 3000
+                address = self._space.take(length, rng.randrange(4096), 4096)
+                stag = entry << 8 | rng.getrandbits(8)
+                allotment = Allotment(Region(host, stag, rng.getrandbits(40), length), address)
+                self._allotments.append(allotment)
+                self._faulty[host] = allotment, address + rng.randrange(length)
+                self._host.register(allotment)
+
+    def _region(self, entry: int, host: str, length: int, any_rights: bool) -> Region:
+        """What a STag of that slot may stand for."""
+        rng = self._rng
+        index = rng.getrandbits(24) // self._config.stags * self._config.stags + entry
+        stream = None
+        if any_rights and rng.random() < 0.4:
+            stream = rng.choice(self._numbers)
+            host = self._peers[stream].stream.destination.address
+        return Region(
+            host,
+            index << 8 | rng.getrandbits(8),
+            rng.choice((0, rng.randrange(_TO - length), _TO - length, (1 << 32) - length // 2)),
+            length,
+            remote_write=not any_rights or rng.random() < 0.85,
+            remote_read=rng.random() < 0.5,
+            stream=stream,
+        )
+
+    def _pages(self, length: int) -> Pages | None:
+        """Pages for so many octets, in host memory that nothing else has, if the table has slots
+        for them.
+        """
+        most = 2 + (length >> 12)
+        if most > self._slots:
+            return None
+        self._slots -= most
+        rng = self._rng
+        shift = rng.choice((12, 12, 12, 12, 13, 13, 14, *range(12, 22)))
+        size = 1 << shift
+        tails, heads = self._edges.get(shift, ([], []))
+        if tails and 1 < length <= 2 * _EDGE and rng.random() < 0.7:
+            before = rng.randint(max(1, length - _EDGE), min(_EDGE, length - 1))
+            return Pages(shift, (tails.pop() - size, heads.pop()), size - before)
+        if shift > 14:
+            # Beside each other, if it is more than one.
+            address = self._space.take(length, rng.randrange(4096), 4096)
+            return Pages(
+                shift,
+                tuple(range(address // size * size, address + length, size)),
+                address % size,
+            )
+        near = size - rng.randint(1, min(size, length + 1))  # the end of a page
+        offset = rng.choice((0, near, rng.randrange(size)))
+        addresses = [0] * -(-(offset + length) // size)
+        for page in rng.sample(range(len(addresses)), len(addresses)):
+            start = offset if page == 0 else 0
+            end = min(size, offset + length - page * size)
+            addresses[page] = self._space.take(end - start, start, size) - start
+        return Pages(shift, tuple(addresses), offset)
+
+    def _register(self, allotment: Allotment) -> None:
+        entry = slot(allotment.region.stag, self._config.stags)
+        self._host.settle(self._host.slots.get(entry, 0))
+        self._host.register(allotment)
+        self._registered[entry] = allotment
+        self._usable.clear()
+
+    def _unregister(self, entry: int) -> Allotment:
+        self._gone.append(self._registered.pop(entry))
+        self._usable.clear()
+        return self._gone[-1]
+
+    def _revoke(self) -> None:
+        """Revoke a region."""
+        entry = self._rng.choice([*self._registered])
+        self._host.settle(self._host.slots.get(entry, 0))
+        self._host.revoke(self._unregister(entry).region)
+
+    def _replace(self) -> None:
+        """Write something else to a STag's entry: other rights, another key."""
+        entry = self._rng.choice([*self._registered])
+        self._host.settle(self._host.slots.get(entry, 0))
+        self._golden.revoke(self._unregister(entry).region)
+        self._return()
+
+    def _return(self) -> None:
+        """Register a region that was revoked: as it was, or anew over the same memory."""
+        rng = self._rng
+        if not self._gone:
+            return
+        allotment = self._gone.pop(rng.randrange(len(self._gone)))
+        old = allotment.region
+        if allotment.pages is not None:
+            if len(allotment.pages.addresses) > self._slots:
+                return
+            self._slots -= len(allotment.pages.addresses)
+        if rng.random() < 0.5:
+            entry = slot(old.stag, self._config.stags)
+            any_rights = rng.random() < 0.5
+            region = self._region(entry, old.endpoint, old.length, any_rights)
+            allotment = replace(allotment, region=region)
+            self._allotments.append(allotment)
+        self._register(allotment)
+
+    def _stop(self, number: int) -> None:
+        """Disable a stream."""
+        entries = [
+            entry for entry, each in self._registered.items() if each.region.stream == number
+        ]
+        host = self._host
+        host.settle(
+            max(host.streams.get(number, 0), *(host.slots.get(entry, 0) for entry in entries), 0)
+        )
+        host.stop(number)
+        self._stopped.add(number)
+        host.sweeping = set(entries)
+        for entry in entries:
+            self._unregister(entry)
+
+    def _enable(self, number: int) -> None:
+        """Enable a stream, anew if it was before, and open some of its queues."""
+        rng, host = self._rng, self._host
+        host.settle(host.streams.get(number, 0))
+        peer = self._peers.get(number)
+        position = 4 * rng.choice((0, rng.getrandbits(30), (1 << 30) - rng.randrange(1, 5000)))
+        if peer is not None and rng.random() < 0.5:
+            stream, position = peer.stream, peer.sender.position
+        else:
+            stream = Stream(
+                number,
+                number,
+                Endpoint("10.0.1.1", number),
+                Endpoint(peer.stream.destination.address if peer else rng.choice(_HOSTS), 7174),
+                crc=rng.random() < 0.7,
+                markers=rng.random() < 0.4,
+            )
+        host.enable(stream, position)
+        self._stopped.discard(number)
+        sender = MpaSender(crc=stream.crc, markers=stream.markers, position=position)
+        self._peers[number] = peer = _Peer(stream, sender, {})
+        self._usable.clear()
+        for qn in range(QUEUES):
+            if rng.random() < 0.8:
+                first = rng.choice((1, 1, -rng.randrange(20) % _MSN, rng.getrandbits(32)))
+                fill = rng.choice((1, 2, 3, 4, 6, 8, 12))
+                if rng.random() < 0.01:
+                    fill = self._config.queue_depth
+                longest = rng.choice((64, 64, 700, 1500, 4000))
+                peer.queues[qn] = queue = _Queue(first, fill, longest)
+                host.open(number, qn, first)
+                self._fill(number, qn, queue)
+
+    def _fill(self, number: int, qn: int, queue: _Queue) -> None:
+        """Post buffers until there are enough."""
+        rng, host, depth = self._rng, self._host, self._config.queue_depth
+        while (
+            len(queue.free) < queue.fill
+            and queue.posted - len(queue.used) < depth
+            and host.has_slot()
+        ):
+            if queue.posted >= depth:
+                # It takes the place of one whose completion was seen.
+                host.see(queue.used[queue.posted - depth])
+            length = rng.choice((0, 1, 64, queue.longest, queue.longest, rng.randrange(64)))
+            if rng.random() < 0.02:
+                length = rng.choice((9000, 20000))
+            pages = self._pages(length) if length and rng.random() < 0.1 else None
+            host.post(number, qn, queue.following, length, pages)
+            queue.free.append((queue.following, length))
+            queue.following = (queue.following + 1) % _MSN
+            queue.posted += 1
+
+    # -- what happens between packets
+
+    def _act(self) -> None:
+        """What the host does now and then."""
+        rng, host = self._rng, self._host
+        chance = rng.randrange(2000)
+        if chance < 12:
+            self._revoke()
+        elif chance < 18:
+            self._replace()
+        elif chance < 33:
+            self._return()
+        elif chance < 36:
+            self._stop(rng.choice(self._numbers))
+        elif chance < 46:
+            host.pause()
+        elif chance < 66:
+            host.resume()
+        elif chance < 200:
+            host.revoked()
+
+    def _turn(self) -> int:
+        """The next stream: each in turn, a few of them, or any."""
+        rng = self._rng
+        if not self._turns:
+            kind = rng.randrange(4)
+            if kind == 0:
+                self._turns = rng.sample(self._numbers, len(self._numbers))
+            elif kind == 1:
+                some = rng.sample(self._numbers, min(2, len(self._numbers)))
+                self._turns = some * rng.randrange(1, 30)
+            elif kind == 2:
+                self._turns = [rng.choice(self._numbers)] * rng.randrange(1, 30)
+            else:
+                self._turns = rng.choices(self._numbers, k=50)
+        return self._turns.pop()
+
+    def _packet(self) -> None:
+        rng, golden = self._rng, self._golden
+        number = self._turn()
+        if not golden.live(number):
+            chance = rng.random()
+            if chance < 0.3:
+                self._enable(number)
+            elif chance < 0.7:
+                return
+        peer = self._peers[number]
+        if self._bus_errors and golden.live(number) and rng.randrange(_WRONG) == 0:
+            self._bus_error(number, peer)
+            return
+        segments = []
+        for _ in range(rng.choice((1, 1, 1, 1, 2, 3, 6))):
+            if rng.randrange(2 * _WRONG) == 0:
+                segments.append(self._wrong(number, peer))
+            else:
+                segments.append(self._right(number, peer))
+        position = peer.sender.position
+        octets = b"".join(peer.sender.send(each) for each in segments)
+        packet = Packet(number, position & _HALF, octets)
+        whole = octets
+        if rng.randrange(2 * _WRONG) < len(segments):
+            packet, whole = self._spoiled(peer, packet, position)
+            peer.sender.position = position + len(whole)
+        for qn, completion in self._host.receive(packet, self._arrivals(peer, whole, position)):
+            peer.queues[qn].used.append(completion)
+
+    def _bus_error(self, number: int, peer: _Peer) -> None:
+        """A segment for a region that the bus refuses an octet of, with the RNIC idle after it: so
+        it is known what it meets.
+        """
+        allotment, fault = self._faulty[peer.stream.destination.address]
+        region, golden, host = allotment.region, self._golden, self._host
+        start = self._rng.randrange(region.length)
+        payload = self._rng.randbytes(1 + self._rng.randrange(region.length - start))
+        position = peer.sender.position
+        octets = peer.sender.send(self._tagged(region.stag, region.to + start, payload))
+        arrivals = self._arrivals(peer, octets, position)
+        host.receive(Packet(number, position & _HALF, octets), arrivals)
+        offset = fault - allotment.address
+        if start <= offset < start + len(payload):
+            beat = fault // self._config.octets * self._config.octets - allotment.address
+            golden.refuse_write(arrivals[0], range(beat, beat + self._config.octets))
+        host.drain()
+
+    def _arrivals(self, peer: _Peer, octets: bytes, position: int) -> list[Arrival]:
+        """The FPDUs of a packet."""
+        arrivals = []
+        for at, length in self._cut(peer.stream, octets, position):
+            self._segments += 1
+            raw = octets[at : at + length]
+            arrivals.append(
+                Arrival(peer.stream, self._segments, self._host.packets + 1, position + at, raw)
+            )
+        return arrivals
+
+    def _cut(self, stream: Stream, octets: bytes, position: int) -> Iterator[tuple[int, int]]:
+        """The FPDUs of a packet, as a walk over their lengths finds them; the last may not be
+        whole.
+        """
+        at = 0
+        # Of a stream that it does not know any more, the RNIC does not know that it has markers.
+        markers = stream.markers and stream.number not in self._stopped
+        while at < len(octets):
+            length = fpdu_length(octets, at, position + at, markers)
+            length = len(octets) - at if length is None else min(length, len(octets) - at)
+            yield at, length
+            at += length
+
+    # -- segments that are right
+
+    def _right(self, number: int, peer: _Peer) -> bytes:
+        rng = self._rng
+        chance = rng.randrange(100)
+        if chance < 40 and (segment := self._untagged(number, peer)) is not None:
+            return segment
+        if chance < 44:
+            # "MUST NOT be checked for a zero-length Tagged DDP Message" (RFC 5041 section 5.2)
+            return self._tagged(rng.getrandbits(32), rng.getrandbits(64), b"")
+        region = rng.choice(self._writable(number, peer))
+        length = min(self._size(), region.length)
+        # A sum of exactly 2^64 wraps: not within reach of what is right.
+        room = region.length - length - (region.to + region.length == _TO)
+        if room < 0:
+            return self._tagged(region.stag, region.to, b"")
+        offset = rng.choice((0, room, rng.randint(0, room), rng.randint(0, room)))
+        return self._tagged(region.stag, region.to + offset, rng.randbytes(length))
+
+    def _size(self) -> int:
+        """Octets of a payload."""
+        rng = self._rng
+        chance = rng.randrange(1000)
+        if chance < 500:
+            return rng.randrange(100)
+        if chance < 700:
+            return rng.choice(_NEAR)
+        if chance < 800:
+            return rng.choice(_FAR)
+        if chance < 975:
+            return rng.randrange(1500)
+        if chance < 998:
+            return rng.randrange(9000)
+        return rng.randrange(4 * self._config.longest_fpdu - 20)
+
+    def _tagged(self, stag: int, to: int, payload: bytes) -> bytes:
+        rng = self._rng
+        header = TaggedHeader(
+            stag, to, rng.random() < 0.7, rng.getrandbits(8), reserved=rng.getrandbits(4)
+        )
+        return header.encode() + payload
+
+    def _writable(self, number: int, peer: _Peer) -> list[Region]:
+        """The regions that a stream may write to."""
+        found = self._usable.get(number)
+        if found is None:
+            host = peer.stream.destination.address
+            found = self._usable[number] = [
+                each.region
+                for each in self._registered.values()
+                if each.region.remote_write
+                and (
+                    each.region.endpoint == host
+                    if each.region.stream is None
+                    else each.region.stream == number
+                )
+            ] or [Region(host, 0, 0, 0)]
+        return found
+
+    def _untagged(self, number: int, peer: _Peer) -> bytes | None:
+        """The next segment on one of the queues, if any is open."""
+        if not peer.queues:
+            return None
+        qn, queue = self._rng.choice([*peer.queues.items()])
+        if not queue.waiting:
+            if not queue.free:
+                if not self._golden.live(number):
+                    return None
+                self._fill(number, qn, queue)
+                if not queue.free:  # what it has is not used yet
+                    return None
+            queue.waiting.extend(self._message(qn, *queue.free.popleft()))
+        return queue.waiting.popleft()
+
+    def _message(self, qn: int, msn: int, room: int) -> list[bytes]:
+        """Segments of a message: the last one comes last, the others in any order; some say
+        something twice, or leave something out.
+        """
+        rng = self._rng
+        length = rng.choice((room, room, rng.randint(0, room)))
+        cuts = sorted(rng.choices(range(length + 1), k=rng.choice((0, 0, 0, 1, 1, 2, 5))))
+        pieces = list(zip([0, *cuts], [*cuts, length], strict=True))
+        if rng.random() < 0.3:
+            rng.shuffle(pieces)
+        if rng.random() < 0.05:
+            at = rng.randint(0, room)
+            pieces.insert(0, (at, rng.randint(at, room)))
+        rsvdulp = rng.getrandbits(40)
+        return [
+            UntaggedHeader(
+                qn, msn, start, number == len(pieces), rsvdulp, reserved=rng.getrandbits(4)
+            ).encode()
+            + rng.randbytes(end - start)
+            for number, (start, end) in enumerate(pieces, 1)
+        ]
+
+    # -- what is wrong
+
+    def _wrong(self, number: int, peer: _Peer) -> bytes:
+        """A segment that raises an error."""
+        rng = self._rng
+        if rng.random() < 0.5:
+            return rng.choice(self._wrong_untagged(peer))
+        return rng.choice(self._wrong_tagged(number, peer))
+
+    def _wrong_untagged(self, peer: _Peer) -> list[bytes]:
+        rng = self._rng
+        last = rng.random() < 0.5
+        qn = rng.choice([*peer.queues] or [0])
+        wrong = [
+            UntaggedHeader(qn, 0, 0, last, version=rng.choice((0, 2, 3))),
+            UntaggedHeader(rng.choice((4, 5, 1 << 31, rng.getrandbits(32) | 4)), 1, 0, last),
+            UntaggedHeader(rng.randrange(QUEUES), rng.getrandbits(32), 0, last),
+        ]
+        if (closed := set(range(QUEUES)) - set(peer.queues)) and rng.random() < 0.5:
+            wrong.append(UntaggedHeader(rng.choice([*closed]), 1, 0, last))
+        if (queue := peer.queues.get(qn)) and queue.free:
+            msn, room = queue.free[0]
+            far = rng.choice((1, 2, 1 << 16, (1 << 31) - 1))
+            wrong += [
+                UntaggedHeader(qn, (queue.following + far - 1) % _MSN, 0, last),
+                UntaggedHeader(qn, queue.following, 0, last),
+                UntaggedHeader(qn, (msn - 1 - (1 if queue.waiting else 0)) % _MSN, 0, last),
+                UntaggedHeader(qn, (msn - (1 << 31)) % _MSN, 0, last),
+                UntaggedHeader(qn, queue.free[-1][0], 0, last),  # its turn is not yet
+                UntaggedHeader(qn, msn, room + 1, last),
+                UntaggedHeader(qn, msn, room, last),
+                UntaggedHeader(qn, msn, _HALF, last),
+            ]
+        short = UntaggedHeader(qn, 1, 0).encode()[: rng.randrange(18)]
+        payload = rng.randbytes(rng.choice((0, 1, 2, 100, self._size())))
+        return [short, *(each.encode() + payload for each in wrong)]
+
+    def _wrong_tagged(self, number: int, peer: _Peer) -> list[bytes]:
+        rng = self._rng
+        last = rng.random() < 0.5
+        usable = self._writable(number, peer)
+        region = rng.choice(usable)
+        stag, to, end = region.stag, region.to, region.to + region.length
+        stags = self._config.stags
+        wrong = [
+            TaggedHeader(stag ^ 1 << rng.randrange(8), to, last),
+            TaggedHeader(stag ^ stags << 8 + rng.randrange(24 - stags.bit_length() + 1), to, last),
+            TaggedHeader(rng.getrandbits(32), to, last),
+            TaggedHeader(stag, (to - 1) % _TO, last),
+            TaggedHeader(stag, end % _TO, last),
+            TaggedHeader(stag, (end - 1) % _TO, last),
+            TaggedHeader(stag, (to + (1 << 32)) % _TO, last),
+            TaggedHeader(stag, to, last, version=rng.choice((0, 2, 3))),
+        ]
+        for top in usable:
+            if top.to + top.length == _TO:
+                wrong += [TaggedHeader(top.stag, _TO - 1, last)] * 3
+        others = [each.region for each in self._registered.values() if each.region not in usable]
+        others += [each.region for each in self._gone]
+        if others:
+            other = rng.choice(others)
+            wrong += [TaggedHeader(other.stag, other.to, last)] * 2
+        short = TaggedHeader(stag, to).encode()[: rng.randrange(14)]
+        payload = rng.randbytes(rng.choice((1, 2, 100, 1 + self._size())))
+        longest = 4 * self._config.longest_fpdu
+        long = rng.choice((region.length + 1, longest - 22, longest - 19, longest, 64000))
+        long = min(long, 64000)  # a marker that points back from an end further on cannot be
+        wrong_long = TaggedHeader(stag, to, last).encode() + bytes([rng.randrange(256)]) * long
+        return [short, wrong_long, *(each.encode() + payload for each in wrong)]
+
+    def _spoiled(self, peer: _Peer, packet: Packet, position: int) -> tuple[Packet, bytes]:
+        """A packet that is damaged on its way, and the octets of it that count.
+
+        The walk from FPDU to FPDU needs the lengths of all of them; a packet that would end before
+        one is left as it is.
+        """
+        rng, octets = self._rng, bytearray(packet.octets)
+        kind = rng.randrange(6)
+        error = False
+        if kind < 2:
+            octets[rng.randrange(len(octets))] ^= 1 << rng.randrange(8)
+        elif kind == 2:
+            octets[-1 - rng.randrange(4)] ^= 1 << rng.randrange(8)
+        elif kind == 3:
+            del octets[4 * rng.randrange(1, 1 + len(octets) // 4) :]
+        elif kind == 4:
+            del octets[rng.randrange(1, len(octets)) :]
+        else:
+            error = True
+        whole = bytes(octets)
+        if error or len(octets) % 4:
+            # The last beat counts as empty.
+            whole = whole[: (len(whole) - 1) // self._config.octets * self._config.octets]
+        pieces = [*self._cut(peer.stream, whole, position)]
+        if not pieces:
+            return packet, packet.octets
+        at, length = pieces[-1]
+        stated = fpdu_length(whole, at, position + at, peer.stream.markers)
+        if stated is None or (stated == length and (error or len(octets) % 4)):
+            return packet, packet.octets
+        return replace(packet, octets=bytes(octets), error=error), whole
+
+
+_paint: NDArray[np.uint8] = np.zeros(0, np.uint8)
+
+
+def _painted(size: int) -> NDArray[np.uint8]:
+    """Memory of guard octets; they depend on the address alone."""
+    global _paint
+    if len(_paint) < size:
+        _paint = guard_octets(size)
+    return _paint[:size].copy()

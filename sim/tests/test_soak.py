@@ -1,0 +1,207 @@
+"""``rnic soak``: the gateware on random traffic, and what is told when it differs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ddp_rnic.hdl.spec import regs
+from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
+from ddp_rnic.hdl.spec.ddp import ERROR_TEXT, LOCAL_CATASTROPHIC
+from ddp_rnic.sim import cli
+from ddp_rnic.sim.compiled import CompiledEngine
+from ddp_rnic.sim.engine import (
+    Await,
+    DeviceError,
+    Engine,
+    Operation,
+    Outcome,
+    Packet,
+    Pause,
+    Poll,
+    Resume,
+    WriteRegister,
+)
+from ddp_rnic.sim.golden import Buffer
+from ddp_rnic.sim.soak import Chunk, Traffic, config_of, draw, soak
+from numpy.typing import NDArray
+from typer.testing import CliRunner
+
+
+@pytest.mark.parametrize("bus_errors", [False, True])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_random_traffic_agrees(width: int, bus_errors: bool) -> None:
+    traffic = Traffic(41041 + width, bus_errors=bus_errors)
+    tally = soak(CompiledEngine(), config_of(width, 64), traffic, 6000)
+    assert tally.failure is None
+    assert tally.segments >= 6000 and tally.errors > 5 and tally.deliveries > 1000
+
+
+@pytest.mark.parametrize("streams", [1, 100])
+def test_any_number_of_streams_agrees(streams: int) -> None:
+    tally = soak(CompiledEngine(), config_of(64, streams), Traffic(3, streams), 1500)
+    assert tally.failure is None
+
+
+# -- what is drawn --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def chunks() -> list[Chunk]:
+    return [draw(RnicConfig(), Traffic(9, bus_errors=True), number, 5000) for number in range(6)]
+
+
+def test_equal_seeds_draw_equal_chunks_and_shorter_ones_are_their_beginning(
+    chunks: list[Chunk],
+) -> None:
+    traffic = Traffic(9, bus_errors=True)
+    for segments in (1, 700, 5000):
+        short = draw(RnicConfig(), traffic, 2, segments)
+        assert segments <= short.segments < segments + 300
+        whole = chunks[2].plan.operations
+        packets = [at for at, each in enumerate(whole) if isinstance(each, Packet)]
+        last = packets[sum(isinstance(each, Packet) for each in short.plan.operations) - 1]
+        assert short.plan.operations[: last + 1] == whole[: last + 1]
+        assert (short.stalls, short.faults) == (chunks[2].stalls, chunks[2].faults)
+    assert draw(RnicConfig(), traffic, 3, 1).plan.operations != short.plan.operations[:-1]
+
+
+def test_every_error_is_drawn(chunks: list[Chunk]) -> None:
+    errors = [error.number for chunk in chunks for error in chunk.plan.golden.errors]
+    assert set(errors) == set(ERROR_TEXT)
+    segments = sum(chunk.segments for chunk in chunks)
+    assert segments / 400 < len(errors) - errors.count(LOCAL_CATASTROPHIC) < segments / 200
+
+
+def test_everything_that_the_host_does_is_drawn(chunks: list[Chunk]) -> None:
+    operations = [each for chunk in chunks for each in chunk.plan.operations]
+    assert {Await, Pause, Poll, Resume} <= {type(each) for each in operations}
+    names = {register.address: register.name for register in regs.REGISTERS}
+    written = [names[each.address] for each in operations if isinstance(each, WriteRegister)]
+    for name in ("REVOKE_STAG", "REVOKE_STREAM", "QUEUE_CLOSE", "PAGE_COMMIT"):
+        assert written.count(name) > 5, name
+    for kinds in (
+        {(stream.crc, stream.markers) for chunk in chunks for stream in chunk.plan.streams},
+        {
+            (allotment.pages is None, allotment.region.stream is None)
+            for chunk in chunks
+            for allotment in chunk.plan.allotments
+        },
+        {
+            (isinstance(each.target, Buffer), len(each.payload) == 1)
+            for chunk in chunks
+            for each in chunk.plan.golden.placements
+        },
+        {
+            (error, len(each.octets) > 4000)
+            for chunk in chunks
+            for each in chunk.plan.operations
+            if isinstance(each, Packet)
+            for error in (each.error,)
+        },
+    ):
+        assert len(kinds) == 4, kinds
+    queues = {each.qn for chunk in chunks for each in chunk.plan.buffers}
+    lengths = {each.length for chunk in chunks for each in chunk.plan.buffers}
+    assert queues == {0, 1, 2, 3} and {0, 1, 64} < lengths
+
+
+def test_regions_and_buffers_lie_apart(chunks: list[Chunk]) -> None:
+    for chunk in chunks:
+        plan = chunk.plan
+        pieces = sorted({(start, end) for start, end, *_ in plan.pieces() if start < end})
+        pieces.append((plan.ring.octets.start, plan.ring.octets.stop))
+        pieces.sort()
+        assert all(end <= start for (_, end), (start, _) in zip(pieces, pieces[1:], strict=False))
+        assert pieces[-1][1] < len(plan.memory)
+
+
+# -- differences ----------------------------------------------------------------------------------
+
+
+class Spoiled(Engine):
+    """The gateware, with ``spoil`` for what it has done: memory, and what it tells."""
+
+    name = "spoiled"
+
+    def __init__(self, spoil: Callable[[NDArray[np.uint8], Outcome], None]) -> None:
+        self.spoil = spoil
+
+    def run(
+        self,
+        config: RnicConfig,
+        operations: Sequence[Operation],
+        memory: NDArray[np.uint8],
+        **options: Any,
+    ) -> Outcome:
+        outcome = CompiledEngine().run(config, operations, memory, **options)
+        self.spoil(memory, outcome)
+        return outcome
+
+
+def command(monkeypatch: pytest.MonkeyPatch, engine: Engine, *arguments: object) -> Any:
+    monkeypatch.setattr(cli, "load", lambda name: engine)
+    return CliRunner().invoke(cli.app, ["soak", *map(str, arguments)])
+
+
+def test_a_difference_is_told_with_its_shortest_replay(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def spoil(memory: NDArray[np.uint8], outcome: Outcome) -> None:
+        if outcome.counters["PLACED_SEGMENTS"] > 200:
+            outcome.counters["DELIVERED"] += 1
+
+    engine = Spoiled(spoil)
+    result = command(monkeypatch, engine, "--segments", 400, "--width", 64, "--seed", 8)
+    assert result.exit_code == 1
+    assert result.stdout.startswith("seed 8\ndifference in counter at DELIVERED: expected")
+    (replay,) = re.findall(r"^replay: rnic soak (.*) --waves$", result.stdout, re.MULTILINE)
+    arguments = replay.split()
+    assert (
+        arguments[:-1] == ("--seed 8 --width 64 --streams 64 --chunk 0 --segments".split())
+        and 200 < int(arguments[-1]) < 230
+    )
+    assert "64 bits: differ on 40" in result.stdout
+
+    monkeypatch.chdir(tmp_path)
+    again = command(monkeypatch, engine, *arguments, "--waves")
+    assert again.exit_code == 1 and "difference in counter at DELIVERED" in again.stdout
+    assert "m_axi_awaddr" in (tmp_path / "soak-64.vcd").read_text()
+    assert command(monkeypatch, CompiledEngine(), *arguments).exit_code == 0
+
+
+def test_a_run_that_does_not_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def spoil(memory: NDArray[np.uint8], outcome: Outcome) -> None:
+        if outcome.counters["PLACED_SEGMENTS"] > 20:
+            raise DeviceError("cycle 7: nothing moved")
+
+    result = command(monkeypatch, Spoiled(spoil), "--segments", 100, "--width", 64, "--seed", 8)
+    assert result.exit_code == 1
+    assert "failure: cycle 7: nothing moved" in result.stdout
+    assert "--chunk 0 --segments 2" in result.stdout
+
+
+def test_widths_are_run_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = command(monkeypatch, CompiledEngine(), "--segments", 60, "--width", 128, "--width", 64)
+    assert result.exit_code == 0 and not result.stderr
+    seed, first, second = result.stdout.splitlines()
+    assert re.fullmatch(r"seed \d+", seed)
+    assert re.match(r"128 bits: agree on 6\d segments, \d+ octets placed, ", first)
+    assert second.startswith("64 bits: agree on 6")
+
+
+@pytest.mark.parametrize("arguments", [["--width", 100], ["--waves"], ["--streams", 0]])
+def test_bad_input_is_refused(monkeypatch: pytest.MonkeyPatch, arguments: list[object]) -> None:
+    result = command(monkeypatch, CompiledEngine(), *arguments)
+    assert result.exit_code == 2 and "agree" not in result.stdout
+
+
+def test_an_interruption_has_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    def spoil(memory: NDArray[np.uint8], outcome: Outcome) -> None:
+        raise KeyboardInterrupt
+
+    assert command(monkeypatch, Spoiled(spoil), "--width", 64).exit_code == 130

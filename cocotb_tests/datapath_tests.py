@@ -18,7 +18,7 @@ COUNT = len(CASES) + 4
 async def play(dut: Any, scenario: Scenario, stalls: Stalls = UNSTALLED) -> RnicBench:
     """Play a scenario and check what came of it."""
     memory = scenario.memory.copy()
-    bench = RnicBench(dut, memory, stalls=stalls)
+    bench = RnicBench(dut, memory, stalls=stalls, ring=scenario.ring)
     await bench.start()
     await bench.play(scenario.operations)
     scenario.check(await bench.outcome(), memory)
@@ -31,8 +31,7 @@ async def errors_have_their_number_and_write_nothing(dut: Any, case: str) -> Non
     scenario = scenario_of(case)
     bench = await play(dut, scenario)
     assert [(event.type, event.code) for event in bench.events] == [CASES[case][0]]
-    assert bench.bursts == [] and bench.writes == []
-    assert bench.exceptions == []
+    assert bench.bursts == [] and bench.writes == [] and bench.completions == []
 
 
 @cocotb.test()

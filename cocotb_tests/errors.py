@@ -1,7 +1,9 @@
-"""Every way in which a tagged segment can be wrong, and the error number that the RFCs give it.
+"""Every way in which a segment can be wrong, and the error number that the RFCs give it.
 
-Each case sends one packet on stream 3, Protection Domain 7, where ``REGION`` is registered. Nothing
-of it may reach the bus.
+Each case sends one packet on stream 3, Protection Domain 7, where a region is registered, two
+buffers are posted on Queue Number 0, none on Queue Number 1, and the other queues are closed.
+Nothing of it may reach the bus that places, and nothing is delivered; the packet is given to the
+host, with the error number as its reason.
 """
 
 from __future__ import annotations
@@ -10,9 +12,14 @@ from collections.abc import Callable
 
 from ..hdl.spec.ddp import (
     BASE_OR_BOUNDS,
+    INVALID_MO,
+    INVALID_QN,
     INVALID_STAG,
     LLP_CRC,
     LLP_FRAMING,
+    MESSAGE_TOO_LONG,
+    MSN_RANGE,
+    NO_BUFFER,
     STAG_NOT_ASSOCIATED,
     TAGGED_VERSION,
     TO_WRAP,
@@ -24,6 +31,8 @@ from .scenario import Scenario, tagged, untagged
 
 STREAM, PD = 3, 7
 STAG, TO, LENGTH, ADDRESS = 0x0012_3407, 0x1000_0000_0F03, 1000, 4096 + 13
+#: The first buffer's MSN, and the octets of each: the MSN wraps between the two.
+MSN, BUFFER = 0xFFFFFFFF, 100
 CASES: dict[str, tuple[ErrorNumber, Callable[[Scenario], None]]] = {}
 
 
@@ -40,9 +49,14 @@ def scenario_of(name: str) -> Scenario:
     scenario = Scenario()
     scenario.region(STAG, TO, LENGTH, ADDRESS, pd=PD)
     scenario.stream(STREAM, pd=PD)
+    scenario.queue(STREAM, 0, MSN)
+    for address in (6001, 7001):
+        scenario.buffer(STREAM, 0, BUFFER, address, cookie=address)
+    scenario.queue(STREAM, 1)
     CASES[name][1](scenario)
     # RFC 5041 section 7.1: "DDP MUST silently drop any subsequent incoming DDP Segments."
     scenario.packet(STREAM, tagged(STAG, TO, b"too late"))
+    scenario.packet(STREAM, untagged(b"too late", msn=MSN))
     return scenario
 
 
@@ -152,6 +166,116 @@ def wrong_version_comes_before_invalid_stag(s: Scenario) -> None:
 @case(UNTAGGED_VERSION)
 def wrong_version_untagged(s: Scenario) -> None:
     s.packet(STREAM, untagged(b"payload", version=3))
+
+
+@case(UNTAGGED_VERSION)
+def wrong_version_comes_before_invalid_qn(s: Scenario) -> None:
+    s.packet(STREAM, untagged(b"payload", qn=4, version=0))
+
+
+# Section 7.1, untagged, check 1: "The QN is valid for this stream."
+
+
+@case(INVALID_QN)
+def queue_number_past_the_last(s: Scenario) -> None:
+    s.packet(STREAM, untagged(b"payload", qn=4, msn=MSN))
+
+
+@case(INVALID_QN)
+def queue_number_with_an_upper_bit(s: Scenario) -> None:
+    s.packet(STREAM, untagged(b"payload", qn=1 << 31, msn=MSN))
+
+
+@case(INVALID_QN)
+def queue_that_is_closed(s: Scenario) -> None:
+    s.packet(STREAM, untagged(b"payload", qn=2))
+
+
+@case(INVALID_QN)
+def queue_of_another_stream(s: Scenario) -> None:
+    s.stream(STREAM + 1, pd=PD)
+    s.queue(STREAM + 1, 3)
+    s.buffer(STREAM + 1, 3, BUFFER, 8001)
+    s.packet(STREAM, untagged(b"payload", qn=3))
+
+
+# Check 2: "The QN and MSN have an associated buffer that allows Placement of the payload."
+
+
+@case(NO_BUFFER)
+def queue_without_a_buffer(s: Scenario) -> None:
+    s.packet(STREAM, untagged(b"payload", qn=1))
+
+
+@case(NO_BUFFER)
+def one_message_past_the_last_buffer(s: Scenario) -> None:
+    s.packet(STREAM, untagged(b"payload", msn=1))
+
+
+@case(NO_BUFFER)
+def no_buffer_for_a_message_without_octets(s: Scenario) -> None:
+    s.packet(STREAM, untagged(b"", qn=1))
+
+
+@case(NO_BUFFER)
+def as_far_ahead_as_a_message_can_be(s: Scenario) -> None:
+    s.packet(STREAM, untagged(b"payload", msn=MSN + (1 << 31) - 1 & 0xFFFFFFFF))
+
+
+# Check 5: "The Message Sequence Number falls in the range of legal Message Sequence Numbers". What
+# is behind the first buffer was completed.
+
+
+@case(MSN_RANGE)
+def one_message_behind_the_first_buffer(s: Scenario) -> None:
+    s.packet(STREAM, untagged(b"payload", msn=MSN - 1))
+
+
+@case(MSN_RANGE)
+def as_far_behind_as_a_message_can_be(s: Scenario) -> None:
+    s.packet(STREAM, untagged(b"payload", msn=MSN + (1 << 31) & 0xFFFFFFFF))
+
+
+@case(MSN_RANGE)
+def behind_in_a_queue_without_a_buffer(s: Scenario) -> None:
+    s.packet(STREAM, untagged(b"payload", qn=1, msn=0))
+
+
+# Check 3: "The MO falls in the range of legal offsets associated with the Untagged Buffer."
+
+
+@case(INVALID_MO)
+def offset_past_the_end(s: Scenario) -> None:
+    s.packet(STREAM, untagged(b"payload", msn=MSN, mo=BUFFER + 1))
+
+
+@case(INVALID_MO)
+def offset_past_the_end_without_octets(s: Scenario) -> None:
+    s.packet(STREAM, untagged(b"", msn=MSN, mo=BUFFER + 1))
+
+
+@case(INVALID_MO)
+def offset_that_wraps(s: Scenario) -> None:
+    s.packet(STREAM, untagged(b"payload", msn=MSN, mo=0xFFFFFFFD))
+
+
+# Check 4: "The sum of the DDP Segment payload length and the MO falls in the range of legal offsets
+# associated with the Untagged Buffer."
+
+
+@case(MESSAGE_TOO_LONG)
+def message_one_octet_too_long(s: Scenario) -> None:
+    s.packet(STREAM, untagged(bytes(BUFFER + 1), msn=MSN))
+
+
+@case(MESSAGE_TOO_LONG)
+def one_octet_past_the_buffer(s: Scenario) -> None:
+    s.packet(STREAM, untagged(b"payload", msn=MSN, mo=BUFFER - 6, last=False))
+
+
+@case(MESSAGE_TOO_LONG)
+def an_octet_just_past_the_buffer(s: Scenario) -> None:
+    s.packet(STREAM, untagged(b"p", msn=MSN, mo=BUFFER))
 
 
 # Section 3, item 6: nothing is placed before the LLP has found the digest good.

@@ -1,51 +1,125 @@
 """Traffic written by hand or drawn at random, with what the golden model says must come of it.
 
-A scenario is a list of operations, for any engine, and next to it the model's memory, events and
-exception packets. Host memory outside the regions is painted, and every octet of it is checked.
+A scenario is a list of operations, for any engine, and next to it the model's memory, completions,
+events and exception packets. Host memory outside the regions and buffers is painted, and every
+octet of it is checked.
 """
 
 from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..hdl.spec import regs
+from ..hdl.spec.completion import Completion, Status, phase
+from ..hdl.spec.config import RnicConfig
 from ..hdl.spec.ddp import LLP_CRC, LLP_FRAMING, VERSION, ErrorNumber
 from ..sim.engine import (
+    Await,
     Drain,
     ErrorEvent,
     ExceptionPacket,
     Operation,
     Outcome,
     Packet,
+    Pause,
+    Poll,
+    Resume,
+    Ring,
     WriteRegister,
 )
-from ..sim.model.ddp import DataSink, header_length, is_tagged
-from ..sim.model.events import DdpError, LlpError, Placed
+from ..sim.model.ddp import DataSink, TaggedHeader, header_length
+from ..sim.model.events import DdpError, Delivered, LlpError, Placed
 from ..sim.model.memory import Access, Memory, Region
-from ..sim.model.mpa import MpaReceiver, MpaSender
+from ..sim.model.mpa import Fpdu, MpaReceiver, MpaSender
 from ..sim.replay import guard_octets
+from ..sim.traffic import QUEUES
 
 _HALF = 0xFFFFFFFF
+_MSN = 1 << 32
 
 
 def tagged(
-    stag: int, to: int, payload: bytes, *, last: bool = True, version: int = VERSION
+    stag: int,
+    to: int,
+    payload: bytes,
+    *,
+    last: bool = True,
+    version: int = VERSION,
+    rsvdulp: int = 0,
 ) -> bytes:
     """A tagged segment, octet by octet (RFC 5041 section 4.2)."""
-    return struct.pack(">BBIQ", 0x80 | last << 6 | version, 0, stag, to) + payload
+    return struct.pack(">BBIQ", 0x80 | last << 6 | version, rsvdulp, stag, to) + payload
 
 
 def untagged(
-    payload: bytes, *, qn: int = 0, msn: int = 1, last: bool = True, version: int = VERSION
+    payload: bytes,
+    *,
+    qn: int = 0,
+    msn: int = 1,
+    mo: int = 0,
+    last: bool = True,
+    version: int = VERSION,
+    rsvdulp: int = 0,
 ) -> bytes:
     """An untagged segment, octet by octet (RFC 5041 section 4.3)."""
-    return struct.pack(">BBIIII", last << 6 | version, 0, 0, qn, msn, 0) + payload
+    control = last << 6 | version
+    return struct.pack(">BBIIII", control, rsvdulp >> 32, rsvdulp & _HALF, qn, msn, mo) + payload
+
+
+@dataclass(frozen=True)
+class Pages:
+    """Scattered pages of ``2**shift`` octets, by host address, that a region or buffer lies in.
+
+    Its first octet is ``offset`` octets into the first page.
+    """
+
+    shift: int
+    addresses: tuple[int, ...]
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where octets lie in host memory: from an address, or in pages."""
+
+    address: int
+    pages: Pages | None = None
+
+    def spans(self, offset: int, length: int) -> Iterator[tuple[int, int]]:
+        """Pieces of ``length`` octets from ``offset`` on: address, octets."""
+        if self.pages is None:
+            yield self.address + offset, length
+            return
+        size = 1 << self.pages.shift
+        offset += self.pages.offset
+        while length:
+            page, inside = divmod(offset, size)
+            count = min(length, size - inside)
+            yield self.pages.addresses[page] + inside, count
+            offset, length = offset + count, length - count
+
+
+@dataclass
+class _Buffer:
+    place: _Place
+    cookie: int
+
+
+@dataclass
+class _Queue:
+    """A queue of a stream: the MSN of the next buffer to post, and the buffers by MSN."""
+
+    following: int
+    buffers: dict[int, _Buffer] = field(default_factory=dict)
+    #: The count of completions with which each buffer's message was delivered.
+    delivered: list[int] = field(default_factory=list)
+    posted: int = 0
 
 
 @dataclass
@@ -54,6 +128,7 @@ class _Stream:
     receiver: MpaReceiver
     sink: DataSink
     live: bool = True
+    queues: dict[int, _Queue] = field(default_factory=dict)
 
 
 class Scenario:
@@ -62,26 +137,62 @@ class Scenario:
     Attributes
     ----------
     operations : list[Operation]
+        They begin with the ring's.
     memory : NDArray[np.uint8]
         Host memory as it is before.
+    ring : Ring
+        The completion ring, behind ``size`` octets of memory.
+    completions : list[Completion]
     events : list[ErrorEvent]
         Error events that must come; ``header`` is as long as the model knows it.
     exceptions : list[ExceptionPacket]
     counters : dict[str, int]
+
+    Parameters
+    ----------
+    size
+        Octets of memory for regions and buffers.
+    ring
+        Base-2 logarithm of the ring's entries.
+    depth
+        Buffers that a queue of the RNIC holds.
     """
 
-    def __init__(self, size: int = 1 << 14) -> None:
-        self.operations: list[Operation] = []
-        self.memory = guard_octets(size)
+    def __init__(
+        self, size: int = 1 << 14, *, ring: int = 6, depth: int = RnicConfig.queue_depth
+    ) -> None:
+        self.size = size
+        self.depth = depth
+        self.ring = Ring(-(-size // 64) * 64 + 96, ring)
+        self.memory = guard_octets(self.ring.octets.stop + 128)
+        self.operations: list[Operation] = self.ring.program()
+        self.completions: list[Completion] = []
         self.events: list[ErrorEvent] = []
         self.exceptions: list[ExceptionPacket] = []
         self.counters = dict.fromkeys(
-            ("PLACED_SEGMENTS", "PLACED_OCTETS", "EXCEPTIONS", "ERRORS", "DROPPED"), 0
+            (
+                "PLACED_SEGMENTS",
+                "PLACED_OCTETS",
+                "DELIVERED",
+                "EXCEPTIONS",
+                "EXCEPTIONS_DROPPED",
+                "ERRORS",
+                "DROPPED",
+                "DIGEST_ERRORS",
+            ),
+            0,
         )
-        self.counters["DIGEST_ERRORS"] = 0
         self._model = Memory()
-        self._regions: list[Region] = []
+        self._image = self.memory.copy()
+        self._places: dict[int, _Place] = {}  # of regions, by STag
         self._streams: dict[int, _Stream] = {}
+        self._slots: dict[Pages, int] = {}
+        self._slot = 0  # the next one of the page table
+        self._written: dict[str, int] = {}  # registers
+        self._awaited = 0  # completions that were waited for
+        self._posted = 0
+        self._busy = False  # a packet was sent since the RNIC was last idle
+        self._paused: int | None = None  # completions that there were when it began
 
     # -- the host ---------------------------------------------------------------------------------
 
@@ -90,60 +201,34 @@ class Scenario:
         stag: int,
         to: int,
         length: int,
-        address: int,
+        address: int = 0,
         *,
+        pages: Pages | None = None,
         pd: int | None = None,
         stream: int | None = None,
         access: Access = Access.REMOTE_WRITE,
     ) -> Region:
-        """Register a region, for a Protection Domain or bound to a stream."""
+        """Register a region, for a Protection Domain or bound to a stream: at an address, or in
+        pages.
+        """
         region = Region(
             stag=stag, to=to, length=length, address=address, access=access, pd=pd, stream=stream
         )
-        self._model.register(region, bytearray(self.memory[address : address + length].tobytes()))
-        self._regions.append(region)
-        self._write_stag(region, valid=True)
-        return region
-
-    def revoke(self, region: Region) -> None:
-        """Revoke a region, with nothing in flight."""
-        self._model.revoke(region.stag)
-        self.operations.append(Drain())
-        self._write_stag(region, valid=False)
-
-    def stream(
-        self, number: int, *, pd: int, crc: bool = True, markers: bool = False, position: int = 0
-    ) -> None:
-        """Enable a stream, anew where it was in error."""
-        self.operations.append(Drain())
-        flags = _flags("STREAM_FLAGS", enable=1, crc=crc, markers=markers)
-        self._write("STREAM", INDEX=number, FLAGS=flags, PD=pd)
-        self._streams[number] = _Stream(
-            MpaSender(crc=crc, markers=markers, position=position),
-            MpaReceiver(crc=crc, markers=markers, position=position),
-            DataSink(self._model, stream=number, pd=pd),
-        )
-
-    def position(self, number: int) -> int:
-        """MPA stream position of what a stream carries next."""
-        return self._streams[number].sender.position
-
-    def live(self, number: int) -> bool:
-        """Whether a stream has had no error."""
-        return self._streams[number].live
-
-    def _write_stag(self, region: Region, *, valid: bool) -> None:
+        self._drain()
+        self._model.register(region, bytearray(length))
+        self._places[stag] = place = _Place(address, pages)
         bound = region.stream is not None
         flags = _flags(
             "STAG_FLAGS",
             key=region.stag & 0xFF,
-            valid=valid,
+            valid=1,
             remote_write=Access.REMOTE_WRITE in region.access,
             remote_read=Access.REMOTE_READ in region.access,
             bound=bound,
         )
         owner = region.stream if bound else region.pd
         assert owner is not None
+        linear, code = self._linear(place)
         self._write(
             "STAG",
             INDEX=region.index,
@@ -153,13 +238,157 @@ class Scenario:
             TO_HI=region.to >> 32,
             LEN_LO=region.length & _HALF,
             LEN_HI=region.length >> 32,
-            ADDR_LO=region.address & _HALF,
-            ADDR_HI=region.address >> 32,
+            ADDR_LO=linear & _HALF,
+            ADDR_HI=linear >> 32,
+            PAGES=code,
+            COMMIT=1,
+        )
+        return region
+
+    def revoke(self, region: Region) -> None:
+        """Revoke a region, with nothing in flight."""
+        self._model.revoke(region.stag)
+        self._drain()
+        self._write("STAG", INDEX=region.index)
+        self._revoke("STAG")
+
+    def stream(
+        self, number: int, *, pd: int, crc: bool = True, markers: bool = False, position: int = 0
+    ) -> None:
+        """Enable a stream, anew where it was in error: its queues are closed."""
+        self._drain()
+        flags = _flags("STREAM_FLAGS", enable=1, crc=crc, markers=markers)
+        self._write("STREAM", INDEX=number, FLAGS=flags, PD=pd, COMMIT=1)
+        for qn in self._streams[number].queues if number in self._streams else ():
+            self._write("QUEUE", STREAM=number, NUMBER=qn, CLOSE=1)
+        self._streams[number] = _Stream(
+            MpaSender(crc=crc, markers=markers, position=position),
+            MpaReceiver(crc=crc, markers=markers, position=position),
+            DataSink(self._model, stream=number, pd=pd),
         )
 
+    def end(self, number: int) -> list[Region]:
+        """Disable a stream, and revoke what is bound to it, with nothing in flight; that."""
+        self._drain()
+        self._write("STREAM", INDEX=number)
+        self._revoke("STREAM")
+        self._streams[number].live = False
+        return self._model.revoke_stream(number)
+
+    def queue(self, number: int, qn: int, first: int = 1) -> None:
+        """Open a queue of a stream; ``first`` is its first buffer's MSN."""
+        stream = self._streams[number]
+        stream.sink.open_queue(qn, first=first)
+        stream.queues[qn] = _Queue(first)
+        self._write("QUEUE", STREAM=number, NUMBER=qn, MSN=first, OPEN=1)
+
+    def buffer(
+        self,
+        number: int,
+        qn: int,
+        length: int,
+        address: int = 0,
+        *,
+        pages: Pages | None = None,
+        cookie: int = 0,
+    ) -> int:
+        """Post a buffer on a queue, whose depth is respected; its MSN."""
+        stream = self._streams[number]
+        queue = stream.queues[qn]
+        if queue.posted >= self.depth:
+            self.wait(queue.delivered[queue.posted - self.depth])
+        msn = queue.following
+        queue.following = (msn + 1) % _MSN
+        queue.posted += 1
+        queue.buffers[msn] = _Buffer(_Place(address, pages), cookie)
+        stream.sink.post(qn, length)
+        # A buffer has left the table long before so many more were posted.
+        slot, self._posted = self._posted % RnicConfig.buffers, self._posted + 1
+        linear, code = self._linear(queue.buffers[msn].place)
+        self._write("QUEUE", STREAM=number, NUMBER=qn, MSN=msn)
+        self._write(
+            "BUFFER",
+            ADDR_LO=linear & _HALF,
+            ADDR_HI=linear >> 32,
+            LENGTH=length,
+            PAGES=code,
+            COOKIE=cookie,
+            SLOT=slot,
+            POST=1,
+        )
+        return msn
+
+    def wait(self, completions: int) -> None:
+        """Wait until so many completions were taken."""
+        if completions > self._awaited:
+            self.resume()
+            self.operations.append(Await(completions))
+            self._awaited = completions
+
+    def pause(self) -> None:
+        """Take no completions, for as long as the RNIC has room for them."""
+        if self._paused is None:
+            self.operations.append(Pause())
+            self._paused = len(self.completions)
+
+    def resume(self) -> None:
+        """Take completions again."""
+        if self._paused is not None:
+            self.operations.append(Resume())
+            self._paused = None
+
+    def position(self, number: int) -> int:
+        """MPA stream position of what a stream carries next."""
+        return self._streams[number].sender.position
+
+    def live(self, number: int) -> bool:
+        """Whether a stream has had no error."""
+        return self._streams[number].live
+
+    def open(self, number: int, qn: int) -> bool:
+        """Whether a queue of a stream is open."""
+        return qn in self._streams[number].queues
+
+    def delivered(self, number: int, qn: int) -> int:
+        """The count of completions with that of a queue's last message."""
+        delivered = self._streams[number].queues[qn].delivered
+        return delivered[-1] if delivered else 0
+
+    def _linear(self, place: _Place) -> tuple[int, int]:
+        """What the RNIC is told of a place: address and page code. Its pages are in the table."""
+        pages = place.pages
+        if pages is None:
+            return place.address, 0
+        if pages not in self._slots:
+            self._slots[pages] = self._slot
+            for address in pages.addresses:
+                self._write(
+                    "PAGE",
+                    INDEX=self._slot,
+                    ADDR_LO=address & _HALF,
+                    ADDR_HI=address >> 32,
+                    COMMIT=1,
+                )
+                self._slot += 1
+        return (self._slots[pages] << pages.shift) + pages.offset, pages.shift - 11
+
+    def _drain(self) -> None:
+        """Tables change while nothing is in flight, so that it is known what meets the change."""
+        if self._busy:
+            self.operations.append(Drain())
+            self._busy = False
+
+    def _revoke(self, what: str) -> None:
+        self._write("REVOKE", **{what: 1})
+        self.operations.append(Poll(regs.address("STATUS"), _flags("STATUS", revoking=1)))
+
     def _write(self, window: str, **values: int) -> None:
-        for name, value in {**values, "COMMIT": 1}.items():
-            self.operations.append(WriteRegister(regs.address(f"{window}_{name}"), value))
+        """Write registers: commands, and what does not hold its value already."""
+        for each, value in values.items():
+            name = f"{window}_{each}"
+            if regs.BY_NAME[name].access == "wo" or self._written.get(name) != value:
+                self.operations.append(WriteRegister(regs.address(name), value))
+                self._written[name] = value
 
     # -- the network ------------------------------------------------------------------------------
 
@@ -191,6 +420,7 @@ class Scenario:
         if cut is not None:
             octets = octets[:cut]
         self.operations.append(Packet(number, position & _HALF, bytes(octets)))
+        self._busy = True
         if not stream.live:
             self.counters["DROPPED"] += len(segments)
             return
@@ -202,36 +432,78 @@ class Scenario:
             if not stream.live:
                 self.counters["DROPPED"] += len(segments) - count
                 break
+        if self._paused is not None and len(self.completions) - self._paused > _BACKLOG:
+            self.resume()
 
-    def _frame(self, number: int, stream: _Stream, frame: object) -> None:
+    def _frame(self, number: int, stream: _Stream, frame: Fpdu | LlpError) -> None:
         if isinstance(frame, LlpError):
-            self._error(number, stream, frame.number, frame.length, frame.position, frame.header)
+            self._error(number, frame.number, frame.length, frame.position, frame.header)
+            self._exception(number, frame.number, frame)
             self.counters["DIGEST_ERRORS"] += frame.number == LLP_CRC
             return
-        segment, position = frame.ulpdu, frame.position  # type: ignore[attr-defined]
-        whole = len(segment) >= header_length(segment) and segment[0] & 3 == VERSION
-        if whole and not is_tagged(segment):
-            raw = frame.raw  # type: ignore[attr-defined]
-            self.exceptions.append(ExceptionPacket(number, position & _HALF, raw))
-            self.counters["EXCEPTIONS"] += 1
-            return
+        segment = frame.ulpdu
+        placed = False
         for event in stream.sink.receive(segment):
-            if isinstance(event, DdpError):
-                self._error(number, stream, event.number, event.length, position, event.header)
-            elif isinstance(event, Placed):
-                self.counters["PLACED_SEGMENTS"] += 1
-                self.counters["PLACED_OCTETS"] += event.length
+            match event:
+                case Placed():
+                    placed = True
+                    self._placed(stream, event, segment[event.header.size :])
+                case Delivered():
+                    self._delivered(number, stream, event)
+                case DdpError():
+                    header = segment[: header_length(segment)]
+                    self._error(number, event.number, event.length, frame.position, header)
+                    # A segment that was placed out of turn is no exception.
+                    if not placed:
+                        self._exception(number, event.number, frame)
+
+    def _placed(self, stream: _Stream, event: Placed, payload: bytes) -> None:
+        self.counters["PLACED_SEGMENTS"] += 1
+        self.counters["PLACED_OCTETS"] += event.length
+        header = event.header
+        if not payload:
+            return
+        if isinstance(header, TaggedHeader):
+            region = self._model.lookup(header.stag)
+            assert region is not None
+            place, offset = self._places[header.stag], header.to - region.to
+        else:
+            place, offset = stream.queues[header.qn].buffers[header.msn].place, header.mo
+        at = 0
+        for address, count in place.spans(offset, len(payload)):
+            piece = np.frombuffer(payload, np.uint8, count, at)
+            self._image[address : address + count] = piece
+            at += count
+
+    def _delivered(self, number: int, stream: _Stream, event: Delivered) -> None:
+        header = event.header
+        tag, cookie, qn = 0, 0, 0
+        if isinstance(header, TaggedHeader):
+            tag = header.stag
+        else:
+            tag, qn = header.msn, header.qn
+            cookie = stream.queues[qn].buffers.pop(tag).cookie
+        self.completions.append(
+            Completion(
+                phase=phase(len(self.completions), self.ring.size),
+                tagged=isinstance(header, TaggedHeader),
+                status=Status.DELIVERED,
+                stream=number,
+                tag=tag,
+                length=event.length or 0,
+                cookie=cookie,
+                rsvdulp=header.rsvdulp,
+                qn=qn,
+            )
+        )
+        self.counters["DELIVERED"] += 1
+        if not isinstance(header, TaggedHeader):
+            stream.queues[qn].delivered.append(len(self.completions))
 
     def _error(
-        self,
-        number: int,
-        stream: _Stream,
-        error: ErrorNumber,
-        length: int,
-        position: int,
-        header: bytes,
+        self, number: int, error: ErrorNumber, length: int, position: int, header: bytes
     ) -> None:
-        stream.live = False
+        self._streams[number].live = False
         self.counters["ERRORS"] += 1
         self.events.append(
             ErrorEvent(
@@ -244,20 +516,23 @@ class Scenario:
             )
         )
 
+    def _exception(self, number: int, error: ErrorNumber, frame: Fpdu | LlpError) -> None:
+        reason = error.type << 8 | error.code
+        self.exceptions.append(ExceptionPacket(number, frame.position & _HALF, frame.raw, reason))
+        self.counters["EXCEPTIONS"] += 1
+
     # -- the verdict ------------------------------------------------------------------------------
 
     def expected_memory(self) -> NDArray[np.uint8]:
-        """Host memory as it must be after."""
-        image = self.memory.copy()
-        for region in self._regions:
-            octets = self._model.octets(region.stag)
-            image[region.address : region.address + region.length] = np.frombuffer(octets, np.uint8)
-        return image
+        """Host memory as it must be after, but for the ring."""
+        return self._image.copy()
 
     def check(self, outcome: Outcome, memory: NDArray[np.uint8]) -> None:
         """Assert that a run did what it must."""
         expected = self.expected_memory()
-        wrong = np.flatnonzero(memory != expected)
+        unlike = memory != expected
+        unlike[self.ring.octets.start : self.ring.octets.stop] = False
+        wrong = np.flatnonzero(unlike)
         if len(wrong):
             address = int(wrong[0])
             raise AssertionError(
@@ -266,6 +541,12 @@ class Scenario:
                 f" written in cycle {_cycle(outcome, address)}"
             )
         assert not len(outcome.stray), f"writes outside of memory: {outcome.stray[:5]}"
+        for number, (want, have) in enumerate(
+            zip(self.completions, outcome.completions, strict=False)
+        ):
+            cycle = outcome.delivered[number] if number < len(outcome.delivered) else "unknown"
+            assert have == want, f"completion {number}, in cycle {cycle}"
+        assert len(outcome.completions) == len(self.completions)
         got = list(outcome.events)
         for number, each in enumerate(got[: len(self.events)]):
             # The registers hold 20 octets, the model's header ends where it, or the segment, does.
@@ -277,6 +558,10 @@ class Scenario:
             # What counts as a segment after framing was lost is not defined.
             del counted["DROPPED"]
         assert counted == {name: self.counters[name] for name in counted}
+
+
+#: Completions that are waited for at a time where the ring is full: fewer than make the RNIC wait.
+_BACKLOG = 128
 
 
 def _flags(register: str, **values: int) -> int:
@@ -294,109 +579,295 @@ def _cycle(outcome: Outcome, address: int) -> str:
 
 # -- random traffic -------------------------------------------------------------------------------
 
-#: Chances of a packet that is not simply right, in percent.
-_BAD, _UNTAGGED, _EMPTY = 4, 6, 3
+#: Chances of a packet that is not simply right, of segments, and of what the host does, in percent.
+_BAD, _UNTAGGED, _EMPTY = 4, 40, 3
+_REVOKE, _PAUSE = 1, 1
+#: Octets for regions at an address, those for pages, and the pages' size.
+_PLAIN, _PAGED, _FRAME = 1 << 16, 1 << 17, 1 << 13
+#: Buffers of a queue, and octets of the longest.
+_BUFFERS, _LONGEST = 6, 3000
 
 
 def random_scenario(seed: int, packets: int) -> Scenario:
-    """Streams of every kind into regions that lie close together, with an error now and then."""
-    rng = random.Random(seed)
-    scenario = Scenario(1 << 16)
-    kinds = [(crc, markers) for crc in (True, False) for markers in (True, False)]
-    streams = dict(zip(rng.sample(range(64), len(kinds)), kinds, strict=True))
-    domains = {number: rng.randrange(1, 3) for number in streams}
-    regions = _random_regions(rng, scenario, streams, domains)
-    for number, (crc, markers) in streams.items():
-        # The sequence number wraps on the way.
-        start = (1 << 32) - 4 * rng.randrange(1, 4000)
-        scenario.stream(number, pd=domains[number], crc=crc, markers=markers, position=start)
-    for _ in range(packets):
-        number = rng.choice(list(streams))
-        if not scenario.live(number) and rng.random() < 0.5:
-            crc, markers = streams[number]
-            scenario.stream(
-                number,
-                pd=domains[number],
-                crc=crc,
-                markers=markers,
-                position=scenario.position(number),
+    """Streams of every kind, into regions that lie close together and into buffers on all queues,
+    with an error now and then.
+    """
+    return _Random(seed).scenario_of(packets)
+
+
+@dataclass(eq=False)
+class _Slot:
+    """Memory for a buffer."""
+
+    length: int
+    address: int
+    pages: Pages | None
+
+
+@dataclass
+class _Messages:
+    """A queue as its sender sees it: the slots posted, by MSN, and the segments to send next."""
+
+    slots: list[_Slot]
+    posted: list[tuple[int, _Slot]] = field(default_factory=list)
+    waiting: list[bytes] = field(default_factory=list)
+
+
+class _Random:
+    """Draws a scenario."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = rng = random.Random(seed)
+        kinds = 2 * [(crc, markers) for crc in (True, False) for markers in (True, False)]
+        buffers = len(kinds) * QUEUES * _BUFFERS * (_LONGEST + 100)
+        self._scenario = Scenario(_PLAIN + _PAGED + buffers, ring=rng.randint(2, 6))
+        self._kinds = dict(zip(rng.sample(range(64), len(kinds)), kinds, strict=True))
+        self._domains = {number: rng.randrange(1, 3) for number in self._kinds}
+        self._frames = list(range(_PLAIN, _PLAIN + _PAGED, _FRAME))
+        rng.shuffle(self._frames)
+        self._regions: list[Region] = []
+        self._pages: dict[int, Pages] = {}  # by STag
+        self._messages: dict[tuple[int, int], _Messages] = {}
+
+    def scenario_of(self, packets: int) -> Scenario:
+        rng, scenario = self._rng, self._scenario
+        self._lay_out()
+        for number in self._kinds:
+            # The sequence number wraps on the way.
+            self._enable(number, (1 << 32) - 4 * rng.randrange(1, 4000))
+        for _ in range(packets):
+            number = rng.choice(list(self._kinds))
+            if not scenario.live(number) and rng.random() < 0.5:
+                if rng.random() < 0.3:
+                    gone = scenario.end(number)
+                    self._register(*gone)
+                self._enable(number, scenario.position(number))
+            if rng.randrange(100) < _REVOKE:
+                region = rng.choice(self._regions)
+                scenario.revoke(region)
+                if rng.random() < 0.5:
+                    self._packet(number)
+                self._register(region)
+            if rng.randrange(100) < _PAUSE:
+                scenario.pause()
+            self._packet(number)
+        scenario.resume()
+        scenario.operations.append(Drain())
+        return scenario
+
+    # -- the host
+
+    def _lay_out(self) -> None:
+        """Regions, some of them in pages, and memory for buffers."""
+        rng = self._rng
+        address = 0
+        for index in rng.sample(range(1 << 10), 24):
+            address += rng.choice((1, 2, 7, 8, 63, 64, 65, 129))  # guard octets
+            length = rng.choice((1, 9, 100, 1000, 4096, 6000))
+            pages = self._some_pages(length) if rng.random() < 0.3 else None
+            if pages is None and address + length >= _PLAIN:
+                continue
+            number = rng.choice(list(self._kinds))
+            bound = rng.random() < 0.3
+            region = Region(
+                stag=(rng.randrange(1 << 14) << 10 | index) << 8 | rng.randrange(256),
+                to=rng.choice((0, rng.randrange(1 << 64 - 13), (1 << 64) - length)),
+                length=length,
+                address=address if pages is None else 0,
+                pd=None if bound else self._domains[number],
+                stream=number if bound else None,
             )
-        _random_packet(rng, scenario, number, regions[number], crc=streams[number][0])
-    return scenario
+            if pages is None:
+                address += length
+            else:
+                self._pages[region.stag] = pages
+            self._regions.append(region)
+        self._register(*self._regions)
+        address = _PLAIN + _PAGED
+        for number in self._kinds:
+            for qn in range(QUEUES):
+                slots = []
+                for _ in range(_BUFFERS):
+                    length = rng.choice((0, 1, 40, 64, 700, 1460, _LONGEST))
+                    pages = self._some_pages(length) if rng.random() < 0.1 else None
+                    address += rng.choice((1, 7, 8, 63, 64, 99))
+                    slots.append(_Slot(length, 0 if pages else address, pages))
+                    address += 0 if pages else length
+                self._messages[number, qn] = _Messages(slots)
 
+    def _some_pages(self, length: int) -> Pages | None:
+        """Pages for so many octets, if there are any left."""
+        shift = self._rng.choice((12, 13))
+        offset = self._rng.choice((0, 1, 4000, self._rng.randrange(1 << shift)))
+        count = -(-(offset + length) >> shift) if length else 1
+        if count > len(self._frames):
+            return None
+        frames = [self._frames.pop() for _ in range(count)]
+        half = 1 << 12 if shift == 12 else 0
+        return Pages(shift, tuple(each + self._rng.choice((0, half)) for each in frames), offset)
 
-def _random_regions(
-    rng: random.Random,
-    scenario: Scenario,
-    streams: dict[int, tuple[bool, bool]],
-    domains: dict[int, int],
-) -> dict[int, list[Region]]:
-    """Regions by the stream that may write them."""
-    regions: dict[int, list[Region]] = {number: [] for number in streams}
-    indices = rng.sample(range(1 << 10), 20)
-    address = 0
-    for index in indices:
-        address += rng.choice((1, 2, 7, 8, 63, 64, 65, 129))  # guard octets
-        length = rng.choice((1, 9, 100, 1000, 4096, 6000))
-        if address + length >= len(scenario.memory):
-            break
-        number = rng.choice(list(streams))
-        bound = rng.random() < 0.3
-        region = scenario.region(
-            (rng.randrange(1 << 14) << 10 | index) << 8 | rng.randrange(256),
-            rng.choice((0, rng.randrange(1 << 64 - 13), (1 << 64) - length)),
-            length,
-            address,
-            pd=None if bound else domains[number],
-            stream=number if bound else None,
+    def _register(self, *regions: Region) -> None:
+        for each in regions:
+            self._scenario.region(
+                each.stag,
+                each.to,
+                each.length,
+                each.address,
+                pages=self._pages.get(each.stag),
+                pd=each.pd,
+                stream=each.stream,
+                access=each.access,
+            )
+
+    def _enable(self, number: int, position: int) -> None:
+        crc, markers = self._kinds[number]
+        self._scenario.stream(
+            number, pd=self._domains[number], crc=crc, markers=markers, position=position
         )
-        address += length
-        for other in streams:
-            if region.allows(stream=other, pd=domains[other]):
-                regions[other].append(region)
-    return regions
+        for qn in range(QUEUES):
+            messages = self._messages[number, qn]
+            messages.posted.clear()
+            messages.waiting.clear()
+            if self._rng.random() < 0.9:
+                # The MSN wraps on the way.
+                self._scenario.queue(number, qn, -self._rng.randrange(40) % _MSN)
+                self._post(number, qn)
 
+    def _post(self, number: int, qn: int) -> None:
+        """Post all memory of a queue that is not posted."""
+        messages = self._messages[number, qn]
+        taken = [slot for _, slot in messages.posted]
+        for slot in messages.slots:
+            if slot not in taken:
+                cookie = self._rng.getrandbits(32)
+                msn = self._scenario.buffer(
+                    number, qn, slot.length, slot.address, pages=slot.pages, cookie=cookie
+                )
+                messages.posted.append((msn, slot))
 
-def _random_packet(
-    rng: random.Random, scenario: Scenario, number: int, regions: list[Region], *, crc: bool
-) -> None:
-    segments = []
-    for _ in range(rng.choice((1, 1, 1, 2, 3, 8))):
-        kind = rng.randrange(100)
-        if kind < _UNTAGGED or not regions:
-            segments.append(untagged(rng.randbytes(rng.randrange(100)), msn=rng.getrandbits(32)))
-            continue
-        region = rng.choice(regions)
-        if kind < _UNTAGGED + _EMPTY:
-            # "MUST NOT be checked for a zero-length Tagged DDP Message" (RFC 5041 section 5.2)
-            segments.append(tagged(rng.getrandbits(32), rng.getrandbits(64), b""))
-            continue
-        length = min(rng.choice((1, 3, 8, 60, 64, 70, 500, 1460, 5000)), region.length)
-        length = rng.randint(max(1, length // 2), length)
-        # A sum of exactly 2^64 wraps (check 5): not within reach of what is right.
-        room = region.length - length - (region.to + region.length == 1 << 64)
-        if room < 0:
-            continue
-        offset = rng.choice((0, room, rng.randint(0, room)))
-        segments.append(tagged(region.stag, region.to + offset, rng.randbytes(length)))
-    if not segments:
-        segments.append(tagged(0, 0, b""))
-    if rng.randrange(100) < _BAD and regions:
-        region = rng.choice(regions)
-        segments[-1] = rng.choice(
-            (
+    # -- the network
+
+    def _packet(self, number: int) -> None:
+        rng, scenario = self._rng, self._scenario
+        regions = [
+            region
+            for region in self._regions
+            if region.allows(stream=number, pd=self._domains[number])
+        ]
+        segments = []
+        for _ in range(rng.choice((1, 1, 1, 2, 3, 8))):
+            kind = rng.randrange(100)
+            if kind < _UNTAGGED or not regions:
+                segments += self._untagged(number)
+            elif kind < _UNTAGGED + _EMPTY:
+                # "MUST NOT be checked for a zero-length Tagged DDP Message" (RFC 5041 section 5.2)
+                segments.append(self._tagged(rng.getrandbits(32), rng.getrandbits(64), b""))
+            else:
+                region = rng.choice(regions)
+                length = min(rng.choice((1, 3, 8, 60, 64, 70, 500, 1460, 5000)), region.length)
+                length = rng.randint(max(1, length // 2), length)
+                # A sum of exactly 2^64 wraps (check 5): not within reach of what is right.
+                room = region.length - length - (region.to + region.length == 1 << 64)
+                if room < 0:
+                    continue
+                offset = rng.choice((0, room, rng.randint(0, room)))
+                segments.append(
+                    self._tagged(region.stag, region.to + offset, rng.randbytes(length))
+                )
+        if not segments:
+            segments.append(self._tagged(0, 0, b""))
+        if rng.randrange(100) < _BAD:
+            segments[-1] = self._wrong(number, regions)
+        spoil = None
+        if self._kinds[number][0] and rng.randrange(100) < _BAD:
+            # Not in the length of an FPDU, or this would lose the framing.
+            def spoil(octets: bytearray) -> None:
+                octets[-1 - rng.randrange(4)] ^= 1 << rng.randrange(8)
+
+        scenario.packet(number, *segments, spoil=spoil)
+        if scenario.live(number):
+            self._refill(number)
+
+    def _tagged(self, stag: int, to: int, payload: bytes) -> bytes:
+        rng = self._rng
+        return tagged(stag, to, payload, last=rng.random() < 0.7, rsvdulp=rng.getrandbits(8))
+
+    def _untagged(self, number: int) -> list[bytes]:
+        """The next segment of one of the queues that are open, or none."""
+        ready = [qn for qn in range(QUEUES) if self._messages[number, qn].posted]
+        if not ready:
+            return []
+        qn = self._rng.choice(ready)
+        messages = self._messages[number, qn]
+        if not messages.waiting:
+            messages.waiting = self._message(qn, *messages.posted.pop(0))
+        return [messages.waiting.pop(0)]
+
+    def _message(self, qn: int, msn: int, slot: _Slot) -> list[bytes]:
+        """Segments of a message that fits: the last one comes last, the others in any order."""
+        rng = self._rng
+        message = rng.randbytes(rng.choice((slot.length, rng.randint(0, slot.length))))
+        cuts = sorted(rng.sample(range(len(message) + 1), min(len(message), rng.randrange(4))))
+        ends = [*cuts, len(message)]
+        pieces = list(zip([0, *cuts], ends, strict=True))
+        begin = pieces[:-1]
+        rng.shuffle(begin)
+        return [
+            untagged(
+                message[start:end],
+                qn=qn,
+                msn=msn,
+                mo=start,
+                last=at == len(begin),
+                rsvdulp=rng.getrandbits(40),
+            )
+            for at, (start, end) in enumerate([*begin, pieces[-1]])
+        ]
+
+    def _refill(self, number: int) -> None:
+        """Post what is free again, once a queue has few buffers left."""
+        for qn in range(QUEUES):
+            messages = self._messages[number, qn]
+            if (
+                self._scenario.open(number, qn)
+                and len(messages.posted) <= 2
+                and not messages.waiting
+            ):
+                self._scenario.wait(self._scenario.delivered(number, qn))
+                self._post(number, qn)
+
+    def _wrong(self, number: int, regions: list[Region]) -> bytes:
+        """A segment that raises an error."""
+        rng = self._rng
+        wrong = [
+            untagged(b"", version=0),
+            untagged(b"x", version=rng.choice((0, 2, 3))),
+            untagged(b"x", qn=rng.choice((4, 5, 1 << 31))),
+            untagged(b"x", qn=rng.randrange(QUEUES), msn=rng.getrandbits(32)),
+            untagged(b"", rsvdulp=1)[: rng.randrange(18)],
+        ]
+        for qn in range(QUEUES):
+            messages = self._messages[number, qn]
+            if len(messages.posted) > 1 and not messages.waiting:
+                (msn, slot), (later, _) = messages.posted[:2]
+                wrong += [
+                    untagged(b"", qn=qn, msn=(msn - 1) % _MSN),
+                    untagged(b"", qn=qn, msn=later),
+                    untagged(b"", qn=qn, msn=(messages.posted[-1][0] + 1) % _MSN),
+                    untagged(b"", qn=qn, msn=msn, mo=slot.length + 1),
+                    untagged(b"x", qn=qn, msn=msn, mo=slot.length),
+                    untagged(b"xy", qn=qn, msn=msn, mo=_HALF),
+                ]
+        if others := [region for region in self._regions if region not in regions]:
+            other = rng.choice(others)
+            wrong.append(tagged(other.stag, other.to, b"x"))
+        if regions:
+            region = rng.choice(regions)
+            wrong += [
                 tagged(region.stag ^ 1 << rng.randrange(32), region.to, b"x"),
                 tagged(region.stag, (region.to + region.length) % (1 << 64), b"xy"),
                 tagged(region.stag, region.to, b"xyz", version=rng.choice((0, 2, 3))),
                 tagged(region.stag, region.to, bytes(region.length + 1)),
-                untagged(b"", version=0),
                 tagged(region.stag, region.to, b"")[: rng.randrange(14)],
-            )
-        )
-    spoil = None
-    if crc and rng.randrange(100) < _BAD:
-        # Not in the length of an FPDU, or this would lose the framing.
-        def spoil(octets: bytearray) -> None:
-            octets[-1 - rng.randrange(4)] ^= 1 << rng.randrange(8)
-
-    scenario.packet(number, *segments, spoil=spoil)
+            ]
+        return rng.choice(wrong)

@@ -153,8 +153,10 @@ class UntaggedCheck(wiring.Component):
         state, post = self.state, self.post
         state_valid, post_valid = after(1, state.valid, "state_valid"), Signal(3)
         state_held = after(1, state.payload, "state_held")
-        post_held = after(1, post.payload, "post_held")
+        post_held = Signal.like(post.payload, reset_less=True)
         m.d.sync += post_valid.eq(Cat(post.valid, post_valid))
+        with m.If(post.valid):
+            m.d.sync += post_held.eq(post.payload)
         first = self._look_up(
             m, "first", Signal(32), index, takes | state_valid,
             Mux(state_valid, index_of(state_held), index),

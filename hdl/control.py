@@ -164,12 +164,10 @@ class Control(wiring.Component):
         m.submodules.sweep = sweep = Sweep(self.config.stags)
         m.submodules.fence = fence = Fence(settle=SETTLE)
         write, entry = self.stags.payload, self.stags.payload.entry
-        # A command waits while the sweep writes.
-        commit, revoke, sweeping = Signal(), Signal(), Signal()
-        # And one sweep for another.
-        wanted, stream_index = Signal(), Signal(16)
+        # A command waits while the sweep writes, and one sweep for another.
+        commit, revoke, sweeping, wanted = Signal(), Signal(), Signal(), Signal()
         with m.If(registers.revoke_stream):
-            m.d.sync += [wanted.eq(1), stream_index.eq(registers.stream_index)]
+            m.d.sync += wanted.eq(1)
         with m.Elif(~sweep.busy):
             m.d.sync += wanted.eq(0)
         with m.If(registers.stag_commit):
@@ -182,10 +180,13 @@ class Control(wiring.Component):
             m.d.sync += revoke.eq(0)
         m.d.sync += sweeping.eq(sweep.busy)
         m.d.comb += [
+            # The host's next write could be to a register that the command is about, or be the next
+            # command.
+            registers.hold.eq(commit | revoke | wanted | self.clear.valid | self.hold),
             self.stag_index.eq(sweep.index),
             sweep.entry.eq(self.stag_entry),
             sweep.start.eq(wanted & ~sweep.busy),
-            sweep.stream.eq(stream_index),
+            sweep.stream.eq(registers.stream_index),
             fence.start.eq((revoke & ~sweep.revoke.valid) | (sweeping & ~sweep.busy)),
             fence.issued.eq(self.issued),
             fence.retired.eq(self.retired),

@@ -23,6 +23,8 @@ class Registers(wiring.Component):
     Members
     -------
     bus : In(AxiLite(12))
+    hold : In(1)
+        No write is begun, so that registers stay as they are.
     octets_read : Out(1)
         High for one cycle as PLACED_OCTETS_LO is read.
     For each register, by its name in lower case: In(32) if it is read-only, Out(32) if it is
@@ -30,7 +32,8 @@ class Registers(wiring.Component):
     """
 
     def __init__(self):
-        members = {"bus": In(AxiLite(regs.ADDRESS_BITS)), "octets_read": Out(1)}
+        members = {
+            "bus": In(AxiLite(regs.ADDRESS_BITS)), "hold": In(1), "octets_read": Out(1)}
         for register in regs.REGISTERS:
             members[register.name.lower()] = {"ro": In(32), "rw": Out(32), "wo": Out(1)}[
                 register.access
@@ -54,7 +57,7 @@ class Registers(wiring.Component):
         ]
         with m.If(bus.b.ready):
             m.d.sync += bus.b.valid.eq(0)
-        with m.If(bus.aw.valid & bus.w.valid & ~writing & ~bus.aw.ready & ~bus.b.valid):
+        with m.If(bus.aw.valid & bus.w.valid & ~writing & ~bus.b.valid & ~self.hold):
             m.d.sync += [writing.eq(1), write_hit.eq(select(bus.aw.payload.addr))]
         m.d.comb += [bus.aw.ready.eq(writing), bus.w.ready.eq(writing)]
         with m.If(writing):

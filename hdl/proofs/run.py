@@ -54,17 +54,17 @@ seconds : float
 """
 
 
-def induction(harness, *, depth=1, timeout=120):
+def induction(harness, *, depth=1, timeout=300):
     """Prove the assertions for all time, by ``depth``-induction."""
     return _run(harness, "prove", depth, timeout)
 
 
-def bounded(harness, *, depth, timeout=120):
+def bounded(harness, *, depth, timeout=300):
     """Prove the assertions for the first ``depth`` cycles."""
     return _run(harness, "bmc", depth, timeout)
 
 
-def covers(harness, *, depth, timeout=120):
+def covers(harness, *, depth, timeout=300):
     """Show that every cover is reached within ``depth`` cycles."""
     return _run(harness, "cover", depth, timeout)
 

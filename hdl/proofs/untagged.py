@@ -26,7 +26,7 @@ class Inbuffer(Harness):
     order of their MSNs, no more than the queue holds, counting from the first one whose completion
     it can have seen, no sooner than 4 cycles after one another, while what is posted stays, and
     not to the slot of the buffer that is followed; queues are set up while no segment is on its
-    way, and 4 cycles before one. Of a stream whose segments broke the order before, nothing is
+    way, and 4 cycles before one. Of a stream whose segments broke the rules before, nothing is
     said: it is in error, and what follows is dropped. Bounded: for the first ``DEPTH`` cycles, in
     which a queue is opened, buffers are posted, and segments come in any cycle from then on.
     """
@@ -60,10 +60,10 @@ class Inbuffer(Harness):
         # The queue: its first MSN and the one beyond its last, and whether it is in order.
         first, limit, is_open, broken = Signal(32), Signal(32), Signal(), Signal()
         same = (state.stream == stream) & (state.qn == qn)
-        comes = (
-            dut.i.valid & segment.enable & ~header.tagged
-            & (segment.stream == stream) & (header.qn == qn)
-        )
+        own = dut.i.valid & segment.enable & ~header.tagged & (segment.stream == stream)
+        comes = own & (header.qn == qn)
+        with m.If(own & header.qn[2:].any()):
+            m.d.sync += broken.eq(1)
         ahead = Signal(32)
         m.d.comb += ahead.eq(header.msn - first)
         with m.If(dut.state.valid & same):

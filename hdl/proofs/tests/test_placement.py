@@ -49,14 +49,14 @@ def test_an_entry_that_is_seen_while_it_is_replaced_is_caught():
 
 def test_an_untagged_segment_is_placed_inside_a_posted_buffer():
     component = UntaggedCheck(untagged.CONFIG)
-    proof = bounded(untagged.Inbuffer(component), depth=untagged.Inbuffer.DEPTH, timeout=200)
+    proof = bounded(untagged.Inbuffer(component), depth=untagged.Inbuffer.DEPTH)
     assert proof.status == "PASS", proof.log
 
 
 def test_a_message_too_long_for_its_buffer_is_caught():
     bug = planted("ddp.untagged", "rest.eq(buffer.length - end)", "rest.eq(buffer.length)")
     component = bug.UntaggedCheck(untagged.CONFIG)
-    proof = bounded(untagged.Inbuffer(component), depth=untagged.Inbuffer.DEPTH, timeout=200)
+    proof = bounded(untagged.Inbuffer(component), depth=untagged.Inbuffer.DEPTH)
     assert proof.status == "FAIL", proof.log
 
 

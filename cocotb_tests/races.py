@@ -1,0 +1,238 @@
+"""Segments in flight and a revocation among them, played with the revocation at any cycle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..hdl.spec import regs
+from ..hdl.spec.config import RnicConfig
+from ..hdl.spec.ddp import ErrorNumber, ErrorType
+from ..sim.engine import (
+    Drain,
+    Meanwhile,
+    Operation,
+    Outcome,
+    Packet,
+    Poll,
+    Stalls,
+    Wait,
+    WriteRegister,
+    load,
+)
+from ..sim.model.memory import Region
+from ..sim.model.mpa import MpaSender
+from .scenario import Scenario, tagged, untagged
+
+#: Cycles from where a race begins to its first packet: time for a revocation that comes before it.
+LEAD = 24
+
+Command = tuple[WriteRegister | Poll, ...]
+
+
+def write(**values: int) -> tuple[WriteRegister, ...]:
+    """Write registers, by name."""
+    return tuple(WriteRegister(regs.address(name), value) for name, value in values.items())
+
+
+def flag(register: str, name: str) -> int:
+    """A field of a register with all its bits set."""
+    found = next(field for field in regs.BY_NAME[register].fields if field.name == name)
+    return (1 << found.bits) - 1 << found.low
+
+
+def until(**fields: int) -> Poll:
+    """Read STATUS until these flags of it are so."""
+    return Poll(
+        regs.address("STATUS"),
+        sum(flag("STATUS", name) for name in fields),
+        sum(flag("STATUS", name) * value for name, value in fields.items()),
+    )
+
+
+def revoke_stag(stag: int) -> Command:
+    """Revoke, and wait until it reads back done."""
+    return (*write(STAG_INDEX=stag >> 8, REVOKE_STAG=1), until(revoking=0))
+
+
+def revoke_stream(number: int) -> Command:
+    """Likewise, a stream."""
+    return (*write(STREAM_INDEX=number, REVOKE_STREAM=1), until(revoking=0))
+
+
+def errors(outcome: Outcome) -> list[tuple[int, ErrorNumber]]:
+    """Stream and number of each error event, in order."""
+    return [(each.stream, ErrorNumber(ErrorType(each.type), each.code)) for each in outcome.events]
+
+
+def probe(number: int, region: Region, offset: int = 0) -> Packet:
+    """The first packet of a stream: an octet for a region."""
+    return Packet(number, 0, MpaSender().send(tagged(region.stag, region.to + offset, b"!")))
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A segment, and where in host memory its payload goes."""
+
+    stream: int
+    address: int
+    payload: bytes
+
+    @property
+    def octets(self) -> range:
+        """The host addresses."""
+        return range(self.address, self.address + len(self.payload))
+
+
+@dataclass
+class Run:
+    """What came of a race."""
+
+    outcome: Outcome
+    memory: NDArray[np.uint8]
+    octets: int  #: of a beat
+
+    @property
+    def done(self) -> int:
+        """The cycle in which the revocation read back done."""
+        return int(self.outcome.polled[0])
+
+    @property
+    def errors(self) -> list[tuple[int, ErrorNumber]]:
+        """Stream and number of each error event, in order."""
+        return errors(self.outcome)
+
+    def last_write(self, spans: Iterable[range]) -> int:
+        """The last cycle in which the bus took or answered a write that touches these octets."""
+        outcome, last = self.outcome, -1
+        start, beats = outcome.bursts["address"], outcome.bursts["beats"]
+        for starts, octets, cycles in (
+            (outcome.writes["address"], self.octets, outcome.writes["cycle"]),
+            (start - start % self.octets, beats * self.octets, outcome.responses),
+        ):
+            for span in spans:
+                touching = (starts + octets > span.start) & (starts < span.stop)
+                last = max(last, int(cycles[touching].max(initial=0)))
+        return last
+
+
+class Race:
+    """Segments, each of them a message and a packet of its own.
+
+    Attributes
+    ----------
+    host : Scenario
+        Regions, streams and buffers, to be set up before the first segment is sent.
+    sent : list[Sent]
+    """
+
+    def __init__(self) -> None:
+        self.host = Scenario(1 << 15, ring=8)
+        self.sent: list[Sent] = []
+        self._first = 0  # operation behind the set-up
+        self._over: int | None = None  # segments in the race
+
+    def tagged(self, number: int, region: Region, offset: int, payload: bytes) -> None:
+        """Send a tagged message of one segment."""
+        segment = tagged(region.stag, region.to + offset, payload)
+        self._send(segment, Sent(number, region.address + offset, payload))
+
+    def untagged(
+        self, number: int, qn: int, msn: int, address: int, payload: bytes, rsvdulp: int = 0
+    ) -> None:
+        """Send an untagged message of one segment, for the buffer that is at an address."""
+        segment = untagged(payload, qn=qn, msn=msn, rsvdulp=rsvdulp)
+        self._send(segment, Sent(number, address, payload))
+
+    def over(self) -> None:
+        """What is sent from now on is sent when all else, and the revocation, is done."""
+        self.host.operations.append(Drain())
+        self._over = len(self.sent)
+
+    def _send(self, segment: bytes, sent: Sent) -> None:
+        if not self.sent:
+            self._first = len(self.host.operations)
+        self.host.packet(sent.stream, segment)
+        self.sent.append(sent)
+
+    def play(
+        self,
+        width: int,
+        command: Command = (),
+        offset: int = 0,
+        *,
+        then: Sequence[Operation] = (),
+        after: Sequence[Operation] = (),
+        stalls: Stalls,
+    ) -> Run:
+        """Run it.
+
+        Parameters
+        ----------
+        command
+            What the host does meanwhile, ``offset`` cycles from the beginning.
+        then
+            What it does when all segments are sent.
+        after
+            What comes when all is done. Interrupts are masked, so that the host's time is known.
+        """
+        operations = self.host.operations
+        memory = self.host.memory.copy()
+        outcome = load("compiled").run(
+            RnicConfig(width=width),
+            [
+                *operations[: self._first],
+                *write(IRQ_MASK=flag("IRQ_MASK", "event") | flag("IRQ_MASK", "completion")),
+                Meanwhile(offset, command),
+                Wait(LEAD),
+                *operations[self._first :],
+                *then,
+                Drain(),
+                *after,
+            ],
+            memory,
+            ring=self.host.ring,
+            stalls=stalls,
+        )
+        return Run(outcome, memory, width // 8)
+
+    def offsets(self, run: Run) -> range:
+        """From before the first packet to after the last response, of a run without revocation."""
+        first, last = run.outcome.taken["first"][0], run.outcome.responses.max()
+        return range(int(last - first) + LEAD + 20)
+
+    def placed(self, run: Run, number: int) -> int:
+        """How many segments of a stream were placed: its first ones, and all of the others.
+
+        Asserts that memory and completions are just those of these segments.
+        """
+        count = sum(each.stream == number for each in run.outcome.completions)
+        expected = self.host.memory.copy()
+        completions = []
+        left = count
+        for sent, completion in zip(self.sent, self.host.completions, strict=True):
+            if sent.stream == number:
+                left -= 1
+                if left < 0:
+                    continue
+            completions.append(completion)
+            expected[sent.address : sent.octets.stop] = np.frombuffer(sent.payload, np.uint8)
+        assert run.outcome.completions == completions
+        unlike = run.memory != expected
+        unlike[self.host.ring.octets.start : self.host.ring.octets.stop] = False
+        wrong = np.flatnonzero(unlike)
+        assert not len(wrong), f"{len(wrong)} octets are wrong, the first at {wrong[0]:#x}"
+        assert not run.outcome.stray
+        return count
+
+    @property
+    def streams(self) -> set[int]:
+        """The streams that send."""
+        return {sent.stream for sent in self.sent}
+
+    def spans(self, number: int) -> list[range]:
+        """Where the segments of a stream go that are part of the race."""
+        return [sent.octets for sent in self.sent[: self._over] if sent.stream == number]

@@ -187,7 +187,7 @@ class Control(wiring.Component):
             sweep.entry.eq(self.stag_entry),
             sweep.start.eq(wanted & ~sweep.busy),
             sweep.stream.eq(registers.stream_index),
-            fence.start.eq((revoke & ~sweep.revoke.valid) | (sweeping & ~sweep.busy)),
+            fence.start.eq(((commit | revoke) & ~sweep.revoke.valid) | (sweeping & ~sweep.busy)),
             fence.issued.eq(self.issued),
             fence.retired.eq(self.retired),
             self.stags.valid.eq(commit | revoke | sweep.revoke.valid),

@@ -37,7 +37,8 @@ class RnicConfig:
     pages
         Slots of the page table.
     backlog
-        Completions that may wait for the ring in host memory.
+        Completions that may wait for the ring in host memory; from half of them on, segments wait
+        too.
     exception_octets
         Size of the exception queue.
     """
@@ -49,9 +50,9 @@ class RnicConfig:
     outstanding: int = 64
     queue_depth: int = 64
     buffers: int = 2048
-    pages: int = 2048
+    pages: int = 4096
     backlog: int = 512
-    exception_octets: int = 8192
+    exception_octets: int = 16384
 
     def __post_init__(self) -> None:
         if self.width not in WIDTHS:

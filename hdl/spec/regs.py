@@ -130,7 +130,12 @@ REGISTERS = (
         " that page.",
     ),
     Register("PAGE_INDEX", 0x06C, "rw", "Slot of the page table to write."),
-    Register("PAGE_ADDR_LO", 0x070, "rw", "Host address of a page, lower half."),
+    Register(
+        "PAGE_ADDR_LO",
+        0x070,
+        "rw",
+        "Host address of a page, a multiple of its size, lower half.",
+    ),
     Register("PAGE_ADDR_HI", 0x074, "rw", "Upper half."),
     Register("PAGE_COMMIT", 0x078, "wo", "Writes the slot."),
     Register("REVOKE_STAG", 0x07C, "wo", "Revokes the STag whose index is in STAG_INDEX."),
@@ -173,7 +178,8 @@ REGISTERS = (
         "REVOKE_STREAM",
         0x0BC,
         "wo",
-        "Disables the stream in STREAM_INDEX, and revokes the STags bound to it.",
+        "Disables the stream in STREAM_INDEX (its CRC and markers too), and revokes the STags bound"
+        " to it.",
     ),
     Register(
         "EVENT_CODE",

@@ -53,9 +53,11 @@ def test_memory_is_what_the_senders_know_it_must_be(seed: int, derived: bool) ->
     assert len(traffic.notes) == len(traffic.misnumbered) == 2
     if derived:
         found = derive(traffic)
-        plans, notes = plan(traffic, found.regions, RnicConfig(), found.ends)
+        plans, notes = plan(traffic, found.regions, RnicConfig(buffers=8192), found.ends)
     else:
-        plans, notes = plan(traffic, workload.regions, RnicConfig(), stream_ends(traffic))
+        plans, notes = plan(
+            traffic, workload.regions, RnicConfig(buffers=8192), stream_ends(traffic)
+        )
     assert len(plans) == 1 and not notes
     golden = plans[0].golden
     assert [error.number for error in golden.errors] == [

@@ -103,7 +103,7 @@ class UntaggedCheck(wiring.Component):
     i : In(stream.Signature({header: DdpHeader, stream: 16, enable: 1}, always_ready=True))
         Tagged segments may come too; what is said of them means nothing.
     state : In(stream.Signature(QueueState(), always_ready=True))
-        Only while no segment is on its way.
+        Only while no segment is on its way, and no sooner than 5 cycles after ``post``.
     post : In(stream.Signature(Post, always_ready=True))
         Counts 4 cycles later. The next one no sooner than 4 cycles later.
     o : Out(stream.Signature(UntaggedResult(), always_ready=True))

@@ -51,7 +51,9 @@ class Inbuffer(Harness):
         on_its_way = dut.i.valid
         for cycles in range(1, UntaggedCheck.LATENCY + 1):
             on_its_way = on_its_way | self.past(dut.i.valid, cycles)
-        self.assume(if_(dut.state.valid, ~on_its_way))
+        self.assume(if_(dut.state.valid, ~on_its_way & ~dut.post.valid))
+        for cycles in range(1, 5):
+            self.assume(if_(self.past(dut.post.valid, cycles), ~dut.state.valid))
         set_up = dut.state.valid
         for cycles in range(1, 4):
             set_up = set_up | self.past(dut.state.valid, cycles)

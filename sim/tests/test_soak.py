@@ -161,7 +161,7 @@ def test_a_difference_is_told_with_its_shortest_replay(
     arguments = replay.split()
     assert (
         arguments[:-1] == ("--seed 8 --width 64 --streams 64 --chunk 0 --segments".split())
-        and 200 < int(arguments[-1]) < 230
+        and 150 < int(arguments[-1]) < 250
     )
     assert "64 bits: differ on 40" in result.stdout
 
@@ -180,7 +180,7 @@ def test_a_run_that_does_not_end_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
     result = command(monkeypatch, Spoiled(spoil), "--segments", 100, "--width", 64, "--seed", 8)
     assert result.exit_code == 1
     assert "failure: cycle 7: nothing moved" in result.stdout
-    assert "--chunk 0 --segments 2" in result.stdout
+    assert re.search(r"--chunk 0 --segments [12]\d ", result.stdout)
 
 
 def test_widths_are_run_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:

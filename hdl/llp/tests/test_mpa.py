@@ -206,14 +206,16 @@ def check(width, runs, *, per_packet, markers=False, seed=1, bad=(), **options):
         words = (verdict.end - segment.start) % (len(ring) // 4)
         assert words * 4 == len(fpdu), f"{where}: {words} words stored, expected {len(fpdu) // 4}"
         assert take(ring, segment.start, len(fpdu)) == fpdu, where
-        payload, rest, out = segment.payload, len(ulpdu) - 14, b""
+        # RFC 5041 section 4.1: T tells which header it is.
+        size = 14 if got[2] & 0x80 else 18
+        payload, rest, out = segment.payload, len(ulpdu) - size, b""
         phase = segment.phase
         while rest > 0:
             if not (markers and phase == 0):
                 out += take(ring, payload, min(rest, 4))
                 rest -= 4
             payload, phase = payload + 1, (phase + 1) % 128
-        assert out == ulpdu[14:], f"{where}: payload"
+        assert out == ulpdu[size:], f"{where}: payload"
     return front
 
 

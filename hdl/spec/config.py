@@ -50,7 +50,7 @@ class RnicConfig:
     outstanding: int = 64
     queue_depth: int = 64
     buffers: int = 2048
-    pages: int = 4096
+    pages: int = 2048
     backlog: int = 512
     exception_octets: int = 16384
 

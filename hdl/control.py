@@ -68,7 +68,7 @@ class Control(wiring.Component):
         The completion ring.
     issued, retired : In(16)
         Placements that write to the bus, modulo 2^16.
-    tally : In(Tally()), exception_dropped : In(1)
+    tally : In(Tally()), completed, exception_dropped : In(1)
     idle : In(1)
     irq : Out(1)
     """
@@ -94,6 +94,7 @@ class Control(wiring.Component):
             "issued": In(16),
             "retired": In(16),
             "tally": In(Tally()),
+            "completed": In(1),
             "exception_dropped": In(1),
             "idle": In(1),
             "irq": Out(1),
@@ -144,9 +145,8 @@ class Control(wiring.Component):
         m.d.comb += commit.eq(registers.stream_commit & self._known(registers.stream_index))
         with m.If(commit | self.clear.ready):
             m.d.sync += self.clear.valid.eq(commit)
-        with m.If(commit):
-            m.d.sync += self.clear.payload.eq(registers.stream_index)
         m.d.comb += [
+            self.clear.payload.eq(registers.stream_index),
             self.streams.valid.eq(
                 commit | (registers.revoke_stream & self._known(registers.stream_index))),
             setting.index.eq(registers.stream_index),
@@ -212,17 +212,14 @@ class Control(wiring.Component):
         known = self._known(registers.queue_stream) & ~registers.queue_number[2:].any()
         change = registers.queue_open | registers.queue_close
         with m.If(change):
-            m.d.sync += [
-                self.hold.eq(known),
-                state.stream.eq(registers.queue_stream),
-                state.qn.eq(registers.queue_number),
-                state.msn.eq(registers.queue_msn),
-                state.open.eq(registers.queue_open),
-            ]
+            m.d.sync += [self.hold.eq(known), state.open.eq(registers.queue_open)]
         with m.Elif(self.queue.valid):
             m.d.sync += self.hold.eq(0)
         m.d.comb += [
             self.queue.valid.eq(self.hold & self.held),
+            state.stream.eq(registers.queue_stream),
+            state.qn.eq(registers.queue_number),
+            state.msn.eq(registers.queue_msn),
             self.post.valid.eq(registers.buffer_post & known),
             post.stream.eq(registers.queue_stream),
             post.qn.eq(registers.queue_number),
@@ -255,7 +252,7 @@ class Control(wiring.Component):
         m.submodules.counters = counters = Counters()
         m.d.comb += [
             counters.tally.eq(self.tally),
-            counters.producer.eq(self.producer),
+            counters.completed.eq(self.completed),
             counters.exception_dropped.eq(self.exception_dropped),
             counters.hold.eq(registers.octets_read),
             registers.placed_segments.eq(counters.placed),

@@ -117,9 +117,7 @@ class Counters(wiring.Component):
     Members
     -------
     tally : In(Tally)
-    producer : In(16)
-        Completions written, modulo 2^16.
-    exception_dropped : In(1)
+    completed, exception_dropped : In(1)
     hold : In(1)
         Keep the upper half of ``octets`` for ``octets_high``.
     placed, exceptions, errors, dropped, digest, delivered, exceptions_dropped : Out(32)
@@ -130,7 +128,7 @@ class Counters(wiring.Component):
         super().__init__(
             {
                 "tally": In(Tally()),
-                "producer": In(16),
+                "completed": In(1),
                 "exception_dropped": In(1),
                 "hold": In(1),
                 **{
@@ -158,12 +156,10 @@ class Counters(wiring.Component):
             (self.errors, self.tally.error),
             (self.dropped, self.tally.dropped),
             (self.digest, self.tally.digest),
+            (self.delivered, self.completed),
             (self.exceptions_dropped, self.exception_dropped),
         ):
             m.d.sync += counter.eq(counter + event)
-        producer = Signal(16)
-        m.d.sync += producer.eq(self.producer)
-        m.d.sync += self.delivered.eq(self.delivered + (self.producer - producer)[:16])
         carry = Signal()
         high = Signal(32)
         m.d.sync += [

@@ -142,6 +142,7 @@ class Rnic(wiring.Component):
             control.retired.eq(delivery.retired),
             control.issued.eq(commit.issued),
             control.tally.eq(commit.tally),
+            control.completed.eq(delivery.delivered),
             control.exception_dropped.eq(exceptions.dropped),
             self.irq.eq(control.irq),
         ]

@@ -225,8 +225,6 @@ class Queue(wiring.Component):
     -------
     i : In(stream.Signature(shape))
     o : Out(stream.Signature(shape))
-    half : Out(1)
-        As in :class:`Store`, for a writer that does not wait.
     """
 
     def __init__(self, shape, *, depth):
@@ -236,7 +234,6 @@ class Queue(wiring.Component):
         super().__init__({
             "i": In(stream.Signature(shape)),
             "o": Out(stream.Signature(shape)),
-            "half": Out(1),
         })
 
     def elaborate(self, platform):
@@ -248,7 +245,6 @@ class Queue(wiring.Component):
         m.d.comb += [
             store.i.valid.eq(self.i.valid & self.i.ready),
             store.i.payload.eq(self.i.payload),
-            self.half.eq(store.half),
         ]
         m.d.sync += self.i.ready.eq(store.level < self.depth - 1)
         return m

@@ -57,7 +57,8 @@ class Table(wiring.Component):
         # What a block RAM gives for an entry that is being written differs from device to
         # device; it is not used, so synthesis need not provide for it.
         m.submodules.storage = storage = memory.Memory(
-            shape=self.shape, depth=self.depth, init=[], attrs={"no_rw_check": 1})
+            shape=self.shape, depth=self.depth, init=[],
+            attrs={"ram_style": "block", "no_rw_check": 1})
         write = storage.write_port()
         m.d.sync += [
             write.en.eq(self.write.valid),

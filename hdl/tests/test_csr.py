@@ -144,3 +144,26 @@ def test_octets_are_counted_past_32_bits_and_read_as_one_number(octets):
     sim.add_testbench(main)
     sim.run()
     assert not wrong
+
+
+def test_each_counter_counts_its_own_event():
+    dut = Counters()
+    events = {
+        "placed": dut.tally.placed, "exceptions": dut.tally.exception, "errors": dut.tally.error,
+        "dropped": dut.tally.dropped, "digest": dut.tally.digest, "delivered": dut.completed,
+        "exceptions_dropped": dut.exception_dropped,
+    }  # fmt: skip
+
+    async def main(ctx):
+        for times, event in enumerate(events.values(), 2):
+            ctx.set(event, 1)
+            await ctx.tick().repeat(times)
+            ctx.set(event, 0)
+        await ctx.tick().repeat(3)
+        counts = {name: ctx.get(getattr(dut, name)) for name in events}
+        assert counts == {name: times for times, name in enumerate(events, 2)}
+
+    sim = Simulator(dut)
+    sim.add_clock(1e-6)
+    sim.add_testbench(main)
+    sim.run()

@@ -46,11 +46,8 @@ def test_items_come_out_as_they_went_in(depth, give, take):
             ctx.set(dut.i.payload, rng.getrandbits(12) if offered is None else offered)
             ready = rng.random() < take
             ctx.set(dut.o.ready, ready)
-            sample = ctx.tick().sample(dut.i.ready, dut.o.valid, dut.o.payload, dut.half)
-            _, _, taken, valid, item, half = await sample
-            # One in the output register, and one that may have left it a cycle ago.
-            assert len(inside) - valid < depth // 2 or not half, f"cycle {cycle}"
-            assert half or len(inside) + 2 >= depth // 2, f"cycle {cycle}"
+            sample = ctx.tick().sample(dut.i.ready, dut.o.valid, dut.o.payload)
+            _, _, taken, valid, item = await sample
             if shown is not None:
                 assert (valid, item) == (1, shown), f"cycle {cycle}: {shown} is not held"
             shown = None

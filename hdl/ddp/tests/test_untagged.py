@@ -356,3 +356,9 @@ def test_queues_agree_with_the_model_while_buffers_are_posted(seed):
         else:
             assert number_of(result) is None, where
             assert result.disorder == (error is not None), where
+            (header,) = (event.header for event in events if isinstance(event, Placed))
+            length = next(event.length for event in events if isinstance(event, Placed))
+            # The buffer's cookie is its MSN, and so is, in thousands, its address.
+            assert result.cookie == header.msn, where
+            assert result.total == header.mo + length, where
+            assert (result.address - header.mo) // 1000 % MSN == header.msn, where

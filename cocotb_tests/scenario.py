@@ -218,7 +218,7 @@ class Scenario:
         self._model.register(region, bytearray(length))
         self._places[stag] = place = _Place(address, pages)
         bound = region.stream is not None
-        flags = _flags(
+        flags = regs.pack(
             "STAG_FLAGS",
             key=region.stag & 0xFF,
             valid=1,
@@ -257,7 +257,7 @@ class Scenario:
     ) -> None:
         """Enable a stream, anew where it was in error: its queues are closed."""
         self._drain()
-        flags = _flags("STREAM_FLAGS", enable=1, crc=crc, markers=markers)
+        flags = regs.pack("STREAM_FLAGS", enable=1, crc=crc, markers=markers)
         self._write("STREAM", INDEX=number, FLAGS=flags, PD=pd, COMMIT=1)
         for qn in self._streams[number].queues if number in self._streams else ():
             self._write("QUEUE", STREAM=number, NUMBER=qn, CLOSE=1)
@@ -380,7 +380,7 @@ class Scenario:
 
     def _revoke(self, what: str) -> None:
         self._write("REVOKE", **{what: 1})
-        self.operations.append(Poll(regs.address("STATUS"), _flags("STATUS", revoking=1)))
+        self.operations.append(Poll(regs.address("STATUS"), regs.pack("STATUS", revoking=1)))
 
     def _write(self, window: str, **values: int) -> None:
         """Write registers: commands, and what does not hold its value already."""
@@ -562,11 +562,6 @@ class Scenario:
 
 #: Completions that are waited for at a time where the ring is full: fewer than make the RNIC wait.
 _BACKLOG = 128
-
-
-def _flags(register: str, **values: int) -> int:
-    fields = {field.name: field.low for field in regs.BY_NAME[register].fields}
-    return sum(value << fields[name] for name, value in values.items())
 
 
 def _cycle(outcome: Outcome, address: int) -> str:

@@ -118,18 +118,14 @@ def _write(window: str, **values: int) -> list[Operation]:
     ]
 
 
-def _field(register: str, *names: str) -> int:
-    return sum(1 << field.low for field in regs.BY_NAME[register].fields if field.name in names)
-
-
 def _setup() -> list[Operation]:
     """A region over half of memory, and a stream with CRC."""
-    flags = _field("STAG_FLAGS", "valid", "remote_write") | _STAG & 255
+    flags = regs.pack("STAG_FLAGS", key=_STAG & 255, valid=1, remote_write=1)
     stag = _write(
         "STAG", INDEX=_STAG >> 8, FLAGS=flags, OWNER=_STREAM, TO_LO=0, TO_HI=0,
         LEN_LO=_MEMORY // 2, LEN_HI=0, ADDR_LO=0, ADDR_HI=0,
     )  # fmt: skip
-    flags = _field("STREAM_FLAGS", "enable", "crc")
+    flags = regs.pack("STREAM_FLAGS", enable=1, crc=1)
     return [*stag, *_write("STREAM", INDEX=_STREAM, FLAGS=flags, PD=_STREAM)]
 
 

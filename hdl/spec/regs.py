@@ -246,3 +246,9 @@ BY_NAME = {register.name: register for register in REGISTERS}
 def address(name: str) -> int:
     """Octet address of a register."""
     return BY_NAME[name].address
+
+
+def pack(name: str, **values: int) -> int:
+    """What a register holds whose fields have these values; the others are 0."""
+    low = {field.name: field.low for field in BY_NAME[name].fields}
+    return sum(int(value) << low[field] for field, value in values.items())

@@ -141,14 +141,14 @@ class Control(wiring.Component):
     def _set_up(self, m, registers):
         """Tables that the host writes as they are."""
         setting, page = self.streams.payload, self.pages.payload
-        commit = Signal()
-        m.d.comb += commit.eq(registers.stream_commit & self._known(registers.stream_index))
+        commit, known = Signal(), Signal()
+        m.d.sync += known.eq(self._known(registers.stream_index))
+        m.d.comb += commit.eq(registers.stream_commit & known)
         with m.If(commit | self.clear.ready):
             m.d.sync += self.clear.valid.eq(commit)
         m.d.comb += [
             self.clear.payload.eq(registers.stream_index),
-            self.streams.valid.eq(
-                commit | (registers.revoke_stream & self._known(registers.stream_index))),
+            self.streams.valid.eq(commit | (registers.revoke_stream & known)),
             setting.index.eq(registers.stream_index),
             Cat(setting.entry.enable, setting.entry.llp).eq(
                 registers.stream_flags & registers.stream_commit.replicate(32)),
@@ -209,7 +209,11 @@ class Control(wiring.Component):
     def _queues(self, m, registers):
         """Untagged queues, and their buffers."""
         state, post = self.queue.payload, self.post.payload
-        known = self._known(registers.queue_stream) & ~registers.queue_number[2:].any()
+        known = Signal()
+        m.d.sync += [
+            known.eq(self._known(registers.queue_stream) & ~registers.queue_number[2:].any()),
+            self.post.valid.eq(registers.buffer_post & known),
+        ]
         change = registers.queue_open | registers.queue_close
         with m.If(change):
             m.d.sync += [self.hold.eq(known), state.open.eq(registers.queue_open)]
@@ -220,7 +224,6 @@ class Control(wiring.Component):
             state.stream.eq(registers.queue_stream),
             state.qn.eq(registers.queue_number),
             state.msn.eq(registers.queue_msn),
-            self.post.valid.eq(registers.buffer_post & known),
             post.stream.eq(registers.queue_stream),
             post.qn.eq(registers.queue_number),
             post.msn.eq(registers.queue_msn),

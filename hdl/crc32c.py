@@ -368,8 +368,9 @@ class _Rewind(wiring.Component):
                     change = [column ^ 1 << at for at, column in enumerate(matrix)]
                     state = state ^ (_product(change, state) & back[bit].replicate(32))
             registers = Signal(), Signal(32, reset_less=True), Signal.like(back, reset_less=True)
-            for register, value in zip(registers, (valid, state, back), strict=True):
-                m.d.sync += register.eq(value)
+            m.d.sync += registers[0].eq(valid)
+            with m.If(valid):
+                m.d.sync += [registers[1].eq(state), registers[2].eq(back)]
             valid, state, back = registers
         m.d.comb += [self.o.valid.eq(valid), self.o.payload.crc.eq(~state)]
         return m

@@ -162,8 +162,9 @@ class Rnic(wiring.Component):
         # What the host does to the ring may set delivery going again.
         given = Cat(control.ring.enable, control.ring.consumer)
         known = Signal.like(given)
-        m.d.sync += known.eq(given)
-        with m.If(busy | (known != given)):
+        changed = Signal()
+        m.d.sync += [known.eq(given), changed.eq(known != given)]
+        with m.If(busy | changed):
             m.d.sync += quiet.eq(0)
         with m.Elif(~quiet.all()):
             m.d.sync += quiet.eq(quiet + 1)

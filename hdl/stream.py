@@ -38,8 +38,8 @@ class Beat(data.StructLayout):
 class Pointers(wiring.Component):
     """Addresses of a ring, and whether something is in it.
 
-    No count is kept: the ring holds its last item when the address after the one to read is the
-    one to write. So a pop reaches its registers through one gate.
+    No count is kept, and which item is the last one is known beforehand: a push or a pop reaches
+    the registers through one gate.
 
     Latency: 1 cycle. Throughput: a push and a pop a cycle. Reset: empty. Errors: none; a push
     into a full ring and a pop from an empty one are not allowed.
@@ -68,13 +68,22 @@ class Pointers(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         following = Signal.like(self.read, init=1)
-        only = Signal()
-        m.d.comb += only.eq(following == self.write)
+        second = Signal.like(self.read, init=2)
+        # One item is in it, or none.
+        few = Signal(init=1)
         with m.If(self.push):
             m.d.sync += self.write.eq(self.write + 1)
         with m.If(self.pop):
-            m.d.sync += [self.read.eq(following), following.eq(following + 1)]
-        m.d.sync += self.some.eq(self.push | (self.some & ~(self.pop & only)))
+            m.d.sync += [
+                self.read.eq(following),
+                following.eq(second),
+                second.eq(second + 1),
+            ]
+        with m.If(self.push & ~self.pop):
+            m.d.sync += few.eq(~self.some)
+        with m.Elif(self.pop & ~self.push):
+            m.d.sync += few.eq(few | (second == self.write))
+        m.d.sync += self.some.eq(self.push | (self.some & ~(self.pop & few)))
         return m
 
 
@@ -269,7 +278,7 @@ class Prefetch(wiring.Component):
 
     Members
     -------
-    write : In(stream.Signature({address: range(depth), item: shape}, always_ready=True))
+    write : In(stream.Signature({item: shape, address: range(depth)}, always_ready=True))
     some : In(1)
         An item can be read.
     address : In(range(depth))
@@ -285,7 +294,7 @@ class Prefetch(wiring.Component):
     def __init__(self, shape, *, depth):
         self.shape = shape
         self.depth = depth
-        written = data.StructLayout({"address": range(depth), "item": shape})
+        written = data.StructLayout({"item": shape, "address": range(depth)})
         super().__init__({
             "write": In(stream.Signature(written, always_ready=True)),
             "some": In(1),
@@ -316,16 +325,15 @@ class Prefetch(wiring.Component):
             write.addr.eq(self.write.payload.address),
             write.data.eq(self.write.payload.item),
             read.addr.eq(self.address),
+            read.en.eq(self.pop),
             self.pop.eq(self.some & go),
             ahead.i.valid.eq(coming[-1]),
             ahead.i.payload.eq(held),
         ]
         # Half of the store is more than can be on the way.
-        m.d.sync += [
-            go.eq(ahead.half),
-            coming.eq(Cat(self.pop, coming)),
-            held.eq(read.data),
-        ]
+        m.d.sync += [go.eq(ahead.half), coming.eq(Cat(self.pop, coming))]
+        with m.If(coming[0]):
+            m.d.sync += held.eq(read.data)
         return m
 
 

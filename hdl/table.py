@@ -9,7 +9,7 @@ __all__ = ["Table", "table_write"]
 
 def table_write(shape, depth):
     """Signature of what writes a table: a stream, always ready, of ``index`` and ``entry``."""
-    written = data.StructLayout({"index": range(depth), "entry": shape})
+    written = data.StructLayout({"entry": shape, "index": range(depth)})
     return stream.Signature(written, always_ready=True)
 
 
@@ -60,29 +60,31 @@ class Table(wiring.Component):
             shape=self.shape, depth=self.depth, init=[],
             attrs={"ram_style": "block", "no_rw_check": 1})
         write = storage.write_port()
-        m.d.sync += [
-            write.en.eq(self.write.valid),
-            write.addr.eq(self.write.payload.index),
-            write.data.eq(self.write.payload.entry),
-        ]
+        m.d.sync += write.en.eq(self.write.valid)
+        with m.If(self.write.valid):
+            m.d.sync += [
+                write.addr.eq(self.write.payload.index),
+                write.data.eq(self.write.payload.entry),
+            ]
         for index, entry in zip(self.index, self.entry, strict=True):
             read = storage.read_port()
             within = index[: len(read.addr)]
             # Without reset, to become the output register of the block RAM.
             held = Signal(self.shape, reset_less=True)
-            hidden, hidden_held = Signal(), Signal()
+            # Why it does not show: it was replaced, it is being replaced, there is none.
+            hidden, hidden_held = Signal(3), Signal()
             m.d.comb += [
                 read.addr.eq(within),
                 entry.eq(held),
                 entry[self.live].eq(held[self.live] & ~hidden_held),
             ]
             m.d.sync += [
-                hidden.eq(
-                    index[len(read.addr) :].any()
-                    | (write.en & (write.addr == within))
-                    | (self.write.valid & (self.write.payload.index == within))
-                ),
-                hidden_held.eq(hidden),
+                hidden.eq(Cat(
+                    write.en & (write.addr == within),
+                    self.write.valid & (self.write.payload.index == within),
+                    index[len(read.addr) :].any(),
+                )),
+                hidden_held.eq(hidden.any()),
                 held.eq(read.data),
             ]
         return m

@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out
 from ..dma.placement import Placement
 from ..llp.segment import HEADER_WORDS, Outcome, Segment, Verdict
 from ..spec import ddp
-from ..stream import Backlog, Store
+from ..stream import Backlog, Stage, Store
 from .delivery import Record
 from .tagged import CheckResult, TaggedCheck
 from .untagged import QN_BITS, UntaggedResult
@@ -130,9 +130,12 @@ class Pending(wiring.Component):
             read = storage.read_port()
             # Without reset, to become the output register of the block RAM.
             held = Signal(found.shape(), reset_less=True)
+            was_read = Signal()
+            m.d.sync += was_read.eq(following)
             with m.If(following):
                 m.d.sync += read.addr.eq(read.addr + 1)
-            m.d.sync += held.eq(read.data)
+            with m.If(was_read):
+                m.d.sync += held.eq(read.data)
             m.d.comb += found.eq(held)
         taken, verdict = Signal(), Signal(Verdict(self.config))
         m.d.sync += [
@@ -323,7 +326,7 @@ class Commit(wiring.Component):
 
     #: Moves that may be on their way or wait.
     MOVES = 32
-    LATENCY = 1 + 2 + CHECKS + 3 + 1
+    LATENCY = 1 + 2 + CHECKS + 3 + 2
 
     def __init__(self, config):
         self.config = config
@@ -352,12 +355,14 @@ class Commit(wiring.Component):
         config = self.config
         m.submodules.pending = pending = Pending(config)
         m.submodules.moves = moves = Store(Move(config), depth=self.MOVES)
+        m.submodules.stage = stage = Stage(Move(config))
         m.submodules.events = events = Backlog(ErrorEvent(), depth=max(512, 2 * config.streams))
         m.submodules.errors = errors = ErrorState(config.streams)
         wiring.connect(m, wiring.flipped(self.segments), pending.segments)
         wiring.connect(m, wiring.flipped(self.verdicts), pending.verdicts)
         wiring.connect(m, pending.head, wiring.flipped(self.head))
-        wiring.connect(m, moves.o, wiring.flipped(self.moves))
+        wiring.connect(m, moves.o, stage.i)
+        wiring.connect(m, stage.o, wiring.flipped(self.moves))
         wiring.connect(m, events.o, wiring.flipped(self.events))
 
         # Room for a segment's move, its event and its record is sure before it is taken.
@@ -368,9 +373,9 @@ class Commit(wiring.Component):
         room = Signal()
         m.d.sync += [
             moved.eq(moves.o.valid & moves.o.ready),
-            moving.eq(moving + pending.take - moved),
+            moving.eq(moving + under[0] - moved),
             under.eq(Cat(pending.take, under)),
-            room.eq((moving < self.MOVES - 3) & events.half & self.record_room),
+            room.eq((moving < self.MOVES - 4) & events.half & self.record_room),
         ]
         m.submodules.pause = pause = Pause()
         wiring.connect(m, wiring.flipped(self.clear), pause.clear)
@@ -384,18 +389,18 @@ class Commit(wiring.Component):
             pending.again.eq(under[CHECKS]),
             self.done.eq(under[2 + CHECKS]),
         ]
-        found, owner, end = self._gather(m, pending)
+        found, owner, end = self._gather(m, pending, under[1 + CHECKS])
         m.d.comb += errors.index.eq(Mux(under[CHECKS - 1], owner, pause.stream))
         acts = self._decide(m, pending.segment, found, end)
         m.d.comb += self.busy.eq(
             pending.waiting | under.any() | acts | moves.i.valid | moves.o.valid
-            | self.clear.valid | self.bus_errors.valid
+            | stage.o.valid | self.clear.valid | self.bus_errors.valid
         )
         return m
 
-    def _gather(self, m, pending):
-        """All that the checks say, an LLP error first, since then the header cannot be trusted; the
-        segment's stream three cycles before, and the word after its last.
+    def _gather(self, m, pending, now):
+        """All that the checks say, which comes ``now``, an LLP error first, since then the header
+        cannot be trusted; the segment's stream three cycles before, and the word after its last.
         """
 
         def after(cycles, value, name):
@@ -417,31 +422,32 @@ class Commit(wiring.Component):
             framing.eq(oversize | (verdict.outcome == Outcome.FRAMING)),
             digest.eq(verdict.outcome == Outcome.DIGEST),
         ]
-        m.d.sync += [
-            found.error.eq(framing | digest | tagged.error | (~tagged.tagged & untagged.error)),
-            found.stored.eq(~oversize),
-            found.digest.eq(digest & ~framing),
-            found.disorder.eq(~tagged.tagged & untagged.disorder),
-            found.tagged.eq(tagged.tagged),
-            found.last.eq(tagged.last),
-            found.enable.eq(tagged.enable),
-            found.length.eq(tagged.length),
-            found.some.eq(tagged.length.any()),
-            found.cut.eq(marked & (tagged.length > Cat(C(0, 2), to_marker))),
-            found.address.eq(Mux(tagged.tagged, tagged.address, untagged.address)),
-            found.pages.eq(Mux(tagged.tagged, tagged.pages, untagged.pages)),
-            found.total.eq(untagged.total),
-            found.cookie.eq(untagged.cookie),
-        ]
-        for position, (condition, type, code) in enumerate((
-            (framing, *ddp.LLP_FRAMING),
-            (digest, *ddp.LLP_CRC),
-            (tagged.error, tagged.type, tagged.code),
-            (untagged.error, untagged.type, untagged.code),
-            (C(1), *ddp.MSN_RANGE),
-        )):
-            with m.If(condition) if not position else m.Elif(condition):
-                m.d.sync += [found.type.eq(type), found.code.eq(code)]
+        with m.If(now):
+            m.d.sync += [
+                found.error.eq(framing | digest | tagged.error | (~tagged.tagged & untagged.error)),
+                found.stored.eq(~oversize),
+                found.digest.eq(digest & ~framing),
+                found.disorder.eq(~tagged.tagged & untagged.disorder),
+                found.tagged.eq(tagged.tagged),
+                found.last.eq(tagged.last),
+                found.enable.eq(tagged.enable),
+                found.length.eq(tagged.length),
+                found.some.eq(tagged.length.any()),
+                found.cut.eq(marked & (tagged.length > Cat(C(0, 2), to_marker))),
+                found.address.eq(Mux(tagged.tagged, tagged.address, untagged.address)),
+                found.pages.eq(Mux(tagged.tagged, tagged.pages, untagged.pages)),
+                found.total.eq(untagged.total),
+                found.cookie.eq(untagged.cookie),
+            ]
+            for position, (condition, type, code) in enumerate((
+                (framing, *ddp.LLP_FRAMING),
+                (digest, *ddp.LLP_CRC),
+                (tagged.error, tagged.type, tagged.code),
+                (untagged.error, untagged.type, untagged.code),
+                (C(1), *ddp.MSN_RANGE),
+            )):
+                with m.If(condition) if not position else m.Elif(condition):
+                    m.d.sync += [found.type.eq(type), found.code.eq(code)]
         return found, after(CHECKS - 2, head.stream, "owner"), after(1, verdict.end, "end")
 
     def _decide(self, m, segment, found, end):
@@ -459,13 +465,14 @@ class Commit(wiring.Component):
         ]
         # A bus error has a stream and no segment.
         event = events.i.payload
-        m.d.sync += [
-            events.i.valid.eq(raises | fails),
-            event.eq(0),
-            event.stream.eq(pause.stream),
-            event.type.eq(ddp.LOCAL_CATASTROPHIC.type),
-            event.code.eq(ddp.LOCAL_CATASTROPHIC.code),
-        ]
+        m.d.sync += events.i.valid.eq(raises | fails)
+        with m.If(pause.acting):
+            m.d.sync += [
+                event.eq(0),
+                event.stream.eq(pause.stream),
+                event.type.eq(ddp.LOCAL_CATASTROPHIC.type),
+                event.code.eq(ddp.LOCAL_CATASTROPHIC.code),
+            ]
         with m.If(judges):
             m.d.sync += [
                 event.stream.eq(segment.stream),
@@ -482,11 +489,14 @@ class Commit(wiring.Component):
         held = Signal(segment.shape(), reset_less=True)
         known = Signal(_Found(), reset_less=True)
         whole, until = Signal.like(segment.start), Signal.like(end)
+        with m.If(judges):
+            m.d.sync += [
+                held.eq(segment),
+                known.eq(found),
+                whole.eq(end - segment.start),
+                until.eq(end),
+            ]
         m.d.sync += [
-            held.eq(segment),
-            known.eq(found),
-            whole.eq(end - segment.start),
-            until.eq(end),
             acts.eq(judges),
             places.eq(accepted),
             writes.eq(accepted & found.some),
@@ -506,36 +516,37 @@ class Commit(wiring.Component):
         # The payload to its place, or the whole FPDU to the host, or nothing.
         move = m.submodules.moves.i
         placement = move.payload.placement
-        m.d.sync += [
-            move.valid.eq(acts),
-            move.payload.pages.eq(known.pages),
-            move.payload.phase.eq(held.phase),
-            move.payload.markers.eq(cut),
-            placement.start.eq(Mux(places, held.payload, held.start) << 2),
-            placement.length.eq(Mux(places, known.length, Mux(passes, whole << 2, 0))),
-            placement.address.eq(known.address),
-            placement.exception.eq(passes),
-            placement.stream.eq(held.stream),
-            placement.sequence.eq(held.sequence),
-            placement.reason.eq(Cat(known.code, known.type)),
-            placement.last.eq(1),
-            placement.release.eq(until >> (self.config.words.bit_length() - 1)),
-        ]
         issued = Signal.like(self.issued)
         record, header = self.records.payload, held.header
         m.d.comb += issued.eq(self.issued + writes)
         m.d.sync += [
             self.issued.eq(issued),
+            move.valid.eq(acts),
             self.records.valid.eq(completes),
-            record.count.eq(issued),
-            record.tagged.eq(known.tagged),
-            record.stream.eq(held.stream),
-            record.qn.eq(Mux(known.tagged, 0, header[8 * 11 : 8 * 11 + QN_BITS])),
-            record.tag.eq(Mux(known.tagged, _field(header, 4), _field(header, 12))),
-            record.rsvdulp.eq(header[8 * 3 : 8 * 8] & Mux(known.tagged, 0xFF, (1 << 40) - 1)),
-            record.length.eq(Mux(known.tagged, 0, known.total)),
-            record.cookie.eq(Mux(known.tagged, 0, known.cookie)),
         ]
+        with m.If(acts):
+            m.d.sync += [
+                move.payload.pages.eq(known.pages),
+                move.payload.phase.eq(held.phase),
+                move.payload.markers.eq(cut),
+                placement.start.eq(Mux(places, held.payload, held.start) << 2),
+                placement.length.eq(Mux(places, known.length, Mux(passes, whole << 2, 0))),
+                placement.address.eq(known.address),
+                placement.exception.eq(passes),
+                placement.stream.eq(held.stream),
+                placement.sequence.eq(held.sequence),
+                placement.reason.eq(Cat(known.code, known.type)),
+                placement.last.eq(1),
+                placement.release.eq(until >> (self.config.words.bit_length() - 1)),
+                record.count.eq(issued),
+                record.tagged.eq(known.tagged),
+                record.stream.eq(held.stream),
+                record.qn.eq(Mux(known.tagged, 0, header[8 * 11 : 8 * 11 + QN_BITS])),
+                record.tag.eq(Mux(known.tagged, _field(header, 4), _field(header, 12))),
+                record.rsvdulp.eq(header[8 * 3 : 8 * 8] & Mux(known.tagged, 0xFF, (1 << 40) - 1)),
+                record.length.eq(Mux(known.tagged, 0, known.total)),
+                record.cookie.eq(Mux(known.tagged, 0, known.cookie)),
+            ]
         return acts
 
 

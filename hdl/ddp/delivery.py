@@ -229,7 +229,8 @@ class Ring(wiring.Component):
         issue = Signal()
         good, bad = Signal(), Signal()
         mask = Signal(15)
-        m.d.comb += mask.eq(Cat(self.size > k for k in range(15)))
+        with m.If(~started):
+            m.d.sync += mask.eq(Cat(self.size > k for k in range(15)))
 
         # An entry is free if ``issued`` is not behind the consumer, and ahead of it by less than
         # the ring's size. Both answers, with ``issue`` and without, are made in each cycle. What
@@ -314,21 +315,23 @@ class Ring(wiring.Component):
         m.d.sync += [
             step_1.eq(step),
             first_1.eq(issue),
-            beat_1.data.eq(entry.word_select(index, bits)),
-            beat_1.last.eq(last),
-            entry_1.eq(self.issued & mask),
             step_2.eq(step_1),
             first_2.eq(first_1),
-            beat_2.eq(beat_1),
-            low_2.eq(self.base[5 : 5 + half] + entry_1),
             first_3.eq(first_2),
-            low_3.eq(low_2),
-            high_3.eq(self.base[5 + half :] + low_2[half]),
         ]
+        with m.If(self.i.valid):
+            m.d.sync += [beat_1.data.eq(entry.word_select(index, bits)), beat_1.last.eq(last)]
         with m.If(issue):
-            m.d.sync += turn_1.eq(self.issued.bit_select(self.size, 1))
-        with m.If(beat_1.last):
-            m.d.sync += beat_2.data[phase_bit].eq(~turn_1)
+            m.d.sync += [
+                entry_1.eq(self.issued & mask),
+                turn_1.eq(self.issued.bit_select(self.size, 1)),
+            ]
+        with m.If(step_1):
+            m.d.sync += [beat_2.eq(beat_1), low_2.eq(self.base[5 : 5 + half] + entry_1)]
+            with m.If(beat_1.last):
+                m.d.sync += beat_2.data[phase_bit].eq(~turn_1)
+        with m.If(step_2):
+            m.d.sync += [low_3.eq(low_2), high_3.eq(self.base[5 + half :] + low_2[half])]
         m.d.comb += [
             w_queue.i.valid.eq(step_2),
             w_queue.i.payload.eq(beat_2),
@@ -370,7 +373,7 @@ class Delivery(wiring.Component):
     ``count`` are retired, once, while the ring is enabled and has a free entry. Until then it
     waits in the backlog.
 
-    Latency: 13 cycles from the last ``done`` to ``bus.w``, 14 to ``bus.aw``.
+    Latency: 14 cycles from the last ``done`` to ``bus.w``, 15 to ``bus.aw``.
     Throughput: a completion every max(1, 256 / width) cycles; a ``done`` a cycle.
     Reset: empty, ring disabled; the failed streams stay until ``clear``.
     Errors: a ``done`` with ``error`` fails its stream: messages of the stream that become due
@@ -432,8 +435,9 @@ class Delivery(wiring.Component):
         m.submodules.messages = messages = Backlog(
             data.StructLayout(_MESSAGE), depth=config.backlog)
         m.submodules.failures = failures = Backlog(1, depth=config.backlog)
+        m.submodules.stage = stage = Stage(data.StructLayout({**_MESSAGE, "failed": 1}))
         m.submodules.ring = ring = Ring(config)
-        record, message, entry = self.records.payload, messages.o.payload, ring.i.payload
+        record, message, entry = self.records.payload, stage.o.payload, ring.i.payload
 
         # ``messages`` holds all; what waits in the two others is in there too.
         wiring.connect(m, wiring.flipped(self.done), due.done)
@@ -448,11 +452,15 @@ class Delivery(wiring.Component):
             messages.i.valid.eq(self.records.valid),
             *(messages.i.payload[name].eq(record[name]) for name in _MESSAGE),
             *(entry[name].eq(message[name]) for name in _MESSAGE),
-            entry.status.eq(Mux(failures.o.payload, completion.Status.NOT_PLACED,
+            entry.status.eq(Mux(message.failed, completion.Status.NOT_PLACED,
                                 completion.Status.DELIVERED)),
-            ring.i.valid.eq(messages.o.valid & failures.o.valid),
-            messages.o.ready.eq(failures.o.valid & ring.i.ready),
-            failures.o.ready.eq(messages.o.valid & ring.i.ready),
+            *(stage.i.payload[name].eq(messages.o.payload[name]) for name in _MESSAGE),
+            stage.i.payload.failed.eq(failures.o.payload),
+            stage.i.valid.eq(messages.o.valid & failures.o.valid),
+            messages.o.ready.eq(failures.o.valid & stage.i.ready),
+            failures.o.ready.eq(messages.o.valid & stage.i.ready),
+            ring.i.valid.eq(stage.o.valid),
+            stage.o.ready.eq(ring.i.ready),
             self.half.eq(messages.half),
             self.retired.eq(due.retired),
             *(getattr(ring, name).eq(getattr(self, name))

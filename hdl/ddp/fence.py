@@ -79,8 +79,8 @@ class Sweep(wiring.Component):
     Looks up all entries of the Steering Tag table, in order. An entry that is written while it
     is looked up is passed over; entries should not be written while the sweep is busy.
 
-    Latency: 4 cycles from ``index`` to ``revoke``. Throughput: an entry a cycle: ``busy`` is high
-    from the cycle after ``start`` for as many cycles as there are entries, and 3, or 4 if it
+    Latency: 5 cycles from ``index`` to ``revoke``. Throughput: an entry a cycle: ``busy`` is high
+    from the cycle after ``start`` for as many cycles as there are entries, and 4, or 5 if it
     revokes the last one. Reset: idle. Errors: none; a ``start`` while it is busy is not allowed.
 
     Parameters
@@ -115,10 +115,11 @@ class Sweep(wiring.Component):
         m = Module()
         owner = Signal(16)
         walks = Signal()
-        # What was looked up 1, 2 and 3 cycles ago.
+        # What was looked up 1, 2, 3 and 4 cycles ago.
         looked = data.StructLayout({"valid": 1, "index": range(self.entries)})
-        past = [Signal(looked, name=f"past_{k}") for k in range(3)]
-        bound, same = Signal(), Signal()
+        past = [Signal(looked, name=f"past_{k}") for k in range(4)]
+        bound = Signal(2)
+        found, same = Signal(16), Signal(4)
 
         with m.If(walks):
             m.d.sync += [self.index.eq(self.index + 1), walks.eq(~self.index.all())]
@@ -127,12 +128,13 @@ class Sweep(wiring.Component):
         m.d.sync += [
             past[0].valid.eq(walks),
             past[0].index.eq(self.index),
-            past[1].eq(past[0]),
-            past[2].eq(past[1]),
-            bound.eq(self.entry.valid & self.entry.bound),
-            same.eq(self.entry.owner == owner),
-            self.revoke.valid.eq(past[2].valid & bound & same),
-            self.revoke.payload.eq(past[2].index),
+            *(later.eq(earlier) for earlier, later in zip(past, past[1:], strict=False)),
+            bound.eq(Cat(self.entry.valid & self.entry.bound, bound)),
+            found.eq(self.entry.owner),
+            same.eq(Cat(
+                found.word_select(k, 4) == owner.word_select(k, 4) for k in range(4))),
+            self.revoke.valid.eq(past[-1].valid & bound[1] & same.all()),
+            self.revoke.payload.eq(past[-1].index),
         ]
         m.d.comb += self.busy.eq(walks | Cat(look.valid for look in past).any() | self.revoke.valid)
         return m

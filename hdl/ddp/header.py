@@ -102,21 +102,23 @@ class HeaderParser(wiring.Component):
 
         valid = Signal()
         held = Signal(DdpHeader())
-        rest_tagged = Signal(signed(18))
-        rest_untagged = Signal(signed(18))
-        m.d.sync += [
-            valid.eq(self.i.valid),
-            held.tagged.eq(tagged["t"]),
-            held.last.eq(tagged["l"]),
-            held.version.eq(tagged["dv"] == VERSION),
-            held.stag.eq(tagged["stag"]),
-            held.to.eq(tagged["to"]),
-            *(held[name].eq(untagged[name]) for name in ("qn", "msn", "mo")),
-            rest_tagged.eq(ulpdu["length"] - TAGGED_HEADER),
-            rest_untagged.eq(ulpdu["length"] - UNTAGGED_HEADER),
-            self.o.valid.eq(valid),
-            self.o.payload.eq(held),
-            self.o.payload.short.eq(Mux(held.tagged, rest_tagged, rest_untagged)[-1]),
-            self.o.payload.length.eq(Mux(held.tagged, rest_tagged, rest_untagged)),
-        ]
+        octets, rest = Signal(16), Signal(signed(18))
+        m.d.sync += [valid.eq(self.i.valid), self.o.valid.eq(valid)]
+        with m.If(self.i.valid):
+            m.d.sync += [
+                held.tagged.eq(tagged["t"]),
+                held.last.eq(tagged["l"]),
+                held.version.eq(tagged["dv"] == VERSION),
+                held.stag.eq(tagged["stag"]),
+                held.to.eq(tagged["to"]),
+                *(held[name].eq(untagged[name]) for name in ("qn", "msn", "mo")),
+                octets.eq(ulpdu["length"]),
+            ]
+        with m.If(valid):
+            m.d.sync += [
+                self.o.payload.eq(held),
+                self.o.payload.short.eq(rest[-1]),
+                self.o.payload.length.eq(rest),
+            ]
+        m.d.comb += rest.eq(octets - Mux(held.tagged, TAGGED_HEADER, UNTAGGED_HEADER))
         return m

@@ -65,7 +65,7 @@ class TaggedCheck(wiring.Component):
     none. A zero-length segment's STag and TO are not checked (section 5.2). Of an untagged
     segment only length and version are.
 
-    Latency: 8 cycles. Throughput: a segment a cycle. Reset: empty. Errors: see ``CheckResult``.
+    Latency: 10 cycles. Throughput: a segment a cycle. Reset: empty. Errors: see ``CheckResult``.
 
     Members
     -------
@@ -75,7 +75,7 @@ class TaggedCheck(wiring.Component):
     o : Out(stream.Signature(CheckResult, always_ready=True))
     """
 
-    LATENCY = 8
+    LATENCY = 10
 
     def __init__(self, entries):
         self.entries = entries
@@ -107,20 +107,22 @@ class TaggedCheck(wiring.Component):
                 value = stage
             return value
 
-        # Two cycles for the look-up; meanwhile the end of the segment, its 64-bit sum in two
-        # halves.
+        # Two cycles for the look-up, and one for the way from the table; meanwhile the end of the
+        # segment, its 64-bit sum in two halves.
         header = self.i.payload.header
         first_low = Signal(33)
         m.d.sync += first_low.eq(header.to[:32] + header.length)
         to_1 = after(1, header.to, "to")
         sum_high = Signal(33)
         m.d.sync += sum_high.eq(to_1[32:] + first_low[32])
-        wrap = after(4, sum_high[32], "wrap")
-        stag = after(2, header.stag, "stag")
-        to = after(1, to_1, "to_2")
-        rights = after(2, self.i.payload.rights, "rights")
-        length = after(4, header.length, "length")
-        entry = self.entry
+        wrap = after(7, sum_high[32], "wrap")
+        stag = after(3, header.stag, "stag")
+        to = after(2, to_1, "to_2")
+        rights = after(3, self.i.payload.rights, "rights")
+        length = after(5, header.length, "length")
+        entry = Signal(StagEntry(self.entries), reset_less=True)
+        with m.If(valid[1]):
+            m.d.sync += entry.eq(self.entry)
 
         # Identity and rights, as flags, a comparison in nibbles first; the offset into the region,
         # lower half.
@@ -133,15 +135,16 @@ class TaggedCheck(wiring.Component):
         key, pd, stream_equal = Signal(len(identity)), Signal(4), Signal(4)
         allowed, bound, alive = Signal(), Signal(), Signal()
         offset_low = Signal(33)
-        m.d.sync += [
-            key.eq(identity),
-            alive.eq(entry.valid),
-            pd.eq(nibbles_equal(entry.owner, rights.pd)),
-            stream_equal.eq(nibbles_equal(entry.owner, rights.stream)),
-            bound.eq(entry.bound),
-            allowed.eq(entry.remote_write),
-            offset_low.eq(to[:32] - entry.to[:32]),
-        ]
+        with m.If(valid[2]):
+            m.d.sync += [
+                key.eq(identity),
+                alive.eq(entry.valid),
+                pd.eq(nibbles_equal(entry.owner, rights.pd)),
+                stream_equal.eq(nibbles_equal(entry.owner, rights.stream)),
+                bound.eq(entry.bound),
+                allowed.eq(entry.remote_write),
+                offset_low.eq(to[:32] - entry.to[:32]),
+            ]
         to_high = after(1, to[32:], "to_high")
         base_high = after(1, entry.to[32:], "base_high")
         size = after(2, entry.length, "size")
@@ -169,35 +172,43 @@ class TaggedCheck(wiring.Component):
         size_high = after(1, size[32:], "size_high")
         host_high = after(1, host[32:], "host_high")
         room_high, address_high = Signal(33), Signal(32)
-        past = Signal()
+        past, some = Signal(), Signal(4)
         m.d.sync += [
             room_high.eq(size_high - offset_high - room_low[32]),
             address_high.eq(host_high + offset_high + address_low[32]),
-            past.eq(room_low[:32] < after(1, length, "length_4")),
+            past.eq(room_low[:16] < after(1, length, "length_6")),
+            some.eq(Cat(room_low.word_select(k, 8).any() for k in range(4))),
         ]
-        room_zero = Signal()
-        m.d.sync += room_zero.eq(~room_low[:32].any())
 
-        outside, too_long = Signal(), Signal()
-        high_any = room_high[:32].any()
+        high, negative, less, empty = Signal(4), Signal(), Signal(), Signal()
         m.d.sync += [
-            outside.eq(after(2, below, "below") | room_high[32] | (room_zero & ~high_any)),
-            too_long.eq(past & ~high_any),
+            less.eq(past & ~some[2:].any()),
+            empty.eq(~some.any()),
+            high.eq(Cat(room_high.word_select(k, 8).any() for k in range(4))),
+            negative.eq(after(2, below, "below") | room_high[32]),
+        ]
+        outside, too_long = Signal(), Signal()
+        m.d.sync += [
+            outside.eq(negative | (empty & ~high.any())),
+            too_long.eq(less & ~high.any()),
         ]
 
         # The first check that fails decides. The rest of the result waits for it.
-        at_end = after(7, header, "header")
-        enable = after(5, rights.enable, "enable")
+        rest = Signal(data.StructLayout({
+            "tagged": 1, "last": 1, "short": 1, "version": 1, "length": 16}))
+        m.d.comb += [rest[name].eq(header[name]) for name, _ in rest.shape()]
+        at_end = after(8, rest, "rest")
+        enable = after(6, rights.enable, "enable")
         checks = [
-            (at_end.short, ddp.LLP_FRAMING),
-            (~at_end.version & at_end.tagged, ddp.TAGGED_VERSION),
-            (~at_end.version, ddp.UNTAGGED_VERSION),
-            (~at_end.tagged | ~at_end.length.any(), None),
-            (after(3, unknown, "unknown"), ddp.INVALID_STAG),
-            (after(3, foreign, "foreign"), ddp.STAG_NOT_ASSOCIATED),
-            (after(3, forbidden, "forbidden"), ddp.INVALID_STAG),
+            (after(1, at_end.short, "short"), ddp.LLP_FRAMING),
+            (after(1, ~at_end.version & at_end.tagged, "tagged_version"), ddp.TAGGED_VERSION),
+            (after(1, ~at_end.version, "version"), ddp.UNTAGGED_VERSION),
+            (after(1, ~at_end.tagged | ~at_end.length.any(), "unchecked"), None),
+            (after(4, unknown, "unknown"), ddp.INVALID_STAG),
+            (after(4, foreign, "foreign"), ddp.STAG_NOT_ASSOCIATED),
+            (after(4, forbidden, "forbidden"), ddp.INVALID_STAG),
             (outside, ddp.BASE_OR_BOUNDS),
-            (after(1, wrap, "wrap_late"), ddp.TO_WRAP),
+            (wrap, ddp.TO_WRAP),
             (too_long, ddp.BASE_OR_BOUNDS),
         ]
         result = self.o.payload
@@ -205,15 +216,15 @@ class TaggedCheck(wiring.Component):
             result.error.eq(0),
             result.type.eq(0),
             result.code.eq(0),
-            result.tagged.eq(at_end.tagged),
-            result.last.eq(at_end.last),
-            result.pages.eq(after(5, entry.pages, "pages")),
+            result.tagged.eq(after(1, at_end.tagged, "tagged")),
+            result.last.eq(after(1, at_end.last, "last")),
+            result.pages.eq(after(6, entry.pages, "pages")),
             result.enable.eq(enable),
-            result.length.eq(at_end.length),
+            result.length.eq(after(1, at_end.length, "length_9")),
             result.address.eq(
                 Cat(
-                    after(2, address_low[:32], "address_low"),
-                    after(1, address_high, "address_high"),
+                    after(3, address_low[:32], "address_low"),
+                    after(2, address_high, "address_high"),
                 )
             ),
         ]

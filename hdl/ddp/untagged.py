@@ -91,7 +91,7 @@ class UntaggedCheck(wiring.Component):
     until the host has set it up again. So segments of one queue may follow each other in every
     cycle.
 
-    Latency: 8 cycles. Throughput: a segment a cycle. Reset: the queues stay. Errors: see
+    Latency: 10 cycles. Throughput: a segment a cycle. Reset: the queues stay. Errors: see
     ``UntaggedResult``.
 
     Parameters
@@ -109,7 +109,7 @@ class UntaggedCheck(wiring.Component):
     o : Out(stream.Signature(UntaggedResult(), always_ready=True))
     """
 
-    LATENCY = 8
+    LATENCY = 10
 
     def __init__(self, config):
         self.config = config
@@ -176,9 +176,9 @@ class UntaggedCheck(wiring.Component):
             Cat(post_held.msn[:ring_bits], index_of(post_held)), post_held)
 
         # All differences; the address in two halves.
-        first, limit = after(1, first, "first_5"), after(1, limit, "limit_5")
-        msn, end = after(4, msn, "msn_5"), after(4, end, "end_5")
-        mo = after(5, header.mo, "mo_5")
+        first, limit = after(3, first, "first"), after(3, limit, "limit")
+        msn, end = after(6, msn, "msn"), after(6, end, "end")
+        mo = after(7, header.mo, "mo")
         ahead, left = Signal(32, reset_less=True), Signal(32, reset_less=True)
         room, rest = Signal(33, reset_less=True), Signal(34, reset_less=True)
         low = Signal(33, reset_less=True)
@@ -190,13 +190,13 @@ class UntaggedCheck(wiring.Component):
             low.eq(buffer.address[:32] + mo),
         ]
         high = after(1, buffer.address[32:], "high")
-        closed = after(1, ~limit.open, "closed") | after(6, header.qn[QN_BITS:].any(), "no_queue")
+        closed = after(1, ~limit.open, "closed") | after(8, header.qn[QN_BITS:].any(), "no_queue")
 
         # Flags, and the first one that is set.
         flags = [
             after(1, flag, name)
             for flag, name in (
-                (closed, "no_queue_7"),
+                (closed, "no_queue_9"),
                 (ahead[-1], "behind"),
                 (left[-1] | ~left.any(), "no_buffer"),
                 (room[-1], "beyond"),
@@ -229,11 +229,11 @@ class UntaggedCheck(wiring.Component):
         return m
 
     def _buffer(self, m, place, write, written, post):
-        """The buffer at a place of its queue's ring, 4 cycles later; a post is written in the same
+        """The buffer at a place of its queue's ring, 6 cycles later; a post is written in the same
         way.
 
         A ring has the slots of its buffers, so that the wide table need not have room for all
-        buffers of all queues.
+        buffers of all queues. Both take many block RAMs, and a register is for the way from them.
         """
         m.submodules.rings = rings = memory.Memory(
             shape=range(self.config.buffers), depth=1 << len(place), init=[],
@@ -245,18 +245,21 @@ class UntaggedCheck(wiring.Component):
         # Without reset, to become the output registers of the block RAM.
         slot = Signal(range(self.config.buffers), name="slot_0", reset_less=True)
         buffer = Signal(UntaggedBuffer(), name="buffer_0", reset_less=True)
-        m.d.comb += [
+        near = Signal(UntaggedBuffer(), name="buffer_1", reset_less=True)
+        m.d.comb += read_ring.addr.eq(place)
+        m.d.sync += [
             ring_port.en.eq(write),
             ring_port.addr.eq(written),
             ring_port.data.eq(post.slot),
             port.en.eq(write),
             port.addr.eq(post.slot),
             port.data.eq(post.buffer),
-            read_ring.addr.eq(place),
+            slot.eq(read_ring.data),
             read.addr.eq(slot),
+            buffer.eq(read.data),
+            near.eq(buffer),
         ]
-        m.d.sync += [slot.eq(read_ring.data), buffer.eq(read.data)]
-        return buffer
+        return near
 
     def _look_up(self, m, name, value, index, write, write_index, write_value):
         """What a table holds at ``index``, 3 cycles later. It knows of the writes of all cycles

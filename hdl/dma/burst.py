@@ -5,7 +5,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..bus.axi import Response
-from ..stream import Queue, Stage, Store
+from ..stream import Backlog, Queue, Stage, Store
 from .prepare import Geometry
 from .steps import Credits, Steps
 
@@ -84,60 +84,24 @@ class Addresses(wiring.Component):
             self.taken.eq(steps.valid),
             self.busy.eq(steps.busy),
         ]
-        m.d.sync += [
-            valid1.eq(steps.valid),
-            low1.eq(body.page[:half] + steps.index),
-            high1.eq(body.page[half:]),
-            position1.eq(Mux(steps.first, body.position, 0)),
-            burst1.len.eq(Mux(steps.first, body.first,
-                              Mux(steps.last, body.final, (1 << geometry.burst) - 1))),
-            burst1.final.eq(steps.last & body.last),
-            burst1.stream.eq(body.stream),
-            burst1.sequence.eq(body.sequence),
-        ]
-        m.d.sync += [
-            self.o.valid.eq(valid1),
-            self.o.payload.eq(burst1),
-            self.o.payload.addr.eq(
-                Cat(C(0, geometry.lane), position1, low1[:half], high1 + low1[half])),
-        ]
-        return m
-
-
-class Waiting(wiring.Component):
-    """A deep queue out of shallow ones, one behind the other.
-
-    The storage of each is one row of distributed RAM cells: there is no multiplexer behind them,
-    and no tool makes an asynchronously read block RAM out of them.
-
-    Latency: 2 cycles, and 2 for every 16 items of depth. Throughput: 1 item a cycle. Reset: empty.
-    Errors: none.
-
-    Parameters
-    ----------
-    shape
-    depth : int
-        Items that fit at least.
-
-    Members
-    -------
-    i : In(stream.Signature(shape))
-    o : Out(stream.Signature(shape))
-    """
-
-    def __init__(self, shape, *, depth):
-        # One more than fits the items: a queue that is nearly full is not always ready.
-        self.queues = [Queue(shape, depth=QUEUE) for _ in range(0, depth + 1, QUEUE)]
-        super().__init__({"i": In(stream.Signature(shape)), "o": Out(stream.Signature(shape))})
-
-    def elaborate(self, platform):
-        m = Module()
-        source = wiring.flipped(self.i)
-        for n, queue in enumerate(self.queues):
-            m.submodules[f"queue{n}"] = queue
-            wiring.connect(m, source, queue.i)
-            source = queue.o
-        wiring.connect(m, source, wiring.flipped(self.o))
+        m.d.sync += [valid1.eq(steps.valid), self.o.valid.eq(valid1)]
+        with m.If(steps.valid):
+            m.d.sync += [
+                low1.eq(body.page[:half] + steps.index),
+                high1.eq(body.page[half:]),
+                position1.eq(Mux(steps.first, body.position, 0)),
+                burst1.len.eq(Mux(steps.first, body.first,
+                                  Mux(steps.last, body.final, (1 << geometry.burst) - 1))),
+                burst1.final.eq(steps.last & body.last),
+                burst1.stream.eq(body.stream),
+                burst1.sequence.eq(body.sequence),
+            ]
+        with m.If(valid1):
+            m.d.sync += [
+                self.o.payload.eq(burst1),
+                self.o.payload.addr.eq(
+                    Cat(C(0, geometry.lane), position1, low1[:half], high1 + low1[half])),
+            ]
         return m
 
 
@@ -181,7 +145,8 @@ class Bursts(wiring.Component):
         m.submodules.addresses = addresses = Addresses(self.config, self.job)
         m.submodules.queue = queue = Store(address, depth=QUEUE)
         m.submodules.stage = stage = Stage(address)
-        m.submodules.waiting = waiting = Waiting(origin, depth=self.config.outstanding)
+        m.submodules.waiting = waiting = Backlog(
+            origin, depth=max(16, self.config.outstanding))
         m.submodules.answers = answers = Queue(1, depth=QUEUE)
         m.submodules.credits = credits = Credits(self.config.outstanding)
         burst, head = addresses.o.payload, waiting.o.payload

@@ -132,41 +132,45 @@ class Measure(wiring.Component):
         whole, pages = self.i.payload.placement, self.i.payload.pages
 
         # 1: octets less one; the size of the pages.
-        m.d.sync += [
-            valid.eq(Cat(self.i.valid, valid)),
-            Cat(along).eq(Cat(whole, along)),
-            Cat(paged).eq(Cat(pages.any() & ~whole.exception & whole.length.any(), paged)),
-            Cat(size).eq(Cat(*(pages == n + 1 for n in range(len(PAGE_SHIFTS) - 1)),
-                             pages >= len(PAGE_SHIFTS), size)),
-            Cat(mask).eq(Cat(*(pages > n + 1 for n in range(top - LOW)), mask)),
-            less1.eq(whole.length - 1),
-        ]
+        m.d.sync += valid.eq(Cat(self.i.valid, valid))
+        with m.If(self.i.valid):
+            m.d.sync += [
+                along[0].eq(whole),
+                paged[0].eq(pages.any() & ~whole.exception & whole.length.any()),
+                size[0].eq(Cat(*(pages == n + 1 for n in range(len(PAGE_SHIFTS) - 1)),
+                               pages >= len(PAGE_SHIFTS))),
+                mask[0].eq(Cat(pages > n + 1 for n in range(top - LOW))),
+                less1.eq(whole.length - 1),
+            ]
         # 2: the first slot; where in its page the first octet is, and the last one, counted on.
         address = along[0].address
         m.d.comb += offset1.eq(Cat(address[:LOW], address[LOW:top] & mask[0]))
-        m.d.sync += [
-            offset2.eq(offset1),
-            end2.eq(offset1 + less1),
-            slot2.eq(self._shifted(size[0], address)),
-        ]
+        with m.If(valid[0]):
+            m.d.sync += [
+                *(stages[1].eq(stages[0]) for stages in (along, paged, size, mask)),
+                offset2.eq(offset1),
+                end2.eq(offset1 + less1),
+                slot2.eq(self._shifted(size[0], address)),
+            ]
         # 3: the pages in between.
         body = self.o.payload.body
         inside = Cat(C(-1, LOW), mask[1])[:LENGTH_BITS]
         # Bits of the end that count pages, and those that count pairs of pages.
         beyond = end2[LOW:] & ~Cat(mask[1], C(0))
         pairs = end2[LOW + 1:] & ~mask[1]
-        m.d.sync += [
-            self.o.payload.more.eq(Mux(paged[1], self._shifted(size[1], end2), 0)),
-            self.o.payload.one.eq(~paged[1] | ~beyond.any()),
-            self.o.payload.two.eq(paged[1] & beyond.any() & ~pairs.any()),
-            body.placement.eq(along[1]),
-            body.placement.address.eq(Mux(paged[1], offset2, along[1].address)),
-            body.paged.eq(paged[1]),
-            body.slot.eq(slot2),
-            body.page.eq(Cat(C(0, LOW), size[1])),
-            body.room.eq((~offset2 & inside)[:LENGTH_BITS] + 1),
-            body.final.eq((end2 & inside)[:LENGTH_BITS] + 1),
-        ]
+        with m.If(valid[1]):
+            m.d.sync += [
+                self.o.payload.more.eq(Mux(paged[1], self._shifted(size[1], end2), 0)),
+                self.o.payload.one.eq(~paged[1] | ~beyond.any()),
+                self.o.payload.two.eq(paged[1] & beyond.any() & ~pairs.any()),
+                body.placement.eq(along[1]),
+                body.placement.address.eq(Mux(paged[1], offset2, along[1].address)),
+                body.paged.eq(paged[1]),
+                body.slot.eq(slot2),
+                body.page.eq(Cat(C(0, LOW), size[1])),
+                body.room.eq((~offset2 & inside)[:LENGTH_BITS] + 1),
+                body.final.eq((end2 & inside)[:LENGTH_BITS] + 1),
+            ]
         m.d.comb += [self.o.valid.eq(valid[-1]), self.busy.eq(valid.any())]
         return m
 
@@ -245,17 +249,19 @@ class PageCut(wiring.Component):
 
         # Cut.
         m.d.comb += pieces.i.valid.eq(coming[0])
-        m.d.sync += [
-            *(piece[name].eq(whole[name])
-              for name in ("exception", "reason", "stream", "sequence")),
-            piece.address.eq(Mux(steps.first, whole.address, 0)),
-            piece.last.eq(whole.last & steps.last),
-            # A placement that is itself a piece may hand back no more than what is before it: its
-            # own pieces must not hand back more, and then less.
-            piece.release.eq(Mux(steps.last, whole.release, whole.start >> beat_bits)),
-            pieces.i.payload.paged.eq(body.paged),
-            self.index.eq(body.slot + steps.index),
-        ]
+        # A piece that does not go yet is made again.
+        with m.If(steps.busy):
+            m.d.sync += [
+                *(piece[name].eq(whole[name])
+                  for name in ("exception", "reason", "stream", "sequence")),
+                piece.address.eq(Mux(steps.first, whole.address, 0)),
+                piece.last.eq(whole.last & steps.last),
+                # A placement that is itself a piece may hand back no more than what is before it:
+                # its own pieces must not hand back more, and then less.
+                piece.release.eq(Mux(steps.last, whole.release, whole.start >> beat_bits)),
+                pieces.i.payload.paged.eq(body.paged),
+                self.index.eq(body.slot + steps.index),
+            ]
         with m.If(steps.valid):
             m.d.sync += [
                 piece.start.eq(Mux(steps.first, whole.start, piece.start + piece.length)),
@@ -274,12 +280,13 @@ class PageCut(wiring.Component):
             found.o.ready.eq(self.go),
             pieces.o.ready.eq(self.go & found.o.valid),
         ]
-        m.d.sync += [
-            self.o.valid.eq(self.go & found.o.valid),
-            self.o.payload.eq(head.placement),
-            self.o.payload.address[LOW:].eq(
-                head.placement.address[LOW:] | Mux(head.paged, found.o.payload, 0)),
-        ]
+        m.d.sync += self.o.valid.eq(self.go & found.o.valid)
+        with m.If(found.o.valid):
+            m.d.sync += [
+                self.o.payload.eq(head.placement),
+                self.o.payload.address[LOW:].eq(
+                    head.placement.address[LOW:] | Mux(head.paged, found.o.payload, 0)),
+            ]
         m.d.sync += self.busy.eq(
             self.i.valid | measure.busy | jobs.o.valid | steps.busy | coming.any() | found.o.valid)
         return m

@@ -44,9 +44,9 @@ class Ready(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        quiet = Signal(4)
-        m.d.sync += self.ready.eq(self.room)
-        with m.If(self.accept | self.busy):
+        quiet, busy = Signal(4), Signal()
+        m.d.sync += [self.ready.eq(self.room), busy.eq(self.busy)]
+        with m.If(self.accept | busy):
             m.d.sync += [quiet.eq(0), self.idle.eq(0)]
         with m.Elif(quiet.all()):
             m.d.sync += self.idle.eq(1)

@@ -190,43 +190,52 @@ class Prepare(wiring.Component):
         position = [self.address_position(one.address) for one in along]
         carry = Signal()
 
+        m.d.sync += valid.eq(Cat(self.i.valid, valid))
+        for n in range(1, 5):
+            with m.If(valid[n - 1]):
+                m.d.sync += [stages[n].eq(stages[n - 1]) for stages in (along, empty)]
+
         # 1: octets less one; the lane that the first octet goes to.
-        m.d.sync += [
-            valid.eq(Cat(self.i.valid, valid)),
-            Cat(along).eq(Cat(self.i.payload, along)),
-            Cat(empty).eq(Cat(~self.i.payload.length.any(), empty)),
-            less1.eq(self.i.payload.length - 1),
-            target1.eq(Mux(self.i.payload.exception, 0, self.i.payload.address[:lane])),
-        ]
+        with m.If(self.i.valid):
+            m.d.sync += [
+                along[0].eq(self.i.payload),
+                empty[0].eq(~self.i.payload.length.any()),
+                less1.eq(self.i.payload.length - 1),
+                target1.eq(Mux(self.i.payload.exception, 0, self.i.payload.address[:lane])),
+            ]
         # 2: do the odd octets reach into one more beat, on either side? How far to turn?
         source1 = along[0].start[:lane]
-        m.d.sync += [
-            low_in2.eq(source1 + less1[:lane]),
-            low_out2.eq(target1 + less1[:lane]),
-            high2.eq(Mux(empty[0], 0, less1[lane:])),
-            Cat(turn[0].rotate, turn[0].ahead).eq(target1 - source1),
-            target2.eq(target1),
-        ]
+        with m.If(valid[0]):
+            m.d.sync += [
+                low_in2.eq(source1 + less1[:lane]),
+                low_out2.eq(target1 + less1[:lane]),
+                high2.eq(Mux(empty[0], 0, less1[lane:])),
+                Cat(turn[0].rotate, turn[0].ahead).eq(target1 - source1),
+                target2.eq(target1),
+            ]
         # 3: slots and outgoing beats, less one.
         m.d.comb += carry.eq((low_in2[-1] | low_out2[-1]) & ~empty[1])
-        m.d.sync += [
-            Cat(turn[1:]).eq(Cat(turn)),
-            steps3.eq(high2 + carry),
-            beats[0].eq(high2 + low_out2[-1]),
-            ends[0].first.eq(target2),
-            ends[0].last.eq(low_out2[:lane]),
-            ends[0].silent.eq(empty[1] | (low_in2[-1] & ~low_out2[-1])),
-        ]
+        with m.If(valid[1]):
+            m.d.sync += [
+                turn[1].eq(turn[0]),
+                steps3.eq(high2 + carry),
+                beats[0].eq(high2 + low_out2[-1]),
+                ends[0].first.eq(target2),
+                ends[0].last.eq(low_out2[:lane]),
+                ends[0].silent.eq(empty[1] | (low_in2[-1] & ~low_out2[-1])),
+            ]
         # 4: flags of the job; the beat that the last octet goes to, counted from the boundary.
         slots, bursts = self.slots.payload, self.bursts.payload
-        m.d.sync += [
-            ends[1].eq(ends[0]),
-            beats[1].eq(beats[0]),
-            slots.more.eq(steps3),
-            slots.one.eq(steps3 == 0),
-            slots.two.eq(steps3 == 1),
-            reach4.eq(position[2] + beats[0]),
-        ]
+        with m.If(valid[2]):
+            m.d.sync += [
+                turn[2].eq(turn[1]),
+                ends[1].eq(ends[0]),
+                beats[1].eq(beats[0]),
+                slots.more.eq(steps3),
+                slots.one.eq(steps3 == 0),
+                slots.two.eq(steps3 == 1),
+                reach4.eq(position[2] + beats[0]),
+            ]
         m.d.comb += [
             self.slots.valid.eq(valid[3]),
             slots.body.start.eq(along[3].start[lane:]),
@@ -240,14 +249,15 @@ class Prepare(wiring.Component):
         m.d.comb += [slots.body[name].eq(along[3][name])
                      for name in ("exception", "reason", "stream", "sequence", "release")]
         # 5: bursts.
-        m.d.sync += [
-            self.bursts.valid.eq(valid[3] & ~empty[3] & ~along[3].exception),
-            bursts.more.eq(reach4[burst:]),
-            bursts.one.eq(reach4[burst:] == 0),
-            bursts.two.eq(reach4[burst:] == 1),
-            bursts.body.first.eq(Mux(reach4[burst:] == 0, beats[1], ~position[3])),
-            bursts.body.final.eq(reach4[:burst]),
-        ]
+        m.d.sync += self.bursts.valid.eq(valid[3] & ~empty[3] & ~along[3].exception)
+        with m.If(valid[3]):
+            m.d.sync += [
+                bursts.more.eq(reach4[burst:]),
+                bursts.one.eq(reach4[burst:] == 0),
+                bursts.two.eq(reach4[burst:] == 1),
+                bursts.body.first.eq(Mux(reach4[burst:] == 0, beats[1], ~position[3])),
+                bursts.body.final.eq(reach4[:burst]),
+            ]
         m.d.comb += [
             bursts.body.page.eq(along[4].address[lane + burst:]),
             bursts.body.position.eq(position[4]),

@@ -273,7 +273,7 @@ class _Headers(wiring.Component):
         taken = HEADER_WORDS + 1
         coarse = Signal(32 * (taken + min(3, words - 1)))
         fine = Signal(2)
-        exact = Signal(32 * taken)
+        exact = Signal(32 * taken, reset_less=True)
         m.d.sync += [
             coarse.eq(self.window >> (128 * self.cut[2:4])),
             fine.eq(self.cut[:2]),
@@ -287,17 +287,17 @@ class _Headers(wiring.Component):
             side[2].eq(side[1]),
         ]
 
-        # Take out the marker, if one stands at word j: the stream's position there is a multiple
-        # of 512 octets.
-        to_marker = Signal(7)
+        # Take out the marker, if one stands at word j or before: the stream's position there is a
+        # multiple of 512 octets.
         phase = Signal(7)
-        m.d.sync += [to_marker.eq(-side[0].sequence), phase.eq(side[0].sequence)]
         passed = Signal(HEADER_WORDS)
-        plain = Signal(32 * HEADER_WORDS)
+        plain = Signal(32 * HEADER_WORDS, reset_less=True)
         shift, long_shift = Signal(), Signal()
         phase_2 = Signal(7)
-        m.d.comb += passed.eq(Cat(side[1].markers & (to_marker <= j) for j in range(HEADER_WORDS)))
         m.d.sync += [
+            phase.eq(side[0].sequence),
+            passed.eq(Cat(
+                side[0].markers & ((-side[0].sequence)[:7] <= j) for j in range(HEADER_WORDS))),
             plain.eq(
                 Cat(
                     Mux(passed[j], exact.word_select(j + 1, 32), exact.word_select(j, 32))

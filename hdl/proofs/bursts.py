@@ -506,10 +506,13 @@ class Room(Harness):
         self.lemma(if_(inside["credits.ok"], free), "ok")
         self.lemma(some == (count != 0), "some")
         write, read = inside["outlet.pointers.write"], inside["outlet.pointers.read"]
-        following = inside["outlet.pointers.following"]
+        following, second = (
+            inside[f"outlet.pointers.{name}"] for name in ("following", "second"))
         bits = len(read)
         self.lemma((write - read)[:bits] == count[:bits], "pointers")
         self.lemma(following == (read + 1)[:bits], "following")
+        self.lemma(second == (read + 2)[:bits], "second")
+        self.lemma(inside["outlet.pointers.few"] == (count < 2), "few")
 
 
 def _slot(like, signal):

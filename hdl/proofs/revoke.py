@@ -118,7 +118,7 @@ class Swept(Harness):
     its end, after which the block is as it was before.
     """
 
-    DEPTH = 26
+    DEPTH = 27
 
     def rules(self, m):
         dut = self.dut

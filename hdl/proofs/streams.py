@@ -124,7 +124,8 @@ class Committed(Steady):
         move = inside.component("moves").i
         count = items(m, inside.component("moves"))
         self.always(if_(move.valid, count < dut.MOVES), "there is room")
-        moving, under = inside["moving"], inside["under"]
+        under = inside["under"]
+        moving = inside["moving"] + under[0]
         way = sum(under[k] for k in range(len(under))) + inside["acts"] + move.valid
         stored(self, m, "moves.", count, dut.MOVES)
         self.lemma(moving == way + count + inside["moved"], "each move has its place")
@@ -209,12 +210,15 @@ def stored(harness, m, path, count, depth):
     """Lemmas: a store by its path has ``count`` items. Gives its pointer to the first one."""
     inside = harness.inside
     write, read = inside[f"{path}pointers.write"], inside[f"{path}pointers.read"]
-    some, following = inside[f"{path}pointers.some"], inside[f"{path}pointers.following"]
+    some, few = inside[f"{path}pointers.some"], inside[f"{path}pointers.few"]
+    following, second = inside[f"{path}pointers.following"], inside[f"{path}pointers.second"]
     bits = len(read)
     harness.lemma(count <= depth, "no more than fit")
     harness.lemma(some == (count != 0), "some")
     harness.lemma((write - read)[:bits] == count[:bits], "pointers")
+    harness.lemma(few == (count < 2), "few")
     harness.lemma(following == (read + 1)[:bits], "following")
+    harness.lemma(second == (read + 2)[:bits], "second")
     harness.lemma(inside[f"{path}level"] == count + inside[f"{path}popped"], "level")
     return read
 

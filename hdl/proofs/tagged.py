@@ -2,7 +2,7 @@
 
 from amaranth import *
 from amaranth.hdl import Cover
-from amaranth.lib import stream, wiring
+from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..ddp.stag import StagTable
@@ -129,46 +129,56 @@ class Inbounds(Harness):
         self.lemma((inside["check.valid"] & age[:-1]) == age[:-1], "it is on its way")
         total = Signal(65)
         m.d.comb += total.eq(header.to + header.length)
-        travels(1, 7, "header", header)
-        travels(1, 2, "stag", header.stag)
-        travels(1, 2, "rights", rights)
-        travels(1, 4, "length", header.length)
+        travels(1, 8, "rest", Cat(
+            header[name] for name in ("tagged", "last", "short", "version", "length")))
+        travels(1, 3, "stag", header.stag)
+        travels(1, 3, "rights", rights)
+        travels(1, 5, "length", header.length)
         travels(1, 1, "to", header.to)
-        travels(2, 2, "to_2", header.to)
-        travels(3, 7, "enable", rights.enable)
+        travels(2, 3, "to_2", header.to)
+        travels(4, 9, "enable", rights.enable)
         holds(1, "first_low", (header.to[:32] + header.length)[:33])
         holds(2, "sum_high", total[32:])
-        travels(3, 6, "wrap", total[64])
-        travels(7, 7, "wrap_late", total[64])
+        travels(3, 9, "wrap", total[64])
+        holds(9, "short_0", header.short)
+        holds(9, "tagged_version_0", ~header.version & header.tagged)
+        holds(9, "version_0", ~header.version)
+        holds(9, "unchecked_0", ~header.tagged | (header.length == 0))
+        holds(9, "tagged_0", header.tagged)
+        holds(9, "length_9_0", header.length)
 
         # The entry, if it was shown.
         read = inside.part("table.storage")._read_ports[0]
-        m.d.comb += hidden.eq(inside["table.hidden"])
+        m.d.comb += hidden.eq(inside["table.hidden"].any())
         self.lemma(if_(age[0] & ~hidden, read._data == Value.cast(entry)), "the row is read")
         self.lemma(if_(age[1] & found.valid, found == entry), "the entry is shown")
+        taken = inside["check.entry"]
+        self.lemma(if_(age[2] & shown, taken == Value.cast(entry)), "the entry is taken")
+        self.lemma(if_(age[2], data.View(found.shape(), taken).valid == (shown & entry.valid)),
+                   "or is not valid")
         flow = {"shown": shown}
         bits = ENTRIES.bit_length() - 1
         same = Cat(entry.key, entry.tag) == Cat(header.stag[:8], header.stag[8 + bits :])
         key, alive = inside["check.key"].all(), inside["check.alive"]
         pd, bound = inside["check.pd"].all(), inside["check.stream_equal"].all()
-        self.lemma(if_(age[2], alive == (shown & entry.valid)), "alive")
-        self.lemma(if_(age[2] & shown, key == same), "key")
-        self.lemma(if_(age[2] & shown, pd == (entry.owner == rights.pd)), "pd")
-        self.lemma(if_(age[2] & shown, bound == (entry.owner == rights.stream)), "stream")
-        holds(3, "bound", entry.bound, **flow)
-        holds(3, "allowed", entry.remote_write, **flow)
+        self.lemma(if_(age[3], alive == (shown & entry.valid)), "alive")
+        self.lemma(if_(age[3] & shown, key == same), "key")
+        self.lemma(if_(age[3] & shown, pd == (entry.owner == rights.pd)), "pd")
+        self.lemma(if_(age[3] & shown, bound == (entry.owner == rights.stream)), "stream")
+        holds(4, "bound", entry.bound, **flow)
+        holds(4, "allowed", entry.remote_write, **flow)
         unknown, foreign = Signal(), Signal()
         owner = Mux(entry.bound, rights.stream, rights.pd)
         m.d.comb += [
             unknown.eq(~(shown & entry.valid & same)),
             foreign.eq(entry.owner != owner),
         ]
-        holds(4, "unknown", unknown)
-        holds(4, "foreign", foreign, **flow)
-        holds(4, "forbidden", ~entry.remote_write, **flow)
-        travels(5, 7, "unknown", unknown)
-        travels(5, 7, "foreign", foreign, **flow)
-        travels(5, 7, "forbidden", ~entry.remote_write, **flow)
+        holds(5, "unknown", unknown)
+        holds(5, "foreign", foreign, **flow)
+        holds(5, "forbidden", ~entry.remote_write, **flow)
+        travels(6, 9, "unknown", unknown)
+        travels(6, 9, "foreign", foreign, **flow)
+        travels(6, 9, "forbidden", ~entry.remote_write, **flow)
 
         # The sums, which the checker makes in halves.
         offset, room, address = Signal(65), Signal(65), Signal(64)
@@ -178,26 +188,30 @@ class Inbounds(Harness):
             address.eq(entry.address + offset[:64]),
         ]
         low, short = room[:32], room[:32] < header.length
-        holds(3, "offset_low", (header.to[:32] - entry.to[:32])[:33], **flow)
-        travels(3, 3, "to_high", header.to[32:])
-        travels(3, 3, "base_high", entry.to[32:], **flow)
-        travels(3, 4, "size", entry.length, **flow)
-        travels(3, 4, "host", entry.address, **flow)
-        travels(3, 7, "pages", entry.pages, **flow)
-        holds(4, "offset", offset[:64], **flow)
-        holds(4, "below", offset[64], **flow)
-        travels(5, 6, "below", offset[64], **flow)
-        travels(5, 5, "offset_high", offset[32:64], **flow)
-        travels(5, 5, "size_high", entry.length[32:], **flow)
-        travels(5, 5, "host_high", entry.address[32:], **flow)
-        travels(5, 5, "length_4", header.length)
-        holds(5, "room_low", (entry.length[:32] - offset[:32])[:33], **flow)
-        holds(5, "address_low", (entry.address[:32] + offset[:32])[:33], **flow)
-        holds(6, "room_high", room[32:], **flow)
-        holds(6, "address_high", address[32:], **flow)
-        holds(6, "past", short, **flow)
-        holds(6, "room_zero", low == 0, **flow)
-        travels(6, 7, "address_low", address[:32], **flow)
-        travels(7, 7, "address_high", address[32:], **flow)
-        holds(7, "outside", offset[64] | room[64] | (room == 0), **flow)
-        holds(7, "too_long", short & (room[32:64] == 0), **flow)
+        holds(4, "offset_low", (header.to[:32] - entry.to[:32])[:33], **flow)
+        travels(4, 4, "to_high", header.to[32:])
+        travels(4, 4, "base_high", entry.to[32:], **flow)
+        travels(4, 5, "size", entry.length, **flow)
+        travels(4, 5, "host", entry.address, **flow)
+        travels(4, 9, "pages", entry.pages, **flow)
+        holds(5, "offset", offset[:64], **flow)
+        holds(5, "below", offset[64], **flow)
+        travels(6, 7, "below", offset[64], **flow)
+        travels(6, 6, "offset_high", offset[32:64], **flow)
+        travels(6, 6, "size_high", entry.length[32:], **flow)
+        travels(6, 6, "host_high", entry.address[32:], **flow)
+        travels(6, 6, "length_6", header.length)
+        holds(6, "room_low", (entry.length[:32] - offset[:32])[:33], **flow)
+        holds(6, "address_low", (entry.address[:32] + offset[:32])[:33], **flow)
+        holds(7, "room_high", room[32:], **flow)
+        holds(7, "address_high", address[32:], **flow)
+        holds(7, "past", room[:16] < header.length, **flow)
+        holds(7, "some", Cat(low[8 * k : 8 * k + 8].any() for k in range(4)), **flow)
+        travels(7, 9, "address_low", address[:32], **flow)
+        travels(8, 9, "address_high", address[32:], **flow)
+        holds(8, "high", Cat(room[32 + 8 * k : 40 + 8 * k].any() for k in range(4)), **flow)
+        holds(8, "negative", offset[64] | room[64], **flow)
+        holds(8, "empty", low == 0, **flow)
+        holds(8, "less", short, **flow)
+        holds(9, "outside", offset[64] | room[64] | (room == 0), **flow)
+        holds(9, "too_long", short & (room[32:64] == 0), **flow)

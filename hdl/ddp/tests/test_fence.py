@@ -154,12 +154,12 @@ def test_a_sweep_revokes_what_is_bound_to_the_stream_and_nothing_else(entries):
             while ctx.get(dut.sweep.busy):
                 if ctx.get(dut.sweep.revoke.valid):
                     index = ctx.get(dut.sweep.revoke.payload)
-                    assert cycles == index + 4
+                    assert cycles == index + 5
                     got.append(index)
                 cycles += 1
                 await ctx.tick()
             assert got == want, f"{stream=}"
-            assert cycles == entries + (4 if entries - 1 in want else 3)
+            assert cycles == entries + (5 if entries - 1 in want else 4)
             for index in got:
                 held[index]["valid"] = False
             for _ in range(10):

@@ -22,8 +22,8 @@ def test_a_tagged_segment_is_placed_inside_the_region_of_its_stag():
 @pytest.mark.parametrize(
     "old, new",
     [
-        ("past.eq(room_low[:32] < ", "past.eq(room_low[:32] + 1 < "),
-        ('outside.eq(after(2, below, "below") | ', "outside.eq("),
+        ("past.eq(room_low[:16] < ", "past.eq(room_low[:16] + 1 < "),
+        ('negative.eq(after(2, below, "below") | ', "negative.eq("),
         ("forbidden.eq(~allowed)", "forbidden.eq(0)"),
         ("~Mux(bound, stream_equal, pd)", "~Mux(bound, pd, stream_equal)"),
         ("alive.eq(entry.valid)", "alive.eq(1)"),
@@ -38,7 +38,7 @@ def test_a_check_that_is_not_made_is_caught(old, new):
 
 
 def test_an_entry_that_is_seen_while_it_is_replaced_is_caught():
-    bug = planted("table", "| (write.en & (write.addr == within))", "")
+    bug = planted("table", "write.en & (write.addr == within),", "C(0),")
 
     def stags(entries):
         return bug.Table(StagEntry(entries), entries, live="valid")

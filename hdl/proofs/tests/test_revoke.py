@@ -58,7 +58,7 @@ def test_a_sweep_revokes_every_entry_of_its_stream_and_no_other():
     "old, new",
     [
         ("past[0].valid.eq(walks)", "past[0].valid.eq(walks & ~self.index.all())"),
-        ("past[2].valid & bound & same", "past[2].valid & bound"),
+        ("bound[1] & same.all()", "bound[1]"),
     ],
     ids=["last", "owner"],
 )

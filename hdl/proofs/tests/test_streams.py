@@ -110,15 +110,15 @@ def test_commit_has_room_for_what_it_takes_and_holds_what_it_offers():
 def test_a_commit_that_withdraws_a_move_is_caught():
     bug = planted(
         "ddp.commit",
-        "wiring.connect(m, moves.o, wiring.flipped(self.moves))",
-        "m.d.comb += [self.moves.valid.eq(moves.o.valid), moves.o.ready.eq(1)]",
+        "wiring.connect(m, stage.o, wiring.flipped(self.moves))",
+        "m.d.comb += [self.moves.valid.eq(stage.o.valid), stage.o.ready.eq(1)]",
     )
     proof = bounded(Committed(bug.Commit(CONFIG), lemmas=False), depth=24)
     assert proof.status == "FAIL", proof.log
 
 
 def test_a_commit_without_room_is_caught():
-    bug = planted("ddp.commit", "moving < self.MOVES - 3", "moving < self.MOVES")
+    bug = planted("ddp.commit", "moving < self.MOVES - 4", "moving < self.MOVES")
     bug.Commit.MOVES = 8
     proof = bounded(Committed(bug.Commit(CONFIG), lemmas=False), depth=32)
     assert proof.status == "FAIL", proof.log
@@ -148,7 +148,7 @@ def test_a_queue_keeps_its_items_in_order(harness, component):
 @pytest.mark.parametrize(
     "harness, name, old, new",
     [
-        (StoreOrder, "Store", "read.eq(following), following", "read.eq(following + 1), following"),
+        (StoreOrder, "Store", "self.read.eq(following),", "self.read.eq(following + 1),"),
         (QueueOrder, "Queue", "store.level < self.depth - 1", "store.level < self.depth + 1"),
         (SkidOrder, "Skid", "Mux(full, spare, self.i.payload)", "self.i.payload"),
         (StageOrder, "Stage", *CARELESS),

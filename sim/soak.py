@@ -553,21 +553,26 @@ class _Draw:
     def _replace(self) -> None:
         """Write something else to a STag's entry: other rights, another key."""
         entry = self._rng.choice([*self._registered])
-        self._host.settle(self._host.slots.get(entry, 0))
-        self._golden.revoke(self._unregister(entry).region)
-        self._return()
+        if self._page_slots(self._registered[entry]) <= self._slots:
+            self._host.settle(self._host.slots.get(entry, 0))
+            self._golden.revoke(self._unregister(entry).region)
+            self._register_again(self._gone.pop())
 
     def _return(self) -> None:
-        """Register a region that was revoked: as it was, or anew over the same memory."""
-        rng = self._rng
-        if not self._gone:
-            return
-        allotment = self._gone.pop(rng.randrange(len(self._gone)))
-        old = allotment.region
-        if allotment.pages is not None:
-            if len(allotment.pages.addresses) > self._slots:
-                return
-            self._slots -= len(allotment.pages.addresses)
+        """Register a region that was revoked."""
+        if self._gone:
+            allotment = self._gone.pop(self._rng.randrange(len(self._gone)))
+            if self._page_slots(allotment) <= self._slots:
+                self._register_again(allotment)
+
+    @staticmethod
+    def _page_slots(allotment: Allotment) -> int:
+        return 0 if allotment.pages is None else len(allotment.pages.addresses)
+
+    def _register_again(self, allotment: Allotment) -> None:
+        """As it was, or anew over the same memory."""
+        rng, old = self._rng, allotment.region
+        self._slots -= self._page_slots(allotment)
         if rng.random() < 0.5:
             entry = slot(old.stag, self._config.stags)
             any_rights = rng.random() < 0.5

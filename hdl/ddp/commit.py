@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out
 from ..dma.placement import Placement
 from ..llp.segment import HEADER_WORDS, Outcome, Segment, Verdict
 from ..spec import ddp
-from ..stream import Backlog, Stage, Store
+from ..stream import Backlog, Skid, Store
 from .delivery import Record
 from .tagged import CheckResult, TaggedCheck
 from .untagged import QN_BITS, UntaggedResult
@@ -355,14 +355,14 @@ class Commit(wiring.Component):
         config = self.config
         m.submodules.pending = pending = Pending(config)
         m.submodules.moves = moves = Store(Move(config), depth=self.MOVES)
-        m.submodules.stage = stage = Stage(Move(config))
+        m.submodules.skid = skid = Skid(Move(config))
         m.submodules.events = events = Backlog(ErrorEvent(), depth=max(512, 2 * config.streams))
         m.submodules.errors = errors = ErrorState(config.streams)
         wiring.connect(m, wiring.flipped(self.segments), pending.segments)
         wiring.connect(m, wiring.flipped(self.verdicts), pending.verdicts)
         wiring.connect(m, pending.head, wiring.flipped(self.head))
-        wiring.connect(m, moves.o, stage.i)
-        wiring.connect(m, stage.o, wiring.flipped(self.moves))
+        wiring.connect(m, moves.o, skid.i)
+        wiring.connect(m, skid.o, wiring.flipped(self.moves))
         wiring.connect(m, events.o, wiring.flipped(self.events))
 
         # Room for a segment's move, its event and its record is sure before it is taken.
@@ -394,7 +394,7 @@ class Commit(wiring.Component):
         acts = self._decide(m, pending.segment, found, end)
         m.d.comb += self.busy.eq(
             pending.waiting | under.any() | acts | moves.i.valid | moves.o.valid
-            | stage.o.valid | self.clear.valid | self.bus_errors.valid
+            | skid.o.valid | self.clear.valid | self.bus_errors.valid
         )
         return m
 

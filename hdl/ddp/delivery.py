@@ -8,7 +8,7 @@ from ..bus.axi import AxiWrite, Response
 from ..dma.burst import Done
 from ..dma.steps import Credits
 from ..spec import completion
-from ..stream import Backlog, Queue, Stage, Store
+from ..stream import Backlog, Queue, Skid, Stage, Store
 
 __all__ = ["CompletionEntry", "Delivery", "Due", "Record", "Ring"]
 
@@ -435,9 +435,9 @@ class Delivery(wiring.Component):
         m.submodules.messages = messages = Backlog(
             data.StructLayout(_MESSAGE), depth=config.backlog)
         m.submodules.failures = failures = Backlog(1, depth=config.backlog)
-        m.submodules.stage = stage = Stage(data.StructLayout({**_MESSAGE, "failed": 1}))
+        m.submodules.skid = skid = Skid(data.StructLayout({**_MESSAGE, "failed": 1}))
         m.submodules.ring = ring = Ring(config)
-        record, message, entry = self.records.payload, stage.o.payload, ring.i.payload
+        record, message, entry = self.records.payload, skid.o.payload, ring.i.payload
 
         # ``messages`` holds all; what waits in the two others is in there too.
         wiring.connect(m, wiring.flipped(self.done), due.done)
@@ -454,13 +454,13 @@ class Delivery(wiring.Component):
             *(entry[name].eq(message[name]) for name in _MESSAGE),
             entry.status.eq(Mux(message.failed, completion.Status.NOT_PLACED,
                                 completion.Status.DELIVERED)),
-            *(stage.i.payload[name].eq(messages.o.payload[name]) for name in _MESSAGE),
-            stage.i.payload.failed.eq(failures.o.payload),
-            stage.i.valid.eq(messages.o.valid & failures.o.valid),
-            messages.o.ready.eq(failures.o.valid & stage.i.ready),
-            failures.o.ready.eq(messages.o.valid & stage.i.ready),
-            ring.i.valid.eq(stage.o.valid),
-            stage.o.ready.eq(ring.i.ready),
+            *(skid.i.payload[name].eq(messages.o.payload[name]) for name in _MESSAGE),
+            skid.i.payload.failed.eq(failures.o.payload),
+            skid.i.valid.eq(messages.o.valid & failures.o.valid),
+            messages.o.ready.eq(failures.o.valid & skid.i.ready),
+            failures.o.ready.eq(messages.o.valid & skid.i.ready),
+            ring.i.valid.eq(skid.o.valid),
+            skid.o.ready.eq(ring.i.ready),
             self.half.eq(messages.half),
             self.retired.eq(due.retired),
             *(getattr(ring, name).eq(getattr(self, name))

@@ -62,8 +62,8 @@ def test_a_completion_too_soon_is_caught():
 def test_a_completion_twice_is_caught():
     bug = planted(
         "ddp.delivery",
-        "messages.o.ready.eq(failures.o.valid & stage.i.ready)",
-        "messages.o.ready.eq(failures.o.valid & stage.i.ready & ~self.base[0])",
+        "messages.o.ready.eq(failures.o.valid & skid.i.ready)",
+        "messages.o.ready.eq(failures.o.valid & skid.i.ready & ~self.base[0])",
     )
     proof = bounded(Completions(bug.Delivery(CONFIG)), depth=Completions.DEPTH)
     assert proof.status == "FAIL", proof.log

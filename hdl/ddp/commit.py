@@ -18,6 +18,8 @@ __all__ = ["CHECKS", "Commit", "ErrorEvent", "ErrorState", "IN_FLIGHT", "Move", 
 IN_FLIGHT = 64
 #: Cycles from a segment's header to what the checks say: two to parse it.
 CHECKS = 2 + TaggedCheck.LATENCY
+#: Cycles from taking a segment to its header.
+HEAD = 3
 
 
 class ErrorEvent(data.StructLayout):
@@ -76,7 +78,7 @@ class Pending(wiring.Component):
     Each is read twice: its header goes to the checks, and the rest is asked for again when they
     have an answer, so that it need not travel beside them.
 
-    Latency: 2 cycles from ``take`` to ``head``, 2 from ``again`` to ``segment``. Throughput: a
+    Latency: 3 cycles from ``take`` to ``head``, 2 from ``again`` to ``segment``. Throughput: a
     segment a cycle. Reset: empty. Errors: none.
 
     Members
@@ -126,23 +128,27 @@ class Pending(wiring.Component):
         ]
         with m.If(write.en):
             m.d.sync += write.addr.eq(write.addr + 1)
-        for following, found in ((self.take, self.head.payload), (self.again, self.segment)):
+        stored = []
+        for following, name in ((self.take, "head"), (self.again, "segment")):
             read = storage.read_port()
             # Without reset, to become the output register of the block RAM.
-            held = Signal(found.shape(), reset_less=True)
-            was_read = Signal()
+            held = Signal(Segment(self.config), name=f"{name}_held", reset_less=True)
+            was_read = Signal(name=f"{name}_read")
             m.d.sync += was_read.eq(following)
             with m.If(following):
                 m.d.sync += read.addr.eq(read.addr + 1)
             with m.If(was_read):
                 m.d.sync += held.eq(read.data)
-            m.d.comb += found.eq(held)
-        taken, verdict = Signal(), Signal(Verdict(self.config))
+            stored.append(held)
+        head, segment = stored
+        taken = Signal(HEAD - 1)
+        verdict = Signal(data.ArrayLayout(Verdict(self.config), HEAD - 1))
+        m.d.comb += self.segment.eq(segment)
+        # It is a long way from many block RAMs to all that looks at a header.
         m.d.sync += [
-            taken.eq(self.take),
-            self.head.valid.eq(taken),
-            verdict.eq(verdicts.o.payload),
-            self.verdict.eq(verdict),
+            self.head.payload.eq(head),
+            Cat(taken, self.head.valid).eq(Cat(self.take, taken)),
+            Cat(verdict, self.verdict).eq(Cat(verdicts.o.payload, verdict)),
         ]
         return m
 
@@ -326,7 +332,7 @@ class Commit(wiring.Component):
 
     #: Moves that may be on their way or wait.
     MOVES = 32
-    LATENCY = 1 + 2 + CHECKS + 3 + 2
+    LATENCY = 1 + HEAD + CHECKS + 3 + 2
 
     def __init__(self, config):
         self.config = config
@@ -369,7 +375,7 @@ class Commit(wiring.Component):
         moving = Signal(range(self.MOVES + 1))
         moved = Signal()
         # under[k]: a segment was taken k + 1 cycles ago.
-        under = Signal(2 + CHECKS + 1)
+        under = Signal(HEAD + CHECKS + 1)
         room = Signal()
         m.d.sync += [
             moved.eq(moves.o.valid & moves.o.ready),
@@ -386,11 +392,11 @@ class Commit(wiring.Component):
             pause.under_way.eq(under.any()),
             pause.room.eq(room),
             pending.go.eq(pause.flowing & room),
-            pending.again.eq(under[CHECKS]),
-            self.done.eq(under[2 + CHECKS]),
+            pending.again.eq(under[HEAD + CHECKS - 2]),
+            self.done.eq(under[HEAD + CHECKS]),
         ]
-        found, owner, end = self._gather(m, pending, under[1 + CHECKS])
-        m.d.comb += errors.index.eq(Mux(under[CHECKS - 1], owner, pause.stream))
+        found, owner, end = self._gather(m, pending, under[HEAD + CHECKS - 1])
+        m.d.comb += errors.index.eq(Mux(under[HEAD + CHECKS - 3], owner, pause.stream))
         acts = self._decide(m, pending.segment, found, end)
         m.d.comb += self.busy.eq(
             pending.waiting | under.any() | acts | moves.i.valid | moves.o.valid

@@ -311,15 +311,15 @@ class Prefetch(wiring.Component):
             shape=self.shape, depth=self.depth, init=[],
             attrs={"ram_style": "block", "no_rw_check": 1})
         m.submodules.ahead = ahead = Store(self.shape, depth=self.AHEAD)
-        m.submodules.stage = stage = Stage(self.shape)
+        m.submodules.skid = skid = Skid(self.shape)
         write, read = storage.write_port(), storage.read_port()
         # Without reset, to become the output register of the block RAM.
         held = Signal(self.shape, reset_less=True)
         go = Signal()
         coming = Signal(2)
 
-        wiring.connect(m, ahead.o, stage.i)
-        wiring.connect(m, stage.o, wiring.flipped(self.o))
+        wiring.connect(m, ahead.o, skid.i)
+        wiring.connect(m, skid.o, wiring.flipped(self.o))
         m.d.comb += [
             write.en.eq(self.write.valid),
             write.addr.eq(self.write.payload.address),

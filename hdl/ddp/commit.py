@@ -398,7 +398,7 @@ class Commit(wiring.Component):
         found, owner, end = self._gather(m, pending, under[HEAD + CHECKS - 1])
         m.d.comb += errors.index.eq(Mux(under[HEAD + CHECKS - 3], owner, pause.stream))
         acts = self._decide(m, pending.segment, found, end)
-        m.d.comb += self.busy.eq(
+        m.d.sync += self.busy.eq(
             pending.waiting | under.any() | acts | moves.i.valid | moves.o.valid
             | skid.o.valid | self.clear.valid | self.bus_errors.valid
         )

@@ -64,8 +64,8 @@ class PlacementDma(wiring.Component):
     go out by themselves: AXI4 lets the data of a burst run ahead of its address, and neither waits
     for the other here.
 
-    Latency: 11 cycles from ``i`` to ``bus.aw``; 15 to the first ``bus.w`` or ``exceptions`` beat at
-    64 and 128 bits, 16 at 256 and 512; 3 from the last response to ``done``.
+    Latency: 11 cycles from ``i`` to ``bus.aw``; 16 to the first ``bus.w`` or ``exceptions`` beat at
+    64 and 128 bits, 17 at 256 and 512; 3 from the last response to ``done``.
     Throughput: 1 beat a cycle. Reset: idle.
     Errors: a write response that is not OKAY shows in ``done.error`` of its segment.
 
@@ -80,7 +80,7 @@ class PlacementDma(wiring.Component):
         A placement may come in this cycle and in the next one.
     read_address : Out(range(beats in the packet buffer))
     read_data : In(width)
-        The beat at the address given 2 cycles before.
+        The beat at the address given 3 cycles before.
     bus : Out(AxiWrite(width))
     exceptions : Out(stream.Signature(ExceptionBeat(width)))
         One packet for each placement with ``exception`` and a length above 0.

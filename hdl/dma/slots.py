@@ -139,7 +139,7 @@ class Slots(wiring.Component):
 class Align(wiring.Component):
     """Turns ring beats into outgoing beats: rotation, join, strobes.
 
-    Latency: ``Rotate.stages + 3`` cycles from a slot to its beat. Throughput: 1 slot a cycle.
+    Latency: ``Rotate.stages + 4`` cycles from a slot to its beat. Throughput: 1 slot a cycle.
     Reset: empty. Errors: none; the receiver of ``o`` must have room.
 
     Parameters
@@ -151,7 +151,7 @@ class Align(wiring.Component):
     i_valid : In(1)
     i : In(Slot)
     read_data : In(8 * octets)
-        Of the slot that came one cycle before.
+        Of the slot that came two cycles before.
     o : Out(stream.Signature(OutBeat, always_ready=True))
     """
 
@@ -173,8 +173,8 @@ class Align(wiring.Component):
         m.submodules.below = below = Lanes(octets)
         m.submodules.low = low = Lanes(octets)
         m.submodules.high = high = Lanes(octets)
-        # slots[n] is n cycles behind i; the rotated beat comes beside slots[stages + 1].
-        depth = rotate.stages + 1
+        # slots[n] is n cycles behind i; the rotated beat comes beside slots[stages + 2].
+        depth = rotate.stages + 2
         slots = [self.i] + [Signal(self.slot, name=f"slot{n}", reset_less=True)
                             for n in range(1, depth + 1)]
         valid = Signal(depth - 1)
@@ -185,7 +185,7 @@ class Align(wiring.Component):
         m.d.sync += [one.eq(other) for one, other in zip(slots[1:], slots, strict=False)]
         m.d.sync += valid.eq(Cat(self.i_valid, valid))
         m.d.comb += [
-            rotate.amount.eq(self.i.rotate),
+            rotate.amount.eq(slots[1].rotate),
             rotate.i.eq(self.read_data),
             below.i.eq(early.rotate),
             low.i.eq(early.low),

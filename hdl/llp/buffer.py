@@ -17,9 +17,9 @@ class Store(data.StructLayout):
 
 
 class PacketBuffer(wiring.Component):
-    """A ring of beats in block RAM, read through its output register.
+    """A ring of beats in block RAM, read through its output register and one for the way from it.
 
-    Latency: 2 cycles from ``address`` to ``data``. Throughput: a write and a read a cycle.
+    Latency: 3 cycles from ``address`` to ``data``. Throughput: a write and a read a cycle.
     Reset: empty. Errors: none; ``space`` must be honoured.
 
     Members
@@ -62,6 +62,7 @@ class PacketBuffer(wiring.Component):
         write, read = storage.write_port(), storage.read_port()
         # Without reset, to become the output register of the block RAM.
         held = Signal(self.config.width, reset_less=True)
+        near = Signal(self.config.width, reset_less=True)
         kept = Signal(range(self.depth))
         used = Signal(range(self.depth))
         with m.If(self.free.valid):
@@ -71,10 +72,11 @@ class PacketBuffer(wiring.Component):
             write.addr.eq(self.store.payload.address),
             write.data.eq(self.store.payload.data),
             read.addr.eq(self.address),
-            self.data.eq(held),
+            self.data.eq(near),
         ]
         m.d.sync += [
             held.eq(read.data),
+            near.eq(held),
             used.eq(self.next - kept),
             self.space.eq(used < self.depth - self.MARGIN),
         ]

@@ -422,27 +422,27 @@ class Strobes(Harness):
         self.always(if_(due, ~beat.exception), "for the bus")
         m.d.comb += Cover(due & self.past(goes) & (kept.low != 0), "beats")
 
-        # Where they are: three registers, the one that waits for the next slot, the output.
+        # Where they are: four registers, the one that waits for the next slot, the output.
         join = {name: inside[f"join.{name}"] for name in ("here", "there", "ends")}
         held = _slot(slot, inside["held"])
         stages = [
             (inside["valid"][0], _slot(slot, inside["slot1"])),
             (inside["valid"][1], _slot(slot, inside["slot2"])),
-            (join["here"], _slot(slot, inside["slot3"])),
+            (inside["valid"][2], _slot(slot, inside["slot3"])),
+            (join["here"], _slot(slot, inside["slot4"])),
         ]
-        tags = [Signal(name=f"tag{n}") for n in range(1, 4)]
+        tags = [Signal(name=f"tag{n}") for n in range(1, 5)]
         tag_held, tag_out = Signal(), Signal()
         m.d.sync += Cat(tags).eq(Cat(comes & mark & ~followed, tags))
         gives = join["there"] & (join["ends"] | join["here"])
         m.d.sync += tag_out.eq(tag_held & gives)
         with m.If(join["here"]):
-            m.d.sync += tag_held.eq(tags[2])
+            m.d.sync += tag_held.eq(tags[3])
         with m.Elif(gives):
             m.d.sync += tag_held.eq(0)
         here = [
-            (tags[0], stages[0][0] & ~stages[0][1].silent),
-            (tags[1], stages[1][0] & ~stages[1][1].silent),
-            (tags[2], stages[2][0] & ~stages[2][1].silent),
+            *((tag, valid & ~stage.silent) for tag, (valid, stage) in zip(
+                tags, stages, strict=True)),
             (tag_held, join["there"] & ~held.silent),
             (tag_out, dut.o.valid),
         ]
@@ -493,7 +493,8 @@ class Room(Harness):
             (inside["slots.o_valid"], inside["slots.o"]),
             (inside["align.valid"][0], inside["align.slot1"]),
             (inside["align.valid"][1], inside["align.slot2"]),
-            (inside["align.join.here"], inside["align.slot3"]),
+            (inside["align.valid"][2], inside["align.slot3"]),
+            (inside["align.join.here"], inside["align.slot4"]),
             (inside["align.join.there"], inside["align.held"]),
         ]
         way = sum(valid & ~_slot(slot, one).silent for valid, one in stages)

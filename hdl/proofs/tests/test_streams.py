@@ -118,9 +118,9 @@ def test_a_commit_that_withdraws_a_move_is_caught():
 
 
 def test_a_commit_without_room_is_caught():
-    bug = planted("ddp.commit", "moving < self.MOVES - 4", "moving < self.MOVES")
-    bug.Commit.MOVES = 8
-    proof = bounded(Committed(bug.Commit(CONFIG), lemmas=False), depth=32)
+    bug = planted("ddp.commit", "moving < self.MOVES - 4", "moving <= self.MOVES + 3")
+    bug.Commit.MOVES = 4
+    proof = bounded(Committed(bug.Commit(CONFIG), lemmas=False), depth=36)
     assert proof.status == "FAIL", proof.log
 
 

@@ -1,1 +1,1 @@
-"""Proofs of what the gateware must never do; :mod:`ddp_rnic.hdl.proofs.run` tells how."""
+"""Proofs of what the gateware must never do; :mod:`ddp_rnic.hdl.proofs.tests.run` tells how."""

@@ -4,7 +4,6 @@ from amaranth import *
 from amaranth.hdl import Cover
 
 from .harness import Harness, if_, streams
-from .run import netlist
 
 __all__ = [
     "Accesses", "BacklogOrder", "Committed", "QueueOrder", "SkidOrder", "StageOrder", "Steady",
@@ -12,13 +11,12 @@ __all__ = [
 ]
 
 
-def valid_from_ready(component):
+def valid_from_ready(module):
     """Pairs of a ``valid`` that goes out and a ``ready`` that comes in with a path of gates from
     the second to the first; there must be none.
 
-    By the netlist, so for all time and without assumptions.
+    By the netlist, in the form of yosys's ``write_json``, so for all time and without assumptions.
     """
-    module = netlist(component)
     driver = {}
     for cell in module["cells"].values():
         for port, bits in cell["connections"].items():

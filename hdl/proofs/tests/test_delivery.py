@@ -5,7 +5,7 @@ from ddp_rnic.hdl.dma.burst import Bursts
 from ddp_rnic.hdl.proofs import bursts
 from ddp_rnic.hdl.proofs.delivery import CONFIG, Answers, Completions, Ripe
 from ddp_rnic.hdl.proofs.harness import planted
-from ddp_rnic.hdl.proofs.run import bounded, covers, induction
+from ddp_rnic.hdl.proofs.tests.run import bounded, covers, induction
 
 SOONER = ("leaves.eq(some & due & ~write.en)", "leaves.eq(some & ~write.en)")
 

@@ -10,8 +10,8 @@ from ddp_rnic.hdl.dma.slots import Align
 from ddp_rnic.hdl.llp.markers import MarkerCut
 from ddp_rnic.hdl.proofs import bursts, cuts, untagged
 from ddp_rnic.hdl.proofs.harness import planted
-from ddp_rnic.hdl.proofs.run import bounded, covers, induction
 from ddp_rnic.hdl.proofs.tagged import CheckedTable, Inbounds
+from ddp_rnic.hdl.proofs.tests.run import bounded, covers, induction
 
 
 def test_a_tagged_segment_is_placed_inside_the_region_of_its_stag():

@@ -6,7 +6,7 @@ from ddp_rnic.hdl.ddp.commit import Commit
 from ddp_rnic.hdl.ddp.fence import Fence, Sweep
 from ddp_rnic.hdl.proofs.harness import planted
 from ddp_rnic.hdl.proofs.revoke import CONFIG, Counted, Fenced, Swept
-from ddp_rnic.hdl.proofs.run import bounded, covers, induction
+from ddp_rnic.hdl.proofs.tests.run import bounded, covers, induction
 
 
 def test_what_was_looked_up_is_counted_before_the_fence_looks():

@@ -11,7 +11,6 @@ from ddp_rnic.hdl.exceptions import ExceptionQueue
 from ddp_rnic.hdl.llp.intake import Intake
 from ddp_rnic.hdl.llp.scan import MpaScan
 from ddp_rnic.hdl.proofs.harness import planted
-from ddp_rnic.hdl.proofs.run import bounded, covers, induction
 from ddp_rnic.hdl.proofs.streams import (
     Accesses,
     BacklogOrder,
@@ -24,6 +23,7 @@ from ddp_rnic.hdl.proofs.streams import (
     TakenIn,
     valid_from_ready,
 )
+from ddp_rnic.hdl.proofs.tests.run import bounded, covers, induction, netlist
 from ddp_rnic.hdl.rnic import Rnic
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.hdl.stream import Backlog, Queue, Skid, Stage, Store
@@ -190,7 +190,7 @@ def test_a_backlog_that_reads_too_early_is_caught():
     ids=["rnic", *BLOCKS, "commit", "registers", "backlog", "skid"],
 )
 def test_no_offer_waits_for_ready(component):
-    pairs, offers = valid_from_ready(component())
+    pairs, offers = valid_from_ready(netlist(component()))
     assert offers
     assert not pairs
 
@@ -214,4 +214,4 @@ class Hesitant(wiring.Component):
 
 
 def test_an_offer_that_waits_for_ready_is_caught():
-    assert valid_from_ready(Hesitant()) == ({("o__valid", "o__ready")}, 1)
+    assert valid_from_ready(netlist(Hesitant())) == ({("o__valid", "o__ready")}, 1)

@@ -7,12 +7,37 @@ from amaranth import *
 from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-__all__ = ["Backlog", "Beat", "Pointers", "Prefetch", "Queue", "Skid", "Stage", "Store", "any_of"]
+__all__ = ["Backlog", "Beat", "Pointers", "Prefetch", "Queue", "Skid", "Stage", "Store", "any_of",
+           "delayed"]
 
 
 def any_of(values):
     """The bitwise OR of all values; 0 of none."""
     return reduce(or_, values, C(0))
+
+
+def delayed(m, cycles, value, name):
+    """What a value was so many cycles ago, in registers ``name_0``, ``name_1``, without reset."""
+    for k in range(cycles):
+        stage = Signal(value.shape(), name=f"{name}_{k}", reset_less=True)
+        m.d.sync += stage.eq(value)
+        value = stage
+    return value
+
+
+def _levelled(m, store, left):
+    """Keeps a store's ``level`` and ``half``; ``left`` is high as an item leaves.
+
+    The level hears of that one cycle late: it errs on the full side.
+    """
+    popped = Signal()
+    level = store.level
+    m.d.comb += store.half.eq(~level[-2:].any())
+    m.d.sync += popped.eq(left)
+    with m.If(store.i.valid & ~popped):
+        m.d.sync += level.eq(level + 1)
+    with m.Elif(popped & ~store.i.valid):
+        m.d.sync += level.eq(level - 1)
 
 
 class Beat(data.StructLayout):
@@ -129,8 +154,6 @@ class Store(wiring.Component):
             shape=self.shape, depth=self.depth, init=[])
         m.submodules.pointers = pointers = Pointers(self.depth)
         write, read = storage.write_port(), storage.read_port(domain="comb")
-        popped = Signal()
-        level = self.level
 
         m.d.comb += [
             self.o.valid.eq(pointers.some),
@@ -141,14 +164,8 @@ class Store(wiring.Component):
             write.addr.eq(pointers.write),
             write.data.eq(self.i.payload),
             read.addr.eq(pointers.read),
-            self.half.eq(~level[-2:].any()),
         ]
-        # The level hears of a pop one cycle late: it errs on the full side.
-        m.d.sync += popped.eq(pointers.pop)
-        with m.If(self.i.valid & ~popped):
-            m.d.sync += level.eq(level + 1)
-        with m.Elif(popped & ~self.i.valid):
-            m.d.sync += level.eq(level - 1)
+        _levelled(m, self, pointers.pop)
         return m
 
 
@@ -378,8 +395,6 @@ class Backlog(wiring.Component):
         m = Module()
         m.submodules.pointers = pointers = Pointers(self.depth)
         m.submodules.ring = ring = Prefetch(self.shape, depth=self.depth)
-        left = Signal()
-        level = self.level
 
         wiring.connect(m, ring.o, wiring.flipped(self.o))
         m.d.comb += [
@@ -390,12 +405,6 @@ class Backlog(wiring.Component):
             ring.write.payload.item.eq(self.i.payload),
             ring.some.eq(pointers.some),
             ring.address.eq(pointers.read),
-            self.half.eq(~level[-2:].any()),
         ]
-        # The level hears of what left one cycle late: it errs on the full side.
-        m.d.sync += left.eq(self.o.valid & self.o.ready)
-        with m.If(self.i.valid & ~left):
-            m.d.sync += level.eq(level + 1)
-        with m.Elif(left & ~self.i.valid):
-            m.d.sync += level.eq(level - 1)
+        _levelled(m, self, self.o.valid & self.o.ready)
         return m

@@ -1,5 +1,7 @@
 """Where a segment's fate is decided: placed, passed on, or dropped."""
 
+from functools import partial
+
 from amaranth import *
 from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
@@ -7,7 +9,7 @@ from amaranth.lib.wiring import In, Out
 from ..dma.placement import Placement
 from ..llp.segment import HEADER_WORDS, Outcome, Segment, Verdict
 from ..spec import ddp
-from ..stream import Backlog, Skid, Store
+from ..stream import Backlog, Skid, Store, delayed
 from .delivery import Record
 from .tagged import CheckResult, TaggedCheck
 from .untagged import QN_BITS, UntaggedResult
@@ -409,12 +411,7 @@ class Commit(wiring.Component):
         cannot be trusted; the segment's stream three cycles before, and the word after its last.
         """
 
-        def after(cycles, value, name):
-            for k in range(cycles):
-                stage = Signal(value.shape(), name=f"{name}_{k}", reset_less=True)
-                m.d.sync += stage.eq(value)
-                value = stage
-            return value
+        after = partial(delayed, m)
 
         head = pending.head.payload
         verdict = after(CHECKS, pending.verdict, "verdict")

@@ -1,10 +1,13 @@
 """The STag and TO base-and-bounds checker (RFC 5041 sections 7.1 and 8.2)."""
 
+from functools import partial
+
 from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..spec import ddp
+from ..stream import delayed
 from .header import DdpHeader
 from .stag import StagEntry
 
@@ -100,12 +103,7 @@ class TaggedCheck(wiring.Component):
         m.d.sync += [valid.eq(Cat(self.i.valid, valid)), self.o.valid.eq(valid[-1])]
         m.d.comb += self.index.eq(self.i.payload.header.stag[8 : 8 + bits])
 
-        def after(cycles, value, name):
-            for k in range(cycles):
-                stage = Signal(value.shape(), name=f"{name}_{k}")
-                m.d.sync += stage.eq(value)
-                value = stage
-            return value
+        after = partial(delayed, m)
 
         # Two cycles for the look-up, and one for the way from the table; meanwhile the end of the
         # segment, its 64-bit sum in two halves.

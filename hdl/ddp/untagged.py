@@ -1,11 +1,14 @@
 """The untagged queues: their buffers, and the checks of RFC 5041 section 7.1."""
 
+from functools import partial
+
 from amaranth import *
 from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
 from ..spec import ddp
+from ..stream import delayed
 from .header import DdpHeader
 
 __all__ = ["Post", "QueueState", "UntaggedBuffer", "UntaggedCheck", "UntaggedResult"]
@@ -129,12 +132,7 @@ class UntaggedCheck(wiring.Component):
         def index_of(where):
             return Cat(where.qn[:QN_BITS], where.stream)[:index_bits]
 
-        def after(cycles, value, name):
-            for k in range(cycles):
-                stage = Signal(value.shape(), name=f"{name}_{k}", reset_less=True)
-                m.d.sync += stage.eq(value)
-                value = stage
-            return value
+        after = partial(delayed, m)
 
         # Where to look, and what follows from the header alone.
         index = after(1, Cat(header.qn[:QN_BITS], self.i.payload.stream)[:index_bits], "index")

@@ -17,7 +17,7 @@ class Coalesce(wiring.Component):
     oldest of them came ``timeout`` cycles ago. A ``count`` of 0 counts as 1 and one above 512 as
     512; a ``timeout`` of 0 never waits.
 
-    Latency: 3 cycles; 8 at most to hear that another completion is the oldest one now.
+    Latency: 3 cycles; 9 at most to hear that another completion is the oldest one now.
     Throughput: a completion a cycle. Reset: low. Errors: none.
 
     Members
@@ -56,12 +56,13 @@ class Coalesce(wiring.Component):
             read.addr.eq(self.consumer),
         ]
         # Without reset, to become the output register of the block RAM.
-        came = Signal(32, reset_less=True)
+        came, came_1 = Signal(32, reset_less=True), Signal(32)
         age = Signal(32)
         late = Signal()
         m.d.sync += [
             came.eq(read.data),
-            age.eq(now - came),
+            came_1.eq(came),
+            age.eq(now - came_1),
             late.eq(age >= self.timeout),
         ]
 
@@ -69,7 +70,7 @@ class Coalesce(wiring.Component):
         # and once it was seen it stays, whatever the age, which wraps.
         consumer_1 = Signal(16)
         moved = Signal()
-        settled = Signal(4)
+        settled = Signal(5)
         m.d.sync += [
             consumer_1.eq(self.consumer),
             moved.eq(consumer_1 != self.consumer),
@@ -79,8 +80,8 @@ class Coalesce(wiring.Component):
             m.d.sync += settled.eq(0)
         with m.If(~some):
             m.d.sync += expired.eq(0)
-        with m.Elif(settled[2]):
-            m.d.sync += expired.eq(late | (expired & settled[3]))
+        with m.Elif(settled[3]):
+            m.d.sync += expired.eq(late | (expired & settled[4]))
 
         m.d.sync += [
             waiting.eq(self.producer - self.consumer),

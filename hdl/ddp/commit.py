@@ -9,7 +9,7 @@ from amaranth.lib.wiring import In, Out
 from ..dma.placement import Placement
 from ..llp.segment import HEADER_WORDS, Outcome, Segment, Verdict
 from ..spec import ddp
-from ..stream import Backlog, Skid, Store, delayed
+from ..stream import Backlog, Stage, Store, delayed
 from .delivery import Record
 from .tagged import CheckResult, TaggedCheck
 from .untagged import QN_BITS, UntaggedResult
@@ -363,14 +363,14 @@ class Commit(wiring.Component):
         config = self.config
         m.submodules.pending = pending = Pending(config)
         m.submodules.moves = moves = Store(Move(config), depth=self.MOVES)
-        m.submodules.skid = skid = Skid(Move(config))
+        m.submodules.stage = stage = Stage(Move(config))
         m.submodules.events = events = Backlog(ErrorEvent(), depth=max(512, 2 * config.streams))
         m.submodules.errors = errors = ErrorState(config.streams)
         wiring.connect(m, wiring.flipped(self.segments), pending.segments)
         wiring.connect(m, wiring.flipped(self.verdicts), pending.verdicts)
         wiring.connect(m, pending.head, wiring.flipped(self.head))
-        wiring.connect(m, moves.o, skid.i)
-        wiring.connect(m, skid.o, wiring.flipped(self.moves))
+        wiring.connect(m, moves.o, stage.i)
+        wiring.connect(m, stage.o, wiring.flipped(self.moves))
         wiring.connect(m, events.o, wiring.flipped(self.events))
 
         # Room for a segment's move, its event and its record is sure before it is taken.
@@ -378,11 +378,13 @@ class Commit(wiring.Component):
         moved = Signal()
         # under[k]: a segment was taken k + 1 cycles ago.
         under = Signal(HEAD + CHECKS + 1)
+        under_way = Signal()
         room = Signal()
         m.d.sync += [
             moved.eq(moves.o.valid & moves.o.ready),
             moving.eq(moving + under[0] - moved),
             under.eq(Cat(pending.take, under)),
+            under_way.eq(pending.take | under.any()),
             room.eq((moving < self.MOVES - 4) & events.half & self.record_room),
         ]
         m.submodules.pause = pause = Pause()
@@ -391,7 +393,7 @@ class Commit(wiring.Component):
         m.d.comb += [
             pause.hold.eq(self.hold),
             self.held.eq(pause.held),
-            pause.under_way.eq(under.any()),
+            pause.under_way.eq(under_way),
             pause.room.eq(room),
             pending.go.eq(pause.flowing & room),
             pending.again.eq(under[HEAD + CHECKS - 2]),
@@ -401,8 +403,8 @@ class Commit(wiring.Component):
         m.d.comb += errors.index.eq(Mux(under[HEAD + CHECKS - 3], owner, pause.stream))
         acts = self._decide(m, pending.segment, found, end)
         m.d.sync += self.busy.eq(
-            pending.waiting | under.any() | acts | moves.i.valid | moves.o.valid
-            | skid.o.valid | self.clear.valid | self.bus_errors.valid
+            pending.waiting | under_way | acts | moves.i.valid | moves.o.valid
+            | stage.o.valid | self.clear.valid | self.bus_errors.valid
         )
         return m
 

@@ -49,8 +49,11 @@ class MarkerCut(wiring.Component):
         gap = Signal(10)  # octets to the next marker
         more = Signal()  # it comes before the end
         carry = Signal()
+        # The address from bit 16 up, and one more: a part is shorter than 2**16 octets.
+        upper = rest.address[16:]
+        upper_more = Signal.like(upper)
         m.d.comb += self.i.ready.eq(whole & self.go)
-        m.d.sync += self.o.valid.eq(0)
+        m.d.sync += [self.o.valid.eq(0), upper_more.eq(upper + 1)]
 
         # One step a cycle, each with its own flag.
         with m.If(whole):
@@ -77,8 +80,9 @@ class MarkerCut(wiring.Component):
                 measure.eq(0),
                 part.eq(1),
                 more.eq(rest.length > gap),
-                rest.address[32:].eq(rest.address[32:] + carry),
             ]
+            with m.If(carry):
+                m.d.sync += upper.eq(upper_more)
         with m.If(part):
             m.d.sync += paged.placement.eq(rest)
             with m.If(more):
@@ -92,7 +96,7 @@ class MarkerCut(wiring.Component):
             m.d.sync += [
                 self.o.valid.eq(1),
                 rest.start.eq(rest.start + gap + 4),
-                Cat(rest.address[:32], carry).eq(rest.address[:32] + gap),
+                Cat(rest.address[:16], carry).eq(rest.address[:16] + gap),
                 rest.length.eq(rest.length - gap),
                 gap.eq(127 << 2),
                 part.eq(0),

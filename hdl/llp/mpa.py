@@ -289,6 +289,7 @@ class _Headers(wiring.Component):
 
         # Take out the marker, if one stands at word j or before: the stream's position there is a
         # multiple of 512 octets.
+        at = side[0].sequence[:7]
         phase = Signal(7)
         passed = Signal(HEADER_WORDS)
         plain = Signal(32 * HEADER_WORDS, reset_less=True)
@@ -296,8 +297,10 @@ class _Headers(wiring.Component):
         phase_2 = Signal(7)
         m.d.sync += [
             phase.eq(side[0].sequence),
+            # The next marker stands 128 - at words on, or here.
             passed.eq(Cat(
-                side[0].markers & ((-side[0].sequence)[:7] <= j) for j in range(HEADER_WORDS))),
+                side[0].markers & (~at.any() | (at[3:].all() & (at[:3] >= 8 - j)))
+                for j in range(HEADER_WORDS))),
             plain.eq(
                 Cat(
                     Mux(passed[j], exact.word_select(j + 1, 32), exact.word_select(j, 32))

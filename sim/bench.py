@@ -9,8 +9,7 @@ packet or on the bus, whichever is more.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,22 +18,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from ..hdl.spec import regs
 from ..hdl.spec.config import WIDTHS, RnicConfig
 from . import pnr as pnr_flow
-from .engine import (
-    DeviceError,
-    Drain,
-    Engine,
-    Operation,
-    Outcome,
-    Packet,
-    Stalls,
-    WriteRegister,
-    load,
-)
-from .model.header import TaggedHeader
-from .model.mpa import MpaSender
+from .engine import Engine, load
+from .load import Load
 
 __all__ = ["BLOCKS", "PAYLOADS", "render", "run_bench"]
 
@@ -49,104 +36,16 @@ _CYCLES = 20_000
 #: Payload and cycles of the measurement of simulation speed.
 _SPEED_PAYLOAD, _SPEED_CYCLES = 1440, 300_000
 
-_STAG = 0x00000511
-_STREAM = 1
-_MEMORY = 1 << 20
-
 Rows = list[dict[str, Any]]
 Results = dict[str, Rows]
 #: Called with the steps done, all steps, and what is done now.
 Progress = Callable[[int, int, str], None]
 
 
-@dataclass(frozen=True)
-class _Load:
-    """Segments of one size at one alignment: ``offset`` octets past a beat's first lane."""
-
-    config: RnicConfig
-    payload: int
-    offset: int = 0
-
-    @property
-    def fpdu(self) -> int:
-        """Octets of a segment's FPDU: length, header, payload, pad, CRC."""
-        return -(-(2 + 14 + self.payload) // 4) * 4 + 4
-
-    @property
-    def beats_in(self) -> int:
-        return -(-self.fpdu // self.config.octets)
-
-    @property
-    def beats_out(self) -> int:
-        return -(-(self.offset + self.payload) // self.config.octets)
-
-    @property
-    def limit(self) -> int:
-        """The least number of cycles for a segment."""
-        return max(self.beats_in, self.beats_out)
-
-    def __str__(self) -> str:
-        return f"payload {self.payload} at offset {self.offset}, {self.config.width} bits"
-
-    def count(self, cycles: int) -> int:
-        """Segments that take so many cycles, and enough of them to tell a rate."""
-        return max(cycles // self.limit, 24)
-
-    def packets(self, count: int, *, drained: bool = False) -> list[Operation]:
-        """Packets of one FPDU each; with ``drained`` each one meets an idle RNIC."""
-        sender = MpaSender()
-        stride = self.beats_out * self.config.octets
-        room = _MEMORY // 2 // stride
-        operations: list[Operation] = []
-        position = 0
-        octets = bytes(at * 7 & 255 for at in range(self.payload))
-        for number in range(count):
-            header = TaggedHeader(_STAG, number % room * stride + self.offset)
-            fpdu = sender.send(header.encode() + octets)
-            operations.append(Packet(_STREAM, position % 2**32, fpdu))
-            position += len(fpdu)
-            if drained:
-                operations.append(Drain())
-        return operations
-
-
-def _write(window: str, **values: int) -> list[Operation]:
-    """Writes of one entry of a table, through its window."""
-    return [
-        *(WriteRegister(regs.address(f"{window}_{name}"), value) for name, value in values.items()),
-        WriteRegister(regs.address(f"{window}_COMMIT"), 1),
-    ]
-
-
-def _setup() -> list[Operation]:
-    """A region over half of memory, and a stream with CRC."""
-    flags = regs.pack("STAG_FLAGS", key=_STAG & 255, valid=1, remote_write=1)
-    stag = _write(
-        "STAG", INDEX=_STAG >> 8, FLAGS=flags, OWNER=_STREAM, TO_LO=0, TO_HI=0,
-        LEN_LO=_MEMORY // 2, LEN_HI=0, ADDR_LO=0, ADDR_HI=0,
-    )  # fmt: skip
-    flags = regs.pack("STREAM_FLAGS", enable=1, crc=1)
-    return [*stag, *_write("STREAM", INDEX=_STREAM, FLAGS=flags, PD=_STREAM)]
-
-
-def _run(engine: Engine, load: _Load, operations: Sequence[Operation], count: int) -> Outcome:
-    memory = np.zeros(_MEMORY, np.uint8)
-    # Memory answers at once: the RNIC is measured, not the bus behind it.
-    stalls = Stalls(response_latency=1)
-    outcome = engine.run(load.config, [*_setup(), *operations], memory, stalls=stalls)
-    placed, beats = outcome.counters["PLACED_SEGMENTS"], len(outcome.writes)
-    if (placed, beats) != (count, count * load.beats_out):
-        raise DeviceError(
-            f"{load}: segments placed expected {count} got {placed},"
-            f" beats written expected {count * load.beats_out} got {beats}"
-        )
-    return outcome
-
-
-def measure_cycles(engine: Engine, load: _Load) -> dict[str, Any]:
+def measure_cycles(engine: Engine, load: Load) -> dict[str, Any]:
     """Cycles a segment, once the pipeline is full, of segments back to back."""
     count = load.count(_CYCLES)
-    outcome = _run(engine, load, load.packets(count), count)
+    outcome = load.run(engine, load.packets(count), count)
     first = outcome.writes["cycle"][:: load.beats_out]
     begin = count // 4
     cycles = int(first[-1] - first[begin]) / (count - 1 - begin)
@@ -161,10 +60,10 @@ def measure_cycles(engine: Engine, load: _Load) -> dict[str, Any]:
     }
 
 
-def measure_latency(engine: Engine, load: _Load) -> dict[str, Any]:
+def measure_latency(engine: Engine, load: Load) -> dict[str, Any]:
     """Cycles from the last beat in to the address on the bus, of a segment alone."""
     count = 8
-    outcome = _run(engine, load, load.packets(count, drained=True), count)
+    outcome = load.run(engine, load.packets(count, drained=True), count)
     bursts = outcome.bursts["cycle"]
     first = bursts[np.searchsorted(bursts, outcome.taken["last"])]
     return {
@@ -174,12 +73,12 @@ def measure_latency(engine: Engine, load: _Load) -> dict[str, Any]:
     }
 
 
-def measure_simulation(engine: Engine, load: _Load) -> dict[str, Any]:
+def measure_simulation(engine: Engine, load: Load) -> dict[str, Any]:
     """Simulated cycles a second of processor time, of segments back to back."""
     count = load.count(_SPEED_CYCLES)
     operations = load.packets(count)
     began = time.process_time()
-    outcome = _run(engine, load, operations, count)
+    outcome = load.run(engine, operations, count)
     seconds = time.process_time() - began
     return {
         "width": load.config.width,
@@ -214,16 +113,16 @@ def _place_and_route(block: str, config: RnicConfig, seed: int, keep: Path | Non
 
 
 def _cycles(engine: Engine, config: RnicConfig) -> Rows:
-    loads = [_Load(config, size, at) for size in PAYLOADS for at in (0, config.octets - 1)]
+    loads = [Load(config, size, at) for size in PAYLOADS for at in (0, config.octets - 1)]
     return [measure_cycles(engine, load) for load in loads]
 
 
 def _latency(engine: Engine, config: RnicConfig) -> Rows:
-    return [measure_latency(engine, _Load(config, size)) for size in LATENCY_PAYLOADS]
+    return [measure_latency(engine, Load(config, size)) for size in LATENCY_PAYLOADS]
 
 
 def _simulation(engine: Engine, config: RnicConfig) -> Rows:
-    return [measure_simulation(engine, _Load(config, _SPEED_PAYLOAD))]
+    return [measure_simulation(engine, Load(config, _SPEED_PAYLOAD))]
 
 
 def run_bench(

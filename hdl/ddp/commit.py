@@ -9,7 +9,7 @@ from amaranth.lib.wiring import In, Out
 from ..dma.placement import Placement
 from ..llp.segment import HEADER_WORDS, Outcome, Segment, Verdict
 from ..spec import ddp
-from ..stream import Backlog, Stage, Store, delayed
+from ..stream import Backlog, Pointers, Stage, Store, delayed
 from .delivery import Record
 from .tagged import CheckResult, TaggedCheck
 from .untagged import QN_BITS, UntaggedResult
@@ -115,44 +115,54 @@ class Pending(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.verdicts = verdicts = Store(Verdict(self.config), depth=IN_FLIGHT)
-        m.submodules.storage = storage = memory.Memory(
-            shape=Segment(self.config), depth=IN_FLIGHT, init=[],
-            attrs={"ram_style": "block", "no_rw_check": 1})
-        write = storage.write_port()
-        wiring.connect(m, wiring.flipped(self.verdicts), verdicts.i)
+        m.submodules.pointers = pointers = Pointers(IN_FLIGHT)
+        m.submodules.segments = segments = self._memory(Segment(self.config))
+        m.submodules.verdicts = verdicts = self._memory(Verdict(self.config))
+        write_segment, write_verdict = segments.write_port(), verdicts.write_port()
         m.d.comb += [
-            verdicts.o.ready.eq(self.go),
-            self.take.eq(self.go & verdicts.o.valid),
-            self.waiting.eq(verdicts.o.valid),
-            write.en.eq(self.segments.valid),
-            write.data.eq(self.segments.payload),
+            pointers.push.eq(self.verdicts.valid),
+            pointers.pop.eq(self.take),
+            self.take.eq(self.go & pointers.some),
+            self.waiting.eq(pointers.some),
+            write_segment.en.eq(self.segments.valid),
+            write_segment.data.eq(self.segments.payload),
+            write_verdict.en.eq(self.verdicts.valid),
+            write_verdict.addr.eq(pointers.write),
+            write_verdict.data.eq(self.verdicts.payload),
         ]
-        with m.If(write.en):
-            m.d.sync += write.addr.eq(write.addr + 1)
-        stored = []
-        for following, name in ((self.take, "head"), (self.again, "segment")):
-            read = storage.read_port()
+        with m.If(self.segments.valid):
+            m.d.sync += write_segment.addr.eq(write_segment.addr + 1)
+        second = Signal.like(pointers.read)
+        with m.If(self.again):
+            m.d.sync += second.eq(second + 1)
+        held = {}
+        for name, stored, address, follows in (
+            ("head", segments, pointers.read, self.take),
+            ("verdict", verdicts, pointers.read, self.take),
+            ("segment", segments, second, self.again),
+        ):
+            read = stored.read_port()
             # Without reset, to become the output register of the block RAM.
-            held = Signal(Segment(self.config), name=f"{name}_held", reset_less=True)
+            held[name] = Signal(stored.shape, name=f"{name}_held", reset_less=True)
             was_read = Signal(name=f"{name}_read")
-            m.d.sync += was_read.eq(following)
-            with m.If(following):
-                m.d.sync += read.addr.eq(read.addr + 1)
+            m.d.comb += read.addr.eq(address)
+            m.d.sync += was_read.eq(follows)
             with m.If(was_read):
-                m.d.sync += held.eq(read.data)
-            stored.append(held)
-        head, segment = stored
+                m.d.sync += held[name].eq(read.data)
         taken = Signal(HEAD - 1)
-        verdict = Signal(data.ArrayLayout(Verdict(self.config), HEAD - 1))
-        m.d.comb += self.segment.eq(segment)
+        m.d.comb += self.segment.eq(held["segment"])
         # It is a long way from many block RAMs to all that looks at a header.
         m.d.sync += [
-            self.head.payload.eq(head),
+            self.head.payload.eq(held["head"]),
+            self.verdict.eq(held["verdict"]),
             Cat(taken, self.head.valid).eq(Cat(self.take, taken)),
-            Cat(verdict, self.verdict).eq(Cat(verdicts.o.payload, verdict)),
         ]
         return m
+
+    @staticmethod
+    def _memory(shape):
+        return memory.Memory(
+            shape=shape, depth=IN_FLIGHT, init=[], attrs={"ram_style": "block", "no_rw_check": 1})
 
 
 class ErrorState(wiring.Component):

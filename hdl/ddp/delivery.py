@@ -265,13 +265,13 @@ class Ring(wiring.Component):
         m.d.comb += [credits.take.eq(issue), credits.give.eq(good | bad)]
 
         # A ring that was disabled starts anew, but not before the last response.
-        quiet = Signal()
-        m.d.comb += quiet.eq(credits.idle & ~room)
+        restarts = Signal()
+        m.d.sync += restarts.eq(~started & credits.idle & ~room)
         with m.If(~self.enable):
             m.d.sync += started.eq(0)
-        with m.Elif(quiet):
+        with m.Elif(restarts):
             m.d.sync += started.eq(1)
-        with m.If(~started & quiet):
+        with m.If(restarts):
             m.d.sync += [self.issued.eq(0), self.producer.eq(0), self.failed.eq(0)]
         m.d.comb += self.busy.eq(~credits.idle | (self.i.valid & room))
         self._write(m, mask, credits, go=room & credits.ok, issue=issue)

@@ -10,7 +10,7 @@ from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from ..stream import Store, any_of
+from ..stream import Store, any_of, delayed
 from .prepare import LENGTH_BITS, Placement
 from .steps import Job, Steps
 
@@ -187,7 +187,7 @@ class PageCut(wiring.Component):
     placement only the last one has its ``last`` and ``release``; the others hand back the packet
     buffer up to the beat that the placement begins in.
 
-    Latency: 10 cycles, when ``go`` holds. Throughput: 1 piece a cycle. Reset: empty. Errors: none;
+    Latency: 11 cycles, when ``go`` holds. Throughput: 1 piece a cycle. Reset: empty. Errors: none;
     whether a slot of the page table is valid is not looked at.
 
     Parameters
@@ -228,14 +228,14 @@ class PageCut(wiring.Component):
         m.submodules.measure = measure = Measure(self.config)
         m.submodules.jobs = jobs = Store(measure.job, depth=QUEUE)
         m.submodules.steps = steps = Steps(measure.job)
-        # A piece waits here for its page, and both for their turn.
-        m.submodules.pieces = pieces = Store(
-            data.StructLayout({"placement": placement, "paged": 1}), depth=QUEUE)
-        m.submodules.found = found = Store(64 - LOW, depth=QUEUE)
+        # A piece waits here for its address, and both for their turn.
+        m.submodules.pieces = pieces = Store(placement, depth=QUEUE)
+        m.submodules.found = found = Store(64, depth=QUEUE)
         body, whole = steps.body, steps.body.placement
-        piece = pieces.i.payload.placement
+        piece = pieces.i.payload
+        paged = Signal()
         beat_bits = self.config.octets.bit_length() - 1
-        coming = Signal(3)
+        coming = Signal(4)
 
         # Neither queue overflows: no more than half of it can be on the way.
         wiring.connect(m, wiring.flipped(self.i), measure.i)
@@ -259,7 +259,7 @@ class PageCut(wiring.Component):
                 # A placement that is itself a piece may hand back no more than what is before it:
                 # its own pieces must not hand back more, and then less.
                 piece.release.eq(Mux(steps.last, whole.release, whole.start >> beat_bits)),
-                pieces.i.payload.paged.eq(body.paged),
+                paged.eq(body.paged),
                 self.index.eq(body.slot + steps.index),
             ]
         with m.If(steps.valid):
@@ -272,20 +272,23 @@ class PageCut(wiring.Component):
                 )),
             ]
 
-        # Join the piece with its page.
-        head = pieces.o.payload
+        # The page is there two cycles after the piece; its address joins the piece a cycle later.
+        offset = delayed(m, 2, piece.address, "offset")
+        paged = delayed(m, 2, paged, "paged")
         m.d.comb += [
             found.i.valid.eq(coming[-1]),
-            found.i.payload.eq(self.page.address),
             found.o.ready.eq(self.go),
             pieces.o.ready.eq(self.go & found.o.valid),
         ]
-        m.d.sync += self.o.valid.eq(self.go & found.o.valid)
+        m.d.sync += [
+            found.i.payload.eq(Cat(
+                offset[:LOW], offset[LOW:] | Mux(paged, self.page.address, 0))),
+            self.o.valid.eq(self.go & found.o.valid),
+        ]
         with m.If(found.o.valid):
             m.d.sync += [
-                self.o.payload.eq(head.placement),
-                self.o.payload.address[LOW:].eq(
-                    head.placement.address[LOW:] | Mux(head.paged, found.o.payload, 0)),
+                self.o.payload.eq(pieces.o.payload),
+                self.o.payload.address.eq(found.o.payload),
             ]
         m.d.sync += self.busy.eq(
             self.i.valid | measure.busy | jobs.o.valid | steps.busy | coming.any() | found.o.valid)

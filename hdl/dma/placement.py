@@ -45,13 +45,12 @@ class Ready(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         quiet, busy = Signal(4), Signal()
-        m.d.sync += [self.ready.eq(self.room), busy.eq(self.busy)]
-        with m.If(self.accept | busy):
-            m.d.sync += [quiet.eq(0), self.idle.eq(0)]
-        with m.Elif(quiet.all()):
-            m.d.sync += self.idle.eq(1)
-        with m.Else():
+        m.d.sync += [self.ready.eq(self.room), busy.eq(self.busy | self.accept)]
+        with m.If(busy):
+            m.d.sync += quiet.eq(0)
+        with m.Elif(~quiet.all()):
             m.d.sync += quiet.eq(quiet + 1)
+        m.d.sync += self.idle.eq(quiet.all() & ~busy & ~self.accept)
         return m
 
 

@@ -49,11 +49,21 @@ class MarkerCut(wiring.Component):
         gap = Signal(10)  # octets to the next marker
         more = Signal()  # it comes before the end
         carry = Signal()
-        # The address from bit 16 up, and one more: a part is shorter than 2**16 octets.
+        # What is left after the part, added up before it goes; the address in two steps, as a part
+        # is shorter than 2**16 octets.
+        next_start = Signal(len(rest.start))
+        next_length = Signal(len(rest.length))
+        next_low = Signal(17)
         upper = rest.address[16:]
-        upper_more = Signal.like(upper)
+        upper_more = Signal(len(upper))
         m.d.comb += self.i.ready.eq(whole & self.go)
-        m.d.sync += [self.o.valid.eq(0), upper_more.eq(upper + 1)]
+        m.d.sync += [
+            self.o.valid.eq(0),
+            next_start.eq(rest.start + gap + 4),
+            next_length.eq(rest.length - gap),
+            next_low.eq(rest.address[:16] + gap),
+            upper_more.eq(upper + 1),
+        ]
 
         # One step a cycle, each with its own flag.
         with m.If(whole):
@@ -95,9 +105,9 @@ class MarkerCut(wiring.Component):
         with m.If(part & self.go):
             m.d.sync += [
                 self.o.valid.eq(1),
-                rest.start.eq(rest.start + gap + 4),
-                Cat(rest.address[:16], carry).eq(rest.address[:16] + gap),
-                rest.length.eq(rest.length - gap),
+                rest.start.eq(next_start),
+                Cat(rest.address[:16], carry).eq(next_low),
+                rest.length.eq(next_length),
                 gap.eq(127 << 2),
                 part.eq(0),
                 measure.eq(more),

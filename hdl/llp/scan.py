@@ -316,11 +316,12 @@ class MpaScan(wiring.Component):
             land(b, there, ~rest[bits:].any(), low, edges[0])
             if w < words:
                 later = edges[1].marked[words - 1] & ~edges[1].marked[w]
+                # An FPDU has no less than two words: ULPDU_Length, PAD and CRC.
                 cuts = {p: Const(0) for p in range(1, words + 1)}
-                for p in range(w + 1, words + 1):
+                for p in range(w + 2, words + 1):
                     cuts[p] = fits & (
                         (stop[w] == p) & ~(later & edges[1].marked[p - 1])
-                        | (((stop[w] == p - 1) & later & edges[1].marked[p - 2]) if p > 1 else 0)
+                        | ((stop[w] == p - 1) & later & edges[1].marked[p - 2])
                     )
                 _settle(b, here, cuts, edges[1])
             b.d.comb += [

@@ -71,8 +71,17 @@ class MarkerParts(Harness):
         self.lemma(if_(held, ahead < 1 << 16), "of a segment")
         self.lemma(if_(held, rest.last & (dut.o.payload.pages == pages)), "as it came")
         self.lemma(if_(steps["whole"] & gives, part.last), "the last part")
-        high = (rest.address[32:] + Mux(steps["measure"], carry, 0))[:32]
-        self.lemma(if_(held, Cat(rest.address[:32], high) == now), "where it goes on")
+        more = (rest.address[16:] + 1)[:48]
+        self.lemma(if_(steps["measure"], inside["upper_more"] == more), "one more")
+        for name, value in (
+            ("start", rest.start + gap + 4),
+            ("length", rest.length - gap),
+            ("low", rest.address[:16] + gap),
+        ):
+            after = inside[f"next_{name}"]
+            self.lemma(if_(steps["part"], after == value[:len(after)]), f"the next {name}")
+        high = Mux(steps["measure"] & carry, more, rest.address[16:])
+        self.lemma(if_(held, Cat(rest.address[:16], high) == now), "where it goes on")
         self.lemma(if_(steps["begin"], ~carry), "no carry yet")
         self.lemma(if_(steps["part"], steps["more"] == (rest.length > gap)), "more")
         self.lemma(if_(steps["measure"] | steps["part"], gap != 0), "a gap")
@@ -93,7 +102,7 @@ class PageParts(Harness):
     three pieces, behind no more than one other, and with any behind it.
     """
 
-    DEPTH = 14
+    DEPTH = 15
 
     def rules(self, m):
         dut = self.dut

@@ -63,13 +63,15 @@ class Inbounds(Harness):
         with m.If(dut.write.valid & (dut.write.payload.index == row)):
             m.d.sync += entry.eq(dut.write.payload.entry)
 
-        # What the table has, or will have in the next cycle.
+        # What the table has, or will have in the next two cycles.
         storage = self.inside.row("table.storage", row)
         write = self.inside.part("table.storage")._write_ports[0]
         coming = write._en & (write._addr == row)
-        self.lemma(
-            Mux(coming, write._data, Value.cast(storage)) == Value.cast(entry), "the row's entry"
-        )
+        written = data.View(dut.write.payload.shape(), self.inside["table.written"])
+        before = self.inside["table.coming"] & (written.index == row)
+        stored = Mux(coming, write._data, Value.cast(storage))
+        stored = Mux(before, Value.cast(written.entry), stored)
+        self.lemma(stored == Value.cast(entry), "the row's entry")
 
         # One look-up of that row, any one, is followed: what it found comes out so much later.
         begin = self.any(1, name="begin")
@@ -149,7 +151,8 @@ class Inbounds(Harness):
 
         # The entry, if it was shown.
         read = inside.part("table.storage")._read_ports[0]
-        m.d.comb += hidden.eq(inside["table.hidden"].any())
+        m.d.comb += hidden.eq(
+            inside["table.none"] | Cat(inside[f"table.same{k}"].all() for k in range(3)).any())
         self.lemma(if_(age[0] & ~hidden, read._data == Value.cast(entry)), "the row is read")
         self.lemma(if_(age[1] & found.valid, found == entry), "the entry is shown")
         taken = inside["check.entry"]

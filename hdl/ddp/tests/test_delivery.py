@@ -510,7 +510,7 @@ def test_a_ring_that_was_disabled_starts_anew_after_the_last_response(width):
         assert (ctx.get(dut.producer), ctx.get(dut.issued)) == (0, 4)
         assert not await settle()
         ctx.set(dut.enable, 0)
-        await ctx.tick().repeat(2)
+        await ctx.tick().repeat(3)
         assert not ctx.get(dut.failed) and not ctx.get(dut.busy)
         ctx.set(dut.enable, 1)
         assert len(await settle(40)) == 4

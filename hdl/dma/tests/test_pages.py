@@ -10,7 +10,7 @@ from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
 from ddp_rnic.hdl.table import Table
 
 SLOTS = 64
-LATENCY = 10
+LATENCY = 11
 LONGEST = (1 << 17) - 1
 SAME = ("exception", "reason", "stream", "sequence")
 
@@ -222,7 +222,7 @@ def test_a_piece_after_markers_hands_back_nothing_twice():
 
 @pytest.mark.parametrize("code", (0, 1, 10))
 @pytest.mark.parametrize("width", WIDTHS)
-def test_what_is_not_cut_takes_ten_cycles_and_goes_through_each_cycle(width, code):
+def test_what_is_not_cut_takes_eleven_cycles_and_goes_through_each_cycle(width, code):
     items = [paged(8 * n, 63 * n, 4096 * n + n, code, exception=int(n % 7 == 6))
              for n in range(64)]
     items = [item for item in items if pieces_of(item) == 1]

@@ -33,17 +33,17 @@ def test_a_tagged_segment_is_placed_inside_the_region_of_its_stag():
 )
 def test_a_check_that_is_not_made_is_caught(old, new):
     bug = planted("ddp.tagged", old, new)
-    proof = bounded(Inbounds(CheckedTable(check=bug.TaggedCheck), lemmas=False), depth=13)
+    proof = bounded(Inbounds(CheckedTable(check=bug.TaggedCheck), lemmas=False), depth=14)
     assert proof.status == "FAIL", proof.log
 
 
 def test_an_entry_that_is_seen_while_it_is_replaced_is_caught():
-    bug = planted("table", "write.en & (write.addr == within),", "C(0),")
+    bug = planted("table", "            (write.en, write.addr),\n", "")
 
     def stags(entries):
         return bug.Table(StagEntry(entries), entries, live="valid")
 
-    proof = bounded(Inbounds(CheckedTable(table=stags), lemmas=False), depth=13)
+    proof = bounded(Inbounds(CheckedTable(table=stags), lemmas=False), depth=14)
     assert proof.status == "FAIL", proof.log
 
 
@@ -69,7 +69,7 @@ def test_the_parts_between_markers_are_the_placement():
 
 def test_a_part_that_overlaps_is_caught():
     bug = planted(
-        "llp.markers", "rest.length.eq(rest.length - gap)", "rest.length.eq(rest.length - gap + 4)"
+        "llp.markers", "next_length.eq(rest.length - gap)", "next_length.eq(rest.length - gap + 4)"
     )
     proof = bounded(cuts.MarkerParts(bug.MarkerCut(cuts.CONFIG), lemmas=False), depth=16)
     assert proof.status == "FAIL", proof.log

@@ -110,8 +110,8 @@ def test_commit_has_room_for_what_it_takes_and_holds_what_it_offers():
 def test_a_commit_that_withdraws_a_move_is_caught():
     bug = planted(
         "ddp.commit",
-        "wiring.connect(m, skid.o, wiring.flipped(self.moves))",
-        "m.d.comb += [self.moves.valid.eq(skid.o.valid), skid.o.ready.eq(1)]",
+        "wiring.connect(m, stage.o, wiring.flipped(self.moves))",
+        "m.d.comb += [self.moves.valid.eq(stage.o.valid), stage.o.ready.eq(1)]",
     )
     proof = bounded(Committed(bug.Commit(CONFIG), lemmas=False), depth=24)
     assert proof.status == "FAIL", proof.log

@@ -15,7 +15,7 @@ __all__ = ["Counters", "Registers"]
 class Registers(wiring.Component):
     """The decoder of :mod:`ddp_rnic.hdl.spec.regs`.
 
-    Latency: a write's response 3 cycles after address and data, a read's data 4 after the address.
+    Latency: a write's response 4 cycles after address and data, a read's data 4 after the address.
     Throughput: one access at a time. Reset: registers are 0.
     Errors: DECERR for an address without a register, SLVERR for a write to a read-only one; neither
     has an effect.
@@ -45,49 +45,65 @@ class Registers(wiring.Component):
         bus = self.bus
         ports = [(register, getattr(self, register.name.lower())) for register in regs.REGISTERS]
 
-        # The response is there before it is valid: it needs no more than the address.
-        def select(hits, answer, address, read_only):
+        def select(hits, address):
             with m.Switch(address[2:]):
                 for n, (register, _) in enumerate(ports):
-                    response = read_only if register.access == "ro" else Response.OKAY
                     with m.Case(register.address >> 2):
-                        m.d.sync += [hits.eq(1 << n), answer.resp.eq(response)]
+                        m.d.sync += hits.eq(1 << n)
                 with m.Default():
-                    m.d.sync += [hits.eq(0), answer.resp.eq(Response.DECERR)]
+                    m.d.sync += hits.eq(0)
 
-        # Writes: wait for address and data, decode, act.
+        def some(hits, name, *accesses):
+            """Whether a register that is accessed so was hit, a cycle ago: in groups of four."""
+            those = Cat(hit for hit, (register, _) in zip(hits, ports, strict=True)
+                        if register.access in accesses)
+            groups = Signal(-(-len(those) // 4), name=name)
+            m.d.sync += groups.eq(Cat(
+                those[first:first + 4].any() for first in range(0, len(those), 4)))
+            return groups.any()
+
+        # Writes: wait for address and data, decode, act, answer.
         write_hit = Signal(len(ports))
         writing = Signal()
+        answers = Signal()
+        allowed = some(write_hit, "allowed", "rw", "wo")
+        refused = some(write_hit, "refused", "ro")
         m.d.sync += [
             writing.eq(0),
+            answers.eq(writing),
             *(port.eq(writing & hit) for hit, (register, port) in zip(
                 write_hit, ports, strict=True) if register.access == "wo"),
         ]
         with m.If(bus.b.ready):
             m.d.sync += bus.b.valid.eq(0)
-        with m.If(bus.aw.valid & bus.w.valid & ~writing & ~bus.b.valid & ~self.hold):
+        with m.If(answers):
+            m.d.sync += [
+                bus.b.valid.eq(1),
+                bus.b.payload.resp.eq(Mux(
+                    allowed, Response.OKAY, Mux(refused, Response.SLVERR, Response.DECERR))),
+            ]
+        free = ~writing & ~answers & ~bus.b.valid
+        with m.If(bus.aw.valid & bus.w.valid & free & ~self.hold):
             m.d.sync += writing.eq(1)
-            select(write_hit, bus.b.payload, bus.aw.payload.addr, Response.SLVERR)
+            select(write_hit, bus.aw.payload.addr)
         m.d.comb += [bus.aw.ready.eq(writing), bus.w.ready.eq(writing)]
-        with m.If(writing):
-            m.d.sync += bus.b.valid.eq(1)
-            for hit, (register, port) in zip(write_hit, ports, strict=True):
-                if register.access != "rw":
-                    continue
+        for hit, (register, port) in zip(write_hit, ports, strict=True):
+            if register.access == "rw":
                 for lane in range(4):
-                    with m.If(hit & bus.w.payload.strb[lane]):
+                    with m.If(writing & hit & bus.w.payload.strb[lane]):
                         m.d.sync += port.word_select(lane, 8).eq(
                             bus.w.payload.data.word_select(lane, 8)
                         )
 
         # Reads: decode, gather in groups of four, gather all.
         read_hit = Signal(len(ports))
+        found = some(read_hit, "found", "ro", "rw", "wo")
         step = Signal(4)
         groups = []
         m.d.sync += step.eq(Cat(bus.ar.valid & bus.ar.ready, step))
         m.d.comb += bus.ar.ready.eq(~step.any() & ~bus.r.valid)
         with m.If(bus.ar.valid & bus.ar.ready):
-            select(read_hit, bus.r.payload, bus.ar.payload.addr, Response.OKAY)
+            select(read_hit, bus.ar.payload.addr)
         for first in range(0, len(ports), 4):
             group = Signal(32, name=f"group{first // 4}")
             with m.If(step[0]):
@@ -105,6 +121,7 @@ class Registers(wiring.Component):
             m.d.sync += [
                 bus.r.valid.eq(1),
                 bus.r.payload.data.eq(any_of(groups)),
+                bus.r.payload.resp.eq(Mux(found, Response.OKAY, Response.DECERR)),
             ]
         low = [register.name for register in regs.REGISTERS].index("PLACED_OCTETS_LO")
         m.d.comb += self.octets_read.eq(step[0] & read_hit[low])

@@ -53,11 +53,10 @@ class Fence(wiring.Component):
         behind = Signal()
 
         with m.If(self.start):
-            m.d.sync += [left.eq(self.settle), settles.eq(1)]
+            m.d.sync += settles.eq(1)
         with m.Elif(left == 0):
             m.d.sync += settles.eq(0)
-        with m.Else():
-            m.d.sync += left.eq(left - 1)
+        m.d.sync += left.eq(Mux(settles & ~self.start, left - 1, self.settle))
         with m.If(settles):
             m.d.sync += target.eq(self.issued)
         # A cycle after the last ``target`` comes what is to be thought of it.

@@ -77,7 +77,7 @@ class Accesses(Steady):
     def rules(self, m):
         super().rules(m)
         bus, inside = self.dut.bus, self.inside
-        step, writing = inside["step"], inside["writing"]
+        step, writing, answers = inside["step"], inside["writing"], inside["answers"]
         reads, writes = Signal(2), Signal(2)
         m.d.sync += [
             reads.eq(reads + (bus.ar.valid & bus.ar.ready) - (bus.r.valid & bus.r.ready)),
@@ -86,11 +86,12 @@ class Accesses(Steady):
         self.always(bus.aw.ready == bus.w.ready, "address and data are taken together")
         self.always(if_(bus.aw.ready, bus.aw.valid & bus.w.valid), "both are there")
         self.always(reads == (step[0] | step[1] | bus.r.valid), "a read is answered once")
-        self.always(writes == bus.b.valid, "a write is answered once")
+        self.always(writes == (answers | bus.b.valid), "a write is answered once")
         # Where a request can be.
         self.lemma((step & (step - 1)) == 0, "one read at a time")
         self.lemma(if_(bus.r.valid, ~step[0] & ~step[1]), "no read behind an answer")
-        self.lemma(if_(writing, ~bus.b.valid), "no write behind an answer")
+        self.lemma(if_(writing, ~bus.b.valid & ~answers), "no write behind an answer")
+        self.lemma(if_(answers, ~bus.b.valid), "one answer at a time")
 
 
 class TakenIn(Steady):

@@ -37,7 +37,7 @@ def test_the_fence_waits_for_all_that_was_looked_up():
     "old, new",
     [
         ("(self.retired - target)[15]", "(self.retired + 1 - target)[15]"),
-        ("left.eq(self.settle), settles", "left.eq(self.settle - 1), settles"),
+        ("left - 1, self.settle)", "left - 1, self.settle - 1)"),
     ],
     ids=["retired", "settle"],
 )

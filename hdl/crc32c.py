@@ -55,12 +55,6 @@ def _inverse(matrix):
     return [origin for _, origin in pairs]
 
 
-def _rows(matrix, size=32):
-    return [
-        sum((column >> row & 1) << bit for bit, column in enumerate(matrix)) for row in range(size)
-    ]
-
-
 def _added(terms, fan):
     """Sums of ``fan`` terms each."""
     return [reduce(xor, terms[at:at + fan]) for at in range(0, len(terms), fan)]
@@ -249,9 +243,9 @@ class _Fold(wiring.Component):
     def _preset(self, index):
         """The preset for a packet that begins at granule ``index``."""
         presets = self._matrices.presets
-        # A bit of a constant and not an array: no tool takes it for a memory.
-        tables = [Const(row, len(presets)) for row in _rows(presets)]
-        return Cat(table.bit_select(index, 1) for table in tables)
+        # A part of a constant and not an array: no tool takes it for a memory.
+        table = sum(preset << 32 * at for at, preset in enumerate(presets))
+        return Const(table, 32 * len(presets)).word_select(index, 32)
 
     def elaborate(self, platform):
         m = Module()

@@ -53,21 +53,22 @@ class Registers(wiring.Component):
                 with m.Default():
                     m.d.sync += hits.eq(0)
 
-        def some(hits, name, *accesses):
-            """Whether a register that is accessed so was hit, a cycle ago: in groups of four."""
+        def some(now, hits, name, *accesses):
+            """Whether a register that is accessed so was hit ``now``, a cycle later; in fours."""
             those = Cat(hit for hit, (register, _) in zip(hits, ports, strict=True)
                         if register.access in accesses)
             groups = Signal(-(-len(those) // 4), name=name)
-            m.d.sync += groups.eq(Cat(
-                those[first:first + 4].any() for first in range(0, len(those), 4)))
+            with m.If(now):
+                m.d.sync += groups.eq(Cat(
+                    those[first:first + 4].any() for first in range(0, len(those), 4)))
             return groups.any()
 
         # Writes: wait for address and data, decode, act, answer.
         write_hit = Signal(len(ports))
         writing = Signal()
         answers = Signal()
-        allowed = some(write_hit, "allowed", "rw", "wo")
-        refused = some(write_hit, "refused", "ro")
+        allowed = some(writing, write_hit, "allowed", "rw", "wo")
+        refused = some(writing, write_hit, "refused", "ro")
         m.d.sync += [
             writing.eq(0),
             answers.eq(writing),
@@ -87,18 +88,20 @@ class Registers(wiring.Component):
             m.d.sync += writing.eq(1)
             select(write_hit, bus.aw.payload.addr)
         m.d.comb += [bus.aw.ready.eq(writing), bus.w.ready.eq(writing)]
-        for hit, (register, port) in zip(write_hit, ports, strict=True):
-            if register.access == "rw":
-                for lane in range(4):
-                    with m.If(writing & hit & bus.w.payload.strb[lane]):
-                        m.d.sync += port.word_select(lane, 8).eq(
-                            bus.w.payload.data.word_select(lane, 8)
-                        )
+        with m.If(writing):
+            for hit, (register, port) in zip(write_hit, ports, strict=True):
+                if register.access == "rw":
+                    with m.If(hit):
+                        for lane in range(4):
+                            with m.If(bus.w.payload.strb[lane]):
+                                m.d.sync += port.word_select(lane, 8).eq(
+                                    bus.w.payload.data.word_select(lane, 8)
+                                )
 
         # Reads: decode, gather in groups of four, gather all.
         read_hit = Signal(len(ports))
-        found = some(read_hit, "found", "ro", "rw", "wo")
         step = Signal(4)
+        found = some(step[0], read_hit, "found", "ro", "rw", "wo")
         groups = []
         m.d.sync += step.eq(Cat(bus.ar.valid & bus.ar.ready, step))
         m.d.comb += bus.ar.ready.eq(~step.any() & ~bus.r.valid)

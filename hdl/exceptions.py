@@ -103,9 +103,9 @@ class ExceptionQueue(wiring.Component):
         m.submodules.extent = extent = Extent(self.depth)
         m.submodules.ring = ring = Prefetch(self.shape, depth=self.depth)
         read = Signal(range(self.depth))
-        following = Signal.like(read, init=1)
-        end = Signal.like(read)
+        following, second = Signal.like(read, init=1), Signal.like(read, init=2)
         some, more = Signal(), Signal()
+        few = Signal()  # one beat is left
         dropping, drops = Signal(), Signal()
         last = self.i.payload.beat.last
 
@@ -121,7 +121,6 @@ class ExceptionQueue(wiring.Component):
             ring.write.payload.address.eq(extent.write),
             ring.write.payload.item.eq(self.i.payload),
             more.eq(extent.put & last),
-            end.eq(extent.kept),
             self.dropped.eq(extent.forget & last),
         ]
         with m.If(self.i.valid):
@@ -135,6 +134,9 @@ class ExceptionQueue(wiring.Component):
             extent.free.eq(ring.pop),
         ]
         with m.If(ring.pop):
-            m.d.sync += [read.eq(following), following.eq(following + 1)]
-        m.d.sync += some.eq(more | (some & ~(ring.pop & (following == end))))
+            m.d.sync += [read.eq(following), following.eq(second), second.eq(second + 1)]
+        m.d.sync += [
+            few.eq(Mux(ring.pop, second == extent.kept, following == extent.kept)),
+            some.eq(more | (some & ~(ring.pop & few))),
+        ]
         return m

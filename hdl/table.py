@@ -92,8 +92,10 @@ class Table(wiring.Component):
             for which, (valid, at) in enumerate(writes):
                 nibbles = range(0, len(within), 4)
                 same = Signal(1 + len(nibbles), name=f"same{which}")
-                m.d.sync += same.eq(Cat(
-                    valid, (at[k:k + 4] == within[k:k + 4] for k in nibbles)))
+                m.d.sync += same[0].eq(valid)
+                with m.If(valid):
+                    m.d.sync += same[1:].eq(Cat(
+                        at[k:k + 4] == within[k:k + 4] for k in nibbles))
                 replaced.append(same.all())
             m.d.sync += [
                 none.eq(index[len(read.addr):].any()),

@@ -152,7 +152,9 @@ class Due(wiring.Component):
         ]
         m.d.sync += due.eq(Mux(moves, reached(waiting.o.payload.count), reached(head.count)))
         with m.If(moves):
-            m.d.sync += [some.eq(waiting.o.valid), head.eq(waiting.o.payload)]
+            m.d.sync += some.eq(waiting.o.valid)
+        with m.If(moves & waiting.o.valid):
+            m.d.sync += head.eq(waiting.o.payload)
 
         m.d.sync += [
             left.eq(Cat(leaves, left)),
@@ -229,7 +231,7 @@ class Ring(wiring.Component):
         issue = Signal()
         good, bad = Signal(), Signal()
         mask = Signal(15)
-        with m.If(~started):
+        with m.If(self.enable & ~started):
             m.d.sync += mask.eq(Cat(self.size > k for k in range(15)))
 
         # An entry is free if ``issued`` is not behind the consumer, and ahead of it by less than

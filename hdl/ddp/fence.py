@@ -119,6 +119,8 @@ class Sweep(wiring.Component):
         past = [Signal(looked, name=f"past_{k}") for k in range(4)]
         bound = Signal(2)
         found, same = Signal(16), Signal(4)
+        revokes = Signal()
+        m.d.comb += revokes.eq(past[-1].valid & bound[1] & same.all())
 
         with m.If(walks):
             m.d.sync += [self.index.eq(self.index + 1), walks.eq(~self.index.all())]
@@ -129,11 +131,14 @@ class Sweep(wiring.Component):
             past[0].index.eq(self.index),
             *(later.eq(earlier) for earlier, later in zip(past, past[1:], strict=False)),
             bound.eq(Cat(self.entry.valid & self.entry.bound, bound)),
-            found.eq(self.entry.owner),
-            same.eq(Cat(
-                found.word_select(k, 4) == owner.word_select(k, 4) for k in range(4))),
-            self.revoke.valid.eq(past[-1].valid & bound[1] & same.all()),
+            self.revoke.valid.eq(revokes),
             self.revoke.payload.eq(past[-1].index),
+            self.busy.eq(
+                self.start | walks | Cat(look.valid for look in past[:-1]).any() | revokes),
         ]
-        m.d.comb += self.busy.eq(walks | Cat(look.valid for look in past).any() | self.revoke.valid)
+        with m.If(past[1].valid):
+            m.d.sync += found.eq(self.entry.owner)
+        with m.If(past[2].valid):
+            m.d.sync += same.eq(Cat(
+                found.word_select(k, 4) == owner.word_select(k, 4) for k in range(4)))
         return m

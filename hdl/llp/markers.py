@@ -57,13 +57,9 @@ class MarkerCut(wiring.Component):
         upper = rest.address[16:]
         upper_more = Signal(len(upper))
         m.d.comb += self.i.ready.eq(whole & self.go)
-        m.d.sync += [
-            self.o.valid.eq(0),
-            next_start.eq(rest.start + gap + 4),
-            next_length.eq(rest.length - gap),
-            next_low.eq(rest.address[:16] + gap),
-            upper_more.eq(upper + 1),
-        ]
+        m.d.sync += self.o.valid.eq(0)
+        with m.If(~whole):
+            m.d.sync += upper_more.eq(upper + 1)
 
         # One step a cycle, each with its own flag.
         with m.If(whole):
@@ -90,6 +86,9 @@ class MarkerCut(wiring.Component):
                 measure.eq(0),
                 part.eq(1),
                 more.eq(rest.length > gap),
+                next_start.eq(rest.start + gap + 4),
+                next_length.eq(rest.length - gap),
+                next_low.eq(rest.address[:16] + gap),
             ]
             with m.If(carry):
                 m.d.sync += upper.eq(upper_more)

@@ -299,8 +299,8 @@ class _Headers(wiring.Component):
             phase.eq(side[0].sequence),
             # The next marker stands 128 - at words on, or here.
             passed.eq(Cat(
-                side[0].markers & (~at.any() | (at[3:].all() & (at[:3] >= 8 - j)))
-                for j in range(HEADER_WORDS))),
+                side[0].markers & (~at.any() | (at[3:].all() & near))
+                for near in (0, at[:3].all(), at[1:3].all(), at[2] & at[:2].any(), at[2]))),
             plain.eq(
                 Cat(
                     Mux(passed[j], exact.word_select(j + 1, 32), exact.word_select(j, 32))

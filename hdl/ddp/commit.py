@@ -501,14 +501,19 @@ class Commit(wiring.Component):
         # The decision is a few flags; what they choose follows a register behind.
         acts, passes, cut = Signal(), Signal(), Signal()
         places, writes, completes = Signal(), Signal(), Signal()
+        raised, dropped = Signal(), Signal()
         held = Signal(segment.shape(), reset_less=True)
         known = Signal(_Found(), reset_less=True)
-        whole, until = Signal.like(segment.start), Signal.like(end)
+        until = Signal.like(end)
+        # The FPDU's words are counted in two halves, a cycle each.
+        half = len(end) // 2
+        low = Signal(half + 1)
+        whole = Cat(low[:half], until[half:] - held.start[half:] - low[half])
         with m.If(judges):
             m.d.sync += [
                 held.eq(segment),
                 known.eq(found),
-                whole.eq(end - segment.start),
+                low.eq(end[:half] - segment.start[:half]),
                 until.eq(end),
             ]
         m.d.sync += [
@@ -518,14 +523,16 @@ class Commit(wiring.Component):
             cut.eq(accepted & found.cut),
             completes.eq(accepted & found.last & ~found.disorder),
             passes.eq(raises & found.error & found.stored),
-            self.tally.placed.eq(accepted),
-            self.tally.error.eq(raises | fails),
-            self.tally.dropped.eq(judges & silent),
-            self.tally.digest.eq(raises & found.digest),
+            raised.eq(raises),
+            dropped.eq(judges & silent),
         ]
         m.d.comb += [
+            self.tally.placed.eq(places),
             self.tally.octets.eq(Mux(places, known.length, 0)),
             self.tally.exception.eq(passes),
+            self.tally.error.eq(events.i.valid),
+            self.tally.dropped.eq(dropped),
+            self.tally.digest.eq(raised & known.digest),
         ]
 
         # The payload to its place, or the whole FPDU to the host, or nothing.
@@ -545,7 +552,8 @@ class Commit(wiring.Component):
                 move.payload.phase.eq(held.phase),
                 move.payload.markers.eq(cut),
                 placement.start.eq(Mux(places, held.payload, held.start) << 2),
-                placement.length.eq(Mux(places, known.length, Mux(passes, whole << 2, 0))),
+                placement.length.eq(Mux(
+                    places, known.length, Mux(passes, whole[:len(end)] << 2, 0))),
                 placement.address.eq(known.address),
                 placement.exception.eq(passes),
                 placement.stream.eq(held.stream),

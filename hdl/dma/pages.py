@@ -228,16 +228,14 @@ class PageCut(wiring.Component):
         m.submodules.measure = measure = Measure(self.config)
         m.submodules.jobs = jobs = Store(measure.job, depth=QUEUE)
         m.submodules.steps = steps = Steps(measure.job)
-        # A piece waits here for its address, and both for their turn.
         m.submodules.pieces = pieces = Store(placement, depth=QUEUE)
-        m.submodules.found = found = Store(64, depth=QUEUE)
         body, whole = steps.body, steps.body.placement
-        piece = pieces.i.payload
+        piece = Signal(placement)
         paged = Signal()
         beat_bits = self.config.octets.bit_length() - 1
         coming = Signal(4)
 
-        # Neither queue overflows: no more than half of it can be on the way.
+        # No queue overflows: no more than half of it can be on the way.
         wiring.connect(m, wiring.flipped(self.i), measure.i)
         wiring.connect(m, measure.o, jobs.i)
         wiring.connect(m, jobs.o, steps.i)
@@ -247,9 +245,7 @@ class PageCut(wiring.Component):
             coming.eq(Cat(steps.valid, coming)),
         ]
 
-        # Cut.
-        m.d.comb += pieces.i.valid.eq(coming[0])
-        # A piece that does not go yet is made again.
+        # Cut. A piece that does not go yet is made again.
         with m.If(steps.busy):
             m.d.sync += [
                 *(piece[name].eq(whole[name])
@@ -272,24 +268,19 @@ class PageCut(wiring.Component):
                 )),
             ]
 
-        # The page is there two cycles after the piece; its address joins the piece a cycle later.
-        offset = delayed(m, 2, piece.address, "offset")
+        # The page is there two cycles after the piece, and joins it.
+        later = delayed(m, 2, piece, "piece")
         paged = delayed(m, 2, paged, "paged")
-        m.d.comb += [
-            found.i.valid.eq(coming[-1]),
-            found.o.ready.eq(self.go),
-            pieces.o.ready.eq(self.go & found.o.valid),
-        ]
+        whole_address = Cat(
+            later.address[:LOW], later.address[LOW:] | Mux(paged, self.page.address, 0))
         m.d.sync += [
-            found.i.payload.eq(Cat(
-                offset[:LOW], offset[LOW:] | Mux(paged, self.page.address, 0))),
-            self.o.valid.eq(self.go & found.o.valid),
+            pieces.i.payload.eq(later),
+            pieces.i.payload.address.eq(whole_address),
+            self.o.valid.eq(self.go & pieces.o.valid),
         ]
-        with m.If(found.o.valid):
-            m.d.sync += [
-                self.o.payload.eq(pieces.o.payload),
-                self.o.payload.address.eq(found.o.payload),
-            ]
+        m.d.comb += [pieces.i.valid.eq(coming[-1]), pieces.o.ready.eq(self.go)]
+        with m.If(pieces.o.valid):
+            m.d.sync += self.o.payload.eq(pieces.o.payload)
         m.d.sync += self.busy.eq(
-            self.i.valid | measure.busy | jobs.o.valid | steps.busy | coming.any() | found.o.valid)
+            self.i.valid | measure.busy | jobs.o.valid | steps.busy | coming.any() | pieces.o.valid)
         return m

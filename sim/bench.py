@@ -34,7 +34,7 @@ LATENCY_PAYLOADS = (1, 64, 1440, 8900)
 #: Cycles that a measurement of one size takes, about.
 _CYCLES = 20_000
 #: Payload and cycles of the measurement of simulation speed.
-_SPEED_PAYLOAD, _SPEED_CYCLES = 1440, 300_000
+_SPEED_PAYLOAD, _SPEED_CYCLES = 1440, 1_000_000
 
 Rows = list[dict[str, Any]]
 Results = dict[str, Rows]

@@ -269,7 +269,8 @@ def _bench(verilog: str, *, reset: bool) -> tuple[str, list[str]]:
     The reset reaches into most of the logic. Without one, the simulation is faster, and registers
     start with the values that reset gives them, as Amaranth's do. With one, it passes through a
     register that takes it at its own edges: so it is no input any more, and Verilator need not look
-    at that logic with the clock low.
+    at that logic with the clock low. Without one, the other inputs pass through registers that take
+    them as the clock falls: so the logic behind them is looked at once in a cycle, not twice.
     """
     module = re.search(r"^module rnic\(.*?^endmodule", verilog, re.DOTALL | re.MULTILINE)
     if module is None:
@@ -277,10 +278,19 @@ def _bench(verilog: str, *, reset: bool) -> tuple[str, list[str]]:
     ports = re.findall(r"^  (input|output) ((?:\[[^]]*\] )?)(\w+);", module[0], re.MULTILINE)
     names = [name for _, _, name in ports]
     joined = {"rst": "reset" if reset else "1'b0"}
+    taken = []
+    for direction, size, name in ports:
+        if not reset and direction == "input" and name not in ("clk", "rst"):
+            joined[name] = f"{name}_taken"
+            taken += [
+                f"  reg {size}{name}_taken = 0;",
+                f"  always @(negedge clk) {name}_taken <= {name};",
+            ]
     lines = [
         f"module {TOP}({', '.join(names)});",
         *(f"  {direction} {size}{name};" for direction, size, name in ports),
         *(("  reg reset;", "  always @(posedge rst or negedge rst) reset <= rst;") * reset),
+        *taken,
         "  rnic rnic (",
         ",\n".join(f"    .{name}({joined.get(name, name)})" for name in names),
         "  );",

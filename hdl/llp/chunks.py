@@ -1,0 +1,352 @@
+"""Where chunks may begin and end in a beat: what can be known before knowing which one does."""
+
+from amaranth import *
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from ..spec.sctp import COMMON_HEADER, ChunkType
+from ..stream import any_of
+
+__all__ = ["ChunkBound", "ChunkScan", "FrameBeat", "HEADER_WORDS", "ScannedBeat"]
+
+#: Words of a chunk that are read: the header of a DATA chunk, DDP-SSN and the longer DDP header.
+HEADER_WORDS = 9
+
+
+class FrameBeat(data.StructLayout):
+    """One beat of an Ethernet frame that was moved up by two octets: from the IP header on all
+    lies on 32-bit words.
+
+    Members
+    -------
+    data : unsigned(width)
+        Octets, the first one lowest.
+    used : words
+        1 for each word that holds octets, all of them but on the last beat.
+    first, last : 1
+        The frame begins, ends with this beat.
+    sctp : words
+        One-hot: the word where the SCTP common header begins. 0 in the frame's other beats, and in
+        all beats of a frame that is not SCTP.
+    octets : 16
+        Where ``sctp`` is set: length of the SCTP packet. The frame may be longer.
+    """
+
+    def __init__(self, width):
+        words = width // 32
+        super().__init__(
+            {"data": width, "used": words, "first": 1, "last": 1, "sctp": words, "octets": 16}
+        )
+
+
+class ChunkBound(data.StructLayout):
+    """What follows if a chunk begins at a given word of the beat.
+
+    Members
+    -------
+    stay : 1
+        The walker is not done with the beat: the next chunk begins in it, or the frame ends with
+        it.
+    closes : 1
+        The chunk and the packet end together, in this beat.
+    landing : words + 1
+        One-hot: where the next chunk begins, in this beat with ``stay``, otherwise in the next one.
+        The highest bit: the chunk fills the next beat and ends with it. 0 where it goes on longer.
+    cut : range(words)
+        The word where the next chunk begins, in whichever beat.
+    near, far : 1
+        The chunk fills one, or several of the following beats, before the one where it ends.
+    beats
+        How many it fills.
+    """
+
+    def __init__(self, words):
+        bits = words.bit_length() - 1
+        super().__init__(
+            {
+                "stay": 1,
+                "closes": 1,
+                "landing": words + 1,
+                "cut": bits,
+                "near": 1,
+                "far": 1,
+                "beats": 14 - bits,
+            }
+        )
+
+
+class ScannedBeat(data.StructLayout):
+    """A scanned beat, with what of the following ones a chunk's header may reach into.
+
+    Members
+    -------
+    window : 32 * (words + HEADER_WORDS - 1)
+        This beat's words and those that follow.
+    bounds : ArrayLayout(ChunkBound, words)
+        One for each word.
+    body : words
+        1 for each word of the packet, and those before it in the beat where it begins.
+    active : 1
+        The packet has words in the beat, or begins in it.
+    on : 1
+        It goes on in the next beat.
+    ended : 1
+        It ends in the beat, after word ``end`` : range(words).
+    void : 1
+        It ends, and has no chunks.
+    sctp : 1
+        It begins in the beat, at word ``at`` : range(words).
+    checksum : words
+        One-hot: its checksum.
+    close : 1
+        It ends in the beat, or the frame ends before it does.
+    cut : range(words + 1)
+        With ``close``, the word after its last one.
+    last : 1
+        The frame ends.
+    count : range(words + 1)
+        Words that hold octets, where the frame ends.
+    """
+
+    def __init__(self, words):
+        super().__init__(
+            {
+                "window": 32 * (words + HEADER_WORDS - 1),
+                "bounds": data.ArrayLayout(ChunkBound(words), words),
+                "body": words,
+                "active": 1,
+                "on": 1,
+                "ended": 1,
+                "end": range(words),
+                "void": 1,
+                "sctp": 1,
+                "at": range(words),
+                "checksum": words,
+                "close": 1,
+                "cut": range(words + 1),
+                "last": 1,
+                "count": range(words + 1),
+            }
+        )
+
+
+class ChunkScan(wiring.Component):
+    """Scans the beats of frames for chunk boundaries (RFC 9260 section 3.2).
+
+    For every word the block works out, with no knowledge of where the chunks are, what follows if a
+    chunk began there: only its type and length decide where it ends. The walker then only selects.
+
+    A beat is given out when the four beats that follow it, or the rest of the frame, are inside: a
+    header may reach into them.
+
+    Latency: 5 cycles, and as long as it takes four more beats or the frame's last to come.
+    Throughput: 1 beat a cycle. Reset: empty.
+    Errors: a chunk shorter than its header, or a DATA chunk without user data, is given out as
+    longer than any packet. So is a packet whose length is 0 or not a multiple of four octets as
+    longer than any frame. Then no chunk ends where the packet does.
+
+    Members
+    -------
+    i : In(stream.Signature(FrameBeat(width)))
+    o : Out(stream.Signature(ScannedBeat(words)))
+    shift : Out(1)
+        The beat in ``o``, if any, gives way to the next one, if any.
+    begin : Out(words), begin_at : Out(range(words))
+        Where a packet's first chunk begins in the next one, one-hot and as a number; 0 if none
+        does.
+    busy : Out(1)
+        A beat is inside.
+    """
+
+    def __init__(self, config):
+        self.config = config
+        words = config.words
+        super().__init__(
+            {
+                "i": In(stream.Signature(FrameBeat(config.width))),
+                "o": Out(stream.Signature(ScannedBeat(words))),
+                "shift": Out(1),
+                "begin": Out(words),
+                "begin_at": Out(range(words)),
+                "busy": Out(1),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        words = self.config.words
+        bits = words.bit_length() - 1
+
+        # All stages shift together, and only with a beat or after a frame's last: so a beat's
+        # successors in its frame are always right behind it.
+        valid = Signal(5)
+        between = Signal(init=1)
+        can_shift = self.i.valid | between
+        m.d.comb += [
+            self.o.valid.eq(valid[4] & can_shift),
+            self.shift.eq(can_shift & (~valid[4] | self.o.ready)),
+            self.i.ready.eq(~valid[4] | self.o.ready),
+            self.busy.eq(valid.any()),
+        ]
+        common = data.StructLayout(
+            {
+                "data": 32 * words,
+                "used": words,
+                "last": 1,
+                "sctp": 1,
+                "at": range(words),
+                "checksum": words,
+                "begin": words,
+            }
+        )
+        beat = [Signal(common, name=f"beat{k}") for k in range(5)]
+        with m.If(self.shift):
+            m.d.sync += [
+                valid.eq(Cat(self.i.valid, valid)),
+                *(beat[k + 1].eq(beat[k]) for k in range(4)),
+            ]
+
+        # Stage 0: the beat, and in numbers where its packet begins.
+        arriving = self.i.payload
+        sctp = Signal(words)
+        octets = Signal(16)
+        lead = Signal(signed(bits + 1))  # words before the packet, less one
+        m.d.comb += sctp.eq(Mux(self.i.valid, arriving.sctp, 0))
+        with m.If(self.shift):
+            m.d.sync += [
+                beat[0].data.eq(arriving.data),
+                beat[0].used.eq(arriving.used),
+                beat[0].last.eq(arriving.last),
+                beat[0].sctp.eq(sctp.any()),
+                beat[0].at.eq(any_of(Mux(sctp[w], w, 0) for w in range(words))),
+                lead.eq(any_of(Mux(sctp[w], C(w - 1, lead.shape()), 0) for w in range(words))),
+                octets.eq(arriving.octets),
+            ]
+            with m.If(self.i.valid):
+                m.d.sync += between.eq(arriving.last)
+
+        # Stage 1: where the checksum and the first chunk are. If a chunk began at word w, ``past``
+        # would be the words that it has in later beats, less one.
+        header = Signal(words)  # of beat 0
+        before = Signal(COMMON_HEADER // 4)  # the same of the words before it
+        rest = Signal(15)  # words of the packet from the beat's first on, less one
+        past = [Signal(signed(15), name=f"past{w}") for w in range(words)]
+        bad = Signal(words)
+        marks = Cat(before, header)
+        odd = octets[:2].any() | ~octets[2:].any()
+        with m.If(self.shift):
+            m.d.sync += [
+                header.eq(sctp),
+                before.eq(Mux(beat[0].last, 0, marks[-len(before):])),
+                beat[1].begin.eq(marks[:words]),
+                beat[1].checksum.eq(marks[1:][:words]),
+                rest.eq(Mux(odd, -1, octets[2:] + lead)),
+            ]
+            for w in range(words):
+                word = beat[0].data.word_select(w, 32)
+                length = Cat(word[24:], word[16:24])
+                # What is not a multiple of four octets is padded: (length + 3) >> 2 words.
+                m.d.sync += past[w].eq((length + (3 - 4 * (words + 1 - w)))[2:])
+                # 16 octets or less are no DATA chunk, 3 or less no chunk.
+                is_data = word[:8] == ChunkType.DATA
+                few = ~length[5:].any() & ~(length[4] & length[:4].any())
+                m.d.sync += bad[w].eq(~length[2:].any() | (is_data & few))
+
+        # Stage 2: which words are the packet's, and how far the chunks would reach.
+        left = Signal(15)  # as ``rest``, of beat 2
+        active = Signal()
+        more = left[bits:].any()
+        low = [Signal(bits, name=f"low{w}") for w in range(words)]  # words in the last beat, less 1
+        here = Signal(words)  # the chunk ends in this beat
+        there = Signal(words)  # in the next
+        beats = [Signal(14 - bits, name=f"beats{w}") for w in range(words)]
+        with m.If(self.shift):
+            with m.If(beat[1].sctp):
+                m.d.sync += [active.eq(1), left.eq(rest)]
+            with m.Else():
+                m.d.sync += [
+                    active.eq(active & more & ~beat[2].last),
+                    left.eq(left - words),
+                ]
+            for w in range(words):
+                m.d.sync += [
+                    low[w].eq(past[w][:bits]),
+                    here[w].eq(past[w][-1] & ~bad[w]),
+                    there[w].eq(~past[w][bits:].any() & ~bad[w]),
+                    beats[w].eq(past[w][bits:14] | bad[w].replicate(14 - bits)),
+                ]
+
+        # Stage 3: the packet's end, with respect to the beat.
+        whole = Signal()  # the packet has all words of the beat from ``at`` on, and more
+        stops = Signal()
+        ended = Signal()
+        end = Signal(range(words))
+        low_3 = [Signal(bits, name=f"low_3_{w}") for w in range(words)]
+        here_3, there_3, one_3 = Signal(words), Signal(words), Signal(words)
+        beats_3 = [Signal(14 - bits, name=f"beats_3_{w}") for w in range(words)]
+        body = active.replicate(words) & Cat(more | (w <= left[:bits]) for w in range(words))
+        begin = beat[2].begin & body
+        with m.If(self.shift):
+            m.d.sync += [
+                whole.eq(active & more),
+                stops.eq(active & ~more),
+                ended.eq(active & ~more & beat[2].used.bit_select(left[:bits], 1)),
+                end.eq(left[:bits]),
+                self.begin.eq(begin),
+                self.begin_at.eq(any_of(Mux(begin[w], w, 0) for w in range(words))),
+                here_3.eq(here),
+                there_3.eq(there),
+                *(one_3[w].eq(beats[w] == 1) for w in range(words)),
+                *(low_3[w].eq(low[w]) for w in range(words)),
+                *(beats_3[w].eq(beats[w]) for w in range(words)),
+            ]
+
+        # Stage 4: the bounds, and all that the rest of the walker reads.
+        scanned = self.o.payload
+        on = whole & ~beat[3].last
+        body_3 = Cat(whole | (stops & (w <= end)) for w in range(words))
+        used = Cat(beat[3].used, 0)
+        for w in range(words):
+            bound = scanned.bounds[w]
+            inside = Signal(name=f"inside{w}")
+            in_next = there_3[w] & on
+            later = on & ~here_3[w] & ~there_3[w]
+            at_end = low_3[w].all()
+            m.d.comb += inside.eq(
+                here_3[w] & ((whole & ~at_end) | (stops & (low_3[w] < end)))
+            )
+            with m.If(self.shift):
+                m.d.sync += [
+                    bound.stay.eq(inside | (beat[3].last & body_3[w])),
+                    bound.closes.eq(here_3[w] & ended & (low_3[w] == end)),
+                    bound.landing.eq(
+                        Cat(
+                            here_3[w] & at_end & on,
+                            *((low_3[w] == p - 1) & (inside | in_next) for p in range(1, words)),
+                            at_end & in_next,
+                        )
+                    ),
+                    bound.cut.eq(Mux(inside | on, low_3[w] + 1, 0)),
+                    bound.near.eq(later & one_3[w]),
+                    bound.far.eq(later & ~one_3[w]),
+                    bound.beats.eq(beats_3[w]),
+                ]
+        with m.If(self.shift):
+            m.d.sync += [
+                scanned.body.eq(body_3),
+                scanned.active.eq(whole | stops),
+                scanned.on.eq(on),
+                scanned.ended.eq(ended),
+                scanned.end.eq(end),
+                scanned.void.eq(ended & beat[3].checksum.bit_select(end, 1)),
+                scanned.close.eq(stops | (whole & beat[3].last)),
+                scanned.cut.eq(Mux(stops, end + 1, words)),
+                scanned.count.eq(
+                    any_of(Mux(used[w] & ~used[w + 1], w + 1, 0) for w in range(words))
+                ),
+            ]
+        m.d.comb += [
+            scanned.window.eq(Cat(beat[k].data for k in (4, 3, 2, 1, 0))),
+            *(scanned[name].eq(beat[4][name]) for name in ("sctp", "at", "checksum", "last")),
+        ]
+        return m

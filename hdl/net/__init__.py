@@ -1,0 +1,1 @@
+"""The network below SCTP: frames, IP headers, and the associations that packets belong to."""

@@ -1,0 +1,150 @@
+"""Numbers of the network below SCTP, and the places of an association in its table."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import NamedTuple
+
+__all__ = [
+    "HASH_BITS",
+    "KEY_FIELDS",
+    "SCTP_HEADER",
+    "SCTP_UDP_PORT",
+    "WAYS",
+    "AssociationKey",
+    "EtherType",
+    "Move",
+    "Protocol",
+    "hash_bits",
+    "hash_way",
+    "insert",
+]
+
+SCTP_HEADER = 12  #: octets of the SCTP common header, RFC 9260 section 3.1
+SCTP_UDP_PORT = 9899  #: RFC 6951 section 3, "sctp-tunneling"
+
+
+class EtherType(IntEnum):
+    """IEEE 802 numbers."""
+
+    IPV4 = 0x0800
+    VLAN = 0x8100  # IEEE 802.1Q, customer tag
+    IPV6 = 0x86DD
+    SERVICE_VLAN = 0x88A8  # IEEE 802.1Q, service tag
+
+
+class Protocol(IntEnum):
+    """Protocol numbers of IPv4, which are the Next Header values of IPv6."""
+
+    HOP_BY_HOP = 0
+    UDP = 17
+    ROUTING = 43
+    FRAGMENT = 44
+    AUTHENTICATION = 51
+    DESTINATION_OPTIONS = 60
+    SCTP = 132
+
+
+#: What an association is known by: (name, bits).
+KEY_FIELDS = (
+    ("source", 128),
+    ("destination", 128),
+    ("source_port", 16),
+    ("destination_port", 16),
+    ("tag", 32),
+    ("v6", 1),
+)
+
+WAYS = 2
+HASH_BITS = 9  #: of a place in either way
+
+
+class AssociationKey(NamedTuple):
+    """What an association is known by. The first octet of an address on the wire is its lowest,
+    and an IPv4 address has four; ports and Verification Tag are numbers.
+    """
+
+    source: int
+    destination: int
+    source_port: int
+    destination_port: int
+    tag: int
+    v6: bool
+
+
+class Move(NamedTuple):
+    """An entry to be written."""
+
+    way: int
+    place: int
+    key: AssociationKey
+
+
+def hash_bits(way: int) -> list[list[tuple[str, int]]]:
+    """The key's bits, as (field, bit), whose exclusive-or is each bit of a place.
+
+    Each field is folded from its bit 0, so that the low nine bits alone reach every place. In the
+    second way every fold is turned by one more bit: what cancels in one does not in the other.
+    """
+    terms: list[list[tuple[str, int]]] = [[] for _ in range(HASH_BITS)]
+    for number, (name, bits) in enumerate(KEY_FIELDS):
+        for bit in range(bits):
+            # Fields start at different bits, so that equal ports do not cancel.
+            turned = bit + 2 * number + way * (bit // HASH_BITS + number)
+            terms[turned % HASH_BITS].append((name, bit))
+    return terms
+
+
+def hash_way(way: int, key: AssociationKey) -> int:
+    """The place where a way of the table may hold a key."""
+    values = key._asdict()
+    return sum(
+        (sum(values[name] >> bit & 1 for name, bit in terms) & 1) << at
+        for at, terms in enumerate(hash_bits(way))
+    )
+
+
+def insert(
+    entries: Mapping[tuple[int, int], AssociationKey], key: AssociationKey
+) -> tuple[Move, ...]:
+    """Find room for one more key (cuckoo hashing).
+
+    Parameters
+    ----------
+    entries
+        Keys in the table by (way, place).
+    key
+        The one to be added.
+
+    Returns the writes in the order in which to do them: a key that moves is written to its new
+    place before its old one is overwritten, so it is found all the time.
+
+    Raises :exc:`ValueError` if the key is in the table, or no moves make room for it.
+    """
+    nests = [(way, hash_way(way, key)) for way in range(WAYS)]
+    if any(entries.get(nest) == key for nest in nests):
+        raise ValueError(f"association must not be in the table already: {key}")
+    # Breadth first: the fewest moves.
+    came_from: dict[tuple[int, int], tuple[int, int] | None] = dict.fromkeys(nests)
+    queue = deque(nests)
+    while queue:
+        nest = queue.popleft()
+        if nest not in entries:
+            break
+        way = 1 - nest[0]
+        other = (way, hash_way(way, entries[nest]))
+        if other not in came_from:
+            came_from[other] = nest
+            queue.append(other)
+    else:
+        raise ValueError(
+            f"association table has no room for {key} beside its {len(entries)} entries; "
+            "remove one that shares its places"
+        )
+    moves = []
+    while (before := came_from[nest]) is not None:
+        moves.append(Move(*nest, entries[before]))
+        nest = before
+    return (*moves, Move(*nest, key))

@@ -287,7 +287,8 @@ class FrameParser(wiring.Component):
         known = delayed(m, Transport.LATENCY - Transport.END_DELAY, facts.o, "known")
         at_end = delayed(m, 1, known, "at_end")
         m.d.comb += names.facts.eq(known)
-        ended = delayed(m, 2, self.o.valid & self.o.payload.last, "ended")
+        ended = Signal(2)
+        m.d.sync += ended.eq(Cat(self.o.valid & self.o.payload.last, ended))
 
         frame, ending = self.frames.payload, transport.ending
         kind = Signal(Kind)
@@ -314,7 +315,7 @@ class FrameParser(wiring.Component):
         # Numbers have their highest octet first.
         ports, tag = names.ports, names.tag
         m.d.comb += [
-            self.frames.valid.eq(ended),
+            self.frames.valid.eq(ended[-1]),
             frame.source.eq(names.source),
             frame.destination.eq(names.destination),
             frame.source_port.eq(Cat(ports[8:16], ports[:8])),

@@ -73,7 +73,7 @@ class Lift(wiring.Component):
         octets = self.width // 8
         beat = self.i.payload
         over = 8 * (octets - MOVED)
-        carry = Signal(8 * MOVED)
+        carry = Signal(8 * MOVED, reset_less=True)
         first = Signal(init=1)
         # The beat before did not hold the frame's last octets: they are ``carry``, one or both.
         spill, both, error = Signal(), Signal(), Signal()
@@ -91,7 +91,7 @@ class Lift(wiring.Component):
         # Step 1: the octets in their places, and which of them are the frame's.
         m.d.sync += [
             valid.eq(taken | spill),
-            moved.data.eq(Cat(carry, beat.data[:over])),
+            moved.data.eq(Cat(Mux(first, 0, carry), beat.data[:over])),
             moved.first.eq(first),
             moved.last.eq(spill | (beat.last & ~spills)),
             moved.error.eq(Mux(spill, error, beat.error)),
@@ -109,8 +109,6 @@ class Lift(wiring.Component):
             ]
         with m.If(spill):
             m.d.sync += first.eq(1)
-        with m.If(spill | (taken & beat.last & ~spills)):
-            m.d.sync += carry.eq(0)
         with m.If(valid):
             m.d.sync += moved.number.eq(Mux(moved.last, 0, moved.number + ~moved.number[-1]))
 

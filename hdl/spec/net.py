@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from enum import IntEnum
+from functools import cache
 from typing import NamedTuple
 
 __all__ = [
@@ -82,7 +83,8 @@ class Move(NamedTuple):
     key: AssociationKey
 
 
-def hash_bits(way: int) -> list[list[tuple[str, int]]]:
+@cache
+def hash_bits(way: int) -> tuple[tuple[tuple[str, int], ...], ...]:
     """The key's bits, as (field, bit), whose exclusive-or is each bit of a place.
 
     Each field is folded from its bit 0, so that the low nine bits alone reach every place. In the
@@ -92,9 +94,9 @@ def hash_bits(way: int) -> list[list[tuple[str, int]]]:
     for number, (name, bits) in enumerate(KEY_FIELDS):
         for bit in range(bits):
             # Fields start at different bits, so that equal ports do not cancel.
-            turned = bit + 2 * number + way * (bit // HASH_BITS + number)
+            turned = bit + (4 if way else 2) * number + way * (bit // HASH_BITS)
             terms[turned % HASH_BITS].append((name, bit))
-    return terms
+    return tuple(map(tuple, terms))
 
 
 def hash_way(way: int, key: AssociationKey) -> int:

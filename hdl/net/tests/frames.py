@@ -143,7 +143,8 @@ def ipv4(rng, protocol, payload, *, words=5, piece=0, total=None, version=4):
     size = 4 * words
     total = size + len(payload) if total is None else total
     header = bytearray(rng.randbytes(max(size, 20)))
-    struct.pack_into(">BBHHHBBH", header, 0, version << 4 | words, 0, total, 7, piece, 64, protocol, 0)
+    first = version << 4 | words
+    struct.pack_into(">BBHHHBBH", header, 0, first, 0, total, 7, piece, 64, protocol, 0)
     struct.pack_into(">H", header, 10, 0xFFFF - internet_sum(bytes(header[:size])))
     return bytes(header) + payload
 

@@ -1,9 +1,13 @@
 """The frame parser against an independent reading of each frame, and against Scapy's frames."""
 
+import gc
+import warnings
+
 import pytest
+from amaranth import ResetInserter, Signal
+from amaranth.hdl import UnusedElaboratable
 from amaranth.sim import Simulator
 from ddp_rnic.hdl.net.frame import FrameParser, Kind
-from ddp_rnic.hdl.spec.config import WIDTHS
 from ddp_rnic.hdl.net.tests.frames import (
     PORT,
     draw,
@@ -15,6 +19,18 @@ from ddp_rnic.hdl.net.tests.frames import (
     seeded,
     udp,
 )
+from ddp_rnic.hdl.spec.config import WIDTHS
+from scapy.layers.inet import IP, UDP, IPOption_Timestamp
+from scapy.layers.inet6 import (
+    IPv6,
+    IPv6ExtHdrDestOpt,
+    IPv6ExtHdrFragment,
+    IPv6ExtHdrHopByHop,
+    IPv6ExtHdrRouting,
+)
+from scapy.layers.l2 import ARP, Dot1AD, Dot1Q, Ether
+from scapy.layers.sctp import SCTP, SCTPChunkData
+from scapy.packet import Raw
 
 
 def run(width, frames, *, idle=0.0, damaged=(), seed=0, udp_port=PORT):
@@ -87,7 +103,7 @@ def check(width, frames, *, damaged=(), **options):
     ):
         where = f"frame {number}, {len(frame)} octets {frame[:100].hex()}"
         moved = bytes(2) + frame
-        marks = []
+        marks, sent_at = [], 0
         for start in range(0, len(moved), octets):
             shown, beat = next(at)
             part = moved[start : start + octets]
@@ -119,6 +135,10 @@ def check(width, frames, *, damaged=(), **options):
             assert len(marks) <= 1, where
             assert not marks or expected.kind in (Kind.MALFORMED, Kind.DAMAGED), where
     assert next(at, None) is None, "beats of no frame"
+    if not options.get("idle"):
+        # One beat a cycle goes out, without a gap.
+        cycles = [cycle for cycle, _ in beats]
+        assert cycles == list(range(cycles[0], cycles[0] + len(beats)))
     return said
 
 
@@ -188,7 +208,6 @@ def test_ipv4_header_checks_see_every_bit_and_every_option_word(width):
         bad = bytearray(good)
         bad[at] ^= 1 << bit % 8
         frames += [good, bytes(bad)]
-    # All ones and all zeros: the sum of 0 and of 0xFFFF.
     said = check(width, frames)
     assert [result.kind for result in said] == [Kind.SCTP, Kind.MALFORMED] * 11
 
@@ -223,3 +242,110 @@ def test_frames_of_9600_octets_and_of_more_than_a_length_can_say(width):
     if width == 512:
         kinds = [result.kind for result in said[3:]]
         assert kinds == [Kind.SCTP, Kind.MALFORMED, Kind.SCTP, Kind.MALFORMED]
+
+
+def test_what_scapy_builds_is_read_as_scapy_says():
+    def packet(tag):
+        return SCTP(sport=5000, dport=5001 + tag, tag=tag) / SCTPChunkData(data=b"octets")
+
+    link = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02")
+    four = IP(src="10.7.0.1", dst="10.7.0.2")
+    six = IPv6(src="2001:db8::1", dst="2001:db8::2:3")
+    dns = UDP(sport=1, dport=53) / Raw(b"no SCTP")
+    good = [
+        link / four / packet(1),
+        link / Dot1Q(vlan=5) / IP(src="1.2.3.4", dst="5.6.7.8", options=[IPOption_Timestamp()])
+        / packet(2),
+        link / Dot1AD(vlan=7) / Dot1Q(vlan=5) / six / packet(3),
+        link / four / UDP(sport=9899, dport=PORT) / packet(4),
+        link / six / IPv6ExtHdrHopByHop() / IPv6ExtHdrRouting(addresses=["::9"])
+        / IPv6ExtHdrDestOpt() / UDP(sport=9, dport=PORT) / packet(5),
+    ]  # fmt: skip
+    other = [
+        (Kind.OTHER, link / ARP()),
+        (Kind.OTHER, link / four / dns),
+        (Kind.OTHER, link / six / dns),
+        (Kind.FRAGMENT, link / IP(flags="MF") / packet(6)),
+        (Kind.FRAGMENT, link / IP(frag=3) / packet(7)),
+        (Kind.FRAGMENT, link / six / IPv6ExtHdrFragment() / packet(8)),
+    ]
+    for width in WIDTHS:
+        frames = [bytes(frame) for frame in good + [frame for _, frame in other]]
+        said = check(width, frames)
+        assert [result.kind for result in said[len(good) :]] == [kind for kind, _ in other]
+        for frame, result in zip(good, said, strict=False):
+            assert result.kind == Kind.SCTP
+            assert (result.tag, result.destination_port) == (frame[SCTP].tag, frame[SCTP].dport)
+            assert result.octets == len(bytes(frame[SCTP])) and result.udp == (UDP in frame)
+            assert result.v6 == (IPv6 in frame)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_after_a_reset_nothing_is_left_of_what_was_under_way(width):
+    rng = seeded(width)
+    octets = width // 8
+    frame = ethernet(rng, 0x0800, ipv4(rng, 132, sctp(rng, 300), words=7), (0x8100,))
+    parser = FrameParser(width)
+    reset = Signal()
+    beats, results = [], []
+
+    async def send(ctx, most):
+        for at in range(0, len(frame), octets)[:most]:
+            part = frame[at : at + octets]
+            ctx.set(parser.i.payload, {
+                "data": int.from_bytes(part, "little"), "count": len(part),
+                "last": at + octets >= len(frame),
+            })  # fmt: skip
+            ctx.set(parser.i.valid, 1)
+            await ctx.tick()
+        ctx.set(parser.i.valid, 0)
+
+    async def drive(ctx):
+        for most in (3, 1000):
+            for delay in (1, 5, 17, 30, 37, 40):
+                await send(ctx, most)
+                await ctx.tick().repeat(delay)
+                ctx.set(reset, 1)
+                await ctx.tick()
+                ctx.set(reset, 0)
+                beats.clear()
+                results.clear()
+                await send(ctx, 1000)
+                await ctx.tick().repeat(FrameParser.LATENCY + 4)
+                assert len(beats) == -(-(len(frame) + 2) // octets), f"{most=} {delay=}"
+                shown = b"".join(beat.data.to_bytes(octets, "little") for beat in beats)
+                assert shown.startswith(bytes(2) + frame)
+                assert [Kind(result.kind) for result in results] == [Kind.SCTP]
+
+    async def watch(ctx):
+        async for *_, shown, beat, given, result in ctx.tick().sample(
+            parser.o.valid, parser.o.payload, parser.frames.valid, parser.frames.payload
+        ):
+            if shown:
+                beats.append(beat)
+            if given:
+                results.append(result)
+
+    simulator = Simulator(ResetInserter(reset)(parser))
+    simulator.add_clock(1e-8)
+    simulator.add_testbench(watch, background=True)
+    simulator.add_testbench(drive)
+    simulator.run()
+
+
+@pytest.mark.parametrize(
+    "width, options, error, message",
+    [
+        (32, {}, ValueError, "Frame width must be one of 64, 128, 256, 512, not 32"),
+        (64, {"udp_port": "9899"}, TypeError, "UDP port must be an integer, not '9899'"),
+        (64, {"udp_port": 0}, ValueError, "UDP port must be from 1 to 65535, not 0"),
+        (64, {"udp_port": 65536}, ValueError, "UDP port must be from 1 to 65535, not 65536"),
+    ],
+)
+def test_a_wrong_parameter_is_refused(width, options, error, message):
+    with warnings.catch_warnings():
+        # What was refused is never used; it goes here and now.
+        warnings.simplefilter("ignore", UnusedElaboratable)
+        with pytest.raises(error, match=message):
+            FrameParser(width, **options)
+        gc.collect()

@@ -45,13 +45,13 @@ class ChunkBound(data.StructLayout):
     Members
     -------
     stay : 1
-        The walker is not done with the beat: the next chunk begins in it, or the frame ends with
-        it.
+        What begins next does so in a beat that the walker is not done with then: another chunk
+        follows in it, or the frame ends with it.
     closes : 1
         The chunk and the packet end together, in this beat.
     landing : words + 1
-        One-hot: where the next chunk begins, in this beat with ``stay``, otherwise in the next one.
-        The highest bit: the chunk fills the next beat and ends with it. 0 where it goes on longer.
+        One-hot: where the next chunk begins, in this beat or in the next one. The highest bit: the
+        chunk fills the next beat and ends with it. 0 where it goes on longer.
     cut : range(words)
         The word where the next chunk begins, in whichever beat.
     near, far : 1
@@ -136,10 +136,10 @@ class ChunkScan(wiring.Component):
     For every word the block works out, with no knowledge of where the chunks are, what follows if a
     chunk began there: only its type and length decide where it ends. The walker then only selects.
 
-    A beat is given out when the four beats that follow it, or the rest of the frame, are inside: a
-    header may reach into them.
+    A beat is given out when the five beats that follow it, or the rest of the frame, are inside: a
+    header may reach into four of them.
 
-    Latency: 5 cycles, and as long as it takes four more beats or the frame's last to come.
+    Latency: 6 cycles, and as long as it takes five more beats or the frame's last to come.
     Throughput: 1 beat a cycle. Reset: empty.
     Errors: a chunk shorter than its header, or a DATA chunk without user data, is given out as
     longer than any packet. So is a packet whose length is 0 or not a multiple of four octets as
@@ -151,9 +151,11 @@ class ChunkScan(wiring.Component):
     o : Out(stream.Signature(ScannedBeat(words)))
     shift : Out(1)
         The beat in ``o``, if any, gives way to the next one, if any.
-    begin : Out(words), begin_at : Out(range(words))
-        Where a packet's first chunk begins in the next one, one-hot and as a number; 0 if none
-        does.
+    begin : Out(words), begin_at : Out(range(words)), begin_stay : Out(1)
+        Where a packet's first chunk begins in the next one, one-hot and as a number, and ``stay``
+        of it; 0 if none does.
+    stay : Out(words)
+        The walker would not be done with the next beat where a chunk begins at this word of it.
     busy : Out(1)
         A beat is inside.
     """
@@ -168,6 +170,8 @@ class ChunkScan(wiring.Component):
                 "shift": Out(1),
                 "begin": Out(words),
                 "begin_at": Out(range(words)),
+                "begin_stay": Out(1),
+                "stay": Out(words),
                 "busy": Out(1),
             }
         )
@@ -179,31 +183,29 @@ class ChunkScan(wiring.Component):
 
         # All stages shift together, and only with a beat or after a frame's last: so a beat's
         # successors in its frame are always right behind it.
-        valid = Signal(5)
+        valid = Signal(6)
         between = Signal(init=1)
         can_shift = self.i.valid | between
         m.d.comb += [
-            self.o.valid.eq(valid[4] & can_shift),
-            self.shift.eq(can_shift & (~valid[4] | self.o.ready)),
-            self.i.ready.eq(~valid[4] | self.o.ready),
+            self.o.valid.eq(valid[5] & can_shift),
+            self.shift.eq(can_shift & (~valid[5] | self.o.ready)),
+            self.i.ready.eq(~valid[5] | self.o.ready),
             self.busy.eq(valid.any()),
         ]
+        scanned = self.o.payload
+        passed = {
+            name: field.shape
+            for name, field in scanned.shape()
+            if name not in ("window", "bounds")
+        }
         common = data.StructLayout(
-            {
-                "data": 32 * words,
-                "used": words,
-                "last": 1,
-                "sctp": 1,
-                "at": range(words),
-                "checksum": words,
-                "begin": words,
-            }
+            {"data": 32 * words, "used": words, "begin": words, "stay": words, **passed}
         )
-        beat = [Signal(common, name=f"beat{k}") for k in range(5)]
+        beat = [Signal(common, name=f"beat{k}") for k in range(6)]
         with m.If(self.shift):
             m.d.sync += [
                 valid.eq(Cat(self.i.valid, valid)),
-                *(beat[k + 1].eq(beat[k]) for k in range(4)),
+                *(beat[k + 1].eq(beat[k]) for k in range(5)),
             ]
 
         # Stage 0: the beat, and in numbers where its packet begins.
@@ -276,77 +278,92 @@ class ChunkScan(wiring.Component):
                     beats[w].eq(past[w][bits:14] | bad[w].replicate(14 - bits)),
                 ]
 
-        # Stage 3: the packet's end, with respect to the beat.
+        # Stage 3: the packet's end with respect to the beat, and which chunks would have another
+        # one begin in it.
         whole = Signal()  # the packet has all words of the beat from ``at`` on, and more
         stops = Signal()
-        ended = Signal()
-        end = Signal(range(words))
+        inside = Signal(words)
         low_3 = [Signal(bits, name=f"low_3_{w}") for w in range(words)]
         here_3, there_3, one_3 = Signal(words), Signal(words), Signal(words)
         beats_3 = [Signal(14 - bits, name=f"beats_3_{w}") for w in range(words)]
-        body = active.replicate(words) & Cat(more | (w <= left[:bits]) for w in range(words))
-        begin = beat[2].begin & body
+        end = left[:bits]
+        body = active.replicate(words) & Cat(more | (w <= end) for w in range(words))
+        within = Cat(
+            here[w] & active & Mux(more, ~low[w].all(), low[w] < end) for w in range(words)
+        )
         with m.If(self.shift):
             m.d.sync += [
                 whole.eq(active & more),
                 stops.eq(active & ~more),
-                ended.eq(active & ~more & beat[2].used.bit_select(left[:bits], 1)),
-                end.eq(left[:bits]),
-                self.begin.eq(begin),
-                self.begin_at.eq(any_of(Mux(begin[w], w, 0) for w in range(words))),
+                inside.eq(within),
                 here_3.eq(here),
                 there_3.eq(there),
                 *(one_3[w].eq(beats[w] == 1) for w in range(words)),
                 *(low_3[w].eq(low[w]) for w in range(words)),
                 *(beats_3[w].eq(beats[w]) for w in range(words)),
+                beat[3].body.eq(body),
+                beat[3].end.eq(end),
+                beat[3].ended.eq(active & ~more & beat[2].used.bit_select(end, 1)),
+                beat[3].begin.eq(beat[2].begin & body),
+                beat[3].stay.eq(within | (body & beat[2].last.replicate(words))),
             ]
 
-        # Stage 4: the bounds, and all that the rest of the walker reads.
-        scanned = self.o.payload
-        on = whole & ~beat[3].last
-        body_3 = Cat(whole | (stops & (w <= end)) for w in range(words))
-        used = Cat(beat[3].used, 0)
+        # Stage 4: the bounds.
+        now = beat[3]
+        used = Cat(now.used, 0)
+        on = whole & ~now.last
+        bounds = Signal.like(scanned.bounds)
+        same, other = Signal(words), Signal(words)  # where the next chunk begins: in which beat
         for w in range(words):
-            bound = scanned.bounds[w]
-            inside = Signal(name=f"inside{w}")
+            bound = bounds[w]
             in_next = there_3[w] & on
             later = on & ~here_3[w] & ~there_3[w]
             at_end = low_3[w].all()
-            m.d.comb += inside.eq(
-                here_3[w] & ((whole & ~at_end) | (stops & (low_3[w] < end)))
-            )
             with m.If(self.shift):
                 m.d.sync += [
-                    bound.stay.eq(inside | (beat[3].last & body_3[w])),
-                    bound.closes.eq(here_3[w] & ended & (low_3[w] == end)),
+                    bound.closes.eq(here_3[w] & now.ended & (low_3[w] == now.end)),
                     bound.landing.eq(
                         Cat(
                             here_3[w] & at_end & on,
-                            *((low_3[w] == p - 1) & (inside | in_next) for p in range(1, words)),
+                            *(
+                                (low_3[w] == p - 1) & (inside[w] | in_next)
+                                for p in range(1, words)
+                            ),
                             at_end & in_next,
                         )
                     ),
-                    bound.cut.eq(Mux(inside | on, low_3[w] + 1, 0)),
+                    bound.cut.eq(Mux(inside[w] | on, low_3[w] + 1, 0)),
                     bound.near.eq(later & one_3[w]),
                     bound.far.eq(later & ~one_3[w]),
                     bound.beats.eq(beats_3[w]),
+                    same[w].eq(inside[w] & now.stay.bit_select((low_3[w] + 1)[:bits], 1)),
+                    other[w].eq(on & Mux(at_end, here_3[w], there_3[w])),
                 ]
         with m.If(self.shift):
             m.d.sync += [
-                scanned.body.eq(body_3),
-                scanned.active.eq(whole | stops),
-                scanned.on.eq(on),
-                scanned.ended.eq(ended),
-                scanned.end.eq(end),
-                scanned.void.eq(ended & beat[3].checksum.bit_select(end, 1)),
-                scanned.close.eq(stops | (whole & beat[3].last)),
-                scanned.cut.eq(Mux(stops, end + 1, words)),
-                scanned.count.eq(
+                beat[4].active.eq(whole | stops),
+                beat[4].on.eq(on),
+                beat[4].void.eq(now.ended & now.checksum.bit_select(now.end, 1)),
+                beat[4].close.eq(stops | (whole & now.last)),
+                beat[4].cut.eq(Mux(stops, now.end + 1, words)),
+                beat[4].count.eq(
                     any_of(Mux(used[w] & ~used[w + 1], w + 1, 0) for w in range(words))
                 ),
+                self.begin.eq(now.begin),
+                self.begin_at.eq(any_of(Mux(now.begin[w], w, 0) for w in range(words))),
+                self.begin_stay.eq((now.begin & now.stay).any()),
             ]
+        m.d.comb += self.stay.eq(beat[4].stay)
+
+        # Stage 5: all that the walker reads.
+        with m.If(self.shift):
+            m.d.sync += scanned.bounds.eq(bounds)
+            for w in range(words):
+                m.d.sync += scanned.bounds[w].stay.eq(
+                    same[w] | (other[w] & beat[3].stay.bit_select(bounds[w].cut, 1))
+                )
         m.d.comb += [
-            scanned.window.eq(Cat(beat[k].data for k in (4, 3, 2, 1, 0))),
-            *(scanned[name].eq(beat[4][name]) for name in ("sctp", "at", "checksum", "last")),
+            scanned.window.eq(Cat(beat[k].data for k in (5, 4, 3, 2, 1))),
+            *(scanned[name].eq(beat[5][name]) for name in passed),
         ]
         return m

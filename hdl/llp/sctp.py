@@ -100,8 +100,8 @@ class SctpWalker(wiring.Component):
     SCTP packet. A chunk may begin at any word. Each chunk gives an item, up to and including the
     one that does not add up, and so does the end of each frame.
 
-    Latency: 6 cycles from a beat to its slice, 8 to the items that begin in it at 64 and 128 bits,
-    and 9 at 256 and 512, given the four beats that follow or the rest of the frame. Throughput: a
+    Latency: 7 cycles from a beat to its slice, 9 to the items that begin in it at 64 and 128 bits,
+    and 10 at 256 and 512, given the five beats that follow or the rest of the frame. Throughput: a
     beat a cycle, or an item a cycle where a beat has more than one, the frame's end counted.
     Reset: empty; what was under way is forgotten.
     Errors: a chunk shorter than 4 octets, a DATA chunk shorter than 17, one that reaches past the
@@ -170,12 +170,11 @@ class SctpWalker(wiring.Component):
             return any_of(Mux(landing[w], beat.bounds[w][name], 0) for w in range(words))
 
         fire = Signal()
-        stay = Signal()
+        stay = Signal()  # the walker is not done with the beat
         again = far & beat.on
         ends_next = near & beat.on
         m.d.comb += [
             fire.eq(scan.o.valid & self.go),
-            stay.eq(chosen("stay")),
             scan.o.ready.eq(self.go & ~stay),
         ]
         with m.If(fire | scan.shift):
@@ -198,6 +197,12 @@ class SctpWalker(wiring.Component):
                 near.eq(chosen("near") | (again & (beats == 2))),
                 far.eq(chosen("far") | (again & (beats != 2))),
                 beats.eq(Mux(far, beats - 1, chosen("beats"))),
+                stay.eq(
+                    chosen("stay")
+                    | (landing[words] & beat.on & scan.stay[0])
+                    | (ends_next & cut.any() & scan.stay.bit_select(cut, 1))
+                    | (scan.begin_stay & ~stay)
+                ),
             ]
 
         # A beat leaves.

@@ -448,5 +448,5 @@ def test_latency_is_what_the_docstrings_say(width):
     sim.add_clock(1e-6)
     sim.add_testbench(drive)
     sim.run()
-    items = 8 if width <= 128 else 9
-    assert seen == {"slices": 6, "store": 6, "segments": items, "checksums": 6}
+    items = 9 if width <= 128 else 10
+    assert seen == {"slices": 7, "store": 7, "segments": items, "checksums": 7}

@@ -222,7 +222,8 @@ class FrameParser(wiring.Component):
         m = Module()
         words = self.width // 32
         chain = self._chain
-        shown = data.StructLayout({"data": self.width, "used": words, "first": 1, "last": 1})
+        kept = data.StructLayout({
+            "data": self.width, "used": words, "first": 1, "last": 1, "error": 1})
         m.submodules.lift = lift = Lift(self.width)
         m.submodules.network = network = Network(self.width)
         m.submodules.transport = transport = Transport(words, udp_port=self.udp_port)
@@ -230,14 +231,15 @@ class FrameParser(wiring.Component):
         lifted = lift.o.payload
 
         # The beats: one block RAM up to where UDP and SCTP are read, a short ring from there.
-        m.submodules.beats = beats = Delay(shown, chain + 2, block=True)
-        m.submodules.outlet = outlet = Delay(shown, Transport.LATENCY - 2)
+        m.submodules.beats = beats = Delay(kept, chain + 2, block=True)
+        m.submodules.outlet = outlet = Delay(kept, Transport.LATENCY - 2)
         valid = Signal(chain + Transport.LATENCY)
         m.d.comb += [
-            *(beats.i[name].eq(lifted[name]) for name, _ in shown),
+            *(beats.i[name].eq(lifted[name]) for name, _ in kept),
             outlet.i.eq(beats.o),
             self.o.valid.eq(valid[-1]),
-            *(self.o.payload[name].eq(outlet.o[name]) for name, _ in shown),
+            *(self.o.payload[name].eq(outlet.o[name])
+              for name in ("data", "used", "first", "last")),
             self.o.payload.sctp.eq(transport.sctp),
         ]
         m.d.sync += valid.eq(Cat(lift.o.valid, valid))
@@ -264,35 +266,33 @@ class FrameParser(wiring.Component):
             transport.octets.eq(beats.o.data),
             transport.used.eq(beats.o.used),
         ]
-        self._judge(m, lift, network, transport)
+        self._judge(m, network, transport, outlet.o.error)
         return m
 
-    def _judge(self, m, lift, network, transport):
+    def _judge(self, m, network, transport, error):
         chain = self._chain
         m.submodules.facts = facts = Delay(
             Facts(), chain + Transport.END_DELAY - Network.FACTS_LATENCY)
-        final = Transport.ENDING_LATENCY
-        m.submodules.marks = marks = Delay(1, chain + final)
-        m.submodules.sums = sums = Delay(1, chain + final - network.sum_latency)
+        m.submodules.sums = sums = Delay(
+            1, chain + Transport.ENDING_LATENCY - network.sum_latency)
         m.submodules.names = names = _Names(self.width)
         m.d.comb += [
             facts.i.eq(network.facts),
             transport.end.eq(facts.o.end),
-            marks.i.eq(lift.o.payload.error),
             sums.i.eq(network.sum),
             names.valid.eq(self.o.valid),
             names.beat.eq(self.o.payload),
         ]
         # In step with the output's beat, and with how it ends.
         known = delayed(m, Transport.LATENCY - Transport.END_DELAY, facts.o, "known")
-        at_end = delayed(m, 1, known, "at_end")
+        at_end, damaged = delayed(m, 1, known, "at_end"), delayed(m, 1, error, "damaged")
         m.d.comb += names.facts.eq(known)
         ended = Signal(2)
         m.d.sync += ended.eq(Cat(self.o.valid & self.o.payload.last, ended))
 
         frame, ending = self.frames.payload, transport.ending
         kind = Signal(Kind)
-        with m.If(marks.o):
+        with m.If(damaged):
             m.d.comb += kind.eq(Kind.DAMAGED)
         with m.Elif(~at_end.ip):
             m.d.comb += kind.eq(Kind.OTHER)

@@ -7,7 +7,7 @@ from amaranth.utils import exact_log2
 
 from ..spec.net import EtherType
 from ..stream import any_of, delayed
-from .chain import WORD_BITS, Line, Place, kinds
+from .chain import Line, Place, kinds
 from .delay import Delay
 from .lift import Lifted
 
@@ -85,8 +85,6 @@ class Network(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        words = self.words
-        bits = exact_log2(words)
         counted = data.StructLayout({
             "number": len(self.i.number), "ends": len(self.i.ends), "first": 1})
         m.submodules.counts = counts = Delay(counted, 5)
@@ -102,65 +100,8 @@ class Network(wiring.Component):
             first.eq(Cat(self.i_valid & self.i.first, first)),
         ]
 
-        # Cycle 1: what each word would say as an EtherType; whose beat it is.
-        last_word = IP_WORD + TAGS + 2
-        kept = [self.i.number == number for number in range(last_word // words + 1)]
-        at = Signal(len(kept))
-        m.d.sync += at.eq(Cat(self.i_valid & here for here in kept))
-        ethertypes = range(IP_WORD - 1, IP_WORD + TAGS)
-        tag, v4, v6 = [], [], []
-        for position in ethertypes:
-            word = self.i.data.word_select(position % words, 32)
-            number = Cat(word[24:], word[16:24])
-            for said, values in ((tag, (EtherType.VLAN, EtherType.SERVICE_VLAN)),
-                                 (v4, (EtherType.IPV4,)), (v6, (EtherType.IPV6,))):
-                signal = Signal(name=f"says_{values[0].name}_{position}", reset_less=True)
-                m.d.sync += signal.eq(any_of(number == value for value in values))
-                said.append(signal)
-
-        # Cycle 2: which of them is one. The first is in an earlier beat than the others, or in
-        # the same.
-        start, six = Signal(TAGS + 1), Signal(TAGS + 1)
-        tagged = Signal()
-        beats = [position // words for position in ethertypes]
-        with m.If(at[beats[0]]):
-            m.d.sync += tagged.eq(tag[0])
-        tagged_now = tag[0] if beats[0] == beats[1] else tagged
-        reached = [1, tagged_now, tagged_now & tag[1]]
-        for k, beat in enumerate(beats):
-            with m.If(at[beat]):
-                m.d.sync += [
-                    start[k].eq(reached[k] & (v4[k] | v6[k])),
-                    six[k].eq(reached[k] & v6[k]),
-                ]
-            with m.Elif(first[0]):
-                m.d.sync += [start[k].eq(0), six[k].eq(0)]
-
-        # Cycle 3: where the IP header's first three words are.
-        at_2 = delayed(m, 1, at, "at")
-        marks = []
-        for row in range(3):
-            mark = Signal(words, name=f"mark{row}")
-            for w in range(words):
-                m.d.sync += mark[w].eq(any_of(
-                    start[k] & at_2[position // words]
-                    for k in range(TAGS + 1)
-                    if (position := IP_WORD + k + row) % words == w))
-            marks.append(mark)
-
-        # Cycle 4: these words.
-        octets = delayed(m, 3, self.i.data, "octets")
-        rows = []
-        for row, mark in enumerate(marks):
-            value = Signal(data.ArrayLayout(8, 4), name=f"row{row}", reset_less=True)
-            with m.If(mark.any()):
-                m.d.sync += value.eq(any_of(
-                    octets.word_select(w, 32) & mark[w].replicate(32)
-                    for w in range(words)
-                    if any((IP_WORD + k + row) % words == w for k in range(TAGS + 1))))
-            rows.append(value)
-        begun, found = Signal(), Signal()
-        m.d.sync += [begun.eq(marks[0].any()), found.eq(marks[2].any())]
+        start, six, at = self._ethernet(m, first[0])
+        rows, begun, found = self._rows(m, start, at)
         tags, is_v6 = delayed(m, 2, start, "tags"), delayed(m, 2, six.any(), "is_v6")
 
         # Cycle 5: what they say.
@@ -194,11 +135,10 @@ class Network(wiring.Component):
         stop = Signal(5, reset_less=True)
         total = Signal(18, reset_less=True)
         line = self.line
-        far = counts.o.number[WORD_BITS - bits :].any()
         m.d.comb += self.valid.eq(valid[self.LATENCY - 1])
         m.d.sync += [
             line.number.eq(counts.o.number),
-            line.far.eq(far),
+            line.far.eq(counts.o.number[len(line.number) :].any()),
             line.first.eq(counts.o.first),
             total.eq(Cat(counts.o.ends, counts.o.number) + 1),
         ]
@@ -228,6 +168,74 @@ class Network(wiring.Component):
         ]
         self._check(m, line, tags_6, v6_6, stop, first[self.LATENCY - 1], valid)
         return m
+
+    def _ethernet(self, m, first):
+        """One-hot, by the number of tags: an IP header follows, one of IPv6 follows; and whether
+        the beat is the frame's first, second and so on."""
+        words = self.words
+        # Cycle 1: what each word would say as an EtherType; whose beat it is.
+        last_word = IP_WORD + TAGS + 2
+        kept = [self.i.number == number for number in range(last_word // words + 1)]
+        at = Signal(len(kept))
+        m.d.sync += at.eq(Cat(self.i_valid & here for here in kept))
+        ethertypes = range(IP_WORD - 1, IP_WORD + TAGS)
+        tag, v4, v6 = [], [], []
+        for position in ethertypes:
+            word = self.i.data.word_select(position % words, 32)
+            number = Cat(word[24:], word[16:24])
+            for said, values in ((tag, (EtherType.VLAN, EtherType.SERVICE_VLAN)),
+                                 (v4, (EtherType.IPV4,)), (v6, (EtherType.IPV6,))):
+                signal = Signal(name=f"says_{values[0].name}_{position}", reset_less=True)
+                m.d.sync += signal.eq(any_of(number == value for value in values))
+                said.append(signal)
+
+        # Cycle 2: which of them is one. The first is in an earlier beat than the others, or in
+        # the same.
+        start, six = Signal(TAGS + 1), Signal(TAGS + 1)
+        tagged = Signal()
+        beats = [position // words for position in ethertypes]
+        with m.If(at[beats[0]]):
+            m.d.sync += tagged.eq(tag[0])
+        tagged_now = tag[0] if beats[0] == beats[1] else tagged
+        reached = [1, tagged_now, tagged_now & tag[1]]
+        for k, beat in enumerate(beats):
+            with m.If(at[beat]):
+                m.d.sync += [
+                    start[k].eq(reached[k] & (v4[k] | v6[k])),
+                    six[k].eq(reached[k] & v6[k]),
+                ]
+            with m.Elif(first):
+                m.d.sync += [start[k].eq(0), six[k].eq(0)]
+        return start, six, delayed(m, 1, at, "at")
+
+    def _rows(self, m, start, at):
+        """The first three words of the IP header; whether the first is in this beat, the last."""
+        words = self.words
+        # Cycle 3: where the IP header's first three words are.
+        marks = []
+        for row in range(3):
+            mark = Signal(words, name=f"mark{row}")
+            for w in range(words):
+                m.d.sync += mark[w].eq(any_of(
+                    start[k] & at[position // words]
+                    for k in range(TAGS + 1)
+                    if (position := IP_WORD + k + row) % words == w))
+            marks.append(mark)
+
+        # Cycle 4: these words.
+        octets = delayed(m, 3, self.i.data, "octets")
+        rows = []
+        for row, mark in enumerate(marks):
+            value = Signal(data.ArrayLayout(8, 4), name=f"row{row}", reset_less=True)
+            with m.If(mark.any()):
+                m.d.sync += value.eq(any_of(
+                    octets.word_select(w, 32) & mark[w].replicate(32)
+                    for w in range(words)
+                    if any((IP_WORD + k + row) % words == w for k in range(TAGS + 1))))
+            rows.append(value)
+        begun, found = Signal(), Signal()
+        m.d.sync += [begun.eq(marks[0].any()), found.eq(marks[2].any())]
+        return rows, begun, found
 
     def _check(self, m, line, tags, v6, stop, first, valid):
         """The checksum (RFC 1071) over the words of an IPv4 header, up to ``stop``.
@@ -267,7 +275,8 @@ class Network(wiring.Component):
                 pair = Signal(len(terms[0]) + 1, name=f"sum{len(terms)}_{k}", reset_less=True)
                 m.d.sync += pair.eq(terms[k] + terms[k + 1])
                 level.append(pair)
-        total, folded = Signal(21, reset_less=True), Signal(17, reset_less=True)
+        # The carries of at most 30 terms, added to the sum, make no carry that would matter.
+        total, folded = Signal(21, reset_less=True), Signal(16, reset_less=True)
         counts = delayed(m, 1 + bits, valid[self.LATENCY], "counts")
         opens = delayed(m, 2 + bits, first, "opens")
         v4 = delayed(m, 4 + bits, ~v6, "v4")
@@ -275,5 +284,5 @@ class Network(wiring.Component):
             m.d.sync += total.eq(Mux(opens, 0, total) + level[0])
         m.d.sync += [
             folded.eq(total[:16] + total[16:]),
-            self.sum.eq(~v4 | folded[:16].all()),
+            self.sum.eq(~v4 | folded.all()),
         ]

@@ -1,7 +1,5 @@
 """Ethernet frames for the tests: what they are made of, and what is to be said of them."""
 
-from __future__ import annotations
-
 import random
 import struct
 from typing import NamedTuple

@@ -105,7 +105,7 @@ class _Step(data.StructLayout):
 class _Drain(wiring.Component):
     """Walks through the records that a delivered item has made free to go.
 
-    Latency: ``SETTLE`` + 3 cycles from ``work`` to the first probe. Throughput: a probe in every
+    Latency: ``SETTLE`` + 4 cycles from ``work`` to the first probe. Throughput: a probe in every
     second cycle. Reset: idle. Errors: none.
 
     Members
@@ -148,24 +148,21 @@ class _Drain(wiring.Component):
         m = Module()
         m.submodules.works = works = Store(range(self.streams), depth=max(4, self.streams))
         settled = Signal(self.SETTLE)
-        begins, walks = Signal(), Signal()
+        begins, begun, walks = Signal(), Signal(), Signal()
         wiring.connect(m, wiring.flipped(self.work), works.i)
         m.d.comb += works.o.ready.eq(~self.busy)
         m.d.sync += [
             settled.eq(Cat(self.busy & ~walks, settled)),
-            begins.eq(settled[-1] & ~begins & ~walks),
+            begins.eq(settled[-1] & ~begins & ~begun & ~walks),
+            begun.eq(begins),
             self.now.eq(walks & ~self.now & ~self.gap),
         ]
         with m.If(~self.busy):
             m.d.sync += [self.busy.eq(works.o.valid), self.stream.eq(works.o.payload)]
         with m.If(begins):
-            m.d.sync += [
-                walks.eq(1),
-                settled.eq(0),
-                self.session.eq(self.state.session),
-                self.ssn.eq(self.state.next),
-                self.after.eq(self.state.next + 1),
-            ]
+            m.d.sync += [self.session.eq(self.state.session), self.ssn.eq(self.state.next)]
+        with m.If(begun):
+            m.d.sync += [walks.eq(1), settled.eq(0), self.after.eq(self.ssn + 1)]
         with m.If(walks & self.gap):
             m.d.sync += [self.busy.eq(0), walks.eq(0)]
         with m.If(self.step):

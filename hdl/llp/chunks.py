@@ -148,9 +148,16 @@ class ChunkScan(wiring.Component):
     Members
     -------
     i : In(stream.Signature(FrameBeat(width)))
-    o : Out(stream.Signature(ScannedBeat(words)))
-    shift : Out(1)
-        The beat in ``o``, if any, gives way to the next one, if any.
+    o : Out(ScannedBeat(words))
+    valid : Out(1)
+        There is a beat in ``o``. Where there is none, the packet's fields say that it has no words.
+    go : In(1)
+        The walker can take a beat.
+    hold : In(1)
+        It is not done with the one in ``o``.
+    turn : Out(1)
+        It takes the beat in ``o``, if any; that gives way to the next one, if any, without
+        ``hold``.
     begin : Out(words), begin_at : Out(range(words)), begin_stay : Out(1)
         Where a packet's first chunk begins in the next one, one-hot and as a number, and ``stay``
         of it; 0 if none does.
@@ -166,8 +173,11 @@ class ChunkScan(wiring.Component):
         super().__init__(
             {
                 "i": In(stream.Signature(FrameBeat(config.width))),
-                "o": Out(stream.Signature(ScannedBeat(words))),
-                "shift": Out(1),
+                "o": Out(ScannedBeat(words)),
+                "valid": Out(1),
+                "go": In(1),
+                "hold": In(1),
+                "turn": Out(1),
                 "begin": Out(words),
                 "begin_at": Out(range(words)),
                 "begin_stay": Out(1),
@@ -185,14 +195,16 @@ class ChunkScan(wiring.Component):
         # successors in its frame are always right behind it.
         valid = Signal(6)
         between = Signal(init=1)
-        can_shift = self.i.valid | between
+        shift = Signal()
+        room = ~valid[5] | self.go
         m.d.comb += [
-            self.o.valid.eq(valid[5] & can_shift),
-            self.shift.eq(can_shift & (~valid[5] | self.o.ready)),
-            self.i.ready.eq(~valid[5] | self.o.ready),
+            self.valid.eq(valid[5]),
+            self.turn.eq((self.i.valid | between) & room),
+            shift.eq(self.turn & ~self.hold),
+            self.i.ready.eq(room & ~self.hold),
             self.busy.eq(valid.any()),
         ]
-        scanned = self.o.payload
+        scanned = self.o
         passed = {
             name: field.shape
             for name, field in scanned.shape()
@@ -202,7 +214,7 @@ class ChunkScan(wiring.Component):
             {"data": 32 * words, "used": words, "begin": words, "stay": words, **passed}
         )
         beat = [Signal(common, name=f"beat{k}") for k in range(6)]
-        with m.If(self.shift):
+        with m.If(shift):
             m.d.sync += [
                 valid.eq(Cat(self.i.valid, valid)),
                 *(beat[k + 1].eq(beat[k]) for k in range(5)),
@@ -214,7 +226,7 @@ class ChunkScan(wiring.Component):
         octets = Signal(16)
         lead = Signal(signed(bits + 1))  # words before the packet, less one
         m.d.comb += sctp.eq(Mux(self.i.valid, arriving.sctp, 0))
-        with m.If(self.shift):
+        with m.If(shift):
             m.d.sync += [
                 beat[0].data.eq(arriving.data),
                 beat[0].used.eq(arriving.used),
@@ -236,7 +248,7 @@ class ChunkScan(wiring.Component):
         bad = Signal(words)
         marks = Cat(before, header)
         odd = octets[:2].any() | ~octets[2:].any()
-        with m.If(self.shift):
+        with m.If(shift):
             m.d.sync += [
                 header.eq(sctp),
                 before.eq(Mux(beat[0].last, 0, marks[-len(before):])),
@@ -257,18 +269,19 @@ class ChunkScan(wiring.Component):
         # Stage 2: which words are the packet's, and how far the chunks would reach.
         left = Signal(15)  # as ``rest``, of beat 2
         active = Signal()
-        more = left[bits:].any()
+        more = Signal()  # ``left`` is more than the beat has
         low = [Signal(bits, name=f"low{w}") for w in range(words)]  # words in the last beat, less 1
         here = Signal(words)  # the chunk ends in this beat
         there = Signal(words)  # in the next
         beats = [Signal(14 - bits, name=f"beats{w}") for w in range(words)]
-        with m.If(self.shift):
+        with m.If(shift):
             with m.If(beat[1].sctp):
-                m.d.sync += [active.eq(1), left.eq(rest)]
+                m.d.sync += [active.eq(1), left.eq(rest), more.eq(rest[bits:].any())]
             with m.Else():
                 m.d.sync += [
                     active.eq(active & more & ~beat[2].last),
                     left.eq(left - words),
+                    more.eq(left[bits + 1 :].any()),
                 ]
             for w in range(words):
                 m.d.sync += [
@@ -291,7 +304,7 @@ class ChunkScan(wiring.Component):
         within = Cat(
             here[w] & active & Mux(more, ~low[w].all(), low[w] < end) for w in range(words)
         )
-        with m.If(self.shift):
+        with m.If(shift):
             m.d.sync += [
                 whole.eq(active & more),
                 stops.eq(active & ~more),
@@ -319,7 +332,7 @@ class ChunkScan(wiring.Component):
             in_next = there_3[w] & on
             later = on & ~here_3[w] & ~there_3[w]
             at_end = low_3[w].all()
-            with m.If(self.shift):
+            with m.If(shift):
                 m.d.sync += [
                     bound.closes.eq(here_3[w] & now.ended & (low_3[w] == now.end)),
                     bound.landing.eq(
@@ -339,7 +352,7 @@ class ChunkScan(wiring.Component):
                     same[w].eq(inside[w] & now.stay.bit_select((low_3[w] + 1)[:bits], 1)),
                     other[w].eq(on & Mux(at_end, here_3[w], there_3[w])),
                 ]
-        with m.If(self.shift):
+        with m.If(shift):
             m.d.sync += [
                 beat[4].active.eq(whole | stops),
                 beat[4].on.eq(on),
@@ -356,7 +369,7 @@ class ChunkScan(wiring.Component):
         m.d.comb += self.stay.eq(beat[4].stay)
 
         # Stage 5: all that the walker reads.
-        with m.If(self.shift):
+        with m.If(shift):
             m.d.sync += scanned.bounds.eq(bounds)
             for w in range(words):
                 m.d.sync += scanned.bounds[w].stay.eq(

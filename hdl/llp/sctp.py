@@ -156,7 +156,7 @@ class SctpWalker(wiring.Component):
         m.submodules.items = items = _Items(self.config)
         wiring.connect(m, wiring.flipped(self.i), scan.i)
         wiring.connect(m, items.o, wiring.flipped(self.segments))
-        beat = scan.o.payload
+        beat = scan.o
 
         # The loop: where a chunk begins, or how far the one under way goes on, and one select of
         # the bounds. Everything else follows a register behind.
@@ -174,10 +174,11 @@ class SctpWalker(wiring.Component):
         again = far & beat.on
         ends_next = near & beat.on
         m.d.comb += [
-            fire.eq(scan.o.valid & self.go),
-            scan.o.ready.eq(self.go & ~stay),
+            scan.go.eq(self.go),
+            scan.hold.eq(stay),
+            fire.eq(scan.valid & scan.turn),
         ]
-        with m.If(fire | scan.shift):
+        with m.If(scan.turn):
             m.d.sync += [
                 landing.eq(
                     chosen("landing")
@@ -227,23 +228,18 @@ class SctpWalker(wiring.Component):
                 ]
             with m.If(~oversize):
                 m.d.sync += self.beats.eq(self.beats + 1)
-            with m.If(beat.checksum.any()):
-                m.d.sync += self.checksums.payload.expected.eq(
-                    any_of(
-                        Mux(beat.checksum[w], beat.window.word_select(w, 32), 0)
-                        for w in range(words)
-                    )
-                )
-        data_in = beat.window[: 32 * words]
+        data_in = [beat.window.word_select(w, 32) for w in range(words)]
+        with m.If(beat.checksum.any()):
+            m.d.sync += self.checksums.payload.expected.eq(
+                any_of(Mux(beat.checksum[w], data_in[w], 0) for w in range(words))
+            )
         m.d.sync += [
             self.store.valid.eq(done & ~oversize),
             self.store.payload.address.eq(self.beats),
-            self.store.payload.data.eq(data_in),
+            self.store.payload.data.eq(Cat(data_in)),
             self.slices.valid.eq(done & beat.active),
             self.slices.payload.data.eq(
-                Cat(
-                    Mux(beat.checksum[w], 0, data_in.word_select(w, 32)) for w in range(words)
-                )
+                Cat(Mux(beat.checksum[w], 0, data_in[w]) for w in range(words))
             ),
             self.slices.payload.lo.eq(beat.at),
             self.slices.payload.first.eq(beat.sctp),
@@ -253,19 +249,17 @@ class SctpWalker(wiring.Component):
             self.checksums.valid.eq(done & beat.close),
         ]
 
-        # The packet adds up where a chunk, or the common header alone, ends with it.
+        # The packet adds up where a chunk, or the common header alone, ends with it. It does so for
+        # as long as the beat waits, too.
         event = items.event
         m.d.comb += [
             event.chunk.eq(fire & (landing[:words] & beat.body).any()),
             event.frame.eq(done & beat.last),
-            event.sctp.eq(fire & beat.sctp),
+            event.sctp.eq(beat.sctp),
             event.closed.eq(
-                fire
-                & (
-                    chosen("closes")
-                    | (beat.ended & landing[1:].any() & (cut == (beat.end + 1)[: len(cut)]))
-                    | beat.void
-                )
+                chosen("closes")
+                | (beat.ended & landing[1:].any() & (cut == (beat.end + 1)[: len(cut)]))
+                | beat.void
             ),
             event.oversize.eq(oversize),
             event.beats.eq(self.beats),

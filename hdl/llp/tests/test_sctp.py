@@ -86,7 +86,7 @@ def wanted(frame, words):
         if frame.length and frame.length % 4 == 0:
             limit = min(limit, end)
         at = frame.at + 3
-        good = at == limit == end
+        good = at == limit == end <= size
         octets = frame.octets + bytes(4 * (limit + 16))
         while at < limit:
             kind, flags, length = struct.unpack_from(">BBH", octets, 4 * at)
@@ -108,7 +108,7 @@ def wanted(frame, words):
             if length < 4 or (kind == 0 and length < 17):
                 break
             at += (length + 3) // 4
-            good = at == limit == end and not frame.length % 4 and end <= size
+            good = at == limit == end <= size and frame.length % 4 == 0
     framing = frame.at is not None and not good
     last = {"start": 0, "payload": size, "chunks": len(items), "sctp": frame.at is not None}
     items.append((Kind.FRAME, last | {"framing": framing, "oversize": 0}))
@@ -374,6 +374,25 @@ def test_packets_of_wrong_lengths_and_frames_cut_off_break_alone(width):
         frames.append(Frame(carry(packet, 9).octets[:size] or b"\0", 9, len(packet)))
     frames.append(carry(packet, 9))
     check(width, frames)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_damage_of_any_kind_stays_in_its_frame(width):
+    rng = random.Random(width + 5)
+    frames = []
+    for _ in range(40):
+        chunks = bytearray(b"".join(any_chunk(rng, 120).encode() for _ in range(rng.randrange(5))))
+        if chunks and rng.random() < 0.4:
+            chunks[rng.randrange(len(chunks))] = rng.choice((0, 1, 4, 20, rng.randrange(256)))
+        frame = carry(seal(bytes(chunks)), rng.randrange(20), padding=rng.choice((0, 0, 1, 6, 40)))
+        octets, length = frame.octets, frame.length
+        match rng.randrange(6):
+            case 0:
+                octets = octets[: max(4 * frame.at + 1, len(octets) - rng.randrange(50))]
+            case 1:
+                length = rng.randrange(length + 9)
+        frames.append(Frame(octets, frame.at, length))
+    check(width, frames, idle=0.1, stall=0.2)
 
 
 @pytest.mark.parametrize("width", WIDTHS)

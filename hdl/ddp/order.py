@@ -365,19 +365,21 @@ class Reorder(wiring.Component):
                 head.eq(self.i.payload),
                 after.eq(self.i.payload.ticket.ssn + 1),
             ]
-        # Half of a queue is more than can be on the way. A session is closed when nothing is on
-        # its way that could change what is known of its stream.
+        # Half of a queue is more than can be on the way. A session is closed while nothing is on
+        # its way that could change what is known of its stream, and nothing follows until it shows.
         go, closing = Signal(), Signal()
-        calm = Signal(4)
+        calm, closed = Signal(4), Signal(3)
         m.d.sync += [
             go.eq(leaving.half & overs.half),
             closing.eq(self.close.valid & ~self.close.ready),
             calm.eq(Cat(closing, calm) & closing.replicate(4)),
+            closed.eq(Cat(self.close.ready, closed)),
         ]
-        idle = ~drain.now & ~closing
+        free = ~closing & ~closed.any()
+        idle = ~drain.now & free
         m.d.comb += [
             take.eq(some & go & idle & ~(drain.busy & (drain.stream == head.ticket.stream))),
-            drain.step.eq(drain.now & go & ~closing),
+            drain.step.eq(drain.now & go & free),
             self.close.ready.eq(closing & calm.all()),
             sweep.step.eq((sweep.look | sweep.check) & ~some & idle),
             records.i.valid.eq(take),

@@ -498,7 +498,8 @@ class Order(wiring.Component):
     """Takes what is new, wherever it is in the order, and delivers in the order of submission.
 
     Latency: see :class:`~.window.Window` and :class:`Reorder`. Throughput: an item a cycle.
-    Reset: the two tables of places must not differ: only after power on. Errors: see there.
+    Reset: streams and places stay; not while an item that is FRESH is not done yet, since its place
+    would never be free again. Errors: see there.
 
     Parameters
     ----------

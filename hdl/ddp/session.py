@@ -308,11 +308,14 @@ class Session(wiring.Component):
         ]
         # The limit, with the Initiate of the cycle before.
         opened, left = Signal(), Signal()
-        full, almost = Signal(), Signal(init=self.pending == 1)
+        # Like the table, it is not reset.
+        full = Signal(reset_less=True)
+        almost = Signal(init=self.pending == 1, reset_less=True)
+        waiting = Signal.like(self.waiting, reset_less=True)
         count = Signal.like(self.waiting)
-        m.d.comb += count.eq(self.waiting + opened - left)
+        m.d.comb += [count.eq(waiting + opened - left), self.waiting.eq(waiting)]
         m.d.sync += [
-            self.waiting.eq(count),
+            waiting.eq(count),
             full.eq(count == self.pending),
             almost.eq(count == self.pending - 1),
         ]

@@ -170,9 +170,9 @@ class Window(wiring.Component):
     Whether a place is free is told by two bits: that of the tag changes when the place is taken,
     and that of the table that only ``released`` writes follows when it is free again.
 
-    Latency: ``LATENCY`` cycles. Throughput: an item a cycle, whatever the streams. Reset: the
-    places that are taken, and the windows, stay. Errors: none; DUPLICATE, OUTSIDE and
-    ILLEGAL are told by ``o``.
+    Latency: ``LATENCY`` cycles. Throughput: an item a cycle, whatever the streams. Reset: nothing
+    is on its way; places that are taken, and windows, stay. Errors: none; ``o`` tells what is
+    DUPLICATE, OUTSIDE or ILLEGAL.
 
     Parameters
     ----------
@@ -212,7 +212,7 @@ class Window(wiring.Component):
             "released": In(stream.Signature(Released(slots), always_ready=True)),
             "look": In(range(streams)),
             "next": Out(16),
-            "free": Out(range(slots + 1), init=slots),
+            "free": Out(range(slots + 1)),
         })
 
     def elaborate(self, platform):
@@ -278,11 +278,13 @@ class Window(wiring.Component):
             (frees & released.express, released.place[:len(self.look)], released.parity))
         m.d.comb += self.next.eq(guide.next)
         emptied = Signal()
-        m.d.comb += emptied.eq(frees & ~released.express)
+        # Like the tables, it is not reset.
+        free = Signal.like(self.free, init=slots, reset_less=True)
+        m.d.comb += [emptied.eq(frees & ~released.express), self.free.eq(free)]
         with m.If(emptied & ~placed[0]):
-            m.d.sync += self.free.eq(self.free + 1)
+            m.d.sync += free.eq(free + 1)
         with m.Elif(placed[0] & ~emptied):
-            m.d.sync += self.free.eq(self.free - 1)
+            m.d.sync += free.eq(free - 1)
 
         # Items that came shortly before, to the same place, and the same ones: who came 1 to 5
         # cycles earlier. Compared early, and kept until it is known what became of those.

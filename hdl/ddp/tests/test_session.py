@@ -289,6 +289,7 @@ def test_an_aborted_stream_is_silent_until_the_next_initiate():
         await open_passive(bench, ctx, 1)
         for ssn in (1, 3, 4):
             bench.offer(1, ssn)
+        await bench.settle(ctx)
         bench.offer(1, 5, INVALID)
         for ssn in (2, 6):
             bench.offer(1, ssn)

@@ -173,7 +173,7 @@ class _Drain(wiring.Component):
 class _Sweep(wiring.Component):
     """Goes round all places, and frees those whose session is over.
 
-    Latency, Throughput: a place every 14 cycles in which nothing else goes on. Reset: begins
+    Latency, Throughput: a place every 12 cycles in which nothing else goes on. Reset: begins
     anew. Errors: none.
 
     Members
@@ -355,15 +355,18 @@ class Reorder(wiring.Component):
         for k in range(1, 5):
             m.d.sync += step[k].eq(step[k - 1])
 
-        some, take = Signal(), Signal()
+        # Whether the item is of the stream that is being drained: that may be known a cycle late.
+        some, take, drained = Signal(), Signal(), Signal()
         head = Signal.like(self.i.payload, reset_less=True)
         after = Signal(16, reset_less=True)
         m.d.comb += self.i.ready.eq(~some | take)
+        m.d.sync += drained.eq(drain.stream == head.ticket.stream)
         with m.If(self.i.ready):
             m.d.sync += [
                 some.eq(self.i.valid),
                 head.eq(self.i.payload),
                 after.eq(self.i.payload.ticket.ssn + 1),
+                drained.eq(drain.stream == self.i.payload.ticket.stream),
             ]
         # Half of a queue is more than can be on the way. A session is closed while nothing is on
         # its way that could change what is known of its stream, and nothing follows until it shows.
@@ -378,7 +381,7 @@ class Reorder(wiring.Component):
         free = ~closing & ~closed.any()
         idle = ~drain.now & free
         m.d.comb += [
-            take.eq(some & go & idle & ~(drain.busy & (drain.stream == head.ticket.stream))),
+            take.eq(some & go & idle & ~(drain.busy & drained)),
             drain.step.eq(drain.now & go & free),
             self.close.ready.eq(closing & calm.all()),
             sweep.step.eq((sweep.look | sweep.check) & ~some & idle),

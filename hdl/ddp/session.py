@@ -154,7 +154,7 @@ class Session(wiring.Component):
     TSNs, may answer it with a Terminate.
 
     Latency: ``LATENCY`` cycles from ``i`` to ``o``, and from a command to its answer. Throughput:
-    an item a cycle; each of the others costs 13 cycles. Reset: the states stay.
+    an item a cycle; each of the others costs 14 cycles. Reset: the states stay.
     Errors: through ``events``. While there is no room for one, nothing is taken, and none is lost.
 
     Parameters

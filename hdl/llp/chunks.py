@@ -130,6 +130,42 @@ class ScannedBeat(data.StructLayout):
         )
 
 
+class _Reach(data.StructLayout):
+    """How far a chunk reaches.
+
+    Members
+    -------
+    here, there : 1
+        It ends in the beat where it begins, or in the next one.
+    low : range(words)
+        Words that it has in the beat where it ends, less one; from that beat's first where it
+        begins in the same.
+    beats
+        Beats that it fills between these, where it ends later.
+    """
+
+    def __init__(self, words):
+        bits = words.bit_length() - 1
+        super().__init__({"here": 1, "there": 1, "low": bits, "beats": 14 - bits})
+
+
+class _Rest(data.StructLayout):
+    """The rest of the packet.
+
+    Members
+    -------
+    active : 1
+        It has words in the beat, or begins in it.
+    left : 15
+        Words from the beat's first to its last, less one.
+    more : 1
+        It goes on behind the beat.
+    """
+
+    def __init__(self):
+        super().__init__({"active": 1, "left": 15, "more": 1})
+
+
 class ChunkScan(wiring.Component):
     """Scans the beats of frames for chunk boundaries (RFC 9260 section 3.2).
 
@@ -189,8 +225,6 @@ class ChunkScan(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         words = self.config.words
-        bits = words.bit_length() - 1
-
         # All stages shift together, and only with a beat or after a frame's last: so a beat's
         # successors in its frame are always right behind it.
         valid = Signal(6)
@@ -219,6 +253,20 @@ class ChunkScan(wiring.Component):
                 valid.eq(Cat(self.i.valid, valid)),
                 *(beat[k + 1].eq(beat[k]) for k in range(5)),
             ]
+            with m.If(self.i.valid):
+                m.d.sync += between.eq(self.i.payload.last)
+        reach, rest = self._measure(m, shift, beat)
+        self._bound(m, shift, beat, reach, rest)
+        m.d.comb += [
+            scanned.window.eq(Cat(beat[k].data for k in (5, 4, 3, 2, 1))),
+            *(scanned[name].eq(beat[5][name]) for name in passed),
+        ]
+        return m
+
+    def _measure(self, m, shift, beat):
+        """Stages 0 to 2: how far a chunk would reach from each word, and the packet itself."""
+        words = self.config.words
+        bits = words.bit_length() - 1
 
         # Stage 0: the beat, and in numbers where its packet begins.
         arriving = self.i.payload
@@ -236,14 +284,12 @@ class ChunkScan(wiring.Component):
                 lead.eq(any_of(Mux(sctp[w], C(w - 1, lead.shape()), 0) for w in range(words))),
                 octets.eq(arriving.octets),
             ]
-            with m.If(self.i.valid):
-                m.d.sync += between.eq(arriving.last)
 
         # Stage 1: where the checksum and the first chunk are. If a chunk began at word w, ``past``
         # would be the words that it has in later beats, less one.
         header = Signal(words)  # of beat 0
         before = Signal(COMMON_HEADER // 4)  # the same of the words before it
-        rest = Signal(15)  # words of the packet from the beat's first on, less one
+        whole = Signal(15)  # words of the packet, and those before it, less one
         past = [Signal(signed(15), name=f"past{w}") for w in range(words)]
         bad = Signal(words)
         marks = Cat(before, header)
@@ -254,7 +300,7 @@ class ChunkScan(wiring.Component):
                 before.eq(Mux(beat[0].last, 0, marks[-len(before):])),
                 beat[1].begin.eq(marks[:words]),
                 beat[1].checksum.eq(marks[1:][:words]),
-                rest.eq(Mux(odd, -1, octets[2:] + lead)),
+                whole.eq(Mux(odd, -1, octets[2:] + lead)),
             ]
             for w in range(words):
                 word = beat[0].data.word_select(w, 32)
@@ -266,57 +312,59 @@ class ChunkScan(wiring.Component):
                 few = ~length[5:].any() & ~(length[4] & length[:4].any())
                 m.d.sync += bad[w].eq(~length[2:].any() | (is_data & few))
 
-        # Stage 2: which words are the packet's, and how far the chunks would reach.
-        left = Signal(15)  # as ``rest``, of beat 2
-        active = Signal()
-        more = Signal()  # ``left`` is more than the beat has
-        low = [Signal(bits, name=f"low{w}") for w in range(words)]  # words in the last beat, less 1
-        here = Signal(words)  # the chunk ends in this beat
-        there = Signal(words)  # in the next
-        beats = [Signal(14 - bits, name=f"beats{w}") for w in range(words)]
+        # Stage 2: how far the packet and the chunks reach.
+        rest = Signal(_Rest())
+        reach = Signal(data.ArrayLayout(_Reach(words), words))
         with m.If(shift):
             with m.If(beat[1].sctp):
-                m.d.sync += [active.eq(1), left.eq(rest), more.eq(rest[bits:].any())]
+                m.d.sync += [
+                    rest.active.eq(1), rest.left.eq(whole), rest.more.eq(whole[bits:].any()),
+                ]
             with m.Else():
                 m.d.sync += [
-                    active.eq(active & more & ~beat[2].last),
-                    left.eq(left - words),
-                    more.eq(left[bits + 1 :].any()),
+                    rest.active.eq(rest.active & rest.more & ~beat[2].last),
+                    rest.left.eq(rest.left - words),
+                    rest.more.eq(rest.left[bits + 1 :].any()),
                 ]
             for w in range(words):
                 m.d.sync += [
-                    low[w].eq(past[w][:bits]),
-                    here[w].eq(past[w][-1] & ~bad[w]),
-                    there[w].eq(~past[w][bits:].any() & ~bad[w]),
-                    beats[w].eq(past[w][bits:14] | bad[w].replicate(14 - bits)),
+                    reach[w].here.eq(past[w][-1] & ~bad[w]),
+                    reach[w].there.eq(~past[w][bits:].any() & ~bad[w]),
+                    reach[w].low.eq(past[w][:bits]),
+                    reach[w].beats.eq(past[w][bits:14] | bad[w].replicate(14 - bits)),
                 ]
+        return reach, rest
+
+    def _bound(self, m, shift, beat, reach, rest):
+        """Stages 3 to 5: what is between the packet's bounds."""
+        words = self.config.words
+        bits = words.bit_length() - 1
 
         # Stage 3: the packet's end with respect to the beat, and which chunks would have another
         # one begin in it.
         whole = Signal()  # the packet has all words of the beat from ``at`` on, and more
         stops = Signal()
         inside = Signal(words)
-        low_3 = [Signal(bits, name=f"low_3_{w}") for w in range(words)]
-        here_3, there_3, one_3 = Signal(words), Signal(words), Signal(words)
-        beats_3 = [Signal(14 - bits, name=f"beats_3_{w}") for w in range(words)]
-        end = left[:bits]
-        body = active.replicate(words) & Cat(more | (w <= end) for w in range(words))
+        later = Signal.like(reach)
+        one = Signal(words)
+        end = rest.left[:bits]
+        body = rest.active.replicate(words) & Cat(rest.more | (w <= end) for w in range(words))
         within = Cat(
-            here[w] & active & Mux(more, ~low[w].all(), low[w] < end) for w in range(words)
+            chunk.here & rest.active & Mux(rest.more, ~chunk.low.all(), chunk.low < end)
+            for chunk in reach
         )
         with m.If(shift):
             m.d.sync += [
-                whole.eq(active & more),
-                stops.eq(active & ~more),
+                whole.eq(rest.active & rest.more),
+                stops.eq(rest.active & ~rest.more),
                 inside.eq(within),
-                here_3.eq(here),
-                there_3.eq(there),
-                *(one_3[w].eq(beats[w] == 1) for w in range(words)),
-                *(low_3[w].eq(low[w]) for w in range(words)),
-                *(beats_3[w].eq(beats[w]) for w in range(words)),
+                later.eq(reach),
+                one.eq(Cat(chunk.beats == 1 for chunk in reach)),
                 beat[3].body.eq(body),
                 beat[3].end.eq(end),
-                beat[3].ended.eq(active & ~more & beat[2].used.bit_select(end, 1)),
+                beat[3].ended.eq(
+                    rest.active & ~rest.more & beat[2].used.bit_select(end, 1)
+                ),
                 beat[3].begin.eq(beat[2].begin & body),
                 beat[3].stay.eq(within | (body & beat[2].last.replicate(words))),
             ]
@@ -325,32 +373,31 @@ class ChunkScan(wiring.Component):
         now = beat[3]
         used = Cat(now.used, 0)
         on = whole & ~now.last
-        bounds = Signal.like(scanned.bounds)
+        bounds = Signal.like(self.o.bounds)
         same, other = Signal(words), Signal(words)  # where the next chunk begins: in which beat
-        for w in range(words):
-            bound = bounds[w]
-            in_next = there_3[w] & on
-            later = on & ~here_3[w] & ~there_3[w]
-            at_end = low_3[w].all()
+        for w, (bound, chunk) in enumerate(zip(bounds, later, strict=True)):
+            in_next = chunk.there & on
+            behind = on & ~chunk.here & ~chunk.there
+            at_end = chunk.low.all()
             with m.If(shift):
                 m.d.sync += [
-                    bound.closes.eq(here_3[w] & now.ended & (low_3[w] == now.end)),
+                    bound.closes.eq(chunk.here & now.ended & (chunk.low == now.end)),
                     bound.landing.eq(
                         Cat(
-                            here_3[w] & at_end & on,
+                            chunk.here & at_end & on,
                             *(
-                                (low_3[w] == p - 1) & (inside[w] | in_next)
+                                (chunk.low == p - 1) & (inside[w] | in_next)
                                 for p in range(1, words)
                             ),
                             at_end & in_next,
                         )
                     ),
-                    bound.cut.eq(Mux(inside[w] | on, low_3[w] + 1, 0)),
-                    bound.near.eq(later & one_3[w]),
-                    bound.far.eq(later & ~one_3[w]),
-                    bound.beats.eq(beats_3[w]),
-                    same[w].eq(inside[w] & now.stay.bit_select((low_3[w] + 1)[:bits], 1)),
-                    other[w].eq(on & Mux(at_end, here_3[w], there_3[w])),
+                    bound.cut.eq(Mux(inside[w] | on, chunk.low + 1, 0)),
+                    bound.near.eq(behind & one[w]),
+                    bound.far.eq(behind & ~one[w]),
+                    bound.beats.eq(chunk.beats),
+                    same[w].eq(inside[w] & now.stay.bit_select((chunk.low + 1)[:bits], 1)),
+                    other[w].eq(on & Mux(at_end, chunk.here, chunk.there)),
                 ]
         with m.If(shift):
             m.d.sync += [
@@ -368,15 +415,10 @@ class ChunkScan(wiring.Component):
             ]
         m.d.comb += self.stay.eq(beat[4].stay)
 
-        # Stage 5: all that the walker reads.
+        # Stage 5: the bounds, with what the beat behind has to say.
         with m.If(shift):
-            m.d.sync += scanned.bounds.eq(bounds)
+            m.d.sync += self.o.bounds.eq(bounds)
             for w in range(words):
-                m.d.sync += scanned.bounds[w].stay.eq(
+                m.d.sync += self.o.bounds[w].stay.eq(
                     same[w] | (other[w] & beat[3].stay.bit_select(bounds[w].cut, 1))
                 )
-        m.d.comb += [
-            scanned.window.eq(Cat(beat[k].data for k in (5, 4, 3, 2, 1))),
-            *(scanned[name].eq(beat[5][name]) for name in passed),
-        ]
-        return m

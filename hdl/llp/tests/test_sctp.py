@@ -334,6 +334,8 @@ def test_small_chunks_fill_beats_and_frames_end_with_them(width):
         frames.append(carry(packet_of(chunks), k % 16))
     frames.append(carry(packet_of([]), 9, padding=12))
     frames += [carry(packet_of([Chunk(14)]), k) for k in range(words)]
+    # A packet in each frame, at 512 bits in each beat.
+    frames += [carry(packet_of([]), 9)] * 24
     check(width, frames)
 
 

@@ -66,7 +66,8 @@ class AssociationTable(wiring.Component):
     Two-way hashed: an association has one place in each way, and the host writes it to either. A
     key that is in both has the same entry twice for as long as the host moves it.
 
-    An entry that is written within the 4 cycles before or after a frame may be found or not.
+    A write counts for the frame of the same cycle and for later ones. For a frame one or two cycles
+    before it, the place is empty.
 
     Latency: 8 cycles. Throughput: a look-up and a write each cycle. Reset: the entries stay, no
     look-up is under way. Errors: nothing is found for a frame that is not SCTP.

@@ -14,10 +14,14 @@ from ..spec.net import Protocol
 from ..stream import any_of, delayed
 from .delay import Delay
 
-__all__ = ["Extension", "Kinds", "Line", "Place", "WORD_BITS", "find", "kinds", "pick"]
+__all__ = ["FIND", "Extension", "Kinds", "Line", "Place", "find", "kinds", "pick"]
 
 #: Bits of a place in a frame, in words: enough for the longest extension headers.
 WORD_BITS = 12
+
+
+#: Cycles that it takes to find a place in a beat.
+FIND = 3
 
 
 class Kinds(data.StructLayout):
@@ -86,21 +90,21 @@ def kinds(protocol, v6):
 
 
 def find(m, line, word, wanted):
-    """One-hot, two cycles later: the words of the beat where the header at ``word`` begins.
+    """One-hot, ``FIND`` cycles later: the words of the beat where the header at ``word`` begins.
 
     ``wanted`` tells that the beat counts and that there is such a header.
     """
     bits = WORD_BITS - len(line.number)
     pairs = range(0, len(line.number), 2)
     equal = Signal(len(pairs), name="equal", reset_less=True)
-    low = Signal(bits, name="low", reset_less=True)
-    want = Signal(name="want")
-    here = Signal(1 << bits, name="here")
+    want, match = Signal(name="want"), Signal(name="match")
+    low = delayed(m, 2, word[:bits], "low")
+    here = Signal(1 << bits, name="here", reset_less=True)
     m.d.sync += [
         equal.eq(Cat(line.number[k : k + 2] == word[bits + k : bits + k + 2] for k in pairs)),
-        low.eq(word[:bits]),
         want.eq(wanted & ~line.far),
-        here.eq(Mux(want & equal.all(), 1 << low, 0)),
+        match.eq(want & equal.all()),
+        here.eq(Cat(match & (low == w) for w in range(1 << bits))),
     ]
     return here
 
@@ -125,7 +129,7 @@ def pick(m, marks, values, name):
 class Extension(wiring.Component):
     """Goes past one extension header of IPv6, if there is one (RFC 8200 section 4, RFC 4302).
 
-    Latency: 6 cycles. Throughput: a beat a cycle. Reset: no beat is under way. Errors: none; a
+    Latency: 7 cycles. Throughput: a beat a cycle. Reset: no beat is under way. Errors: none; a
     header behind the frame's end is not reached.
 
     Parameters
@@ -140,12 +144,12 @@ class Extension(wiring.Component):
     i_place : In(Place())
         In step with the beats from one that is no later than the header, to the frame's last.
     i_heads : In(16).array(words)
-        The first two octets of each word, 2 cycles behind.
+        The first two octets of each word, ``FIND`` cycles behind.
     o_valid, o_line, o_place, o_heads
         The same, of the header that follows, or of the same one if it is no extension.
     """
 
-    LATENCY = 6
+    LATENCY = FIND + 4
 
     def __init__(self, words):
         self.words = words
@@ -172,14 +176,14 @@ class Extension(wiring.Component):
         ]
         m.d.sync += valid.eq(Cat(self.i_valid, valid))
 
-        # Cycles 1 to 4: the header's first word, for its Next Header and length.
+        # Cycles 1 to 5: the header's first word, for its Next Header and length.
         extends = place.kinds.options | place.kinds.authentication
         here = find(m, self.i_line, place.word, self.i_valid & extends)
         head = pick(m, here, [self.i_heads[w] for w in range(self.words)], "head")
         hit = delayed(m, 2, here.any(), "hit")
-        long = delayed(m, 4, place.kinds.options, "long")
+        long = delayed(m, FIND + 2, place.kinds.options, "long")
 
-        # Cycle 5: its length in words, the first 8 octets not counted, or of an Authentication
+        # Cycle 6: its length in words, the first 8 octets not counted, or of an Authentication
         # Header 8 of them; and what follows.
         length = Signal(10, reset_less=True)
         following = Signal(Kinds(), reset_less=True)
@@ -190,7 +194,7 @@ class Extension(wiring.Component):
             reached.eq(hit),
         ]
 
-        # Cycle 6: until it is reached, nothing is known of what follows.
+        # Cycle 7: until it is reached, nothing is known of what follows.
         before = places.o
         first = delayed(m, self.LATENCY - 1, self.i_line.first, "first")
         waits = before.kinds.options | before.kinds.authentication

@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out
 from ..spec.config import WIDTHS
 from ..spec.net import SCTP_UDP_PORT
 from ..stream import Beat, any_of, delayed
-from .chain import Extension, pick
+from .chain import FIND, Extension, pick
 from .delay import Delay
 from .lift import Lift
 from .network import IP_WORD, TAGS, Facts, Network
@@ -176,7 +176,7 @@ class FrameParser(wiring.Component):
 
     The first of these that is true counts.
 
-    Latency: ``LATENCY`` cycles from a beat to ``o``, two more from the last one to ``frames``.
+    Latency: 43 cycles (``LATENCY``) from a beat to ``o``, two more from the last one to ``frames``.
     Throughput: 1 beat a cycle given out; a frame whose last beat has no room for two octets more
     is given out in one more beat than it came in, and then ``i.ready`` is low in the cycle after
     its last beat, and in no other. Reset: the next beat begins a frame; one that was under way is
@@ -231,8 +231,8 @@ class FrameParser(wiring.Component):
         lifted = lift.o.payload
 
         # The beats: one block RAM up to where UDP and SCTP are read, a short ring from there.
-        m.submodules.beats = beats = Delay(kept, chain + 2, block=True)
-        m.submodules.outlet = outlet = Delay(kept, Transport.LATENCY - 2)
+        m.submodules.beats = beats = Delay(kept, chain + FIND, block=True)
+        m.submodules.outlet = outlet = Delay(kept, Transport.LATENCY - FIND)
         valid = Signal(chain + Transport.LATENCY)
         m.d.comb += [
             *(beats.i[name].eq(lifted[name]) for name, _ in kept),
@@ -245,7 +245,7 @@ class FrameParser(wiring.Component):
         m.d.sync += valid.eq(Cat(lift.o.valid, valid))
 
         # The headers, one behind the other.
-        m.submodules.heads = heads = Delay(data.ArrayLayout(16, words), Network.LATENCY + 2)
+        m.submodules.heads = heads = Delay(data.ArrayLayout(16, words), Network.LATENCY + FIND)
         m.d.comb += [network.i_valid.eq(lift.o.valid), network.i.eq(lifted)]
         stage = network.valid, network.line, network.place, heads.o
         for w in range(words):

@@ -7,7 +7,7 @@ from amaranth.utils import exact_log2
 
 from ..spec.net import SCTP_HEADER
 from ..stream import delayed
-from .chain import Line, Place, find, pick
+from .chain import FIND, Line, Place, find, pick
 from .delay import Delay
 
 __all__ = ["Ending", "Transport"]
@@ -44,7 +44,7 @@ class Ending(data.StructLayout):
 class Transport(wiring.Component):
     """Tells where the SCTP packet begins (RFC 9260 section 3), and how long it is.
 
-    Latency: 6 cycles to ``sctp``, 7 to ``ending``. Throughput: a beat a cycle. Reset: no beat is
+    Latency: 7 cycles to ``sctp``, 8 to ``ending``. Throughput: a beat a cycle. Reset: no beat is
     under way. Errors: said by ``ending``.
 
     Parameters
@@ -59,17 +59,17 @@ class Transport(wiring.Component):
     valid : In(1), line : In(Line(words)), place : In(Place())
         As of an :class:`~.chain.Extension`.
     octets : In(32 * words), used : In(words)
-        The beat, and which of its words the frame has, 2 cycles behind.
+        The beat, and which of its words the frame has, ``FIND`` cycles behind.
     end : In(17)
-        Where the packet ends, 4 cycles behind; right on the last beat.
+        Where the packet ends, ``END_DELAY`` cycles behind; right on the last beat.
     sctp : Out(words)
         One-hot: where the SCTP common header begins.
     ending : Out(Ending())
     """
 
-    LATENCY = 6
-    END_DELAY = 4
-    ENDING_LATENCY = 7
+    LATENCY = FIND + 4
+    ENDING_LATENCY = FIND + 5
+    END_DELAY = FIND + 2
 
     def __init__(self, words, *, udp_port):
         self.words = words
@@ -90,11 +90,11 @@ class Transport(wiring.Component):
         words = self.words
         m.submodules.places = places = Delay(Place(), self.END_DELAY)
         m.d.comb += places.i.eq(self.place)
-        valid = delayed(m, 2, self.valid, "valid")
-        first = delayed(m, 2, self.line.first, "first")
-        udp = delayed(m, 2, self.place.kinds.udp, "udp")
+        valid = delayed(m, FIND, self.valid, "valid")
+        first = delayed(m, FIND, self.line.first, "first")
+        udp = delayed(m, FIND, self.place.kinds.udp, "udp")
 
-        # Cycle 2: the header's first word, its second, and the one after a UDP header.
+        # Cycle 3: the header's first word, its second, and the one after a UDP header.
         wanted = self.place.kinds.udp | self.place.kinds.sctp
         here = find(m, self.line, self.place.word, self.valid & wanted)
         tail = Signal(2)
@@ -104,12 +104,12 @@ class Transport(wiring.Component):
             m.d.sync += tail.eq(marks[-2:])
         second, third = marks[1:-1], marks[:-2]
 
-        # Cycle 4: Destination Port and Length of a UDP header.
+        # Cycle 5: Destination Port and Length of a UDP header.
         low, high = (
             [self.octets.word_select(2 * w + half, 16) for w in range(words)] for half in range(2))
         port, length = pick(m, here, high, "port"), pick(m, second, low, "length")
 
-        # Cycle 5.
+        # Cycle 6.
         encapsulated = Signal(reset_less=True)
         counted, rest = Signal(16, reset_less=True), Signal(signed(18), reset_less=True)
         m.d.sync += [
@@ -118,14 +118,14 @@ class Transport(wiring.Component):
             rest.eq(self.end - Cat(C(0, 2), places.o.word)),
         ]
 
-        # Cycle 6: the header of SCTP, in UDP only behind the right port.
+        # Cycle 7: the header of SCTP, in UDP only behind the right port.
         begins = Signal(words)
         m.d.sync += begins.eq(Mux(udp, third, here) & self.used)
         allowed = delayed(m, 3, ~udp, "allowed") | encapsulated
         m.d.sync += self.sctp.eq(delayed(m, 2, begins, "begins") & allowed.replicate(words))
 
         # And what is left for it.
-        kinds = delayed(m, 1, places.o.kinds, "kinds_5")
+        kinds = delayed(m, 1, places.o.kinds, "kinds_now")
         octets = Signal(signed(18), reset_less=True)
         ending = Signal(Ending(), reset_less=True)
         m.d.sync += [
@@ -139,7 +139,7 @@ class Transport(wiring.Component):
             ending.over.eq(kinds.udp & (counted > rest)),
         ]
 
-        # Cycle 7.
+        # Cycle 8.
         m.d.sync += [
             self.ending.eq(ending),
             self.ending.short.eq(octets < SCTP_HEADER),

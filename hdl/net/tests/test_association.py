@@ -187,6 +187,31 @@ def test_every_bit_of_a_key_counts():
     assert found == [0] * len(lookups) + [1]
 
 
+def test_from_which_cycle_on_a_write_counts():
+    key = draw(random.Random(4))
+    dut = AssociationTable()
+    nest = {"way": 1, "place": hash_way(1, key)}
+    found = {}
+
+    async def drive(ctx):
+        ctx.set(dut.i.payload, {**key._asdict(), "kind": Kind.SCTP})
+        for late in range(-3, 6):
+            for number in (1, 2):
+                ctx.set(dut.write.payload, {**nest, "entry": told(key, number)})
+                for cycle in range(20):
+                    ctx.set(dut.write.valid, cycle == (6 if number == 1 else 6 + late))
+                    ctx.set(dut.i.valid, number == 2 and cycle == 6)
+                    *_, valid, result = await ctx.tick().sample(dut.o.valid, dut.o.payload)
+                    if valid:
+                        found[late] = result.association
+
+    simulator = Simulator(dut)
+    simulator.add_clock(1e-8)
+    simulator.add_testbench(drive)
+    simulator.run()
+    assert found == {late: 2 if late <= 0 else 0 if late <= 2 else 1 for late in range(-3, 6)}
+
+
 @pytest.mark.parametrize("associations, error", [(1, ValueError), ("64", TypeError)])
 def test_a_wrong_number_of_associations_is_refused(associations, error):
     with warnings.catch_warnings():

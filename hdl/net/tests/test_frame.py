@@ -32,6 +32,9 @@ from scapy.layers.l2 import ARP, Dot1AD, Dot1Q, Ether
 from scapy.layers.sctp import SCTP, SCTPChunkData
 from scapy.packet import Raw
 
+#: Cycles from a beat in to a beat out, as the docstring says.
+LATENCY = 43
+
 
 def run(width, frames, *, idle=0.0, damaged=(), seed=0, udp_port=PORT):
     """Sends frames; returns beats and results, each with its cycle, and when beats went in."""
@@ -71,7 +74,7 @@ def run(width, frames, *, idle=0.0, damaged=(), seed=0, udp_port=PORT):
 
     async def watch(ctx):
         cycle = 0
-        while len(results) < len(frames) or cycle < sent[-1] + 2 * FrameParser.LATENCY:
+        while len(results) < len(frames) or cycle < sent[-1] + 2 * LATENCY:
             *_, shown, beat, given, result = await ctx.tick().sample(
                 dut.o.valid, dut.o.payload, dut.frames.valid, dut.frames.payload
             )
@@ -108,7 +111,7 @@ def check(width, frames, *, damaged=(), **options):
             shown, beat = next(at)
             part = moved[start : start + octets]
             sent_at = next(went) if start < len(frame) else sent_at + 1
-            assert shown == sent_at + FrameParser.LATENCY, f"{where}: beat {start // octets} late"
+            assert shown == sent_at + LATENCY, f"{where}: beat {start // octets} late"
             assert beat.data.to_bytes(octets, "little") == part.ljust(octets, b"\0"), where
             assert beat.used == (1 << -(-len(part) // 4)) - 1, where
             assert beat.first == (start == 0) and beat.last == (start + octets >= len(moved)), where
@@ -311,7 +314,7 @@ def test_after_a_reset_nothing_is_left_of_what_was_under_way(width):
                 beats.clear()
                 results.clear()
                 await send(ctx, 1000)
-                await ctx.tick().repeat(FrameParser.LATENCY + 4)
+                await ctx.tick().repeat(LATENCY + 4)
                 assert len(beats) == -(-(len(frame) + 2) // octets), f"{most=} {delay=}"
                 shown = b"".join(beat.data.to_bytes(octets, "little") for beat in beats)
                 assert shown.startswith(bytes(2) + frame)

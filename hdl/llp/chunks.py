@@ -4,39 +4,14 @@ from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from ..net.frame import FrameBeat
 from ..spec.sctp import COMMON_HEADER, ChunkType
 from ..stream import any_of
 
-__all__ = ["ChunkBound", "ChunkScan", "FrameBeat", "HEADER_WORDS", "ScannedBeat"]
+__all__ = ["ChunkBound", "ChunkScan", "HEADER_WORDS", "ScannedBeat"]
 
 #: Words of a chunk that are read: the header of a DATA chunk, DDP-SSN and the longer DDP header.
 HEADER_WORDS = 9
-
-
-class FrameBeat(data.StructLayout):
-    """One beat of an Ethernet frame that was moved up by two octets: from the IP header on all
-    lies on 32-bit words.
-
-    Members
-    -------
-    data : unsigned(width)
-        Octets, the first one lowest.
-    used : words
-        1 for each word that holds octets, all of them but on the last beat.
-    first, last : 1
-        The frame begins, ends with this beat.
-    sctp : words
-        One-hot: the word where the SCTP common header begins. 0 in the frame's other beats, and in
-        all beats of a frame that is not SCTP.
-    octets : 16
-        Where ``sctp`` is set: length of the SCTP packet. The frame may be longer.
-    """
-
-    def __init__(self, width):
-        words = width // 32
-        super().__init__(
-            {"data": width, "used": words, "first": 1, "last": 1, "sctp": words, "octets": 16}
-        )
 
 
 class ChunkBound(data.StructLayout):

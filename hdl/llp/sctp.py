@@ -5,12 +5,13 @@ from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..crc32c import Checksum, Slice
+from ..net.frame import FrameBeat
 from ..spec.sctp import DATA_HEADER, SSN, ChunkType, DataFlag, Ppid
 from ..stream import Queue, any_of
 from .buffer import Store
-from .chunks import HEADER_WORDS, ChunkScan, FrameBeat
+from .chunks import HEADER_WORDS, ChunkScan
 
-__all__ = ["FrameBeat", "Kind", "PacketChecksum", "PacketJudge", "SctpSegment", "SctpWalker"]
+__all__ = ["Kind", "PacketChecksum", "PacketJudge", "SctpSegment", "SctpWalker"]
 
 
 class Kind(enum.Enum, shape=3):
@@ -51,7 +52,7 @@ class SctpSegment(data.StructLayout):
     length : 16
         The chunk's, in octets, as in its header.
     chunks : 16
-        FRAME: items before this one.
+        Items of the frame before this one.
     sctp : 1
         FRAME: it had an SCTP packet, which is given a checksum.
     framing : 1

@@ -27,23 +27,28 @@ class Kind(enum.Enum, shape=3):
 
 
 class FrameBeat(data.StructLayout):
-    """A beat of a frame that was moved up by two octets: all behind its Ethernet header lies on
-    32-bit words.
+    """A beat of an Ethernet frame that was moved up by two octets: all behind its Ethernet header
+    lies on 32-bit words.
 
     Members
     -------
     data : unsigned(width)
         Octets, the first one lowest; two zeros in front of the frame, zeros behind it.
     used : width // 32
-        1 for each word that holds octets.
+        1 for each word that holds octets, all of them but on the last beat.
     first, last : 1
+        The frame begins, ends with this beat.
     sctp : width // 32
-        One-hot: the word where an SCTP common header begins, if what was seen so far is right.
+        One-hot: the word where an SCTP common header begins, if what was seen so far is right. 0 in
+        the frame's other beats.
+    octets : 16
+        Where ``sctp`` is set: length of the SCTP packet, as the headers before it say.
     """
 
     def __init__(self, width):
         words = width // 32
-        super().__init__({"data": width, "used": words, "first": 1, "last": 1, "sctp": words})
+        super().__init__({
+            "data": width, "used": words, "first": 1, "last": 1, "sctp": words, "octets": 16})
 
 
 class Frame(data.StructLayout):
@@ -241,6 +246,7 @@ class FrameParser(wiring.Component):
             *(self.o.payload[name].eq(outlet.o[name])
               for name in ("data", "used", "first", "last")),
             self.o.payload.sctp.eq(transport.sctp),
+            self.o.payload.octets.eq(transport.length),
         ]
         m.d.sync += valid.eq(Cat(lift.o.valid, valid))
 

@@ -44,8 +44,8 @@ class Ending(data.StructLayout):
 class Transport(wiring.Component):
     """Tells where the SCTP packet begins (RFC 9260 section 3), and how long it is.
 
-    Latency: 7 cycles to ``sctp``, 8 to ``ending``. Throughput: a beat a cycle. Reset: no beat is
-    under way. Errors: said by ``ending``.
+    Latency: 7 cycles to ``sctp`` and ``length``, 8 to ``ending``. Throughput: a beat a cycle.
+    Reset: no beat is under way. Errors: said by ``ending``.
 
     Parameters
     ----------
@@ -61,9 +61,12 @@ class Transport(wiring.Component):
     octets : In(32 * words), used : In(words)
         The beat, and which of its words the frame has, ``FIND`` cycles behind.
     end : In(17)
-        Where the packet ends, ``END_DELAY`` cycles behind; right on the last beat.
+        Where the packet ends, ``END_DELAY`` cycles behind; right from the beat of the IP header's
+        third word on.
     sctp : Out(words)
         One-hot: where the SCTP common header begins.
+    length : Out(16)
+        Where it does: octets of the SCTP packet.
     ending : Out(Ending())
     """
 
@@ -82,6 +85,7 @@ class Transport(wiring.Component):
             "used": In(words),
             "end": In(17),
             "sctp": Out(words),
+            "length": Out(16),
             "ending": Out(Ending()),
         })
 
@@ -124,7 +128,7 @@ class Transport(wiring.Component):
         allowed = delayed(m, 3, ~udp, "allowed") | encapsulated
         m.d.sync += self.sctp.eq(delayed(m, 2, begins, "begins") & allowed.replicate(words))
 
-        # And what is left for it.
+        # And what is left for it: all that tells of that is known where the header begins.
         kinds = delayed(m, 1, places.o.kinds, "kinds_now")
         octets = Signal(signed(18), reset_less=True)
         ending = Signal(Ending(), reset_less=True)
@@ -138,6 +142,8 @@ class Transport(wiring.Component):
             ending.udp.eq(kinds.udp),
             ending.over.eq(kinds.udp & (counted > rest)),
         ]
+
+        m.d.comb += self.length.eq(octets)
 
         # Cycle 8.
         m.d.sync += [

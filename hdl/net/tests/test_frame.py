@@ -116,6 +116,8 @@ def check(width, frames, *, damaged=(), **options):
             assert beat.used == (1 << -(-len(part) // 4)) - 1, where
             assert beat.first == (start == 0) and beat.last == (start + octets >= len(moved)), where
             marks += [start + 4 * w for w in range(words) if beat.sctp >> w & 1]
+            if beat.sctp and expected.kind == Kind.SCTP:
+                assert beat.octets == expected.octets, where
         assert cycle == shown + 2, f"{where}: result in cycle {cycle}, last beat in {shown}"
         assert Kind(got.kind) == expected.kind, f"{where}: {got.kind}, expected {expected.kind}"
         if expected.kind == Kind.SCTP:

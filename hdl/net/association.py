@@ -66,8 +66,8 @@ class AssociationTable(wiring.Component):
     Two-way hashed: an association has one place in each way, and the host writes it to either. A
     key that is in both has the same entry twice for as long as the host moves it.
 
-    A write counts for the frame of the same cycle and for later ones. For a frame one or two cycles
-    before it, the place is empty.
+    A write counts for the frames that come after it. For a frame of its own cycle, or one or two
+    cycles before, the place reads as empty.
 
     Latency: 8 cycles. Throughput: a look-up and a write each cycle. Reset: the entries stay, no
     look-up is under way. Errors: nothing is found for a frame that is not SCTP.

@@ -209,7 +209,7 @@ def test_from_which_cycle_on_a_write_counts():
     simulator.add_clock(1e-8)
     simulator.add_testbench(drive)
     simulator.run()
-    assert found == {late: 2 if late <= 0 else 0 if late <= 2 else 1 for late in range(-3, 6)}
+    assert found == {late: 2 if late < 0 else 0 if late <= 2 else 1 for late in range(-3, 6)}
 
 
 @pytest.mark.parametrize("associations, error", [(1, ValueError), ("64", TypeError)])

@@ -232,7 +232,7 @@ def test_all_leave_in_order_and_once(give, finish, take, delay, slots):
         base = dict.fromkeys(range(4), 0)
         taken = set()
         seen = 0
-        for _ in range(400):
+        for _ in range(2000):
             for *_, item, verdict in bench.verdicts[seen:]:
                 key = item["stream"], item["ssn"]
                 assert (verdict == Verdict.FRESH) <= (key not in taken), f"{key} was taken twice"

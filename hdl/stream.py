@@ -8,12 +8,17 @@ from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 __all__ = ["Backlog", "Beat", "Pointers", "Prefetch", "Queue", "Skid", "Stage", "Store", "any_of",
-           "delayed"]
+           "delayed", "nibbles"]
 
 
 def any_of(values):
     """The bitwise OR of all values; 0 of none."""
     return reduce(or_, values, C(0))
+
+
+def nibbles(one, other):
+    """Which nibbles of two values are equal: the first of two steps of a wide comparison."""
+    return Cat(one[at:at + 4] == other[at:at + 4] for at in range(0, len(one), 4))
 
 
 def delayed(m, cycles, value, name):

@@ -4,7 +4,7 @@ from amaranth import *
 from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from .stream import any_of
+from .stream import any_of, nibbles
 
 __all__ = ["Table", "table_write"]
 
@@ -90,12 +90,11 @@ class Table(wiring.Component):
             ]
             replaced = []
             for which, (valid, at) in enumerate(writes):
-                nibbles = range(0, len(within), 4)
-                same = Signal(1 + len(nibbles), name=f"same{which}")
+                equal = nibbles(at, within)
+                same = Signal(1 + len(equal), name=f"same{which}")
                 m.d.sync += same[0].eq(valid)
                 with m.If(valid):
-                    m.d.sync += same[1:].eq(Cat(
-                        at[k:k + 4] == within[k:k + 4] for k in nibbles))
+                    m.d.sync += same[1:].eq(equal)
                 replaced.append(same.all())
             m.d.sync += [
                 none.eq(index[len(read.addr):].any()),

@@ -143,9 +143,8 @@ def _build(config: RnicConfig, *, waves: bool) -> Path:
 def _rehearse(config: RnicConfig, built: Path) -> None:
     """Run what most of the time is spent on, and have the profile of it written."""
     load = Load(config, _REHEARSED_PAYLOAD)
-    with suppress(
-        DeviceError
-    ):  # what is wrong with the gateware shows in the run, and is told there
+    # What is wrong with the gateware shows in the run, and is told there.
+    with suppress(DeviceError):
         load.run(CompiledEngine(built), load.packets(_REHEARSED), _REHEARSED)
     ctypes.CDLL(str(built)).sim_write_profile()
 

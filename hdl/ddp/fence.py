@@ -4,6 +4,7 @@ from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from ..stream import nibbles
 from .stag import StagEntry
 
 __all__ = ["Fence", "Sweep"]
@@ -139,6 +140,5 @@ class Sweep(wiring.Component):
         with m.If(past[1].valid):
             m.d.sync += found.eq(self.entry.owner)
         with m.If(past[2].valid):
-            m.d.sync += same.eq(Cat(
-                found.word_select(k, 4) == owner.word_select(k, 4) for k in range(4)))
+            m.d.sync += same.eq(nibbles(found, owner))
         return m

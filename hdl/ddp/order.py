@@ -26,7 +26,7 @@ from amaranth import *
 from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from ..stream import Skid, Stage, Store, delayed
+from ..stream import Skid, Stage, Store, delayed, nibbles
 from .window import (
     SESSION_BITS,
     Advance,
@@ -35,7 +35,6 @@ from .window import (
     Released,
     Ticket,
     Window,
-    nibbles,
     place_of,
     storage_of,
 )
@@ -468,20 +467,23 @@ class Reorder(wiring.Component):
             more.eq(found | (behind & stored).any()),
         ]
         excess, freed, wants = Signal(), Signal(), Signal()
-        express = step[3].ticket.express
+        stays, goes = Signal(), Signal()
+        m.d.comb += [
+            stays.eq(item & ~leaves & ~passed & ~step[3].ticket.express),
+            goes.eq((probe & found & (leaves | passed))
+                    | (step[3].check & found & (~current | over.any()))),
+        ]
         m.d.sync += [
             moves.eq(leaves),
             excess.eq(candidate & passed & ~leaves),
-            stores.eq(item & ~leaves & ~passed & ~express),
-            clears.eq((probe & found & (leaves | passed))
-                      | (step[3].check & found & (~current | over.any()))),
+            stores.eq(stays),
+            clears.eq(goes),
             closes.eq(step[3].close & current),
-            freed.eq((item & (leaves | passed | express)) | (probe & found & (leaves | passed))
-                     | (step[3].check & found & (~current | over.any()))),
+            freed.eq((item & ~stays) | goes),
             wants.eq(item & leaves & more),
             left.eq(Cat(leaves, left)),
             ended.eq(Cat(Mux(item, step[3].ticket.final, last), ended)),
-            stored.eq(Cat(item & ~leaves & ~passed & ~express, stored)),
+            stored.eq(Cat(stays, stored)),
         ]
         m.d.comb += [
             drain.work.valid.eq(wants),

@@ -29,6 +29,7 @@ from amaranth import *
 from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from ..spec.config import power_of_two
 from ..stream import Stage, Store, delayed
 from .order import Close, Over
 from .window import SESSION_BITS, Arrival, Verdict, storage_of
@@ -184,12 +185,9 @@ class Session(wiring.Component):
     CALM = 12
 
     def __init__(self, *, streams=64, pending=16):
-        for name, value in (("streams", streams), ("pending", pending)):
-            if not isinstance(value, int) or isinstance(value, bool):
-                raise TypeError(f"Session {name} must be an integer, not {value!r}")
-        if not 2 <= streams <= 1 << 12 or streams & (streams - 1):
-            raise ValueError(
-                f"Session streams must be a power of two from 2 to 4096, not {streams!r}")
+        power_of_two("Session streams", streams, 2, 1 << 12)
+        if not isinstance(pending, int) or isinstance(pending, bool):
+            raise TypeError(f"Session pending must be an integer, not {pending!r}")
         if pending < 1:
             raise ValueError(f"Session pending must be 1 or more, not {pending!r}")
         self.streams = streams

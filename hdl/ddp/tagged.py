@@ -7,7 +7,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..spec import ddp
-from ..stream import delayed
+from ..stream import delayed, nibbles
 from .header import DdpHeader
 from .stag import StagEntry
 
@@ -124,12 +124,7 @@ class TaggedCheck(wiring.Component):
 
         # Identity and rights, as flags, a comparison in nibbles first; the offset into the region,
         # lower half.
-        def nibbles_equal(one, other):
-            return Cat(
-                one[at : at + 4] == other[at : at + 4] for at in range(0, len(one), 4)
-            )
-
-        identity = nibbles_equal(Cat(entry.key, entry.tag), Cat(stag[:8], stag[8 + bits :]))
+        identity = nibbles(Cat(entry.key, entry.tag), Cat(stag[:8], stag[8 + bits :]))
         key, pd, stream_equal = Signal(len(identity)), Signal(4), Signal(4)
         allowed, bound, alive = Signal(), Signal(), Signal()
         offset_low = Signal(33)
@@ -137,8 +132,8 @@ class TaggedCheck(wiring.Component):
             m.d.sync += [
                 key.eq(identity),
                 alive.eq(entry.valid),
-                pd.eq(nibbles_equal(entry.owner, rights.pd)),
-                stream_equal.eq(nibbles_equal(entry.owner, rights.stream)),
+                pd.eq(nibbles(entry.owner, rights.pd)),
+                stream_equal.eq(nibbles(entry.owner, rights.stream)),
                 bound.eq(entry.bound),
                 allowed.eq(entry.remote_write),
                 offset_low.eq(to[:32] - entry.to[:32]),

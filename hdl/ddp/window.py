@@ -5,8 +5,11 @@ from amaranth.lib import data, enum, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
+from ..spec.config import power_of_two
+from ..stream import nibbles
+
 __all__ = ["Advance", "Arrival", "Judged", "Released", "SESSION_BITS", "Ticket", "Verdict",
-           "Window", "nibbles", "place_of", "storage_of"]
+           "Window", "place_of", "storage_of"]
 
 #: Bits of the number that tells a stream's sessions apart. What a session leaves behind is swept
 #: up long before its number comes again, see :class:`~.order.Reorder`.
@@ -148,13 +151,6 @@ class _Tag(data.StructLayout):
             "stream": range(streams), "session": SESSION_BITS, "ssn": 16, "parity": 1})
 
 
-def _check(name, value, low, high):
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{name} must be an integer, not {value!r}")
-    if not low <= value <= high or value & (value - 1):
-        raise ValueError(f"{name} must be a power of two from {low} to {high}, not {value!r}")
-
-
 class Window(wiring.Component):
     """Says of each item whether it came before, and takes it if not.
 
@@ -199,9 +195,9 @@ class Window(wiring.Component):
     LATENCY = 6
 
     def __init__(self, *, streams=64, window=512, slots=1024):
-        _check("Window streams", streams, 2, 1 << 12)
-        _check("Window window", window, 2, 1 << 14)
-        _check("Window slots", slots, max(window, 2 * streams), 1 << 15)
+        power_of_two("Window streams", streams, 2, 1 << 12)
+        power_of_two("Window window", window, 2, 1 << 14)
+        power_of_two("Window slots", slots, max(window, 2 * streams), 1 << 15)
         self.streams = streams
         self.window = window
         self.slots = slots
@@ -217,86 +213,23 @@ class Window(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        streams, slots = self.streams, self.slots
         # item[k] came k cycles ago, and place[k] is its place.
         item = [self.i.payload]
-        place = [Signal(range(slots), name="place_0")]
+        place = [Signal(range(self.slots), name="place_0")]
         valid = Signal(self.LATENCY - 1)
         m.d.sync += valid.eq(Cat(self.i.valid, valid))
-        m.d.comb += place[0].eq(place_of(item[0].stream, item[0].ssn, slots))
+        m.d.comb += place[0].eq(place_of(item[0].stream, item[0].ssn, self.slots))
         for k in range(1, 7):
-            item.append(Signal(Arrival(streams), name=f"item_{k}", reset_less=True))
-            place.append(Signal(range(slots), name=f"place_{k}", reset_less=True))
+            item.append(Signal(Arrival(self.streams), name=f"item_{k}", reset_less=True))
+            place.append(Signal(range(self.slots), name=f"place_{k}", reset_less=True))
             m.d.sync += [item[k].eq(item[k - 1]), place[k].eq(place[k - 1])]
 
         # What was decided in the last cycles: taken[0] is of the item that came 6 cycles ago.
         taken, placed = Signal(5), Signal(5)
         express, parity = Signal(), Signal()
-
-        # A place that is taken now is not yet seen by the items that came within 5 cycles.
-        m.submodules.tags = tags = memory.Memory(
-            shape=_Tag(streams), depth=slots, init=[],
-            attrs={"ram_style": "block", "no_rw_check": 1})
-        tag_write, tag_read = tags.write_port(), tags.read_port()
-        tag = Signal(_Tag(streams), reset_less=True)
-        expressed = data.StructLayout({"session": SESSION_BITS, "ssn": 16, "parity": 1})
-        m.submodules.lone = lone = memory.Memory(
-            shape=expressed, depth=streams, init=[],
-            attrs={"ram_style": "block", "no_rw_check": 1})
-        lone_write, lone_read = lone.write_port(), lone.read_port()
-        alone = Signal(expressed, reset_less=True)
-        m.d.comb += [
-            tag_read.addr.eq(place[1]),
-            tag_write.en.eq(placed[0]),
-            tag_write.addr.eq(place[6]),
-            _key(tag_write.data).eq(_key(item[6])),
-            tag_write.data.parity.eq(parity),
-            lone_read.addr.eq(item[1].stream),
-            lone_write.en.eq(taken[0] & express),
-            lone_write.addr.eq(item[6].stream),
-            *(lone_write.data[name].eq(item[6][name]) for name in ("session", "ssn")),
-            lone_write.data.parity.eq(parity),
-        ]
-        m.d.sync += [tag.eq(tag_read.data), alone.eq(lone_read.data)]
-
-        # The two tables of the other side are read together: where a place is seen to be free,
-        # the window is seen to have gone on.
-        moved, released = Signal.like(self.advance.p), Signal.like(self.released.p)
-        moves, frees = Signal(), Signal()
-        m.d.sync += [
-            moves.eq(self.advance.valid), moved.eq(self.advance.p),
-            frees.eq(self.released.valid), released.eq(self.released.p),
-        ]
-        base, guide = storage_of(
-            m, "bases", data.StructLayout({"session": SESSION_BITS, "next": 16}), streams,
-            (item[1].stream, self.look), (moves, moved.stream, Cat(moved.session, moved.next)))
-        (given,) = storage_of(
-            m, "given", unsigned(1), slots, (place[1],),
-            (frees & ~released.express, released.place, released.parity))
-        (passed,) = storage_of(
-            m, "passed", unsigned(1), streams, (item[1].stream,),
-            (frees & released.express, released.place[:len(self.look)], released.parity))
-        m.d.comb += self.next.eq(guide.next)
-        emptied = Signal()
-        # Like the tables, it is not reset.
-        free = Signal.like(self.free, init=slots, reset_less=True)
-        m.d.comb += [emptied.eq(frees & ~released.express), self.free.eq(free)]
-        with m.If(emptied & ~placed[0]):
-            m.d.sync += free.eq(free + 1)
-        with m.Elif(placed[0] & ~emptied):
-            m.d.sync += free.eq(free - 1)
-
-        # Items that came shortly before, to the same place, and the same ones: who came 1 to 5
-        # cycles earlier. Compared early, and kept until it is known what became of those.
-        crowd, twins = Signal(5), Signal(5)
-        m.d.sync += [
-            crowd.eq(Cat(place[1] == place[1 + k] for k in range(1, 6))),
-            twins.eq(Cat(_key(item[1]) == _key(item[1 + k]) for k in range(1, 6))),
-        ]
-        for k in range(3):
-            later = Signal(10, name=f"near_{k}", reset_less=True)
-            m.d.sync += later.eq(Cat(crowd, twins))
-            crowd, twins = later[:5], later[5:]
+        tag, alone = self._tags(m, item, place, taken, placed, express, parity)
+        base, given, passed = self._other_side(m, item, place, placed)
+        crowd, twins = self._near(m, item, place)
 
         # 3 cycles after the item came: compared in nibbles.
         own = nibbles(_key(item[3]), _key(tag))
@@ -359,11 +292,84 @@ class Window(wiring.Component):
         ]
         return m
 
+    def _tags(self, m, item, place, taken, placed, express, parity):
+        """Whose ``place[3]`` is, and the stream's last item that had none."""
+        streams, slots = self.streams, self.slots
+        # A place that is taken now is not yet seen by the items that came within 5 cycles.
+        m.submodules.tags = tags = memory.Memory(
+            shape=_Tag(streams), depth=slots, init=[],
+            attrs={"ram_style": "block", "no_rw_check": 1})
+        tag_write, tag_read = tags.write_port(), tags.read_port()
+        tag = Signal(_Tag(streams), reset_less=True)
+        expressed = data.StructLayout({"session": SESSION_BITS, "ssn": 16, "parity": 1})
+        m.submodules.lone = lone = memory.Memory(
+            shape=expressed, depth=streams, init=[],
+            attrs={"ram_style": "block", "no_rw_check": 1})
+        lone_write, lone_read = lone.write_port(), lone.read_port()
+        alone = Signal(expressed, reset_less=True)
+        m.d.comb += [
+            tag_read.addr.eq(place[1]),
+            tag_write.en.eq(placed[0]),
+            tag_write.addr.eq(place[6]),
+            _key(tag_write.data).eq(_key(item[6])),
+            tag_write.data.parity.eq(parity),
+            lone_read.addr.eq(item[1].stream),
+            lone_write.en.eq(taken[0] & express),
+            lone_write.addr.eq(item[6].stream),
+            *(lone_write.data[name].eq(item[6][name]) for name in ("session", "ssn")),
+            lone_write.data.parity.eq(parity),
+        ]
+        m.d.sync += [tag.eq(tag_read.data), alone.eq(lone_read.data)]
+        return tag, alone
+
+    def _other_side(self, m, item, place, placed):
+        """What was delivered and released, of ``item[3]``: where its window begins, and whether
+        its place, and its stream's item without one, are free.
+        """
+        streams, slots = self.streams, self.slots
+        # The two tables of the other side are read together: where a place is seen to be free,
+        # the window is seen to have gone on.
+        moved, released = Signal.like(self.advance.p), Signal.like(self.released.p)
+        moves, frees = Signal(), Signal()
+        m.d.sync += [
+            moves.eq(self.advance.valid), moved.eq(self.advance.p),
+            frees.eq(self.released.valid), released.eq(self.released.p),
+        ]
+        base, guide = storage_of(
+            m, "bases", data.StructLayout({"session": SESSION_BITS, "next": 16}), streams,
+            (item[1].stream, self.look), (moves, moved.stream, Cat(moved.session, moved.next)))
+        (given,) = storage_of(
+            m, "given", unsigned(1), slots, (place[1],),
+            (frees & ~released.express, released.place, released.parity))
+        (passed,) = storage_of(
+            m, "passed", unsigned(1), streams, (item[1].stream,),
+            (frees & released.express, released.place[:len(self.look)], released.parity))
+        m.d.comb += self.next.eq(guide.next)
+        emptied = Signal()
+        # Like the tables, it is not reset.
+        free = Signal.like(self.free, init=slots, reset_less=True)
+        m.d.comb += [emptied.eq(frees & ~released.express), self.free.eq(free)]
+        with m.If(emptied & ~placed[0]):
+            m.d.sync += free.eq(free + 1)
+        with m.Elif(placed[0] & ~emptied):
+            m.d.sync += free.eq(free - 1)
+        return base, given, passed
+
+    def _near(self, m, item, place):
+        """Of ``item[5]``: which of the five before it have the same place, which are the same."""
+        # Items that came shortly before, to the same place, and the same ones: who came 1 to 5
+        # cycles earlier. Compared early, and kept until it is known what became of those.
+        crowd, twins = Signal(5), Signal(5)
+        m.d.sync += [
+            crowd.eq(Cat(place[1] == place[1 + k] for k in range(1, 6))),
+            twins.eq(Cat(_key(item[1]) == _key(item[1 + k]) for k in range(1, 6))),
+        ]
+        for k in range(3):
+            later = Signal(10, name=f"near_{k}", reset_less=True)
+            m.d.sync += later.eq(Cat(crowd, twins))
+            crowd, twins = later[:5], later[5:]
+        return crowd, twins
+
 
 def _key(item):
     return Cat(item.stream, item.session, item.ssn)
-
-
-def nibbles(one, other):
-    """Which nibbles are equal."""
-    return Cat(one[k : k + 4] == other[k : k + 4] for k in range(0, len(one), 4))

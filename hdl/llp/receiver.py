@@ -5,7 +5,7 @@ from amaranth.lib import data, enum, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..crc32c import Checksum
-from ..net.association import AssociationTable, AssociationWrite
+from ..net.association import AssociationResult, AssociationTable, AssociationWrite
 from ..net.frame import FrameBeat, FrameParser
 from ..net.frame import Kind as FrameKind
 from ..stream import Backlog, Beat, Queue, delayed
@@ -45,18 +45,6 @@ class SctpItem(data.StructLayout):
         super().__init__({
             "fate": Fate, "association": range(associations), "stream": 16, "kind": Kind,
             **{name: shape[name].shape for name in self.PASSED},
-        })
-
-
-class _Owner(data.StructLayout):
-    """Whose a frame is: ``damaged``, or ``found``, and then ``association``, ``first`` and
-    ``streams`` of its entry.
-    """
-
-    def __init__(self, associations):
-        super().__init__({
-            "damaged": 1, "found": 1,
-            "association": range(associations), "first": 16, "streams": 16,
         })
 
 
@@ -110,7 +98,7 @@ class ItemHold(wiring.Component):
     Members
     -------
     segments : In(stream.Signature(SctpSegment(config), always_ready=True))
-    owners : In(stream.Signature(_Owner(associations), always_ready=True))
+    owners : In(stream.Signature(AssociationResult(associations), always_ready=True))
         One for each frame, before its last item.
     verdicts : In(stream.Signature({good: 1}, always_ready=True))
         One for each frame with an SCTP packet, no more than 30 cycles after its last item.
@@ -137,7 +125,7 @@ class ItemHold(wiring.Component):
         item = SctpItem(config, associations)
         super().__init__({
             "segments": In(stream.Signature(SctpSegment(config), always_ready=True)),
-            "owners": In(stream.Signature(_Owner(associations), always_ready=True)),
+            "owners": In(stream.Signature(AssociationResult(associations), always_ready=True)),
             "verdicts": In(stream.Signature(verdict, always_ready=True)),
             "half": Out(1),
             "room": Out(1),
@@ -198,7 +186,8 @@ class ItemHold(wiring.Component):
     def _judge(self, m, ended, ending):
         """The records, one for each frame: what becomes of it."""
         m.submodules.endings = endings = Queue(_Ending(), depth=32)
-        m.submodules.owners = owners = Backlog(_Owner(self.associations), depth=128)
+        m.submodules.owners = owners = Backlog(
+            AssociationResult(self.associations), depth=128)
         m.submodules.verdicts = verdicts = Queue(1, depth=16)
         m.submodules.records = records = Backlog(_Record(self.associations), depth=128)
         take = Signal()
@@ -227,7 +216,7 @@ class ItemHold(wiring.Component):
             said.first.eq(owner.first),
             said.streams.eq(owner.streams),
         ]
-        with m.If(owner.damaged | end.oversize | (owner.found & ~good)):
+        with m.If((owner.kind == FrameKind.DAMAGED) | end.oversize | (owner.found & ~good)):
             m.d.sync += said.fate.eq(Fate.DROPPED)
         with m.Elif(~owner.found | end.broken):
             m.d.sync += said.fate.eq(Fate.EXCEPTION)
@@ -380,13 +369,7 @@ class SctpReceiver(wiring.Component):
         wiring.connect(m, beats.o, walker.i)
         wiring.connect(m, parser.frames, table.i)
         wiring.connect(m, wiring.flipped(self.write), table.write)
-        m.d.comb += [
-            hold.owners.valid.eq(table.o.valid),
-            hold.owners.payload.damaged.eq(table.o.payload.kind == FrameKind.DAMAGED),
-            *(hold.owners.payload[name].eq(table.o.payload[name])
-              for name in ("found", "association", "first", "streams")),
-        ]
-
+        wiring.connect(m, table.o, hold.owners)
         wiring.connect(m, walker.store, wiring.flipped(self.store))
         wiring.connect(m, walker.slices, wiring.flipped(self.slices))
         wiring.connect(m, walker.checksums, judge.expected)

@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out
 from ..crc32c import Checksum, Slice
 from ..net.frame import FrameBeat
 from ..spec.sctp import DATA_HEADER, SSN, ChunkType, DataFlag, Ppid
-from ..stream import Queue, any_of
+from ..stream import Queue, any_of, nibbles
 from .buffer import Store
 from .chunks import HEADER_WORDS, ChunkScan
 
@@ -123,8 +123,6 @@ class SctpWalker(wiring.Component):
     segments : Out(stream.Signature(SctpSegment, always_ready=True))
     beats : Out(range(beats of the buffer))
         Where the next beat will be stored.
-    begun : Out(1)
-        An item begins: it will come out of ``segments``.
     busy : Out(1)
         Beats are on their way.
     """
@@ -145,7 +143,6 @@ class SctpWalker(wiring.Component):
                 "checksums": Out(stream.Signature(PacketChecksum(), always_ready=True)),
                 "segments": Out(stream.Signature(SctpSegment(config), always_ready=True)),
                 "beats": Out(range(self.depth)),
-                "begun": Out(1),
                 "busy": Out(1),
             }
         )
@@ -268,7 +265,6 @@ class SctpWalker(wiring.Component):
             event.origin.eq(start),
             event.count.eq(Mux(oversize, 0, beat.count)),
             items.window.eq(beat.window),
-            self.begun.eq(items.begun),
             self.busy.eq(scan.busy | items.busy | self.slices.valid),
         ]
         return m
@@ -327,7 +323,6 @@ class _Items(wiring.Component):
                 "event": In(_Event(config)),
                 "window": In(32 * (config.words + HEADER_WORDS - 1)),
                 "o": Out(stream.Signature(SctpSegment(config), always_ready=True)),
-                "begun": Out(1),
                 "busy": Out(1),
             }
         )
@@ -341,7 +336,6 @@ class _Items(wiring.Component):
         event = Signal(_Event(self.config))
         exact = Signal(32 * HEADER_WORDS, reset_less=True)
         m.d.sync += event.eq(self.event)
-        m.d.comb += self.begun.eq(event.chunk | event.frame)
         if words > 4:
             coarse = Signal(32 * (HEADER_WORDS + 3), reset_less=True)
             later = Signal(_Event(self.config))
@@ -358,7 +352,8 @@ class _Items(wiring.Component):
             valid.eq(later.chunk | later.frame),
             self.o.valid.eq(valid),
         ]
-        m.d.comb += self.busy.eq(self.begun | later.chunk | later.frame | valid | self.o.valid)
+        m.d.comb += self.busy.eq(
+            event.chunk | event.frame | later.chunk | later.frame | valid | self.o.valid)
 
         # The frame's sum.
         sctp, closed = Signal(), Signal()
@@ -461,9 +456,7 @@ class PacketJudge(wiring.Component):
         crc, expected = self.checksums.payload.crc, queue.o.payload.expected
         m.d.sync += [
             valid.eq(self.checksums.valid),
-            match.eq(
-                Cat(crc.word_select(k, 4) == expected.word_select(k, 4) for k in range(8))
-            ),
+            match.eq(nibbles(crc, expected)),
             self.o.valid.eq(valid),
             self.o.payload.good.eq(match.all()),
         ]

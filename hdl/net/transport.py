@@ -5,7 +5,7 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
-from ..spec.net import SCTP_HEADER
+from ..spec.sctp import COMMON_HEADER
 from ..stream import delayed
 from .chain import FIND, Line, Place, find, pick
 from .delay import Delay
@@ -148,7 +148,7 @@ class Transport(wiring.Component):
         # Cycle 8.
         m.d.sync += [
             self.ending.eq(ending),
-            self.ending.short.eq(octets < SCTP_HEADER),
+            self.ending.short.eq(octets < COMMON_HEADER),
             self.ending.octets.eq(octets),
         ]
         return m

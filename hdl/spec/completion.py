@@ -1,7 +1,5 @@
 """An entry of the completion ring: where each field is, and how the host reads it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple

@@ -1,13 +1,12 @@
 """The parameters of an RNIC, checked once."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 WIDTHS = (64, 128, 256, 512)
 
 
-def _power_of_two(name: str, value: int, low: int, high: int) -> None:
+def power_of_two(name: str, value: int, low: int, high: int) -> None:
+    """Raise unless a parameter is a power of two in this range."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{name} must be an integer, not {value!r}")
     if not low <= value <= high or value & (value - 1):
@@ -59,15 +58,15 @@ class RnicConfig:
             raise ValueError(
                 f"width must be one of {', '.join(map(str, WIDTHS))}, not {self.width!r}"
             )
-        _power_of_two("stags", self.stags, 16, 1 << 20)
-        _power_of_two("streams", self.streams, 2, 1 << 12)
-        _power_of_two("buffer_octets", self.buffer_octets, 4096, 1 << 17)
-        _power_of_two("outstanding", self.outstanding, 8, 256)
-        _power_of_two("queue_depth", self.queue_depth, 4, 1 << 12)
-        _power_of_two("buffers", self.buffers, 16, 1 << 16)
-        _power_of_two("pages", self.pages, 16, 1 << 16)
-        _power_of_two("backlog", self.backlog, 64, 1 << 14)
-        _power_of_two("exception_octets", self.exception_octets, 4096, 1 << 17)
+        power_of_two("stags", self.stags, 16, 1 << 20)
+        power_of_two("streams", self.streams, 2, 1 << 12)
+        power_of_two("buffer_octets", self.buffer_octets, 4096, 1 << 17)
+        power_of_two("outstanding", self.outstanding, 8, 256)
+        power_of_two("queue_depth", self.queue_depth, 4, 1 << 12)
+        power_of_two("buffers", self.buffers, 16, 1 << 16)
+        power_of_two("pages", self.pages, 16, 1 << 16)
+        power_of_two("backlog", self.backlog, 64, 1 << 14)
+        power_of_two("exception_octets", self.exception_octets, 4096, 1 << 17)
 
     @property
     def octets(self) -> int:

@@ -1,7 +1,5 @@
 """RFC 5041 as data: header fields (sections 4.1 to 4.3) and error numbers (section 7.2)."""
 
-from __future__ import annotations
-
 from enum import IntEnum
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Numbers of the network below SCTP, and the places of an association in its table."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Mapping
 from enum import IntEnum
@@ -11,7 +9,6 @@ from typing import NamedTuple
 __all__ = [
     "HASH_BITS",
     "KEY_FIELDS",
-    "SCTP_HEADER",
     "SCTP_UDP_PORT",
     "WAYS",
     "AssociationKey",
@@ -23,7 +20,6 @@ __all__ = [
     "insert",
 ]
 
-SCTP_HEADER = 12  #: octets of the SCTP common header, RFC 9260 section 3.1
 SCTP_UDP_PORT = 9899  #: RFC 6951 section 3, "sctp-tunneling"
 
 

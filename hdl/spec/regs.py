@@ -16,8 +16,6 @@ tables and queues:
 * completions go to a ring in host memory, which the ``CQ_*`` registers describe.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 ID = 0x52_4E_49_43  #: "RNIC"

@@ -1,11 +1,8 @@
 """DDP over SCTP as data: chunks (RFC 9260 sections 3.2 and 3.3.1), RFC 5043 section 5.2."""
 
-from __future__ import annotations
-
 from enum import IntEnum, IntFlag
 
 COMMON_HEADER = 12  #: octets of a packet before its first chunk, RFC 9260 section 3.1
-CHUNK_HEADER = 4  #: octets of a chunk before its value, section 3.2
 DATA_HEADER = 16  #: octets of a DATA chunk before its user data, section 3.3.1
 SSN = 2  #: octets of a DDP-SSN, RFC 5043 section 5.2.1
 
@@ -17,12 +14,11 @@ class ChunkType(IntEnum):
 
 
 class DataFlag(IntFlag):
-    """Flags of a DATA chunk."""
+    """Flags of a DATA chunk that tell a whole, unordered message."""
 
     ENDING = 1
     BEGINNING = 2
     UNORDERED = 4
-    IMMEDIATE = 8
 
 
 class Ppid(IntEnum):
@@ -30,12 +26,3 @@ class Ppid(IntEnum):
 
     SEGMENT = 16
     CONTROL = 17
-
-
-class Function(IntEnum):
-    """Function Codes of DDP Stream Session Control."""
-
-    INITIATE = 1
-    ACCEPT = 2
-    REJECT = 3
-    TERMINATE = 4

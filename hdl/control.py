@@ -102,7 +102,7 @@ class Control(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.registers = registers = Registers()
+        m.submodules.registers = registers = Registers(sctp=self.config.sctp)
         wiring.connect(m, wiring.flipped(self.bus), registers.bus)
         revoking = self._revoke(m, registers)
         self._set_up(m, registers)

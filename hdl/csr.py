@@ -20,6 +20,11 @@ class Registers(wiring.Component):
     Errors: DECERR for an address without a register, SLVERR for a write to a read-only one; neither
     has an effect.
 
+    Parameters
+    ----------
+    sctp : bool
+        With the registers of SCTP.
+
     Members
     -------
     bus : In(AxiLite(12))
@@ -31,10 +36,11 @@ class Registers(wiring.Component):
     read-write, Out(1) if it is write-only, high for one cycle as it is written.
     """
 
-    def __init__(self):
+    def __init__(self, *, sctp=False):
+        self.registers = [each for each in regs.REGISTERS if sctp or not each.sctp]
         members = {
             "bus": In(AxiLite(regs.ADDRESS_BITS)), "hold": In(1), "octets_read": Out(1)}
-        for register in regs.REGISTERS:
+        for register in self.registers:
             members[register.name.lower()] = {"ro": In(32), "rw": Out(32), "wo": Out(1)}[
                 register.access
             ]
@@ -43,7 +49,7 @@ class Registers(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         bus = self.bus
-        ports = [(register, getattr(self, register.name.lower())) for register in regs.REGISTERS]
+        ports = [(register, getattr(self, register.name.lower())) for register in self.registers]
 
         def select(hits, address):
             with m.Switch(address[2:]):
@@ -126,7 +132,7 @@ class Registers(wiring.Component):
                 bus.r.payload.data.eq(any_of(groups)),
                 bus.r.payload.resp.eq(Mux(found, Response.OKAY, Response.DECERR)),
             ]
-        low = [register.name for register in regs.REGISTERS].index("PLACED_OCTETS_LO")
+        low = [register.name for register in self.registers].index("PLACED_OCTETS_LO")
         m.d.comb += self.octets_read.eq(step[0] & read_hit[low])
         return m
 

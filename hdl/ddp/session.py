@@ -30,28 +30,12 @@ from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..spec.config import power_of_two
+from ..spec.sctp import Function, Reason, State
 from ..stream import Stage, Store, delayed
 from .order import Close, Over
 from .window import SESSION_BITS, Arrival, Verdict, storage_of
 
-__all__ = ["Answer", "Command", "Function", "Item", "Message", "Reason", "Session", "SessionEvent",
-           "State"]
-
-
-class State(enum.Enum, shape=3):
-    """Where a stream's session is, seen from this end."""
-
-    CLOSED = 0b000
-    TERMINATE_SENT = 0b001
-    TERMINATE_RECEIVED = 0b010
-    #: Something illegal came. All is dropped until the next Initiate.
-    ABORTED = 0b011
-    # In the states above an Initiate may open the next session, in those below it may not.
-    INITIATE_SENT = 0b100
-    INITIATE_RECEIVED = 0b101
-    #: An Initiate that the host has not got room for: it has to be answered with a Terminate.
-    REFUSED = 0b110
-    ESTABLISHED = 0b111
+__all__ = ["Answer", "Command", "Item", "Message", "Session", "SessionEvent"]
 
 
 class Message(enum.Enum, shape=3):
@@ -65,32 +49,6 @@ class Message(enum.Enum, shape=3):
     #: A Data Chunk that is none of these: another PPID or Function Code, not unordered, too short,
     #: or with more Private Data than it may have.
     INVALID = 5
-
-
-class Function(enum.Enum, shape=3):
-    """What the host tells of a stream: that it is about to send a control message, or FORGET: that
-    the association is gone, and the session with it.
-    """
-
-    FORGET = 0
-    INITIATE = 1
-    ACCEPT = 2
-    REJECT = 3
-    TERMINATE = 4
-
-
-class Reason(enum.Enum, shape=2):
-    """Why there is an event."""
-
-    #: An INVALID item came; the stream is aborted.
-    MALFORMED = 0
-    #: An item fits no legal sequence; the stream is aborted.
-    SEQUENCE = 1
-    #: Something follows the Terminate; the stream is aborted.
-    EXCESS = 2
-    #: An Initiate came while too many wait for an answer. The host must answer it with a Terminate
-    #: (RFC 5043 section 6.4).
-    LIMIT = 3
 
 
 class Item(data.StructLayout):

@@ -4,7 +4,24 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
+from .sctp import Reason
+
 OCTETS = 32  #: of an entry
+
+
+class Kind(IntEnum):
+    """What an entry tells of. All but MESSAGE are of DDP over SCTP.
+
+    CHUNK and PACKET come in the order in which the chunks came, each once its octets are in host
+    memory: from them the host's SCTP can acknowledge. MESSAGE and CONTROL come in the order of
+    their stream's DDP-SSNs.
+    """
+
+    MESSAGE = 0  #: a DDP message, delivered
+    CHUNK = 1  #: a DATA chunk on a DDP Stream: TSN, DDP-SSN, octets placed
+    PACKET = 2  #: a packet of an association, behind its chunks
+    CONTROL = 3  #: a DDP Stream Session Control message, whose turn it was
+    SESSION = 4  #: an event of a session
 
 
 class Status(IntEnum):
@@ -12,6 +29,18 @@ class Status(IntEnum):
 
     DELIVERED = 0
     NOT_PLACED = 1  #: the bus refused a write on the message's stream
+
+
+class ChunkStatus(IntEnum):
+    """What became of a DATA chunk. All but OUTSIDE are to be acknowledged."""
+
+    TAKEN = 0  #: placed, or a control message that was taken
+    DUPLICATE = 1  #: it came before
+    OUTSIDE = 2  #: ahead of the window, or no place to wait: dropped, and has to come again
+    ILLEGAL = 3  #: it fits no legal sequence: the session is aborted
+    SILENT = 4  #: its session was aborted before
+    DROPPED = 5  #: DDP refused it, or its stream is in error or disabled
+    NOT_PLACED = 6  #: the bus refused a write on its stream
 
 
 class Field(NamedTuple):
@@ -27,11 +56,16 @@ class Field(NamedTuple):
 #: The fields of an entry; what is between them and after them is 0.
 FIELDS = (
     Field("tagged", 0, 0, 1, "The message was tagged."),
-    Field("status", 1, 0, 8, "A Status."),
-    Field("stream", 2, 0, 16, "The DDP Stream."),
-    Field("tag", 4, 0, 32, "Tagged: the STag; untagged: the MSN."),
-    Field("length", 8, 0, 32, "Octets of an untagged message; tagged: 0."),
-    Field("cookie", 12, 0, 32, "BUFFER_COOKIE of an untagged message's buffer."),
+    Field("kind", 0, 4, 4, "A Kind."),
+    Field("status", 1, 0, 8, "A Status; CHUNK: a ChunkStatus; SESSION: a Reason."),
+    Field("stream", 2, 0, 16, "The DDP Stream; PACKET: 0."),
+    Field("tag", 4, 0, 32, "Tagged: the STag; untagged: the MSN; CHUNK: the TSN; CONTROL: the"
+          " Function Code; SESSION: the State that met it; PACKET: 0."),
+    Field("length", 8, 0, 32, "Octets of an untagged message; tagged: 0; CHUNK: octets placed;"
+          " PACKET: its chunks; otherwise 0."),
+    Field("cookie", 12, 0, 32, "BUFFER_COOKIE of an untagged message's buffer; CHUNK: DDP-SSN, and"
+          " in the upper half the association; PACKET: the association in the upper half;"
+          " otherwise 0."),
     Field("rsvdulp", 16, 0, 40, "RsvdULP in the order of the wire: 5 octets, tagged: 1."),
     Field("qn", 21, 0, 8, "The Queue Number of an untagged message."),
     # In the last octet, which is written last: where it is right, all the others are.
@@ -43,19 +77,26 @@ FIELDS = (
 class Completion:
     """A completion.
 
-    ``rsvdulp`` is the number that the DDP header has, 40 bits or, tagged, 8. The other members
-    are those of ``FIELDS``.
+    ``rsvdulp`` is the number that the DDP header has, 40 bits or, tagged, 8. ``status`` is of the
+    type that goes with ``kind``. The other members are those of ``FIELDS``.
     """
 
     phase: int
     tagged: bool
-    status: Status
+    status: Status | ChunkStatus | Reason
     stream: int
     tag: int
     length: int
     cookie: int
     rsvdulp: int
     qn: int
+    kind: Kind = Kind.MESSAGE
+
+
+_STATUS: dict[Kind, type[Status | ChunkStatus | Reason]] = {
+    Kind.CHUNK: ChunkStatus,
+    Kind.SESSION: Reason,
+}
 
 
 def decode(octets: bytes) -> Completion:
@@ -68,16 +109,18 @@ def decode(octets: bytes) -> Completion:
         for field in FIELDS
     }
     wire = value["rsvdulp"].to_bytes(5, "little")
+    kind = Kind(value["kind"])
     return Completion(
         phase=value["phase"],
         tagged=bool(value["tagged"]),
-        status=Status(value["status"]),
+        status=_STATUS.get(kind, Status)(value["status"]),
         stream=value["stream"],
         tag=value["tag"],
         length=value["length"],
         cookie=value["cookie"],
         rsvdulp=int.from_bytes(wire[: 1 if value["tagged"] else 5], "big"),
         qn=value["qn"],
+        kind=kind,
     )
 
 

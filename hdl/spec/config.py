@@ -40,6 +40,16 @@ class RnicConfig:
         too.
     exception_octets
         Size of the exception queue.
+    sctp
+        DDP over SCTP (RFC 5043) beside MPA, with a port for Ethernet frames. What follows is of it.
+    associations
+        Associations.
+    window
+        DDP-SSNs of a stream that may come ahead of the next one.
+    places
+        Items of all streams that may wait for their turn.
+    initiates
+        Session Initiates of all streams that may wait for the host's answer.
     """
 
     width: int = 64
@@ -52,6 +62,11 @@ class RnicConfig:
     pages: int = 2048
     backlog: int = 512
     exception_octets: int = 16384
+    sctp: bool = False
+    associations: int = 64
+    window: int = 512
+    places: int = 1024
+    initiates: int = 16
 
     def __post_init__(self) -> None:
         if self.width not in WIDTHS:
@@ -67,6 +82,13 @@ class RnicConfig:
         power_of_two("pages", self.pages, 16, 1 << 16)
         power_of_two("backlog", self.backlog, 64, 1 << 14)
         power_of_two("exception_octets", self.exception_octets, 4096, 1 << 17)
+        if not isinstance(self.sctp, bool):
+            raise TypeError(f"sctp must be True or False, not {self.sctp!r}")
+        power_of_two("associations", self.associations, 2, 1 << 10)
+        power_of_two("window", self.window, 2, 1 << 14)
+        power_of_two("initiates", self.initiates, 1, 1 << 10)
+        if self.sctp:
+            power_of_two("places", self.places, max(self.window, 2 * self.streams), 1 << 15)
 
     @property
     def octets(self) -> int:

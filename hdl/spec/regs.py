@@ -14,12 +14,19 @@ tables and queues:
 * while ``STATUS.event`` is set the ``EVENT_*`` registers show the oldest error event; writing
   ``EVENT_POP`` takes it off the queue;
 * completions go to a ring in host memory, which the ``CQ_*`` registers describe.
+
+Those from 0x180 on are there with SCTP only:
+
+* write the ``ASSOC_*`` registers, then ``ASSOC_COMMIT``: the entry at ``ASSOC_PLACE``, which
+  :func:`~.net.insert` finds, is replaced whole;
+* write ``SESSION_STREAM``, then ``SESSION_COMMAND``, before the message that it tells of is sent;
+  ``SESSION_ANSWER`` shows what became of it.
 """
 
 from dataclasses import dataclass
 
 ID = 0x52_4E_49_43  #: "RNIC"
-VERSION = 0x0002_0000  #: major in the upper half, minor in the lower
+VERSION = 0x0002_0001  #: major in the upper half, minor in the lower
 ADDRESS_BITS = 12
 
 
@@ -42,6 +49,11 @@ class Register:
     access: str
     doc: str
     fields: tuple[Field, ...] = ()
+
+    @property
+    def sctp(self) -> bool:
+        """It is there with SCTP only."""
+        return self.address >= 0x180
 
 
 def _f(name: str, low: int, bits: int, doc: str) -> Field:
@@ -231,12 +243,110 @@ REGISTERS = (
         "What does not raise the interrupt.",
         (_f("event", 0, 1, "Error events."), _f("completion", 2, 1, "Completions.")),
     ),
+    Register("CAP_ASSOCIATIONS", 0x180, "ro", "SCTP associations."),
+    Register("CAP_WINDOW", 0x184, "ro", "DDP-SSNs that may come ahead of a stream's next one."),
+    Register("CAP_PLACES", 0x188, "ro", "Items of all streams that may wait for their turn."),
+    *(
+        Register(
+            f"ASSOC_{end}{k}",
+            base + 4 * k,
+            "rw",
+            f"{text}, octets {4 * k} to {4 * k + 3}, first lowest; IPv4: 4 octets and zeros.",
+        )
+        for end, base, text in (
+            ("SRC", 0x18C, "The peer's address"),
+            ("DST", 0x19C, "This end's address"),
+        )
+        for k in range(4)
+    ),
+    Register(
+        "ASSOC_PORTS",
+        0x1AC,
+        "rw",
+        "SCTP ports.",
+        (_f("source", 0, 16, "The peer's."), _f("destination", 16, 16, "This end's.")),
+    ),
+    Register("ASSOC_TAG", 0x1B0, "rw", "Verification Tag of what comes from the peer."),
+    Register(
+        "ASSOC_FLAGS",
+        0x1B4,
+        "rw",
+        "State and number.",
+        (
+            _f("valid", 0, 1, "The entry is in use."),
+            _f("v6", 1, 1, "Addresses of IPv6."),
+            _f("number", 16, 16, "Of the association; several entries may have the same."),
+        ),
+    ),
+    Register(
+        "ASSOC_STREAMS",
+        0x1B8,
+        "rw",
+        "Its DDP Streams.",
+        (
+            _f("first", 0, 16, "The DDP Stream of SCTP stream 0."),
+            _f("count", 16, 16, "SCTP streams that are DDP Streams."),
+        ),
+    ),
+    Register(
+        "ASSOC_PLACE",
+        0x1BC,
+        "rw",
+        "Where the entry goes.",
+        (_f("place", 0, 9, "Of the way."), _f("way", 16, 1, "Of the table.")),
+    ),
+    Register("ASSOC_COMMIT", 0x1C0, "wo", "Writes the entry."),
+    Register("SESSION_STREAM", 0x1C4, "rw", "The DDP Stream of the registers that follow."),
+    Register(
+        "SESSION_FUNCTION",
+        0x1C8,
+        "rw",
+        "What the host tells of the session: the Function Code of the message that it is about to"
+        " send (RFC 5043 section 5.2.3), or 0: the association is gone, and the session with it.",
+    ),
+    Register(
+        "SESSION_TSN",
+        0x1E0,
+        "rw",
+        "With Function Codes 0 and 1: what the peer sends on this stream up to this TSN is of the"
+        " past, and never of the next session.",
+    ),
+    Register("SESSION_COMMAND", 0x1CC, "wo", "Tells it."),
+    Register(
+        "SESSION_ANSWER",
+        0x1D0,
+        "ro",
+        "What became of the last command.",
+        (
+            _f("state", 0, 3, "The session's State."),
+            _f("taken", 3, 1, "The message may be sent."),
+            _f("busy", 4, 1, "There is no answer yet."),
+        ),
+    ),
+    Register("SESSION_PENDING", 0x1D4, "ro", "Initiates that wait for the host's answer."),
+    Register(
+        "GUIDE_NEXT",
+        0x1D8,
+        "ro",
+        "Of the stream in SESSION_STREAM: the next DDP-SSN to be delivered. Those less than"
+        " CAP_WINDOW ahead of it can be taken (RFC 5041 appendix A).",
+    ),
+    Register("GUIDE_FREE", 0x1DC, "ro", "Items of all streams that can wait for their turn."),
+    Register("FRAMES", 0x200, "ro", "SCTP packets of an association, taken."),
+    Register("FRAMES_DIVERTED", 0x204, "ro", "Frames given whole to the exception stream."),
+    Register("FRAMES_DROPPED", 0x208, "ro", "Frames that were damaged or whose checksum is wrong."),
+    Register("CHUNKS_DUPLICATE", 0x20C, "ro", "Chunks that came before."),
+    Register("CHUNKS_OUTSIDE", 0x210, "ro", "Chunks outside the window, or without a place."),
+    Register(
+        "CHUNKS_REFUSED", 0x214, "ro", "Chunks that fit no legal sequence, or an aborted session."
+    ),
 )
 
-#: Names of the counters, lower halves before upper ones.
+#: Names of the counters, lower halves before upper ones; and of those that are there with SCTP.
 COUNTERS = tuple(
     register.name for register in REGISTERS if 0x100 <= register.address < 0x140
 )
+SCTP_COUNTERS = tuple(register.name for register in REGISTERS if register.address >= 0x200)
 
 BY_NAME = {register.name: register for register in REGISTERS}
 

@@ -63,7 +63,7 @@ class Move(data.StructLayout):
 
     def __init__(self, config):
         super().__init__({
-            "placement": Placement(config.buffer_octets), "pages": 4, "markers": 1, "phase": 7})
+            "placement": Placement(config), "pages": 4, "markers": 1, "phase": 7})
 
 
 class Tally(data.StructLayout):

@@ -36,6 +36,7 @@ from .window import (
     Ticket,
     Window,
     place_of,
+    session_after,
     storage_of,
 )
 
@@ -218,7 +219,8 @@ class Reorder(wiring.Component):
 
     Items come in the order in which they were taken, each when it is complete. One that is the
     next of its stream leaves at once. Others wait until one before them leaves, and then follow
-    it, as far as there is no gap, while items of other streams go on.
+    it, as far as there is no gap, while items of other streams go on. Those of the next session
+    wait for its first item.
 
     What waits in a session that was closed, is behind its final item, or belongs to a session of
     the past is never delivered; its place is freed in passing, in cycles without an item.
@@ -441,7 +443,7 @@ class Reorder(wiring.Component):
         asked = delayed(m, 1, Mux(step[1].item, step[1].after, step[1].ticket.ssn), "asked")
         ticket = step[2].ticket
         same = Signal(-(-len(_key(step[2], "ssn")) // 4))
-        current, over, valid = Signal(), Signal(2), Signal()
+        current, coming, over, valid = Signal(), Signal(), Signal(2), Signal()
         equal = Signal(4)
         m.d.sync += [
             same.eq(nibbles(Cat(asked, ticket.session, ticket.stream),
@@ -449,6 +451,7 @@ class Reorder(wiring.Component):
             valid.eq(waiting.valid),
             equal.eq(nibbles(state.next, ticket.ssn)),
             current.eq(state.session == ticket.session),
+            coming.eq(session_after(state.session) == ticket.session),
             over.eq(Cat(state.final, state.closed)),
         ]
         # What the last three steps came to: they left, were the final one, were stored.
@@ -471,14 +474,14 @@ class Reorder(wiring.Component):
         m.d.comb += [
             stays.eq(item & ~leaves & ~passed & ~step[3].ticket.express),
             goes.eq((probe & found & (leaves | passed))
-                    | (step[3].check & found & (~current | over.any()))),
+                    | (step[3].check & found & Mux(current, over.any(), ~coming))),
         ]
         m.d.sync += [
             moves.eq(leaves),
             excess.eq(candidate & passed & ~leaves),
             stores.eq(stays),
             clears.eq(goes),
-            closes.eq(step[3].close & current),
+            closes.eq(step[3].close & (current | coming)),
             freed.eq((item & ~stays) | goes),
             wants.eq(item & leaves & more),
             left.eq(Cat(leaves, left)),

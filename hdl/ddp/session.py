@@ -16,7 +16,8 @@
 Chunks are considered by DDP-SSN, but may be placed before that. What makes both fit together:
 
 * An Initiate, and what answers it, has DDP-SSN 0: nothing can be before it, and it is considered
-  when it arrives. So a Segment right behind an Accept finds the session established.
+  when it arrives. So a Segment right behind an Accept finds the session established. One that
+  overtakes the Accept is of the session that was asked for: it waits in Order for the Accept.
 * An Initiate, Accept or Reject with another DDP-SSN is never legal. It is told to be illegal when
   it arrives, unless it came before.
 * That leaves the Terminate. It is taken like a Segment, as Order's final item; when its turn comes,
@@ -33,7 +34,7 @@ from ..spec.config import power_of_two
 from ..spec.sctp import Function, Reason, State
 from ..stream import Stage, Store, delayed
 from .order import Close, Over
-from .window import SESSION_BITS, Arrival, Verdict, storage_of
+from .window import SESSION_BITS, Arrival, Verdict, session_after, storage_of
 
 __all__ = ["Answer", "Command", "Item", "Message", "Session", "SessionEvent"]
 
@@ -52,17 +53,22 @@ class Message(enum.Enum, shape=3):
 
 
 class Item(data.StructLayout):
-    """An item of a ``stream``, its DDP-SSN ``ssn`` (16), and what ``message`` (Message) it is."""
+    """An item of a ``stream``, its DDP-SSN ``ssn`` (16), its ``tsn`` (32), and what ``message``
+    (Message) it is.
+    """
 
     def __init__(self, streams):
-        super().__init__({"stream": range(streams), "ssn": 16, "message": Message})
+        super().__init__({"stream": range(streams), "ssn": 16, "tsn": 32, "message": Message})
 
 
 class Command(data.StructLayout):
-    """What the host tells of a ``stream``: its ``function`` (Function)."""
+    """What the host tells of a ``stream``: its ``function`` (Function).
+
+    With FORGET and INITIATE, what the peer sends up to ``tsn`` (32) is of the past.
+    """
 
     def __init__(self, streams):
-        super().__init__({"stream": range(streams), "function": Function})
+        super().__init__({"stream": range(streams), "function": Function, "tsn": 32})
 
 
 class Answer(data.StructLayout):
@@ -94,7 +100,7 @@ class _Step(data.StructLayout):
     def __init__(self, streams):
         super().__init__({
             "item": 1, "command": 1, "illegal": 1, "final": 1, "excess": 1, "zero": 1,
-            "stream": range(streams), "session": SESSION_BITS, "ssn": 16, "message": 3,
+            "stream": range(streams), "session": SESSION_BITS, "ssn": 16, "tsn": 32, "message": 3,
         })
 
 
@@ -103,14 +109,13 @@ class Session(wiring.Component):
 
     What is taken, and what is dropped, is what ``o`` and then the window say: the host's SCTP
     acknowledges a chunk if it was FRESH or a DUPLICATE or, of an aborted stream, ILLEGAL or SILENT,
-    and no chunk that was OUTSIDE or EARLY, so that this one is sent again. A Segment that overtakes
-    the Accept is EARLY: there is no session yet to say whether it may be placed.
+    and no chunk that was OUTSIDE, so that this one is sent again.
 
     The host's commands come before the message that they tell of is sent.
 
-    A new Initiate is not told from an old one that comes again by DDP-SSN, since both are 0. In a
-    state in which an Initiate may come, the latter would open a session; the host, which knows the
-    TSNs, may answer it with a Terminate.
+    Sessions of a stream have the same DDP-SSNs, so what comes again out of an earlier one is known
+    by its TSN: it is a DUPLICATE if that is not behind the one that a session begins with, which is
+    that of the Initiate that arrived, or what the host said with the one that it sent.
 
     Latency: ``LATENCY`` cycles from ``i`` to ``o``, and from a command to its answer. Throughput:
     an item a cycle; each of the others costs 14 cycles. Reset: the states stay.
@@ -175,11 +180,14 @@ class Session(wiring.Component):
 
         step = self._issue(m)
         becomes = Signal(_Known())
-        writes = Signal()
+        writes, begins = Signal(), Signal()
         (known,) = storage_of(
             m, "states", _Known(), self.streams, (step[0].stream,),
             (writes, step[4].stream, becomes))
-        self._decide(m, step, known, becomes)
+        (floor,) = storage_of(
+            m, "floors", unsigned(32), self.streams, (step[0].stream,),
+            (begins, step[4].stream, step[4].tsn))
+        self._decide(m, step, known, becomes, self._past(m, step, floor, begins), begins)
         m.d.comb += writes.eq(_any(step[4]))
         return m
 
@@ -220,6 +228,7 @@ class Session(wiring.Component):
             following.command.eq(self.command.valid & self.command.ready),
             following.ssn.eq(item.ssn),
             following.zero.eq(~item.ssn.any()),
+            following.tsn.eq(Mux(other, command.tsn, item.tsn)),
         ]
         with m.If(~other):
             m.d.sync += [following.stream.eq(item.stream), following.message.eq(item.message)]
@@ -232,8 +241,28 @@ class Session(wiring.Component):
                 following.stream.eq(command.stream), following.message.eq(command.function)]
         return step
 
-    def _decide(self, m, step, known, becomes):
-        """What becomes of the state in ``step[3]``, and what that means."""
+    def _past(self, m, step, floor, begins):
+        """Whether ``step[3]`` is of an earlier session: its TSN is not behind that which the last
+        one began with.
+        """
+        # What went in 1 to 3 cycles before does not show in the table.
+        same, not_behind = Signal(3), Signal(3)
+        began = Signal(2)
+        table = Signal()
+        m.d.sync += [
+            same.eq(Cat(step[1].stream == step[1 + k].stream for k in range(1, 4))),
+            not_behind.eq(Cat(~(step[1 + k].tsn - step[1].tsn)[31] for k in range(1, 4))),
+            table.eq(~(floor - step[2].tsn)[31]),
+            began.eq(Cat(begins, began)),
+        ]
+        near = delayed(m, 1, same, "near_floor") & Cat(begins, began)
+        past = delayed(m, 1, not_behind, "near_past")
+        return Mux(near.any(), (near & past).any(), table)
+
+    def _decide(self, m, step, known, becomes, past, begins):
+        """What becomes of the state in ``step[3]``, and what that means; a session ``begins`` with
+        ``step[4]``.
+        """
         # What went in 1 to 3 cycles before does not show in the table.
         same = Signal(3)
         m.d.sync += same.eq(Cat(
@@ -253,14 +282,23 @@ class Session(wiring.Component):
 
         # What the item is, a cycle ahead: with DDP-SSN 0, an Initiate, Accept or refusal.
         asked = step[2]
-        initiate, accept, refusal, invalid = Signal(), Signal(), Signal(), Signal()
+        is_initiate, is_accept, is_refusal, is_invalid, asks_for = (Signal() for _ in range(5))
+        initiate, accept, refusal, invalid, item = (Signal() for _ in range(5))
         m.d.sync += [
-            initiate.eq(asked.item & asked.zero & (asked.message == Message.INITIATE.value)),
-            accept.eq(asked.item & asked.zero & (asked.message == Message.ACCEPT.value)),
-            refusal.eq(asked.item & asked.zero & (
+            is_initiate.eq(asked.item & asked.zero & (asked.message == Message.INITIATE.value)),
+            is_accept.eq(asked.item & asked.zero & (asked.message == Message.ACCEPT.value)),
+            is_refusal.eq(asked.item & asked.zero & (
                 (asked.message == Message.REJECT.value)
                 | (asked.message == Message.TERMINATE.value))),
-            invalid.eq(asked.item & (asked.message == Message.INVALID.value)),
+            is_invalid.eq(asked.item & (asked.message == Message.INVALID.value)),
+            asks_for.eq(asked.command & (asked.message == Function.INITIATE.value)),
+        ]
+        m.d.comb += [
+            initiate.eq(is_initiate & ~past),
+            accept.eq(is_accept & ~past),
+            refusal.eq(is_refusal & ~past),
+            invalid.eq(is_invalid & ~past),
+            item.eq(what.item & ~past),
         ]
         # The limit, with the Initiate of the cycle before.
         opened, left = Signal(), Signal()
@@ -277,6 +315,7 @@ class Session(wiring.Component):
         ]
 
         opens, first, aborts, limited = Signal(), Signal(), Signal(), Signal()
+        starts, ended = Signal(), Signal(SESSION_BITS)
         asks = state == State.INITIATE_SENT
         waits = (state == State.INITIATE_RECEIVED) | (state == State.REFUSED)
         m.d.comb += [
@@ -285,14 +324,19 @@ class Session(wiring.Component):
             first.eq(opens | (asks & (accept | refusal))),
             aborts.eq((state != State.ABORTED) & (
                 invalid
-                | (asks & what.item & what.zero & ~accept & ~refusal)
-                | (waits & what.item & ~what.zero)
+                | (asks & item & what.zero & ~accept & ~refusal)
+                | (waits & item & ~what.zero)
                 | ((what.illegal | what.excess) & matches))),
         ]
-        # A stream's sessions are told apart by a number that a shift register gives.
+        # A session begins as it is asked for, by either side; the first item of the peer's may
+        # come later.
         number = now.session
-        turned = Cat(~(number[3] ^ number[2]), number[:3])
-        m.d.sync += becomes.session.eq(Mux(first, turned, number))
+        m.d.comb += starts.eq(opens | (asks_for & ~Value.cast(state)[2]))
+        m.d.sync += [
+            becomes.session.eq(Mux(starts, session_after(number), number)),
+            ended.eq(number),
+            begins.eq(starts | (what.command & (what.message == Function.FORGET.value))),
+        ]
         taken = Signal()
         m.d.sync += [becomes.state.eq(state), taken.eq(0)]
         with m.If(opens):
@@ -314,11 +358,13 @@ class Session(wiring.Component):
                     m.d.sync += [becomes.state.eq(after), taken.eq(1)]
 
         # A cycle later: what that means for all others.
-        was, begins, fails, refuses = Signal(State), Signal(), Signal(), Signal()
+        was, opening, fails, refuses, old = (
+            Signal(State), Signal(), Signal(), Signal(), Signal())
         reason = Signal(Reason)
         m.d.sync += [
             was.eq(state),
-            begins.eq(first),
+            opening.eq(first),
+            old.eq(what.item & past),
             fails.eq(aborts),
             refuses.eq(opens & limited),
             opened.eq(opens & ~limited),
@@ -326,7 +372,8 @@ class Session(wiring.Component):
                       Mux(opens, Reason.LIMIT, Reason.SEQUENCE)))),
         ]
         done = step[4]
-        places = (was == State.ESTABLISHED) | (was == State.TERMINATE_SENT)
+        places = ((was == State.ESTABLISHED) | (was == State.TERMINATE_SENT)
+                  | (was == State.INITIATE_SENT))
         event, close = m.submodules.events.i, m.submodules.closes.i
         m.d.comb += [
             left.eq((was == State.INITIATE_RECEIVED) & (becomes.state != was)),
@@ -338,7 +385,7 @@ class Session(wiring.Component):
             close.valid.eq(places & (fails | (done.command & (
                 (becomes.state == State.CLOSED) | (becomes.state == State.INITIATE_SENT))))),
             close.payload.stream.eq(done.stream),
-            close.payload.session.eq(becomes.session),
+            close.payload.session.eq(ended),
         ]
         m.d.sync += [self.answer.valid.eq(done.command), self.o.valid.eq(done.item)]
         arrival = self.o.payload
@@ -348,19 +395,20 @@ class Session(wiring.Component):
             arrival.stream.eq(done.stream),
             arrival.session.eq(becomes.session),
             arrival.ssn.eq(done.ssn),
-            arrival.first.eq(begins),
-            arrival.final.eq(done.message == Message.TERMINATE.value),
+            arrival.first.eq(opening),
+            arrival.final.eq((done.message == Message.TERMINATE.value)
+                             | (done.message == Message.REJECT.value)),
         ]
         in_order = ((done.message == Message.SEGMENT.value)
                     | (done.message == Message.TERMINATE.value))
-        with m.If(begins | (places & in_order & ~fails)):
+        with m.If(old):
+            m.d.sync += arrival.verdict.eq(Verdict.DUPLICATE)
+        with m.Elif(opening | (places & in_order & ~fails)):
             m.d.sync += arrival.verdict.eq(Verdict.FRESH)
         with m.Elif(fails):
             m.d.sync += arrival.verdict.eq(Verdict.ILLEGAL)
         with m.Elif(was == State.ABORTED):
             m.d.sync += arrival.verdict.eq(Verdict.SILENT)
-        with m.Elif(was == State.INITIATE_SENT):
-            m.d.sync += arrival.verdict.eq(Verdict.EARLY)
         with m.Elif((was == State.INITIATE_RECEIVED) | (was == State.REFUSED)):
             m.d.sync += arrival.verdict.eq(Verdict.DUPLICATE)
         with m.Else():

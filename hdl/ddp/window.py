@@ -9,7 +9,7 @@ from ..spec.config import power_of_two
 from ..stream import nibbles
 
 __all__ = ["Advance", "Arrival", "Judged", "Released", "SESSION_BITS", "Ticket", "Verdict",
-           "Window", "place_of", "storage_of"]
+           "Window", "place_of", "session_after", "storage_of"]
 
 #: Bits of the number that tells a stream's sessions apart. What a session leaves behind is swept
 #: up long before its number comes again, see :class:`~.order.Reorder`.
@@ -17,7 +17,7 @@ SESSION_BITS = 4
 
 
 class Verdict(enum.Enum, shape=3):
-    """What becomes of an item."""
+    """What becomes of an item; the numbers are those of :class:`...spec.completion.ChunkStatus`."""
 
     #: It is new, and taken.
     FRESH = 0
@@ -27,12 +27,10 @@ class Verdict(enum.Enum, shape=3):
     OUTSIDE = 2
     #: It fits no legal sequence: its stream is aborted.
     ILLEGAL = 3
-    #: It overtook the answer to an Initiate: dropped. It must come again.
-    EARLY = 4
     #: Its stream is aborted, and it is dropped.
-    SILENT = 5
+    SILENT = 4
     #: Not of :class:`Window`: ILLEGAL, unless it came before.
-    REFUSED = 6
+    REFUSED = 5
 
 
 class Arrival(data.StructLayout):
@@ -101,6 +99,11 @@ class Released(data.StructLayout):
 
     def __init__(self, slots):
         super().__init__({"place": range(slots), "parity": 1, "express": 1})
+
+
+def session_after(number):
+    """The number of a stream's next session: a shift register gives it."""
+    return Cat(~(number[3] ^ number[2]), number[:3])
 
 
 def place_of(stream, ssn, slots):

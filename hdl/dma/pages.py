@@ -54,7 +54,7 @@ class PagedPlacement(data.StructLayout):
     """
 
     def __init__(self, config):
-        super().__init__({"placement": Placement(config.buffer_octets), "pages": 4})
+        super().__init__({"placement": Placement(config), "pages": 4})
 
 
 class Measured(data.StructLayout):
@@ -78,7 +78,7 @@ class Measured(data.StructLayout):
 
     def __init__(self, config):
         super().__init__({
-            "placement": Placement(config.buffer_octets),
+            "placement": Placement(config),
             "paged": 1,
             "slot": range(config.pages),
             "page": LENGTH_BITS,
@@ -118,7 +118,7 @@ class Measure(wiring.Component):
         top = PAGE_SHIFTS[-1]
         # Stage n's registers are named with n.
         valid = Signal(3)
-        along = [Signal(Placement(self.config.buffer_octets), name=f"along{n}", reset_less=True)
+        along = [Signal(Placement(self.config), name=f"along{n}", reset_less=True)
                  for n in range(1, 3)]
         paged = [Signal(name=f"paged{n}", reset_less=True) for n in range(1, 3)]
         # One bit for each size; the bits of an address that are an offset in the page, from LOW up.
@@ -218,13 +218,13 @@ class PageCut(wiring.Component):
             "index": Out(range(config.pages)),
             "page": In(data.StructLayout({"address": 64 - LOW})),
             "go": In(1),
-            "o": Out(stream.Signature(Placement(config.buffer_octets), always_ready=True)),
+            "o": Out(stream.Signature(Placement(config), always_ready=True)),
             "busy": Out(1),
         })
 
     def elaborate(self, platform):
         m = Module()
-        placement = Placement(self.config.buffer_octets)
+        placement = Placement(self.config)
         m.submodules.measure = measure = Measure(self.config)
         m.submodules.jobs = jobs = Store(measure.job, depth=QUEUE)
         m.submodules.steps = steps = Steps(measure.job)
@@ -248,8 +248,7 @@ class PageCut(wiring.Component):
         # Cut. A piece that does not go yet is made again.
         with m.If(steps.busy):
             m.d.sync += [
-                *(piece[name].eq(whole[name])
-                  for name in ("exception", "reason", "stream", "sequence")),
+                *(piece[name].eq(whole[name]) for name in placement.names if name != "release"),
                 piece.address.eq(Mux(steps.first, whole.address, 0)),
                 piece.last.eq(whole.last & steps.last),
                 # A placement that is itself a piece may hand back no more than what is before it:

@@ -74,10 +74,12 @@ class PlacementDma(wiring.Component):
 
     Members
     -------
-    i : In(stream.Signature(Placement(buffer_octets), always_ready=True))
+    i : In(stream.Signature(Placement(config), always_ready=True))
     ready : Out(1)
         A placement may come in this cycle and in the next one.
     read_address : Out(range(beats in the packet buffer))
+    read_sctp, release_sctp : Out(1)
+        With SCTP only: ``read_address``, ``release`` are of SCTP's packet buffer.
     read_data : In(width)
         The beat at the address given 3 cycles before.
     bus : Out(AxiWrite(width))
@@ -98,7 +100,7 @@ class PlacementDma(wiring.Component):
         self.prepare = Prepare(config)
         self.slots = Slots(config, self.prepare.slot_job)
         super().__init__({
-            "i": In(stream.Signature(Placement(config.buffer_octets), always_ready=True)),
+            "i": In(stream.Signature(Placement(config), always_ready=True)),
             "ready": Out(1),
             "read_address": Out(self.slots.read_address.shape()),
             "read_data": In(config.width),
@@ -107,7 +109,12 @@ class PlacementDma(wiring.Component):
             "release": Out(self.slots.release.signature),
             "done": Out(stream.Signature(Done())),
             "idle": Out(1),
+            **{name: Out(1) for name in self._sctp},
         })
+
+    @property
+    def _sctp(self):
+        return ("read_sctp", "release_sctp") if self.config.sctp else ()
 
     def elaborate(self, platform):
         m = Module()
@@ -150,6 +157,7 @@ class PlacementDma(wiring.Component):
             align.i_valid.eq(slots.o_valid),
             align.i.eq(slots.o),
             align.read_data.eq(self.read_data),
+            *(getattr(self, name).eq(getattr(slots, name)) for name in self._sctp),
         ]
         wiring.connect(m, outlet.exceptions, wiring.flipped(self.exceptions))
         wiring.connect(m, outlet.w, wiring.flipped(self.bus.w))

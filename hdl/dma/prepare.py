@@ -34,12 +34,13 @@ class Placement(data.StructLayout):
         not end with a piece of 0 octets.
     release : range(2 * buffer_octets // 8)
         Pointer that is handed back when the run has been read; not looked at.
+    sctp : 1
+        With SCTP only: the run is in SCTP's packet buffer.
     """
 
-    def __init__(self, buffer_octets):
-        self.buffer_octets = buffer_octets
+    def __init__(self, config):
         super().__init__({
-            "start": range(buffer_octets),
+            "start": range(config.buffer_octets),
             "length": LENGTH_BITS,
             "address": 64,
             "exception": 1,
@@ -47,8 +48,16 @@ class Placement(data.StructLayout):
             "stream": 16,
             "sequence": 32,
             "last": 1,
-            "release": range(2 * buffer_octets // 8),
+            "release": range(2 * config.buffer_octets // 8),
+            **({"sctp": 1} if config.sctp else {}),
         })
+
+    @property
+    def names(self):
+        """What is said of a run and not reckoned with on its way through the data path."""
+        return tuple(name for name in
+                     ("exception", "reason", "stream", "sequence", "release", "sctp")
+                     if name in self.members)
 
 
 class Geometry:
@@ -94,7 +103,7 @@ class SlotBody(data.StructLayout):
     first_lane, last_lane : lane of the first, of the last octet
     silent : 1
         No outgoing beat belongs to the last slot.
-    exception, reason, stream, sequence, release : as in Placement
+    exception, reason, stream, sequence, release, sctp : as in Placement
     """
 
     def __init__(self, geometry, placement):
@@ -106,8 +115,7 @@ class SlotBody(data.StructLayout):
             "first_lane": geometry.lane,
             "last_lane": geometry.lane,
             "silent": 1,
-            **{name: placement[name].shape
-               for name in ("exception", "reason", "stream", "sequence", "release")},
+            **{name: placement[name].shape for name in placement.names},
         })
 
 
@@ -156,7 +164,7 @@ class Prepare(wiring.Component):
 
     def __init__(self, config):
         self.geometry = geometry = Geometry(config)
-        placement = Placement(config.buffer_octets)
+        placement = Placement(config)
         self.slot_job = Job(SlotBody(geometry, placement), geometry.steps)
         self.burst_job = Job(BurstBody(geometry, placement), geometry.bursts)
         super().__init__({
@@ -247,7 +255,7 @@ class Prepare(wiring.Component):
             slots.body.silent.eq(ends[1].silent),
         ]
         m.d.comb += [slots.body[name].eq(along[3][name])
-                     for name in ("exception", "reason", "stream", "sequence", "release")]
+                     for name in self.i.payload.shape().names]
         # 5: bursts.
         m.d.sync += self.bursts.valid.eq(valid[3] & ~empty[3] & ~along[3].exception)
         with m.If(valid[3]):

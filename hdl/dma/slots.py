@@ -4,6 +4,7 @@ from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from ..stream import delayed
 from .outlet import Heading, OutBeat
 from .prepare import Geometry
 from .rotate import Join, Lanes, Rotate
@@ -58,6 +59,8 @@ class Slots(wiring.Component):
     busy : Out(1)
         A placement is being worked on.
     read_address : Out(range(beats in the packet buffer))
+    read_sctp : Out(1)
+        With SCTP only: in SCTP's packet buffer.
     o_valid : Out(1)
         A slot; its address was given one cycle before.
     o : Out(Slot)
@@ -65,9 +68,12 @@ class Slots(wiring.Component):
         An exception packet begins with the slot made one cycle before.
     release : Out(stream.Signature(Placement's release, always_ready=True))
         Once for each placement, in the cycle in which its last read arrives.
+    release_sctp : Out(1)
+        With SCTP only: to SCTP's packet buffer.
     """
 
     def __init__(self, config, job):
+        self.config = config
         self.job = job
         self.geometry = geometry = Geometry(config)
         self.slot = Slot(geometry)
@@ -81,6 +87,7 @@ class Slots(wiring.Component):
             "o": Out(self.slot),
             "heading": Out(stream.Signature(Heading(), always_ready=True)),
             "release": Out(stream.Signature(job.body["release"].shape, always_ready=True)),
+            **({"read_sctp": Out(1), "release_sctp": Out(1)} if config.sctp else {}),
         })
 
     def elaborate(self, platform):
@@ -133,6 +140,9 @@ class Slots(wiring.Component):
             self.release.valid.eq(done[2]),
             self.release.payload.eq(releases[2]),
         ]
+        if self.config.sctp:
+            m.d.sync += self.read_sctp.eq(body.sctp)
+            m.d.comb += self.release_sctp.eq(delayed(m, 3, body.sctp, "sctp"))
         return m
 
 

@@ -81,6 +81,8 @@ class ScannedBeat(data.StructLayout):
         The frame ends.
     count : range(words + 1)
         Words that hold octets, where the frame ends.
+    ends : 2
+        Octets in the last of these, less one.
     """
 
     def __init__(self, words):
@@ -101,6 +103,7 @@ class ScannedBeat(data.StructLayout):
                 "cut": range(words + 1),
                 "last": 1,
                 "count": range(words + 1),
+                "ends": 2,
             }
         )
 
@@ -254,6 +257,7 @@ class ChunkScan(wiring.Component):
                 beat[0].data.eq(arriving.data),
                 beat[0].used.eq(arriving.used),
                 beat[0].last.eq(arriving.last),
+                beat[0].ends.eq(arriving.ends),
                 beat[0].sctp.eq(sctp.any()),
                 beat[0].at.eq(any_of(Mux(sctp[w], w, 0) for w in range(words))),
                 lead.eq(any_of(Mux(sctp[w], C(w - 1, lead.shape()), 0) for w in range(words))),

@@ -44,7 +44,7 @@ class MarkerCut(wiring.Component):
         payload, paged = self.i.payload, self.o.payload
         whole, begin, measure, part = Signal(init=1), Signal(), Signal(), Signal()
         beat_bits = self.config.octets.bit_length() - 1
-        rest = Signal(Placement(self.config.buffer_octets))
+        rest = Signal(Placement(self.config))
         phase = Signal(7)
         gap = Signal(10)  # octets to the next marker
         more = Signal()  # it comes before the end

@@ -31,10 +31,11 @@ class SctpItem(data.StructLayout):
     association : range(associations)
         TAKEN: whose it is.
     stream : 16
-        TAKEN, and SEGMENT or CONTROL: its DDP Stream.
+        TAKEN, and ``ddp``: its DDP Stream.
+    ddp : 1
+        Its SCTP stream is a DDP Stream.
     kind, header, ssn, tsn, start, payload, length
-        As of the :class:`~.sctp.SctpSegment`; but what came on an SCTP stream that is no DDP Stream
-        is REFUSED.
+        As of the :class:`~.sctp.SctpSegment`.
     """
 
     #: What is passed on as it came.
@@ -43,7 +44,8 @@ class SctpItem(data.StructLayout):
     def __init__(self, config, associations):
         shape = SctpSegment(config)
         super().__init__({
-            "fate": Fate, "association": range(associations), "stream": 16, "kind": Kind,
+            "fate": Fate, "association": range(associations), "stream": 16, "ddp": 1,
+            "kind": Kind,
             **{name: shape[name].shape for name in self.PASSED},
         })
 
@@ -254,7 +256,6 @@ class ItemHold(wiring.Component):
         # The record of what was read two cycles before.
         said = delayed(m, 2, record, "said")
         kind = Signal(Kind, reset_less=True)
-        outside = Signal(reset_less=True)
         valid = Signal(3)
         m.d.sync += [
             valid.eq(Cat(issue, valid)),
@@ -262,16 +263,13 @@ class ItemHold(wiring.Component):
             item.fate.eq(said.fate),
             item.association.eq(said.association),
             kind.eq(known.kind),
-            outside.eq(known.stream >= said.streams),
+            item.ddp.eq(known.stream < said.streams),
         ]
-        message = (kind == Kind.SEGMENT) | (kind == Kind.CONTROL)
         m.d.comb += [
             self.o.valid.eq(valid[-1]),
             *(item[name].eq(rest[name]) for name in SctpItem.PASSED),
             item.kind.eq(kind),
         ]
-        with m.If(message & outside):
-            m.d.comb += item.kind.eq(Kind.REFUSED)
         return valid.any()
 
 
@@ -292,8 +290,8 @@ class SctpReceiver(wiring.Component):
     Every chunk gives an item, and then every frame one of kind FRAME, in the order in which they
     came. ``fate`` is that of the frame:
 
-    * TAKEN: SEGMENT and CONTROL are for DDP, CHUNK and REFUSED leave one by one to the host, and
-      FRAME only frees the packet buffer;
+    * TAKEN: SEGMENT and CONTROL are for DDP if ``ddp``, CHUNK and REFUSED leave one by one to the
+      host, and FRAME only frees the packet buffer;
     * EXCEPTION: with FRAME the frame leaves to the host as it came, and nothing else of it does;
     * DROPPED: FRAME frees the packet buffer.
 

@@ -50,7 +50,7 @@ class SctpSegment(data.StructLayout):
         SEGMENT: the word after the DDP header. CONTROL: the word after the Function Code.
         FRAME: the word after the frame's last.
     length : 16
-        The chunk's, in octets, as in its header.
+        The chunk's, in octets, as in its header. FRAME: octets in its last word, less one.
     chunks : 16
         Items of the frame before this one.
     sctp : 1
@@ -264,6 +264,7 @@ class SctpWalker(wiring.Component):
             event.cut.eq(cut),
             event.origin.eq(start),
             event.count.eq(Mux(oversize, 0, beat.count)),
+            event.ends.eq(beat.ends),
             items.window.eq(beat.window),
             self.busy.eq(scan.busy | items.busy | self.slices.valid),
         ]
@@ -290,6 +291,8 @@ class _Event(data.StructLayout):
         Address of the frame's first beat.
     count : range(words + 1)
         Words of the beat that are the frame's.
+    ends : 2
+        Octets in the last of these, less one.
     """
 
     def __init__(self, config):
@@ -305,6 +308,7 @@ class _Event(data.StructLayout):
                 "cut": range(config.words),
                 "origin": beats,
                 "count": range(config.words + 1),
+                "ends": 2,
             }
         )
 
@@ -398,7 +402,7 @@ class _Items(wiring.Component):
                 Cat(word, later.beats)
                 + Mux(later.frame, later.count, DATA_HEADER // 4 + words_before)
             ),
-            plain.length.eq(length),
+            plain.length.eq(Mux(later.frame, later.ends, length)),
             plain.chunks.eq(chunks),
             plain.sctp.eq(any_sctp),
             plain.framing.eq(any_sctp & ~any_closed),

@@ -43,12 +43,15 @@ class FrameBeat(data.StructLayout):
         the frame's other beats.
     octets : 16
         Where ``sctp`` is set: length of the SCTP packet, as the headers before it say.
+    ends : 2
+        On the last beat: octets in its last word, less one.
     """
 
     def __init__(self, width):
         words = width // 32
         super().__init__({
-            "data": width, "used": words, "first": 1, "last": 1, "sctp": words, "octets": 16})
+            "data": width, "used": words, "first": 1, "last": 1, "sctp": words, "octets": 16,
+            "ends": 2})
 
 
 class Frame(data.StructLayout):
@@ -228,7 +231,7 @@ class FrameParser(wiring.Component):
         words = self.width // 32
         chain = self._chain
         kept = data.StructLayout({
-            "data": self.width, "used": words, "first": 1, "last": 1, "error": 1})
+            "data": self.width, "used": words, "first": 1, "last": 1, "error": 1, "ends": 2})
         m.submodules.lift = lift = Lift(self.width)
         m.submodules.network = network = Network(self.width)
         m.submodules.transport = transport = Transport(words, udp_port=self.udp_port)
@@ -244,7 +247,7 @@ class FrameParser(wiring.Component):
             outlet.i.eq(beats.o),
             self.o.valid.eq(valid[-1]),
             *(self.o.payload[name].eq(outlet.o[name])
-              for name in ("data", "used", "first", "last")),
+              for name in ("data", "used", "first", "last", "ends")),
             self.o.payload.sctp.eq(transport.sctp),
             self.o.payload.octets.eq(transport.length),
         ]

@@ -26,7 +26,7 @@ __all__ = [
 
 #: At 64 bits a burst ends every 2 KiB, so that both limits on its length count.
 CONFIG = RnicConfig(width=64, buffer_octets=4096, outstanding=8, stags=16, streams=2)
-PLACEMENT = Placement(CONFIG.buffer_octets)
+PLACEMENT = Placement(CONFIG)
 GEOMETRY = Geometry(CONFIG)
 
 

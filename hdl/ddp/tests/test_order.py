@@ -179,14 +179,14 @@ def test_refused_items_are_illegal_unless_they_came_before():
         await bench.settle(ctx)
         for ssn in (3, 0, 4, 2, 40, 65000):
             bench.offer(1, ssn, verdict=Verdict.REFUSED)
-        for verdict in (Verdict.EARLY, Verdict.SILENT, Verdict.DUPLICATE, Verdict.ILLEGAL):
+        for verdict in (Verdict.SILENT, Verdict.DUPLICATE, Verdict.ILLEGAL):
             bench.offer(1, 4, verdict=verdict)
         bench.offer(1, 4)
 
     bench.run(testbench)
     came, illegal = Verdict.DUPLICATE, Verdict.ILLEGAL
     assert bench.verdict()[4:10] == [came, came, illegal, came, illegal, came]
-    passed = [Verdict.EARLY, Verdict.SILENT, Verdict.DUPLICATE, Verdict.ILLEGAL, Verdict.FRESH]
+    passed = [Verdict.SILENT, Verdict.DUPLICATE, Verdict.ILLEGAL, Verdict.FRESH]
     assert bench.verdict()[10:] == passed
 
 

@@ -7,14 +7,18 @@ from amaranth.lib.wiring import In, Out
 from .bus.axi import AxiLite
 from .csr import Counters, Registers
 from .ddp.coalesce import Coalesce
-from .ddp.commit import ErrorEvent, Tally
+from .ddp.commit import ErrorEvent, ItemTally, Tally
 from .ddp.fence import Fence, Sweep
+from .ddp.session import Answer, Command
 from .ddp.stag import StagEntry
 from .ddp.untagged import Post, QueueState
 from .dma.pages import PageEntry
 from .llp.intake import LlpSettings
 from .llp.segment import HEADER_WORDS
+from .net.association import AssociationWrite
 from .spec import regs
+from .spec.sctp import Function
+from .stream import delayed
 from .table import table_write
 
 __all__ = ["Control", "RingSettings", "StreamEntry"]
@@ -35,6 +39,24 @@ class RingSettings(data.StructLayout):
 
     def __init__(self):
         super().__init__({"enable": 1, "base": 64, "size": 4, "consumer": 16})
+
+
+def sctp_control(config):
+    """Signature of what the host's side of SCTP is connected to: ``associations`` to the table,
+    ``command``, ``answer``, ``waiting``, ``look``, ``next`` and ``free`` as of
+    :class:`~.ddp.admission.Admission`, and ``tally``, ItemTally.
+    """
+    return wiring.Signature({
+        "associations": Out(stream.Signature(
+            AssociationWrite(config.associations), always_ready=True)),
+        "command": Out(stream.Signature(Command(config.streams))),
+        "answer": In(stream.Signature(Answer(), always_ready=True)),
+        "waiting": In(range(config.initiates + 1)),
+        "look": Out(range(config.streams)),
+        "next": In(16),
+        "free": In(range(config.places + 1)),
+        "tally": In(ItemTally()),
+    })
 
 
 class Control(wiring.Component):
@@ -71,6 +93,8 @@ class Control(wiring.Component):
     tally : In(Tally()), completed, exception_dropped : In(1)
     idle : In(1)
     irq : Out(1)
+    sctp : Out(sctp_control(config))
+        With SCTP only.
     """
 
     def __init__(self, config):
@@ -98,6 +122,7 @@ class Control(wiring.Component):
             "exception_dropped": In(1),
             "idle": In(1),
             "irq": Out(1),
+            **({"sctp": Out(sctp_control(config))} if config.sctp else {}),
         })
 
     def elaborate(self, platform):
@@ -130,6 +155,8 @@ class Control(wiring.Component):
             *(getattr(registers, f"event_header{k}").eq(event.header.word_select(k, 32))
               for k in range(HEADER_WORDS)),
         ]
+        if self.config.sctp:
+            self._sctp(m, registers)
         mask = registers.irq_mask
         m.d.sync += self.irq.eq((self.events.valid & ~mask[0]) | (waiting & ~mask[2]))
         return m
@@ -182,7 +209,8 @@ class Control(wiring.Component):
         m.d.comb += [
             # The host's next write could be to a register that the command is about, or be the next
             # command.
-            registers.hold.eq(commit | revoke | wanted | self.clear.valid | self.hold),
+            registers.hold.eq(commit | revoke | wanted | self.clear.valid | self.hold | (
+                self.sctp.command.valid if self.config.sctp else 0)),
             self.stag_index.eq(sweep.index),
             sweep.entry.eq(self.stag_entry),
             sweep.start.eq(wanted & ~sweep.busy),
@@ -268,3 +296,58 @@ class Control(wiring.Component):
             registers.delivered.eq(counters.delivered),
             registers.exceptions_dropped.eq(counters.exceptions_dropped),
         ]
+
+    def _sctp(self, m, registers):
+        """Associations, sessions, guidance and counters of SCTP."""
+        sctp, config = self.sctp, self.config
+        write, entry = sctp.associations.payload, sctp.associations.payload.entry
+        command, busy = sctp.command, Signal()
+        answer = Signal(Answer())
+        m.d.comb += [
+            registers.cap_associations.eq(config.associations),
+            registers.cap_window.eq(config.window),
+            registers.cap_places.eq(config.places),
+            sctp.associations.valid.eq(registers.assoc_commit),
+            write.way.eq(registers.assoc_place[16]),
+            write.place.eq(registers.assoc_place),
+            *(entry[name].eq(Cat(getattr(registers, f"assoc_{end}{k}") for k in range(4)))
+              for name, end in (("source", "src"), ("destination", "dst"))),
+            entry.source_port.eq(registers.assoc_ports[:16]),
+            entry.destination_port.eq(registers.assoc_ports[16:]),
+            entry.tag.eq(registers.assoc_tag),
+            entry.valid.eq(registers.assoc_flags[0]),
+            entry.v6.eq(registers.assoc_flags[1]),
+            entry.association.eq(registers.assoc_flags[16:]),
+            entry.first.eq(registers.assoc_streams[:16]),
+            entry.streams.eq(registers.assoc_streams[16:]),
+            command.payload.stream.eq(registers.session_stream),
+            command.payload.function.eq(registers.session_function),
+            command.payload.tsn.eq(registers.session_tsn),
+            registers.session_answer.eq(Cat(answer.state, answer.taken, busy)),
+            registers.session_pending.eq(sctp.waiting),
+            sctp.look.eq(registers.session_stream),
+            registers.guide_next.eq(sctp.next),
+            registers.guide_free.eq(sctp.free),
+        ]
+        # A command for a stream or of a function that there is not has no effect.
+        known = Signal()
+        m.d.sync += known.eq(self._known(registers.session_stream)
+                             & (registers.session_function <= Function.TERMINATE))
+        with m.If(registers.session_command):
+            m.d.sync += [command.valid.eq(known), busy.eq(known), answer.eq(0)]
+        with m.Elif(command.ready):
+            m.d.sync += command.valid.eq(0)
+        with m.If(sctp.answer.valid):
+            m.d.sync += [busy.eq(0), answer.eq(sctp.answer.payload)]
+        tally = delayed(m, 1, sctp.tally, "item_tally")
+        for name, event in (
+            ("frames", tally.taken),
+            ("frames_diverted", tally.diverted),
+            ("frames_dropped", tally.lost),
+            ("chunks_duplicate", tally.duplicate),
+            ("chunks_outside", tally.outside),
+            ("chunks_refused", tally.refused),
+        ):
+            counter = Signal(32, name=name)
+            m.d.sync += counter.eq(counter + event)
+            m.d.comb += getattr(registers, name).eq(counter)

@@ -1,4 +1,4 @@
-"""The top: an RNIC's receive datapath for DDP segments over MPA.
+"""The top: an RNIC's receive datapath for DDP segments over MPA, and over SCTP.
 
 ::
 
@@ -7,6 +7,13 @@
                              └ Segment ───────────────────── Commit ► PlacementDma ─┬ m_axi
                                                              ▲  │ MarkerCut, PageCut └ m_axis_exc
                                   TaggedCheck, UntaggedCheck ┘  └► Delivery ─ m_axi_cq
+
+and beside it, with ``RnicConfig.sctp``, what shares the way from Commit on::
+
+    s_axis_eth ─ SctpReceiver ┬ Store ─► packet buffer ─► PlacementDma
+                              ├ Slice ─► Crc32c ─► SctpReceiver
+                              └ items ─► Admission ─► Commit ... Delivery ─► Reports ─► m_axi_cq
+                                          (Session, Order) ◄──── in turn ─────┘
 """
 
 import re
@@ -19,9 +26,11 @@ from amaranth.lib.wiring import In, Out
 from .bus.axi import AxiLite, AxiWrite
 from .control import Control, StreamEntry
 from .crc32c import Crc32c
+from .ddp.admission import Admission
 from .ddp.commit import IN_FLIGHT, Commit
 from .ddp.delivery import Delivery
 from .ddp.header import HeaderParser
+from .ddp.reports import Reports
 from .ddp.stag import StagTable
 from .ddp.tagged import TaggedCheck
 from .ddp.untagged import UntaggedCheck
@@ -32,10 +41,11 @@ from .llp.buffer import PacketBuffer
 from .llp.intake import Intake, LlpBeat
 from .llp.markers import MarkerCut
 from .llp.mpa import MpaWalker
+from .llp.receiver import SctpReceiver
 from .llp.verdict import Judge
 from .spec import regs
 from .spec.config import RnicConfig
-from .stream import any_of
+from .stream import Beat, any_of, delayed
 from .table import Table
 
 __all__ = ["FlatRnic", "Rnic", "to_verilog"]
@@ -60,6 +70,8 @@ class Rnic(wiring.Component):
 
     Members
     -------
+    frames : In(stream.Signature(Beat(width)))
+        With SCTP only: Ethernet frames without FCS.
     packets : In(stream.Signature(LlpBeat(width)))
     bus : Out(AxiWrite(width))
     completions : Out(AxiWrite(width))
@@ -80,6 +92,7 @@ class Rnic(wiring.Component):
             "control": In(AxiLite(regs.ADDRESS_BITS)),
             "exceptions": Out(stream.Signature(ExceptionBeat(config.width))),
             "irq": Out(1),
+            **({"frames": In(stream.Signature(Beat(config.width)))} if config.sctp else {}),
         })
 
     def elaborate(self, platform):
@@ -119,8 +132,10 @@ class Rnic(wiring.Component):
             m.d.sync += credits.eq(credits + 1)
         m.d.sync += walker.go.eq((credits > 3) & buffer.space)
 
-        self._check(m, commit, streams, control)
+        untagged = self._check(m, commit, streams, control)
         moving = self._place(m, commit, buffer, delivery, exceptions, control)
+        if config.sctp:
+            moving = moving | self._sctp(m, commit, untagged, delivery, control)
 
         # Out: completions, errors and exceptions.
         wiring.connect(m, commit.records, delivery.records)
@@ -199,7 +214,9 @@ class Rnic(wiring.Component):
             untagged.i.valid.eq(parser.o.valid),
             untagged.i.payload.header.eq(parser.o.payload),
             untagged.i.payload.stream.eq(stream_2),
-            untagged.i.payload.enable.eq(rights.enable),
+            # Of SCTP, a message's last segment is not the last one to come.
+            untagged.i.payload.enable.eq(rights.enable & ~(
+                delayed(m, 2, commit.head_item, "head_item") if config.sctp else 0)),
             commit.tagged.eq(tagged.o.payload),
             commit.untagged.eq(untagged.o.payload),
             commit.hold.eq(control.hold),
@@ -207,6 +224,7 @@ class Rnic(wiring.Component):
             stags.index[1].eq(control.stag_index),
             control.stag_entry.eq(stags.entry[1]),
         ]
+        return untagged
 
     def _place(self, m, commit, buffer, delivery, exceptions, control):
         """From a decision to the bus; whether something is on that way."""
@@ -227,19 +245,75 @@ class Rnic(wiring.Component):
             pages.index[0].eq(cut.index),
             cut.page.address.eq(pages.entry[0].address),
             buffer.address.eq(dma.read_address),
-            dma.read_data.eq(buffer.data),
-            buffer.free.valid.eq(dma.release.valid),
             buffer.free.payload.eq(dma.release.payload),
             exceptions.i.valid.eq(dma.exceptions.valid),
             exceptions.i.payload.eq(dma.exceptions.payload),
             dma.exceptions.ready.eq(1),
         ]
+        if config.sctp:
+            m.submodules.sctp_buffer = sctp_buffer = PacketBuffer(config)
+            m.d.comb += [
+                sctp_buffer.address.eq(dma.read_address),
+                sctp_buffer.free.payload.eq(dma.release.payload),
+                dma.read_data.eq(Mux(
+                    delayed(m, 3, dma.read_sctp, "read_sctp"), sctp_buffer.data, buffer.data)),
+                sctp_buffer.free.valid.eq(dma.release.valid & dma.release_sctp),
+                buffer.free.valid.eq(dma.release.valid & ~dma.release_sctp),
+            ]
+        else:
+            m.d.comb += [
+                dma.read_data.eq(buffer.data),
+                buffer.free.valid.eq(dma.release.valid),
+            ]
         return markers.o.valid | ~markers.i.ready | cut.busy | ~dma.idle
+
+
+    def _sctp(self, m, commit, untagged, delivery, control):
+        """SCTP's way to the commit, and back from delivery; whether something is on it."""
+        config, buffer, host = self.config, m.submodules.sctp_buffer, control.sctp
+        m.submodules.receiver = receiver = SctpReceiver(config, associations=config.associations)
+        m.submodules.sctp_crc = crc = Crc32c(config.width, granule=4)
+        m.submodules.admission = admission = Admission(config)
+        m.submodules.reports = reports = Reports(config, admission.done.signature.flip())
+        wiring.connect(m, wiring.flipped(self.frames), receiver.i)
+        wiring.connect(m, receiver.store, buffer.store)
+        wiring.connect(m, receiver.slices, crc.i)
+        wiring.connect(m, crc.o, receiver.checksums)
+        wiring.connect(m, receiver.o, admission.items)
+        wiring.connect(m, admission.o, commit.items)
+        wiring.connect(m, delivery.due, reports.due)
+        wiring.connect(m, reports.done, admission.done)
+        wiring.connect(m, admission.records, reports.ordered)
+        wiring.connect(m, admission.events, reports.events)
+        wiring.connect(m, reports.entries, delivery.entries)
+        wiring.connect(m, reports.advanced, untagged.advanced)
+        wiring.connect(m, reports.disordered, commit.disordered)
+        wiring.connect(m, host.associations, receiver.write)
+        wiring.connect(m, host.command, admission.command)
+        wiring.connect(m, admission.answer, host.answer)
+        m.d.comb += [
+            buffer.next.eq(receiver.beats),
+            receiver.space.eq(buffer.space),
+            receiver.go.eq(admission.go),
+            admission.left.eq(commit.item_done),
+            reports.clear.valid.eq(delivery.clear.valid),
+            reports.clear.payload.eq(delivery.clear.payload),
+            reports.state.valid.eq(control.queue.valid),
+            reports.state.payload.eq(control.queue.payload),
+            host.waiting.eq(admission.waiting),
+            admission.look.eq(host.look),
+            host.next.eq(admission.next),
+            host.free.eq(admission.free),
+            host.tally.eq(commit.item_tally),
+        ]
+        return self.frames.valid | receiver.busy | admission.busy | reports.busy
 
 
 class FlatRnic(wiring.Component):
     """:class:`Rnic` behind the flat AXI names that other flows know.
 
+    ``s_axis_eth_*`` takes Ethernet frames without FCS, with SCTP only: ``tuser`` marks the frame
+    damaged, on its last beat.
     ``s_axis_*`` takes packets: ``tid`` is the stream, ``tuser[31:0]`` the LLP sequence number of
     the packet's first octet (on its first beat), ``tuser[32]`` marks the packet damaged (on its
     last). ``tkeep`` is contiguous from the lowest octet, and full but on the last beat.
@@ -274,7 +348,8 @@ class FlatRnic(wiring.Component):
             "cache": 4,
             "prot": 3,
         }
-        axis = {"tdata": width, "tkeep": octets, "tlast": 1, "tid": 16}
+        frame = {"tdata": width, "tkeep": octets, "tlast": 1}
+        axis = {**frame, "tid": 16}
         super().__init__(
             {
                 **{
@@ -282,6 +357,8 @@ class FlatRnic(wiring.Component):
                     for name, flow in {
                         **channel("s_axis_", In, {**axis, "tuser": 33}),
                         **channel("m_axis_exc_", Out, {**axis, "tuser": 44}),
+                        **(channel("s_axis_eth_", In, {**frame, "tuser": 1})
+                           if config.sctp else {}),
                     }.items()
                 },
                 **{
@@ -309,18 +386,30 @@ class FlatRnic(wiring.Component):
         m.submodules.rnic = rnic = Rnic(self.config)
         octets = self.config.octets
         packet, exception = rnic.packets.payload, rnic.exceptions.payload
-        keep = self.s_axis_tkeep
+
+        def count(keep):
+            """Octets of a beat."""
+            return any_of(
+                Mux(keep[k] & ~(keep[k + 1] if k + 1 < octets else 0), k + 1, 0)
+                for k in range(octets)
+            )
+
+        if self.config.sctp:
+            frame = rnic.frames.payload
+            m.d.comb += [
+                rnic.frames.valid.eq(self.s_axis_eth_tvalid),
+                self.s_axis_eth_tready.eq(rnic.frames.ready),
+                frame.data.eq(self.s_axis_eth_tdata),
+                frame.last.eq(self.s_axis_eth_tlast),
+                frame.count.eq(count(self.s_axis_eth_tkeep)),
+                frame.error.eq(self.s_axis_eth_tuser),
+            ]
         m.d.comb += [
             rnic.packets.valid.eq(self.s_axis_tvalid),
             self.s_axis_tready.eq(rnic.packets.ready),
             packet.beat.data.eq(self.s_axis_tdata),
             packet.beat.last.eq(self.s_axis_tlast),
-            packet.beat.count.eq(
-                any_of(
-                    Mux(keep[k] & ~(keep[k + 1] if k + 1 < octets else 0), k + 1, 0)
-                    for k in range(octets)
-                )
-            ),
+            packet.beat.count.eq(count(self.s_axis_tkeep)),
             packet.beat.error.eq(self.s_axis_tuser[32]),
             packet.stream.eq(self.s_axis_tid),
             packet.sequence.eq(self.s_axis_tuser[:32]),

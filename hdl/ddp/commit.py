@@ -10,11 +10,15 @@ from ..dma.placement import Placement
 from ..llp.segment import HEADER_WORDS, Outcome, Segment, Verdict
 from ..spec import ddp
 from ..stream import Backlog, Pointers, Stage, Store, delayed
+from .admission import Action, Admitted
 from .delivery import Record
+from .state import ErrorState
 from .tagged import CheckResult, TaggedCheck
+from .turn import Disordered
 from .untagged import QN_BITS, UntaggedResult
+from .window import Verdict as WindowVerdict
 
-__all__ = ["CHECKS", "Commit", "ErrorEvent", "ErrorState", "IN_FLIGHT", "Move", "Tally"]
+__all__ = ["CHECKS", "Commit", "ErrorEvent", "IN_FLIGHT", "ItemTally", "Move", "Tally"]
 
 #: Segments that may be between their beginning and their commit.
 IN_FLIGHT = 64
@@ -74,6 +78,16 @@ class Tally(data.StructLayout):
             "placed": 1, "octets": 16, "exception": 1, "error": 1, "dropped": 1, "digest": 1})
 
 
+class ItemTally(data.StructLayout):
+    """Likewise of the items of SCTP: a packet that is ``taken``, ``diverted`` or ``lost``, and a
+    chunk that is a ``duplicate``, ``outside`` of its window, or ``refused``.
+    """
+
+    def __init__(self):
+        super().__init__(dict.fromkeys(
+            ("taken", "diverted", "lost", "duplicate", "outside", "refused"), 1))
+
+
 class Pending(wiring.Component):
     """Segments that wait for their verdict, in block RAM.
 
@@ -83,64 +97,79 @@ class Pending(wiring.Component):
     Latency: 3 cycles from ``take`` to ``head``, 2 from ``again`` to ``segment``. Throughput: a
     segment a cycle. Reset: empty. Errors: none.
 
+    Parameters
+    ----------
+    segment : Layout
+    verdict : Layout
+        If not given, a segment waits for none.
+
     Members
     -------
-    segments : In(stream.Signature(Segment, always_ready=True))
-    verdicts : In(stream.Signature(Verdict, always_ready=True))
+    segments : In(stream.Signature(segment, always_ready=True))
+    verdicts : In(stream.Signature(verdict, always_ready=True))
     go : In(1)
         A segment may be taken.
     take : Out(1)
         One is; combinational.
-    head : Out(stream.Signature(Segment, always_ready=True)), verdict : Out(Verdict)
+    head : Out(stream.Signature(segment, always_ready=True)), verdict : Out(verdict)
     again : In(1)
         To be read again, in order.
-    segment : Out(Segment)
+    segment : Out(segment)
     waiting : Out(1)
         A segment has its verdict.
     """
 
-    def __init__(self, config):
-        self.config = config
+    def __init__(self, segment, verdict=None):
+        self.shapes = segment, verdict
         super().__init__({
-            "segments": In(stream.Signature(Segment(config), always_ready=True)),
-            "verdicts": In(stream.Signature(Verdict(config), always_ready=True)),
+            "segments": In(stream.Signature(segment, always_ready=True)),
             "go": In(1),
             "take": Out(1),
-            "head": Out(stream.Signature(Segment(config), always_ready=True)),
-            "verdict": Out(Verdict(config)),
+            "head": Out(stream.Signature(segment, always_ready=True)),
             "again": In(1),
-            "segment": Out(Segment(config)),
+            "segment": Out(segment),
             "waiting": Out(1),
+            **({} if verdict is None else {
+                "verdicts": In(stream.Signature(verdict, always_ready=True)),
+                "verdict": Out(verdict),
+            }),
         })
 
     def elaborate(self, platform):
         m = Module()
+        segment, verdict = self.shapes
         m.submodules.pointers = pointers = Pointers(IN_FLIGHT)
-        m.submodules.segments = segments = self._memory(Segment(self.config))
-        m.submodules.verdicts = verdicts = self._memory(Verdict(self.config))
-        write_segment, write_verdict = segments.write_port(), verdicts.write_port()
+        m.submodules.segments = segments = self._memory(segment)
+        write_segment = segments.write_port()
+        judged = self.segments if verdict is None else self.verdicts
         m.d.comb += [
-            pointers.push.eq(self.verdicts.valid),
+            pointers.push.eq(judged.valid),
             pointers.pop.eq(self.take),
             self.take.eq(self.go & pointers.some),
             self.waiting.eq(pointers.some),
             write_segment.en.eq(self.segments.valid),
             write_segment.data.eq(self.segments.payload),
-            write_verdict.en.eq(self.verdicts.valid),
-            write_verdict.addr.eq(pointers.write),
-            write_verdict.data.eq(self.verdicts.payload),
         ]
         with m.If(self.segments.valid):
             m.d.sync += write_segment.addr.eq(write_segment.addr + 1)
         second = Signal.like(pointers.read)
         with m.If(self.again):
             m.d.sync += second.eq(second + 1)
-        held = {}
-        for name, stored, address, follows in (
+        reads = [
             ("head", segments, pointers.read, self.take),
-            ("verdict", verdicts, pointers.read, self.take),
             ("segment", segments, second, self.again),
-        ):
+        ]
+        if verdict is not None:
+            m.submodules.verdicts = verdicts = self._memory(verdict)
+            write_verdict = verdicts.write_port()
+            m.d.comb += [
+                write_verdict.en.eq(self.verdicts.valid),
+                write_verdict.addr.eq(pointers.write),
+                write_verdict.data.eq(self.verdicts.payload),
+            ]
+            reads.append(("verdict", verdicts, pointers.read, self.take))
+        held = {}
+        for name, stored, address, follows in reads:
             read = stored.read_port()
             # Without reset, to become the output register of the block RAM.
             held[name] = Signal(stored.shape, name=f"{name}_held", reset_less=True)
@@ -154,68 +183,16 @@ class Pending(wiring.Component):
         # It is a long way from many block RAMs to all that looks at a header.
         m.d.sync += [
             self.head.payload.eq(held["head"]),
-            self.verdict.eq(held["verdict"]),
             Cat(taken, self.head.valid).eq(Cat(self.take, taken)),
         ]
+        if verdict is not None:
+            m.d.sync += self.verdict.eq(held["verdict"])
         return m
 
     @staticmethod
     def _memory(shape):
         return memory.Memory(
             shape=shape, depth=IN_FLIGHT, init=[], attrs={"ram_style": "block", "no_rw_check": 1})
-
-
-class ErrorState(wiring.Component):
-    """Which streams are in error.
-
-    Look-ups and what comes of them go through in order, one a cycle: the state that is shown holds
-    all that was decided before.
-
-    Latency: 3 cycles from ``index`` to ``ended``. Throughput: 1 a cycle. Reset: the states stay.
-    Errors: none.
-
-    Members
-    -------
-    index : In(16)
-    ended : Out(1)
-        The stream of three cycles ago is in error; combinational from registers.
-    update : In(1), becomes : In(1)
-        That stream's state from now on.
-    """
-
-    def __init__(self, streams):
-        self.streams = streams
-        super().__init__({"index": In(16), "ended": Out(1), "update": In(1), "becomes": In(1)})
-
-    def elaborate(self, platform):
-        m = Module()
-        m.submodules.storage = storage = memory.Memory(
-            shape=1, depth=self.streams, init=[], attrs={"ram_style": "block", "no_rw_check": 1})
-        read, write = storage.read_port(), storage.write_port()
-        # Without reset, to become the output register of the block RAM.
-        known = Signal(reset_less=True)
-        near = Signal()
-        # index[k] came k cycles ago. The table does not have what the last four look-ups became.
-        index = [self.index, *(Signal(16, name=f"index{k}") for k in range(1, 7))]
-        m.d.sync += [later.eq(earlier) for earlier, later in zip(index, index[1:], strict=False)]
-        same, became = Signal(4), Signal(4)
-        ended = near
-        for k in reversed(range(4)):
-            ended = Mux(same[k], became[k], ended)
-        m.d.comb += [
-            read.addr.eq(self.index),
-            write.addr.eq(index[4]),
-            self.ended.eq(ended),
-        ]
-        m.d.sync += [
-            write.en.eq(self.update),
-            write.data.eq(self.becomes),
-            known.eq(read.data),
-            near.eq(known),
-            same.eq(Cat(index[2] == index[k] for k in range(3, 7))),
-            became.eq(Cat(Mux(self.update, self.becomes, self.ended), became)),
-        ]
-        return m
 
 
 class Pause(wiring.Component):
@@ -339,6 +316,15 @@ class Commit(wiring.Component):
     tally : Out(Tally)
     done : Out(1)
         A segment has left: its place is free.
+    items : In(stream.Signature(Admitted(config), always_ready=True))
+        With SCTP only, as the two that follow: its items, of which those to be placed are checked.
+        No more than ``IN_FLIGHT`` without ``item_done``.
+    item_done : Out(1)
+    disordered : In(stream.Signature(Disordered()))
+        Streams in which a message came out of turn.
+    item_tally : Out(ItemTally())
+    head_item : Out(1)
+        ``head`` is of an item.
     busy : Out(1)
     """
 
@@ -360,25 +346,31 @@ class Commit(wiring.Component):
             "held": Out(1),
             "moves": Out(stream.Signature(Move(config))),
             "events": Out(stream.Signature(ErrorEvent())),
-            "records": Out(stream.Signature(Record(), always_ready=True)),
+            "records": Out(stream.Signature(Record(config), always_ready=True)),
             "record_room": In(1),
             "issued": Out(16),
             "tally": Out(Tally()),
             "done": Out(1),
             "busy": Out(1),
+            **({
+                "items": In(stream.Signature(Admitted(config), always_ready=True)),
+                "item_done": Out(1),
+                "disordered": In(stream.Signature(Disordered())),
+                "item_tally": Out(ItemTally()),
+                "head_item": Out(1),
+            } if config.sctp else {}),
         })
 
     def elaborate(self, platform):
         m = Module()
         config = self.config
-        m.submodules.pending = pending = Pending(config)
+        m.submodules.pending = pending = Pending(Segment(config), Verdict(config))
         m.submodules.moves = moves = Store(Move(config), depth=self.MOVES)
         m.submodules.stage = stage = Stage(Move(config))
         m.submodules.events = events = Backlog(ErrorEvent(), depth=max(512, 2 * config.streams))
         m.submodules.errors = errors = ErrorState(config.streams)
         wiring.connect(m, wiring.flipped(self.segments), pending.segments)
         wiring.connect(m, wiring.flipped(self.verdicts), pending.verdicts)
-        wiring.connect(m, pending.head, wiring.flipped(self.head))
         wiring.connect(m, moves.o, stage.i)
         wiring.connect(m, stage.o, wiring.flipped(self.moves))
         wiring.connect(m, events.o, wiring.flipped(self.events))
@@ -389,44 +381,111 @@ class Commit(wiring.Component):
         # under[k]: a segment was taken k + 1 cycles ago.
         under = Signal(HEAD + CHECKS + 1)
         under_way = Signal()
-        room = Signal()
+        room, flows = Signal(), Signal()
+        m.submodules.pause = pause = Pause()
+        wiring.connect(m, wiring.flipped(self.clear), pause.clear)
+        m.d.comb += flows.eq(pause.flowing & room)
+        taken, of_item, verdict = self._sources(m, pending, flows, under)
         m.d.sync += [
             moved.eq(moves.o.valid & moves.o.ready),
             moving.eq(moving + under[0] - moved),
-            under.eq(Cat(pending.take, under)),
-            under_way.eq(pending.take | under.any()),
+            under.eq(Cat(taken, under)),
+            under_way.eq(taken | under.any()),
             room.eq((moving < self.MOVES - 4) & events.half & self.record_room),
         ]
-        m.submodules.pause = pause = Pause()
-        wiring.connect(m, wiring.flipped(self.clear), pause.clear)
-        wiring.connect(m, wiring.flipped(self.bus_errors), pause.bus_errors)
+        late, disorder = self._late(m, pause)
         m.d.comb += [
             pause.hold.eq(self.hold),
             self.held.eq(pause.held),
             pause.under_way.eq(under_way),
             pause.room.eq(room),
-            pending.go.eq(pause.flowing & room),
-            pending.again.eq(under[HEAD + CHECKS - 2]),
-            self.done.eq(under[HEAD + CHECKS]),
         ]
-        found, owner, end = self._gather(m, pending, under[HEAD + CHECKS - 1])
+        found, owner, end = self._gather(m, verdict, under[HEAD + CHECKS - 1])
         m.d.comb += errors.index.eq(Mux(under[HEAD + CHECKS - 3], owner, pause.stream))
-        acts = self._decide(m, pending.segment, found, end)
+        acts = self._decide(
+            m, under[HEAD + CHECKS], pending.segment, found, end, of_item, disorder)
         m.d.sync += self.busy.eq(
             pending.waiting | under_way | acts | moves.i.valid | moves.o.valid
-            | stage.o.valid | self.clear.valid | self.bus_errors.valid
+            | stage.o.valid | self.clear.valid | late
         )
         return m
 
-    def _gather(self, m, pending, now):
+    def _sources(self, m, pending, flows, under):
+        """Takes segments, and items of SCTP in turn with them: whether one is taken, whether what
+        is decided on is an item, and the verdict on the head.
+        """
+        again = HEAD + CHECKS - 2
+        if not self.config.sctp:
+            wiring.connect(m, pending.head, wiring.flipped(self.head))
+            m.d.comb += [
+                pending.go.eq(flows),
+                pending.again.eq(under[again]),
+                self.done.eq(under[HEAD + CHECKS]),
+            ]
+            return pending.take, C(0), pending.verdict
+        m.submodules.items = items = Pending(Admitted(self.config))
+        wiring.connect(m, wiring.flipped(self.items), items.segments)
+        items_next = Signal()
+        item_under = Signal.like(under)
+        verdict = Signal.like(pending.verdict)
+        with m.If(pending.take | items.take):
+            m.d.sync += items_next.eq(pending.take)
+        m.d.sync += item_under.eq(Cat(items.take, item_under))
+        m.d.comb += [
+            pending.go.eq(flows & ~(items.waiting & items_next)),
+            items.go.eq(flows & ~(pending.waiting & ~items_next)),
+            pending.again.eq(under[again] & ~item_under[again]),
+            items.again.eq(item_under[again]),
+            self.done.eq(under[-1] & ~item_under[-1]),
+            self.item_done.eq(item_under[-1]),
+            self.head.valid.eq(pending.head.valid | items.head.valid),
+            self.head_item.eq(items.head.valid),
+            self.head.payload.eq(pending.head.payload),
+            verdict.eq(pending.verdict),
+        ]
+        # What is there of an item has a right checksum, and no markers.
+        with m.If(items.head.valid):
+            m.d.comb += [
+                self.head.payload.header.eq(items.head.payload.header),
+                self.head.payload.stream.eq(items.head.payload.stream),
+                self.head.payload.oversize.eq(0),
+                self.head.payload.markers.eq(0),
+                verdict.outcome.eq(Outcome.GOOD),
+            ]
+        return pending.take | items.take, item_under[-1], verdict
+
+    def _late(self, m, pause):
+        """Errors of a stream and of no segment: whether there is one, and that a message came out
+        of turn rather than that the bus refused a write.
+        """
+        if not self.config.sctp:
+            wiring.connect(m, wiring.flipped(self.bus_errors), pause.bus_errors)
+            return self.bus_errors.valid, None
+        error = data.StructLayout({"stream": 16, "disorder": 1, "sequence": 32})
+        m.submodules.late = late = Stage(error)
+        m.d.comb += [
+            late.i.valid.eq(self.bus_errors.valid | self.disordered.valid),
+            self.bus_errors.ready.eq(late.i.ready),
+            self.disordered.ready.eq(late.i.ready & ~self.bus_errors.valid),
+            late.i.payload.disorder.eq(~self.bus_errors.valid),
+            late.i.payload.sequence.eq(self.disordered.payload.sequence),
+            late.i.payload.stream.eq(Mux(
+                self.bus_errors.valid, self.bus_errors.payload, self.disordered.payload.stream)),
+            pause.bus_errors.valid.eq(late.o.valid),
+            pause.bus_errors.payload.eq(late.o.payload.stream),
+            late.o.ready.eq(pause.bus_errors.ready),
+        ]
+        return late.i.valid | late.o.valid, late.o.payload
+
+    def _gather(self, m, verdict, now):
         """All that the checks say, which comes ``now``, an LLP error first, since then the header
         cannot be trusted; the segment's stream three cycles before, and the word after its last.
         """
 
         after = partial(delayed, m)
 
-        head = pending.head.payload
-        verdict = after(CHECKS, pending.verdict, "verdict")
+        head = self.head.payload
+        verdict = after(CHECKS, verdict, "verdict")
         oversize = after(CHECKS, head.oversize, "oversize")
         marked = after(CHECKS, head.markers, "marked")
         to_marker = after(CHECKS, (-head.phase)[:7], "to_marker")
@@ -465,15 +524,24 @@ class Commit(wiring.Component):
                     m.d.sync += [found.type.eq(type), found.code.eq(code)]
         return found, after(CHECKS - 2, head.stream, "owner"), after(1, verdict.end, "end")
 
-    def _decide(self, m, segment, found, end):
+    def _decide(self, m, judges, segment, found, end, of_item, disorder):
         """What becomes of it, and of a stream's error state; whether that is being done."""
         errors, events, pause = m.submodules.errors, m.submodules.events, m.submodules.pause
-        judges = self.done
+        item = m.submodules.items.segment if self.config.sctp else None
+        checks, disordered, stream, header, sequence = (
+            judges, found.disorder, segment.stream, segment.header, segment.sequence)
+        if item is not None:
+            # Of SCTP, the order of messages shows when their turn comes.
+            checks = judges & (~of_item | (item.action == Action.PLACE))
+            disordered = found.disorder & ~of_item
+            stream = Mux(of_item, item.stream, segment.stream)
+            header = Mux(of_item, item.header, segment.header)
+            sequence = Mux(of_item, item.sequence, segment.sequence)
         silent, accepted, raises, fails = Signal(), Signal(), Signal(), Signal()
         m.d.comb += [
             silent.eq(errors.ended | ~found.enable),
-            accepted.eq(judges & ~found.error & ~silent),
-            raises.eq(judges & (found.error | found.disorder) & ~silent),
+            accepted.eq(checks & ~found.error & ~silent),
+            raises.eq(checks & (found.error | disordered) & ~silent),
             fails.eq(pause.acting & ~pause.clearing & ~errors.ended),
             errors.update.eq(raises | pause.acting),
             errors.becomes.eq(~(pause.acting & pause.clearing)),
@@ -488,14 +556,21 @@ class Commit(wiring.Component):
                 event.type.eq(ddp.LOCAL_CATASTROPHIC.type),
                 event.code.eq(ddp.LOCAL_CATASTROPHIC.code),
             ]
+            if disorder is not None:
+                with m.If(disorder.disorder):
+                    m.d.sync += [
+                        event.type.eq(ddp.MSN_RANGE.type),
+                        event.code.eq(ddp.MSN_RANGE.code),
+                        event.sequence.eq(disorder.sequence),
+                    ]
         with m.If(judges):
             m.d.sync += [
-                event.stream.eq(segment.stream),
+                event.stream.eq(stream),
                 event.type.eq(found.type),
                 event.code.eq(found.code),
-                event.header.eq(segment.header),
-                event.length.eq(Cat(segment.header[8:16], segment.header[:8])),
-                event.sequence.eq(segment.sequence),
+                event.header.eq(header),
+                event.length.eq(Cat(header[8:16], header[:8])),
+                event.sequence.eq(sequence),
             ]
 
         # The decision is a few flags; what they choose follows a register behind.
@@ -504,6 +579,7 @@ class Commit(wiring.Component):
         raised, dropped = Signal(), Signal()
         held = Signal(segment.shape(), reset_less=True)
         known = Signal(_Found(), reset_less=True)
+        lot = None if item is None else self._lot(m, judges, of_item, item)
         until = Signal.like(end)
         # The FPDU's words are counted in two halves, a cycle each.
         half = len(end) // 2
@@ -512,6 +588,9 @@ class Commit(wiring.Component):
         with m.If(judges):
             m.d.sync += [
                 held.eq(segment),
+                held.stream.eq(stream),
+                held.header.eq(header),
+                held.sequence.eq(sequence),
                 known.eq(found),
                 low.eq(end[:half] - segment.start[:half]),
                 until.eq(end),
@@ -521,10 +600,10 @@ class Commit(wiring.Component):
             places.eq(accepted),
             writes.eq(accepted & found.some),
             cut.eq(accepted & found.cut),
-            completes.eq(accepted & found.last & ~found.disorder),
+            completes.eq(accepted & found.last & ~disordered),
             passes.eq(raises & found.error & found.stored),
             raised.eq(raises),
-            dropped.eq(judges & silent),
+            dropped.eq(checks & silent),
         ]
         m.d.comb += [
             self.tally.placed.eq(places),
@@ -570,7 +649,66 @@ class Commit(wiring.Component):
                 record.length.eq(Mux(known.tagged, 0, known.total)),
                 record.cookie.eq(Mux(known.tagged, 0, known.cookie)),
             ]
+        if lot is not None:
+            self._of_item(m, lot, acts, places, passes, completes, known)
         return acts
+
+    def _lot(self, m, judges, of_item, item):
+        """What is kept of an item when it is decided on; ``valid`` if it is one."""
+        lot = Signal(data.StructLayout({"valid": 1, "item": item.shape()}), reset_less=True)
+        with m.If(judges):
+            m.d.sync += [lot.valid.eq(of_item), lot.item.eq(item)]
+        return lot
+
+    def _of_item(self, m, lot, acts, places, passes, completes, known):
+        """What is different for an item of SCTP."""
+        item = lot.item
+        move, record = m.submodules.moves.i, self.records.payload
+        placement = move.payload.placement
+        diverted = item.action == Action.PASS
+        control = item.control & (item.status == WindowVerdict.FRESH)
+        # A frame is stored behind two octets.
+        start = Cat(C(0, 1), item.packet, item.start)
+        chunk = acts & lot.valid & item.report & ~item.packet
+        frame, tally = acts & lot.valid & item.packet, self.item_tally
+        m.d.comb += [
+            tally.taken.eq(frame & item.report),
+            tally.diverted.eq(frame & diverted),
+            tally.lost.eq(frame & ~item.report & ~diverted),
+            tally.duplicate.eq(chunk & (item.status == WindowVerdict.DUPLICATE)),
+            tally.outside.eq(chunk & (item.status == WindowVerdict.OUTSIDE)),
+            tally.refused.eq(chunk & ((item.status == WindowVerdict.ILLEGAL)
+                                      | (item.status == WindowVerdict.SILENT))),
+        ]
+        with m.If(lot.valid):
+            m.d.comb += self.tally.exception.eq(passes | (acts & diverted))
+            m.d.sync += self.records.valid.eq(acts & item.report)
+        with m.If(acts):
+            m.d.sync += [
+                placement.sctp.eq(lot.valid),
+                record.sctp.eq(lot.valid),
+                record.complete.eq(completes),
+                record.placed.eq(places),
+                *(record[name].eq(item[name]) for name in (
+                    "packet", "control", "status", "ticket", "association", "sequence")),
+                record.octets.eq(Mux(places, known.length, 0)),
+            ]
+            with m.If(lot.valid):
+                m.d.sync += [
+                    placement.start.eq(Mux(places, item.payload << 2, start)),
+                    placement.length.eq(Mux(
+                        places, known.length, Mux(passes | diverted, item.octets, 0))),
+                    placement.exception.eq(passes | diverted),
+                    placement.release.eq(item.release >> (self.config.words.bit_length() - 1)),
+                ]
+                with m.If(control):
+                    m.d.sync += record.tag.eq(item.header.word_select(3, 8))
+                with m.If(diverted):
+                    m.d.sync += placement.reason.eq(item.reason)
+                    with m.If(~control):
+                        m.d.sync += placement.stream.eq(Mux(item.packet, 0, item.association))
+                with m.If(diverted & item.packet):
+                    m.d.sync += placement.sequence.eq(0)
 
 
 def _field(header, octet):

@@ -9,8 +9,9 @@ from ..dma.burst import Done
 from ..dma.steps import Credits
 from ..spec import completion
 from ..stream import Backlog, Queue, Skid, Stage, Store
+from .window import Ticket, Verdict
 
-__all__ = ["CompletionEntry", "Delivery", "Due", "Record", "Ring"]
+__all__ = ["MESSAGE", "CompletionEntry", "Delivery", "Due", "Record", "Ring", "of_message"]
 
 QUEUE = 16
 
@@ -26,7 +27,7 @@ class CompletionEntry(data.FlexibleLayout):
 
 
 #: What a completion says of a message.
-_MESSAGE = {
+MESSAGE = {
     "tagged": 1, "stream": 16, "qn": 2, "tag": 32, "rsvdulp": 40, "length": 32, "cookie": 32,
 }
 
@@ -48,10 +49,34 @@ class Record(data.StructLayout):
     cookie : 32
     count : 16
         Placements with a write on the bus up to and with this message, modulo 2**16.
+
+    With SCTP also:
+
+    sctp, packet, control : 1
+        It is of SCTP, and the end of a packet, or a control message.
+    placed, complete : 1
+        It is a segment that passed the checks, and the last one of its message.
+    status, ticket, association, sequence
+        As of :class:`~.admission.Admitted`.
+    octets : 16
+        That were placed.
     """
 
-    def __init__(self):
-        super().__init__({**_MESSAGE, "count": 16})
+    def __init__(self, config):
+        super().__init__({**MESSAGE, **self._of_sctp(config), "count": 16})
+
+    @staticmethod
+    def _of_sctp(config):
+        return {} if not config.sctp else {
+            "sctp": 1, "packet": 1, "control": 1, "placed": 1, "complete": 1, "status": Verdict,
+            "ticket": Ticket(config.streams), "association": range(config.associations),
+            "sequence": 32, "octets": 16,
+        }
+
+    @classmethod
+    def kept(cls, config):
+        """What is kept of a message until it is due, and whether its stream has ``failed`` then."""
+        return data.StructLayout({**MESSAGE, **cls._of_sctp(config), "failed": 1})
 
 
 class Due(wiring.Component):
@@ -388,7 +413,7 @@ class Delivery(wiring.Component):
 
     Members
     -------
-    records : In(stream.Signature(Record(), always_ready=True))
+    records : In(stream.Signature(Record(config), always_ready=True))
         ``count`` is less than 2**15 ahead of ``retired``.
     half : Out(1)
         More than half of the backlog of ``config.backlog`` is free, as in :class:`Backlog`.
@@ -405,6 +430,10 @@ class Delivery(wiring.Component):
         As in :class:`Ring`.
     failed_ring : Out(1)
         The bus has refused a completion.
+    due : Out(stream.Signature(Record.kept(config)))
+        With SCTP only: what is due, in place of being written.
+    entries : In(stream.Signature(CompletionEntry()))
+        With SCTP only: what is written.
     busy : Out(1)
         A message waits for its octets, or a completion is being written or can be. May be low
         for up to 8 cycles between two blocks that a message crosses.
@@ -413,7 +442,7 @@ class Delivery(wiring.Component):
     def __init__(self, config):
         self.config = config
         super().__init__({
-            "records": In(stream.Signature(Record(), always_ready=True)),
+            "records": In(stream.Signature(Record(config), always_ready=True)),
             "half": Out(1),
             "done": In(stream.Signature(Done())),
             "clear": In(stream.Signature(16, always_ready=True)),
@@ -428,18 +457,24 @@ class Delivery(wiring.Component):
             "delivered": Out(1),
             "failed_ring": Out(1),
             "busy": Out(1),
+            **({
+                "due": Out(stream.Signature(Record.kept(config))),
+                "entries": In(stream.Signature(CompletionEntry())),
+            } if config.sctp else {}),
         })
 
     def elaborate(self, platform):
         m = Module()
         config = self.config
+        kept = Record.kept(config)
+        names = [name for name, _ in kept if name != "failed"]
         m.submodules.due = due = Due(config)
         m.submodules.messages = messages = Backlog(
-            data.StructLayout(_MESSAGE), depth=config.backlog)
+            data.StructLayout({name: kept[name].shape for name in names}), depth=config.backlog)
         m.submodules.failures = failures = Backlog(1, depth=config.backlog)
-        m.submodules.skid = skid = Skid(data.StructLayout({**_MESSAGE, "failed": 1}))
+        m.submodules.skid = skid = Skid(kept)
         m.submodules.ring = ring = Ring(config)
-        record, message, entry = self.records.payload, skid.o.payload, ring.i.payload
+        record = self.records.payload
 
         # ``messages`` holds all; what waits in the two others is in there too.
         wiring.connect(m, wiring.flipped(self.done), due.done)
@@ -452,17 +487,12 @@ class Delivery(wiring.Component):
             due.i.payload.stream.eq(record.stream),
             due.i.payload.count.eq(record.count),
             messages.i.valid.eq(self.records.valid),
-            *(messages.i.payload[name].eq(record[name]) for name in _MESSAGE),
-            *(entry[name].eq(message[name]) for name in _MESSAGE),
-            entry.status.eq(Mux(message.failed, completion.Status.NOT_PLACED,
-                                completion.Status.DELIVERED)),
-            *(skid.i.payload[name].eq(messages.o.payload[name]) for name in _MESSAGE),
+            *(messages.i.payload[name].eq(record[name]) for name in names),
+            *(skid.i.payload[name].eq(messages.o.payload[name]) for name in names),
             skid.i.payload.failed.eq(failures.o.payload),
             skid.i.valid.eq(messages.o.valid & failures.o.valid),
             messages.o.ready.eq(failures.o.valid & skid.i.ready),
             failures.o.ready.eq(messages.o.valid & skid.i.ready),
-            ring.i.valid.eq(skid.o.valid),
-            skid.o.ready.eq(ring.i.ready),
             self.half.eq(messages.half),
             self.retired.eq(due.retired),
             *(getattr(ring, name).eq(getattr(self, name))
@@ -472,4 +502,22 @@ class Delivery(wiring.Component):
             self.failed_ring.eq(ring.failed),
             self.busy.eq(due.busy | ring.busy),
         ]
+        if config.sctp:
+            wiring.connect(m, skid.o, wiring.flipped(self.due))
+            wiring.connect(m, wiring.flipped(self.entries), ring.i)
+        else:
+            m.d.comb += [
+                ring.i.valid.eq(skid.o.valid),
+                skid.o.ready.eq(ring.i.ready),
+                *of_message(ring.i.payload, skid.o.payload),
+            ]
         return m
+
+
+def of_message(entry, message):
+    """Statements that make a completion of a message."""
+    return [
+        *(entry[name].eq(message[name]) for name in MESSAGE),
+        entry.status.eq(Mux(message.failed, completion.Status.NOT_PLACED,
+                            completion.Status.DELIVERED)),
+    ]

@@ -11,7 +11,7 @@ from ..spec import ddp
 from ..stream import delayed
 from .header import DdpHeader
 
-__all__ = ["Post", "QueueState", "UntaggedBuffer", "UntaggedCheck", "UntaggedResult"]
+__all__ = ["Advanced", "Post", "QueueState", "UntaggedBuffer", "UntaggedCheck", "UntaggedResult"]
 
 #: Bits of a Queue Number that a stream has.
 QN_BITS = 2
@@ -55,6 +55,13 @@ class Post(data.StructLayout):
             "stream": 16, "qn": QN_BITS, "msn": 32, "slot": range(config.buffers),
             "buffer": UntaggedBuffer(),
         })
+
+
+class Advanced(data.StructLayout):
+    """The message ``msn`` (32) of a ``stream`` (16) and queue ``qn`` (2) was delivered."""
+
+    def __init__(self):
+        super().__init__({"stream": 16, "qn": QN_BITS, "msn": 32})
 
 
 class UntaggedResult(data.StructLayout):
@@ -109,6 +116,9 @@ class UntaggedCheck(wiring.Component):
         Only while no segment is on its way, and no sooner than 5 cycles after ``post``.
     post : In(stream.Signature(Post, always_ready=True))
         Counts 4 cycles later. The next one no sooner than 4 cycles later.
+    advanced : In(stream.Signature(Advanced()))
+        With SCTP only: a message was delivered whose last segment had no ``enable`` here, since it
+        came in any order.
     o : Out(stream.Signature(UntaggedResult(), always_ready=True))
     """
 
@@ -122,6 +132,7 @@ class UntaggedCheck(wiring.Component):
             "state": In(stream.Signature(QueueState(), always_ready=True)),
             "post": In(stream.Signature(Post(config), always_ready=True)),
             "o": Out(stream.Signature(UntaggedResult(), always_ready=True)),
+            **({"advanced": In(stream.Signature(Advanced()))} if config.sctp else {}),
         })
 
     def elaborate(self, platform):
@@ -155,11 +166,19 @@ class UntaggedCheck(wiring.Component):
         m.d.sync += post_valid.eq(Cat(post.valid, post_valid))
         with m.If(post.valid):
             m.d.sync += post_held.eq(post.payload)
-        first = self._look_up(
-            m, "first", Signal(32), index, takes | state_valid,
-            Mux(state_valid, index_of(state_held), index),
-            Mux(state_valid, state_held.msn, following),
-        )
+        writes = (
+            takes | state_valid, Mux(state_valid, index_of(state_held), index),
+            Mux(state_valid, state_held.msn, following))
+        if self.config.sctp:
+            advanced, beyond = self.advanced.payload, Signal(32, reset_less=True)
+            known = Signal()
+            m.d.comb += self.advanced.ready.eq(known & ~writes[0])
+            m.d.sync += [
+                known.eq(self.advanced.valid & ~self.advanced.ready), beyond.eq(advanced.msn + 1)]
+            writes = (
+                writes[0] | known, Mux(writes[0], writes[1], index_of(advanced)),
+                Mux(writes[0], writes[2], beyond))
+        first = self._look_up(m, "first", Signal(32), index, *writes)
         # The buffer is there before it counts.
         limit = self._look_up(
             m, "limit", Signal(data.StructLayout({"msn": 32, "open": 1})), index,

@@ -34,12 +34,12 @@ class SctpItem(data.StructLayout):
         TAKEN, and ``ddp``: its DDP Stream.
     ddp : 1
         Its SCTP stream is a DDP Stream.
-    kind, header, ssn, tsn, start, payload, length
+    kind, header, ssn, tsn, start, payload, length, chunks
         As of the :class:`~.sctp.SctpSegment`.
     """
 
     #: What is passed on as it came.
-    PASSED = ("header", "ssn", "tsn", "start", "payload", "length")
+    PASSED = ("header", "ssn", "tsn", "start", "payload", "length", "chunks")
 
     def __init__(self, config, associations):
         shape = SctpSegment(config)

@@ -718,7 +718,7 @@ def test_clearing_goes_before_errors_and_loses_none():
 def test_the_layouts_agree_with_the_specification():
     entry = CompletionEntry()
     assert entry.size == 8 * completion.OCTETS
-    assert Record()["count"].width == 16
+    assert Record(RnicConfig())["count"].width == 16
     end = 0
     for field in sorted(completion.FIELDS, key=lambda field: (field.octet, field.bit)):
         assert 8 * field.octet + field.bit >= end, f"{field.name} overlaps"

@@ -204,6 +204,7 @@ def check_frame(frame, came, entries, where):
     assert {item.fate for item, _ in came} == {last.fate}, f"{where}: several fates"
     assert came[-1].octets[2:][: len(frame)] == frame, f"{where}: not stored as it came"
     assert len(came[-1].octets) == (len(frame) + 5) // 4 * 4, where
+    assert last.length == (len(frame) + 1) % 4, where
     entry = entries.get(key_of(Ether(frame)))
     if entry is None:
         assert last.fate == Fate.EXCEPTION, f"{where}: {last.fate}, of no association"
@@ -221,10 +222,11 @@ def check_frame(frame, came, entries, where):
     for (item, seen), chunk, part in zip(came, packet.chunks, raw, strict=False):
         assert item.association == entry.association, where
         assert seen == part, f"{where}: start or length of a chunk"
-        assert item.kind == kind_of(chunk, entry), f"{where}: {item.kind} of {chunk}"
+        assert item.kind == kind_of(chunk), f"{where}: {item.kind} of {chunk}"
         if not isinstance(chunk, DataChunk):
             continue
         assert item.tsn == chunk.tsn, where
+        assert item.ddp == (chunk.stream < entry.streams), where
         if item.kind not in (Kind.SEGMENT, Kind.CONTROL):
             continue
         body = chunk.payload[2:]
@@ -245,12 +247,12 @@ def split(octets):
         octets = octets[length + -length % 4 :]
 
 
-def kind_of(chunk, entry):
+def kind_of(chunk):
     """What a chunk is to DDP (RFC 5043 section 5.2)."""
     if not isinstance(chunk, DataChunk):
         return Kind.CHUNK
     whole = chunk.unordered and chunk.beginning and chunk.ending and len(chunk.payload) >= 4
-    if not whole or chunk.stream >= entry.streams:
+    if not whole:
         return Kind.REFUSED
     return {Ppid.SEGMENT: Kind.SEGMENT, Ppid.CONTROL: Kind.CONTROL}.get(chunk.ppid, Kind.REFUSED)
 

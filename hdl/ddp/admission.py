@@ -1,0 +1,263 @@
+"""What becomes of each chunk of SCTP: for the checks, for the host, or nothing (RFC 5043)."""
+
+from amaranth import *
+from amaranth.lib import data, enum, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from ..llp.receiver import Fate, SctpItem
+from ..llp.sctp import Kind
+from ..llp.segment import HEADER_WORDS
+from ..net.delay import Delay
+from ..spec.sctp import Diversion, Function
+from ..stream import Stage, Store, delayed
+from .order import Order
+from .session import Answer, Command, Item, Message, Session, SessionEvent
+from .turn import OrderedRecord
+from .window import SESSION_BITS, Ticket, Verdict
+
+__all__ = ["Action", "Admission", "Admitted"]
+
+#: Items that may be between the sessions and the end of their checks.
+IN_FLIGHT = 64
+#: Octets of Function Code and Private Data of a control message (RFC 5043 section 5.2.3).
+_LONGEST_CONTROL = 2 + 512
+#: Octets that stand before a frame in the packet buffer.
+_LEAD = 2
+
+
+class Action(enum.Enum, shape=2):
+    """What is done with an item's octets."""
+
+    SKIP = 0  # nothing
+    PLACE = 1  # a DDP Segment: the checks have the say
+    PASS = 2  # to the host, on the exception stream
+
+
+class Admitted(data.StructLayout):
+    """An item, and what becomes of it.
+
+    Positions count 32-bit words in the packet buffer.
+
+    Members
+    -------
+    action : Action
+    header : 160
+        PLACE: length of the DDP Segment and DDP header, as in a :class:`~..llp.segment.Segment`.
+        ``control``: its Function Code in octets 2 and 3.
+    stream : 16
+        DDP Stream.
+    association : range(associations)
+    sequence : 32
+        TSN; ``packet``: chunks of the packet.
+    start : position
+        First word of the chunk or frame.
+    payload : position
+        PLACE: the word after the DDP header.
+    octets : 17
+        Of the chunk or frame.
+    release : position
+        Words before this one are no longer needed once the item is gone.
+    reason : 12
+        PASS: a Diversion.
+    report : 1
+        The host gets a record of it: of a chunk, or, with ``packet``, of a packet.
+    packet, control : 1
+        It is the end of a packet, a control message.
+    ticket : Ticket, status : Verdict
+        Of a chunk with a record; the ticket counts if it is FRESH.
+    """
+
+    def __init__(self, config):
+        position = range(config.buffer_octets // 4)
+        super().__init__({
+            "action": Action, "header": 32 * HEADER_WORDS, "stream": 16,
+            "association": range(config.associations), "sequence": 32, "start": position,
+            "payload": position, "octets": 17, "release": position, "reason": 12, "report": 1,
+            "packet": 1, "control": 1, "ticket": Ticket(config.streams), "status": Verdict,
+        })
+
+
+class Admission(wiring.Component):
+    """Keeps the sessions and windows of all streams, and says what becomes of each item.
+
+    .. code-block:: text
+
+        items ─► queue ┬► Session ─► Window ┬► admitted items, for Commit
+                       └► delay ────────────┘
+        records of items that are complete ─► Reorder ─► records in the order of DDP-SSNs
+
+    Of a frame that is not TAKEN only its end is left.
+
+    Latency: 17 cycles. Throughput: an item a cycle. Reset: what waits stays. Errors: those of
+    :class:`~.session.Session`, and events in ``events``.
+
+    Members
+    -------
+    items : In(stream.Signature(SctpItem(config), always_ready=True))
+        No more than 3 cycles after ``go`` falls.
+    go : Out(1)
+    o : Out(stream.Signature(Admitted(config), always_ready=True))
+        No more than ``IN_FLIGHT`` without ``left``.
+    left : In(1)
+        One of these has left.
+    done, records, look, next, free
+        As of :class:`~.order.Order`.
+    command, answer, events, waiting
+        As of :class:`~.session.Session`.
+    busy : Out(1)
+        Items are on their way, those that wait for others apart.
+    """
+
+    def __init__(self, config):
+        self.config = config
+        self._order = order = Order(
+            OrderedRecord(), streams=config.streams, window=config.window, slots=config.places)
+        item = SctpItem(config, config.associations)
+        super().__init__({
+            "items": In(stream.Signature(item, always_ready=True)),
+            "go": Out(1),
+            "o": Out(stream.Signature(Admitted(config), always_ready=True)),
+            "left": In(1),
+            **{name: order.signature.members[name]
+               for name in ("done", "records", "look", "next", "free")},
+            "command": In(stream.Signature(Command(config.streams))),
+            "answer": Out(stream.Signature(Answer(), always_ready=True)),
+            "events": Out(stream.Signature(SessionEvent(config.streams))),
+            "waiting": Out(range(config.initiates + 1)),
+            "busy": Out(1),
+        })
+        self._prepared = data.StructLayout({
+            **{name: field.shape for name, field in item}, "octets": 17, "message": Message,
+            "talks": 1,
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        config = self.config
+        m.submodules.queue = queue = Store(self._prepared, depth=16)
+        m.submodules.stage = stage = Stage(self._prepared)
+        m.submodules.session = session = Session(
+            streams=config.streams, pending=config.initiates)
+        m.submodules.order = order = self._order
+        latency = session.LATENCY + order.window.LATENCY
+        m.submodules.delay = delay = Delay(self._prepared, latency)
+        coming = self._prepare(m, queue)
+        wiring.connect(m, queue.o, stage.i)
+        wiring.connect(m, session.o, order.i)
+        wiring.connect(m, session.close, order.close)
+        wiring.connect(m, order.over, session.over)
+        wiring.connect(m, wiring.flipped(self.command), session.command)
+        wiring.connect(m, session.answer, wiring.flipped(self.answer))
+        wiring.connect(m, session.events, wiring.flipped(self.events))
+        wiring.connect(m, wiring.flipped(self.done), order.done)
+        wiring.connect(m, order.records, wiring.flipped(self.records))
+
+        # An item goes on if its place behind is sure; a message when its session takes it.
+        credits, room = Signal(range(IN_FLIGHT + 1), init=IN_FLIGHT), Signal()
+        head, fires = stage.o.payload, Signal()
+        judged = order.o.payload
+        m.d.comb += [
+            stage.o.ready.eq(room & (~head.talks | session.i.ready)),
+            fires.eq(stage.o.valid & stage.o.ready),
+            session.i.valid.eq(stage.o.valid & room & head.talks),
+            *(session.i.payload[name].eq(head[name])
+              for name in ("stream", "ssn", "tsn", "message")),
+            delay.i.eq(head),
+            session.illegal.valid.eq(order.o.valid & (judged.verdict == Verdict.ILLEGAL)),
+            session.illegal.payload.stream.eq(judged.ticket.stream),
+            session.illegal.payload.session.eq(judged.ticket.session),
+            order.look.eq(self.look),
+            self.next.eq(order.next),
+            self.free.eq(order.free),
+            self.waiting.eq(session.waiting),
+        ]
+        with m.If(fires & ~self.left):
+            m.d.sync += credits.eq(credits - 1)
+        with m.Elif(self.left & ~fires):
+            m.d.sync += credits.eq(credits + 1)
+        passing = Signal(latency)
+        m.d.sync += [
+            self.go.eq(queue.half),
+            room.eq(credits > 2),
+            passing.eq(Cat(fires, passing)),
+            self.o.valid.eq(passing[-1]),
+            self.busy.eq(coming | queue.o.valid | stage.o.valid | (credits != IN_FLIGHT)),
+        ]
+        self._admit(m, delay.o, judged)
+        return m
+
+    def _prepare(self, m, queue):
+        """What can be told of an item alone, in two cycles; whether something is on that way."""
+        item, prepared = self.items.payload, queue.i.payload
+        held = delayed(m, 1, item, "held")
+        valid = Signal(2)
+        octet = [item.header.word_select(k, 8) for k in range(4)]
+        body = Cat(octet[1], octet[0])
+        bare, fits, known = Signal(), Signal(), Signal()
+        words = Signal.like(item.start)
+        m.d.sync += [
+            valid.eq(Cat(self.items.valid
+                         & ((item.fate == Fate.TAKEN) | (item.kind == Kind.FRAME)), valid)),
+            bare.eq(body == 2),
+            fits.eq(body <= _LONGEST_CONTROL),
+            known.eq(~octet[2].any() & (octet[3] >= Function.INITIATE)
+                     & (octet[3] <= Function.TERMINATE)),
+            words.eq(item.payload - item.start),
+        ]
+        # A frame has its lead, and its last word may be in part.
+        function = held.header[24:27]
+        legal = known & Mux(function == Function.TERMINATE, bare, fits)
+        control, segment = held.kind == Kind.CONTROL, held.kind == Kind.SEGMENT
+        message = Signal(Message)
+        m.d.comb += queue.i.valid.eq(valid[1])
+        m.d.sync += [
+            *(prepared[name].eq(held[name]) for name, _ in item.shape()),
+            prepared.octets.eq(Mux(held.kind == Kind.FRAME, (words << 2) + held.length[:2]
+                                   - (_LEAD + 3), held.length)),
+            prepared.talks.eq(held.ddp & (segment | control | (held.kind == Kind.REFUSED))),
+            prepared.message.eq(message),
+        ]
+        with m.If(segment):
+            m.d.comb += message.eq(Message.SEGMENT)
+        with m.Elif(control & legal):
+            m.d.comb += message.eq(function)
+        with m.Else():
+            m.d.comb += message.eq(Message.INVALID)
+        return valid.any()
+
+    def _admit(self, m, item, judged):
+        """The item that is judged now."""
+        admitted = self.o.payload
+        fresh = judged.verdict == Verdict.FRESH
+        m.d.sync += [
+            *(admitted[name].eq(item[name])
+              for name in ("header", "stream", "association", "start", "payload", "octets")),
+            admitted.sequence.eq(item.tsn),
+            admitted.release.eq(item.start),
+            admitted.report.eq(item.talks),
+            admitted.packet.eq(0),
+            admitted.control.eq(item.kind == Kind.CONTROL),
+            admitted.ticket.eq(judged.ticket),
+            admitted.status.eq(judged.verdict),
+            admitted.action.eq(Action.PASS),
+        ]
+        with m.If(item.kind == Kind.FRAME):
+            m.d.sync += [
+                admitted.release.eq(item.payload),
+                admitted.sequence.eq(item.chunks),
+                admitted.report.eq(item.fate == Fate.TAKEN),
+                admitted.packet.eq(1),
+                admitted.reason.eq(Diversion.FRAME),
+            ]
+            with m.If(item.fate != Fate.EXCEPTION):
+                m.d.sync += admitted.action.eq(Action.SKIP)
+        with m.Elif(item.kind == Kind.CHUNK):
+            m.d.sync += [admitted.reason.eq(Diversion.CHUNK), admitted.sequence.eq(0)]
+        with m.Elif(~item.talks | (item.message == Message.INVALID)):
+            m.d.sync += admitted.reason.eq(Diversion.DATA)
+        with m.Else():
+            m.d.sync += admitted.reason.eq(Diversion.CONTROL)
+            with m.If(~fresh):
+                m.d.sync += admitted.action.eq(Action.SKIP)
+            with m.Elif(item.kind == Kind.SEGMENT):
+                m.d.sync += admitted.action.eq(Action.PLACE)

@@ -1,0 +1,158 @@
+"""What the host is told of SCTP, and of messages in their turn."""
+
+from amaranth import *
+from amaranth.lib import stream, wiring
+from amaranth.lib.wiring import In, Out
+
+from ..spec.completion import ChunkStatus, Kind
+from ..stream import Stage, Store
+from .delivery import CompletionEntry, Record, of_message
+from .session import SessionEvent
+from .turn import Disordered, OrderedRecord, Turn
+from .untagged import Advanced, QueueState
+from .window import Verdict
+
+__all__ = ["Reports"]
+
+QUEUE = 16
+
+
+class Reports(wiring.Component):
+    """Makes ring entries of what is due: of MPA's messages at once; of SCTP a record of each chunk
+    and packet at once, and messages and control messages as their turn comes.
+
+    .. code-block:: text
+
+        due ─┬► entries of MPA's messages, of chunks and packets ──────┐
+             └► done ··· Reorder ··· ordered ─► Turn ─► in their turn ─┼► entries
+        events of sessions ────────────────────────────────────────────┘
+
+    Latency: 3 cycles from ``due``, 9 from ``ordered``. Throughput: an entry a cycle. Reset: empty.
+    Errors: none.
+
+    Parameters
+    ----------
+    config : RnicConfig
+    done : Signature
+        Of :class:`~.order.Order`'s.
+
+    Members
+    -------
+    due : In(stream.Signature(Record.kept(config)))
+    done : Out(done)
+    ordered : In(stream.Signature(OrderedRecord()))
+    events : In(stream.Signature(SessionEvent(streams)))
+    entries : Out(stream.Signature(CompletionEntry()))
+    clear, state, advanced, disordered
+        As of :class:`~.turn.Turn`.
+    busy : Out(1)
+        Something has moved in the last 31 cycles.
+    """
+
+    def __init__(self, config, done):
+        self.config = config
+        super().__init__({
+            "due": In(stream.Signature(Record.kept(config))),
+            "done": Out(done),
+            "ordered": In(stream.Signature(OrderedRecord())),
+            "events": In(stream.Signature(SessionEvent(config.streams))),
+            "entries": Out(stream.Signature(CompletionEntry())),
+            "clear": In(stream.Signature(16, always_ready=True)),
+            "state": In(stream.Signature(QueueState(), always_ready=True)),
+            "advanced": Out(stream.Signature(Advanced())),
+            "disordered": Out(stream.Signature(Disordered())),
+            "busy": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.reports = reports = Store(CompletionEntry(), depth=QUEUE)
+        m.submodules.turn = turn = Turn(streams=self.config.streams)
+        m.submodules.stage = stage = Stage(CompletionEntry())
+        wiring.connect(m, wiring.flipped(self.ordered), turn.i)
+        wiring.connect(m, wiring.flipped(self.clear), turn.clear)
+        wiring.connect(m, wiring.flipped(self.state), turn.state)
+        wiring.connect(m, turn.advanced, wiring.flipped(self.advanced))
+        wiring.connect(m, turn.disordered, wiring.flipped(self.disordered))
+        wiring.connect(m, stage.o, wiring.flipped(self.entries))
+
+        # What is due goes both ways at once.
+        due, record = self.due.payload, self.done.payload.record
+        fresh, go, takes = Signal(), Signal(), Signal()
+        m.d.sync += go.eq(reports.half)
+        m.d.comb += [
+            fresh.eq(due.sctp & ~due.packet & (due.status == Verdict.FRESH)),
+            takes.eq(self.due.valid & go & (self.done.ready | ~fresh)),
+            self.due.ready.eq(takes),
+            self.done.valid.eq(self.due.valid & go & fresh),
+            self.done.payload.ticket.eq(due.ticket),
+            *(record[name].eq(due[name]) for name, _ in record.shape()),
+        ]
+        report = Signal(CompletionEntry(), reset_less=True)
+        m.d.sync += reports.i.valid.eq(takes)
+        m.d.comb += reports.i.payload.eq(report)
+        self._report(m, report, due)
+
+        # The ring takes from each in turn: what has just had its turn is last.
+        message, event = Signal(CompletionEntry()), Signal(CompletionEntry())
+        ordered = turn.o.payload
+        m.d.comb += [
+            *of_message(message, ordered),
+            event.kind.eq(Kind.SESSION),
+            event.status.eq(self.events.payload.reason),
+            event.stream.eq(self.events.payload.stream),
+            event.tag.eq(self.events.payload.state),
+        ]
+        with m.If(ordered.control):
+            m.d.comb += [
+                message.eq(0),
+                message.kind.eq(Kind.CONTROL),
+                message.stream.eq(ordered.stream),
+                message.tag.eq(ordered.tag),
+            ]
+        sources = [(reports.o, reports.o.payload), (turn.o, message), (self.events, event)]
+        turns = Signal(range(3))
+        m.d.comb += stage.i.valid.eq(Cat(source.valid for source, _ in sources).any())
+        with m.Switch(turns):
+            for first in range(3):
+                with m.Case(first):
+                    for position in range(3):
+                        source, entry = sources[(first + position) % 3]
+                        with m.If(source.valid) if not position else m.Elif(source.valid):
+                            m.d.comb += [
+                                source.ready.eq(stage.i.ready), stage.i.payload.eq(entry)]
+                            with m.If(stage.i.ready):
+                                m.d.sync += turns.eq((first + position + 1) % 3)
+
+        # What comes out of a block shows here before all is quiet in it.
+        recent = Signal(range(32))
+        with m.If(takes | self.ordered.valid | self.events.valid):
+            m.d.sync += recent.eq(-1)
+        with m.Elif(self.busy):
+            m.d.sync += recent.eq(recent - 1)
+        m.d.comb += self.busy.eq(recent.any())
+        return m
+
+    def _report(self, m, report, due):
+        """The entry of a message of MPA, or of a chunk or packet, a cycle later."""
+        taken = Mux(
+            due.failed, ChunkStatus.NOT_PLACED,
+            Mux(due.placed | due.control, ChunkStatus.TAKEN, ChunkStatus.DROPPED))
+        m.d.sync += report.eq(0)
+        with m.If(~due.sctp):
+            m.d.sync += of_message(report, due)
+        with m.Elif(due.packet):
+            m.d.sync += [
+                report.kind.eq(Kind.PACKET),
+                report.length.eq(due.sequence),
+                report.cookie.eq(Cat(C(0, 16), due.association)),
+            ]
+        with m.Else():
+            m.d.sync += [
+                report.kind.eq(Kind.CHUNK),
+                report.status.eq(Mux(due.status == Verdict.FRESH, taken, due.status)),
+                report.stream.eq(due.stream),
+                report.tag.eq(due.sequence),
+                report.length.eq(due.octets),
+                report.cookie.eq(Cat(due.ticket.ssn, due.association)),
+            ]

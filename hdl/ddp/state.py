@@ -1,0 +1,60 @@
+"""Which streams are in error."""
+
+from amaranth import *
+from amaranth.lib import memory, wiring
+from amaranth.lib.wiring import In, Out
+
+__all__ = ["ErrorState"]
+
+
+class ErrorState(wiring.Component):
+    """Which streams are in error.
+
+    Look-ups and what comes of them go through in order, one a cycle: the state that is shown holds
+    all that was decided before.
+
+    Latency: 3 cycles from ``index`` to ``ended``. Throughput: 1 a cycle. Reset: the states stay.
+    Errors: none.
+
+    Members
+    -------
+    index : In(16)
+    ended : Out(1)
+        The stream of three cycles ago is in error; combinational from registers.
+    update : In(1), becomes : In(1)
+        That stream's state from now on.
+    """
+
+    def __init__(self, streams):
+        self.streams = streams
+        super().__init__({"index": In(16), "ended": Out(1), "update": In(1), "becomes": In(1)})
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.storage = storage = memory.Memory(
+            shape=1, depth=self.streams, init=[], attrs={"ram_style": "block", "no_rw_check": 1})
+        read, write = storage.read_port(), storage.write_port()
+        # Without reset, to become the output register of the block RAM.
+        known = Signal(reset_less=True)
+        near = Signal()
+        # index[k] came k cycles ago. The table does not have what the last four look-ups became.
+        index = [self.index, *(Signal(16, name=f"index{k}") for k in range(1, 7))]
+        m.d.sync += [later.eq(earlier) for earlier, later in zip(index, index[1:], strict=False)]
+        same, became = Signal(4), Signal(4)
+        ended = near
+        for k in reversed(range(4)):
+            ended = Mux(same[k], became[k], ended)
+        m.d.comb += [
+            read.addr.eq(self.index),
+            write.addr.eq(index[4]),
+            self.ended.eq(ended),
+        ]
+        m.d.sync += [
+            write.en.eq(self.update),
+            write.data.eq(self.becomes),
+            known.eq(read.data),
+            near.eq(known),
+            same.eq(Cat(index[2] == index[k] for k in range(3, 7))),
+            became.eq(Cat(Mux(self.update, self.becomes, self.ended), became)),
+        ]
+        return m

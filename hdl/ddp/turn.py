@@ -1,0 +1,159 @@
+"""Messages whose turn it is: the last check, that of the order of messages in a queue."""
+
+from amaranth import *
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+from amaranth.utils import exact_log2
+
+from ..stream import Stage, Store, delayed, nibbles
+from .delivery import MESSAGE
+from .state import ErrorState
+from .untagged import QN_BITS, Advanced, QueueState
+from .window import storage_of
+
+__all__ = ["Disordered", "OrderedRecord", "Turn"]
+
+QUEUE = 16
+
+
+class OrderedRecord(data.StructLayout):
+    """What is kept of an item of SCTP until its turn comes.
+
+    Members
+    -------
+    placed : 1
+        It is a segment that passed the checks.
+    complete : 1
+        It is, and the last one of its message.
+    control : 1
+        It is a control message; ``tag`` is its function.
+    failed : 1
+        The bus refused a write on its stream.
+    sequence : 32
+        TSN.
+    tagged, stream, qn, tag, rsvdulp, length, cookie
+        As of a :class:`~.delivery.Record`.
+    """
+
+    def __init__(self):
+        super().__init__({
+            **MESSAGE, "placed": 1, "complete": 1, "control": 1, "failed": 1, "sequence": 32})
+
+
+class Disordered(data.StructLayout):
+    """A ``stream`` (16), and the ``sequence`` (32) number of the segment out of turn."""
+
+    def __init__(self):
+        super().__init__({"stream": 16, "sequence": 32})
+
+
+class Turn(wiring.Component):
+    """Delivers records in the order of their stream's DDP-SSNs.
+
+    Every segment of an untagged queue has the MSN that is next: in the order of submission all
+    messages before it are complete (RFC 5041 section 4.3). The first one that has not fails its
+    stream, and so does one that was not placed: nothing of the stream is delivered any more, until
+    ``clear``. Control messages show in any case.
+
+    Latency: 6 cycles. Throughput: a record a cycle; ``clear`` and ``state`` cost a cycle each.
+    Reset: empty; the states of streams and queues stay. Errors: see above.
+
+    Parameters
+    ----------
+    streams : int
+
+    Members
+    -------
+    i : In(stream.Signature(OrderedRecord()))
+    clear : In(stream.Signature(16, always_ready=True))
+        A stream that starts anew. The next one no sooner than 2 cycles later.
+    state : In(stream.Signature(QueueState(), always_ready=True))
+        A queue whose next MSN is set.
+    o : Out(stream.Signature(OrderedRecord()))
+        With ``complete`` or ``control`` set, and not both.
+    advanced : Out(stream.Signature(Advanced()))
+    disordered : Out(stream.Signature(Disordered()))
+    """
+
+    def __init__(self, *, streams):
+        self.streams = streams
+        super().__init__({
+            "i": In(stream.Signature(OrderedRecord())),
+            "clear": In(stream.Signature(16, always_ready=True)),
+            "state": In(stream.Signature(QueueState(), always_ready=True)),
+            "o": Out(stream.Signature(OrderedRecord())),
+            "advanced": Out(stream.Signature(Advanced())),
+            "disordered": Out(stream.Signature(Disordered())),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.errors = errors = ErrorState(self.streams)
+        outs = {
+            "o": OrderedRecord(), "advanced": Advanced(), "disordered": Disordered()}
+        stores = {}
+        for name, shape in outs.items():
+            m.submodules[f"{name}_store"] = stores[name] = Store(shape, depth=QUEUE)
+            m.submodules[f"{name}_stage"] = stage = Stage(shape)
+            wiring.connect(m, stores[name].o, stage.i)
+            wiring.connect(m, stage.o, wiring.flipped(getattr(self, name)))
+
+        # What is taken: a record, or a stream to be cleared. item[k] was taken k + 1 cycles ago.
+        go, wanted = Signal(), Signal()
+        clearing = Signal(16, reset_less=True)
+        valid, clears = Signal(4), Signal(4)
+        with m.If(self.clear.valid):
+            m.d.sync += clearing.eq(self.clear.payload)
+        m.d.sync += [
+            go.eq(Cat(store.half for store in stores.values()).all()),
+            wanted.eq(self.clear.valid),
+            clears.eq(Cat(wanted, clears)),
+            valid.eq(Cat(self.i.valid & self.i.ready, valid)),
+        ]
+        m.d.comb += self.i.ready.eq(go & ~wanted & ~self.state.valid)
+        item = [Signal(OrderedRecord(), name=f"item_{k}", reset_less=True) for k in range(4)]
+        m.d.sync += [item[0].eq(self.i.payload), *(
+            later.eq(earlier) for earlier, later in zip(item, item[1:], strict=False))]
+        with m.If(wanted):
+            m.d.sync += item[0].stream.eq(clearing)
+
+        # The next MSN of each queue goes on with a message's last segment, right or not.
+        set_up = delayed(m, 2, self.state.payload, "set_up")
+        sets = Signal()
+        following = Signal(32, reset_less=True)
+        m.d.sync += [
+            sets.eq(delayed(m, 1, self.state.valid, "state_valid")),
+            following.eq(item[0].tag + 1),
+        ]
+        ends = valid[1] & item[1].complete & ~item[1].tagged
+        (following_msn,) = storage_of(
+            m, "next", unsigned(32), self.streams << QN_BITS, (self._queue(item[0]),),
+            (ends | sets, Mux(sets, self._queue(set_up), self._queue(item[1])),
+             Mux(sets, set_up.msn, following)))
+        equal = Signal(8)
+        m.d.sync += equal.eq(nibbles(following_msn, item[2].tag))
+
+        # The stream's state is there.
+        last = item[3]
+        wrong, out, dead = Signal(), Signal(), Signal()
+        m.d.comb += [
+            errors.index.eq(item[0].stream),
+            wrong.eq(last.placed & ~last.tagged & ~equal.all()),
+            dead.eq(errors.ended),
+            errors.update.eq(clears[3] | (valid[3] & ~last.control & (wrong | ~last.placed))),
+            errors.becomes.eq(~clears[3]),
+            out.eq(valid[3] & last.complete & ~wrong & ~dead),
+            stores["o"].i.valid.eq(out | (valid[3] & last.control)),
+            stores["o"].i.payload.eq(last),
+            stores["advanced"].i.valid.eq(out & ~last.tagged),
+            stores["advanced"].i.payload.stream.eq(last.stream),
+            stores["advanced"].i.payload.qn.eq(last.qn),
+            stores["advanced"].i.payload.msn.eq(last.tag),
+            stores["disordered"].i.valid.eq(valid[3] & wrong & ~dead),
+            stores["disordered"].i.payload.stream.eq(last.stream),
+            stores["disordered"].i.payload.sequence.eq(last.sequence),
+        ]
+        return m
+
+    def _queue(self, where):
+        return Cat(where.qn, where.stream)[:QN_BITS + exact_log2(self.streams)]

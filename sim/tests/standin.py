@@ -4,6 +4,11 @@ A write to SCRATCH tells it how. It then writes one burst, or breaks down in doi
 later it says that it is idle. A write to :data:`PRODUCE` has it write so many completions, which
 number themselves as their cookie; one to :data:`RAISE` has it raise an error event, whose registers
 read as their own addresses. A revocation takes it 50 cycles.
+
+In the mode :data:`ECHOES` packets and frames leave on the exception stream in the cycle in which
+they come, the reason being what was last written to :data:`MARK`. A packet keeps stream and
+sequence, a frame has stream :data:`FRAME`. The counters FRAMES and FRAMES_DROPPED are the frames,
+and bits that tell which were damaged; FRAMES_DIVERTED are the beats that should not have come.
 """
 
 from __future__ import annotations
@@ -25,11 +30,15 @@ from ddp_rnic.hdl.spec import regs
     LEAVES_OUT_AN_OCTET,
     CHANGES_A_COMPLETION,
     IDLE_TOO_SOON,
-) = range(1, 15)
+    COUNTS_KINDS,
+    ECHOES,
+) = range(1, 17)
 
 MODE = regs.address("SCRATCH")
 PRODUCE = regs.address("BUFFER_POST")
 RAISE = regs.address("STREAM_COMMIT")
+MARK = regs.address("STREAM_INDEX")
+FRAME = 0xFFFF  #: stream of a frame's echo
 
 _WRITE_PORT = """
     output {0}_awid; output [63:0] {0}_awaddr; output [7:0] {0}_awlen;
@@ -54,6 +63,17 @@ _PORTS = f"""
     output [15:0] m_axis_exc_tid; output [43:0] m_axis_exc_tuser; output irq;
 """
 
+_FRAME_PORT = """
+    input [63:0] s_axis_eth_tdata; input [7:0] s_axis_eth_tkeep; input s_axis_eth_tvalid;
+    output s_axis_eth_tready; input s_axis_eth_tlast; input s_axis_eth_tuser;
+"""
+_NO_FRAME_PORT = """
+  wire [63:0] s_axis_eth_tdata = 0;
+  wire [7:0] s_axis_eth_tkeep = 0;
+  wire s_axis_eth_tvalid = 0, s_axis_eth_tlast = 0, s_axis_eth_tuser = 0;
+  wire s_axis_eth_tready;
+"""
+
 # Names in capitals are addresses of registers and the modes above.
 _BODY = """
   reg [31:0] mode;
@@ -63,6 +83,8 @@ _BODY = """
   reg [11:0] asked;
   reg [5:0] revoking;
   reg [7:0] events;
+  reg [11:0] mark;
+  reg [31:0] frames, damaged, wrong;
   // Completions: to be written, their addresses taken, their responses come, given back.
   reg [15:0] pending, issued, answered, consumer;
   reg enable, masked, writing, waiting;
@@ -75,17 +97,21 @@ _BODY = """
   wire [15:0] entry = issued + (mode == SKIPS_AN_ENTRY && issued == 1);
   wire phase = ~|(issued & (16'd1 << size)) | (mode == KEEPS_THE_PHASE);
   wire done = !(pending != 0 && enable && room) && !writing && !waiting;
+  wire echoes = mode == ECHOES;
+  wire frame = s_axis_eth_tvalid & s_axis_eth_tready;
   wire idle = age > 60 && mode != NEVER_IDLE && (done || mode == IDLE_TOO_SOON);
   initial begin
     mode = 0; age = 0; written = 0; read = 0; announced = 0; told = 0; beat = 0; revoking = 0;
     events = 0; pending = 0; issued = 0; answered = 0; consumer = 0; enable = 0; masked = 0;
     writing = 0; waiting = 0; word = 0; base = 0; size = 0;
+    mark = 0; frames = 0; damaged = 0; wrong = 0;
   end
   always @(posedge clk) begin
     if (rst) begin
       mode <= 0; age <= 0; written <= 0; read <= 0; announced <= 0; told <= 0; beat <= 0;
       revoking <= 0; events <= 0; pending <= 0; issued <= 0; answered <= 0; consumer <= 0;
       enable <= 0; masked <= 0; writing <= 0; waiting <= 0; word <= 0;
+      mark <= 0; frames <= 0; damaged <= 0; wrong <= 0;
     end else begin
       written <= store;
       read <= s_axil_arvalid & ~read;
@@ -96,6 +122,13 @@ _BODY = """
       if (store && s_axil_awaddr == CQ_ENABLE) enable <= s_axil_wdata;
       if (store && s_axil_awaddr == CQ_CONSUMER) consumer <= s_axil_wdata;
       if (store && s_axil_awaddr == IRQ_MASK) masked <= s_axil_wdata[2];
+      if (store && s_axil_awaddr == MARK) mark <= s_axil_wdata;
+      if (frame & s_axis_eth_tlast) begin
+        frames <= frames + 1;
+        damaged[frames[4:0]] <= s_axis_eth_tuser;
+      end
+      wrong <= wrong + (s_axis_eth_tvalid & s_axis_tvalid)
+               + (frame & s_axis_eth_tuser & ~s_axis_eth_tlast);
       if (revoking != 0) revoking <= revoking - 1;
       if (store && s_axil_awaddr == REVOKE_STAG) revoking <= 50;
       if (store && s_axil_awaddr == RAISE) events <= events + 1;
@@ -122,8 +155,12 @@ _BODY = """
   assign s_axil_rvalid = read;
   assign s_axil_rresp = (mode == REFUSES_READS) ? 2 : 0;
   assign s_axil_rdata = (asked == STATUS) ? {revoking != 0, completion, idle, events != 0}
+                      : (asked == FRAMES) ? frames
+                      : (asked == FRAMES_DROPPED) ? damaged
+                      : (asked == FRAMES_DIVERTED) ? wrong
                       : (asked >= PLACED_SEGMENTS) ? 0 : asked;
-  assign s_axis_tready = 1;
+  assign s_axis_tready = ~echoes | m_axis_exc_tready;
+  assign s_axis_eth_tready = s_axis_tready & ~s_axis_tvalid;
   assign m_axi_awvalid = mode != 0 & ~announced;
   assign m_axi_awaddr = (mode == CROSSES_A_PAGE) ? 64'hff0
                       : (mode == CHANGES_ITS_ADDRESS) ? {45'h1, age, 3'h0} : 64'h40;
@@ -143,25 +180,28 @@ _BODY = """
   assign m_axi_cq_wvalid = writing;
   assign m_axi_cq_wdata = (word == 1) ? {16'd0, issued, 32'd0}
                         : (word == 3) ? {7'd0, phase, 56'd0}
-                        : (word == 2 && mode == CHANGES_A_COMPLETION) ? age : 0;
+                        : (word == 2 && mode == CHANGES_A_COMPLETION) ? age
+                        : (word == 0 && mode == COUNTS_KINDS) ? {issued, 4'd0} : 0;
   assign m_axi_cq_wstrb = (mode == LEAVES_OUT_AN_OCTET && word == 2) ? 8'hf7 : 8'hff;
   assign m_axi_cq_wlast = word == 3;
   assign m_axi_cq_bready = 1;
-  assign m_axis_exc_tvalid = mode != 0 & ~told;
-  assign m_axis_exc_tdata = 64'h8877665544332211;
-  assign m_axis_exc_tkeep = (mode == LEAVES_A_HOLE) ? 8'h05 : 8'h07;
-  assign m_axis_exc_tlast = 1;
-  assign m_axis_exc_tid = 9;
-  assign m_axis_exc_tuser = {12'h203, 32'd77};
+  assign m_axis_exc_tvalid = echoes ? s_axis_tvalid | s_axis_eth_tvalid : mode != 0 & ~told;
+  assign {m_axis_exc_tdata, m_axis_exc_tkeep, m_axis_exc_tlast, m_axis_exc_tid, m_axis_exc_tuser}
+       = !echoes ? {64'h8877665544332211, (mode == LEAVES_A_HOLE) ? 8'h05 : 8'h07, 1'd1, 16'd9,
+                    12'h203, 32'd77}
+       : s_axis_tvalid ? {s_axis_tdata, s_axis_tkeep, s_axis_tlast, s_axis_tid,
+                          mark, s_axis_tuser[31:0]}
+       : {s_axis_eth_tdata, s_axis_eth_tkeep, s_axis_eth_tlast, FRAME[15:0], mark, 32'd0};
   assign irq = events != 0 | (completion & ~masked);
   assign {m_axi_awid, m_axi_awlock, m_axi_awcache, m_axi_awprot} = 0;
   assign {m_axi_cq_awid, m_axi_cq_awlock, m_axi_cq_awcache, m_axi_cq_awprot} = 0;
 """
 
 
-def verilog() -> str:
-    """Its Verilog, written as Amaranth writes it."""
-    ports = [" ".join(port.split()) for port in _PORTS.split(";") if port.strip()]
+def verilog(*, sctp: bool = False) -> str:
+    """Its Verilog, written as Amaranth writes it; with ``sctp`` it has the port for frames."""
+    text = _PORTS + _FRAME_PORT * sctp
+    ports = [" ".join(port.split()) for port in text.split(";") if port.strip()]
     names = ", ".join(port.split()[-1] for port in ports)
     declared = "".join(f"  {port};\n" for port in ports)
     values = {register.name: register.address for register in regs.REGISTERS}
@@ -171,4 +211,5 @@ def verilog() -> str:
         for name, value in values.items()
         if isinstance(value, int)
     )
-    return f"module rnic({names});\n{declared}{constants}{_BODY}endmodule\n"
+    body = _BODY if sctp else _NO_FRAME_PORT + _BODY
+    return f"module rnic({names});\n{declared}{constants}{body}endmodule\n"

@@ -50,7 +50,7 @@ from .engine import (
     counters,
     event,
 )
-from .load import Load
+from .load import Load, SctpLoad
 
 #: Segments that a build rehearses, and the octets of each.
 _REHEARSED, _REHEARSED_PAYLOAD = 100, 1440
@@ -147,10 +147,11 @@ def _build(config: RnicConfig, *, waves: bool) -> Path:
 
 def _rehearse(config: RnicConfig, built: Path) -> None:
     """Run what most of the time is spent on, and have the profile of it written."""
-    load = Load(config, _REHEARSED_PAYLOAD)
-    # What is wrong with the gateware shows in the run, and is told there.
-    with suppress(DeviceError):
-        load.run(CompiledEngine(built), load.packets(_REHEARSED), _REHEARSED)
+    for kind in (Load, SctpLoad) if config.sctp else (Load,):
+        load = kind(config, _REHEARSED_PAYLOAD)
+        # What is wrong with the gateware shows in the run, and is told there.
+        with suppress(DeviceError):
+            load.run(CompiledEngine(built), load.packets(_REHEARSED), _REHEARSED)
     ctypes.CDLL(str(built)).sim_write_profile()
 
 

@@ -13,7 +13,7 @@ import pytest
 from ddp_rnic.hdl.spec import regs
 from ddp_rnic.hdl.spec.completion import OCTETS, Kind, decode, phase
 from ddp_rnic.hdl.spec.config import RnicConfig
-from ddp_rnic.sim import verilator
+from ddp_rnic.sim import pcap, verilator
 from ddp_rnic.sim.engine import (
     ENGINES,
     UNSTALLED,
@@ -35,8 +35,12 @@ from ddp_rnic.sim.engine import (
     WriteRegister,
     load,
 )
+from ddp_rnic.sim.load import SctpLoad
 from ddp_rnic.sim.model.ddp import DataSource
+from ddp_rnic.sim.model.header import TaggedHeader
 from ddp_rnic.sim.model.mpa import MpaSender
+from ddp_rnic.sim.model.sctp import DataChunk, Function, SegmentReceived, Session
+from ddp_rnic.sim.model.sctp import Packet as SctpPacket
 from ddp_rnic.sim.tests import standin
 from ddp_rnic.sim.tests.fake_engine import FakeEngine
 
@@ -433,6 +437,27 @@ def test_a_frame_that_nobody_takes_is_told(
     operations: list[Operation] = [WriteRegister(standin.MODE, standin.GOOD), Frame(b"x")]
     with pytest.raises(DeviceError, match=message):
         load(engine).run(SCTP, operations, np.zeros(96, np.uint8))
+
+
+@pytest.mark.parametrize("payload", [1, 2, 3, 4, 1440])
+def test_a_load_over_sctp_is_what_the_model_takes(payload: int) -> None:
+    sctp = SctpLoad(SCTP, payload)
+    host = Session(0)
+    host.control(Function.INITIATE)
+    frames = [each for each in sctp.packets(5, drained=True) if isinstance(each, Frame)]
+    (accept,) = (each for each in sctp.setup() if isinstance(each, Frame))
+    segments = []
+    for number, frame in enumerate([accept, *frames]):
+        assert number == 0 or -(-len(frame.octets) // SCTP.octets) == sctp.beats_in
+        ip = pcap.ip_packet(pcap.Frame(number, 0.0, 1, frame.octets))
+        assert ip is not None and pcap.internet_sum(frame.octets[14:34]) == 0xFFFF
+        (chunk,) = SctpPacket.parse(ip.payload).chunks
+        assert isinstance(chunk, DataChunk) and chunk.tsn == 1000 + number
+        events = host.receive(chunk.ppid, chunk.payload)
+        segments += [each.segment for each in events if isinstance(each, SegmentReceived)]
+    headers = [TaggedHeader.decode(segment) for segment in segments]
+    assert [header.to for header in headers] == [sctp.beats_out * 8 * k for k in range(5)]
+    assert {len(segment) for segment in segments} == {14 + payload}
 
 
 def test_a_ring_lies_in_memory() -> None:

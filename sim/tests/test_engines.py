@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from ddp_rnic.hdl.spec import regs
 from ddp_rnic.hdl.spec.completion import OCTETS, Kind, decode, phase
-from ddp_rnic.hdl.spec.config import RnicConfig
+from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
 from ddp_rnic.sim import pcap, verilator
 from ddp_rnic.sim.engine import (
     ENGINES,
@@ -47,7 +47,7 @@ from ddp_rnic.sim.tests.fake_engine import FakeEngine
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verilator, "verilog", lambda config: standin.verilog(sctp=config.sctp))
+    monkeypatch.setattr(verilator, "verilog", standin.verilog)
 
 
 def run(
@@ -336,7 +336,7 @@ SCTP = RnicConfig(sctp=True)
 
 
 def echo(
-    engine: str, *operations: Operation, stalls: Stalls = UNSTALLED
+    engine: str, *operations: Operation, stalls: Stalls = UNSTALLED, width: int = 64
 ) -> tuple[Outcome, list[ExceptionPacket]]:
     """Run with a stand-in that has both ports and echoes; the echoes that have to come."""
     expected = []
@@ -351,7 +351,8 @@ def echo(
                 expected.append(ExceptionPacket(standin.FRAME, 0, octets, mark))
     start = WriteRegister(standin.MODE, standin.ECHOES)
     memory = np.zeros(96, np.uint8)
-    outcome = load(engine).run(SCTP, [start, *operations], memory, stalls=stalls)
+    config = replace(SCTP, width=width)
+    outcome = load(engine).run(config, [start, *operations], memory, stalls=stalls)
     return outcome, expected
 
 
@@ -361,11 +362,12 @@ def counting(first: int, count: int) -> bytes:
 
 @pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("stalls", [UNSTALLED, EVERY_STALL], ids=["unstalled", "stalled"])
+@pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("engine", ENGINES)
-def test_frames_of_every_length_arrive_as_they_are(engine: str, stalls: Stalls) -> None:
-    lengths = [*range(1, 34), 1518, 9018]
+def test_frames_of_every_length_arrive_as_they_are(engine: str, width: int, stalls: Stalls) -> None:
+    lengths = [*range(1, width // 4 + 2), 1518, 9018]
     frames = [Frame(counting(length, length), error=length % 3 == 0) for length in lengths]
-    outcome, expected = echo(engine, *frames, stalls=stalls)
+    outcome, expected = echo(engine, *frames, stalls=stalls, width=width)
     assert outcome.exceptions == expected
     # The stand-in tells of 32: those that come later overwrite the first ones.
     damaged = {number % 32: frame.error for number, frame in enumerate(frames)}
@@ -374,7 +376,7 @@ def test_frames_of_every_length_arrive_as_they_are(engine: str, stalls: Stalls) 
         "FRAMES_DROPPED": sum(error << number for number, error in damaged.items()),
     }
     assert {name: outcome.counters[name] for name in regs.SCTP_COUNTERS} == counted
-    beats = [-(-length // 8) for length in lengths]
+    beats = [-(-8 * length // width) for length in lengths]
     took = outcome.taken["last"].astype(int) - outcome.taken["first"].astype(int) + 1
     assert len(took) == len(frames) and np.all(took >= beats)
     if stalls is UNSTALLED:
@@ -432,7 +434,7 @@ def test_a_frame_that_nobody_takes_is_told(
     monkeypatch: pytest.MonkeyPatch, engine: str, message: str
 ) -> None:
     ready = "s_axis_eth_tready = "
-    text = standin.verilog(sctp=True).replace(ready, f"{ready}0 & ")
+    text = standin.verilog(SCTP).replace(ready, f"{ready}0 & ")
     monkeypatch.setattr(verilator, "verilog", lambda config: text)
     operations: list[Operation] = [WriteRegister(standin.MODE, standin.GOOD), Frame(b"x")]
     with pytest.raises(DeviceError, match=message):
@@ -780,13 +782,13 @@ def test_a_build_is_made_once_and_kept_while_it_is_used(
         (builds / name).mkdir(parents=True)
     os.utime(builds / "old", (0, 0))
     harness = Path(verilator.__file__).with_name("harness.cpp")
-    first = verilator.build_library(standin.verilog(), harness)
+    first = verilator.build_library(standin.verilog(RnicConfig()), harness)
     made = first.stat().st_mtime_ns
     objects = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.o")}
-    assert verilator.build_library(standin.verilog(), harness) == first
+    assert verilator.build_library(standin.verilog(RnicConfig()), harness) == first
     assert first.stat().st_mtime_ns == made
     # Another design takes another place, and the objects of Verilator's runtime as they are.
-    other = verilator.build_library(standin.verilog() + "// another\n", harness)
+    other = verilator.build_library(standin.verilog(RnicConfig()) + "// another\n", harness)
     assert other != first
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.o")} == objects
     assert len(objects) == 2
@@ -804,10 +806,12 @@ def test_a_build_of_gcc_is_rehearsed_once(monkeypatch: pytest.MonkeyPatch, tmp_p
         ctypes.CDLL(str(built)).sim_write_profile()
         assert built.with_name("fast.gcda").exists()
 
-    kept = verilator.build_library(standin.verilog(), harness, rehearse=rehearse)
+    kept = verilator.build_library(standin.verilog(RnicConfig()), harness, rehearse=rehearse)
     assert len(rehearsed) == (Path(verilator.compiler()[0]).name == "g++")
     assert not hasattr(ctypes.CDLL(str(kept)), "sim_write_profile")
-    assert verilator.build_library(standin.verilog(), harness, rehearse=rehearse) == kept
+    assert (
+        verilator.build_library(standin.verilog(RnicConfig()), harness, rehearse=rehearse) == kept
+    )
     assert len(rehearsed) <= 1
 
 
@@ -817,4 +821,4 @@ def test_what_a_tool_complains_of_is_told(monkeypatch: pytest.MonkeyPatch, tmp_p
     with pytest.raises(ToolError, match="the Verilog has no module rnic"):
         verilator.build_library("module other(); endmodule\n", harness)
     with pytest.raises(ToolError, match="(?s)verilator_bin failed .*nonsense"):
-        verilator.build_library(standin.verilog() + "nonsense\n", harness)
+        verilator.build_library(standin.verilog(RnicConfig()) + "nonsense\n", harness)

@@ -45,6 +45,7 @@ from .engine import (
     Drain,
     ErrorEvent,
     ExceptionPacket,
+    Frame,
     Meanwhile,
     Operation,
     Outcome,
@@ -56,8 +57,9 @@ from .engine import (
     Stalls,
     Wait,
     WriteRegister,
-    checked,
+    clear,
     completion,
+    counter_registers,
     counters,
     event,
 )
@@ -249,7 +251,8 @@ class RnicBench:
     Parameters
     ----------
     dut
-        The bench module, with the flat ports of the exported Verilog.
+        The bench module, with the flat ports of the exported Verilog. That for Ethernet frames
+        may be absent.
     memory
         Host memory, from bus address 0.
     ring
@@ -280,7 +283,7 @@ class RnicBench:
         stalls: Stalls = UNSTALLED,
         faults: Sequence[range] = (),
     ) -> None:
-        checked([], memory, ring)
+        clear(memory, ring)
         logging.getLogger(f"cocotb.{dut._name}").setLevel(logging.WARNING)
         self.dut = dut
         self.memory = memory
@@ -297,6 +300,17 @@ class RnicBench:
         self._aside: Any = None  # the task that goes on meanwhile
         self._stalls = stalls
         self._source = AxiStreamSource(AxiStreamBus.from_prefix(dut, "s_axis"), dut.clk, dut.rst)
+        self._frames: AxiStreamSource | None = None
+        inputs = ["s_axis"]
+        if hasattr(dut, "s_axis_eth_tvalid"):
+            bus = AxiStreamBus.from_prefix(dut, "s_axis_eth")
+            self._frames = AxiStreamSource(bus, dut.clk, dut.rst)
+            inputs.append("s_axis_eth")
+        self._inputs = [
+            tuple(getattr(dut, f"{prefix}_t{name}") for name in ("valid", "ready", "last"))
+            for prefix in inputs
+        ]
+        self._last_used = self._source
         self._sink = AxiStreamSink(AxiStreamBus.from_prefix(dut, "m_axis_exc"), dut.clk, dut.rst)
         self._host = _Host(memory, ring, faults)
         self.completions, self.delivered = self._host.completions, self._host.delivered
@@ -328,8 +342,9 @@ class RnicBench:
             *((port.w_channel, self._stalls.write) for port in self._ports),
             *((port.b_channel, self._stalls.response) for port in self._ports),
             (self._sink, self._stalls.exceptions),
+            (self._frames, self._stalls.source),
         ):
-            if probability:
+            if channel is not None and probability:
                 channel.set_pause_generator(_pauses(rng.randrange(2**32), probability))
         await RisingEdge(dut.clk)
         stalled = self._stalls.completions
@@ -353,15 +368,27 @@ class RnicBench:
             raise DeviceError(f"the read of register {address:#05x} gave {answer.resp!r}")
         return int.from_bytes(answer.data, "little")
 
-    async def send(self, packet: Packet) -> None:
-        """Hand a packet to the source; it goes out after all that was handed over before."""
-        users = [packet.sequence] * len(packet.octets)
-        users[-1] |= packet.error << 32
-        await self._source.send(AxiStreamFrame(packet.octets, tid=packet.stream, tuser=users))
+    async def send(self, packet: Packet | Frame) -> None:
+        """Hand a packet or frame to its source; it goes out after all that was handed over before.
+
+        So one for the other port waits until this one has taken its own.
+        """
+        if isinstance(packet, Packet):
+            source, tid, user, error = self._source, packet.stream, packet.sequence, 1 << 32
+        elif self._frames is not None:
+            source, tid, user, error = self._frames, None, 0, 1
+        else:
+            raise ValueError("a frame needs an RNIC with sctp")
+        if source is not self._last_used:
+            await self.sent()
+            self._last_used = source
+        users = [user] * len(packet.octets)
+        users[-1] |= error * packet.error
+        await source.send(AxiStreamFrame(packet.octets, tid=tid, tuser=users))
 
     async def sent(self) -> None:
-        """Wait until the RNIC has taken every packet."""
-        await self._source.wait()
+        """Wait until the RNIC has taken every packet and frame."""
+        await self._last_used.wait()
 
     def pause(self) -> None:
         """Take no completions any more."""
@@ -432,10 +459,10 @@ class RnicBench:
     async def play(self, operations: Sequence[Operation]) -> None:
         """Carry operations out, resume, and drain."""
         for operation in operations:
-            if not isinstance(operation, Packet):
+            if not isinstance(operation, Packet | Frame):
                 await self.sent()
             match operation:
-                case Packet():
+                case Packet() | Frame():
                     await self.send(operation)
                 case WriteRegister(address, value):
                     await self.write(address, value)
@@ -459,7 +486,10 @@ class RnicBench:
 
     async def outcome(self) -> Outcome:
         """What has come of all so far."""
-        counted = [await self.read(regs.address(name)) for name in regs.COUNTERS]
+        counted = {
+            name: await self.read(regs.address(name))
+            for name in counter_registers(sctp=self._frames is not None)
+        }
         return Outcome(
             cycles=self.cycle,
             events=list(self.events),
@@ -524,11 +554,13 @@ class RnicBench:
         while True:
             await edge
             cycle = self.cycle
-            if dut.s_axis_tvalid.value and dut.s_axis_tready.value:
+            for valid, ready, last in self._inputs:
+                if not (valid.value and ready.value):
+                    continue
                 self._progress = cycle
                 if first:
                     self.taken.append((cycle, cycle))
-                first = bool(dut.s_axis_tlast.value)
+                first = bool(last.value)
                 if first:
                     self.taken[-1] = (self.taken[-1][0], cycle)
             moved, beats = self._placing.look(cycle)

@@ -43,7 +43,7 @@ class CocotbEngine(Engine):
         # Only here: cocotb may be left out where this engine is not used.
         from .cocotb_play import DIRECTORY, MEMORY, OUTCOME, PLAN
 
-        operations = checked(operations, memory, ring)
+        operations = checked(config, operations, memory, ring)
         with tempfile.TemporaryDirectory(prefix="ddp-rnic-") as name:
             directory = Path(name)
             (directory / PLAN).write_bytes(pickle.dumps((operations, ring, stalls, list(faults))))

@@ -32,6 +32,7 @@ from .engine import (
     Drain,
     Engine,
     ExceptionPacket,
+    Frame,
     Meanwhile,
     Operation,
     Outcome,
@@ -45,10 +46,11 @@ from .engine import (
     WriteRegister,
     checked,
     completion,
+    counter_registers,
     counters,
     event,
 )
-from .load import Load
+from .load import Load, SctpLoad
 
 #: Segments that a build rehearses, and the octets of each.
 _REHEARSED, _REHEARSED_PAYLOAD = 100, 1440
@@ -60,7 +62,9 @@ _OPERATION = np.dtype([
     ("kind", "<u4"), ("a", "<u4"), ("b", "<u4"), ("c", "<u4"),
     ("offset", "<u8"), ("length", "<u8"),
 ])  # fmt: skip
-_PACKET, _WRITE, _DRAIN, _AWAIT, _PAUSE, _RESUME, _POLL, _WAIT, _MEANWHILE = range(9)
+(
+    _PACKET, _FRAME, _WRITE, _DRAIN, _AWAIT, _PAUSE, _RESUME, _POLL, _WAIT, _MEANWHILE,
+) = range(10)  # fmt: skip
 _SETTINGS = np.dtype([
     *((name, "<u4") for name in Stalls.SIDES),
     ("latency", "<u8"), ("seed", "<u8"),
@@ -101,9 +105,10 @@ class CompiledEngine(Engine):
         waves: Path | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Outcome:
-        table, octets = _arrays(checked(operations, memory, ring))
+        table, octets = _arrays(checked(config, operations, memory, ring))
         library = _open(self._built or _build(config, waves=waves is not None))
-        settings = _settings(stalls, ring)
+        counted = counter_registers(sctp=config.sctp)
+        settings = _settings(stalls, ring, counted)
         ranges = np.array([(each.start, each.stop) for each in faults], _RANGE)
         sim = library.sim_new(
             table.ctypes.data,
@@ -126,7 +131,7 @@ class CompiledEngine(Engine):
             if state == 2:
                 message = library.sim_message(sim).decode()
                 raise DeviceError(f"cycle {cycle}: {message}")
-            return _outcome(library, sim, cycle)
+            return _outcome(library, sim, cycle, counted)
         finally:
             library.sim_free(sim)
 
@@ -142,10 +147,11 @@ def _build(config: RnicConfig, *, waves: bool) -> Path:
 
 def _rehearse(config: RnicConfig, built: Path) -> None:
     """Run what most of the time is spent on, and have the profile of it written."""
-    load = Load(config, _REHEARSED_PAYLOAD)
-    # What is wrong with the gateware shows in the run, and is told there.
-    with suppress(DeviceError):
-        load.run(CompiledEngine(built), load.packets(_REHEARSED), _REHEARSED)
+    for kind in (Load, SctpLoad) if config.sctp else (Load,):
+        load = kind(config, _REHEARSED_PAYLOAD)
+        # What is wrong with the gateware shows in the run, and is told there.
+        with suppress(DeviceError):
+            load.run(CompiledEngine(built), load.packets(_REHEARSED), _REHEARSED)
     ctypes.CDLL(str(built)).sim_write_profile()
 
 
@@ -180,6 +186,10 @@ def _arrays(operations: Sequence[Operation]) -> tuple[NDArray, bytes]:
                 rows.append((_PACKET, stream, sequence, int(error), offset, len(octets)))
                 pieces.append(octets)
                 offset += len(octets)
+            case Frame(octets, error):
+                rows.append((_FRAME, 0, 0, int(error), offset, len(octets)))
+                pieces.append(octets)
+                offset += len(octets)
             case WriteRegister(address, value):
                 rows.append((_WRITE, address, value, 0, 0, 0))
             case Drain():
@@ -208,7 +218,7 @@ def _flat(operations: Sequence[Operation]) -> Iterator[Operation]:
             yield from operation.operations
 
 
-def _settings(stalls: Stalls, ring: Ring | None) -> NDArray:
+def _settings(stalls: Stalls, ring: Ring | None, counted: Sequence[str]) -> NDArray:
     settings = np.zeros(1, _SETTINGS)
     for name in Stalls.SIDES:
         settings[name] = round(getattr(stalls, name) * 65536)
@@ -220,12 +230,12 @@ def _settings(stalls: Stalls, ring: Ring | None) -> NDArray:
     settings["event_pop"] = regs.address("EVENT_POP")
     settings["event"] = [regs.address(name) for name in EVENT_REGISTERS]
     settings["consumer"] = regs.address("CQ_CONSUMER")
-    settings["counters"] = len(regs.COUNTERS)
-    settings["counter"][0, : len(regs.COUNTERS)] = [regs.address(name) for name in regs.COUNTERS]
+    settings["counters"] = len(counted)
+    settings["counter"][0, : len(counted)] = [regs.address(name) for name in counted]
     return settings
 
 
-def _outcome(library: Any, sim: int, cycle: int) -> Outcome:
+def _outcome(library: Any, sim: int, cycle: int, counted: Sequence[str]) -> Outcome:
     def items(which: int, dtype: np.dtype) -> NDArray:
         count = ctypes.c_uint64()
         start = library.sim_list(sim, which, ctypes.byref(count))
@@ -240,7 +250,7 @@ def _outcome(library: Any, sim: int, cycle: int) -> Outcome:
             ExceptionPacket(stream, sequence, octets[offset : offset + length], reason)
             for stream, sequence, reason, _, offset, length in items(5, _EXCEPTION).tolist()
         ],
-        counters=counters(items(7, _COUNTER).tolist()),
+        counters=counters(dict(zip(counted, items(7, _COUNTER).tolist(), strict=True))),
         completions=[completion(each.tobytes()) for each in items(8, _COMPLETION)["octets"]],
         delivered=items(9, CYCLE),
         writes=items(0, WRITE),

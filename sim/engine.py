@@ -1,16 +1,16 @@
 """What an engine does: run the gateware over a list of operations, and tell what came of it.
 
-An engine plays the whole of the RNIC's surroundings: it sends packets, serves the bus writes from
-host memory, takes the exception stream, writes registers, takes completions off the ring as they
-appear in host memory, and, whenever ``irq`` is high, reads STATUS: an error event is read and taken
-off its queue, completions are given back. Engines differ in how they do so, never in what: the same
-operations give the same memory, events, completions, exceptions and counters.
+An engine plays the whole of the RNIC's surroundings: it sends packets and frames, serves the bus
+writes from host memory, takes the exception stream, writes registers, takes completions off the
+ring as they appear in host memory, and, whenever ``irq`` is high, reads STATUS: an error event is
+read and taken off its queue, completions are given back. Engines differ in how they do so, never in
+what: the same operations give the same memory, events, completions, exceptions and counters.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -31,7 +31,7 @@ WRITE = np.dtype([("cycle", "<u8"), ("address", "<u8")])
 BURST = np.dtype([("cycle", "<u8"), ("address", "<u8"), ("beats", "<u8")])
 #: The cycle of something.
 CYCLE = np.dtype("<u8")
-#: The cycles in which the first and the last beat of a packet were taken, in order of the packets.
+#: The cycles in which the first and the last beat of a packet or frame were taken, in their order.
 TAKEN = np.dtype([("first", "<u8"), ("last", "<u8")])
 
 #: The phase bit of a completion.
@@ -80,6 +80,17 @@ class Packet:
 
 
 @dataclass(frozen=True)
+class Frame:
+    """Send an Ethernet frame, without its FCS, to the port that is there with SCTP.
+
+    ``error`` marks the frame damaged.
+    """
+
+    octets: bytes
+    error: bool = False
+
+
+@dataclass(frozen=True)
 class Drain:
     """Wait until nothing is in flight, STATUS.idle, and every completion is taken and given back.
 
@@ -89,7 +100,7 @@ class Drain:
 
 @dataclass(frozen=True)
 class Await:
-    """Wait until so many completions were taken since the run began."""
+    """Wait until so many completions, of whatever kind, were taken since the run began."""
 
     completions: int
 
@@ -135,7 +146,9 @@ class Meanwhile:
     operations: tuple[WriteRegister | Poll, ...]
 
 
-Operation = WriteRegister | Packet | Drain | Await | Pause | Resume | Poll | Wait | Meanwhile
+Operation = (
+    WriteRegister | Packet | Frame | Drain | Await | Pause | Resume | Poll | Wait | Meanwhile
+)
 
 
 @dataclass(frozen=True)
@@ -189,10 +202,10 @@ class Stalls:
     """How the surroundings hold the RNIC up.
 
     ``source``, ``write``, ``response``, ``exceptions`` and ``completions`` are the probabilities
-    that the side idles in a cycle: no beat is offered, no address (and, on its own, no data) is
-    taken, no write response given, no exception beat taken, no completion looked for. Both write
-    ports are held up alike, but not at once. ``response_latency`` is the least number of cycles
-    from the last beat of a burst to its response.
+    that the side idles in a cycle: no beat of a packet or frame is offered, no address (and, on its
+    own, no data) is taken, no write response given, no exception beat taken, no completion looked
+    for. Both write ports are held up alike, but not at once. ``response_latency`` is the least
+    number of cycles from the last beat of a burst to its response.
     """
 
     source: float = 0.0
@@ -257,15 +270,15 @@ class Outcome:
     """What a run gave.
 
     ``counters`` has the counter registers by name; the two halves of a counter are one,
-    PLACED_OCTETS. ``completions`` are in the order of the ring; for each of them ``delivered`` has
-    the cycle in which its last beat was taken.
+    PLACED_OCTETS. ``completions`` are in the order of the ring, whatever their kind; for each of
+    them ``delivered`` has the cycle in which its last beat was taken.
 
     Of the port that places, ``writes`` has a row of type :data:`WRITE` for each beat of write data
     with a strobe set, ``bursts`` one of :data:`BURST` for each address, ``responses`` the cycle of
     each response, in the order of the bursts, ``stray`` the writes of octets outside host memory.
 
-    ``taken`` has a row of type :data:`TAKEN` for each packet, ``interrupts`` the cycles in which
-    ``irq`` rose, ``polled`` the cycle in which each :class:`Poll` read what it waited for.
+    ``taken`` has a row of type :data:`TAKEN` for each packet and frame, ``interrupts`` the cycles
+    in which ``irq`` rose, ``polled`` the cycle in which each :class:`Poll` read what it waited for.
     """
 
     cycles: int
@@ -332,16 +345,28 @@ class Engine(ABC):
 
 
 def checked(
-    operations: Sequence[Operation], memory: NDArray[np.uint8], ring: Ring | None
+    config: RnicConfig,
+    operations: Sequence[Operation],
+    memory: NDArray[np.uint8],
+    ring: Ring | None,
 ) -> list[Operation]:
     """The operations of :meth:`Engine.run`, if its arguments are sound. The ring is cleared."""
-    if memory.dtype != np.uint8 or memory.ndim != 1 or not memory.flags.c_contiguous:
-        raise TypeError("memory must be a contiguous array of octets")
     for operation in operations:
-        if isinstance(operation, Packet) and not operation.octets:
-            raise ValueError("a packet must have at least one octet")
+        if isinstance(operation, Frame) and not config.sctp:
+            raise ValueError("a frame needs a configuration with sctp")
+        if isinstance(operation, Packet | Frame) and not operation.octets:
+            kind = "frame" if isinstance(operation, Frame) else "packet"
+            raise ValueError(f"a {kind} must have at least one octet")
         if isinstance(operation, Await) and ring is None:
             raise ValueError("completions to wait for need a ring")
+    clear(memory, ring)
+    return list(operations)
+
+
+def clear(memory: NDArray[np.uint8], ring: Ring | None) -> None:
+    """Clear the ring, if memory is an array of octets in which it lies."""
+    if memory.dtype != np.uint8 or memory.ndim != 1 or not memory.flags.c_contiguous:
+        raise TypeError("memory must be a contiguous array of octets")
     if ring is not None:
         if ring.octets.stop > len(memory):
             raise ValueError(
@@ -349,7 +374,6 @@ def checked(
                 f" behind {len(memory):#x}"
             )
         memory[ring.octets.start : ring.octets.stop] = 0
-    return list(operations)
 
 
 def event(words: Sequence[int]) -> ErrorEvent:
@@ -371,10 +395,15 @@ def completion(octets: bytes) -> Completion:
         raise DeviceError(f"the completion {octets.hex(' ')} cannot be: {error}") from error
 
 
-def counters(values: Sequence[int]) -> dict[str, int]:
-    """The counters by name, from what :data:`regs.COUNTERS` show; halves become one."""
+def counter_registers(*, sctp: bool) -> tuple[str, ...]:
+    """Names of the counter registers, in the order in which they are read."""
+    return regs.COUNTERS + regs.SCTP_COUNTERS if sctp else regs.COUNTERS
+
+
+def counters(values: Mapping[str, int]) -> dict[str, int]:
+    """The counters by name, from what their registers show; halves become one."""
     counts: dict[str, int] = {}
-    for name, value in zip(regs.COUNTERS, values, strict=True):
+    for name, value in values.items():
         whole, _, half = name.rpartition("_")
         if half in ("LO", "HI"):
             counts[whole] = counts.get(whole, 0) | value << (32 if half == "HI" else 0)

@@ -32,15 +32,16 @@ constexpr uint64_t BURSTS = 256;  // addresses taken before their data
 constexpr uint64_t PATIENCE = 50000;
 constexpr uint64_t ENTRY = 32;    // octets of a completion
 
-enum Kind : uint32_t { PACKET, WRITE, DRAIN, AWAIT, PAUSE, RESUME, POLL, WAIT, MEANWHILE };
+enum Kind : uint32_t { PACKET, FRAME, WRITE, DRAIN, AWAIT, PAUSE, RESUME, POLL, WAIT, MEANWHILE };
 enum Status : uint32_t { EVENT = 1, IDLE = 2, COMPLETION = 4 };
 
 // These are numpy structures on the other side.
 struct Operation {
     uint32_t kind;
-    uint32_t a, b, c;  // a packet's stream, sequence, error; a register, and value, or mask, value
-    uint64_t offset, length;  // a packet's octets; offset: what else there is to wait for;
-                              // length: the operations that go on meanwhile, right after this one
+    uint32_t a, b, c;  // a packet's stream, sequence, error; a frame's error is c;
+                       // a register, and value, or mask, value
+    uint64_t offset, length;  // octets of a packet or frame; offset: what else there is to wait
+                              // for; length: the operations that go on meanwhile, right after this
 };
 struct Settings {
     uint32_t source, write, response, exceptions, completions;  // of 65536
@@ -99,6 +100,27 @@ struct Pins {
     top.port##_wvalid, top.port##_wlast, top.port##_bready, top.port##_awaddr, top.port##_wstrb, \
     &top.port##_wdata }
 
+// The port for Ethernet frames: none, unless the design has one.
+template <typename Top, typename = void> struct FramePort {
+    static constexpr bool EXISTS = false;
+    explicit FramePort(Top &) {}
+    void show(const uint8_t *, uint64_t, bool, bool) {}
+    void offer(bool) {}
+    bool ready() const { return false; }
+};
+template <typename Top>
+struct FramePort<Top, std::void_t<decltype(Top::s_axis_eth_tdata)>> {
+    static constexpr bool EXISTS = true;
+    Top &top;
+    explicit FramePort(Top &top) : top(top) {}
+    void show(const uint8_t *octets, uint64_t keep, bool last, bool error) {
+        memcpy(&top.s_axis_eth_tdata, octets, N);
+        top.s_axis_eth_tkeep = keep; top.s_axis_eth_tlast = last; top.s_axis_eth_tuser = error;
+    }
+    void offer(bool valid) { top.s_axis_eth_tvalid = valid; }
+    bool ready() const { return top.s_axis_eth_tready; }
+};
+
 // A write port, and what is under way on it.
 struct Port {
     const char *aw, *w;
@@ -125,7 +147,8 @@ struct Sim {
     std::string message;
     bool finished = false;
 
-    // packets
+    // packets and frames: one at a time
+    FramePort<Vtop> frames{top};
     uint64_t operation = 0, at = 0, waited = 0;
     bool offered = false;
     // operations that go on meanwhile: the next one, where they end, when they begin
@@ -185,6 +208,7 @@ struct Sim {
     void begin() {
         top.rst = 0;
         top.s_axis_tvalid = 0; top.m_axis_exc_tready = 0;
+        frames.offer(false);
         for (const Port *port : {&placing, &completing}) {
             const Pins &pins = port->pins;
             pins.awready = pins.wready = pins.bvalid = pins.bid = pins.bresp = 0;
@@ -552,19 +576,28 @@ struct Sim {
         next_operation();
         if (completed_one() && (drawn_too >> 16 & 0xffff) >= settings.completions)
             take_completion();
-        // The packet.
+        // The packet or frame.
         const bool packet = operation < count && operations[operation].kind == PACKET;
-        if (packet && !offered && (drawn & 0xffff) >= settings.source) {
+        const bool frame =
+            frames.EXISTS && operation < count && operations[operation].kind == FRAME;
+        if ((packet || frame) && !offered && (drawn & 0xffff) >= settings.source) {
             const Operation &o = operations[operation];
             const uint64_t rest = o.length - at;
-            memcpy(&top.s_axis_tdata, octets + o.offset + at, N);
-            top.s_axis_tkeep = mask(rest < N ? rest : N);
-            top.s_axis_tlast = rest <= N;
-            top.s_axis_tid = o.a;
-            top.s_axis_tuser = uint64_t(rest <= N && o.c) << 32 | o.b;
+            const uint8_t *from = octets + o.offset + at;
+            const bool last = rest <= N, error = last && o.c;
+            if (frame) {
+                frames.show(from, mask(last ? rest : N), last, error);
+            } else {
+                memcpy(&top.s_axis_tdata, from, N);
+                top.s_axis_tkeep = mask(last ? rest : N);
+                top.s_axis_tlast = last;
+                top.s_axis_tid = o.a;
+                top.s_axis_tuser = uint64_t(error) << 32 | o.b;
+            }
             offered = true;
         }
-        top.s_axis_tvalid = offered;
+        top.s_axis_tvalid = offered && !frame;
+        frames.offer(offered && frame);
         offer(placing, drawn >> 16);
         offer(completing, drawn_last);
         top.m_axis_exc_tready = (drawn_too & 0xffff) >= settings.exceptions;
@@ -574,7 +607,7 @@ struct Sim {
         interrupted = top.irq;
 
         // Handshakes.
-        if (offered && top.s_axis_tready) {
+        if (offered && (frame ? frames.ready() : bool(top.s_axis_tready))) {
             const Operation &o = operations[operation];
             if (at == 0) taken.push_back({cycle, cycle});
             at += N;
@@ -613,6 +646,7 @@ struct Sim {
         if (operation == count) return "all is sent, but the RNIC is not idle";
         switch (operations[operation].kind) {
         case PACKET: return "it takes no beat of the packet";
+        case FRAME: return "it takes no beat of the frame";
         case DRAIN: return "it does not become idle";
         case AWAIT: return paused ? "the host waits for completions that it does not take"
                                   : "the completions that the host waits for do not come";

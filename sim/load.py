@@ -2,31 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from ..hdl.spec import regs
 from ..hdl.spec.config import RnicConfig
+from ..hdl.spec.net import AssociationKey, EtherType, Protocol, insert
 from .engine import (
     DeviceError,
     Drain,
     Engine,
+    Frame,
     Operation,
     Outcome,
     Packet,
+    Poll,
+    Ring,
     Stalls,
     WriteRegister,
 )
 from .model.header import TaggedHeader
 from .model.mpa import MpaSender
+from .model.sctp import DataChunk, Function, Ppid
+from .model.sctp import Packet as SctpPacket
+from .pcap import internet_sum
 
-__all__ = ["Load"]
+__all__ = ["Load", "SctpLoad"]
 
 _STAG = 0x00000511
 _STREAM = 1
 _MEMORY = 1 << 20
+
+# The association: the peer and this end, and the TSN of the peer's first chunk.
+_ADDRESSES = bytes([10, 0, 0, 2]), bytes([10, 0, 0, 1])
+_PORTS = 40001, 40002
+_TAG = 0x0DDBA115
+_TSN = 1000
+_KEY = AssociationKey(
+    source=int.from_bytes(_ADDRESSES[0], "little"),
+    destination=int.from_bytes(_ADDRESSES[1], "little"),
+    source_port=_PORTS[0],
+    destination_port=_PORTS[1],
+    tag=_TAG,
+    v6=False,
+)
 
 
 @dataclass(frozen=True)
@@ -36,6 +59,9 @@ class Load:
     config: RnicConfig
     payload: int
     offset: int = 0
+
+    #: Where completions go, if there are any.
+    ring: ClassVar[Ring | None] = None
 
     @property
     def fpdu(self) -> int:
@@ -63,28 +89,36 @@ class Load:
         return max(cycles // self.limit, 24)
 
     def packets(self, count: int, *, drained: bool = False) -> list[Operation]:
-        """Packets of one FPDU each; with ``drained`` each one meets an idle RNIC."""
-        sender = MpaSender()
-        stride = self.beats_out * self.config.octets
-        room = _MEMORY // 2 // stride
+        """Packets of one segment each; with ``drained`` each one meets an idle RNIC."""
         operations: list[Operation] = []
-        position = 0
-        octets = bytes(at * 7 & 255 for at in range(self.payload))
-        for number in range(count):
-            header = TaggedHeader(_STAG, number % room * stride + self.offset)
-            fpdu = sender.send(header.encode() + octets)
-            operations.append(Packet(_STREAM, position % 2**32, fpdu))
-            position += len(fpdu)
+        for packet in self._carry(self._segments(count)):
+            operations.append(packet)
             if drained:
                 operations.append(Drain())
         return operations
+
+    def _segments(self, count: int) -> Iterator[bytes]:
+        stride = self.beats_out * self.config.octets
+        room = _MEMORY // 2 // stride
+        octets = bytes(at * 7 & 255 for at in range(self.payload))
+        for number in range(count):
+            header = TaggedHeader(_STAG, number % room * stride + self.offset)
+            yield header.encode() + octets
+
+    def _carry(self, segments: Iterable[bytes]) -> Iterator[Packet | Frame]:
+        sender = MpaSender()
+        for segment in segments:
+            position = sender.position
+            yield Packet(_STREAM, position % 2**32, sender.send(segment))
 
     def run(self, engine: Engine, operations: Sequence[Operation], count: int) -> Outcome:
         """Run ``operations`` that place ``count`` of the segments, and no others."""
         memory = np.zeros(_MEMORY, np.uint8)
         # Memory answers at once: the RNIC is measured, not the bus behind it.
         stalls = Stalls(response_latency=1)
-        outcome = engine.run(self.config, [*_setup(), *operations], memory, stalls=stalls)
+        outcome = engine.run(
+            self.config, [*self.setup(), *operations], memory, ring=self.ring, stalls=stalls
+        )
         placed, beats = outcome.counters["PLACED_SEGMENTS"], len(outcome.writes)
         if (placed, beats) != (count, count * self.beats_out):
             raise DeviceError(
@@ -93,6 +127,86 @@ class Load:
             )
         return outcome
 
+    def setup(self) -> list[Operation]:
+        """A region over half of memory, and a stream with CRC."""
+        flags = regs.pack("STAG_FLAGS", key=_STAG & 255, valid=1, remote_write=1)
+        stag = _write(
+            "STAG", INDEX=_STAG >> 8, FLAGS=flags, OWNER=_STREAM, TO_LO=0, TO_HI=0,
+            LEN_LO=_MEMORY // 2, LEN_HI=0, ADDR_LO=0, ADDR_HI=0,
+        )  # fmt: skip
+        flags = regs.pack("STREAM_FLAGS", enable=1, crc=1)
+        return [*stag, *_write("STREAM", INDEX=_STREAM, FLAGS=flags, PD=_STREAM)]
+
+
+class SctpLoad(Load):
+    """The same over SCTP: each segment in a frame of its own."""
+
+    ring = Ring(_MEMORY // 2, 10)
+
+    @property
+    def frame(self) -> int:
+        """Octets of a segment's frame: Ethernet, IPv4, SCTP, DATA, DDP-SSN, header, payload."""
+        return 14 + 20 + 12 + -(-(16 + 2 + 14 + self.payload) // 4) * 4
+
+    @property
+    def beats_in(self) -> int:
+        return -(-self.frame // self.config.octets)
+
+    def _carry(self, segments: Iterable[bytes]) -> Iterator[Packet | Frame]:
+        for ssn, segment in enumerate(segments, 1):
+            yield _frame(ssn, Ppid.SEGMENT, segment)
+
+    def setup(self) -> list[Operation]:
+        """The same region and stream, of an association in which the peer accepted a session."""
+        (move,) = insert({}, _KEY)
+        ends = zip(("SRC", "DST"), _ADDRESSES, strict=True)
+        words = {
+            f"{end}{k}": int.from_bytes(address[4 * k : 4 * k + 4], "little")
+            for end, address in ends
+            for k in range(4)
+        }
+        source, destination = _PORTS
+        association = _write(
+            "ASSOC",
+            **words,
+            PORTS=regs.pack("ASSOC_PORTS", source=source, destination=destination),
+            TAG=_TAG,
+            FLAGS=regs.pack("ASSOC_FLAGS", valid=1),
+            STREAMS=regs.pack("ASSOC_STREAMS", first=_STREAM, count=1),
+            PLACE=regs.pack("ASSOC_PLACE", place=move.place, way=move.way),
+        )
+        accept = struct.pack(">H", Function.ACCEPT)
+        return [
+            *self.ring.program(),
+            *association,
+            *_tell(0),
+            *super().setup(),
+            *_tell(Function.INITIATE),
+            _frame(0, Ppid.CONTROL, accept),
+            Drain(),
+        ]
+
+
+def _frame(ssn: int, ppid: Ppid, message: bytes) -> Frame:
+    """A frame of the message with this DDP-SSN, counted on past 65535."""
+    chunk = DataChunk(_TSN + ssn, 0, ppid, struct.pack(">H", ssn & 0xFFFF) + message)
+    packet = SctpPacket(*_PORTS, _TAG, (chunk,)).encode()
+    start = struct.pack(">BBHHHBB", 0x45, 0, 20 + len(packet), 0, 0, 64, Protocol.SCTP)
+    ends = b"".join(_ADDRESSES)
+    digest = (0xFFFF - internet_sum(start + ends)).to_bytes(2, "big")
+    ethernet = bytes(12) + EtherType.IPV4.to_bytes(2, "big")
+    return Frame(ethernet + start + digest + ends + packet)
+
+
+def _tell(function: int) -> list[Operation]:
+    """Tell the RNIC of the session, before the peer has sent anything."""
+    values = {"STREAM": _STREAM, "FUNCTION": function, "TSN": _TSN - 1, "COMMAND": 1}
+    busy, taken = (regs.pack("SESSION_ANSWER", **{name: 1}) for name in ("busy", "taken"))
+    return [
+        *(WriteRegister(regs.address(f"SESSION_{name}"), values[name]) for name in values),
+        Poll(regs.address("SESSION_ANSWER"), busy | taken, taken),
+    ]
+
 
 def _write(window: str, **values: int) -> list[Operation]:
     """Writes of one entry of a table, through its window."""
@@ -100,14 +214,3 @@ def _write(window: str, **values: int) -> list[Operation]:
         *(WriteRegister(regs.address(f"{window}_{name}"), value) for name, value in values.items()),
         WriteRegister(regs.address(f"{window}_COMMIT"), 1),
     ]
-
-
-def _setup() -> list[Operation]:
-    """A region over half of memory, and a stream with CRC."""
-    flags = regs.pack("STAG_FLAGS", key=_STAG & 255, valid=1, remote_write=1)
-    stag = _write(
-        "STAG", INDEX=_STAG >> 8, FLAGS=flags, OWNER=_STREAM, TO_LO=0, TO_HI=0,
-        LEN_LO=_MEMORY // 2, LEN_HI=0, ADDR_LO=0, ADDR_HI=0,
-    )  # fmt: skip
-    flags = regs.pack("STREAM_FLAGS", enable=1, crc=1)
-    return [*stag, *_write("STREAM", INDEX=_STREAM, FLAGS=flags, PD=_STREAM)]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from ddp_rnic.hdl.spec import regs
-from ddp_rnic.hdl.spec.completion import Completion, Status, phase
+from ddp_rnic.hdl.spec.completion import Completion, Kind, Status, phase
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.hdl.spec.ddp import LLP_CRC, ErrorNumber
 from ddp_rnic.sim.engine import (
@@ -98,7 +98,7 @@ class FakeEngine(Engine):
     ) -> Outcome:
         self.configs.append(config)
         device = _Device(config, memory, ring)
-        for number, operation in enumerate(checked(operations, memory, ring)):
+        for number, operation in enumerate(checked(config, operations, memory, ring)):
             match operation:
                 case WriteRegister(address, value):
                     device.write(address, value)
@@ -346,6 +346,7 @@ class _Device:
         self.completions.append(
             Completion(
                 phase=phase(len(self.completions), self.ring.size),
+                kind=Kind.MESSAGE,
                 tagged=isinstance(header, TaggedHeader),
                 status=Status.DELIVERED,
                 stream=number,

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from ddp_rnic.hdl.spec import regs
-from ddp_rnic.hdl.spec.completion import OCTETS, decode, phase
-from ddp_rnic.hdl.spec.config import RnicConfig
-from ddp_rnic.sim import verilator
+from ddp_rnic.hdl.spec.completion import OCTETS, Kind, decode, phase
+from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
+from ddp_rnic.sim import pcap, verilator
 from ddp_rnic.sim.engine import (
     ENGINES,
     UNSTALLED,
@@ -21,6 +21,7 @@ from ddp_rnic.sim.engine import (
     DeviceError,
     Drain,
     ExceptionPacket,
+    Frame,
     Operation,
     Outcome,
     Packet,
@@ -34,15 +35,19 @@ from ddp_rnic.sim.engine import (
     WriteRegister,
     load,
 )
+from ddp_rnic.sim.load import SctpLoad
 from ddp_rnic.sim.model.ddp import DataSource
+from ddp_rnic.sim.model.header import TaggedHeader
 from ddp_rnic.sim.model.mpa import MpaSender
+from ddp_rnic.sim.model.sctp import DataChunk, Function, SegmentReceived, Session
+from ddp_rnic.sim.model.sctp import Packet as SctpPacket
 from ddp_rnic.sim.tests import standin
 from ddp_rnic.sim.tests.fake_engine import FakeEngine
 
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verilator, "verilog", lambda config: standin.verilog())
+    monkeypatch.setattr(verilator, "verilog", standin.verilog)
 
 
 def run(
@@ -280,6 +285,15 @@ def test_a_completion_that_is_not_right_is_told(engine: str, mode: int, message:
 
 @pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("engine", ENGINES)
+def test_entries_of_every_kind_are_taken(engine: str) -> None:
+    outcome, _ = complete(engine, produce(len(Kind)), Await(len(Kind)), mode=standin.COUNTS_KINDS)
+    assert [each.kind for each in outcome.completions] == [*Kind]
+    with pytest.raises(DeviceError, match="the completion .* cannot be: .* is not a valid Kind"):
+        complete(engine, produce(len(Kind) + 1), mode=standin.COUNTS_KINDS)
+
+
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_completion_without_a_ring_is_told(engine: str) -> None:
     memory = np.zeros(1 << 13, np.uint8)
     operations = [WriteRegister(standin.MODE, standin.GOOD), *RING.program(), produce(1)]
@@ -316,6 +330,138 @@ def test_what_never_comes_is_told(operations: list[Operation], message: str) -> 
         complete("compiled", *operations)
 
 
+# -- frames ---------------------------------------------------------------------------------------
+
+SCTP = RnicConfig(sctp=True)
+
+
+def echo(
+    engine: str, *operations: Operation, stalls: Stalls = UNSTALLED, width: int = 64
+) -> tuple[Outcome, list[ExceptionPacket]]:
+    """Run with a stand-in that has both ports and echoes; the echoes that have to come."""
+    expected = []
+    mark = 0
+    for operation in operations:
+        match operation:
+            case WriteRegister(standin.MARK, mark):
+                pass
+            case Packet(stream, sequence, octets):
+                expected.append(ExceptionPacket(stream, sequence, octets, mark))
+            case Frame(octets):
+                expected.append(ExceptionPacket(standin.FRAME, 0, octets, mark))
+    start = WriteRegister(standin.MODE, standin.ECHOES)
+    memory = np.zeros(96, np.uint8)
+    config = replace(SCTP, width=width)
+    outcome = load(engine).run(config, [start, *operations], memory, stalls=stalls)
+    return outcome, expected
+
+
+def counting(first: int, count: int) -> bytes:
+    return bytes((first + k) & 0xFF for k in range(count))
+
+
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize("stalls", [UNSTALLED, EVERY_STALL], ids=["unstalled", "stalled"])
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_frames_of_every_length_arrive_as_they_are(engine: str, width: int, stalls: Stalls) -> None:
+    lengths = [*range(1, width // 4 + 2), 1518, 9018]
+    frames = [Frame(counting(length, length), error=length % 3 == 0) for length in lengths]
+    outcome, expected = echo(engine, *frames, stalls=stalls, width=width)
+    assert outcome.exceptions == expected
+    # The stand-in tells of 32: those that come later overwrite the first ones.
+    damaged = {number % 32: frame.error for number, frame in enumerate(frames)}
+    counted = dict.fromkeys(regs.SCTP_COUNTERS, 0) | {
+        "FRAMES": len(frames),
+        "FRAMES_DROPPED": sum(error << number for number, error in damaged.items()),
+    }
+    assert {name: outcome.counters[name] for name in regs.SCTP_COUNTERS} == counted
+    beats = [-(-8 * length // width) for length in lengths]
+    took = outcome.taken["last"].astype(int) - outcome.taken["first"].astype(int) + 1
+    assert len(took) == len(frames) and np.all(took >= beats)
+    if stalls is UNSTALLED:
+        assert took.tolist() == beats
+
+
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_source_stalls_frames_too(engine: str) -> None:
+    outcome, expected = echo(engine, Frame(bytes(8 * 400)), stalls=Stalls(source=0.75))
+    assert outcome.exceptions == expected
+    ((first, last),) = outcome.taken.tolist()
+    assert 1300 < last - first < 1900
+
+
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize("stalls", [UNSTALLED, EVERY_STALL], ids=["unstalled", "stalled"])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_frames_packets_and_writes_keep_their_order(engine: str, stalls: Stalls) -> None:
+    operations: list[Operation] = []
+    waits: list[Operation] = [Drain(), Wait(3), Poll(standin.MODE, 0)]
+    for k in range(24):
+        frame, packet = Frame(counting(k, 5 * k + 1)), Packet(k, 1000 * k, counting(k, 3 * k + 2))
+        mark = WriteRegister(standin.MARK, 100 + k)
+        # Every two of them follow each other.
+        operations += [frame, packet, frame, frame, mark, frame, mark, packet, packet]
+        operations += waits[k % 4 :][:1]
+    outcome, expected = echo(engine, *operations, stalls=stalls)
+    assert outcome.exceptions == expected
+    assert outcome.counters["FRAMES"] == 24 * 4 and not outcome.counters["FRAMES_DIVERTED"]
+    assert len(outcome.taken) == len(expected)
+    assert np.all(outcome.taken["first"] <= outcome.taken["last"])
+    assert np.all(outcome.taken["last"][:-1] < outcome.taken["first"][1:])
+    assert len(outcome.polled) == 6
+
+
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_port_for_frames_without_frames_changes_nothing(engine: str) -> None:
+    operations = [WriteRegister(standin.MODE, standin.GOOD)]
+    stalls = replace(EVERY_STALL, response=0.0)
+    with_port, without = (
+        load(engine).run(config, operations, np.zeros(96, np.uint8), stalls=stalls)
+        for config in (SCTP, RnicConfig())
+    )
+    assert without.writes.tolist() == with_port.writes.tolist()
+    assert set(with_port.counters) - set(without.counters) == set(regs.SCTP_COUNTERS)
+
+
+@pytest.mark.parametrize(
+    ("engine", "message"),
+    [("compiled", "operation 2 of 2, it takes no beat of the frame"), ("cocotb", "nothing moved")],
+)
+def test_a_frame_that_nobody_takes_is_told(
+    monkeypatch: pytest.MonkeyPatch, engine: str, message: str
+) -> None:
+    ready = "s_axis_eth_tready = "
+    text = standin.verilog(SCTP).replace(ready, f"{ready}0 & ")
+    monkeypatch.setattr(verilator, "verilog", lambda config: text)
+    operations: list[Operation] = [WriteRegister(standin.MODE, standin.GOOD), Frame(b"x")]
+    with pytest.raises(DeviceError, match=message):
+        load(engine).run(SCTP, operations, np.zeros(96, np.uint8))
+
+
+@pytest.mark.parametrize("payload", [1, 2, 3, 4, 1440])
+def test_a_load_over_sctp_is_what_the_model_takes(payload: int) -> None:
+    sctp = SctpLoad(SCTP, payload)
+    host = Session(0)
+    host.control(Function.INITIATE)
+    frames = [each for each in sctp.packets(5, drained=True) if isinstance(each, Frame)]
+    (accept,) = (each for each in sctp.setup() if isinstance(each, Frame))
+    segments = []
+    for number, frame in enumerate([accept, *frames]):
+        assert number == 0 or -(-len(frame.octets) // SCTP.octets) == sctp.beats_in
+        ip = pcap.ip_packet(pcap.Frame(number, 0.0, 1, frame.octets))
+        assert ip is not None and pcap.internet_sum(frame.octets[14:34]) == 0xFFFF
+        (chunk,) = SctpPacket.parse(ip.payload).chunks
+        assert isinstance(chunk, DataChunk) and chunk.tsn == 1000 + number
+        events = host.receive(chunk.ppid, chunk.payload)
+        segments += [each.segment for each in events if isinstance(each, SegmentReceived)]
+    headers = [TaggedHeader.decode(segment) for segment in segments]
+    assert [header.to for header in headers] == [sctp.beats_out * 8 * k for k in range(5)]
+    assert {len(segment) for segment in segments} == {14 + payload}
+
+
 def test_a_ring_lies_in_memory() -> None:
     for address in (-32, 16):
         with pytest.raises(ValueError, match="a ring's address must be a multiple of 32, not"):
@@ -335,6 +481,10 @@ def test_arguments_that_cannot_be_are_refused(engine: str) -> None:
     memory = np.zeros(8, np.uint8)
     with pytest.raises(ValueError, match="a packet must have at least one octet"):
         load(engine).run(RnicConfig(), [Packet(0, 0, b"")], memory)
+    with pytest.raises(ValueError, match="a frame must have at least one octet"):
+        load(engine).run(SCTP, [Frame(b"")], memory)
+    with pytest.raises(ValueError, match="a frame needs a configuration with sctp"):
+        load(engine).run(RnicConfig(), [Frame(b"x")], memory)
     with pytest.raises(TypeError, match="contiguous array of octets"):
         load(engine).run(RnicConfig(), [], memory[::2])
     with pytest.raises(ValueError, match="engine must be one of compiled, cocotb, not 'fast'"):
@@ -632,13 +782,13 @@ def test_a_build_is_made_once_and_kept_while_it_is_used(
         (builds / name).mkdir(parents=True)
     os.utime(builds / "old", (0, 0))
     harness = Path(verilator.__file__).with_name("harness.cpp")
-    first = verilator.build_library(standin.verilog(), harness)
+    first = verilator.build_library(standin.verilog(RnicConfig()), harness)
     made = first.stat().st_mtime_ns
     objects = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.o")}
-    assert verilator.build_library(standin.verilog(), harness) == first
+    assert verilator.build_library(standin.verilog(RnicConfig()), harness) == first
     assert first.stat().st_mtime_ns == made
     # Another design takes another place, and the objects of Verilator's runtime as they are.
-    other = verilator.build_library(standin.verilog() + "// another\n", harness)
+    other = verilator.build_library(standin.verilog(RnicConfig()) + "// another\n", harness)
     assert other != first
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.o")} == objects
     assert len(objects) == 2
@@ -656,10 +806,12 @@ def test_a_build_of_gcc_is_rehearsed_once(monkeypatch: pytest.MonkeyPatch, tmp_p
         ctypes.CDLL(str(built)).sim_write_profile()
         assert built.with_name("fast.gcda").exists()
 
-    kept = verilator.build_library(standin.verilog(), harness, rehearse=rehearse)
+    kept = verilator.build_library(standin.verilog(RnicConfig()), harness, rehearse=rehearse)
     assert len(rehearsed) == (Path(verilator.compiler()[0]).name == "g++")
     assert not hasattr(ctypes.CDLL(str(kept)), "sim_write_profile")
-    assert verilator.build_library(standin.verilog(), harness, rehearse=rehearse) == kept
+    assert (
+        verilator.build_library(standin.verilog(RnicConfig()), harness, rehearse=rehearse) == kept
+    )
     assert len(rehearsed) <= 1
 
 
@@ -669,4 +821,4 @@ def test_what_a_tool_complains_of_is_told(monkeypatch: pytest.MonkeyPatch, tmp_p
     with pytest.raises(ToolError, match="the Verilog has no module rnic"):
         verilator.build_library("module other(); endmodule\n", harness)
     with pytest.raises(ToolError, match="(?s)verilator_bin failed .*nonsense"):
-        verilator.build_library(standin.verilog() + "nonsense\n", harness)
+        verilator.build_library(standin.verilog(RnicConfig()) + "nonsense\n", harness)

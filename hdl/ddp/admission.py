@@ -11,9 +11,9 @@ from ..net.delay import Delay
 from ..spec.sctp import Diversion, Function
 from ..stream import Stage, Store, delayed
 from .order import Order
-from .session import Answer, Command, Item, Message, Session, SessionEvent
+from .session import Answer, Command, Message, Session, SessionEvent
 from .turn import OrderedRecord
-from .window import SESSION_BITS, Ticket, Verdict
+from .window import Ticket, Verdict
 
 __all__ = ["Action", "Admission", "Admitted"]
 

@@ -100,7 +100,9 @@ def run(steps, *, give=1.0, take=1.0, seed=0):
     return got, given, came
 
 
-def record(number, *, stream=1, qn=0, tag=0, tagged=False, complete=True, placed=True, control=False):
+def record(
+    number, *, stream=1, qn=0, tag=0, tagged=False, complete=True, placed=True, control=False
+):
     return {
         "stream": stream, "qn": 0 if tagged else qn, "tag": tag, "tagged": tagged,
         "complete": complete and placed, "placed": placed, "control": control,

@@ -379,11 +379,13 @@ def test_every_frame_has_its_own_fate(width):
     for number, ((fate, frame), items) in enumerate(zip(cases, came, strict=True)):
         assert {item.fate for item, _ in items} == {fate}, f"case {number}"
         assert items[-1].octets[2:][: len(frame)] == frame, f"case {number}"
-    kinds = [Kind.SEGMENT, Kind.CHUNK, Kind.SEGMENT, Kind.REFUSED, Kind.FRAME]
+    kinds = [Kind.SEGMENT, Kind.CHUNK, Kind.SEGMENT, Kind.SEGMENT, Kind.FRAME]
     for number in (0, 9, 11, 14):
         assert [item.kind for item, _ in came[number]] == kinds
         streams = [item.stream for item, _ in came[number]]
         assert (streams[0], streams[2]) == (41, 43)
+        # The association has three DDP Streams.
+        assert [item.ddp for item, _ in came[number]][2:4] == [1, 0]
         assert {item.association for item, _ in came[number]} == {9}
 
 

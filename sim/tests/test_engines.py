@@ -13,6 +13,7 @@ import pytest
 from ddp_rnic.hdl.spec import regs
 from ddp_rnic.hdl.spec.completion import OCTETS, Kind, decode, phase
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
+from ddp_rnic.hdl.spec.sctp import Diversion
 from ddp_rnic.sim import pcap, verilator
 from ddp_rnic.sim.engine import (
     ENGINES,
@@ -648,6 +649,20 @@ def test_the_gateware_does_what_the_stand_in_does(engine: str, stalls: Stalls) -
     count = len(want.completions)
     for number in range(count - len(entries), count):
         assert decode(entries[number % len(entries)].tobytes()) == want.completions[number]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_frames_are_placed_as_fast_as_they_come(engine: str) -> None:
+    sctp, count = SctpLoad(SCTP, 61), 60
+    outcome = sctp.run(load(engine), sctp.packets(count), count)
+    # One packet and chunk more: the Accept, which has an entry besides.
+    kinds = [each.kind for each in outcome.completions]
+    assert [kinds.count(kind) for kind in Kind] == [0, count + 1, count + 1, 1, 0]
+    assert outcome.counters["FRAMES"] == count + 1 == len(outcome.taken)
+    (accept,) = outcome.exceptions
+    assert accept.reason == Diversion.CONTROL and accept.stream == outcome.completions[0].stream
+    first = outcome.writes["cycle"][count // 4 * sctp.beats_out :: sctp.beats_out].astype(int)
+    assert first[-1] - first[0] == (len(first) - 1) * sctp.limit
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -8,6 +8,7 @@ from amaranth.lib.wiring import In, Out
 
 from ..dma.placement import Placement
 from ..llp.segment import HEADER_WORDS, Outcome, Segment, Verdict
+from ..net.delay import Delay
 from ..spec import ddp
 from ..stream import Backlog, Pointers, Stage, Store, delayed
 from .admission import Action, Admitted
@@ -102,6 +103,9 @@ class Pending(wiring.Component):
     segment : Layout
     verdict : Layout
         If not given, a segment waits for none.
+    early : tuple of str
+        Members of the segment that are read first, and not again; if not given, all are read both
+        times.
 
     Members
     -------
@@ -112,22 +116,30 @@ class Pending(wiring.Component):
     take : Out(1)
         One is; combinational.
     head : Out(stream.Signature(segment, always_ready=True)), verdict : Out(verdict)
+        Of a segment, what is read first.
     again : In(1)
         To be read again, in order.
     segment : Out(segment)
+        What is read then.
     waiting : Out(1)
         A segment has its verdict.
     """
 
-    def __init__(self, segment, verdict=None):
+    def __init__(self, segment, verdict=None, *, early=()):
         self.shapes = segment, verdict
+        self.head_shape, self.late_shape = segment, segment
+        if early:
+            self.head_shape, self.late_shape = (
+                data.StructLayout({
+                    name: field.shape for name, field in segment if (name in early) == first})
+                for first in (True, False))
         super().__init__({
             "segments": In(stream.Signature(segment, always_ready=True)),
             "go": In(1),
             "take": Out(1),
-            "head": Out(stream.Signature(segment, always_ready=True)),
+            "head": Out(stream.Signature(self.head_shape, always_ready=True)),
             "again": In(1),
-            "segment": Out(segment),
+            "segment": Out(self.late_shape),
             "waiting": Out(1),
             **({} if verdict is None else {
                 "verdicts": In(stream.Signature(verdict, always_ready=True)),
@@ -139,25 +151,33 @@ class Pending(wiring.Component):
         m = Module()
         segment, verdict = self.shapes
         m.submodules.pointers = pointers = Pointers(IN_FLIGHT)
-        m.submodules.segments = segments = self._memory(segment)
-        write_segment = segments.write_port()
+        m.submodules.segments = segments = self._memory(self.head_shape)
         judged = self.segments if verdict is None else self.verdicts
         m.d.comb += [
             pointers.push.eq(judged.valid),
             pointers.pop.eq(self.take),
             self.take.eq(self.go & pointers.some),
             self.waiting.eq(pointers.some),
-            write_segment.en.eq(self.segments.valid),
-            write_segment.data.eq(self.segments.payload),
         ]
-        with m.If(self.segments.valid):
-            m.d.sync += write_segment.addr.eq(write_segment.addr + 1)
+        stores, late = [segments], segments
+        if self.late_shape is not segment:
+            m.submodules.late = late = self._memory(self.late_shape)
+            stores.append(late)
+        for stored in stores:
+            write_segment = stored.write_port()
+            m.d.comb += [
+                write_segment.en.eq(self.segments.valid),
+                *(write_segment.data[name].eq(self.segments.payload[name])
+                  for name, _ in stored.shape),
+            ]
+            with m.If(self.segments.valid):
+                m.d.sync += write_segment.addr.eq(write_segment.addr + 1)
         second = Signal.like(pointers.read)
         with m.If(self.again):
             m.d.sync += second.eq(second + 1)
         reads = [
             ("head", segments, pointers.read, self.take),
-            ("segment", segments, second, self.again),
+            ("segment", late, second, self.again),
         ]
         if verdict is not None:
             m.submodules.verdicts = verdicts = self._memory(verdict)
@@ -423,7 +443,10 @@ class Commit(wiring.Component):
                 self.done.eq(under[HEAD + CHECKS]),
             ]
             return pending.take, C(0), pending.verdict
-        m.submodules.items = items = Pending(Admitted(self.config))
+        m.submodules.items = items = Pending(Admitted(self.config), early=("header", "stream"))
+        # What the checks look at is kept beside them: that takes less than reading it again.
+        m.submodules.checked = checked = Delay(items.head_shape, CHECKS + 1)
+        m.d.comb += checked.i.eq(items.head.payload)
         wiring.connect(m, wiring.flipped(self.items), items.segments)
         items_next = Signal()
         item_under = Signal.like(under)
@@ -534,8 +557,9 @@ class Commit(wiring.Component):
             # Of SCTP, the order of messages shows when their turn comes.
             checks = judges & (~of_item | (item.action == Action.PLACE))
             disordered = found.disorder & ~of_item
-            stream = Mux(of_item, item.stream, segment.stream)
-            header = Mux(of_item, item.header, segment.header)
+            checked = m.submodules.checked.o
+            stream = Mux(of_item, checked.stream, segment.stream)
+            header = Mux(of_item, checked.header, segment.header)
             sequence = Mux(of_item, item.sequence, segment.sequence)
         silent, accepted, raises, fails = Signal(), Signal(), Signal(), Signal()
         m.d.comb += [
@@ -650,7 +674,7 @@ class Commit(wiring.Component):
                 record.cookie.eq(Mux(known.tagged, 0, known.cookie)),
             ]
         if lot is not None:
-            self._of_item(m, lot, acts, places, passes, completes, known)
+            self._of_item(m, lot, acts, places, passes, completes, known, held.header)
         return acts
 
     def _lot(self, m, judges, of_item, item):
@@ -660,7 +684,7 @@ class Commit(wiring.Component):
             m.d.sync += [lot.valid.eq(of_item), lot.item.eq(item)]
         return lot
 
-    def _of_item(self, m, lot, acts, places, passes, completes, known):
+    def _of_item(self, m, lot, acts, places, passes, completes, known, header):
         """What is different for an item of SCTP."""
         item = lot.item
         move, record = m.submodules.moves.i, self.records.payload
@@ -702,7 +726,7 @@ class Commit(wiring.Component):
                     placement.release.eq(item.release >> (self.config.words.bit_length() - 1)),
                 ]
                 with m.If(control):
-                    m.d.sync += record.tag.eq(item.header.word_select(3, 8))
+                    m.d.sync += record.tag.eq(header.word_select(3, 8))
                 with m.If(diverted):
                     m.d.sync += placement.reason.eq(item.reason)
                     with m.If(~control):

@@ -65,7 +65,7 @@ class RnicConfig:
     sctp: bool = False
     associations: int = 64
     window: int = 512
-    places: int = 1024
+    places: int = 512
     initiates: int = 16
 
     def __post_init__(self) -> None:

@@ -140,6 +140,10 @@ class Enter:
     frame: int
     end: End
 
+    @property
+    def host(self) -> str:
+        return self.end.local.address
+
 
 @dataclass(frozen=True)
 class Leave:
@@ -147,6 +151,10 @@ class Leave:
 
     frame: int
     end: End
+
+    @property
+    def host(self) -> str:
+        return self.end.local.address
 
 
 @dataclass(frozen=True)
@@ -160,6 +168,10 @@ class Tell:
     session: DdpSession
     function: Function
     tsn: int
+
+    @property
+    def host(self) -> str:
+        return self.session.stream.destination.address
 
 
 class Fate(Enum):
@@ -212,6 +224,16 @@ class Incoming:
     fate: Fate
     end: End | None = None
     items: tuple[Item, ...] = ()
+
+    @property
+    def segments(self) -> list[SctpArrival]:
+        """Those that came for the first time."""
+        return [item.segment for item in self.items if item.segment is not None]
+
+    @property
+    def opens(self) -> bool:
+        """The peer opens a session."""
+        return any(Control(Function.INITIATE) in item.outcome for item in self.items)
 
 
 Step = Enter | Leave | Tell | Incoming
@@ -273,11 +295,10 @@ class SctpTraffic:
     @property
     def arrivals(self) -> list[SctpArrival]:
         return [
-            item.segment
+            segment
             for step in self.steps
             if isinstance(step, Incoming)
-            for item in step.items
-            if item.segment is not None
+            for segment in step.segments
         ]
 
 
@@ -371,6 +392,7 @@ class _Live:
     past: dict[int, int]  # by SCTP stream: the last TSN that is of earlier sessions
     sent: set[int] = field(default_factory=set)  # TSNs of control messages
     turns: dict[int, _Turns] = field(default_factory=dict)
+    set_up: dict[int, DdpSession] = field(default_factory=dict)  # that have a stream
 
 
 class _Walker:
@@ -402,9 +424,8 @@ class _Walker:
 
     def finish(self, notes: Iterable[str]) -> None:
         for live in self._live.values():
-            for turns in live.turns.values():
-                if turns.session.since is not None:
-                    turns.session.steps = range(turns.session.steps.start, len(self.found.steps))
+            for session in live.set_up.values():
+                session.steps = range(session.steps.start, len(self.found.steps))
         unknown = self._used.keys() - self._ends.keys()
         if unknown and not self._said:
             self._said[
@@ -530,8 +551,8 @@ class _Walker:
             self._conversations[end.local, end.peer] = _Conversation()
 
     def _end_sessions(self, end: End) -> None:
-        for turns in self._live[end].turns.values():
-            self._close(turns.session)
+        for session in self._live[end].set_up.values():
+            self._close(session)
 
     def _send(self, conversation: _Conversation, ends: Ends, chunk: RawChunk) -> None:
         """This end sends a chunk."""
@@ -585,6 +606,9 @@ class _Walker:
         if unanswered:
             self._waiting -= 1
         if function in (Function.INITIATE, Function.ACCEPT):
+            if (before := live.set_up.get(sid)) is not None:
+                self._close(before)
+            live.set_up[sid] = turns.session
             turns.session.since = self._count(end.local.address)
             turns.session.steps = range(len(self.found.steps), len(self.found.steps))
         self.found.steps.append(Tell(self._frame, turns.session, function, live.highest))
@@ -595,10 +619,7 @@ class _Walker:
         number = self._numbers.get(key, 0)
         self._numbers[key] = number + 1
         before = live.turns.get(sid)
-        index = 0
-        if before is not None:
-            index = before.session.index + 1
-            self._close(before.session)
+        index = 0 if before is None else before.session.index + 1
         session = DdpSession(end.streams[sid], number, index)
         other = end.partner and self._live.get(end.partner)
         theirs = other and other.turns.get(sid)
@@ -609,9 +630,8 @@ class _Walker:
         return live.turns[sid]
 
     def _close(self, session: DdpSession) -> None:
-        if session.since is not None and session.until is None:
-            session.until = self._count(session.stream.destination.address)
-            session.steps = range(session.steps.start, len(self.found.steps) + 1)
+        session.until = self._count(session.stream.destination.address)
+        session.steps = range(session.steps.start, len(self.found.steps))
 
     # What comes in.
 

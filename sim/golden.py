@@ -55,7 +55,7 @@ def spans(address: int, pages: Pages | None, offset: int, length: int) -> Iterat
 @dataclass(frozen=True)
 class Buffer:
     """A buffer that is posted for the message ``msn`` of a stream's queue. It lies at a host
-    address, or in pages.
+    address, or in pages. ``session`` is the number of the stream's session, with SCTP.
     """
 
     stream: int
@@ -65,6 +65,7 @@ class Buffer:
     length: int
     cookie: int
     pages: Pages | None = None
+    session: int = 0
 
     @property
     def end(self) -> int:
@@ -365,7 +366,9 @@ class Golden:
             ExpectedError(arrival, number, length.to_bytes(_LENGTH_FIELD, "big") + header, length)
         )
 
-    def _refuse(self, arrival: Arrival, number: ErrorNumber, fpdu: Fpdu | LlpError | Arrival) -> None:
+    def _refuse(
+        self, arrival: Arrival, number: ErrorNumber, fpdu: Fpdu | LlpError | Arrival
+    ) -> None:
         stream = arrival.stream.number
         self._receivers[stream].counts.exceptions += 1
         reason = number.type << 8 | number.code

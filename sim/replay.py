@@ -8,8 +8,9 @@ octet of the traffic is altered.
 
 A packet holds the FPDUs that one TCP segment completed; a frame with SCTP comes in as it is.
 Whatever the host does between two segments (registers a region, revokes one after a Send with
-Invalidate, stops a stream, sets up an association or a session) it does once the RNIC is idle. Only buffers for untagged messages are posted in between, for those whose completion was
-seen: each queue is as deep as the RNIC makes it, and filled up when half of it was used.
+Invalidate, stops a stream, sets up an association or a session) it does once the RNIC is idle. Only
+buffers for untagged messages are posted in between, for those whose completion was seen: each queue
+is as deep as the RNIC makes it, and filled up when half of it was used.
 
 Regions and buffers lie apart in host memory, and so does the completion ring, between octets that
 nothing may write."""
@@ -39,7 +40,7 @@ from .regions import (
 from .sctp_golden import SctpGolden
 from .sctp_host import SctpHost, grown_for_sctp
 from .sctp_regions import Lengths, lengths_of
-from .sctp_traffic import DdpSession, Incoming, SctpStream, SctpTraffic, Step
+from .sctp_traffic import DdpSession, Incoming, SctpStream, Step
 from .traffic import Arrival, Stream, Traffic
 
 #: Octets that are painted before and behind every region and buffer, at least.
@@ -411,6 +412,7 @@ class Host:
         self._config = config
         self._space = space
         self._open: set[tuple[int, int]] = set()  # queues, by stream and Queue Number
+        self._sessions: dict[int, int] = {}  # numbers of those that streams are set up for
         self._written: dict[str, int] = {}  # what registers hold
         self._slot = 0  # of the page table, the next one
         self._busy = False  # a packet went in since the RNIC was last idle
@@ -452,7 +454,8 @@ class Host:
         if pages is None:
             address = self._space.take(length, 29 * count, 64)  # at any octet of a beat
         cookie = count * _COOKIE & _HALF
-        self.buffers.append(Buffer(stream, qn, msn, address, length, cookie, pages))
+        session = self._sessions.get(stream, 0)
+        self.buffers.append(Buffer(stream, qn, msn, address, length, cookie, pages, session))
         self.golden.post(self.buffers[-1])
         linear, code = self._linear(address, pages)
         self.write("QUEUE", STREAM=stream, NUMBER=qn, MSN=msn)
@@ -534,9 +537,7 @@ class Host:
             return address, 0
         linear = (self._slot << pages.shift) + pages.offset
         for page in pages.addresses:
-            self.write(
-                "PAGE", INDEX=self._slot, ADDR_LO=page & _HALF, ADDR_HI=page >> 32, COMMIT=1
-            )
+            self.write("PAGE", INDEX=self._slot, ADDR_LO=page & _HALF, ADDR_HI=page >> 32, COMMIT=1)
             self._slot = (self._slot + 1) % self._config.pages
         return linear, pages.shift - 11
 
@@ -607,9 +608,7 @@ class _Replayer(Host):
         for delivery in deliveries:
             stag = invalidated(delivery.arrival)
             region = (
-                None
-                if stag is None
-                else self.golden.registered(delivery.arrival.endpoint, stag)
+                None if stag is None else self.golden.registered(delivery.arrival.endpoint, stag)
             )
             if region is not None:
                 self.revoke(region)
@@ -633,6 +632,7 @@ class _Replayer(Host):
         number = session.stream.number
         self.idle()
         self._give_up(number)
+        self._sessions[number] = session.number
         self._set_up(session.stream, self._given.sessions.get(session, {}))
         key = session.stream.sid, session.number
         for region, allotment in self._by_region.items():

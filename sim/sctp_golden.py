@@ -133,9 +133,7 @@ class SctpGolden(Golden):
             self.chunks += len(step.items)
             for item in step.items:
                 self._item(step, step.end, item)
-            packet = _entry(
-                Kind.PACKET, length=len(step.items), cookie=step.end.number << 16
-            )
+            packet = _entry(Kind.PACKET, length=len(step.items), cookie=step.end.number << 16)
             self._ring.append(Record(packet, f"frame {step.frame} ({step.end}), its packet"))
         return self.deliveries[before:]
 
@@ -149,7 +147,8 @@ class SctpGolden(Golden):
             self._divert(end.number, item.tsn, item.raw, item.diversion)
         elif item.diversion is not None:
             self._divert(item.stream.number, item.tsn, item.raw, item.diversion)
-        status, octets, delivered = item.status, 0, []
+        status, octets = item.status, 0
+        delivered: list[Delivered] = []
         assert status is not None
         if item.segment is not None:
             status, octets, delivered = self._segment_of(item.segment, where)
@@ -199,7 +198,9 @@ class SctpGolden(Golden):
                 case Delivered():
                     delivered.append(event)
                 case DdpError() if status is ChunkStatus.DROPPED:
-                    self._fail(arrival, event.number, segment[: header_length(segment)], len(segment))
+                    self._fail(
+                        arrival, event.number, segment[: header_length(segment)], len(segment)
+                    )
                     self._refuse(arrival, event.number, arrival)
                 case DdpError():
                     # At its turn: the segment itself has been placed, and left.

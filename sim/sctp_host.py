@@ -1,5 +1,4 @@
-"""The host's calls of DDP over SCTP: associations, sessions, frames; and what its RNIC must have.
-"""
+"""The host's calls of DDP over SCTP: associations, sessions, frames; and what its RNIC needs."""
 
 from __future__ import annotations
 
@@ -110,9 +109,7 @@ class SctpHost:
             ),
             TAG=key.tag,
             FLAGS=regs.pack("ASSOC_FLAGS", valid=1, v6=key.v6, number=end.number),
-            STREAMS=regs.pack(
-                "ASSOC_STREAMS", first=end.streams[0].number, count=len(end.streams)
-            ),
+            STREAMS=regs.pack("ASSOC_STREAMS", first=end.streams[0].number, count=len(end.streams)),
             PLACE=where,
             COMMIT=1,
         )

@@ -54,12 +54,12 @@ def _flat(traffic: Traffic) -> _Flat:
     streams: dict[tuple[int, int], Stream] = {}
     for session, number in numbers.items():
         other = numbers.get(session.partner, number) if session.partner else number
-        stream = replace(session.stream, number=number, connection=-1 - min(number, other))
-        streams[session.stream.number, session.number] = stream
+        streams[session.stream.number, session.number] = replace(
+            session.stream, number=number, connection=-1 - min(number, other)
+        )
     arrivals: list[Arrival] = [*traffic.arrivals]
     for segment in traffic.sctp.arrivals:
-        stream = streams[segment.stream.number, segment.session]
-        arrivals.append(replace(segment, stream=stream))
+        arrivals.append(replace(segment, stream=streams[segment.stream.number, segment.session]))
     arrivals.sort(key=lambda arrival: arrival.frame)
     return _Flat(
         replace(

@@ -643,7 +643,8 @@ class _Walker:
     def _arrive(self, frame: SctpFrame) -> None:
         end = self._ends.get(frame.ends) if frame.ends else None
         host = end.local.address if end else frame.destination
-        fate, items = Fate.DIVERTED, ()
+        fate = Fate.DIVERTED
+        items: tuple[Item, ...] = ()
         if end not in self._live:
             end = None
         elif not frame.checksum_is_good:
@@ -693,7 +694,9 @@ class _Walker:
         if wrong or _never_legal(message, ssn, before):
             # What is not to be considered in its turn is to the session like a chunk in order.
             flags = chunk.flags & ~4 | 3
-            chunk = RawChunk(chunk.type, flags, chunk.octets[:1] + bytes([flags]) + chunk.octets[2:])
+            chunk = RawChunk(
+                chunk.type, flags, chunk.octets[:1] + bytes([flags]) + chunk.octets[2:]
+            )
         events = live.association.receive(_alone(ends, chunk))
         if any(isinstance(event, Discarded) for event in events):
             aborted = before is State.ABORTED
@@ -789,9 +792,7 @@ def _never_legal(message: Function | None | ProtocolError, ssn: int, state: Stat
 
 def _is_over(chunk: RawChunk) -> bool:
     """It ends the association, and has the Verification Tag of its receiver."""
-    return (
-        chunk.type in (ChunkType.ABORT, ChunkType.SHUTDOWN_COMPLETE) and not chunk.flags & 1
-    )
+    return chunk.type in (ChunkType.ABORT, ChunkType.SHUTDOWN_COMPLETE) and not chunk.flags & 1
 
 
 def _outcome(
@@ -813,5 +814,3 @@ def _outcome(
             elif ended:
                 reason = Reason.EXCESS
             yield Illegal(reason, RnicState[state.name])
-
-

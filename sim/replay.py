@@ -641,8 +641,9 @@ class _Replayer(Host):
 
     def end_sessions(self, stream: SctpStream) -> None:
         """The association of a stream is over."""
-        self._give_up(stream.number)
-        self.stop(stream.number)
+        if self._sessions.pop(stream.number, None) is not None:
+            self._give_up(stream.number)
+            self.stop(stream.number)
 
     def _give_up(self, number: int) -> None:
         for region in self._by_region:

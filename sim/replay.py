@@ -240,7 +240,7 @@ def _in_one_slot(regions: list[Region], stags: int) -> tuple[Region, Region] | N
 def _at_once(one: Region, other: Region) -> bool:
     if one_after_the_other(one, other):
         return False
-    if one.session is not None and other.session is not None:
+    if one.session and other.session and one.stream != other.stream:
         # The count of segments does not tell which session came first.
         one = replace(one, periods=tuple(map(_longer, one.periods)))
         other = replace(other, periods=tuple(map(_longer, other.periods)))
@@ -304,6 +304,7 @@ def _plan_device(
         allotments,
         {stream.number: ends[stream.number] for stream in streams if stream.number in ends},
         streams,
+        traffic.sctp.sessions if traffic.sctp else (),
     )
     for endpoint in endpoints:
         host.act(due.at(endpoint, 0))
@@ -371,25 +372,38 @@ class _Schedule:
     """What the host does once so many segments have arrived."""
 
     def __init__(
-        self, allotments: list[Allotment], ends: dict[int, int], streams: Iterable[Stream]
+        self,
+        allotments: list[Allotment],
+        ends: dict[int, int],
+        streams: Iterable[Stream],
+        sessions: Iterable[DdpSession] = (),
     ) -> None:
         self._actions: dict[tuple[str, int], list[_Action]] = {}
+        self._set_up = {
+            (session.stream.number, session.number): session.since
+            for session in sessions
+            if session.since is not None
+        }
         for allotment in allotments:
             for _, until in allotment.region.periods:
                 if until is not None:
                     self._add(allotment.region.endpoint, until, _Action(revoke=allotment))
         for allotment in allotments:
-            first = allotment.region.session is not None
-            for after, until in allotment.region.periods:
-                if first:  # registered when the session is set up
-                    first = False
-                elif until is None or until > after:
+            region = allotment.region
+            for after, until in region.periods:
+                if after > self._since(region) and (until is None or until > after):
                     self._add(allotment.region.endpoint, after, _Action(register=allotment))
         for stream in streams:
             if stream.number in ends:
                 self._add(
                     stream.destination.address, ends[stream.number], _Action(stop=stream.number)
                 )
+
+    def _since(self, region: Region) -> int:
+        """The count at which it is registered with its session; none that can be without one."""
+        if region.session is None or region.stream is None:
+            return -1
+        return self._set_up[region.stream, region.session[1]]
 
     def _add(self, endpoint: str, after: int, action: _Action) -> None:
         self._actions.setdefault((endpoint, after), []).append(action)
@@ -636,8 +650,9 @@ class _Replayer(Host):
         self._set_up(session.stream, self._given.sessions.get(session, {}))
         key = session.stream.sid, session.number
         for region, allotment in self._by_region.items():
-            if region.stream == number and region.session == key and region.periods:
-                self.register(allotment)
+            if region.stream == number and region.session == key:
+                if region.periods and region.periods[0][0] == session.since:
+                    self.register(allotment)
 
     def end_sessions(self, stream: SctpStream) -> None:
         """The association of a stream is over."""

@@ -157,6 +157,8 @@ class SctpGolden(Golden):
         if status is ChunkStatus.DUPLICATE:
             counts.duplicates += 1
             self._counters["CHUNKS_DUPLICATE"] += 1
+        elif status is ChunkStatus.OUTSIDE:
+            self._counters["CHUNKS_OUTSIDE"] += 1
         elif status in (ChunkStatus.ILLEGAL, ChunkStatus.SILENT):
             self._counters["CHUNKS_REFUSED"] += 1
         chunk = _entry(

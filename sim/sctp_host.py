@@ -66,11 +66,12 @@ class SctpHost:
                 self._enter(end)
             case Leave(end=end):
                 self._leave(end)
-            case Tell(session=session, function=function, tsn=tsn):
-                if function in (Function.INITIATE, Function.ACCEPT):
+            case Tell(session=session):
+                if session is not None:
                     self._host.begin_session(session)
                     self._golden.open_session(session.stream)
-                self._command(session.stream.number, Function(function), tsn, taken=True)
+                function = Function(step.function)
+                self._command(step.stream.number, function, step.tsn, taken=True)
 
     def _enter(self, end: End) -> None:
         for key in _keys(end):

@@ -33,6 +33,7 @@ from .model.sctp import (
     Ppid,
     SctpEvent,
     SegmentReceived,
+    Session,
     SessionControl,
     SessionIllegal,
     State,
@@ -44,6 +45,11 @@ from .traffic import Arrival, Stream, Traffic, Untagged
 _TSN = 1 << 32
 #: Items behind one that was delivered in whose time its place may still be in use.
 _LINGERS = 128
+#: DDP-SSNs that the RNIC can take ahead of the next one, at most.
+_LONGEST_WINDOW = 1 << 14
+#: States in which an Initiate opens a session, and in which a Segment may be taken.
+_REUSABLE = (State.CLOSED, State.TERMINATE_SENT, State.TERMINATE_RECEIVED, State.ABORTED)
+_TAKES = (State.INITIATE_SENT, State.ESTABLISHED, State.TERMINATE_SENT)
 
 
 @dataclass(frozen=True)
@@ -159,19 +165,20 @@ class Leave:
 
 @dataclass(frozen=True)
 class Tell:
-    """The host is about to send a control message, of a session that this may open.
+    """The host is about to send a control message on a stream; ``session`` is set up with it.
 
     With INITIATE, ``tsn`` is the highest that it has received.
     """
 
     frame: int
-    session: DdpSession
+    stream: SctpStream
     function: Function
     tsn: int
+    session: DdpSession | None = None
 
     @property
     def host(self) -> str:
-        return self.session.stream.destination.address
+        return self.stream.destination.address
 
 
 class Fate(Enum):
@@ -589,6 +596,8 @@ class _Walker:
         self._tell(end, live, data.stream, message)
 
     def _tell(self, end: End, live: _Live, sid: int, function: Function) -> None:
+        if function is Function.INITIATE:
+            self._make_reusable(live, sid)
         session = live.association.session(sid)
         unanswered = session.state is State.INITIATE_RECEIVED
         try:
@@ -602,16 +611,25 @@ class _Walker:
         if function is Function.INITIATE:
             live.past[sid] = live.highest
             self._begin(end, live, sid)
-        turns = live.turns[sid]
-        if unanswered:
-            self._waiting -= 1
+        self._waiting -= unanswered
+        opened = None
         if function in (Function.INITIATE, Function.ACCEPT):
             if (before := live.set_up.get(sid)) is not None:
                 self._close(before)
-            live.set_up[sid] = turns.session
-            turns.session.since = self._count(end.local.address)
-            turns.session.steps = range(len(self.found.steps), len(self.found.steps))
-        self.found.steps.append(Tell(self._frame, turns.session, function, live.highest))
+            opened = live.set_up[sid] = live.turns[sid].session
+            opened.since = self._count(end.local.address)
+            opened.steps = range(len(self.found.steps), len(self.found.steps))
+        stream = end.streams[sid]
+        self.found.steps.append(Tell(self._frame, stream, function, live.highest, opened))
+
+    def _make_reusable(self, live: _Live, sid: int) -> None:
+        """See to it that an Initiate opens a session, also where the last one has a gap.
+
+        That the peer must have had all of the last one acknowledged (RFC 5043 section 6.6) is its
+        concern; a gap at its end is in the capture, or the session was given up.
+        """
+        if live.association.session(sid).state in _REUSABLE:
+            live.association.sessions[sid] = Session(sid)
 
     def _begin(self, end: End, live: _Live, sid: int) -> _Turns:
         """An Initiate opens the next session of a stream."""
@@ -619,6 +637,8 @@ class _Walker:
         number = self._numbers.get(key, 0)
         self._numbers[key] = number + 1
         before = live.turns.get(sid)
+        if before is not None:
+            self._forget(before)
         index = 0 if before is None else before.session.index + 1
         session = DdpSession(end.streams[sid], number, index)
         other = end.partner and self._live.get(end.partner)
@@ -632,6 +652,12 @@ class _Walker:
     def _close(self, session: DdpSession) -> None:
         session.until = self._count(session.stream.destination.address)
         session.steps = range(session.steps.start, len(self.found.steps))
+
+    def _forget(self, turns: _Turns) -> None:
+        """What waits for its turn will not have it."""
+        for item, _ in turns.waiting.values():
+            self.found.needs.taken[item][3] = len(self.found.needs.taken)
+        turns.waiting.clear()
 
     # What comes in.
 
@@ -689,21 +715,32 @@ class _Walker:
 
         if not _after(data.tsn, live.past[sid]):
             return item(ChunkStatus.DUPLICATE)
+        before = live.association.session(sid).state
+        if message is Function.INITIATE and ssn == 0 and before in _REUSABLE:
+            self._make_reusable(live, sid)
+        elif before is not State.ABORTED and not wrong:
+            # The RNIC, which keeps no TSNs, knows what came before by its DDP-SSN.
+            turns = live.turns.get(sid)
+            ahead = (ssn - (turns.next if turns else 0)) % (1 << 16)
+            came = ahead >= 1 << 15 or (turns is not None and turns.next + ahead in turns.waiting)
+            if came and (ssn == 0 or before is not State.INITIATE_RECEIVED):
+                return item(ChunkStatus.DUPLICATE)
+            if ahead >= _LONGEST_WINDOW and before in _TAKES and _in_order(message):
+                return item(ChunkStatus.OUTSIDE)
         session = live.association.session(sid)
-        before = session.state
+        given = chunk
         if wrong or _never_legal(message, ssn, before):
             # What is not to be considered in its turn is to the session like a chunk in order.
-            flags = chunk.flags & ~4 | 3
-            chunk = RawChunk(
-                chunk.type, flags, chunk.octets[:1] + bytes([flags]) + chunk.octets[2:]
-            )
-        events = live.association.receive(_alone(ends, chunk))
+            given = RawChunk(chunk.type, chunk.flags & ~4 | 3, chunk.octets)
+        events = live.association.receive(_alone(ends, given))
         if any(isinstance(event, Discarded) for event in events):
             aborted = before is State.ABORTED
             return item(ChunkStatus.SILENT if aborted else ChunkStatus.DUPLICATE)
         if before is State.ABORTED and session.state is State.ABORTED:
             return item(ChunkStatus.SILENT)
         outcome = tuple(_outcome(events, before, wrong))
+        if session.state is State.ABORTED and sid in live.turns:
+            self._forget(live.turns[sid])
         if len(events) == 1 and isinstance(events[0], SessionIllegal):
             return item(ChunkStatus.ILLEGAL, outcome=outcome)
         if Control(Function.INITIATE) in outcome:
@@ -777,6 +814,11 @@ def _message(data: DataChunk) -> Function | None | ProtocolError:
         return decode_payload(data.ppid, data.payload)[1]
     except ProtocolError as error:
         return error
+
+
+def _in_order(message: Function | None | ProtocolError) -> bool:
+    """It waits for its turn."""
+    return message is None or message is Function.TERMINATE
 
 
 def _never_legal(message: Function | None | ProtocolError, ssn: int, state: State) -> bool:

@@ -127,14 +127,19 @@ class FakeSctp:
         if struct.pack("<I", digest) != packet[8:12]:
             self.counters["FRAMES_DROPPED"] += 1
             return
-        self.counters["FRAMES"] += 1
-        chunks, at = 0, 12
+        chunks, at = [], 12
         while at < len(packet):
-            (length,) = struct.unpack_from(">H", packet, at + 2)
-            self._chunk(association, first, count, packet[at : at + length])
+            kind, _, length = struct.unpack_from(">BBH", packet, at)
+            if length < (4 if kind else 17) or at + length > len(packet):
+                self.counters["FRAMES_DIVERTED"] += 1
+                self._divert(0, 0, frame, Diversion.FRAME)
+                return
+            chunks.append(packet[at : at + length])
             at += -(-length // 4) * 4
-            chunks += 1
-        self._entry(Kind.PACKET, length=chunks, cookie=association << 16)
+        self.counters["FRAMES"] += 1
+        for chunk in chunks:
+            self._chunk(association, first, count, chunk)
+        self._entry(Kind.PACKET, length=len(chunks), cookie=association << 16)
 
     def _chunk(self, association: int, first: int, count: int, chunk: bytes) -> None:
         if chunk[0]:
@@ -161,6 +166,7 @@ class FakeSctp:
             status, octets, after = self._segment(number, tsn, order, chunk)
         name = {
             ChunkStatus.DUPLICATE: "DUPLICATE",
+            ChunkStatus.OUTSIDE: "OUTSIDE",
             ChunkStatus.ILLEGAL: "REFUSED",
             ChunkStatus.SILENT: "REFUSED",
         }.get(status)
@@ -205,7 +211,8 @@ class FakeSctp:
                 session.state = State.ESTABLISHED if accepted else State.CLOSED
         if not legal:
             return self._abort(number, Reason.SEQUENCE)
-        assert order - session.next < self.device.config.window
+        if order - session.next >= self.device.config.window:
+            return ChunkStatus.OUTSIDE, 0
         session.waiting[order] = function
         return ChunkStatus.TAKEN, order
 

@@ -26,7 +26,6 @@ from .model.sctp import (
     Chunk,
     ChunkType,
     DataChunk,
-    Discarded,
     Function,
     InitChunk,
     Packet,
@@ -47,6 +46,8 @@ _TSN = 1 << 32
 _LINGERS = 128
 #: DDP-SSNs that the RNIC can take ahead of the next one, at most.
 _LONGEST_WINDOW = 1 << 14
+#: Messages of a queue ahead of the next one that it can hold buffers for, at most.
+_LONGEST_QUEUE = 1 << 11
 #: States in which an Initiate opens a session, and in which a Segment may be taken.
 _REUSABLE = (State.CLOSED, State.TERMINATE_SENT, State.TERMINATE_RECEIVED, State.ABORTED)
 _TAKES = (State.INITIATE_SENT, State.ESTABLISHED, State.TERMINATE_SENT)
@@ -506,6 +507,7 @@ class _Walker:
                     " DDP on both sides (RFC 5043 section 11.1) carries none"
                 ] = None
             return
+        used = min(used, max(own.outbound, association.peer.outbound))
         if not used:
             return
         self._enter(conversation, local, peer, forwards, used)
@@ -693,9 +695,9 @@ class _Walker:
             if data.stream >= len(end.streams):
                 yield Item(chunk.octets, Diversion.DATA, tsn=data.tsn)
             else:
-                yield self._item(end, live, frame.ends, chunk, data)
+                yield self._item(end, live, chunk, data)
 
-    def _item(self, end: End, live: _Live, ends: Ends, chunk: RawChunk, data: DataChunk) -> Item:
+    def _item(self, end: End, live: _Live, chunk: RawChunk, data: DataChunk) -> Item:
         """A DATA chunk on a DDP Stream."""
         sid, stream = data.stream, end.streams[data.stream]
         ssn = int.from_bytes(data.payload[:SSN], "big")
@@ -728,14 +730,9 @@ class _Walker:
             if ahead >= _LONGEST_WINDOW and before in _TAKES and _in_order(message):
                 return item(ChunkStatus.OUTSIDE)
         session = live.association.session(sid)
-        given = chunk
-        if wrong or _never_legal(message, ssn, before):
-            # What is not to be considered in its turn is to the session like a chunk in order.
-            given = RawChunk(chunk.type, chunk.flags & ~4 | 3, chunk.octets)
-        events = live.association.receive(_alone(ends, given))
-        if any(isinstance(event, Discarded) for event in events):
-            aborted = before is State.ABORTED
-            return item(ChunkStatus.SILENT if aborted else ChunkStatus.DUPLICATE)
+        # What is not to be considered in its turn is to the session like a chunk in order.
+        unordered = not (wrong or _never_legal(message, ssn, before))
+        events = session.receive(data.ppid, data.payload, unordered=unordered)
         if before is State.ABORTED and session.state is State.ABORTED:
             return item(ChunkStatus.SILENT)
         outcome = tuple(_outcome(events, before, wrong))
@@ -776,7 +773,7 @@ class _Walker:
         queue = None
         if isinstance(header, Untagged):
             ahead = header.msn - 1 - turns.delivered.get(header.queue, 0)
-            if ahead < 1 << 16:  # else it is no queue's
+            if ahead < _LONGEST_QUEUE:
                 needs.messages = max(needs.messages, ahead)
             queue = header.queue if header.last else None
         number = len(needs.taken)

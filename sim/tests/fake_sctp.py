@@ -299,12 +299,19 @@ class FakeSctp:
         )
 
 
-def _packet(frame: bytes) -> tuple[AssociationKey, bytes]:
+def _packet(frame: bytes) -> tuple[AssociationKey | None, bytes]:
     """The SCTP packet of a frame, and its association."""
     ip = dpkt.ethernet.Ethernet(frame).data
-    octets = bytes(ip.data)
-    if isinstance(ip.data, dpkt.udp.UDP):
-        octets = bytes(ip.data.data)
+    at = frame.index(ip.src + ip.dst)
+    v6 = isinstance(ip, dpkt.ip6.IP6)
+    begin, end = at + 32, at + 32 + (ip.plen if v6 else 0)
+    if not v6:
+        begin, end = at - 12 + 4 * ip.hl, at - 12 + ip.len
+        if dpkt.in_cksum(frame[at - 12 : begin]):
+            return None, b""
+    if (ip.nxt if v6 else ip.p) == 17:
+        begin += 8
+    octets = frame[begin:end]
     source, destination, tag = struct.unpack_from(">HHI", octets)
     return (
         AssociationKey(
@@ -313,7 +320,7 @@ def _packet(frame: bytes) -> tuple[AssociationKey, bytes]:
             source,
             destination,
             tag,
-            isinstance(ip, dpkt.ip6.IP6),
+            v6,
         ),
         octets,
     )

@@ -1,5 +1,5 @@
 """What the receivers of a capture's iWARP connections saw: MPA streams, in order, put together from
-TCP segments.
+TCP segments; and the frames with SCTP, as they are.
 
 :func:`read_capture` finds MPA start-up on any port, in any TCP connection, and gives each direction
 of the connection as the octets after start-up, each with the frame that made it available to the
@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 from .model.events import ProtocolError
 from .model.mpa import StartupFrame
-from .pcap import SCTP, TCP, CaptureError, Frame, IpPacket, internet_sum, ip_packet, read_frames
+from .pcap import TCP, CaptureError, Frame, IpPacket, internet_sum, ip_packet, read_frames
+from .sctp_frames import SctpFrame, sctp_frame
 
 __all__ = [
     "Capture",
@@ -33,7 +34,6 @@ _REQUEST_KEY = b"MPA ID Req Frame"
 _REPLY_KEY = b"MPA ID Rep Frame"
 _LONGEST_STARTUP = 20 + 512  # octets, RFC 5044 section 7.1.1
 _SYN, _RST, _ACK = 0x02, 0x04, 0x10
-_DDP_PAYLOAD_PROTOCOLS = (16, 17)  # RFC 5043 section 12
 
 
 class Endpoint(NamedTuple):
@@ -107,14 +107,15 @@ class Connection:
 
 @dataclass(frozen=True)
 class Capture:
-    """A capture's MPA connections in order of their first frame, and sentences about what was left
-    out.
+    """A capture's MPA connections in order of their first frame, its frames with SCTP, and
+    sentences about what was left out.
     """
 
     path: Path
     frames: int
     connections: tuple[Connection, ...]
     notes: tuple[str, ...] = ()
+    sctp: tuple[SctpFrame, ...] = ()
 
     @property
     def directions(self) -> list[Direction]:
@@ -128,17 +129,17 @@ class Capture:
 
     def check(self) -> None:
         """Raise :class:`CaptureError`, with the reason, if not one DDP Segment could be in here."""
-        if any(direction.chunks for direction in self.directions):
+        if self.sctp or any(direction.chunks for direction in self.directions):
             return
-        reason = "; ".join(self.notes) or "it holds no TCP connection"
-        raise CaptureError(f"{self.path} has no DDP over TCP: {reason}")
+        reason = "; ".join(self.notes) or "it holds no TCP connection and no SCTP"
+        raise CaptureError(f"{self.path} has no DDP over TCP or SCTP: {reason}")
 
 
 def read_capture(path: Path | str) -> Capture:
     """Read a pcap or pcapng file.
 
-    Frames that are not TCP over IP are passed over, as are connections without MPA start-up;
-    ``notes`` says so.
+    Frames that are neither TCP nor SCTP over IP are passed over, as are connections without MPA
+    start-up; ``notes`` says so.
 
     Raises
     ------
@@ -149,8 +150,9 @@ def read_capture(path: Path | str) -> Capture:
 
 
 def capture_of(frames: Iterable[Frame], path: Path) -> Capture:
-    """The MPA connections in frames; ``path`` is what messages call them."""
+    """The MPA connections and the SCTP in frames; ``path`` is what messages call them."""
     count = 0
+    sctp: list[SctpFrame] = []
     conversations: list[_Conversation] = []
     current: dict[tuple[Endpoint, Endpoint], _Conversation] = {}
     passed_over = _PassedOver()
@@ -159,10 +161,10 @@ def capture_of(frames: Iterable[Frame], path: Path) -> Capture:
         packet = ip_packet(frame)
         if packet is None:
             continue
-        if packet.fragment:
+        if (found := sctp_frame(frame, packet)) is not None:
+            sctp.append(found)
+        elif packet.fragment:
             passed_over.fragments += 1
-        elif packet.protocol == SCTP:
-            passed_over.ddp_over_sctp += _has_ddp_over_sctp(packet.payload)
         elif packet.protocol == TCP and (segment := _tcp_segment(frame, packet)) is not None:
             passed_over.cut += bool(packet.missing)
             ends = (segment.source, segment.destination)
@@ -181,7 +183,8 @@ def capture_of(frames: Iterable[Frame], path: Path) -> Capture:
             connections.append(connection)
         if note:
             notes.append(note)
-    return Capture(path, count, tuple(connections), (*_shortened(notes), *passed_over.notes()))
+    left_out = (*_shortened(notes), *passed_over.notes())
+    return Capture(path, count, tuple(connections), left_out, tuple(sctp))
 
 
 def _shortened(notes: list[str], most: int = 3) -> list[str]:
@@ -197,28 +200,12 @@ def _shortened(notes: list[str], most: int = 3) -> list[str]:
 class _PassedOver:
     fragments: int = 0
     cut: int = 0
-    ddp_over_sctp: int = 0
 
     def notes(self) -> Iterator[str]:
         if self.fragments:
             yield f"{self.fragments} IP fragments are passed over"
         if self.cut:
             yield f"{self.cut} TCP segments were cut short by the snapshot length"
-        if self.ddp_over_sctp:
-            yield f"{self.ddp_over_sctp} SCTP packets carry DDP (RFC 5043), which is not played yet"
-
-
-def _has_ddp_over_sctp(packet: bytes) -> bool:
-    at = 12
-    while at + 4 <= len(packet):
-        kind, _, length = struct.unpack_from(">BBH", packet, at)
-        if length < 4:
-            break
-        if kind == 0 and at + 16 <= len(packet):
-            if struct.unpack_from(">I", packet, at + 12)[0] in _DDP_PAYLOAD_PROTOCOLS:
-                return True
-        at += (length + 3) // 4 * 4
-    return False
 
 
 # -- TCP --

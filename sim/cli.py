@@ -25,10 +25,12 @@ from . import soak as endurance
 from .capture import CaptureError, read_capture
 from .compare import Difference, compare, number_text
 from .engine import DeviceError, ToolError, load
-from .regions import Given, Queue, Region, RegionError, derive, load_regions, stream_ends
+from .regions import Given, Queue, Region, RegionError, load_regions, stream_ends
 from .replay import Plan, plan
 from .report import Result, Run
-from .traffic import Traffic, traffic_of
+from .sctp_regions import derive_all, of_sessions
+from .sctp_traffic import SctpStream, with_sctp
+from .traffic import Stream, Traffic, traffic_of
 from .workload import generate
 
 AGREES, DIFFERS, BAD_INPUT, NO_TOOL, INTERRUPTED = 0, 1, 2, 3, 130
@@ -58,7 +60,7 @@ def sim(
     capture: Annotated[
         Path | None,
         typer.Argument(
-            help="pcap or pcapng file with iWARP over TCP. Default: a generated workload.",
+            help="pcap or pcapng file with DDP over TCP or SCTP. Default: a generated workload.",
             show_default=False,
         ),
     ] = None,
@@ -276,15 +278,18 @@ def _input(
     else:
         captured, given = read_capture(capture), Given([], [])
     captured.check()
-    traffic = traffic_of(captured)
-    if not traffic.arrivals:
-        raise CaptureError(f"{captured.path} has no DDP: no whole FPDU follows MPA start-up")
+    traffic = with_sctp(traffic_of(captured), captured.sctp)
     notes = [*captured.notes, *traffic.notes]
+    if not traffic.arrivals and traffic.sctp is None:
+        reason = "; ".join(notes) or "no whole FPDU follows MPA start-up, and no SCTP brings DDP"
+        raise CaptureError(f"{captured.path} has no DDP: {reason}")
     if region_file is not None:
-        given = load_regions(region_file, captured.addresses)
+        hosts = dict.fromkeys([*captured.addresses, *traffic.endpoints])
+        given = load_regions(region_file, hosts)
     if given.regions:
-        return traffic, *given, stream_ends(traffic), notes, False
-    found = derive(traffic, config.stags)
+        regions = of_sessions(given.regions, traffic)
+        return traffic, regions, given.queues, stream_ends(traffic), notes, False
+    found = derive_all(traffic, config.stags)
     return traffic, found.regions, given.queues, found.ends, notes, True
 
 
@@ -334,7 +339,8 @@ def _print(console: Console, result: Result) -> None:
     for run in result.runs:
         _print_differences(console, run.differences)
     counts = (
-        f"{_count(result.segments, 'segment')}, {_count(result.bytes_placed, 'octet')} placed,"
+        f"{_of_frames(result)}{_count(result.segments, 'segment')},"
+        f" {_count(result.bytes_placed, 'octet')} placed,"
         f" {_count(result.deliveries, 'message')} delivered,"
         f" {_count(result.errors, 'error')},"
         f" {_count(result.cycles, 'cycle')} at {result.width} bits"
@@ -348,6 +354,15 @@ def _print(console: Console, result: Result) -> None:
         console.print(
             f"[bold red]differ[/bold red]: RTL and golden model differ on {counts}", soft_wrap=True
         )
+
+
+def _of_frames(result: Result) -> str:
+    if not result.goldens:
+        return ""
+    frames, packets = (
+        sum(getattr(golden, name) for golden in result.goldens) for name in ("frames", "packets")
+    )
+    return f"{_count(frames, 'SCTP frame')} ({_count(packets, 'packet')} taken), "
 
 
 def _print_differences(console: Console, differences: list[Difference]) -> None:
@@ -390,16 +405,17 @@ def _count(number: int, thing: str) -> str:
 
 def _stream_table(result: Result) -> Table:
     table = Table(title=f"{escape(result.source)}: DDP Streams", title_justify="left")
-    for heading in ("stream", "from", "to", "MPA"):
+    for heading in ("stream", "from", "to", "LLP"):
         table.add_column(heading)
     for heading in ("segments", "placed", "octets placed", "delivered", "exceptions", "dropped"):
         table.add_column(heading, justify="right")
+    if result.goldens:
+        for heading in ("sessions", "duplicates"):
+            table.add_column(heading, justify="right")
     table.add_column("error")
     for run, stream in result.streams:
         counts = run.plan.golden.counts[stream.number]
-        options = " ".join(
-            name for name, used in (("CRC", stream.crc), ("markers", stream.markers)) if used
-        )
+        by_sctp = (str(counts.sessions), str(counts.duplicates)) if result.goldens else ()
         errors = [
             number_text(event) for event in run.outcome.events if event.stream == stream.number
         ]
@@ -407,7 +423,7 @@ def _stream_table(result: Result) -> Table:
             str(stream.number),
             escape(str(stream.source)),
             escape(str(stream.destination)),
-            options or "plain",
+            _way(stream),
             *map(
                 str,
                 (
@@ -419,9 +435,18 @@ def _stream_table(result: Result) -> Table:
                     counts.dropped,
                 ),
             ),
+            *by_sctp,
             ", ".join(errors),
         )
     return table
+
+
+def _way(stream: Stream) -> str:
+    """What the layer below DDP is like."""
+    if isinstance(stream, SctpStream):
+        return f"SCTP stream {stream.sid}"
+    options = ("CRC", stream.crc), ("markers", stream.markers)
+    return " ".join(["MPA", *(name for name, used in options if used)])
 
 
 def _region_table(result: Result) -> Table:
@@ -430,6 +455,8 @@ def _region_table(result: Result) -> Table:
     for heading in ("host", "STag", "Tagged Offset"):
         table.add_column(heading)
     table.add_column("octets", justify="right")
+    if result.goldens:
+        table.add_column("SCTP session")
     table.add_column("access")
     table.add_column("registered")
     for run in result.runs:
@@ -445,10 +472,16 @@ def _region_table(result: Result) -> Table:
                 f"{region.stag:#010x}",
                 f"{region.to:#x}",
                 str(region.length),
+                *([_session(region)] if result.goldens else []),
                 "remote " + ", ".join(rights) if rights else "none",
                 report.periods_text(region.periods),
             )
     return table
+
+
+def _session(region: Region) -> str:
+    """The session that a region is of."""
+    return "" if region.session is None else "stream {}, session {}".format(*region.session)
 
 
 def _queue_table(result: Result) -> Table:

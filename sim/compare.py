@@ -5,16 +5,18 @@ event, every exception packet.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..hdl.spec.completion import Completion
+from ..hdl.spec.completion import Completion, phase
 from ..hdl.spec.ddp import ErrorNumber, ErrorType
+from ..hdl.spec.sctp import Diversion
 from .engine import ErrorEvent, ExceptionPacket, Outcome
-from .golden import Buffer, Delivery, ExpectedError
+from .golden import Buffer, ExpectedError, Sequence
 from .replay import Allotment, Plan
+from .sctp_traffic import SctpStream
 
 #: Differences of one kind that are told one by one.
 _TOLD = 10
@@ -135,33 +137,48 @@ def _stray(outcome: Outcome) -> Iterator[Difference]:
 
 
 def _completions(plan: Plan, outcome: Outcome) -> Iterator[Difference]:
-    expected, got = plan.expected_completions(), outcome.completions
-    for number, (want, have) in enumerate(zip(expected, got, strict=False)):
-        cycle = int(outcome.delivered[number]) if number < len(outcome.delivered) else None
-        for each in fields(Completion):
-            wanted, had = getattr(want, each.name), getattr(have, each.name)
-            if wanted != had:
+    golden = plan.golden
+    expected = golden.sequences()
+    got: dict[Sequence, list[int]] = {sequence: [] for sequence in expected}
+    for number, each in enumerate(outcome.completions):
+        got.setdefault(golden.sequence(each), []).append(number)
+    for sequence, numbers in got.items():
+        what = sequence[0]
+        wanted = expected.get(sequence, [])
+        for count, (want, number) in enumerate(zip(wanted, numbers, strict=False), 1):
+            # The phase is that of the place in the ring, wherever it has to be.
+            completion = replace(want.completion, phase=phase(number, plan.ring.size))
+            for name, one, other in _unlike(completion, outcome.completions[number]):
                 yield Difference(
-                    f"{each.name} of a completion",
-                    _delivery_text(number, plan.golden.deliveries[number]),
-                    _number(each.name, wanted),
-                    _number(each.name, had),
-                    cycle,
+                    f"{name} of a {what}",
+                    f"{what} {count}, {want.text}",
+                    one,
+                    other,
+                    _delivered_in(outcome, number),
                 )
-    for number in range(len(got), len(expected)):
-        delivery = plan.golden.deliveries[number]
-        yield Difference("completion", _delivery_text(number, delivery), "one", "none")
-    for number in range(len(expected), len(got)):
-        cycle = int(outcome.delivered[number]) if number < len(outcome.delivered) else None
-        yield Difference("completion", f"completion {number + 1}", "none", str(got[number]), cycle)
+        for count, want in enumerate(wanted[len(numbers) :], len(numbers) + 1):
+            yield Difference(what, f"{what} {count}, {want.text}", "one", "none")
+        for count, number in enumerate(numbers[len(wanted) :], len(wanted) + 1):
+            yield Difference(
+                what,
+                f"{what} {count}",
+                "none",
+                str(outcome.completions[number]),
+                _delivered_in(outcome, number),
+            )
 
 
-def _delivery_text(number: int, delivery: Delivery) -> str:
-    arrival = delivery.arrival
-    return (
-        f"completion {number + 1}, stream {arrival.stream.number} ({arrival.stream}),"
-        f" frame {arrival.frame}, segment {arrival.order}"
-    )
+def _unlike(want: Completion, have: Completion) -> Iterator[tuple[str, str, str]]:
+    """The fields that differ, with what they are."""
+    for each in fields(Completion):
+        wanted, had = getattr(want, each.name), getattr(have, each.name)
+        if wanted != had:
+            yield each.name, _number(each.name, wanted), _number(each.name, had)
+
+
+def _delivered_in(outcome: Outcome, number: int) -> int | None:
+    """The cycle of a completion, if it is known."""
+    return int(outcome.delivered[number]) if number < len(outcome.delivered) else None
 
 
 def _number(name: str, value: int) -> str:
@@ -226,21 +243,32 @@ def _event(where: str, error: ExpectedError, event: ErrorEvent) -> Iterator[Diff
 
 
 def _exceptions(plan: Plan, outcome: Outcome) -> Iterator[Difference]:
+    """Packets of MPA are in order among themselves, and so are those of SCTP."""
     names = {stream.number: str(stream) for stream in plan.streams}
-    expected, got = plan.golden.exceptions, outcome.exceptions
-    for number in range(max(len(expected), len(got))):
-        want = expected[number] if number < len(expected) else None
-        have = got[number] if number < len(got) else None
-        if want == have:
-            continue
-        packet = want or have
-        assert packet is not None
-        where = (
-            f"packet {number + 1}, stream {packet.stream} ({names.get(packet.stream, 'unknown')})"
-        )
-        yield Difference(
-            "exception stream", where, _packet_text(want, have), _packet_text(have, want)
-        )
+    mpa = {stream.number for stream in plan.streams if not isinstance(stream, SctpStream)}
+
+    def of_mpa(packet: ExceptionPacket) -> bool:
+        return packet.reason < Diversion.FRAME and packet.stream in mpa
+
+    for side in (True, False):
+        expected = [packet for packet in plan.golden.exceptions if of_mpa(packet) == side]
+        got = [packet for packet in outcome.exceptions if of_mpa(packet) == side]
+        for number in range(max(len(expected), len(got))):
+            want = expected[number] if number < len(expected) else None
+            have = got[number] if number < len(got) else None
+            if want == have:
+                continue
+            packet = want or have
+            assert packet is not None
+            name = names.get(packet.stream, "unknown")
+            if packet.reason >= Diversion.FRAME and packet.reason != Diversion.CONTROL:
+                name = "diverted"
+            yield Difference(
+                "exception stream",
+                f"packet {number + 1}, stream {packet.stream} ({name})",
+                _packet_text(want, have),
+                _packet_text(have, want),
+            )
 
 
 def _packet_text(packet: ExceptionPacket | None, other: ExceptionPacket | None) -> str:

@@ -55,7 +55,7 @@ def spans(address: int, pages: Pages | None, offset: int, length: int) -> Iterat
 @dataclass(frozen=True)
 class Buffer:
     """A buffer that is posted for the message ``msn`` of a stream's queue. It lies at a host
-    address, or in pages.
+    address, or in pages. ``session`` is the number of the stream's session, with SCTP.
     """
 
     stream: int
@@ -65,6 +65,7 @@ class Buffer:
     length: int
     cookie: int
     pages: Pages | None = None
+    session: int = 0
 
     @property
     def end(self) -> int:
@@ -95,6 +96,29 @@ class Delivery:
     completion: Completion
     buffer: Buffer | None
 
+    @property
+    def text(self) -> str:
+        arrival = self.arrival
+        return (
+            f"stream {arrival.stream.number} ({arrival.stream}),"
+            f" frame {arrival.frame}, segment {arrival.order}"
+        )
+
+
+@dataclass(frozen=True)
+class Record:
+    """An entry of the ring that is no message, and what it tells of, in words."""
+
+    completion: Completion
+    text: str
+
+
+Expected = Delivery | Record
+#: What entries are in order among themselves, and of which stream, if of one.
+Sequence = tuple[str, int | None]
+#: Messages of MPA.
+MESSAGES: Sequence = ("completion", None)
+
 
 @dataclass(frozen=True)
 class ExpectedError:
@@ -119,10 +143,14 @@ class StreamCounts:
     exceptions: int = 0
     errors: int = 0
     dropped: int = 0
+    duplicates: int = 0
+    sessions: int = 0
 
 
 @dataclass
-class _Receiver:
+class Receiver:
+    """A stream's part of the model."""
+
     mpa: MpaReceiver
     sink: DataSink
     counts: StreamCounts = field(default_factory=StreamCounts)
@@ -160,9 +188,22 @@ class Golden:
         self._registered: dict[tuple[str, int], Region] = {}
         self._buffers: dict[tuple[int, int, int], Buffer] = {}
         self._config = config or RnicConfig()
-        self._receivers: dict[int, _Receiver] = {}
+        self._receivers: dict[int, Receiver] = {}
         for stream in streams:
             self.start(stream)
+
+    @property
+    def entries(self) -> int:
+        """Entries that the completion ring has got."""
+        return len(self.deliveries)
+
+    def sequences(self) -> dict[Sequence, list[Expected]]:
+        """The entries of the completion ring, by what is in order."""
+        return {MESSAGES: list(self.deliveries)}
+
+    def sequence(self, entry: Completion) -> Sequence:
+        """Which of these an entry is of."""
+        return MESSAGES
 
     @property
     def counts(self) -> dict[int, StreamCounts]:
@@ -174,10 +215,13 @@ class Golden:
         closed.
         """
         before = self._receivers.get(stream.number)
-        self._receivers[stream.number] = _Receiver(
+        self._receivers[stream.number] = Receiver(
             MpaReceiver(crc=stream.crc, markers=stream.markers, position=position),
             DataSink(
-                self.memory, stream=stream.number, pd=self.domains[stream.destination.address]
+                self.memory,
+                stream=stream.number,
+                pd=self.domains[stream.destination.address],
+                first=stream.first_order,
             ),
             before.counts if before else StreamCounts(),
         )
@@ -214,6 +258,13 @@ class Golden:
     def registered(self, endpoint: str, stag: int) -> Region | None:
         """The region that a STag of a host stands for now."""
         return self._registered.get((endpoint, stag))
+
+    def holder(self, region: Region) -> Region | None:
+        """The region that is registered, of this one's host and with its index."""
+        for (endpoint, stag), other in self._registered.items():
+            if endpoint == region.endpoint and stag >> 8 == region.index:
+                return other
+        return None
 
     def open(self, stream: int, qn: int, first: int = 1) -> None:
         """Open a queue of a stream; ``first`` is its first buffer's MSN."""
@@ -258,7 +309,7 @@ class Golden:
                 self._segment(receiver, arrival, fpdu)
         return self.deliveries[before:]
 
-    def _segment(self, receiver: _Receiver, arrival: Arrival, fpdu: Fpdu) -> None:
+    def _segment(self, receiver: Receiver, arrival: Arrival, fpdu: Fpdu) -> None:
         segment = fpdu.ulpdu
         placed = False
         for event in receiver.sink.receive(segment):
@@ -275,7 +326,7 @@ class Golden:
                     if not placed:
                         self._refuse(arrival, event.number, fpdu)
 
-    def _place(self, receiver: _Receiver, arrival: Arrival, event: Placed, payload: bytes) -> None:
+    def _place(self, receiver: Receiver, arrival: Arrival, event: Placed, payload: bytes) -> None:
         receiver.counts.placed += 1
         receiver.counts.octets += event.length
         if not event.length:
@@ -288,7 +339,7 @@ class Golden:
             buffer = self._buffers[arrival.stream.number, header.qn, header.msn]
             self.placements.append(Placement(arrival, buffer, header.mo, payload))
 
-    def _deliver(self, receiver: _Receiver, arrival: Arrival, event: Delivered) -> None:
+    def _deliver(self, receiver: Receiver, arrival: Arrival, event: Delivered) -> None:
         receiver.counts.delivered += 1
         header, stream = event.header, arrival.stream.number
         buffer = None
@@ -315,16 +366,20 @@ class Golden:
             ExpectedError(arrival, number, length.to_bytes(_LENGTH_FIELD, "big") + header, length)
         )
 
-    def _refuse(self, arrival: Arrival, number: ErrorNumber, fpdu: Fpdu | LlpError) -> None:
+    def _refuse(
+        self, arrival: Arrival, number: ErrorNumber, fpdu: Fpdu | LlpError | Arrival
+    ) -> None:
         stream = arrival.stream.number
         self._receivers[stream].counts.exceptions += 1
-        if len(fpdu.raw) > self._config.exception_octets:
-            self.exceptions_dropped += 1
-            return
         reason = number.type << 8 | number.code
-        self.exceptions.append(
-            ExceptionPacket(stream, fpdu.position & 0xFFFFFFFF, fpdu.raw, reason)
-        )
+        self._leave(ExceptionPacket(stream, fpdu.position & 0xFFFFFFFF, fpdu.raw, reason))
+
+    def _leave(self, packet: ExceptionPacket) -> None:
+        """A packet goes to the exception stream."""
+        if len(packet.octets) > self._config.exception_octets:
+            self.exceptions_dropped += 1
+        else:
+            self.exceptions.append(packet)
 
     def refuse_write(self, arrival: Arrival, octets: range) -> None:
         """The bus refuses those octets of what a segment wrote last; nothing came after it."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TCP = 6
+UDP = 17
 SCTP = 132
 
 _PCAP_MAGICS = {
@@ -24,6 +25,7 @@ _PCAP_MAGICS = {
 _SECTION = b"\x0a\x0d\x0d\x0a"
 _MAXIMUM_RECORD = 1 << 24
 
+_ETHERNET = 1
 _ETHERTYPE_IPV4 = 0x0800
 _ETHERTYPE_IPV6 = 0x86DD
 _VLAN_TAGS = (0x8100, 0x88A8, 0x9100)
@@ -149,30 +151,40 @@ def _time_unit(options: bytes, order: str) -> float:
 
 def ip_packet(frame: Frame) -> IpPacket | None:
     """The IP packet in a frame, or nothing if there is none."""
+    at, kind = _network(frame)
+    if kind == _ETHERTYPE_IPV4:
+        return _ipv4(frame.octets[at:])
+    if kind == _ETHERTYPE_IPV6:
+        return _ipv6(frame.octets[at:])
+    return None
+
+
+def ethernet(frame: Frame) -> bytes:
+    """The frame as Ethernet has it, without FCS: what another link captured gets a header."""
+    if frame.link == _ETHERNET:
+        return frame.octets
+    at, kind = _network(frame)
+    return bytes(12) + kind.to_bytes(2, "big") + frame.octets[at:]
+
+
+def _network(frame: Frame) -> tuple[int, int]:
+    """Where the header of the network layer begins, and its EtherType; 0 if that is not known."""
     data, link = frame.octets, frame.link
-    if link == 1:  # Ethernet
+    if link == _ETHERNET:
         at, kind = 14, _u16(data, 12)
-        while kind in _VLAN_TAGS:
-            at, kind = at + 4, _u16(data, at + 2)
     elif link == 113:  # Linux cooked
         at, kind = 16, _u16(data, 14)
-        while kind in _VLAN_TAGS:
-            at, kind = at + 4, _u16(data, at + 2)
     elif link == 276:  # Linux cooked, version 2
         at, kind = 20, _u16(data, 0)
-        while kind in _VLAN_TAGS:
-            at, kind = at + 4, _u16(data, at + 2)
     elif link in (0, 108, 12, 14, 101, 228, 229):  # BSD loopback; raw IP
         at = 4 if link in (0, 108) else 0
         version = data[at] >> 4 if len(data) > at else 0
-        kind = {4: _ETHERTYPE_IPV4, 6: _ETHERTYPE_IPV6}.get(version, 0)
+        return at, {4: _ETHERTYPE_IPV4, 6: _ETHERTYPE_IPV6}.get(version, 0)
     else:
-        return None
-    if kind == _ETHERTYPE_IPV4:
-        return _ipv4(data[at:])
-    if kind == _ETHERTYPE_IPV6:
-        return _ipv6(data[at:])
-    return None
+        return 0, 0
+    while kind in _VLAN_TAGS:
+        at, kind = at + 4, _u16(data, at + 2)
+    return at, kind
 
 
 def _u16(data: bytes, at: int) -> int:

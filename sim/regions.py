@@ -12,12 +12,17 @@ A region file is TOML, a list of ``[[region]]`` and ``[[queue]]`` tables::
     access = "remote write"     # or "remote read", "remote read, remote write", "none"
     after_segment = 0           # registered once so many DDP Segments have arrived at the endpoint
     revoke_after_segment = 40   # revoked once so many have; default never
+    stream = 3                  # with SCTP: of a session alone, on this SCTP stream,
+    session = 0                 # and its number there, from 0; registered when it is set up
 
     [[queue]]
     endpoint = "10.7.0.2"       # address of the host that posts the buffers
     qn = 0                      # Queue Number, 0 to 3
     count = 8                   # buffers that it posts on each of its streams; 0 for none
     length = 64                 # octets of each; default 4096
+
+A region of a session is bound to its DDP Stream, and revoked when the next session of the stream
+is set up, or the association is over.
 
 Segments are counted at the endpoint, tagged and untagged ones of all its streams, from 1, in the
 capture's order. A Send with Invalidate revokes the region that it names as well, with or without a
@@ -87,7 +92,8 @@ class Region:
     """Octets ``to`` to ``to + length`` of a STag of a host.
 
     ``periods`` says when it is registered: (after, until) count DDP Segments that have arrived at
-    the endpoint. With a ``stream``, the STag is bound to that one."""
+    the endpoint. With a ``stream``, the STag is bound to that one; ``session`` is then the SCTP
+    stream and the number of its session, whose region it is."""
 
     endpoint: str
     stag: int
@@ -98,9 +104,13 @@ class Region:
     remote_read: bool = False
     periods: tuple[Period, ...] = ((0, None),)
     stream: int | None = None
+    session: tuple[int, int] | None = None
 
     def __str__(self) -> str:
-        return f"{self.endpoint} STag {self.stag:#010x} [{self.to:#x}, +{self.length})"
+        text = f"{self.endpoint} STag {self.stag:#010x} [{self.to:#x}, +{self.length})"
+        if self.session is not None:
+            text += f" of SCTP stream {self.session[0]}, session {self.session[1]}"
+        return text
 
     @property
     def index(self) -> int:
@@ -173,9 +183,17 @@ _REGION_KEYS = _Keys(
         "access": (str, list),
         "after_segment": int,
         "revoke_after_segment": int,
+        "stream": int,
+        "session": int,
     },
     ("endpoint", "stag", "to", "length"),
-    {"stag": 1 << 32, "to": 1 << 64, "length": (1 << 64) + 1, "fill": 1 << 8},
+    {
+        "stag": 1 << 32,
+        "to": 1 << 64,
+        "length": (1 << 64) + 1,
+        "fill": 1 << 8,
+        "stream": 1 << 16,
+    },
 )
 _QUEUE_KEYS = _Keys(
     {"endpoint": str, "qn": int, "count": int, "length": int},
@@ -289,6 +307,12 @@ def _region(where: str, table: dict[str, Any]) -> Region:
         raise RegionError(
             f"{where}: revoke_after_segment is {until}, before after_segment, {after}"
         )
+    session = None
+    if "stream" in table or "session" in table:
+        for key in ("stream", "session"):
+            if key not in table:
+                raise RegionError(f"{where}: {key} is missing: a session needs both")
+        session = table["stream"], table["session"]
     write, read = _access(where, table.get("access", "remote write"))
     return Region(
         endpoint,
@@ -299,6 +323,7 @@ def _region(where: str, table: dict[str, Any]) -> Region:
         write,
         read,
         ((after, until),),
+        session=session,
     )
 
 
@@ -320,6 +345,8 @@ def _check_overlap(regions: list[Region]) -> None:
                 continue
             if not _at_once(region.periods[0], other.periods[0]):
                 continue
+            if one_after_the_other(region, other):
+                continue
             if region.stag != other.stag:
                 raise RegionError(
                     f"regions {earlier} and {number}:"
@@ -338,6 +365,17 @@ def _check_overlap(regions: list[Region]) -> None:
 
 def _at_once(one: Period, other: Period) -> bool:
     return (one[1] is None or other[0] < one[1]) and (other[1] is None or one[0] < other[1])
+
+
+def one_after_the_other(one: Region, other: Region) -> bool:
+    """Whether they are of different sessions of one stream."""
+    return (
+        one.session is not None
+        and other.session is not None
+        and one.stream == other.stream
+        and one.session[0] == other.session[0]
+        and one.session != other.session
+    )
 
 
 # -- derivation --

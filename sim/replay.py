@@ -6,10 +6,11 @@ no two of their STags want the same entry of its Steering Tag table; where they 
 further RNIC, simulated in a run of its own. So captured STags are registered as they are, and no
 octet of the traffic is altered.
 
-A packet holds the FPDUs that one TCP segment completed. Whatever the host does between two segments
-(registers a region, revokes one after a Send with Invalidate, stops a stream) it does once the RNIC
-is idle. Only buffers for untagged messages are posted in between, for those whose completion was
-seen: each queue is as deep as the RNIC makes it, and filled up when half of it was used.
+A packet holds the FPDUs that one TCP segment completed; a frame with SCTP comes in as it is.
+Whatever the host does between two segments (registers a region, revokes one after a Send with
+Invalidate, stops a stream, sets up an association or a session) it does once the RNIC is idle. Only
+buffers for untagged messages are posted in between, for those whose completion was seen: each queue
+is as deep as the RNIC makes it, and filled up when half of it was used.
 
 Regions and buffers lie apart in host memory, and so does the completion ring, between octets that
 nothing may write."""
@@ -18,23 +19,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from heapq import merge
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..hdl.spec import completion, regs
 from ..hdl.spec.config import RnicConfig
-from .engine import Await, Drain, Operation, Packet, Poll, Ring, WriteRegister
-from .golden import Buffer, Golden, Pages, spans
+from .engine import Await, Drain, Frame, Operation, Packet, Poll, Ring, WriteRegister
+from .golden import Buffer, Delivery, Golden, Pages, spans
 from .regions import (
     LARGEST_TABLE,
     Queue,
     Region,
     RegionError,
-    buffer_lengths,
     invalidated,
+    one_after_the_other,
     slot,
 )
+from .sctp_golden import SctpGolden
+from .sctp_host import SctpHost, grown_for_sctp
+from .sctp_regions import Lengths, lengths_of
+from .sctp_traffic import DdpSession, Incoming, SctpStream, Step
 from .traffic import Arrival, Stream, Traffic
 
 #: Octets that are painted before and behind every region and buffer, at least.
@@ -45,6 +51,8 @@ _RING = 6
 #: An odd number that makes cookies of numbers, with all bits in use.
 _COOKIE = 0x9E3779B1
 _LARGEST_QUEUE = 1 << 17  # octets, of exceptions
+_LARGEST_BUFFERS = 1 << 16  # slots
+_LARGEST_STREAMS = 1 << 12
 _HALF = 0xFFFFFFFF
 
 
@@ -94,13 +102,6 @@ class Plan:
                 at += count
         return image
 
-    def expected_completions(self) -> list[completion.Completion]:
-        """The completions as the golden model gives them, in order."""
-        return [
-            replace(each.completion, phase=completion.phase(number, self.ring.size))
-            for number, each in enumerate(self.golden.deliveries)
-        ]
-
     def holder_at(self, address: int) -> tuple[Allotment | Buffer, int] | None:
         """The region or buffer that a host address lies in, and which of its octets that is."""
         for piece, end, holder, offset in self.pieces():
@@ -149,12 +150,17 @@ def plan(
         The regions do not fit in a Steering Tag table, or buffers are too long to simulate.
     """
     regions = list(regions)
-    lengths = buffer_lengths(traffic, queues)
+    lengths = lengths_of(traffic, queues)
     config, notes = _grown(traffic, regions, config)
-    slots = _power_of_two(len(lengths) * config.queue_depth) if lengths else 0
+    slots = _power_of_two(lengths.queues * config.queue_depth) if lengths.queues else 0
     if slots > config.buffers:
+        if slots > _LARGEST_BUFFERS:
+            raise RegionError(
+                f"{lengths.queues} untagged queues of {config.queue_depth} buffers need a buffer"
+                f" table of more than {_LARGEST_BUFFERS} slots"
+            )
         config = replace(config, buffers=slots)
-        notes.append(f"{len(lengths)} untagged queues need a buffer table of {slots} slots")
+        notes.append(f"{lengths.queues} untagged queues need a buffer table of {slots} slots")
     hosts = list(dict.fromkeys([*traffic.endpoints, *(region.endpoint for region in regions)]))
     plans = [
         _plan_device(traffic, members, regions, lengths, config, dict(ends or {}))
@@ -189,11 +195,21 @@ def _grown(
             f"an FPDU of {longest} octets needs an exception queue of"
             f" {config.exception_octets} octets"
         )
-    if len(traffic.streams) > config.streams:
-        config = replace(config, streams=_power_of_two(len(traffic.streams)))
-        notes.append(
-            f"{len(traffic.streams)} streams need a stream table of {config.streams} entries"
+    streams = len(traffic.streams) + (len(traffic.sctp.streams) if traffic.sctp else 0)
+    if streams > config.streams:
+        if streams > _LARGEST_STREAMS:
+            raise RegionError(
+                f"the capture has {streams} DDP Streams, and {_LARGEST_STREAMS} can be simulated"
+            )
+        config = replace(
+            config,
+            streams=_power_of_two(streams),
+            places=max(config.places, 2 * _power_of_two(streams)),
         )
+        notes.append(f"{streams} streams need a stream table of {config.streams} entries")
+    if traffic.sctp is not None:
+        config, more = grown_for_sctp(traffic.sctp, config)
+        notes += more
     stags = config.stags
     while (pair := _in_one_slot(regions, stags)) is not None:
         if stags >= LARGEST_TABLE:
@@ -222,11 +238,21 @@ def _in_one_slot(regions: list[Region], stags: int) -> tuple[Region, Region] | N
 
 
 def _at_once(one: Region, other: Region) -> bool:
+    if one_after_the_other(one, other):
+        return False
+    if one.session and other.session and one.stream != other.stream:
+        # The count of segments does not tell which session came first.
+        one = replace(one, periods=tuple(map(_longer, one.periods)))
+        other = replace(other, periods=tuple(map(_longer, other.periods)))
     return any(
         (a_until is None or b_after < a_until) and (b_until is None or a_after < b_until)
         for a_after, a_until in one.periods
         for b_after, b_until in other.periods
     )
+
+
+def _longer(period: tuple[int, int | None]) -> tuple[int, int | None]:
+    return period[0], None if period[1] is None else period[1] + 1
 
 
 def _share_devices(endpoints: list[str], regions: list[Region], stags: int) -> list[list[str]]:
@@ -247,12 +273,17 @@ def _plan_device(
     traffic: Traffic,
     endpoints: list[str],
     regions: list[Region],
-    lengths: Mapping[tuple[int, int], list[int]],
+    lengths: Lengths,
     config: RnicConfig,
     ends: dict[int, int],
 ) -> Plan:
     domains = {endpoint: number for number, endpoint in enumerate(endpoints, 1)}
     streams = tuple(stream for stream in traffic.streams if stream.destination.address in domains)
+    by_sctp = tuple(
+        stream
+        for stream in (traffic.sctp.streams if traffic.sctp else ())
+        if stream.destination.address in domains
+    )
     space = Space()
     allotments = [
         Allotment(region, space.take(region.length, region.to, _PAGE))
@@ -261,22 +292,32 @@ def _plan_device(
     ]
     octets = completion.OCTETS << _RING
     ring = Ring(space.take(octets, completion.OCTETS, 2 * completion.OCTETS), _RING)
-    golden = Golden((), domains, config)
+    golden = SctpGolden((), domains, config) if config.sctp else Golden((), domains, config)
     host = _Replayer(config, golden, space, allotments, lengths)
     host.operations += ring.program()
     for stream in streams:
         host.begin(stream)
+    if isinstance(golden, SctpGolden):
+        for stream in by_sctp:
+            golden.know(stream)
     due = _Schedule(
         allotments,
         {stream.number: ends[stream.number] for stream in streams if stream.number in ends},
         streams,
+        traffic.sctp.sessions if traffic.sctp else (),
     )
     for endpoint in endpoints:
         host.act(due.at(endpoint, 0))
-    for arrival in traffic.arrivals:
-        if arrival.endpoint in domains:
-            host.take(arrival)
-            host.act(due.at(arrival.endpoint, arrival.order))
+    for happening in _in_order(traffic):
+        if isinstance(happening, Arrival):
+            if happening.endpoint in domains:
+                host.take(happening)
+                host.act(due.at(happening.endpoint, happening.order))
+        elif happening.host in domains:
+            host.follow(happening)
+            if isinstance(happening, Incoming):
+                for segment in happening.segments:
+                    host.act(due.at(segment.endpoint, segment.order))
     host.finish()
     memory = guard_octets(space.size)
     for allotment in allotments:
@@ -284,7 +325,7 @@ def _plan_device(
     return Plan(
         config,
         tuple(endpoints),
-        streams,
+        (*streams, *by_sctp),
         host.operations,
         allotments,
         host.buffers,
@@ -292,6 +333,12 @@ def _plan_device(
         memory,
         golden,
     )
+
+
+def _in_order(traffic: Traffic) -> Iterator[Arrival | Step]:
+    """What arrived, and the steps of SCTP, in order of the capture."""
+    steps: list[Step] = traffic.sctp.steps if traffic.sctp else []
+    return merge(traffic.arrivals, steps, key=lambda happening: happening.frame)
 
 
 class Space:
@@ -325,22 +372,38 @@ class _Schedule:
     """What the host does once so many segments have arrived."""
 
     def __init__(
-        self, allotments: list[Allotment], ends: dict[int, int], streams: Iterable[Stream]
+        self,
+        allotments: list[Allotment],
+        ends: dict[int, int],
+        streams: Iterable[Stream],
+        sessions: Iterable[DdpSession] = (),
     ) -> None:
         self._actions: dict[tuple[str, int], list[_Action]] = {}
+        self._set_up = {
+            (session.stream.number, session.number): session.since
+            for session in sessions
+            if session.since is not None
+        }
         for allotment in allotments:
             for _, until in allotment.region.periods:
                 if until is not None:
                     self._add(allotment.region.endpoint, until, _Action(revoke=allotment))
         for allotment in allotments:
-            for after, until in allotment.region.periods:
-                if until is None or until > after:
+            region = allotment.region
+            for after, until in region.periods:
+                if after > self._since(region) and (until is None or until > after):
                     self._add(allotment.region.endpoint, after, _Action(register=allotment))
         for stream in streams:
             if stream.number in ends:
                 self._add(
                     stream.destination.address, ends[stream.number], _Action(stop=stream.number)
                 )
+
+    def _since(self, region: Region) -> int:
+        """The count at which it is registered with its session; none that can be without one."""
+        if region.session is None or region.stream is None:
+            return -1
+        return self._set_up[region.stream, region.session[1]]
 
     def _add(self, endpoint: str, after: int, action: _Action) -> None:
         self._actions.setdefault((endpoint, after), []).append(action)
@@ -363,12 +426,13 @@ class Host:
         self._config = config
         self._space = space
         self._open: set[tuple[int, int]] = set()  # queues, by stream and Queue Number
+        self._sessions: dict[int, int] = {}  # numbers of those that streams are set up for
         self._written: dict[str, int] = {}  # what registers hold
         self._slot = 0  # of the page table, the next one
         self._busy = False  # a packet went in since the RNIC was last idle
 
-    def send(self, packet: Packet) -> None:
-        """A packet goes in; the golden model has its FPDUs."""
+    def send(self, packet: Packet | Frame) -> None:
+        """A packet or frame goes in; the golden model has what is in it."""
         self.operations.append(packet)
         self._busy = True
 
@@ -384,10 +448,10 @@ class Host:
         self.golden.start(stream, position)
         flags = regs.pack("STREAM_FLAGS", enable=1, crc=stream.crc, markers=stream.markers)
         domain = self.golden.domains[stream.destination.address]
-        self._write("STREAM", INDEX=stream.number, FLAGS=flags, PD=domain, COMMIT=1)
+        self.write("STREAM", INDEX=stream.number, FLAGS=flags, PD=domain, COMMIT=1)
         for number, qn in sorted(self._open):
             if number == stream.number:
-                self._write("QUEUE", STREAM=number, NUMBER=qn, CLOSE=1)
+                self.write("QUEUE", STREAM=number, NUMBER=qn, CLOSE=1)
                 self._open.remove((number, qn))
 
     def open(self, stream: int, qn: int, first: int = 1) -> None:
@@ -395,7 +459,7 @@ class Host:
         self.idle()
         self.golden.open(stream, qn, first)
         self._open.add((stream, qn))
-        self._write("QUEUE", STREAM=stream, NUMBER=qn, MSN=first, OPEN=1)
+        self.write("QUEUE", STREAM=stream, NUMBER=qn, MSN=first, OPEN=1)
 
     def post(self, stream: int, qn: int, msn: int, length: int, pages: Pages | None = None) -> None:
         """Post a buffer: in pages, or in host memory that nothing else has."""
@@ -404,11 +468,12 @@ class Host:
         if pages is None:
             address = self._space.take(length, 29 * count, 64)  # at any octet of a beat
         cookie = count * _COOKIE & _HALF
-        self.buffers.append(Buffer(stream, qn, msn, address, length, cookie, pages))
+        session = self._sessions.get(stream, 0)
+        self.buffers.append(Buffer(stream, qn, msn, address, length, cookie, pages, session))
         self.golden.post(self.buffers[-1])
         linear, code = self._linear(address, pages)
-        self._write("QUEUE", STREAM=stream, NUMBER=qn, MSN=msn)
-        self._write(
+        self.write("QUEUE", STREAM=stream, NUMBER=qn, MSN=msn)
+        self.write(
             "BUFFER",
             ADDR_LO=linear & _HALF,
             ADDR_HI=linear >> 32,
@@ -428,6 +493,8 @@ class Host:
         """Register a region."""
         self.idle()
         region = allotment.region
+        if (other := self.golden.holder(region)) is not None:
+            raise RegionError(f"{region} cannot be registered while {other} has its index")
         if region not in self.golden.octets:
             self.golden.add(region)
         self.golden.register(region)
@@ -441,7 +508,7 @@ class Host:
             bound=bound,
         )
         linear, code = self._linear(allotment.address, allotment.pages)
-        self._write(
+        self.write(
             "STAG",
             INDEX=region.index,
             FLAGS=flags,
@@ -460,16 +527,16 @@ class Host:
         """Revoke a region, if it is registered."""
         self.idle()
         if self.golden.revoke(region):
-            self._write("STAG", INDEX=region.index)
-            self._write("REVOKE", STAG=1)
+            self.write("STAG", INDEX=region.index)
+            self.write("REVOKE", STAG=1)
             self.await_revocation()
 
     def stop(self, stream: int) -> None:
         """Disable a stream, and revoke what is bound to it."""
         self.idle()
         self.golden.stop(stream)
-        self._write("STREAM", INDEX=stream)
-        self._write("REVOKE", STREAM=1)
+        self.write("STREAM", INDEX=stream)
+        self.write("REVOKE", STREAM=1)
         self.await_revocation()
 
     def await_revocation(self) -> None:
@@ -484,13 +551,11 @@ class Host:
             return address, 0
         linear = (self._slot << pages.shift) + pages.offset
         for page in pages.addresses:
-            self._write(
-                "PAGE", INDEX=self._slot, ADDR_LO=page & _HALF, ADDR_HI=page >> 32, COMMIT=1
-            )
+            self.write("PAGE", INDEX=self._slot, ADDR_LO=page & _HALF, ADDR_HI=page >> 32, COMMIT=1)
             self._slot = (self._slot + 1) % self._config.pages
         return linear, pages.shift - 11
 
-    def _write(self, window: str, **values: int | None) -> None:
+    def write(self, window: str, **values: int | None) -> None:
         """Write registers: commands, and what does not hold its value already."""
         for each, value in values.items():
             name, number = f"{window}_{each}", int(value or 0)
@@ -508,14 +573,16 @@ class _Replayer(Host):
         golden: Golden,
         space: Space,
         allotments: list[Allotment],
-        lengths: Mapping[tuple[int, int], list[int]],
+        lengths: Lengths,
     ) -> None:
         super().__init__(config, golden, space)
         self._by_region = {allotment.region: allotment for allotment in allotments}
-        self._lengths = lengths
-        self._posted: dict[tuple[int, int], int] = {}  # buffers, by stream and Queue Number
+        self._given = lengths
+        self._lengths: dict[tuple[int, int], list[int]] = {}  # by stream and Queue Number
+        self._posted: dict[tuple[int, int], int] = {}  # buffers
         self._used: dict[tuple[int, int], int] = {}  # those whose message was delivered
         self._waiting: list[Arrival] = []
+        self._sctp = SctpHost(self)
         for allotment in allotments:
             golden.add(allotment.region)
 
@@ -529,7 +596,19 @@ class _Replayer(Host):
         ):
             self._flush()
         self._waiting.append(arrival)
-        for delivery in self.golden.receive(arrival):
+        self._delivered(self.golden.receive(arrival))
+
+    def follow(self, step: Step) -> None:
+        """A step of SCTP: a frame arrives, or the host does something."""
+        self._flush()
+        if isinstance(step, Incoming):
+            self._delivered(self._sctp.receive(step))
+        else:
+            self._sctp.act(step)
+
+    def _delivered(self, deliveries: Iterable[Delivery]) -> None:
+        deliveries = list(deliveries)
+        for delivery in deliveries:
             if delivery.buffer is None:
                 continue
             queue = delivery.buffer.stream, delivery.buffer.qn
@@ -538,10 +617,13 @@ class _Replayer(Host):
             room = self._wanted(queue) - self._posted[queue]
             if left and room >= min(left, self._config.queue_depth // 2):
                 self._flush()
-                self.operations.append(Await(len(self.golden.deliveries)))
+                self.operations.append(Await(self.golden.entries))
                 self._fill(queue)
-            stag = invalidated(arrival)
-            region = None if stag is None else self.golden.registered(arrival.endpoint, stag)
+        for delivery in deliveries:
+            stag = invalidated(delivery.arrival)
+            region = (
+                None if stag is None else self.golden.registered(delivery.arrival.endpoint, stag)
+            )
             if region is not None:
                 self.revoke(region)
 
@@ -557,12 +639,40 @@ class _Replayer(Host):
 
     def begin(self, stream: Stream) -> None:
         """Enable a stream, open its queues and fill them."""
+        self._set_up(stream, self._given.streams.get(stream.number, {}))
+
+    def begin_session(self, session: DdpSession) -> None:
+        """Set a stream up for its next session: what was registered for the last one is revoked."""
+        number = session.stream.number
+        self.idle()
+        self._give_up(number)
+        self._sessions[number] = session.number
+        self._set_up(session.stream, self._given.sessions.get(session, {}))
+        key = session.stream.sid, session.number
+        for region, allotment in self._by_region.items():
+            if region.stream == number and region.session == key:
+                if region.periods and region.periods[0][0] == session.since:
+                    self.register(allotment)
+
+    def end_sessions(self, stream: SctpStream) -> None:
+        """The association of a stream is over."""
+        if self._sessions.pop(stream.number, None) is not None:
+            self._give_up(stream.number)
+            self.stop(stream.number)
+
+    def _give_up(self, number: int) -> None:
+        for region in self._by_region:
+            if region.stream == number:
+                self.revoke(region)
+
+    def _set_up(self, stream: Stream, lengths: Mapping[int, list[int]]) -> None:
         self.enable(stream)
-        for queue in self._lengths:
-            if queue[0] == stream.number:
-                self.open(*queue)
-                self._posted[queue] = self._used[queue] = 0
-                self._fill(queue)
+        for qn, each in lengths.items():
+            queue = stream.number, qn
+            self._lengths[queue] = each
+            self.open(*queue)
+            self._posted[queue] = self._used[queue] = 0
+            self._fill(queue)
 
     def finish(self) -> None:
         self._flush()

@@ -12,11 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..hdl.spec.completion import Completion, Status
+from ..hdl.spec.completion import Completion, Kind, Status
+from ..hdl.spec.sctp import Diversion
 from .compare import Difference, number_text
 from .engine import Outcome
-from .golden import Buffer
+from .golden import Buffer, StreamCounts
+from .regions import Region
 from .replay import Plan
+from .sctp_golden import SctpGolden
+from .sctp_traffic import SctpStream
 from .traffic import Stream
 
 
@@ -32,7 +36,7 @@ class Run:
     def deliveries(self, stream: int) -> int:
         """Messages that the RNIC delivered, tagged and untagged, of a stream."""
         return sum(
-            each.stream == stream and each.status == Status.DELIVERED
+            each.kind is Kind.MESSAGE and each.stream == stream and each.status == Status.DELIVERED
             for each in self.outcome.completions
         )
 
@@ -40,10 +44,14 @@ class Run:
         """The untagged messages that the RNIC delivered, in its order, with the octets that it
         placed.
         """
-        buffers = {(each.stream, each.qn, each.msn): each for each in self.plan.buffers}
+        buffers = {each.cookie: each for each in self.plan.buffers}
         for each in self.outcome.completions:
-            buffer = buffers.get((each.stream, each.qn, each.tag))
-            if not each.tagged and each.status == Status.DELIVERED and buffer is not None:
+            if each.kind is not Kind.MESSAGE or each.tagged or each.status != Status.DELIVERED:
+                continue
+            buffer = buffers.get(each.cookie)
+            if buffer and (buffer.stream, buffer.qn, buffer.msn) == (
+                each.stream, each.qn, each.tag,
+            ):  # fmt: skip
                 end = min(buffer.address + each.length, buffer.end)
                 yield buffer, each, self.memory[buffer.address : end].tobytes()
 
@@ -92,8 +100,14 @@ class Result:
 
     @property
     def deliveries(self) -> int:
-        """As the RNIC counts."""
-        return self.counter("DELIVERED")
+        """Messages, as the RNIC completed them."""
+        return sum(run.deliveries(stream.number) for run, stream in self.streams)
+
+    @property
+    def goldens(self) -> list[SctpGolden]:
+        """The expectations of runs with SCTP."""
+        found = (run.plan.golden for run in self.runs)
+        return [golden for golden in found if isinstance(golden, SctpGolden)]
 
     @property
     def streams(self) -> list[tuple[Run, Stream]]:
@@ -119,7 +133,10 @@ def _write_memory(result: Result, memory: Path) -> None:
     for run in result.runs:
         for allotment in run.plan.allotments:
             region = allotment.region
-            name = _file_name(f"{region.endpoint}-{region.stag:08x}-{region.to:x}", taken)
+            name = f"{region.endpoint}-{region.stag:08x}-{region.to:x}"
+            if region.session is not None:
+                name += "-s{}-r{}".format(*region.session)
+            name = _file_name(name, taken)
             run.memory[allotment.address : allotment.end].tofile(memory / name)
             index.append(
                 {
@@ -127,6 +144,7 @@ def _write_memory(result: Result, memory: Path) -> None:
                     "stag": region.stag,
                     "to": region.to,
                     "length": region.length,
+                    **_session(region),
                     "file": name,
                 }
             )
@@ -138,15 +156,20 @@ def _write_receives(result: Result, receives: Path) -> None:
     index: list[dict[str, Any]] = []
     taken: set[str] = set()
     for run in result.runs:
-        endpoints = {each.number: each.destination.address for each in run.plan.streams}
+        streams = {each.number: each for each in run.plan.streams}
         for buffer, completion, octets in run.receives():
-            endpoint = endpoints[buffer.stream]
-            name = _file_name(f"{endpoint}-{buffer.stream}-{buffer.qn}-{buffer.msn}", taken)
+            stream = streams[buffer.stream]
+            endpoint, of = stream.destination.address, {"stream": stream.number}
+            name = f"{endpoint}-{stream.number}"
+            if isinstance(stream, SctpStream):
+                of = {"stream": stream.sid, "session": buffer.session, "number": stream.number}
+                name = f"{endpoint}-{stream.number}-s{stream.sid}-r{buffer.session}"
+            name = _file_name(f"{name}-{buffer.qn}-{buffer.msn}", taken)
             (receives / name).write_bytes(octets)
             index.append(
                 {
                     "endpoint": endpoint,
-                    "stream": buffer.stream,
+                    **of,
                     "qn": buffer.qn,
                     "msn": buffer.msn,
                     "length": completion.length,
@@ -154,6 +177,13 @@ def _write_receives(result: Result, receives: Path) -> None:
                 }
             )
     _write_json(receives / "index.json", index)
+
+
+def _session(region: Region) -> dict[str, int]:
+    """The SCTP stream and session of a region that is of one."""
+    if region.session is None:
+        return {}
+    return {"stream": region.session[0], "session": region.session[1]}
 
 
 def _file_name(stem: str, taken: set[str]) -> str:
@@ -186,6 +216,7 @@ def as_json(result: Result) -> dict[str, Any]:
         "errors": result.errors,
         "exceptions": result.counter("EXCEPTIONS"),
         "dropped": result.counter("DROPPED"),
+        **_frames(result),
         "streams": [_stream(run, stream) for run, stream in result.streams],
         "regions_derived": result.derived,
         "regions": [
@@ -194,6 +225,7 @@ def as_json(result: Result) -> dict[str, Any]:
                 "stag": each.region.stag,
                 "to": each.region.to,
                 "length": each.region.length,
+                **_session(each.region),
                 "periods": each.region.periods,
             }
             for run in result.runs
@@ -204,6 +236,18 @@ def as_json(result: Result) -> dict[str, Any]:
     }
 
 
+def _frames(result: Result) -> dict[str, int]:
+    """What came in by SCTP, if anything may."""
+    goldens = result.goldens
+    if not goldens:
+        return {}
+    return {
+        "frames": sum(golden.frames for golden in goldens),
+        "packets": sum(golden.packets for golden in goldens),
+        "chunks": sum(golden.chunks for golden in goldens),
+    }
+
+
 def _stream(run: Run, stream: Stream) -> dict[str, Any]:
     counts = run.plan.golden.counts[stream.number]
     events = [event for event in run.outcome.events if event.stream == stream.number]
@@ -211,14 +255,17 @@ def _stream(run: Run, stream: Stream) -> dict[str, Any]:
         "stream": stream.number,
         "source": str(stream.source),
         "destination": str(stream.destination),
-        "crc": stream.crc,
-        "markers": stream.markers,
+        **_way(stream, counts),
         "segments": counts.segments,
         "segments_placed": counts.placed,
         "bytes_placed": counts.octets,
         "deliveries": run.deliveries(stream.number),
         "receives": sum(buffer.stream == stream.number for buffer, _, _ in run.receives()),
-        "exceptions": sum(packet.stream == stream.number for packet in run.outcome.exceptions),
+        "exceptions": sum(
+            packet.stream == stream.number
+            and (packet.reason < Diversion.FRAME or packet.reason == Diversion.CONTROL)
+            for packet in run.outcome.exceptions
+        ),
         "errors": len(events),
         "dropped": counts.dropped,
         "error_events": [
@@ -235,8 +282,22 @@ def _stream(run: Run, stream: Stream) -> dict[str, Any]:
     }
 
 
+def _way(stream: Stream, counts: StreamCounts) -> dict[str, int | bool]:
+    """What the layer below DDP is like."""
+    if isinstance(stream, SctpStream):
+        return {
+            "association": stream.association,
+            "sctp_stream": stream.sid,
+            "sessions": counts.sessions,
+            "duplicates": counts.duplicates,
+        }
+    return {"crc": stream.crc, "markers": stream.markers}
+
+
 def periods_text(periods: Sequence[tuple[int, int | None]]) -> str:
     """When a region is registered, in words."""
+    if not periods:
+        return "never"
     if len(periods) > 2:
         return f"in {len(periods)} turns"
     pieces = []

@@ -1,4 +1,4 @@
-"""A capture's DDP Streams cut into FPDUs, in the order in which they arrived.
+"""A capture's DDP Streams over MPA cut into FPDUs, in the order in which they arrived.
 
 Cutting is the work of the host's MPA before it hands whole FPDUs to the RNIC: it walks the ULPDU
 lengths, past markers, and judges nothing else. Each direction of a connection is one stream, into
@@ -10,12 +10,15 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import google_crc32c
 
 from ..hdl.spec.ddp import TAGGED_HEADER, UNTAGGED_HEADER, VERSION
 from .capture import Capture, Direction, Endpoint
+
+if TYPE_CHECKING:
+    from .sctp_traffic import SctpTraffic
 
 MARKER_SPACING = 512  # RFC 5044 section 4.3
 #: Untagged queues of a stream: Queue Numbers 0 to 3, of which RDMAP uses three (RFC 5040 section
@@ -36,6 +39,8 @@ class Stream:
     destination: Endpoint
     crc: bool
     markers: bool
+    #: Order of its first segment.
+    first_order: ClassVar[int] = 0
 
     def __str__(self) -> str:
         return f"{self.source} > {self.destination}"
@@ -119,7 +124,7 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Traffic:
-    """All streams of a capture, and all FPDUs in order of arrival."""
+    """All streams of a capture, and all FPDUs in order of arrival; beside them its SCTP."""
 
     streams: tuple[Stream, ...]
     arrivals: tuple[Arrival, ...]
@@ -128,11 +133,13 @@ class Traffic:
     unframed: dict[int, int] = field(default_factory=dict)
     #: For streams whose messages are not numbered as RFC 5041 says: the order of the first such.
     misnumbered: dict[int, int] = field(default_factory=dict)
+    sctp: SctpTraffic | None = None
 
     @property
     def endpoints(self) -> list[str]:
         """Addresses that a stream arrives at, in order of appearance."""
-        return list(dict.fromkeys(stream.destination.address for stream in self.streams))
+        hosts = [stream.destination.address for stream in self.streams]
+        return list(dict.fromkeys([*hosts, *(self.sctp.hosts if self.sctp else ())]))
 
 
 def traffic_of(capture: Capture) -> Traffic:

@@ -37,6 +37,7 @@ __all__ = [
     "State",
     "bundle",
     "checksum",
+    "decode_payload",
     "maximum_segment",
 ]
 
@@ -523,7 +524,7 @@ class Session:
 
     def _take(self, sent: bool, ppid: int, payload: bytes, unordered: bool) -> list[SctpEvent]:
         try:
-            ssn, message, body = _decode(ppid, payload)
+            ssn, message, body = decode_payload(ppid, payload)
         except ProtocolError as error:
             return self._illegal(str(error))
         if message is Function.INITIATE and ssn == 0 and self._reusable():
@@ -614,7 +615,7 @@ def _name(message: Function | None) -> str:
     return "a Segment" if message is _SEGMENT else f"{message.name.title()}"
 
 
-def _decode(ppid: int, payload: bytes) -> tuple[int, Function | None, bytes]:
+def decode_payload(ppid: int, payload: bytes) -> tuple[int, Function | None, bytes]:
     """DDP-SSN, function (None for a segment) and body of a Data Chunk (section 5.2)."""
     if ppid == Ppid.SEGMENT and len(payload) >= 2:
         return int.from_bytes(payload[:2], "big"), _SEGMENT, payload[2:]

@@ -5,7 +5,7 @@ the gateware.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,7 @@ from ddp_rnic.sim.engine import (
     Engine,
     ErrorEvent,
     ExceptionPacket,
+    Frame,
     Operation,
     Outcome,
     Packet,
@@ -35,6 +36,7 @@ from ddp_rnic.sim.model.ddp import DataSink, TaggedHeader, UntaggedHeader, Untag
 from ddp_rnic.sim.model.events import DdpError, Delivered, LlpError, Placed
 from ddp_rnic.sim.model.memory import Access, Memory, Region
 from ddp_rnic.sim.model.mpa import MpaReceiver
+from ddp_rnic.sim.tests.fake_sctp import FakeSctp
 from numpy.typing import NDArray
 
 _NO_STALLS = Stalls()
@@ -104,6 +106,10 @@ class FakeEngine(Engine):
                     device.write(address, value)
                 case Packet():
                     device.receive(operation)
+                case Frame():
+                    device.drained = False
+                    device.cycle += -(-len(operation.octets) // config.octets)
+                    device.sctp.receive(operation.octets)
                 case Drain():
                     device.drained = True
                 case Await(completions):
@@ -146,6 +152,7 @@ class _Device:
         self.exceptions: list[ExceptionPacket] = []
         self.writes: list[tuple[int, int]] = []
         self.polled: list[int] = []
+        self.sctp = FakeSctp(self)
         self.counters = dict.fromkeys(
             (
                 "PLACED_SEGMENTS",
@@ -163,6 +170,8 @@ class _Device:
     # -- registers --------------------------------------------------------------------------------
 
     def read(self, address: int) -> int:
+        if _NAMES[address] == "SESSION_ANSWER":
+            return self.sctp.answer
         return _IDLE if _NAMES[address] == "STATUS" else self.values.get(_NAMES[address], 0)
 
     def write(self, address: int, value: int) -> None:
@@ -252,6 +261,13 @@ class _Device:
             self.values["BUFFER_COOKIE"],
         )
 
+    def _assoc_commit(self) -> None:
+        self.sctp.commit()
+
+    def _session_command(self) -> None:
+        assert self.drained, "the host tells of sessions while the RNIC is idle"
+        self.sctp.command()
+
     def _cq_enable(self) -> None:
         assert self.ring is not None, "nobody takes the completions"
         programmed = Ring(self._get("CQ_BASE"), self.values["CQ_SIZE"])
@@ -332,7 +348,6 @@ class _Device:
             linear += len(piece)
 
     def _deliver(self, number: int, event: Delivered) -> None:
-        assert self.ring is not None and self.values.get("CQ_ENABLE"), "nobody takes completions"
         header = event.header
         said = {"tag": 0, "length": event.length or 0, "cookie": 0, "qn": 0}
         if isinstance(header, UntaggedHeader):
@@ -340,20 +355,26 @@ class _Device:
             said |= {"tag": header.msn, "cookie": cookie, "qn": header.qn}
         else:
             said["tag"] = header.stag
-        self.cycle += 1
-        self.counters["DELIVERED"] += 1
-        self.delivered.append(self.cycle)
-        self.completions.append(
+        self.complete(
             Completion(
-                phase=phase(len(self.completions), self.ring.size),
-                kind=Kind.MESSAGE,
+                phase=0,
                 tagged=isinstance(header, TaggedHeader),
                 status=Status.DELIVERED,
                 stream=number,
                 rsvdulp=header.rsvdulp,
+                kind=Kind.MESSAGE,
                 **said,
             )
         )
+
+    def complete(self, entry: Completion) -> None:
+        """An entry of the ring."""
+        assert self.ring is not None and self.values.get("CQ_ENABLE"), "nobody takes completions"
+        self.cycle += 1
+        self.counters["DELIVERED"] += 1
+        self.delivered.append(self.cycle)
+        turn = phase(len(self.completions), self.ring.size)
+        self.completions.append(replace(entry, phase=turn))
 
     def _fail(
         self, number: int, error: ErrorNumber, length: int, position: int, ulpdu: bytes
@@ -374,7 +395,7 @@ class _Device:
             cycles=self.cycle,
             events=self.events,
             exceptions=self.exceptions,
-            counters=self.counters,
+            counters=self.counters | (self.sctp.counters if self.config.sctp else {}),
             completions=self.completions,
             delivered=np.array(self.delivered, CYCLE),
             writes=np.array(self.writes, WRITE),

@@ -1,0 +1,253 @@
+"""What the RNIC must do with DDP over SCTP, beside MPA, in its words: entries of the completion
+ring, packets of the exception stream, errors, counters.
+
+What SCTP and the sessions make of the traffic is in its steps (:mod:`.sctp_traffic`); here the
+model's Data Sinks receive the segments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ..hdl.spec.completion import ChunkStatus, Completion, Kind, Status
+from ..hdl.spec.config import RnicConfig
+from ..hdl.spec.sctp import Diversion, Function, Reason
+from .engine import ExceptionPacket
+from .golden import Delivery, Expected, Golden, Receiver, Record, Sequence
+from .model.ddp import header_length
+from .model.events import DdpError, Delivered, Placed
+from .sctp_traffic import (
+    Control,
+    End,
+    Fate,
+    Illegal,
+    Incoming,
+    Item,
+    SctpArrival,
+    SctpStream,
+)
+from .traffic import Arrival, Stream
+
+#: CHUNK and PACKET entries.
+CHUNKS: Sequence = ("record", None)
+_NO_SEGMENT = bytes(0)
+
+
+@dataclass
+class _Waiting:
+    """Segments of a stream's session that are not delivered yet, by their turn; and, until the
+    session is accepted, what its sink delivered of them.
+    """
+
+    arrivals: dict[int, SctpArrival] = field(default_factory=dict)
+    early: list[Delivered] = field(default_factory=list)
+
+
+class SctpGolden(Golden):
+    """A :class:`Golden` that takes the frames of SCTP, too."""
+
+    def __init__(
+        self,
+        streams: Iterable[Stream],
+        domains: dict[str, int],
+        config: RnicConfig,
+    ) -> None:
+        self._sctp: set[int] = set()
+        self._ring: list[Expected] = []
+        self._waiting: dict[int, _Waiting] = {}
+        self._counters = dict.fromkeys(
+            (
+                "FRAMES",
+                "FRAMES_DIVERTED",
+                "FRAMES_DROPPED",
+                "CHUNKS_DUPLICATE",
+                "CHUNKS_OUTSIDE",
+                "CHUNKS_REFUSED",
+            ),
+            0,
+        )
+        self._diverted = 0
+        self.chunks = 0  #: of packets that were taken
+        super().__init__(streams, domains, config)
+
+    @property
+    def frames(self) -> int:
+        """Frames that came in."""
+        return sum(self._counters[name] for name in ("FRAMES", "FRAMES_DIVERTED", "FRAMES_DROPPED"))
+
+    @property
+    def packets(self) -> int:
+        """Those of an association that were taken."""
+        return self._counters["FRAMES"]
+
+    @property
+    def entries(self) -> int:
+        return len(self._ring)
+
+    def sequences(self) -> dict[Sequence, list[Expected]]:
+        found: dict[Sequence, list[Expected]] = {}
+        for entry in self._ring:
+            found.setdefault(self.sequence(entry.completion), []).append(entry)
+        return found
+
+    def sequence(self, entry: Completion) -> Sequence:
+        if entry.kind in (Kind.CHUNK, Kind.PACKET):
+            return CHUNKS
+        if entry.kind is Kind.SESSION:
+            return ("session event", entry.stream)
+        if entry.kind is Kind.CONTROL or entry.stream in self._sctp:
+            return ("delivery", entry.stream)
+        return super().sequence(entry)
+
+    def know(self, stream: SctpStream) -> None:
+        """A stream that segments of SCTP arrive on; it is not enabled yet."""
+        self._sctp.add(stream.number)
+        self.start(stream)
+        self._receivers[stream.number].live = False
+
+    def start(self, stream: Stream, position: int = 0) -> None:
+        super().start(stream, position)
+        self._waiting[stream.number] = _Waiting()
+
+    def open_session(self, stream: SctpStream) -> None:
+        """A session is opened on a stream."""
+        self.counts[stream.number].sessions += 1
+
+    def receive(self, arrival: Arrival) -> list[Delivery]:
+        delivered = super().receive(arrival)
+        self._ring += delivered
+        return delivered
+
+    def frame(self, step: Incoming) -> list[Delivery]:
+        """A frame arrives; what is delivered with it."""
+        before = len(self.deliveries)
+        if step.fate is Fate.DIVERTED:
+            self._counters["FRAMES_DIVERTED"] += 1
+            self._divert(0, 0, step.octets, Diversion.FRAME)
+        elif step.fate is Fate.DROPPED:
+            self._counters["FRAMES_DROPPED"] += 1
+        else:
+            assert step.end is not None
+            self._counters["FRAMES"] += 1
+            self.chunks += len(step.items)
+            for item in step.items:
+                self._item(step, step.end, item)
+            packet = _entry(Kind.PACKET, length=len(step.items), cookie=step.end.number << 16)
+            self._ring.append(Record(packet, f"frame {step.frame} ({step.end}), its packet"))
+        return self.deliveries[before:]
+
+    def _item(self, step: Incoming, end: End, item: Item) -> None:
+        if item.stream is None:
+            assert item.diversion is not None
+            self._divert(end.number, item.tsn, item.raw, item.diversion)
+            return
+        where = f"frame {step.frame}, TSN {item.tsn}, {item.stream}"
+        if item.diversion is Diversion.DATA:
+            self._divert(end.number, item.tsn, item.raw, item.diversion)
+        elif item.diversion is not None:
+            self._divert(item.stream.number, item.tsn, item.raw, item.diversion)
+        status, octets = item.status, 0
+        delivered: list[Delivered] = []
+        assert status is not None
+        if item.segment is not None:
+            status, octets, delivered = self._segment_of(item.segment, where)
+        number = item.stream.number
+        counts = self.counts[number]
+        if status is ChunkStatus.DUPLICATE:
+            counts.duplicates += 1
+            self._counters["CHUNKS_DUPLICATE"] += 1
+        elif status is ChunkStatus.OUTSIDE:
+            self._counters["CHUNKS_OUTSIDE"] += 1
+        elif status in (ChunkStatus.ILLEGAL, ChunkStatus.SILENT):
+            self._counters["CHUNKS_REFUSED"] += 1
+        chunk = _entry(
+            Kind.CHUNK,
+            status,
+            stream=number,
+            tag=item.tsn,
+            length=octets,
+            cookie=item.ssn | end.number << 16,
+        )
+        self._ring.append(Record(chunk, f"{where}, its chunk"))
+        receiver = self._receivers[number]
+        if item.early:
+            self._waiting[number].early += delivered
+        else:
+            self._deliver_all(receiver, delivered, item.stream)
+        for each in item.outcome:
+            self._tell(item.stream, each, where)
+
+    def _segment_of(
+        self, arrival: SctpArrival, where: str
+    ) -> tuple[ChunkStatus, int, list[Delivered]]:
+        """A segment arrives: status and octets of its chunk, and what is delivered."""
+        number = arrival.stream.number
+        receiver, waiting = self._receivers[number], self._waiting[number]
+        receiver.counts.segments += 1
+        if not receiver.live:
+            receiver.counts.dropped += 1
+            return ChunkStatus.DROPPED, 0, []
+        segment = arrival.ulpdu
+        waiting.arrivals[arrival.turn] = arrival
+        status, octets = ChunkStatus.DROPPED, 0
+        delivered: list[Delivered] = []
+        for event in receiver.sink.receive(segment, arrival.turn):
+            match event:
+                case Placed():
+                    status, octets = ChunkStatus.TAKEN, event.length
+                    self._place(receiver, arrival, event, segment[event.header.size :])
+                case Delivered():
+                    delivered.append(event)
+                case DdpError() if status is ChunkStatus.DROPPED:
+                    self._fail(
+                        arrival, event.number, segment[: header_length(segment)], len(segment)
+                    )
+                    self._refuse(arrival, event.number, arrival)
+                case DdpError():
+                    # At its turn: the segment itself has been placed, and left.
+                    late = waiting.arrivals[event.order or 0]
+                    self._fail(late, event.number, _NO_SEGMENT, 0)
+        return status, octets, delivered
+
+    def _deliver_all(
+        self, receiver: Receiver, events: Iterable[Delivered], stream: SctpStream
+    ) -> None:
+        arrivals = self._waiting[stream.number].arrivals
+        for event in events:
+            self._deliver(receiver, arrivals.pop(event.order), event)
+            self._ring.append(self.deliveries[-1])
+
+    def _tell(self, stream: SctpStream, said: Control | Illegal, where: str) -> None:
+        if isinstance(said, Control):
+            entry = _entry(Kind.CONTROL, stream=stream.number, tag=said.function)
+            self._ring.append(Record(entry, f"{where}, {said.function.name.title()}"))
+            if said.function == Function.ACCEPT:
+                waiting = self._waiting[stream.number]
+                early, waiting.early = waiting.early, []
+                self._deliver_all(self._receivers[stream.number], early, stream)
+        else:
+            entry = _entry(Kind.SESSION, said.reason, stream=stream.number, tag=said.state)
+            self._ring.append(Record(entry, f"{where}, its session"))
+
+    def _divert(self, stream: int, sequence: int, octets: bytes, reason: Diversion) -> None:
+        self._diverted += 1
+        self._leave(ExceptionPacket(stream, sequence, octets, reason))
+
+    def counters(self) -> dict[str, int]:
+        counts = super().counters()
+        counts["EXCEPTIONS"] += self._diverted
+        counts["DELIVERED"] = self.entries
+        return counts | self._counters
+
+
+def _entry(
+    kind: Kind,
+    status: Status | ChunkStatus | Reason = Status.DELIVERED,
+    *,
+    stream: int = 0,
+    tag: int = 0,
+    length: int = 0,
+    cookie: int = 0,
+) -> Completion:
+    return Completion(1, False, status, stream, int(tag), length, cookie, 0, 0, kind)

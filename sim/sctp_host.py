@@ -1,0 +1,209 @@
+"""The host's calls of DDP over SCTP: associations, sessions, frames; and what its RNIC needs."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ..hdl.spec import regs
+from ..hdl.spec.config import RnicConfig
+from ..hdl.spec.net import AssociationKey, insert
+from ..hdl.spec.sctp import Function
+from .engine import Frame, Poll
+from .golden import Delivery
+from .regions import RegionError
+from .sctp_golden import SctpGolden
+from .sctp_traffic import End, Enter, Incoming, Leave, SctpTraffic, Step, Tell
+
+if TYPE_CHECKING:
+    from .replay import _Replayer
+
+_LARGEST = {
+    "associations": 1 << 10,
+    "window": 1 << 14,
+    "places": 1 << 15,
+    "initiates": 1 << 10,
+    "queue_depth": 1 << 12,
+    "buffer_octets": 1 << 17,
+}
+_WORD = 0xFFFFFFFF
+
+
+class SctpHost:
+    """What a host does for SCTP, beside the streams and regions that ``host`` has."""
+
+    def __init__(self, host: _Replayer) -> None:
+        self._host = host
+        self._places: dict[tuple[int, int], AssociationKey] = {}
+        self._owners: dict[AssociationKey, End] = {}
+
+    @property
+    def _golden(self) -> SctpGolden:
+        golden = self._host.golden
+        assert isinstance(golden, SctpGolden)
+        return golden
+
+    def receive(self, step: Incoming) -> list[Delivery]:
+        """A frame comes in; what is delivered with it."""
+        if step.opens:
+            # The peer has heard that all of the last session came.
+            self._host.idle()
+        errors = len(self._golden.errors)
+        delivered = self._golden.frame(step)
+        self._host.send(Frame(step.octets))
+        if len(self._golden.errors) > errors:
+            # An error at a segment's turn shows some time after the segment.
+            self._host.idle()
+        return delivered
+
+    def act(self, step: Step) -> None:
+        """The host does something, once the RNIC is idle."""
+        self._host.idle()
+        match step:
+            case Enter(end=end):
+                self._enter(end)
+            case Leave(end=end):
+                self._leave(end)
+            case Tell(session=session):
+                if session is not None:
+                    self._host.begin_session(session)
+                    self._golden.open_session(session.stream)
+                function = Function(step.function)
+                self._command(step.stream.number, function, step.tsn, taken=True)
+
+    def _enter(self, end: End) -> None:
+        for key in _keys(end):
+            self._owners[key] = end
+            try:
+                moves = insert(self._places, key)
+            except ValueError as error:
+                raise RegionError(f"{end}: {error}") from None
+            for way, place, moved in moves:
+                self._places[way, place] = moved
+                self._entry(way, place, moved)
+        for stream in end.streams:
+            self._command(stream.number, Function.FORGET, end.tsn - 1 & _WORD)
+
+    def _leave(self, end: End) -> None:
+        for nest, key in list(self._places.items()):
+            if self._owners[key] is end:
+                del self._places[nest]
+                self._entry(*nest, None)
+        for stream in end.streams:
+            self._host.end_sessions(stream)
+
+    def _entry(self, way: int, place: int, key: AssociationKey | None) -> None:
+        """Write an entry of the association table, or clear it."""
+        where = regs.pack("ASSOC_PLACE", way=way, place=place)
+        if key is None:
+            self._host.write("ASSOC", FLAGS=0, PLACE=where, COMMIT=1)
+            return
+        end = self._owners[key]
+        self._host.write(
+            "ASSOC",
+            **{f"SRC{k}": key.source >> 32 * k & _WORD for k in range(4)},
+            **{f"DST{k}": key.destination >> 32 * k & _WORD for k in range(4)},
+            PORTS=regs.pack(
+                "ASSOC_PORTS", source=key.source_port, destination=key.destination_port
+            ),
+            TAG=key.tag,
+            FLAGS=regs.pack("ASSOC_FLAGS", valid=1, v6=key.v6, number=end.number),
+            STREAMS=regs.pack("ASSOC_STREAMS", first=end.streams[0].number, count=len(end.streams)),
+            PLACE=where,
+            COMMIT=1,
+        )
+
+    def _command(
+        self, stream: int, function: Function, tsn: int | None = None, *, taken: bool = False
+    ) -> None:
+        """Tell the RNIC of a session, and wait for its answer."""
+        if function in (Function.FORGET, Function.INITIATE):
+            self._host.write("SESSION", TSN=tsn)
+        self._host.write("SESSION", STREAM=stream, FUNCTION=function, COMMAND=1)
+        self._host.operations.append(
+            Poll(
+                regs.address("SESSION_ANSWER"),
+                regs.pack("SESSION_ANSWER", busy=1, taken=taken),
+                regs.pack("SESSION_ANSWER", taken=taken),
+            )
+        )
+
+
+def _keys(end: End) -> Iterable[AssociationKey]:
+    for source, destination in end.paths:
+        ends = [ipaddress.ip_address(address) for address in (source, destination)]
+        yield AssociationKey(
+            int.from_bytes(ends[0].packed, "little"),
+            int.from_bytes(ends[1].packed, "little"),
+            end.peer.port,
+            end.local.port,
+            end.tag,
+            ends[0].version == 6,
+        )
+
+
+# -- what the RNIC must have --
+
+
+def grown_for_sctp(sctp: SctpTraffic, config: RnicConfig) -> tuple[RnicConfig, list[str]]:
+    """A configuration that has room for the SCTP of a capture, and sentences on what grew.
+
+    Raises
+    ------
+    RegionError
+        There is no such configuration.
+    """
+    needs, notes = sctp.needs, []
+    config = replace(
+        config, sctp=True, places=max(config.places, config.window, 2 * config.streams)
+    )
+
+    def grow(name: str, wanted: int, why: str) -> None:
+        nonlocal config
+        if wanted <= getattr(config, name):
+            return
+        value = 1 << (wanted - 1).bit_length()
+        if value > _LARGEST[name]:
+            raise RegionError(f"{why} of {value}, and {_LARGEST[name]} can be simulated")
+        more = {name: value}
+        if name == "window":
+            more["places"] = max(config.places, value)
+        config = replace(config, **more)  # type: ignore[arg-type]
+        notes.append(f"{why} of {value}")
+
+    grow("associations", len(sctp.ends), "the associations need a table")
+    grow("initiates", needs.initiates, "the Session Initiates need a queue")
+    grow("buffer_octets", 2 * needs.octets, "the frames need a packet buffer")
+    grow("window", needs.ahead + 1, "what waits for earlier items needs a window")
+    grow("queue_depth", 2 * (needs.messages + 1), "messages out of turn need a queue depth")
+    if needs.octets > config.exception_octets:
+        octets = 1 << (needs.octets - 1).bit_length()
+        config = replace(config, exception_octets=min(octets, 1 << 17))
+        notes.append(f"the frames need an exception queue of {config.exception_octets} octets")
+    if needs.gaps:
+        places = _places(sctp, config)
+        if places > config.places:
+            config = replace(config, places=places)
+            notes.append(f"items that wait for earlier ones need {places} places")
+    return config, notes
+
+
+def _places(sctp: SctpTraffic, config: RnicConfig) -> int:
+    """Places in which no item finds another stream's."""
+    largest = _LARGEST["places"]
+    wanted = max(config.places, min(config.streams * config.window, largest))
+    sizes = [wanted]
+    while sizes[-1] < largest:
+        sizes.append(2 * sizes[-1])
+    while sizes[0] > config.places:
+        sizes.insert(0, sizes[0] // 2)
+    sizes.sort(key=lambda size: (size < wanted, size))
+    for size in sizes:
+        if not sctp.needs.collide(config.streams, size):
+            return size
+    raise RegionError(
+        "items of different streams that wait at once want the same place, with any number of"
+        f" places up to {largest}"
+    )

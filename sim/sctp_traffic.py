@@ -1,0 +1,855 @@
+"""A capture's DDP over SCTP as its receiving ends see it: associations, packets, chunks, sessions.
+
+:func:`walk` plays SCTP and RFC 5043's sessions, as :mod:`.model.sctp` has them, for every end, and
+gives what happens as steps in the order of the capture: what comes in, and what the host does
+before the next frame does. An end's control messages are seen in the capture; the host tells its
+RNIC of each before it is sent, once. What DDP makes of the segments is not decided here.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
+from functools import cached_property
+from typing import ClassVar, NamedTuple
+
+from ..hdl.spec.completion import ChunkStatus
+from ..hdl.spec.sctp import DATA_HEADER, SSN, Diversion, Reason
+from ..hdl.spec.sctp import State as RnicState
+from .capture import Endpoint
+from .model.events import ProtocolError
+from .model.sctp import (
+    ADAPTATION_DDP,
+    Association,
+    Chunk,
+    ChunkType,
+    DataChunk,
+    Function,
+    InitChunk,
+    Packet,
+    Ppid,
+    SctpEvent,
+    SegmentReceived,
+    Session,
+    SessionControl,
+    SessionIllegal,
+    State,
+    decode_payload,
+)
+from .sctp_frames import Ends, RawChunk, SctpFrame, with_checksums
+from .traffic import Arrival, Stream, Traffic, Untagged
+
+_TSN = 1 << 32
+#: Items behind one that was delivered in whose time its place may still be in use.
+_LINGERS = 128
+#: DDP-SSNs that the RNIC can take ahead of the next one, at most.
+_LONGEST_WINDOW = 1 << 14
+#: Messages of a queue ahead of the next one that it can hold buffers for, at most.
+_LONGEST_QUEUE = 1 << 11
+#: States in which an Initiate opens a session, and in which a Segment may be taken.
+_REUSABLE = (State.CLOSED, State.TERMINATE_SENT, State.TERMINATE_RECEIVED, State.ABORTED)
+_TAKES = (State.INITIATE_SENT, State.ESTABLISHED, State.TERMINATE_SENT)
+
+
+@dataclass(frozen=True)
+class SctpStream(Stream):
+    """A DDP Stream: one direction of a pair of SCTP streams, ``sid``, for all of its sessions."""
+
+    sid: int = 0
+    association: int = 0
+    first_order: ClassVar[int] = 1  # behind the control message that opens a session
+
+    def __str__(self) -> str:
+        return f"{self.source} > {self.destination} SCTP stream {self.sid}"
+
+
+@dataclass(frozen=True)
+class SctpArrival(Arrival):
+    """A DATA chunk with a DDP Segment, when it came for the first time.
+
+    ``raw`` is the chunk, ``position`` its TSN; ``session`` counts those of its stream, and ``turn``
+    is the segment's DDP-SSN, counted on past 65535."""
+
+    session: int = 0
+    turn: int = 0
+
+    @cached_property
+    def ulpdu(self) -> bytes:
+        """The DDP Segment."""
+        return self.raw[DATA_HEADER + SSN :]
+
+    @property
+    def digest_is_good(self) -> bool:
+        """Always: SCTP dropped the packets of which this is not so."""
+        return True
+
+
+@dataclass(eq=False)
+class End:
+    """One end of an association with DDP.
+
+    Parameters
+    ----------
+    number
+        Of the association in the simulated RNIC.
+    local, peer
+        Their first addresses, and ports.
+    tag
+        Verification Tag of what comes in.
+    tsn
+        What the peer's TSNs begin with.
+    paths
+        Addresses that packets came from and went to.
+    streams
+        The DDP Streams, by SCTP Stream Identifier.
+    """
+
+    number: int
+    local: Endpoint
+    peer: Endpoint
+    tag: int
+    peer_tag: int
+    tsn: int
+    paths: tuple[tuple[str, str], ...]
+    streams: tuple[SctpStream, ...] = ()
+    partner: End | None = None
+
+    def __str__(self) -> str:
+        return f"{self.peer} > {self.local}"
+
+
+@dataclass(eq=False)
+class DdpSession:
+    """A DDP Stream Session at one end.
+
+    ``number`` counts those of the SCTP stream at the endpoint, ``index`` those of the association's
+    stream, both from 0. ``since`` and ``until`` are the segments that had arrived at the endpoint
+    when the host set the stream up for it, and when it gave it up; nothing: never."""
+
+    stream: SctpStream
+    number: int
+    index: int
+    partner: DdpSession | None = None
+    since: int | None = None
+    until: int | None = None
+    steps: range = range(0)  # of the capture, in which it had the stream
+
+
+# -- what happens --
+
+
+@dataclass(frozen=True)
+class Enter:
+    """The host sets up an association: writes its entry, forgets the sessions of its streams."""
+
+    frame: int
+    end: End
+
+    @property
+    def host(self) -> str:
+        return self.end.local.address
+
+
+@dataclass(frozen=True)
+class Leave:
+    """The host takes an association out."""
+
+    frame: int
+    end: End
+
+    @property
+    def host(self) -> str:
+        return self.end.local.address
+
+
+@dataclass(frozen=True)
+class Tell:
+    """The host is about to send a control message on a stream; ``session`` is set up with it.
+
+    With INITIATE, ``tsn`` is the highest that it has received.
+    """
+
+    frame: int
+    stream: SctpStream
+    function: Function
+    tsn: int
+    session: DdpSession | None = None
+
+    @property
+    def host(self) -> str:
+        return self.stream.destination.address
+
+
+class Fate(Enum):
+    """What becomes of a frame."""
+
+    TAKEN = auto()
+    DIVERTED = auto()
+    DROPPED = auto()
+
+
+class Control(NamedTuple):
+    """It is a control message's turn."""
+
+    function: Function
+
+
+class Illegal(NamedTuple):
+    """A session is aborted."""
+
+    reason: Reason
+    state: RnicState
+
+
+@dataclass(frozen=True)
+class Item:
+    """A chunk of a packet that was taken.
+
+    ``diversion`` says why it goes to the host. With a ``stream`` it is a DATA chunk on a DDP Stream
+    whose ``status`` is as the session sees it; ``segment`` is what DDP gets, ``early`` if it
+    overtook the Accept. ``outcome`` is what else the session says, in order."""
+
+    raw: bytes
+    diversion: Diversion | None = None
+    stream: SctpStream | None = None
+    tsn: int = 0
+    ssn: int = 0
+    status: ChunkStatus | None = None
+    segment: SctpArrival | None = None
+    early: bool = False
+    outcome: tuple[Control | Illegal, ...] = ()
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """A frame arrives at a host; of a packet that was ``TAKEN``, the ``end`` and the chunks."""
+
+    frame: int
+    host: str
+    octets: bytes
+    fate: Fate
+    end: End | None = None
+    items: tuple[Item, ...] = ()
+
+    @property
+    def segments(self) -> list[SctpArrival]:
+        """Those that came for the first time."""
+        return [item.segment for item in self.items if item.segment is not None]
+
+    @property
+    def opens(self) -> bool:
+        """The peer opens a session."""
+        return any(Control(Function.INITIATE) in item.outcome for item in self.items)
+
+
+Step = Enter | Leave | Tell | Incoming
+
+
+@dataclass
+class Needs:
+    """What the RNIC must have room for.
+
+    ``ahead`` is the most DDP-SSNs of a stream ahead of the next one, ``messages`` the most messages
+    of a queue ahead of the first that is not delivered, ``initiates`` the most that waited for
+    their answer; ``taken`` has, for each item, its DDP Stream and DDP-SSN, whether it was its turn,
+    and how many items had come when it was."""
+
+    ahead: int = 0
+    messages: int = 0
+    initiates: int = 0
+    octets: int = 0
+    taken: list[list[int]] = field(default_factory=list)
+
+    @property
+    def gaps(self) -> bool:
+        return self.ahead > 0
+
+    def collide(self, streams: int, places: int) -> bool:
+        """Whether an item that had to wait would find its place taken by another stream's."""
+        width = streams.bit_length() - 1
+        low = places.bit_length() - 1 - width
+        held: dict[int, tuple[int, int]] = {}
+        for number, (stream, ssn, its_turn, turn) in enumerate(self.taken):
+            turned = int(f"{stream:0{width}b}"[::-1], 2)
+            high = (turned ^ ssn >> low) & (streams - 1)
+            place = ssn & ((1 << low) - 1) | high << low
+            holder = held.get(place)
+            if holder and holder[0] != stream and holder[1] + _LINGERS > number and not its_turn:
+                return True
+            held[place] = stream, turn
+        return False
+
+
+@dataclass
+class SctpTraffic:
+    """The SCTP of a capture: ``hosts`` have an association with DDP."""
+
+    steps: list[Step] = field(default_factory=list)
+    ends: list[End] = field(default_factory=list)
+    sessions: list[DdpSession] = field(default_factory=list)
+    needs: Needs = field(default_factory=Needs)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def hosts(self) -> list[str]:
+        return list(dict.fromkeys(end.local.address for end in self.ends))
+
+    @property
+    def streams(self) -> list[SctpStream]:
+        return [stream for end in self.ends for stream in end.streams]
+
+    @property
+    def arrivals(self) -> list[SctpArrival]:
+        return [
+            segment
+            for step in self.steps
+            if isinstance(step, Incoming)
+            for segment in step.segments
+        ]
+
+
+def walk(
+    frames: Iterable[SctpFrame],
+    first: int = 0,
+    others: Mapping[str, Sequence[int]] | None = None,
+) -> SctpTraffic:
+    """Play the SCTP of frames, in their order.
+
+    Parameters
+    ----------
+    frames
+        Of every direction, in the order in which they were captured.
+    first
+        Number of the first DDP Stream.
+    others
+        Frames that brought segments other than by SCTP, by host, each as often as it brought one.
+    """
+    complete, notes = with_checksums(frames)
+    walker = _Walker(complete, first, others or {})
+    for frame in complete:
+        walker.take(frame)
+    walker.finish(notes)
+    return walker.found
+
+
+def with_sctp(traffic: Traffic, frames: Iterable[SctpFrame]) -> Traffic:
+    """Traffic with the SCTP of the same capture; segments are counted over both."""
+    brought: dict[str, list[int]] = {}
+    for arrival in traffic.arrivals:
+        brought.setdefault(arrival.endpoint, []).append(arrival.frame)
+    sctp = walk(frames, len(traffic.streams), brought)
+    notes = (*traffic.notes, *sctp.notes)
+    if not sctp.ends:
+        return replace(traffic, notes=notes)
+    by_sctp: dict[str, list[int]] = {}
+    for segment in sctp.arrivals:
+        by_sctp.setdefault(segment.endpoint, []).append(segment.frame)
+
+    def counted(host: str, order: int, frame: int) -> int:
+        return order + bisect_left(by_sctp.get(host, ()), frame)
+
+    orders = {
+        (arrival.endpoint, arrival.order): counted(arrival.endpoint, arrival.order, arrival.frame)
+        for arrival in traffic.arrivals
+    }
+    hosts = {stream.number: stream.destination.address for stream in traffic.streams}
+    return replace(
+        traffic,
+        arrivals=tuple(
+            replace(arrival, order=orders[arrival.endpoint, arrival.order])
+            for arrival in traffic.arrivals
+        ),
+        misnumbered={
+            number: orders[hosts[number], order] for number, order in traffic.misnumbered.items()
+        },
+        notes=notes,
+        sctp=sctp,
+    )
+
+
+# -- the walk --
+
+
+@dataclass
+class _Turns:
+    """The order of a stream's items, in its present session."""
+
+    session: DdpSession
+    next: int = 0
+    waiting: dict[int, tuple[int, int | None]] = field(default_factory=dict)  # item, queue
+    delivered: dict[int, int] = field(default_factory=dict)  # messages, by Queue Number
+
+
+@dataclass(eq=False)
+class _Conversation:
+    """One end's view of the SCTP between two ports."""
+
+    association: Association = field(default_factory=Association)
+    own: dict[int, InitChunk] = field(default_factory=dict)  # what this end sent, by its tag
+    end: End | None = None
+
+
+@dataclass
+class _Live:
+    """What an end knows while it is set up."""
+
+    association: Association
+    highest: int
+    past: dict[int, int]  # by SCTP stream: the last TSN that is of earlier sessions
+    sent: set[int] = field(default_factory=set)  # TSNs of control messages
+    turns: dict[int, _Turns] = field(default_factory=dict)
+    set_up: dict[int, DdpSession] = field(default_factory=dict)  # that have a stream
+
+
+class _Walker:
+    def __init__(
+        self, frames: Iterable[SctpFrame], first: int, others: Mapping[str, Sequence[int]]
+    ) -> None:
+        self.found = SctpTraffic()
+        self._next_stream = first
+        self._others = others
+        self._counts: dict[str, int] = {}
+        self._frame = 0
+        self._conversations: dict[tuple[Endpoint, Endpoint], _Conversation] = {}
+        self._ends: dict[Ends, End] = {}
+        self._live: dict[End, _Live] = {}
+        self._numbers: dict[tuple[str, int], int] = {}  # sessions, by host and SCTP stream
+        self._waiting = 0  # Initiates without an answer
+        self._said: dict[str, None] = {}
+        # Before the walk: SCTP streams with DDP, and paths, of each direction.
+        self._used: dict[Ends, int] = {}
+        self._paths: dict[Ends, dict[tuple[str, str], None]] = {}
+        for frame in frames:
+            if frame.sound and frame.ends:
+                self._paths.setdefault(frame.ends, {})[frame.source, frame.destination] = None
+                for chunk in frame.chunks or ():
+                    data = _data_chunk(chunk)
+                    if data and data.ppid in (Ppid.SEGMENT, Ppid.CONTROL):
+                        used = max(self._used.get(frame.ends, 0), data.stream + 1)
+                        self._used[frame.ends] = used
+
+    def finish(self, notes: Iterable[str]) -> None:
+        for live in self._live.values():
+            for session in live.set_up.values():
+                session.steps = range(session.steps.start, len(self.found.steps))
+        unknown = self._used.keys() - self._ends.keys()
+        if unknown and not self._said:
+            self._said[
+                f"{len(unknown)} directions with DDP over SCTP are of associations whose set-up is"
+                " not in the capture"
+            ] = None
+        self.found.notes = [*(notes if self._used else ()), *self._said]
+        hosts = set(self.found.hosts)
+        self.found.steps = [
+            step
+            for step in self.found.steps
+            if not isinstance(step, Incoming) or step.host in hosts
+        ]
+        self.found.needs.octets = max(
+            (len(step.octets) for step in self.found.steps if isinstance(step, Incoming)), default=0
+        )
+
+    def take(self, frame: SctpFrame) -> None:
+        """A frame of the capture: its sender's acts, its arrival, its receiver's acts."""
+        self._frame = frame.number
+        if not frame.sound:
+            self._arrive(frame)
+            return
+        assert frame.ends is not None and frame.chunks is not None
+        sender = Endpoint(frame.source, frame.ends.source_port)
+        receiver = Endpoint(frame.destination, frame.ends.destination_port)
+        hearing = self._conversation(receiver, sender)
+        for chunk in frame.chunks:
+            if chunk.type == ChunkType.COOKIE_ECHO:
+                self._hear(hearing, receiver, sender, frame.ends, chunk)
+        speaking = self._conversation(sender, receiver)
+        for chunk in frame.chunks:
+            self._send(speaking, frame.ends, chunk)
+        self._arrive(frame)
+        for chunk in frame.chunks:
+            if chunk.type in (ChunkType.INIT, ChunkType.INIT_ACK):
+                self._hear(hearing, receiver, sender, frame.ends, chunk)
+            elif _is_over(chunk) and (end := self._ends.get(frame.ends)) is not None:
+                self._leave(end)
+
+    def _conversation(self, local: Endpoint, peer: Endpoint) -> _Conversation:
+        return self._conversations.setdefault((local, peer), _Conversation())
+
+    # The host's side.
+
+    def _hear(
+        self,
+        conversation: _Conversation,
+        local: Endpoint,
+        peer: Endpoint,
+        ends: Ends,
+        chunk: RawChunk,
+    ) -> None:
+        """A chunk of the handshake arrives: it may set the association up."""
+        association = conversation.association
+        before = association.tag
+        association.receive(_alone(ends, chunk))
+        if association.tag == before or association.tag is None or association.peer is None:
+            return
+        if conversation.end is not None:
+            self._leave(conversation.end, reset=False)
+            conversation.end = None
+        own = conversation.own.get(association.tag)
+        backwards = Ends(local.port, peer.port, association.peer.tag)
+        forwards = Ends(peer.port, local.port, association.tag)
+        used = max(self._used.get(forwards, 0), self._used.get(backwards, 0))
+        if not association.ddp or own is None or own.adaptation != ADAPTATION_DDP:
+            if used:
+                self._said[
+                    f"SCTP {peer} > {local}: an association without the Adaptation Indication of"
+                    " DDP on both sides (RFC 5043 section 11.1) carries none"
+                ] = None
+            return
+        used = min(used, max(own.outbound, association.peer.outbound))
+        if not used:
+            return
+        self._enter(conversation, local, peer, forwards, used)
+
+    def _enter(
+        self,
+        conversation: _Conversation,
+        local: Endpoint,
+        peer: Endpoint,
+        ends: Ends,
+        used: int,
+    ) -> None:
+        association = conversation.association
+        assert association.peer is not None
+        paths = self._paths.get(ends) or {(peer.address, local.address): None}
+        number = len(self.found.ends)
+        streams = tuple(
+            SctpStream(self._next_stream + sid, number, peer, local, False, False, sid, number)
+            for sid in range(used)
+        )
+        end = End(
+            number,
+            local,
+            peer,
+            ends.tag,
+            association.peer.tag,
+            association.peer.tsn,
+            tuple(paths),
+            streams,
+        )
+        self._next_stream += used
+        other = self._conversation(peer, local).end
+        if other is not None and (other.tag, other.peer_tag) == (end.peer_tag, end.tag):
+            end.partner, other.partner = other, end
+        initial = (end.tsn - 1) % _TSN
+        self._live[end] = _Live(association, initial, dict.fromkeys(range(used), initial))
+        self._ends[ends] = conversation.end = end
+        self.found.ends.append(end)
+        self.found.steps.append(Enter(self._frame, end))
+
+    def _leave(self, end: End, reset: bool = True) -> None:
+        """An association is over."""
+        if end not in self._live:
+            return
+        self._end_sessions(end)
+        del self._live[end]
+        self.found.steps.append(Leave(self._frame, end))
+        conversation = self._conversation(end.local, end.peer)
+        if reset and conversation.end is end:
+            self._conversations[end.local, end.peer] = _Conversation()
+
+    def _end_sessions(self, end: End) -> None:
+        for session in self._live[end].set_up.values():
+            self._close(session)
+
+    def _send(self, conversation: _Conversation, ends: Ends, chunk: RawChunk) -> None:
+        """This end sends a chunk."""
+        association = conversation.association
+        if chunk.type in (ChunkType.INIT, ChunkType.INIT_ACK):
+            try:
+                sent = InitChunk.decode(Chunk(chunk.type, chunk.flags, chunk.value))
+            except ProtocolError:
+                return
+            if not sent.acknowledges and association.tag not in (None, sent.tag):
+                # It begins anew (RFC 9260 section 5.2).
+                if conversation.end is not None:
+                    self._leave(conversation.end)
+                conversation.association = association = Association()
+                conversation.own, conversation.end = {}, None
+            conversation.own[sent.tag] = sent
+            association.observe(_alone(ends, chunk))
+            return
+        receiver = self._ends.get(ends)
+        end = None if receiver is None else receiver.partner
+        if end is None or end not in self._live:
+            return
+        if _is_over(chunk):
+            self._leave(end)
+            return
+        data = _data_chunk(chunk)
+        if data is None or data.ppid != Ppid.CONTROL or data.stream >= len(end.streams):
+            return
+        live = self._live[end]
+        message = _message(data)
+        if data.tsn in live.sent or not isinstance(message, Function):
+            return
+        live.sent.add(data.tsn)
+        self._tell(end, live, data.stream, message)
+
+    def _tell(self, end: End, live: _Live, sid: int, function: Function) -> None:
+        if function is Function.INITIATE:
+            self._make_reusable(live, sid)
+        session = live.association.session(sid)
+        unanswered = session.state is State.INITIATE_RECEIVED
+        try:
+            session.control(function)
+        except ProtocolError as error:
+            self._said[
+                f"{end.local} > {end.peer} SCTP stream {sid}: what frame {self._frame} sends is"
+                f" left out: {error}"
+            ] = None
+            return
+        if function is Function.INITIATE:
+            live.past[sid] = live.highest
+            self._begin(end, live, sid)
+        self._waiting -= unanswered
+        opened = None
+        if function in (Function.INITIATE, Function.ACCEPT):
+            if (before := live.set_up.get(sid)) is not None:
+                self._close(before)
+            opened = live.set_up[sid] = live.turns[sid].session
+            opened.since = self._count(end.local.address)
+            opened.steps = range(len(self.found.steps), len(self.found.steps))
+        stream = end.streams[sid]
+        self.found.steps.append(Tell(self._frame, stream, function, live.highest, opened))
+
+    def _make_reusable(self, live: _Live, sid: int) -> None:
+        """See to it that an Initiate opens a session, also where the last one has a gap.
+
+        That the peer must have had all of the last one acknowledged (RFC 5043 section 6.6) is its
+        concern; a gap at its end is in the capture, or the session was given up.
+        """
+        if live.association.session(sid).state in _REUSABLE:
+            live.association.sessions[sid] = Session(sid)
+
+    def _begin(self, end: End, live: _Live, sid: int) -> _Turns:
+        """An Initiate opens the next session of a stream."""
+        key = end.local.address, sid
+        number = self._numbers.get(key, 0)
+        self._numbers[key] = number + 1
+        before = live.turns.get(sid)
+        if before is not None:
+            self._forget(before)
+        index = 0 if before is None else before.session.index + 1
+        session = DdpSession(end.streams[sid], number, index)
+        other = end.partner and self._live.get(end.partner)
+        theirs = other and other.turns.get(sid)
+        if theirs and theirs.session.partner is None and theirs.session.index == index:
+            session.partner, theirs.session.partner = theirs.session, session
+        self.found.sessions.append(session)
+        live.turns[sid] = _Turns(session)
+        return live.turns[sid]
+
+    def _close(self, session: DdpSession) -> None:
+        session.until = self._count(session.stream.destination.address)
+        session.steps = range(session.steps.start, len(self.found.steps))
+
+    def _forget(self, turns: _Turns) -> None:
+        """What waits for its turn will not have it."""
+        for item, _ in turns.waiting.values():
+            self.found.needs.taken[item][3] = len(self.found.needs.taken)
+        turns.waiting.clear()
+
+    # What comes in.
+
+    def _count(self, host: str) -> int:
+        """Segments that have arrived at a host."""
+        before = bisect_left(self._others.get(host, ()), self._frame)
+        return self._counts.get(host, 0) + before
+
+    def _arrive(self, frame: SctpFrame) -> None:
+        end = self._ends.get(frame.ends) if frame.ends else None
+        host = end.local.address if end else frame.destination
+        fate = Fate.DIVERTED
+        items: tuple[Item, ...] = ()
+        if end not in self._live:
+            end = None
+        elif not frame.checksum_is_good:
+            fate = Fate.DROPPED
+        elif frame.chunks is not None:
+            fate = Fate.TAKEN
+            items = tuple(self._items(end, frame))
+        self.found.steps.append(Incoming(frame.number, host, frame.octets, fate, end, items))
+
+    def _items(self, end: End | None, frame: SctpFrame) -> Iterator[Item]:
+        assert end is not None and frame.ends is not None
+        live = self._live[end]
+        for chunk in frame.chunks or ():
+            data = _data_chunk(chunk)
+            if data is None:
+                yield Item(chunk.octets, Diversion.CHUNK)
+                continue
+            if _after(data.tsn, live.highest):
+                live.highest = data.tsn
+            if data.stream >= len(end.streams):
+                yield Item(chunk.octets, Diversion.DATA, tsn=data.tsn)
+            else:
+                yield self._item(end, live, chunk, data)
+
+    def _item(self, end: End, live: _Live, chunk: RawChunk, data: DataChunk) -> Item:
+        """A DATA chunk on a DDP Stream."""
+        sid, stream = data.stream, end.streams[data.stream]
+        ssn = int.from_bytes(data.payload[:SSN], "big")
+        message = _message(data)
+        wrong = isinstance(message, ProtocolError)
+        diversion = Diversion.DATA if wrong else None
+
+        def item(status: ChunkStatus, **more: object) -> Item:
+            return Item(
+                chunk.octets,
+                **{"diversion": diversion, **more},  # type: ignore[arg-type]
+                stream=stream,
+                tsn=data.tsn,
+                ssn=ssn,
+                status=status,
+            )
+
+        if not _after(data.tsn, live.past[sid]):
+            return item(ChunkStatus.DUPLICATE)
+        before = live.association.session(sid).state
+        if message is Function.INITIATE and ssn == 0 and before in _REUSABLE:
+            self._make_reusable(live, sid)
+        elif before is not State.ABORTED and not wrong:
+            # The RNIC, which keeps no TSNs, knows what came before by its DDP-SSN.
+            turns = live.turns.get(sid)
+            ahead = (ssn - (turns.next if turns else 0)) % (1 << 16)
+            came = ahead >= 1 << 15 or (turns is not None and turns.next + ahead in turns.waiting)
+            if came and (ssn == 0 or before is not State.INITIATE_RECEIVED):
+                return item(ChunkStatus.DUPLICATE)
+            if ahead >= _LONGEST_WINDOW and before in _TAKES and _in_order(message):
+                return item(ChunkStatus.OUTSIDE)
+        session = live.association.session(sid)
+        # What is not to be considered in its turn is to the session like a chunk in order.
+        unordered = not (wrong or _never_legal(message, ssn, before))
+        events = session.receive(data.ppid, data.payload, unordered=unordered)
+        if before is State.ABORTED and session.state is State.ABORTED:
+            return item(ChunkStatus.SILENT)
+        outcome = tuple(_outcome(events, before, wrong))
+        if session.state is State.ABORTED and sid in live.turns:
+            self._forget(live.turns[sid])
+        if len(events) == 1 and isinstance(events[0], SessionIllegal):
+            return item(ChunkStatus.ILLEGAL, outcome=outcome)
+        if Control(Function.INITIATE) in outcome:
+            live.past[sid] = data.tsn
+            self._begin(end, live, sid)
+            self._waiting += 1
+            self.found.needs.initiates = max(self.found.needs.initiates, self._waiting)
+        turns = live.turns[sid]
+        turn = turns.next + (ssn - turns.next) % (1 << 16)
+        if isinstance(message, Function):
+            self._take_turn(turns, turn, None)
+            return item(ChunkStatus.TAKEN, diversion=Diversion.CONTROL, outcome=outcome)
+        host = end.local.address
+        self._counts[host] = self._counts.get(host, 0) + 1
+        segment = SctpArrival(
+            stream,
+            self._count(host),
+            self._frame,
+            data.tsn,
+            chunk.octets,
+            turns.session.number,
+            turn,
+        )
+        self._take_turn(turns, turn, segment)
+        early = not any(isinstance(event, SegmentReceived) for event in events)
+        return item(ChunkStatus.TAKEN, segment=segment, early=early, outcome=outcome)
+
+    def _take_turn(self, turns: _Turns, turn: int, segment: SctpArrival | None) -> None:
+        """Keep account of what waits for its turn."""
+        needs = self.found.needs
+        needs.ahead = max(needs.ahead, turn - turns.next)
+        header = segment.header if segment else None
+        queue = None
+        if isinstance(header, Untagged):
+            ahead = header.msn - 1 - turns.delivered.get(header.queue, 0)
+            if ahead < _LONGEST_QUEUE:
+                needs.messages = max(needs.messages, ahead)
+            queue = header.queue if header.last else None
+        number = len(needs.taken)
+        needs.taken.append([turns.session.stream.number, turn & 0xFFFF, turn == turns.next, _TSN])
+        turns.waiting[turn] = number, queue
+        while turns.next in turns.waiting:
+            item, queue = turns.waiting.pop(turns.next)
+            needs.taken[item][3] = number
+            turns.next += 1
+            if queue is not None:
+                turns.delivered[queue] = turns.delivered.get(queue, 0) + 1
+
+
+def _after(tsn: int, other: int) -> bool:
+    """Whether a TSN is behind another one (RFC 9260 section 1.6)."""
+    return 0 < (tsn - other) % _TSN < _TSN // 2
+
+
+def _alone(ends: Ends, chunk: RawChunk) -> bytes:
+    """A packet with a chunk alone."""
+    return Packet(*ends, (Chunk(chunk.type, chunk.flags, chunk.value),)).encode()
+
+
+def _data_chunk(chunk: RawChunk) -> DataChunk | None:
+    if chunk.type != ChunkType.DATA:
+        return None
+    return DataChunk.decode(Chunk(chunk.type, chunk.flags, chunk.value))
+
+
+def _message(data: DataChunk) -> Function | None | ProtocolError:
+    """What a DATA chunk says: a control message, a segment (None), or nothing that it may."""
+    if not (data.unordered and data.beginning and data.ending):
+        return ProtocolError("a DDP message must be one whole, unordered DATA chunk")
+    try:
+        return decode_payload(data.ppid, data.payload)[1]
+    except ProtocolError as error:
+        return error
+
+
+def _in_order(message: Function | None | ProtocolError) -> bool:
+    """It waits for its turn."""
+    return message is None or message is Function.TERMINATE
+
+
+def _never_legal(message: Function | None | ProtocolError, ssn: int, state: State) -> bool:
+    """A control message that is illegal whatever may come before it.
+
+    RFC 5043 sections 6.2 to 6.4: what opens a session or answers that is the first of its
+    direction, whose DDP-SSN is 0 (section 6.1), and nothing follows a Terminate.
+    """
+    if message is Function.TERMINATE:
+        return state in (State.CLOSED, State.TERMINATE_RECEIVED, State.INITIATE_RECEIVED)
+    return isinstance(message, Function) and ssn != 0
+
+
+def _is_over(chunk: RawChunk) -> bool:
+    """It ends the association, and has the Verification Tag of its receiver."""
+    return chunk.type in (ChunkType.ABORT, ChunkType.SHUTDOWN_COMPLETE) and not chunk.flags & 1
+
+
+def _outcome(
+    events: Iterable[SctpEvent], state: State, malformed: bool
+) -> Iterator[Control | Illegal]:
+    """What a session's events say in the words of the RNIC; ``state`` is that before them."""
+    ended = False
+    for event in events:
+        if isinstance(event, SessionControl):
+            yield Control(event.function)
+            if event.function in (Function.REJECT, Function.TERMINATE):
+                ended = True
+                established = state is State.ESTABLISHED
+                state = State.TERMINATE_RECEIVED if established else State.CLOSED
+        elif isinstance(event, SessionIllegal):
+            reason = Reason.SEQUENCE
+            if malformed:
+                reason = Reason.MALFORMED
+            elif ended:
+                reason = Reason.EXCESS
+            yield Illegal(reason, RnicState[state.name])

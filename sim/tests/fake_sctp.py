@@ -1,0 +1,326 @@
+"""The part of the stand-in RNIC that takes frames: associations, chunks, sessions, in Python.
+
+It knows what registers and frames tell it, and nothing of the model of SCTP.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import dpkt
+import google_crc32c
+from ddp_rnic.hdl.spec import regs
+from ddp_rnic.hdl.spec.completion import ChunkStatus, Completion, Kind, Status
+from ddp_rnic.hdl.spec.net import AssociationKey, hash_way
+from ddp_rnic.hdl.spec.sctp import Diversion, Function, Reason, State
+from ddp_rnic.sim.engine import ExceptionPacket
+from ddp_rnic.sim.model.ddp import DataSink
+from ddp_rnic.sim.model.events import DdpError, Delivered, Placed
+
+if TYPE_CHECKING:
+    from .fake_engine import _Device
+
+#: What the host may say, by state, and what the state is then.
+_SAYS = {
+    Function.INITIATE: dict.fromkeys(
+        (State.CLOSED, State.TERMINATE_SENT, State.TERMINATE_RECEIVED, State.ABORTED),
+        State.INITIATE_SENT,
+    ),
+    Function.ACCEPT: {State.INITIATE_RECEIVED: State.ESTABLISHED},
+    Function.REJECT: {State.INITIATE_RECEIVED: State.CLOSED},
+    Function.TERMINATE: {
+        State.INITIATE_RECEIVED: State.CLOSED,
+        State.REFUSED: State.CLOSED,
+        State.ESTABLISHED: State.TERMINATE_SENT,
+        State.TERMINATE_RECEIVED: State.CLOSED,
+        State.ABORTED: State.ABORTED,
+    },
+}
+_OPENABLE = (State.CLOSED, State.TERMINATE_SENT, State.TERMINATE_RECEIVED, State.ABORTED)
+_PLACES = (State.ESTABLISHED, State.TERMINATE_SENT, State.INITIATE_SENT)
+_SEGMENT = 0  #: instead of a function
+
+
+@dataclass
+class _Session:
+    state: State = State.CLOSED
+    past: int = 0
+    next: int = 0
+    waiting: dict[int, int] = field(default_factory=dict)  # function by order
+    tsns: dict[int, int] = field(default_factory=dict)  # by order
+    early: list[Delivered] = field(default_factory=list)
+
+    def begin(self, tsn: int) -> None:
+        self.past, self.next = tsn, 0
+        self.waiting, self.tsns, self.early = {}, {}, []
+
+
+class FakeSctp:
+    """Beside ``device``, whose streams, buffers and ring it shares."""
+
+    def __init__(self, device: _Device) -> None:
+        self.device = device
+        self.entries: dict[tuple[int, int], tuple[AssociationKey, int, int, int]] = {}
+        self.sessions: dict[int, _Session] = {}
+        self.answer = 0
+        self.counters = dict.fromkeys(regs.SCTP_COUNTERS, 0)
+
+    # -- registers --
+
+    def _fields(self, name: str) -> dict[str, int]:
+        value = self.device.values.get(name, 0)
+        return {
+            each.name: value >> each.low & (1 << each.bits) - 1
+            for each in regs.BY_NAME[name].fields
+        }
+
+    def commit(self) -> None:
+        """ASSOC_COMMIT."""
+        values = self.device.values
+        place, flags = self._fields("ASSOC_PLACE"), self._fields("ASSOC_FLAGS")
+        nest = place["way"], place["place"]
+        if not flags["valid"]:
+            del self.entries[nest]
+            return
+        ports, streams = self._fields("ASSOC_PORTS"), self._fields("ASSOC_STREAMS")
+        key = AssociationKey(
+            *(sum(values[f"ASSOC_{end}{k}"] << 32 * k for k in range(4)) for end in ("SRC", "DST")),
+            ports["source"],
+            ports["destination"],
+            values["ASSOC_TAG"],
+            bool(flags["v6"]),
+        )
+        assert hash_way(nest[0], key) == nest[1], "the entry would never be found"
+        assert flags["number"] < self.device.config.associations
+        assert streams["first"] + streams["count"] <= self.device.config.streams
+        self.entries[nest] = key, flags["number"], streams["first"], streams["count"]
+
+    def command(self) -> None:
+        """SESSION_COMMAND."""
+        values = self.device.values
+        function = Function(values["SESSION_FUNCTION"])
+        session = self.sessions.setdefault(values["SESSION_STREAM"], _Session())
+        if function is Function.FORGET:
+            session.begin(values["SESSION_TSN"])
+            after = State.CLOSED
+        else:
+            after = _SAYS[function].get(session.state, session.state)
+        taken = function is Function.FORGET or session.state in _SAYS[function]
+        if taken and function is Function.INITIATE:
+            session.begin(values["SESSION_TSN"])
+        session.state = after
+        self.answer = regs.pack("SESSION_ANSWER", state=after, taken=taken)
+
+    # -- frames --
+
+    def receive(self, frame: bytes) -> None:
+        key, packet = _packet(frame)
+        entry = next((each for each in self.entries.values() if each[0] == key), None)
+        if entry is None:
+            self.counters["FRAMES_DIVERTED"] += 1
+            self._divert(0, 0, frame, Diversion.FRAME)
+            return
+        _, association, first, count = entry
+        digest = google_crc32c.value(packet[:8] + bytes(4) + packet[12:])
+        if struct.pack("<I", digest) != packet[8:12]:
+            self.counters["FRAMES_DROPPED"] += 1
+            return
+        chunks, at = [], 12
+        while at < len(packet):
+            kind, _, length = struct.unpack_from(">BBH", packet, at)
+            if length < (4 if kind else 17) or at + length > len(packet):
+                self.counters["FRAMES_DIVERTED"] += 1
+                self._divert(0, 0, frame, Diversion.FRAME)
+                return
+            chunks.append(packet[at : at + length])
+            at += -(-length // 4) * 4
+        self.counters["FRAMES"] += 1
+        for chunk in chunks:
+            self._chunk(association, first, count, chunk)
+        self._entry(Kind.PACKET, length=len(chunks), cookie=association << 16)
+
+    def _chunk(self, association: int, first: int, count: int, chunk: bytes) -> None:
+        if chunk[0]:
+            self._divert(association, 0, chunk, Diversion.CHUNK)
+            return
+        tsn, sid, _, ppid, ssn = struct.unpack_from(">IHHIH", chunk, 4)
+        if sid >= count:
+            self._divert(association, tsn, chunk, Diversion.DATA)
+            return
+        number = first + sid
+        function, body = _SEGMENT, len(chunk) - 20
+        if ppid == 17 and body >= 0:
+            (function,) = struct.unpack_from(">H", chunk, 18)
+        good = chunk[1] & 7 == 7 and (
+            ppid == 16 or (ppid == 17 and 1 <= function <= 4 and 0 <= body <= 512 * (function != 4))
+        )
+        if not good:
+            self._divert(association, tsn, chunk, Diversion.DATA)
+        status, order = self._judge(number, tsn, ssn, function, good)
+        octets, after = 0, []
+        if status is ChunkStatus.TAKEN and function:
+            self._divert(number, tsn, chunk, Diversion.CONTROL)
+        elif status is ChunkStatus.TAKEN:
+            status, octets, after = self._segment(number, tsn, order, chunk)
+        name = {
+            ChunkStatus.DUPLICATE: "DUPLICATE",
+            ChunkStatus.OUTSIDE: "OUTSIDE",
+            ChunkStatus.ILLEGAL: "REFUSED",
+            ChunkStatus.SILENT: "REFUSED",
+        }.get(status)
+        if name:
+            self.counters[f"CHUNKS_{name}"] += 1
+        self._entry(
+            Kind.CHUNK, status, stream=number, tag=tsn, length=octets,
+            cookie=ssn | association << 16,
+        )  # fmt: skip
+        self._turns(number, after)
+
+    def _judge(
+        self, number: int, tsn: int, ssn: int, function: int, good: bool
+    ) -> tuple[ChunkStatus, int]:
+        session = self.sessions.setdefault(number, _Session())
+        state = session.state
+        if (session.past - tsn) % (1 << 32) < 1 << 31:
+            return ChunkStatus.DUPLICATE, 0
+        order = session.next + (ssn - session.next) % (1 << 16)
+        came = order - session.next >= 1 << 15 or order in session.waiting
+        if state is State.ABORTED and not (good and function == Function.INITIATE and not ssn):
+            return ChunkStatus.SILENT, 0
+        if not good:
+            return self._abort(number, Reason.MALFORMED)
+        if function == Function.INITIATE and ssn == 0 and state in _OPENABLE:
+            session.begin(tsn)
+            session.state = State.INITIATE_RECEIVED
+            session.waiting[0] = function
+            return ChunkStatus.TAKEN, 0
+        if state is State.INITIATE_RECEIVED:
+            if ssn:
+                return self._abort(number, Reason.SEQUENCE)
+            return ChunkStatus.DUPLICATE, 0
+        if came:
+            return ChunkStatus.DUPLICATE, 0
+        answers = (Function.ACCEPT, Function.REJECT, Function.TERMINATE)
+        legal = state in _PLACES and function in (_SEGMENT, Function.TERMINATE)
+        if state is State.INITIATE_SENT and ssn == 0:
+            legal = function in answers
+            if legal:
+                accepted = function == Function.ACCEPT
+                session.state = State.ESTABLISHED if accepted else State.CLOSED
+        if not legal:
+            return self._abort(number, Reason.SEQUENCE)
+        if order - session.next >= self.device.config.window:
+            return ChunkStatus.OUTSIDE, 0
+        session.waiting[order] = function
+        return ChunkStatus.TAKEN, order
+
+    def _abort(self, number: int, reason: Reason) -> tuple[ChunkStatus, int]:
+        session = self.sessions[number]
+        self._entry(Kind.SESSION, reason, stream=number, tag=session.state)
+        session.state = State.ABORTED
+        return ChunkStatus.ILLEGAL, 0
+
+    def _segment(
+        self, number: int, tsn: int, order: int, chunk: bytes
+    ) -> tuple[ChunkStatus, int, list[Any]]:
+        device, session = self.device, self.sessions[number]
+        stream = device.streams[number]
+        if not (stream.live and stream.enabled):
+            device.counters["DROPPED"] += 1
+            return ChunkStatus.DROPPED, 0, []
+        assert isinstance(stream.sink, DataSink)
+        if not session.tsns:
+            stream.sink._next = 1  # behind the control message
+        session.tsns[order] = tsn
+        status, octets = ChunkStatus.DROPPED, 0
+        after = []
+        for event in stream.sink.receive(chunk[18:], order):
+            match event:
+                case Placed():
+                    status, octets = ChunkStatus.TAKEN, event.length
+                    device._place(number, event, chunk[18 + event.header.size :])
+                case DdpError() if status is ChunkStatus.DROPPED:
+                    device._fail(number, event.number, len(chunk) - 18, tsn, chunk[18:])
+                    device._refuse(number, event.number, tsn, chunk)
+                case _:
+                    after.append(event)
+        return status, octets, after
+
+    def _turns(self, number: int, events: list[Any]) -> None:
+        """What has its turn now."""
+        session = self.sessions.get(number)
+        if session is None:
+            return
+        session.early += events
+        over = False
+        while session.next in session.waiting and session.state is not State.ABORTED:
+            function = session.waiting.pop(session.next)
+            if over or (function == _SEGMENT and session.next == 0):
+                self._abort(number, Reason.EXCESS)
+                return
+            while function == _SEGMENT and session.early:
+                event = session.early[0]
+                if event.order is None or event.order > session.next:
+                    break
+                session.early.pop(0)
+                if isinstance(event, DdpError):
+                    tsn = session.tsns[session.next]
+                    self.device._fail(number, event.number, 0, tsn, b"")
+                else:
+                    self.device._deliver(number, event)
+            if function:
+                self._entry(Kind.CONTROL, stream=number, tag=function)
+            if function in (Function.TERMINATE, Function.REJECT):
+                over = True
+                session.state = (
+                    State.TERMINATE_RECEIVED if session.state is State.ESTABLISHED else State.CLOSED
+                )
+            session.next += 1
+
+    def _divert(self, stream: int, sequence: int, octets: bytes, reason: Diversion) -> None:
+        self.device.counters["EXCEPTIONS"] += 1
+        assert len(octets) <= self.device.config.exception_octets
+        self.device.exceptions.append(ExceptionPacket(stream, sequence, octets, reason))
+
+    def _entry(
+        self,
+        kind: Kind,
+        status: Status | ChunkStatus | Reason = Status.DELIVERED,
+        *,
+        stream: int = 0,
+        tag: int = 0,
+        length: int = 0,
+        cookie: int = 0,
+    ) -> None:
+        self.device.complete(
+            Completion(0, False, status, stream, int(tag), length, cookie, 0, 0, kind)
+        )
+
+
+def _packet(frame: bytes) -> tuple[AssociationKey | None, bytes]:
+    """The SCTP packet of a frame, and its association."""
+    ip = dpkt.ethernet.Ethernet(frame).data
+    at = frame.index(ip.src + ip.dst)
+    v6 = isinstance(ip, dpkt.ip6.IP6)
+    begin, end = at + 32, at + 32 + (ip.plen if v6 else 0)
+    if not v6:
+        begin, end = at - 12 + 4 * ip.hl, at - 12 + ip.len
+        if dpkt.in_cksum(frame[at - 12 : begin]):
+            return None, b""
+    if (ip.nxt if v6 else ip.p) == 17:
+        begin += 8
+    octets = frame[begin:end]
+    source, destination, tag = struct.unpack_from(">HHI", octets)
+    return (
+        AssociationKey(
+            int.from_bytes(ip.src, "little"),
+            int.from_bytes(ip.dst, "little"),
+            source,
+            destination,
+            tag,
+            v6,
+        ),
+        octets,
+    )

@@ -21,6 +21,7 @@ from rich.table import Table
 from ..hdl.spec.config import WIDTHS, RnicConfig
 from . import bench as numbers
 from . import report
+from . import shuffle as shuffling
 from . import soak as endurance
 from .capture import CaptureError, read_capture
 from .compare import Difference, compare, number_text
@@ -217,6 +218,66 @@ def soak(
         raise _refuse(str(error), NO_TOOL) from None
     except KeyboardInterrupt:
         raise _refuse("interrupted", INTERRUPTED) from None
+
+
+@app.command()
+def shuffle(
+    capture: Annotated[Path, typer.Argument(help="pcap or pcapng file with DDP over SCTP.")],
+    ways: Annotated[int, typer.Option(min=1, help="Ways in which its frames come.")] = 1000,
+    width: Annotated[int, typer.Option(help="Datapath width in bits.")] = 512,
+    regions: Annotated[
+        Path | None, typer.Option(help="Region file, as for sim.", show_default=False)
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Of what is drawn. Default: a new one.", show_default=False)
+    ] = None,
+    way: Annotated[
+        int | None,
+        typer.Option(min=0, help="Run this way alone, to replay it.", show_default=False),
+    ] = None,
+) -> None:
+    """Play a capture's SCTP frames shuffled, repeated, spoilt and lost, in many ways: memory and
+    deliveries must be the same each time.
+
+    Exit code 0: they are. 1: they differ. 2: bad input. 3: a tool is missing. 130: interrupted.
+    """
+    seed = secrets.randbits(32) if seed is None else seed
+    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    try:
+        config = RnicConfig(width=width)
+        traffic, given, queues, ends, _, _ = _input(capture, regions, config)
+        if traffic.sctp is None:
+            raise CaptureError(f"{capture} has no DDP over SCTP: there is nothing to shuffle")
+        plans, _ = plan(traffic, given, config, ends, queues)
+        with _bar("ways", ways) as progress:
+            tally = shuffling.run(
+                load("compiled"),
+                plans,
+                range(ways) if way is None else [way],
+                seed=seed,
+                progress=progress and (lambda done: progress(done, ways)),
+            )
+    except (CaptureError, RegionError, ValueError) as error:
+        raise _refuse(str(error), BAD_INPUT) from None
+    except DeviceError as error:
+        raise _refuse(f"seed {seed}: {error}", DIFFERS) from None
+    except ToolError as error:
+        raise _refuse(str(error), NO_TOOL) from None
+    except KeyboardInterrupt:
+        raise _refuse("interrupted", INTERRUPTED) from None
+    _print_differences(console, list(tally.differences))
+    verdict = (
+        "[bold red]differ[/bold red]" if tally.differences else "[bold green]agree[/bold green]"
+    )
+    console.print(
+        f"{verdict}: {_count(tally.ways, 'way')} with the same memory and deliveries,"
+        f" {_count(tally.frames, 'frame')}, {_count(tally.cycles, 'cycle')} at {width} bits,"
+        f" seed {seed}",
+        soft_wrap=True,
+    )
+    if tally.differences:
+        console.print(f"replay: --seed {seed} --way {tally.way}", soft_wrap=True)
+        raise typer.Exit(DIFFERS)
 
 
 def _refuse(sentence: str, code: int) -> typer.Exit:

@@ -4,18 +4,20 @@ event, every exception packet.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..hdl.spec.completion import Completion, phase
+from ..hdl.spec.completion import ChunkStatus, Completion, Kind, phase
 from ..hdl.spec.ddp import ErrorNumber, ErrorType
 from ..hdl.spec.sctp import Diversion
 from .engine import ErrorEvent, ExceptionPacket, Outcome
-from .golden import Buffer, ExpectedError, Sequence
+from .golden import Buffer, Expected, ExpectedError, Sequence
 from .replay import Allotment, Plan
+from .sctp_golden import CHUNKS
 from .sctp_traffic import SctpStream
 
 #: Differences of one kind that are told one by one.
@@ -35,15 +37,38 @@ class Difference:
 
 def compare(plan: Plan, outcome: Outcome, memory: NDArray[np.uint8]) -> list[Difference]:
     """All differences of a run. ``memory`` is host memory after it."""
-    differences: list[Difference] = []
-    for kind in (
+    return _told(
         _memory(plan, outcome, memory),
         _stray(outcome),
-        _completions(plan, outcome),
+        _completions(plan, outcome, plan.golden.sequences()),
         _events(plan, outcome),
         _exceptions(plan, outcome),
         _counters(plan, outcome),
-    ):
+    )
+
+
+def compare_any_order(plan: Plan, outcome: Outcome, memory: NDArray[np.uint8]) -> list[Difference]:
+    """The differences that matter whatever order the plan's frames came in, and however often:
+    memory, errors, what has its turn, and that each chunk was taken once.
+    """
+    in_turn = {
+        sequence: entries
+        for sequence, entries in plan.golden.sequences().items()
+        if sequence != CHUNKS
+    }
+    return _told(
+        _memory(plan, outcome, memory),
+        _stray(outcome),
+        _completions(plan, outcome, in_turn),
+        _events(plan, outcome),
+        _taken(plan, outcome),
+    )
+
+
+def _told(*kinds: Iterator[Difference]) -> list[Difference]:
+    """Of each kind, as many as are told one by one, and how many more there are."""
+    differences: list[Difference] = []
+    for kind in kinds:
         found = list(kind)
         differences += found[:_TOLD]
         if len(found) > _TOLD:
@@ -136,12 +161,14 @@ def _stray(outcome: Outcome) -> Iterator[Difference]:
 # -- completions --
 
 
-def _completions(plan: Plan, outcome: Outcome) -> Iterator[Difference]:
+def _completions(
+    plan: Plan, outcome: Outcome, expected: dict[Sequence, list[Expected]]
+) -> Iterator[Difference]:
     golden = plan.golden
-    expected = golden.sequences()
     got: dict[Sequence, list[int]] = {sequence: [] for sequence in expected}
     for number, each in enumerate(outcome.completions):
-        got.setdefault(golden.sequence(each), []).append(number)
+        if (sequence := golden.sequence(each)) in expected or sequence != CHUNKS:
+            got.setdefault(sequence, []).append(number)
     for sequence, numbers in got.items():
         what = sequence[0]
         wanted = expected.get(sequence, [])
@@ -183,6 +210,40 @@ def _delivered_in(outcome: Outcome, number: int) -> int | None:
 
 def _number(name: str, value: int) -> str:
     return f"{value:#x}" if name in ("tag", "cookie", "rsvdulp") else str(value)
+
+
+def _taken(plan: Plan, outcome: Outcome) -> Iterator[Difference]:
+    """Chunks that were not taken once, and control messages that did not reach the host once."""
+
+    def chunks(entries: Iterable[Completion]) -> Counter[tuple[int, int]]:
+        return Counter(
+            (each.stream, each.tag)
+            for each in entries
+            if each.kind is Kind.CHUNK and each.status is ChunkStatus.TAKEN
+        )
+
+    def messages(packets: Iterable[ExceptionPacket]) -> Counter[tuple[int, int]]:
+        return Counter(
+            (each.stream, each.sequence) for each in packets if each.reason == Diversion.CONTROL
+        )
+
+    records = plan.golden.sequences().get(CHUNKS, ())
+    for what, want, have in (
+        ("chunk", chunks(each.completion for each in records), chunks(outcome.completions)),
+        ("control message", messages(plan.golden.exceptions), messages(outcome.exceptions)),
+    ):
+        for stream, tsn in sorted(want.keys() | have.keys()):
+            if want[stream, tsn] != have[stream, tsn]:
+                yield Difference(
+                    f"{what} taken",
+                    f"stream {stream}, TSN {tsn}",
+                    _times(want[stream, tsn]),
+                    _times(have[stream, tsn]),
+                )
+
+
+def _times(count: int) -> str:
+    return {0: "never", 1: "once"}.get(count, f"{count} times")
 
 
 # -- events and packets --

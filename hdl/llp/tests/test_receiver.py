@@ -38,6 +38,8 @@ from scapy.packet import Raw
 CAPTURES = sorted(
     (Path(__file__).resolve().parents[3].parent / "shared" / "captures").glob("sctp/*.pcap")
 )
+#: Cycles from a frame's last beat to its first item.
+LATENCY = {64: 76, 512: 78}
 WIDTHS = (64, 512)
 
 
@@ -429,3 +431,37 @@ def test_a_beat_or_an_item_a_cycle(width):
         starts[-1] += 1
         visits = sum(max(1, n) for n in starts)
         assert cycles - few <= visits * (count - count // 2) + 8, chunks
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_latency_is_what_the_docstrings_say(width):
+    """From the last beat of a frame to its first item, whatever the frame's length."""
+    config = RnicConfig(width=width)
+    found = set()
+    for size in (1, 40, 133):
+        dut = Front(config)
+        frame = carried(packet_of([segment(size)]))
+        beats = [frame[at : at + config.octets] for at in range(0, len(frame), config.octets)]
+
+        async def bench(ctx, dut=dut, beats=beats):
+            ctx.set(dut.go, 1)
+            await ctx.tick().repeat(4)
+            ctx.set(dut.i.valid, 1)
+            for number, beat in enumerate(beats):
+                last = number == len(beats) - 1
+                ctx.set(dut.i.payload, {
+                    "data": int.from_bytes(beat, "little"), "count": len(beat), "last": last})
+                await ctx.tick().until(dut.i.ready)
+            ctx.set(dut.i.valid, 0)
+            latency = 0
+            while not ctx.get(dut.o.valid):
+                await ctx.tick()
+                latency += 1
+            # A frame that the lift makes a beat longer ends a cycle later.
+            found.add(latency + 1 - ((len(frame) - 1) % config.octets >= config.octets - 2))
+
+        simulator = Simulator(dut)
+        simulator.add_clock(1e-8)
+        simulator.add_testbench(bench)
+        simulator.run()
+    assert found == {LATENCY[width]}

@@ -299,8 +299,9 @@ class SctpReceiver(wiring.Component):
     those from that number on do not show.
 
     Latency: 76 cycles at 64 bits, 78 at 512, from a frame's last beat to its first item: 43 through
-    the parser, 5 to the walker, and 12 from the checksum's verdict. Throughput: a beat a cycle, or an item a cycle. Reset: empty;
-    associations stay. Errors: see above; nothing holds the receiver up but ``space`` and ``go``.
+    the parser, 5 to the walker, and 12 from the checksum's verdict. Throughput: a beat a cycle, or
+    an item a cycle. Reset: empty; associations stay. Errors: see above; nothing holds the receiver
+    up but ``space`` and ``go``.
 
     Parameters
     ----------

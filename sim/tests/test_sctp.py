@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 from collections.abc import Iterable
 from dataclasses import replace
@@ -695,3 +696,34 @@ def test_counters_of_sctp_are_compared() -> None:
     for name in regs.SCTP_COUNTERS:
         found = differences(lambda outcome, name=name: outcome.counters.update({name: 99}))
         assert [(each.what, each.where) for each in found] == [("counter", name)]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_loss_disorder_and_repetition_agree(seed: int) -> None:
+    """What comes late, twice or never, also of the handshake and of control messages."""
+    rng = random.Random(seed)
+    peers = Peers()
+    peers.set_up()
+    for _ in range(2):
+        for sid in range(4):
+            peers.open(sid)
+        for number in range(60):
+            end, sid = rng.choice(peers.ends), rng.randrange(4)
+            to = 16 * number + 4096 * sid
+            chunk = (
+                peers.message(end, sid, rng.randbytes(rng.randrange(20)))
+                if rng.random() < 0.5
+                else peers.write(end, sid, STAG + (sid << 8), to, rng.randbytes(16))
+            )
+            peers.send(end, chunk)
+        for sid in range(4):
+            peers.close(sid)
+    far = rng.choice((2, 6, 40))
+    late = {frame.number: frame.number + rng.random() * far for frame in peers.frames[4:]}
+    frames = sorted(peers.frames, key=lambda frame: late.get(frame.number, -100 + frame.number))
+    frames = [frame for frame in frames if frame.number <= 4 or rng.random() > 0.02]
+    for _ in range(10):
+        at = rng.randrange(4, len(frames))
+        frames.insert(rng.randrange(at, len(frames)), frames[at])
+    for planned in plans_of(numbered(frames)):
+        assert golden(planned).packets > 100

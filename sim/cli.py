@@ -466,8 +466,9 @@ def _count(number: int, thing: str) -> str:
 
 def _stream_table(result: Result) -> Table:
     table = Table(title=f"{escape(result.source)}: DDP Streams", title_justify="left")
-    for heading in ("stream", "from", "to", "LLP"):
-        table.add_column(heading)
+    for heading in ("stream", "from", "to"):
+        table.add_column(heading, overflow="fold")
+    table.add_column("LLP", no_wrap=True)
     for heading in ("segments", "placed", "octets placed", "delivered", "exceptions", "dropped"):
         table.add_column(heading, justify="right")
     if result.goldens:

@@ -345,8 +345,8 @@ def _check_overlap(regions: list[Region]) -> None:
                 continue
             if not _at_once(region.periods[0], other.periods[0]):
                 continue
-            if one_after_the_other(region, other):
-                continue
+            if region.session and other.session and region.session != other.session:
+                continue  # when they are registered, the capture tells
             if region.stag != other.stag:
                 raise RegionError(
                     f"regions {earlier} and {number}:"

@@ -240,8 +240,9 @@ def _in_one_slot(regions: list[Region], stags: int) -> tuple[Region, Region] | N
 def _at_once(one: Region, other: Region) -> bool:
     if one_after_the_other(one, other):
         return False
-    if one.session and other.session and one.stream != other.stream:
-        # The count of segments does not tell which session came first.
+    if one.session and other.session and one.stream != other.stream and one.index != other.index:
+        # The count of segments does not tell which session came first, and in a larger table it
+        # does not matter.
         one = replace(one, periods=tuple(map(_longer, one.periods)))
         other = replace(other, periods=tuple(map(_longer, other.periods)))
     return any(

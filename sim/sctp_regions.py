@@ -11,7 +11,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from .regions import Derived, Period, Queue, Region, buffer_lengths, check_memory, derive
+from .regions import (
+    LARGEST_TABLE,
+    Derived,
+    Period,
+    Queue,
+    Region,
+    buffer_lengths,
+    check_memory,
+    derive,
+    slot,
+)
 from .sctp_traffic import DdpSession
 from .traffic import Arrival, Stream, Traffic
 
@@ -84,24 +94,29 @@ def derive_all(traffic: Traffic, stags: int = 1024) -> Derived:
         return derive(traffic, stags)
     flat = _flat(traffic)
     whole = derive(flat.traffic, stags)
-    of_mpa = {(region.endpoint, region.stag) for region in derive(traffic, stags).regions}
+    of_mpa = {_entry(region) for region in derive(traffic, stags).regions}
     regions: list[Region] = []
     own: set[tuple[str, int]] = set()
-    for key, users in _used_by_sessions(flat, stags).items():
-        spans = sorted((session.steps for session, _ in users), key=lambda steps: steps.start)
-        if key not in of_mpa and all(one.stop <= two.start for one, two in pairwise(spans)):
-            own.add(key)
-            regions += [_of(session, region) for session, each in users for region in each]
-    regions += [region for region in whole.regions if (region.endpoint, region.stag) not in own]
+    for entry, users in _used_by_sessions(flat, stags).items():
+        spans = sorted((session.steps for session in users), key=lambda steps: steps.start)
+        if entry not in of_mpa and all(one.stop <= two.start for one, two in pairwise(spans)):
+            own.add(entry)
+            regions += [_of(session, region) for session, each in users.items() for region in each]
+    regions += [region for region in whole.regions if _entry(region) not in own]
     check_memory(regions)
     ends = {number: order for number, order in whole.ends.items() if number not in flat.sessions}
     return Derived(regions, whole.stags, ends)
 
 
+def _entry(region: Region) -> tuple[str, int]:
+    """The entry that a region has in the largest table, where most STags have one each."""
+    return region.endpoint, slot(region.stag, LARGEST_TABLE)
+
+
 def _used_by_sessions(
     flat: _Flat, stags: int
-) -> dict[tuple[str, int], list[tuple[DdpSession, list[Region]]]]:
-    """By host and STag: the sessions that use it, each with its regions."""
+) -> dict[tuple[str, int], dict[DdpSession, list[Region]]]:
+    """By table entry: the sessions that use it, each with its regions."""
     by_connection: dict[int, tuple[list[Stream], list[Arrival]]] = {}
     for stream in flat.traffic.streams:
         if stream.number in flat.sessions:
@@ -109,17 +124,14 @@ def _used_by_sessions(
     for arrival in flat.traffic.arrivals:
         if arrival.stream.number in flat.sessions:
             by_connection[arrival.stream.connection][1].append(arrival)
-    found: dict[tuple[str, int], list[tuple[DdpSession, list[Region]]]] = {}
+    found: dict[tuple[str, int], dict[DdpSession, list[Region]]] = {}
     for streams, arrivals in by_connection.values():
         regions = derive(Traffic(tuple(streams), tuple(arrivals)), stags).regions
         for stream in streams:
-            used: dict[int, list[Region]] = {}
             for region in regions:
                 if region.endpoint == stream.destination.address:
-                    used.setdefault(region.stag, []).append(region)
-            for stag, each in used.items():
-                key = stream.destination.address, stag
-                found.setdefault(key, []).append((flat.sessions[stream.number], each))
+                    users = found.setdefault(_entry(region), {})
+                    users.setdefault(flat.sessions[stream.number], []).append(region)
     return found
 
 

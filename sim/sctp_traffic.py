@@ -574,7 +574,7 @@ class _Walker:
             if not sent.acknowledges and association.tag not in (None, sent.tag):
                 # It begins anew (RFC 9260 section 5.2).
                 if conversation.end is not None:
-                    self._leave(conversation.end)
+                    self._leave(conversation.end, reset=False)
                 conversation.association = association = Association()
                 conversation.own, conversation.end = {}, None
             conversation.own[sent.tag] = sent

@@ -85,8 +85,12 @@ class FakeSctp:
             del self.entries[nest]
             return
         ports, streams = self._fields("ASSOC_PORTS"), self._fields("ASSOC_STREAMS")
+        source, destination = (
+            sum(values[f"ASSOC_{end}{k}"] << 32 * k for k in range(4)) for end in ("SRC", "DST")
+        )
         key = AssociationKey(
-            *(sum(values[f"ASSOC_{end}{k}"] << 32 * k for k in range(4)) for end in ("SRC", "DST")),
+            source,
+            destination,
             ports["source"],
             ports["destination"],
             values["ASSOC_TAG"],
@@ -159,7 +163,8 @@ class FakeSctp:
         if not good:
             self._divert(association, tsn, chunk, Diversion.DATA)
         status, order = self._judge(number, tsn, ssn, function, good)
-        octets, after = 0, []
+        octets = 0
+        after: list[Any] = []
         if status is ChunkStatus.TAKEN and function:
             self._divert(number, tsn, chunk, Diversion.CONTROL)
         elif status is ChunkStatus.TAKEN:

@@ -13,6 +13,8 @@ import pytest
 from ddp_rnic.sim import cli
 from ddp_rnic.sim.engine import DeviceError, Outcome, ToolError
 from ddp_rnic.sim.model.mpa import MpaSender
+from ddp_rnic.sim.pcap import Frame
+from ddp_rnic.sim.tests.associations import Peers
 from ddp_rnic.sim.tests.fake_engine import FakeEngine
 from ddp_rnic.sim.tests.frames import A, B, first_octet, frames, handshake, tcp_packet
 from ddp_rnic.sim.workload import SHIPPED, generate, write_pcap
@@ -174,6 +176,69 @@ def test_waves_are_written_where_it_says(sim: Ground, tmp_path: Path) -> None:
     assert (tmp_path / "out" / "waves.vcd").exists()
 
 
+def test_ddp_over_sctp_is_played_beside_mpa(sim: Ground, tmp_path: Path) -> None:
+    peers = Peers(a="10.9.0.1", b="10.9.0.2")
+    peers.set_up()
+    for number in range(2):
+        peers.open(3)
+        peers.send(
+            "10.9.0.1",
+            peers.write("10.9.0.1", 3, 0x100 + number, 0, bytes([number]) * 9),
+            peers.message("10.9.0.1", 3, bytes(number + 5)),
+        )
+        peers.close(3)
+    both = [each.octets for each in generate(**SHIPPED).frames]
+    for number, each in enumerate(peers.frames):
+        both.insert(50 * number, each.octets)
+    path = tmp_path / "both.pcap"
+    write_pcap(tuple(Frame(n, n * 1e-3, 1, each) for n, each in enumerate(both, 1)), path)
+    result = sim(path, "--out", tmp_path)
+    assert result.exit_code == 0, result.stdout
+    assert "SCTP frames" in result.stdout and "SCTP stream 3" in result.stdout
+    assert "stream 3, session 1" in result.stdout
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["frames"] == len(peers.frames) and report["packets"] == report["frames"] - 2
+    (stream,) = [each for each in report["streams"] if each.get("sessions") and each["segments"]]
+    assert stream["destination"] == "10.9.0.2:5043" and stream["sctp_stream"] == 3
+    assert (stream["sessions"], stream["segments"], stream["duplicates"]) == (2, 4, 0)
+    assert (stream["deliveries"], stream["receives"]) == (4, 2)
+    index = json.loads((tmp_path / "memory" / "index.json").read_text())
+    found = {(each["stream"], each["session"]): each for each in index if "session" in each}
+    assert list(found) == [(3, 0), (3, 1)]
+    for number, each in enumerate(found.values()):
+        assert (tmp_path / "memory" / each["file"]).read_bytes() == bytes([number]) * 9
+    received = json.loads((tmp_path / "receives" / "index.json").read_text())
+    mine = [each for each in received if "session" in each]
+    assert [(each["stream"], each["session"], each["length"]) for each in mine] == [
+        (3, 0, 5),
+        (3, 1, 6),
+    ]
+    # What comes by MPA is as without SCTP.
+    alone = sim(SHIPPED_CAPTURE, "--out", tmp_path / "alone")
+    assert alone.exit_code == 0
+    before = json.loads((tmp_path / "alone" / "report.json").read_text())["streams"]
+    assert report["streams"][: len(before)] == before
+
+
+def test_a_region_file_serves_sessions(sim: Ground, tmp_path: Path) -> None:
+    peers = Peers()
+    peers.set_up()
+    peers.open(1)
+    peers.send(A[0], peers.write(A[0], 1, 0x100, 5, b"text"))
+    path = tmp_path / "sctp.pcap"
+    write_pcap(tuple(peers.frames), path)
+    (tmp_path / "regions.toml").write_text(
+        f'[[region]]\nendpoint = "{B[0]}"\nstag = 0x100\nto = 0\nlength = 10\nfill = 0xEE\n'
+        "stream = 1\nsession = 0\n"
+    )
+    result = sim(path, "--regions", tmp_path / "regions.toml", "--out", tmp_path)
+    assert result.exit_code == 0 and "Regions (given)" in result.stdout
+    (entry,) = json.loads((tmp_path / "memory" / "index.json").read_text())
+    assert (entry["stream"], entry["session"]) == (1, 0)
+    octets = (tmp_path / "memory" / entry["file"]).read_bytes()
+    assert octets == b"\xee" * 5 + b"text" + b"\xee"
+
+
 def capture_file(tmp_path: Path, packets: list[bytes]) -> Path:
     write_pcap(tuple(frames(packets)), tmp_path / "test.pcap")
     return tmp_path / "test.pcap"
@@ -186,6 +251,7 @@ def capture_file(tmp_path: Path, packets: list[bytes]) -> Path:
         "no capture",
         "directory",
         "no DDP",
+        "no DDP over SCTP",
         "empty",
         "half",
         "width",
@@ -208,6 +274,12 @@ def test_bad_input_is_one_sentence_and_exit_2(sim: Ground, tmp_path: Path, case:
             arguments = [tmp_path]
         case "no DDP":
             arguments = [capture_file(tmp_path, handshake())]
+        case "no DDP over SCTP":
+            peers = Peers(adaptations=(1, None))
+            peers.set_up()
+            peers.open(0)
+            write_pcap(tuple(peers.frames), tmp_path / "test.pcap")
+            arguments = [tmp_path / "test.pcap"]
         case "empty":
             arguments = [capture_file(tmp_path, [])]
         case "half":

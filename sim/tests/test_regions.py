@@ -113,9 +113,20 @@ def test_one_stag_may_have_regions_one_after_the_other(tmp_path: Path) -> None:
     assert len(load(tmp_path, GOOD + "revoke_after_segment = 5\n" + again).regions) == 2
 
 
+def test_a_region_may_be_of_a_session(tmp_path: Path) -> None:
+    first = GOOD + "stream = 3\nsession = 0\n"
+    (one, two), _ = load(tmp_path, first + first.replace("session = 0", "session = 1"))
+    assert one.session == (3, 0) and two.session == (3, 1) and one.stream is None
+    assert str(two).endswith("of SCTP stream 3, session 1")
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
+        (GOOD + "stream = 3", "session is missing"),
+        (GOOD + "session = 3", "stream is missing"),
+        (GOOD + "stream = 65536\nsession = 0", "stream must be from 0 to 65535"),
+        (2 * (GOOD + "stream = 3\nsession = 0"), "overlap by 512 octets"),
         ("region = 3", "double brackets"),
         ("[region]\nstag = 1", "double brackets"),
         ("", "no \\[\\[region"),

@@ -1,0 +1,728 @@
+"""DDP over SCTP: what its ends see, what the host does, and what the RNIC must make of it."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ddp_rnic.hdl.spec import regs
+from ddp_rnic.hdl.spec.completion import ChunkStatus, Kind
+from ddp_rnic.hdl.spec.config import RnicConfig
+from ddp_rnic.hdl.spec.ddp import INVALID_STAG, MSN_RANGE
+from ddp_rnic.hdl.spec.sctp import Diversion, Reason
+from ddp_rnic.hdl.spec.sctp import State as RnicState
+from ddp_rnic.sim.capture import capture_of
+from ddp_rnic.sim.compare import Difference, compare
+from ddp_rnic.sim.engine import Drain, Operation, Outcome, Poll, WriteRegister
+from ddp_rnic.sim.engine import Frame as FrameIn
+from ddp_rnic.sim.golden import Expected
+from ddp_rnic.sim.model.sctp import (
+    AnyChunk,
+    Chunk,
+    ChunkType,
+    DataChunk,
+    Function,
+    checksum,
+)
+from ddp_rnic.sim.pcap import Frame
+from ddp_rnic.sim.regions import Region, RegionError
+from ddp_rnic.sim.replay import Plan, plan
+from ddp_rnic.sim.sctp_golden import SctpGolden
+from ddp_rnic.sim.sctp_regions import derive_all, of_sessions
+from ddp_rnic.sim.sctp_traffic import (
+    Enter,
+    Fate,
+    Incoming,
+    Item,
+    Leave,
+    SctpTraffic,
+    Tell,
+    with_sctp,
+)
+from ddp_rnic.sim.tests.associations import (
+    READ_REQUEST,
+    SEND_INVALIDATE,
+    A,
+    B,
+    Peers,
+    numbered,
+    sctp_in_ip,
+)
+from ddp_rnic.sim.tests.fake_engine import FakeEngine
+from ddp_rnic.sim.tests.frames import ethernet
+from ddp_rnic.sim.traffic import Traffic, traffic_of
+
+STAG = 0x1234500
+TERMINATE = Function.TERMINATE
+
+
+def traffic(frames: Iterable[Frame]) -> Traffic:
+    capture = capture_of(frames, Path("test"))
+    return with_sctp(traffic_of(capture), capture.sctp)
+
+
+def sctp(frames: Iterable[Frame]) -> SctpTraffic:
+    found = traffic(frames).sctp
+    assert found is not None
+    return found
+
+
+def plans_of(frames: Iterable[Frame], regions: list[Region] | None = None) -> list[Plan]:
+    """Plans that the stand-in agrees with."""
+    played = traffic(frames)
+    if regions is None:
+        derived = derive_all(played)
+        plans, _ = plan(played, derived.regions, RnicConfig(), derived.ends)
+    else:
+        plans, _ = plan(played, of_sessions(regions, played), RnicConfig())
+    for each in plans:
+        run(each)
+    return plans
+
+
+def plan_of(frames: Iterable[Frame], regions: list[Region] | None = None) -> Plan:
+    (only,) = plans_of(frames, regions)
+    return only
+
+
+def run(planned: Plan) -> np.ndarray:
+    """Host memory after a run that must agree."""
+    memory = planned.memory.copy()
+    outcome = FakeEngine().run(planned.config, planned.operations, memory, ring=planned.ring)
+    assert compare(planned, outcome, memory) == []
+    return memory
+
+
+def golden(planned: Plan) -> SctpGolden:
+    assert isinstance(planned.golden, SctpGolden)
+    return planned.golden
+
+
+def octets_of(planned: Plan, stag: int, session: tuple[int, int] | None = None) -> bytes:
+    memory = run(planned)
+    found = next(
+        each
+        for each in planned.allotments
+        if each.region.stag == stag and (session is None or each.region.session == session)
+    )
+    return memory[found.address : found.end].tobytes()
+
+
+def items(found: SctpTraffic, host: str = B) -> list[Item]:
+    """The DATA chunks that arrive."""
+    return [
+        item
+        for step in found.steps
+        if isinstance(step, Incoming) and step.host == host
+        for item in step.items
+        if item.stream is not None
+    ]
+
+
+def statuses(frames: Iterable[Frame], host: str = B) -> list[str]:
+    return [item.status.name for item in items(sctp(frames), host) if item.status is not None]
+
+
+def told(found: SctpTraffic, host: str) -> list[str]:
+    return [
+        step.function.name for step in found.steps if isinstance(step, Tell) and step.host == host
+    ]
+
+
+def records(planned: Plan, kind: Kind) -> list[Expected]:
+    return [
+        entry
+        for entries in golden(planned).sequences().values()
+        for entry in entries
+        if entry.completion.kind is kind
+    ]
+
+
+def session_events(planned: Plan) -> list[tuple[Reason, int]]:
+    return [
+        (Reason(each.completion.status), each.completion.tag)
+        for each in records(planned, Kind.SESSION)
+    ]
+
+
+def opened(**options: object) -> Peers:
+    """An association with a session on SCTP stream 0."""
+    peers = Peers(**options)  # type: ignore[arg-type]
+    peers.set_up()
+    peers.open(0)
+    return peers
+
+
+# -- associations --
+
+
+@pytest.mark.parametrize("ends", [(A, B), ("2001:db8::1", "2001:db8::2")], ids=["v4", "v6"])
+@pytest.mark.parametrize("udp", [False, True], ids=["alone", "udp"])
+def test_an_association_is_entered_by_both_ends(ends: tuple[str, str], udp: bool) -> None:
+    a, b = ends
+    peers = opened(a=a, b=b, udp=udp)
+    peers.send(a, peers.write(a, 0, STAG, 100, b"to b"))
+    peers.send(b, peers.write(b, 0, STAG << 1, 200, b"to a"))
+    peers.close(0)
+    found = sctp(peers.frames)
+    assert [step.host for step in found.steps if isinstance(step, Enter)] == [a, b]
+    fates = [(step.host, step.fate) for step in found.steps if isinstance(step, Incoming)]
+    # INIT and INIT ACK come before; the COOKIE ECHO is of the association.
+    assert fates[:3] == [(b, Fate.DIVERTED), (a, Fate.DIVERTED), (b, Fate.TAKEN)]
+    assert {fate for _, fate in fates[2:]} == {Fate.TAKEN}
+    assert told(found, a) == ["INITIATE", "TERMINATE"]
+    assert told(found, b) == ["ACCEPT", "TERMINATE"]
+    planned = plan_of(peers.frames)
+    assert octets_of(planned, STAG) == b"to b" and octets_of(planned, STAG << 1) == b"to a"
+    (first, *_) = golden(planned).exceptions
+    assert first.reason == Diversion.FRAME and first.octets == peers.frames[0].octets
+
+
+def test_entries_and_commands_come_before_the_frames_that_need_them() -> None:
+    peers = opened()
+    peers.send(A, peers.write(A, 0, STAG, 0, b"1"))
+    operations = plan_of(peers.frames).operations
+    names = {register.address: register.name for register in regs.REGISTERS}
+
+    def at(name: str, value: int | None = None) -> list[int]:
+        return [
+            number
+            for number, each in enumerate(operations)
+            if isinstance(each, WriteRegister)
+            and names[each.address] == name
+            and value in (None, each.value)
+        ]
+
+    frames = [number for number, each in enumerate(operations) if isinstance(each, FrameIn)]
+    entered, commands = at("ASSOC_COMMIT"), at("SESSION_COMMAND")
+    # The active end's once it has the INIT ACK, the passive end's before the COOKIE ECHO.
+    assert frames[1] < entered[0] < entered[1] < frames[2]
+    forget_a, forget_b, initiate, accept = commands
+    assert entered[0] < forget_a < entered[1] < forget_b < frames[2]
+    assert frames[3] < initiate < frames[4] < accept < frames[5]
+    tsns = [operations[number].value for number in at("SESSION_TSN")]  # type: ignore[union-attr]
+    assert tsns == [4999, 999, 4999]  # of B's and A's past; A has heard nothing yet
+    for number in commands:
+        assert isinstance(operations[number + 1], Poll)
+        assert isinstance(_before(operations, number), Drain | FrameIn | Poll)
+    # The stream is set up for the session before that is asked for, and accepted.
+    set_up = at("STREAM_COMMIT")
+    assert frames[3] < set_up[0] < initiate and frames[4] < set_up[1] < accept
+    assert set_up[1] < at("STAG_COMMIT")[0] < accept
+
+
+def _before(operations: list[Operation], number: int) -> Operation:
+    """What is before the registers that are written."""
+    while isinstance(operations[number], WriteRegister):
+        number -= 1
+    return operations[number]
+
+
+def test_data_may_come_with_the_cookie_echo() -> None:
+    peers = Peers()
+    peers.set_up(peers.control(A, 0, Function.INITIATE, b"private"))
+    peers.send(B, peers.control(B, 0, Function.ACCEPT))
+    assert statuses(peers.frames) == statuses(peers.frames, A) == ["TAKEN"]
+    plan_of(peers.frames, [])
+
+
+@pytest.mark.parametrize("adaptations", [(None, 1), (1, None), (1, 2)])
+def test_without_the_indication_there_is_no_ddp(adaptations: tuple[int | None, int | None]) -> None:
+    peers = opened(adaptations=adaptations)
+    found = traffic(peers.frames)
+    assert found.sctp is None
+    assert all("Adaptation Indication" in note for note in found.notes) and found.notes
+
+
+def test_without_the_handshake_there_is_no_ddp() -> None:
+    peers = opened()
+    found = traffic(peers.frames[4:])
+    (note,) = found.notes
+    assert found.sctp is None and "set-up is not in the capture" in note
+
+
+@pytest.mark.parametrize("how", ["abort", "shutdown", "restart"])
+def test_an_association_may_follow_another_one(how: str) -> None:
+    peers = opened()
+    peers.send(A, peers.write(A, 0, STAG, 0, b"first"))
+    if how == "abort":
+        peers.send(B, Chunk(ChunkType.ABORT))
+    elif how == "shutdown":
+        peers.send(A, Chunk(ChunkType.SHUTDOWN_COMPLETE))
+    again = Peers(tags=(7, 8), tsns=(1, 0xFFFFFFFF), frames=peers.frames)
+    again.set_up()
+    again.open(0)
+    again.send(A, again.write(A, 0, STAG, 0, b"other"))
+    late = peers.send(A, peers.write(A, 0, STAG, 0, b"late!"))
+    found = sctp(peers.frames)
+    assert len([step for step in found.steps if isinstance(step, Leave)]) == 2
+    by_frame = {step.frame: step for step in found.steps if isinstance(step, Incoming)}
+    assert by_frame[late.number].fate is Fate.DIVERTED
+    planned = plan_of(peers.frames)
+    assert octets_of(planned, STAG, (0, 0)) == b"first"
+    assert octets_of(planned, STAG, (0, 1)) == b"other"
+
+
+def test_a_second_path_is_of_the_same_association() -> None:
+    peers = opened()
+    frame = peers.send(A, peers.write(A, 0, STAG, 0, b"path"))
+    packet = frame.octets[34 : 34 + 12 + 16 + 2 + 14 + 4]
+    other = ethernet(sctp_in_ip("10.8.0.1", "10.8.0.2", packet + bytes(-len(packet) % 4)))
+    peers.frames[-1] = replace(frame, octets=other)
+    planned = plan_of(peers.frames)
+    assert planned.endpoints == (A, B) and octets_of(planned, STAG) == b"path"
+
+
+# -- frames --
+
+
+def test_what_is_no_data_goes_to_the_host() -> None:
+    peers = opened(streams=64)
+    peers.send(A, Chunk(ChunkType.HEARTBEAT, 0, b"alive"), peers.message(A, 0, b"text"))
+    peers.send(A, peers.data(A, 40, 0, b"another protocol"))
+    peers.send(A, Chunk(0xC0, 0, b"odd"))
+    planned = plan_of(peers.frames, [])
+    left = [(each.reason, each.stream) for each in golden(planned).exceptions]
+    assert left[-3:] == [(Diversion.CHUNK, 1), (Diversion.DATA, 1), (Diversion.CHUNK, 1)]
+    assert golden(planned).exceptions[-1].octets == bytes([0xC0, 0, 0, 7]) + b"odd"
+    packets = records(planned, Kind.PACKET)
+    assert [each.completion.length for each in packets[-3:]] == [2, 1, 1]
+    assert all(each.completion.cookie >> 16 in (0, 1) for each in packets)
+
+
+def test_a_damaged_packet_is_dropped_and_comes_again() -> None:
+    peers = opened()
+    good = peers.send(A, peers.write(A, 0, STAG, 0, b"whole"))
+    octets = bytearray(good.octets)
+    octets[-20] ^= 1
+    peers.frames.insert(-1, replace(good, octets=bytes(octets)))
+    planned = plan_of(numbered(peers.frames))
+    counts = golden(planned).counters()
+    assert counts["FRAMES_DROPPED"] == 1 and octets_of(planned, STAG) == b"whole"
+
+
+def test_checksums_that_were_left_to_the_card_are_filled_in() -> None:
+    peers = opened()
+    peers.send(A, peers.write(A, 0, STAG, 0, b"there"))
+    frames = [
+        replace(each, octets=each.octets[:42] + bytes(4) + each.octets[46:])
+        if each.octets[26:30] == bytes([10, 7, 0, 1])
+        else each
+        for each in peers.frames
+    ]
+    found = traffic(frames)
+    (note,) = found.notes
+    assert note.startswith("no SCTP packet from 10.7.0.1 has its checksum")
+    planned = plan_of(frames)
+    assert octets_of(planned, STAG) == b"there"
+    sent = [each for each in planned.operations if isinstance(each, FrameIn)]
+    assert [each.octets for each in sent] == [each.octets for each in peers.frames]
+
+
+def test_a_frame_cut_short_is_told_and_given_to_the_host() -> None:
+    peers = opened()
+    whole = peers.send(A, peers.write(A, 0, STAG, 0, bytes(100)))
+    peers.frames[-1] = replace(whole, octets=whole.octets[:96])
+    found = traffic(peers.frames)
+    assert any("1 SCTP packets are not whole" in note for note in found.notes)
+    assert found.sctp is not None
+    (last,) = [s for s in found.sctp.steps if isinstance(s, Incoming) and s.frame == whole.number]
+    assert last.fate is Fate.DIVERTED
+
+
+def test_broken_framing_goes_to_the_host_whole() -> None:
+    peers = opened()
+    frame = peers.send(A, Chunk(ChunkType.HEARTBEAT, 0, bytes(4)))
+    packet = bytearray(frame.octets[34 : 34 + 20])
+    packet[15] = 100
+    packet[8:12] = checksum(bytes(packet))
+    octets = frame.octets[:34] + bytes(packet) + frame.octets[54:]
+    peers.frames[-1] = replace(frame, octets=octets)
+    planned = plan_of(peers.frames, [])
+    last = golden(planned).exceptions[-1]
+    assert last.reason == Diversion.FRAME and last.octets == octets
+
+
+# -- sessions --
+
+
+def test_a_session_follows_another_one_with_memory_of_its_own() -> None:
+    peers = opened()
+    first = peers.send(A, peers.write(A, 0, STAG, 0, b"first"), peers.message(A, 0, b"one"))
+    peers.close(0)
+    peers.open(0)
+    peers.send(A, peers.write(A, 0, STAG | 1, 0, b"2"), peers.message(A, 0, b"two"))
+    peers.again(first)  # as late as may be
+    planned = plan_of(peers.frames)
+    assert octets_of(planned, STAG, (0, 0)) == b"first"
+    assert octets_of(planned, STAG | 1, (0, 1)) == b"2"
+    assert [(each.session, each.msn) for each in planned.buffers] == [(0, 1), (1, 1)]
+    counts = golden(planned).counts[1]
+    assert (counts.sessions, counts.duplicates, counts.delivered) == (2, 2, 4)
+
+
+def test_the_same_stag_of_two_sessions_is_two_regions() -> None:
+    peers = opened()
+    peers.send(A, peers.write(A, 0, STAG, 0, b"first"))
+    peers.close(0)
+    peers.open(0)
+    peers.send(A, peers.write(A, 0, STAG, 0, b"again"))
+    regions = derive_all(traffic(peers.frames)).regions
+    assert [(each.stag, each.session) for each in regions] == [(STAG, (0, 0)), (STAG, (0, 1))]
+    planned = plan_of(peers.frames)
+    assert octets_of(planned, STAG, (0, 0)) == b"first"
+    assert octets_of(planned, STAG, (0, 1)) == b"again"
+
+
+def test_a_stag_that_sessions_share_is_a_region_of_the_host() -> None:
+    peers = opened()
+    peers.open(3)
+    peers.send(A, peers.write(A, 0, STAG, 0, b"zero"), peers.write(A, 3, STAG, 4, b"three"))
+    (region,) = derive_all(traffic(peers.frames)).regions
+    assert region.session is None and region.length == 9
+    assert octets_of(plan_of(peers.frames), STAG) == b"zerothree"
+
+
+def test_a_control_message_is_told_once() -> None:
+    peers = Peers()
+    peers.set_up()
+    initiate = peers.send(A, peers.control(A, 0, Function.INITIATE))
+    peers.again(initiate)
+    accept = peers.send(B, peers.control(B, 0, Function.ACCEPT))
+    peers.again(initiate)
+    peers.again(accept)
+    found = sctp(peers.frames)
+    assert told(found, A) == ["INITIATE"] and told(found, B) == ["ACCEPT"]
+    assert statuses(peers.frames) == ["TAKEN", "DUPLICATE", "DUPLICATE"]
+    assert statuses(peers.frames, A) == ["TAKEN", "DUPLICATE"]
+    plan_of(peers.frames, [])
+
+
+def test_a_segment_may_overtake_the_accept() -> None:
+    peers = Peers()
+    peers.set_up()
+    peers.send(A, peers.control(A, 0, Function.INITIATE))
+    accept = peers.control(B, 0, Function.ACCEPT)
+    write, text = peers.write(B, 0, STAG, 0, b"placed"), peers.message(B, 0, b"text")
+    # B has sent its Accept before, which the network brings later.
+    peers.send(B, text)
+    peers.send(B, write)
+    early = [*peers.frames]
+    peers.send(B, accept)
+    planned = plan_of(peers.frames)
+    entries = golden(planned).sequences()
+    turns = [each.completion.kind.name for each in entries["delivery", 0]]
+    assert turns == ["CONTROL", "MESSAGE", "MESSAGE"]
+    assert [each.completion.length for each in records(planned, Kind.CHUNK)] == [0, 4, 6, 0]
+    assert octets_of(planned, STAG) == b"placed"
+    assert golden(plan_of(early)).deliveries == []
+
+
+@pytest.mark.parametrize("function", [Function.REJECT, Function.TERMINATE])
+def test_a_session_may_be_refused(function: Function) -> None:
+    peers = Peers()
+    peers.set_up()
+    peers.send(A, peers.control(A, 0, Function.INITIATE))
+    answer = peers.control(B, 0, function)
+    peers.send(B, replace(answer, payload=bytes(2) + answer.payload[2:]))
+    peers.open(0)
+    peers.send(A, peers.message(A, 0, b"text"))
+    found = sctp(peers.frames)
+    assert told(found, B) == [function.name, "ACCEPT"]
+    assert [(each.number, each.since is None) for each in found.sessions if each.partner] == [
+        (0, False),
+        (0, True),
+        (1, False),
+        (1, False),
+    ]
+    planned = plan_of(peers.frames)
+    (buffer,) = planned.buffers
+    assert buffer.session == 1
+
+
+def test_disorder_is_delivered_in_order() -> None:
+    peers = opened()
+    chunks: list[AnyChunk] = []
+    for number in range(8):
+        chunks.append(peers.write(A, 0, STAG, 8 * number, bytes([number]) * 8))
+        chunks.append(peers.message(A, 0, bytes(number)))
+    for at in (15, 3, 0, 7, 7, 1, 2, 3, 14, 4, 6, 5, 12, 10, 8, 13, 9, 11):
+        peers.send(A, chunks[at])
+    peers.send(A, peers.control(A, 0, TERMINATE))
+    found = traffic(peers.frames)
+    assert found.sctp is not None and found.sctp.needs.ahead == 15
+    assert found.sctp.needs.messages == 7
+    planned = plan_of(peers.frames)
+    assert planned.config.places == 32768
+    lengths = [
+        each.completion.length for each in golden(planned).deliveries if not each.completion.tagged
+    ]
+    assert lengths == list(range(8))
+    assert octets_of(planned, STAG) == b"".join(bytes([number]) * 8 for number in range(8))
+    assert statuses(peers.frames).count("DUPLICATE") == 2
+
+
+def test_the_table_grows_with_what_waits() -> None:
+    peers = Peers(streams=40)
+    peers.set_up()
+    for sid in range(40):
+        peers.send(A, peers.control(A, sid, Function.INITIATE))
+    for sid in range(40):
+        peers.send(B, peers.control(B, sid, Function.ACCEPT))
+    chunks: list[AnyChunk] = [peers.message(A, 39, b"") for _ in range(700)]
+    for at in range(1, 700, 20):
+        peers.send(A, *chunks[at : at + 20])
+    peers.send(A, chunks[0])
+    played = traffic(peers.frames)
+    (planned,), notes = plan(played, derive_all(played).regions, RnicConfig())
+    run(planned)
+    config = planned.config
+    assert config.streams == 128 and config.initiates == 64 and config.window == 1024
+    assert config.queue_depth >= 1400 and len(notes) >= 5
+    assert golden(planned).counts[79].delivered == 700
+
+
+# -- what is not legal --
+
+
+def test_what_is_no_ddp_message_aborts_the_session() -> None:
+    for bad in ("ordered", "piece", "ppid", "function", "long"):
+        peers = opened()
+        if bad == "ordered":
+            chunk = replace(peers.message(A, 0, b""), unordered=False)
+        elif bad == "piece":
+            chunk = replace(peers.message(A, 0, b""), ending=False)
+        elif bad == "ppid":
+            chunk = peers.data(A, 0, 18, b"what")
+        elif bad == "function":
+            chunk = peers.data(A, 0, 17, struct.pack(">H", 9))
+        else:
+            chunk = peers.data(A, 0, 17, struct.pack(">H", 2) + bytes(513))
+        peers.send(A, chunk, peers.message(A, 0, b"dropped"))
+        planned = plan_of(peers.frames)
+        assert session_events(planned) == [(Reason.MALFORMED, RnicState.ESTABLISHED)], bad
+        assert statuses(peers.frames) == ["TAKEN", "ILLEGAL", "SILENT"]
+        assert golden(planned).exceptions[-1].reason == Diversion.DATA
+        assert golden(planned).counters()["CHUNKS_REFUSED"] == 2
+        assert golden(planned).deliveries == []
+
+
+def test_what_fits_no_sequence_aborts_the_session() -> None:
+    def again(peers: Peers) -> DataChunk:
+        return replace(peers.data(A, 0, 17, struct.pack(">H", Function.INITIATE)))
+
+    peers = opened()
+    peers.send(A, again(peers))
+    planned = plan_of(peers.frames, [])
+    assert session_events(planned) == [(Reason.SEQUENCE, RnicState.ESTABLISHED)]
+
+    peers = Peers()
+    peers.set_up()
+    peers.send(A, peers.message(A, 0, b"unasked"))
+    planned = plan_of(peers.frames)
+    assert session_events(planned) == [(Reason.SEQUENCE, RnicState.CLOSED)]
+
+    peers = opened()
+    terminate = peers.control(A, 0, TERMINATE)
+    peers.send(A, peers.message(A, 0, b"behind"))
+    peers.send(A, terminate)
+    planned = plan_of(peers.frames)
+    assert session_events(planned) == [(Reason.EXCESS, RnicState.TERMINATE_RECEIVED)]
+    assert golden(planned).counts[1].placed == 1 and golden(planned).deliveries == []
+
+
+def test_an_aborted_stream_takes_the_next_session() -> None:
+    peers = opened()
+    peers.send(A, peers.data(A, 0, 18, b"what"))
+    peers.send(B, peers.control(B, 0, TERMINATE))
+    peers.open(0)
+    peers.send(A, peers.message(A, 0, b"text"))
+    assert golden(plan_of(peers.frames)).counts[1].delivered == 1
+
+
+def test_a_control_message_that_may_not_be_sent_is_left_out() -> None:
+    peers = Peers()
+    peers.set_up()
+    peers.send(B, peers.control(B, 0, Function.ACCEPT))
+    found = traffic(peers.frames)
+    assert any("is left out" in note for note in found.notes)
+    plan_of(peers.frames, [])
+
+
+# -- what DDP refuses --
+
+
+def test_a_refused_segment_leaves_as_its_chunk() -> None:
+    peers = opened()
+    bad = peers.write(A, 0, STAG, 0, b"nowhere")
+    peers.send(A, peers.message(A, 0, b"text"), bad, peers.message(A, 0, b"dropped"))
+    planned = plan_of(peers.frames, [])
+    (error,) = golden(planned).errors
+    assert error.number == INVALID_STAG and error.arrival.position == bad.tsn
+    assert error.header == struct.pack(">H", 14 + 7) + bad.payload[2:16]
+    last = golden(planned).exceptions[-1]
+    assert (last.stream, last.sequence, last.reason) == (1, bad.tsn, 0x100)
+    assert last.octets == bad.encode()[: 16 + 2 + 14 + 7]
+    found = [each.completion.status for each in records(planned, Kind.CHUNK)]
+    assert found[-3:] == [ChunkStatus.TAKEN, ChunkStatus.DROPPED, ChunkStatus.DROPPED]
+    assert golden(planned).counters()["DROPPED"] == 1
+
+
+def test_a_wrong_number_shows_at_its_turn() -> None:
+    peers = opened()
+    first = peers.message(A, 0, b"one")
+    wrong = peers.message(A, 0, b"three", msn=3)
+    peers.send(A, wrong)
+    peers.send(A, first)
+    peers.send(A, peers.message(A, 0, b"four"))
+    tables = of_sessions([], traffic(peers.frames))
+    planned = plan_of(peers.frames, tables)
+    (error,) = golden(planned).errors
+    assert error.number == MSN_RANGE and error.arrival.position == wrong.tsn
+    assert error.header == bytes(2) and error.length == 0
+    assert golden(planned).counts[1].placed == 2 and golden(planned).counts[1].dropped == 1
+    assert not [each for each in golden(planned).exceptions if each.reason < Diversion.FRAME]
+
+
+def test_a_send_with_invalidate_revokes_in_its_turn() -> None:
+    peers = opened()
+    write = peers.write(A, 0, STAG, 0, b"before")
+    invalidate = peers.message(A, 0, b"", opcode=SEND_INVALIDATE, stag=STAG)
+    peers.send(A, invalidate)
+    peers.send(A, write)
+    peers.send(A, peers.write(A, 0, STAG, 0, b"behind"))
+    region = Region(B, STAG, 0, 6, session=(0, 0))
+    planned = plan_of(peers.frames, [region])
+    assert octets_of(planned, STAG) == b"before"
+    assert [error.number for error in golden(planned).errors] == [INVALID_STAG]
+
+
+def test_the_sink_of_a_read_is_a_region_of_the_reader() -> None:
+    peers = opened()
+    request = struct.pack(">IQIIQ", STAG, 64, 10, 1, 0)
+    peers.send(A, peers.message(A, 0, request, opcode=READ_REQUEST, qn=1))
+    peers.send(B, peers.write(B, 0, STAG, 64, b"0123"))
+    (region,) = derive_all(traffic(peers.frames)).regions
+    assert (region.endpoint, region.to, region.length) == (A, 64, 10)
+    assert region.session == (0, 0)
+    assert octets_of(plan_of(peers.frames), STAG) == b"0123" + bytes(6)
+
+
+# -- regions that are given --
+
+
+def test_a_region_of_a_session_is_registered_with_it() -> None:
+    peers = opened()
+    peers.send(A, peers.write(A, 0, STAG, 0, b"first"))
+    peers.close(0)
+    peers.open(0)
+    peers.send(A, peers.write(A, 0, STAG | 1, 0, b"again"))
+    regions = [Region(B, STAG | number, 0, 8, 0xEE, session=(0, number)) for number in range(3)]
+    planned = plan_of(peers.frames, regions)
+    assert octets_of(planned, STAG) == b"first\xee\xee\xee"
+    assert octets_of(planned, STAG | 1) == b"again\xee\xee\xee"
+    assert octets_of(planned, STAG | 2) == b"\xee" * 8  # there is no such session
+    assert [each.region.periods for each in planned.allotments] == [((0, 1),), ((1, None),), ()]
+
+
+def test_regions_that_collide_are_refused() -> None:
+    peers = opened()
+    peers.open(1)
+    peers.send(A, peers.write(A, 0, STAG, 0, b"first"))
+    regions = [Region(B, STAG | sid, 0, 8, session=(sid, 0)) for sid in range(2)]
+    with pytest.raises(RegionError, match="want the same entry"):
+        plan_of(peers.frames, regions)
+
+
+# -- what differs is told --
+
+
+def differences(spoil: object) -> list[Difference]:
+    peers = opened()
+    peers.send(A, peers.write(A, 0, STAG, 0, b"first"), peers.message(A, 0, b"text"))
+    peers.send(B, peers.data(B, 0, 18, b"what"))
+    planned = plan_of(peers.frames)
+    memory = planned.memory.copy()
+    outcome = FakeEngine().run(planned.config, planned.operations, memory, ring=planned.ring)
+    spoil(outcome)  # type: ignore[operator]
+    return compare(planned, outcome, memory)
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_a_wrong_or_missing_entry_is_told(kind: Kind) -> None:
+    def numbers(outcome: Outcome) -> list[int]:
+        return [n for n, each in enumerate(outcome.completions) if each.kind is kind]
+
+    def wrong(outcome: Outcome) -> None:
+        number = numbers(outcome)[-1]
+        each = outcome.completions[number]
+        outcome.completions[number] = replace(each, tag=each.tag ^ 1)
+
+    (one,) = differences(wrong)
+    assert one.what.startswith("tag of a ")
+
+    def missing(outcome: Outcome) -> None:
+        del outcome.completions[numbers(outcome)[-1]]
+
+    assert any(each.got == "none" for each in differences(missing))
+
+
+def test_the_order_of_streams_does_not_matter_but_that_of_chunks() -> None:
+    def deliver_later(outcome: Outcome) -> None:
+        entries = outcome.completions
+        phases = [each.phase for each in entries]
+        late = [each for each in entries if each.kind is Kind.MESSAGE]
+        order = [each for each in entries if each.kind is not Kind.MESSAGE] + late
+        outcome.completions[:] = [
+            replace(each, phase=phase) for each, phase in zip(order, phases, strict=True)
+        ]
+
+    assert differences(deliver_later) == []
+
+    def swap(outcome: Outcome) -> None:
+        entries = outcome.completions
+        one, two = [n for n, each in enumerate(entries) if each.kind is Kind.CHUNK][-3:-1]
+        entries[one], entries[two] = entries[two], entries[one]
+
+    assert len(differences(swap)) > 1
+
+
+def test_counters_of_sctp_are_compared() -> None:
+    for name in regs.SCTP_COUNTERS:
+        found = differences(lambda outcome, name=name: outcome.counters.update({name: 99}))
+        assert [(each.what, each.where) for each in found] == [("counter", name)]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_loss_disorder_and_repetition_agree(seed: int) -> None:
+    """What comes late, twice or never, also of the handshake and of control messages."""
+    rng = random.Random(seed)
+    peers = Peers()
+    peers.set_up()
+    for _ in range(2):
+        for sid in range(4):
+            peers.open(sid)
+        for number in range(60):
+            end, sid = rng.choice(peers.ends), rng.randrange(4)
+            to = 16 * number + 4096 * sid
+            chunk = (
+                peers.message(end, sid, rng.randbytes(rng.randrange(20)))
+                if rng.random() < 0.5
+                else peers.write(end, sid, STAG + (sid << 8), to, rng.randbytes(16))
+            )
+            peers.send(end, chunk)
+        for sid in range(4):
+            peers.close(sid)
+    far = rng.choice((2, 6, 40))
+    late = {frame.number: frame.number + rng.random() * far for frame in peers.frames[4:]}
+    frames = sorted(peers.frames, key=lambda frame: late.get(frame.number, -100 + frame.number))
+    frames = [frame for frame in frames if frame.number <= 4 or rng.random() > 0.02]
+    for _ in range(10):
+        at = rng.randrange(4, len(frames))
+        frames.insert(rng.randrange(at, len(frames)), frames[at])
+    assert sum(golden(each).packets for each in plans_of(numbered(frames))) > len(frames) - 4

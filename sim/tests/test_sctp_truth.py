@@ -1,0 +1,162 @@
+"""Captures of the Linux kernel's SCTP with DDP, through plans and the stand-in RNIC: memory and
+deliveries are those of the peers.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ddp_rnic.hdl.spec.config import RnicConfig
+from ddp_rnic.sim.capture import read_capture
+from ddp_rnic.sim.compare import compare
+from ddp_rnic.sim.regions import Region
+from ddp_rnic.sim.replay import plan
+from ddp_rnic.sim.report import Run
+from ddp_rnic.sim.sctp_regions import derive_all, of_sessions
+from ddp_rnic.sim.sctp_traffic import SctpStream, with_sctp
+from ddp_rnic.sim.tests.fake_engine import FakeEngine
+from ddp_rnic.sim.traffic import Traffic, traffic_of
+
+CAPTURES = Path(__file__).resolve().parents[2].parent / "shared" / "captures" / "sctp"
+NAMES = sorted(path.stem.removeprefix("sctp_") for path in CAPTURES.glob("*.pcap"))
+HOSTS = {"active": "10.7.0.1", "passive": "10.7.0.2"}
+PAINT = 0xEE
+
+pytestmark = pytest.mark.skipif(
+    not NAMES, reason="needs the captures of real stacks: shared/captures beside the project"
+)
+
+
+def traffic(name: str) -> Traffic:
+    capture = read_capture(CAPTURES / f"sctp_{name}.pcap")
+    return with_sctp(traffic_of(capture), capture.sctp)
+
+
+def truth(name: str, event: str) -> Iterator[tuple[str, Path, dict[str, Any]]]:
+    """The peers' records of an event: whose, in what folder, what."""
+    for side in HOSTS:
+        for path in (CAPTURES / "truth" / name).glob(f"*.{side}.jsonl"):
+            for line in path.read_text().splitlines():
+                record = json.loads(line)
+                if record["ev"] == event:
+                    yield side, path.parent, record
+
+
+def runs_of(traffic: Traffic, regions: list[Region], ends: dict[int, int]) -> list[Run]:
+    """Runs that must agree."""
+    plans, _ = plan(traffic, regions, RnicConfig(), ends)
+    runs = []
+    for each in plans:
+        memory = each.memory.copy()
+        outcome = FakeEngine().run(each.config, each.operations, memory, ring=each.ring)
+        assert compare(each, outcome, memory) == []
+        assert not each.golden.errors
+        runs.append(Run(each, outcome, memory, []))
+    return runs
+
+
+def pattern(k: int, start: int, length: int) -> bytes:
+    return bytes(
+        (131 * k + 7 * i + 13 * (i >> 8) + 29 * (i >> 16)) & 0xFF
+        for i in range(start, start + length)
+    )
+
+
+def like_the_peers(side: str, octets: bytes, got: bytes) -> bool:
+    """The end of the passive side's region is the source of its Read Responses, filled by its
+    owner with the pattern of the captures' README.
+    """
+    at = next((i for i, pair in enumerate(zip(octets, got, strict=True)) if len({*pair}) > 1), None)
+    if at is None:
+        return True
+    owner = next(k for k in range(256) if pattern(k, at, 1) == octets[at : at + 1])
+    rest = len(octets) - at
+    return (
+        side == "passive"
+        and octets[at:] == pattern(owner, at, rest)
+        and got[at:] == bytes([PAINT]) * rest
+    )
+
+
+@pytest.mark.parametrize("name", NAMES or ["absent"])
+def test_given_regions_end_as_the_peers(name: str) -> None:
+    given, wanted = [], {}
+    for side, folder, record in truth(name, "region"):
+        session = record["stream"], record["session"]
+        region = (record["stag"], record["base"], record["len"])
+        given.append(Region(HOSTS[side], *region, fill=PAINT, session=session))
+        octets = gzip.decompress((folder / f"{record['file']}.gz").read_bytes())
+        wanted[HOSTS[side], session] = side, octets
+    played = traffic(name)
+    compared = 0
+    for run in runs_of(played, of_sessions(given, played), {}):
+        for each in run.plan.allotments:
+            assert each.region.session is not None
+            side, octets = wanted[each.region.endpoint, each.region.session]
+            got = run.memory[each.address : each.end].tobytes()
+            assert like_the_peers(side, octets, got), str(each.region)
+            compared += 1
+    assert compared == len(wanted) > 0
+
+
+@pytest.mark.parametrize("name", NAMES or ["absent"])
+def test_derived_regions_hold_what_the_peers_do(name: str) -> None:
+    played = traffic(name)
+    derived = derive_all(played)
+    found = {
+        (side, record["stream"], record["session"]): (folder, record)
+        for side, folder, record in truth(name, "region")
+    }
+    sides = {host: side for side, host in HOSTS.items()}
+    for run in runs_of(played, derived.regions, derived.ends):
+        for each in run.plan.allotments:
+            region = each.region
+            assert region.session is not None
+            folder, record = found[sides[region.endpoint], *region.session]
+            octets = gzip.decompress((folder / f"{record['file']}.gz").read_bytes())
+            start = region.to - record["base"]
+            got = run.memory[each.address : each.end].tobytes()
+            for one, other in zip(octets[start : start + region.length], got, strict=True):
+                # What was not written is painted otherwise.
+                assert one == other or (one, other) == (PAINT, 0)
+
+
+@pytest.mark.parametrize("name", NAMES or ["absent"])
+def test_messages_are_delivered_as_the_peers_did(name: str) -> None:
+    played = traffic(name)
+    derived = derive_all(played)
+    expected, got = defaultdict(list), defaultdict(list)
+    for side, _, record in truth(name, "deliver"):
+        key = HOSTS[side], record["stream"], record["session"]
+        expected[key].append((record["qn"], record["msn"], record["len"]))
+    for run in runs_of(played, derived.regions, derived.ends):
+        streams = {stream.number: stream for stream in run.plan.streams}
+        for buffer, entry, _ in run.receives():
+            stream = streams[buffer.stream]
+            assert isinstance(stream, SctpStream)
+            key = stream.destination.address, stream.sid, buffer.session
+            got[key].append((buffer.qn, buffer.msn, entry.length))
+    assert got == expected and expected
+
+
+@pytest.mark.parametrize("name", NAMES or ["absent"])
+def test_control_messages_have_their_turn_as_with_the_peers(name: str) -> None:
+    played = traffic(name)
+    derived = derive_all(played)
+    expected, got = defaultdict(list), defaultdict(list)
+    for side, _, record in truth(name, "rxctl"):
+        expected[HOSTS[side], record["stream"]].append(record["fn"])
+    for run in runs_of(played, derived.regions, derived.ends):
+        streams = {stream.number: stream for stream in run.plan.streams}
+        for entry in run.outcome.completions:
+            if entry.kind.name == "CONTROL":
+                stream = streams[entry.stream]
+                assert isinstance(stream, SctpStream)
+                got[stream.destination.address, stream.sid].append(entry.tag)
+    assert got == expected and expected

@@ -15,11 +15,11 @@ The window is behind delivery and not behind arrival: an item of it may still be
 memory. So there is one place that knows what comes next, and what leaves it is complete.
 
 A record that has to wait is kept where its DDP-SSN and stream say, in places that all streams
-share, see :class:`~.window.Window`. With a record of 100 bits, a window of 512 for each of 64
-streams would be 3.3 Mbit, nearly all block RAM of an ECP5-85F; a pool of free places would need a
-table of 64 x 512 numbers to find them again, and a list. Here a tag for each of 1024 places does
-both. The price is that items of two streams can meet in a place while both have gaps; the later
-one has to come again.
+share, see :class:`~.window.Window`. With a record of 190 bits, a window of 512 for each of 64
+streams would be 6.2 Mbit, more block RAM than an ECP5-85F has; a pool of free places would need a
+table of 64 x 512 numbers to find them again, and a list. Here a tag for each place does both. The
+price is that items of two streams can meet in a place while both have gaps; the later one has to
+come again.
 """
 
 from amaranth import *

@@ -347,7 +347,7 @@ class SctpReceiver(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         width = self.config.width
-        m.submodules.parser = parser = FrameParser(width)
+        m.submodules.parser = parser = FrameParser(width, udp_port=self.config.udp_port)
         m.submodules.beats = beats = Backlog(FrameBeat(width), depth=128)
         m.submodules.walker = walker = self._walker
         m.submodules.judge = judge = PacketJudge()

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from .net import SCTP_UDP_PORT
+
 WIDTHS = (64, 128, 256, 512)
 
 
@@ -50,6 +52,8 @@ class RnicConfig:
         Items of all streams that may wait for their turn.
     initiates
         Session Initiates of all streams that may wait for the host's answer.
+    udp_port
+        Where SCTP in UDP (RFC 6951) comes.
     """
 
     width: int = 64
@@ -67,6 +71,7 @@ class RnicConfig:
     window: int = 512
     places: int = 512
     initiates: int = 16
+    udp_port: int = SCTP_UDP_PORT
 
     def __post_init__(self) -> None:
         if self.width not in WIDTHS:
@@ -87,6 +92,10 @@ class RnicConfig:
         power_of_two("associations", self.associations, 2, 1 << 10)
         power_of_two("window", self.window, 2, 1 << 14)
         power_of_two("initiates", self.initiates, 1, 1 << 10)
+        if not isinstance(self.udp_port, int) or isinstance(self.udp_port, bool):
+            raise TypeError(f"udp_port must be an integer, not {self.udp_port!r}")
+        if not 0 < self.udp_port < 1 << 16:
+            raise ValueError(f"udp_port must be from 1 to 65535, not {self.udp_port!r}")
         if self.sctp:
             power_of_two("places", self.places, max(self.window, 2 * self.streams), 1 << 15)
 

@@ -4,12 +4,16 @@ Segments of one size follow each other, each in a packet of its own, to a region
 one alignment. They are of one message, which does not end: completions go a way of their own. The
 least number of cycles that a segment can take is the number of its beats, in the
 packet or on the bus, whichever is more.
+
+Over SCTP segments come one in a packet, and as many as it takes. There each segment is a message,
+so that the ring gets two entries for it, and one for its packet.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,9 +25,9 @@ from rich.table import Table
 from ..hdl.spec.config import WIDTHS, RnicConfig
 from . import pnr as pnr_flow
 from .engine import Engine, load
-from .load import Load
+from .load import Load, SctpLoad
 
-__all__ = ["BLOCKS", "PAYLOADS", "render", "run_bench"]
+__all__ = ["BLOCKS", "MTUS", "PAYLOADS", "SCTP_PAYLOADS", "line_rate", "render", "run_bench"]
 
 #: The blocks that are placed and routed.
 BLOCKS = ("crc32c", "tagged_check", "placement_dma", "top")
@@ -31,8 +35,14 @@ BLOCKS = ("crc32c", "tagged_check", "placement_dma", "top")
 PAYLOADS = (1, 16, 64, 256, 1024, 1440, 4096, 8900)
 #: Payloads whose latency is measured.
 LATENCY_PAYLOADS = (1, 64, 1440, 8900)
-#: Cycles that a measurement of one size takes, about.
-_CYCLES = 20_000
+#: The same over SCTP, where it is the small ones that matter, and how long packets may be; 0: a
+#: packet each.
+SCTP_PAYLOADS = (1, 4, 8, 12, 16, 24, 32, 48, 64, 128, 256, 512, 1024, 1440, 4096, 8900)
+MTUS = (0, 1500, 9000)
+#: Cycles that a measurement of one size takes, about. In the first half queues may fill.
+_CYCLES = 40_000
+#: What counts as line rate: as many cycles as the least, but for so small a part of them.
+_TOLERANCE = 0.002
 #: Payload and cycles of the measurement of simulation speed.
 _SPEED_PAYLOAD, _SPEED_CYCLES = 1440, 1_000_000
 
@@ -46,16 +56,16 @@ def measure_cycles(engine: Engine, load: Load) -> dict[str, Any]:
     """Cycles a segment, once the pipeline is full, of segments back to back."""
     count = load.count(_CYCLES)
     outcome = load.run(engine, load.packets(count), count)
-    first = outcome.writes["cycle"][:: load.beats_out]
-    begin = count // 4
-    cycles = int(first[-1] - first[begin]) / (count - 1 - begin)
+    first = outcome.writes["cycle"][:: load.beats_out * load.chunks]  # of each packet
+    begin = len(first) // 2
+    cycles = int(first[-1] - first[begin]) / (len(first) - 1 - begin) / load.chunks
     return {
         "width": load.config.width,
         "payload": load.payload,
         "offset": load.offset,
-        "beats_in": load.beats_in,
+        "beats_in": round(load.beats_in, 3),
         "beats_out": load.beats_out,
-        "limit": load.limit,
+        "limit": round(load.limit, 3),
         "cycles": round(cycles, 3),
     }
 
@@ -114,7 +124,16 @@ def _place_and_route(block: str, config: RnicConfig, seed: int, keep: Path | Non
 
 def _cycles(engine: Engine, config: RnicConfig) -> Rows:
     loads = [Load(config, size, at) for size in PAYLOADS for at in (0, config.octets - 1)]
-    return [measure_cycles(engine, load) for load in loads]
+    return [{"llp": "mpa"} | measure_cycles(engine, load) for load in loads]
+
+
+def _sctp_cycles(engine: Engine, config: RnicConfig) -> Rows:
+    loads = [SctpLoad(config, size, mtu=mtu) for mtu in MTUS for size in SCTP_PAYLOADS]
+    return [
+        {"llp": "sctp", "mtu": load.mtu, "chunks": load.chunks} | measure_cycles(engine, load)
+        for load in loads
+        if load.chunks > 1 or not load.mtu
+    ]
 
 
 def _latency(engine: Engine, config: RnicConfig) -> Rows:
@@ -128,6 +147,7 @@ def _simulation(engine: Engine, config: RnicConfig) -> Rows:
 def run_bench(
     widths: Iterable[int] = WIDTHS,
     *,
+    sctp: bool = False,
     pnr: bool = False,
     seeds: Iterable[int] = (1,),
     engine: Engine | None = None,
@@ -140,6 +160,8 @@ def run_bench(
     ----------
     widths
         Datapath widths in bits.
+    sctp
+        Cycles of DDP over SCTP as well; what simulates it takes minutes to build, once.
     pnr
         Place and route the blocks as well, which takes minutes for the top of each width.
     seeds
@@ -168,6 +190,9 @@ def run_bench(
             ("latency", f"latency {bits}", partial(_latency, engine, config)),
             ("simulation", f"simulation {bits}", partial(_simulation, engine, config)),
         ]
+        if sctp:
+            measure = partial(_sctp_cycles, engine, replace(config, sctp=True))
+            steps.append(("cycles", f"cycles over SCTP {bits}", measure))
         for block in BLOCKS if pnr else ():
             steps += [
                 ("pnr", f"{block} {bits}", partial(_place_and_route, block, config, seed, keep))
@@ -188,13 +213,15 @@ def render(results: Results, console: Console) -> None:
     widths = sorted({row["width"] for rows in results.values() for row in rows})
     across = [f"{width} bits" for width in widths]
 
-    cycles = {(row["payload"], row["offset"] > 0, row["width"]): row for row in results["cycles"]}
+    mpa = [row for row in results["cycles"] if row["llp"] == "mpa"]
+    cycles = {(row["payload"], row["offset"] > 0, row["width"]): row for row in mpa}
     table = _table("Cycles a segment back to back (least)", "payload", "lands", *across)
     for payload, shifted in dict.fromkeys(key[:2] for key in cycles):
         rows = [cycles[payload, shifted, width] for width in widths]
         cells = [f"{row['cycles']:g} ({row['limit']})" for row in rows]
         table.add_row(str(payload), "last lane" if shifted else "first lane", *cells)
     console.print(table)
+    _render_sctp([row for row in results["cycles"] if row["llp"] == "sctp"], across, console)
 
     latency = {(row["payload"], row["width"]): row["cycles"] for row in results["latency"]}
     table = _table("Cycles from last beat in to address on the bus", "payload", *across)
@@ -211,6 +238,50 @@ def render(results: Results, console: Console) -> None:
             table.add_row(*(str(row[name]) for name in headings))
         if results[kind]:
             console.print(table)
+
+
+def _render_sctp(rows: Rows, across: list[str], console: Console) -> None:
+    if not rows:
+        return
+    title = "Cycles a segment over SCTP back to back (least), each a message"
+    table = _table(title, "payload", "in packets of", *across)
+    lines: dict[tuple[int, int], Rows] = {}
+    for row in rows:
+        lines.setdefault((row["mtu"], row["payload"]), []).append(row)
+    for (mtu, payload), line in lines.items():
+        cells = [f"{row['cycles']:g} ({row['limit']:g})" for row in line]
+        table.add_row(str(payload), _bundle(mtu), *cells)
+    console.print(table)
+
+    table = _table("Smallest payload at line rate over SCTP", "in packets of", *across)
+    for mtu in dict.fromkeys(row["mtu"] for row in rows):
+        widths = dict.fromkeys(row["width"] for row in rows)
+        table.add_row(
+            _bundle(mtu),
+            *(
+                _line_rate([row for row in rows if (row["mtu"], row["width"]) == (mtu, width)])
+                for width in widths
+            ),
+        )
+    console.print(table)
+
+
+def _bundle(mtu: int) -> str:
+    return f"{mtu} octets" if mtu else "one segment"
+
+
+def line_rate(rows: Rows) -> int | None:
+    """The smallest payload from which on all keep line rate."""
+    slow = [row["payload"] for row in rows if row["cycles"] > row["limit"] * (1 + _TOLERANCE)]
+    return min(
+        (row["payload"] for row in rows if row["payload"] > max(slow, default=0)), default=None
+    )
+
+
+def _line_rate(rows: Rows) -> str:
+    smallest = line_rate(rows)
+    share = min(row["limit"] / row["cycles"] for row in rows)
+    return f"none, {share:.0%} at least" if smallest is None else str(smallest)
 
 
 def _table(title: str, *headings: str) -> Table:

@@ -133,6 +133,9 @@ def bench(
         int | None,
         typer.Option(help="Datapath width in bits. Default: each of them.", show_default=False),
     ] = None,
+    sctp: Annotated[
+        bool, typer.Option("--sctp", help="Also cycles of DDP over SCTP; its build takes minutes.")
+    ] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Measure cycles, latency, speed of simulation and, with --pnr, area and clock.
@@ -145,7 +148,7 @@ def bench(
     try:
         with _bar("measuring") as progress:
             results = numbers.run_bench(
-                WIDTHS if width is None else (width,), pnr=pnr, progress=progress
+                WIDTHS if width is None else (width,), sctp=sctp, pnr=pnr, progress=progress
             )
     except DeviceError as error:
         raise _refuse(str(error), DIFFERS) from None

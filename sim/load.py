@@ -27,7 +27,7 @@ from .engine import (
 )
 from .model.header import TaggedHeader
 from .model.mpa import MpaSender
-from .model.sctp import DataChunk, Function, Ppid
+from .model.sctp import AnyChunk, DataChunk, Function, Ppid, bundle
 from .model.sctp import Packet as SctpPacket
 from .pcap import internet_sum
 
@@ -62,6 +62,13 @@ class Load:
 
     #: Where completions go, if there are any.
     ring: ClassVar[Ring | None] = None
+    #: Whether each segment is a message.
+    whole: ClassVar[bool] = False
+
+    @property
+    def chunks(self) -> int:
+        """Segments of a packet."""
+        return 1
 
     @property
     def fpdu(self) -> int:
@@ -69,7 +76,7 @@ class Load:
         return -(-(2 + 14 + self.payload) // 4) * 4 + 4
 
     @property
-    def beats_in(self) -> int:
+    def beats_in(self) -> float:
         return -(-self.fpdu // self.config.octets)
 
     @property
@@ -77,7 +84,7 @@ class Load:
         return -(-(self.offset + self.payload) // self.config.octets)
 
     @property
-    def limit(self) -> int:
+    def limit(self) -> float:
         """The least number of cycles for a segment."""
         return max(self.beats_in, self.beats_out)
 
@@ -85,11 +92,11 @@ class Load:
         return f"payload {self.payload} at offset {self.offset}, {self.config.width} bits"
 
     def count(self, cycles: int) -> int:
-        """Segments that take so many cycles, and enough of them to tell a rate."""
-        return max(cycles // self.limit, 24)
+        """Segments that take so many cycles, and enough packets of them to tell a rate."""
+        return max(int(cycles // (self.limit * self.chunks)), 24) * self.chunks
 
     def packets(self, count: int, *, drained: bool = False) -> list[Operation]:
-        """Packets of one segment each; with ``drained`` each one meets an idle RNIC."""
+        """Packets of so many segments; with ``drained`` each one meets an idle RNIC."""
         operations: list[Operation] = []
         for packet in self._carry(self._segments(count)):
             operations.append(packet)
@@ -102,7 +109,7 @@ class Load:
         room = _MEMORY // 2 // stride
         octets = bytes(at * 7 & 255 for at in range(self.payload))
         for number in range(count):
-            header = TaggedHeader(_STAG, number % room * stride + self.offset)
+            header = TaggedHeader(_STAG, number % room * stride + self.offset, self.whole)
             yield header.encode() + octets
 
     def _carry(self, segments: Iterable[bytes]) -> Iterator[Packet | Frame]:
@@ -138,23 +145,39 @@ class Load:
         return [*stag, *_write("STREAM", INDEX=_STREAM, FLAGS=flags, PD=_STREAM)]
 
 
+@dataclass(frozen=True)
 class SctpLoad(Load):
-    """The same over SCTP: each segment in a frame of its own."""
+    """The same over SCTP, each segment a message: small ones are. Packets are filled up to ``mtu``,
+    or have one segment each.
+    """
 
-    ring = Ring(_MEMORY // 2, 10)
+    mtu: int = 0
+
+    ring = Ring(_MEMORY // 2, 14)
+    whole = True
 
     @property
-    def frame(self) -> int:
-        """Octets of a segment's frame: Ethernet, IPv4, SCTP, DATA, DDP-SSN, header, payload."""
-        return 14 + 20 + 12 + -(-(16 + 2 + 14 + self.payload) // 4) * 4
+    def chunk(self) -> int:
+        """Octets of a segment's chunk: DATA, DDP-SSN, header, payload."""
+        return -(-(16 + 2 + 14 + self.payload) // 4) * 4
 
     @property
-    def beats_in(self) -> int:
-        return -(-self.frame // self.config.octets)
+    def chunks(self) -> int:
+        return max((self.mtu - 20 - 12) // self.chunk, 1)
+
+    @property
+    def beats_in(self) -> float:
+        """Of Ethernet, IPv4, SCTP, and the chunks: a segment's share."""
+        beats = -(-(14 + 20 + 12 + self.chunks * self.chunk) // self.config.octets)
+        return beats if self.chunks == 1 else beats / self.chunks
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}, {self.chunks} in a packet of SCTP"
 
     def _carry(self, segments: Iterable[bytes]) -> Iterator[Packet | Frame]:
-        for ssn, segment in enumerate(segments, 1):
-            yield _frame(ssn, Ppid.SEGMENT, segment)
+        chunks = (_chunk(ssn, Ppid.SEGMENT, segment) for ssn, segment in enumerate(segments, 1))
+        packets = bundle(chunks, self.mtu) if self.mtu else ((chunk,) for chunk in chunks)
+        yield from map(_frame, packets)
 
     def setup(self) -> list[Operation]:
         """The same region and stream, of an association in which the peer accepted a session."""
@@ -182,15 +205,18 @@ class SctpLoad(Load):
             *_tell(0),
             *super().setup(),
             *_tell(Function.INITIATE),
-            _frame(0, Ppid.CONTROL, accept),
+            _frame((_chunk(0, Ppid.CONTROL, accept),)),
             Drain(),
         ]
 
 
-def _frame(ssn: int, ppid: Ppid, message: bytes) -> Frame:
-    """A frame of the message with this DDP-SSN, counted on past 65535."""
-    chunk = DataChunk(_TSN + ssn, 0, ppid, struct.pack(">H", ssn & 0xFFFF) + message)
-    packet = SctpPacket(*_PORTS, _TAG, (chunk,)).encode()
+def _chunk(ssn: int, ppid: Ppid, message: bytes) -> DataChunk:
+    """A chunk of the message with this DDP-SSN, counted on past 65535."""
+    return DataChunk(_TSN + ssn, 0, ppid, struct.pack(">H", ssn & 0xFFFF) + message)
+
+
+def _frame(chunks: tuple[AnyChunk, ...]) -> Frame:
+    packet = SctpPacket(*_PORTS, _TAG, chunks).encode()
     start = struct.pack(">BBHHHBB", 0x45, 0, 20 + len(packet), 0, 0, 64, Protocol.SCTP)
     ends = b"".join(_ADDRESSES)
     digest = (0xFFFF - internet_sum(start + ends)).to_bytes(2, "big")

@@ -10,7 +10,7 @@ import pytest
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.sim import bench, cli, pnr
 from ddp_rnic.sim.engine import Engine, Outcome
-from ddp_rnic.sim.load import Load
+from ddp_rnic.sim.load import Load, SctpLoad
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -21,15 +21,48 @@ ROW |= {"lut4": 5000, "ff": 6000, "dp16kd": 29}
 
 @pytest.fixture(scope="module")
 def results() -> bench.Results:
-    return bench.run_bench([WIDTH])
+    return bench.run_bench([WIDTH], sctp=True)
+
+
+def rows(results: bench.Results, llp: str) -> bench.Rows:
+    return [row for row in results["cycles"] if row["llp"] == llp]
 
 
 def test_segments_back_to_back_take_no_more_cycles_than_beats(results: bench.Results) -> None:
-    assert [row["payload"] for row in results["cycles"][::2]] == list(bench.PAYLOADS)
-    for row in results["cycles"]:
+    mpa = rows(results, "mpa")
+    assert [row["payload"] for row in mpa[::2]] == list(bench.PAYLOADS)
+    for row in mpa:
         assert row["width"] == WIDTH
         assert row["limit"] == max(row["beats_in"], row["beats_out"])
         assert row["limit"] <= row["cycles"] <= row["limit"] * 1.002, row
+
+
+def test_over_sctp_small_segments_wait_for_their_entries_and_others_do_not(
+    results: bench.Results,
+) -> None:
+    sctp = rows(results, "sctp")
+    for mtu in bench.MTUS:
+        some = [row for row in sctp if row["mtu"] == mtu]
+        longest = max(bench.SCTP_PAYLOADS) if not mtu else mtu // 2 - 48
+        payloads = [size for size in bench.SCTP_PAYLOADS if size <= longest]
+        assert [row["payload"] for row in some] == payloads
+        assert bench.line_rate(some) == (32 if mtu else 12)
+        for row in some:
+            assert row["limit"] == max(row["beats_in"], row["beats_out"])
+            # A segment has two entries of four beats, and so has its packet one.
+            entries = 8 + 4 / row["chunks"]
+            assert row["cycles"] == pytest.approx(max(row["limit"], entries), 0.01), row
+
+
+def test_the_smallest_payload_at_line_rate_is_that_from_which_on_all_keep_it() -> None:
+    def line_rate(*cycles: float) -> int | None:
+        return bench.line_rate(
+            [{"payload": size, "limit": 10, "cycles": each} for size, each in enumerate(cycles, 1)]
+        )
+
+    assert line_rate(10, 10.01, 10) == 1
+    assert line_rate(10, 10.5, 10) == 3
+    assert line_rate(10, 10, 10.5) is None
 
 
 def test_beats_are_those_of_the_packet_and_of_the_bus() -> None:
@@ -39,6 +72,11 @@ def test_beats_are_those_of_the_packet_and_of_the_bus() -> None:
     assert (load.fpdu, load.beats_in, load.beats_out, load.limit) == (68, 2, 2, 2)
     load = Load(config, 1, 0)
     assert (load.fpdu, load.beats_in, load.beats_out, load.limit) == (24, 1, 1, 1)
+    # 46 octets before chunks of 36; as many of them as an IP packet of 1500 octets has room for
+    sctp = SctpLoad(config, 1)
+    assert (sctp.chunks, sctp.beats_in, sctp.beats_out, sctp.limit) == (1, 2, 1, 2)
+    sctp = SctpLoad(config, 1, mtu=1500)
+    assert (sctp.chunks, sctp.beats_in, sctp.limit) == (40, 24 / 40, 1)
 
 
 def test_the_address_follows_the_last_beat_within_bounds(results: bench.Results) -> None:
@@ -93,8 +131,8 @@ def test_segments_that_are_not_placed_are_an_error(monkeypatch: pytest.MonkeyPat
     result = invoke(monkeypatch, "--width", "64")
     assert result.exit_code == 1
     assert result.stderr == (
-        "rnic: payload 1 at offset 0, 64 bits: segments placed expected 6666 got 0,"
-        " beats written expected 6666 got 0\n"
+        "rnic: payload 1 at offset 0, 64 bits: segments placed expected 13333 got 0,"
+        " beats written expected 13333 got 0\n"
     )
 
 
@@ -131,4 +169,6 @@ def test_tables_hold_the_numbers(results: bench.Results) -> None:
     bench.render(results | {"pnr": [ROW]}, Console(file=text, width=100))
     lines = text.getvalue().splitlines()
     assert any("8900" in line and "1115 (1115)" in line for line in lines)
+    assert any("1500 octets" in line and "8.273 (8.273)" in line for line in lines)
+    assert any("one segment" in line and " 12 " in line for line in lines)
     assert any("top" in line and "201.5" in line and "29" in line for line in lines)

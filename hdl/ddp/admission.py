@@ -19,8 +19,8 @@ __all__ = ["Action", "Admission", "Admitted"]
 
 #: Items that may be between the sessions and the end of their checks.
 IN_FLIGHT = 64
-#: Octets of Function Code and Private Data of a control message (RFC 5043 section 5.2.3).
-_LONGEST_CONTROL = 2 + 512
+#: Octets of the Function Code and, at most, of Private Data (RFC 5043 section 5.2.3).
+_FUNCTION, _LONGEST_DATA = 2, 512
 #: Octets that stand before a frame in the packet buffer.
 _LEAD = 2
 
@@ -198,8 +198,8 @@ class Admission(wiring.Component):
         m.d.sync += [
             valid.eq(Cat(self.items.valid
                          & ((item.fate == Fate.TAKEN) | (item.kind == Kind.FRAME)), valid)),
-            bare.eq(body == 2),
-            fits.eq(body <= _LONGEST_CONTROL),
+            bare.eq(body == _FUNCTION),
+            fits.eq((body >= _FUNCTION) & (body <= _FUNCTION + _LONGEST_DATA)),
             known.eq(~octet[2].any() & (octet[3] >= Function.INITIATE)
                      & (octet[3] <= Function.TERMINATE)),
             words.eq(item.payload - item.start),

@@ -17,8 +17,8 @@ __all__ = ["Kind", "PacketChecksum", "PacketJudge", "SctpSegment", "SctpWalker"]
 class Kind(enum.Enum, shape=3):
     """What an item of a frame is."""
 
-    SEGMENT = 0  # a DDP Segment Chunk, RFC 5043 section 5.2.2
-    CONTROL = 1  # a DDP Stream Session Control message, section 5.2.3
+    SEGMENT = 0  # a DDP Segment Chunk, RFC 5043 section 5.2.2, of any length
+    CONTROL = 1  # a DDP Stream Session Control message, section 5.2.3, of any length
     REFUSED = 2  # another DATA chunk
     CHUNK = 3  # another chunk
     FRAME = 4  # the end of the frame
@@ -389,7 +389,7 @@ class _Items(wiring.Component):
             frame.eq(later.frame),
             is_data.eq(octets[0] == ChunkType.DATA),
             is_whole.eq((octets[1] & whole) == whole),
-            fits.eq(length[5:].any() | (length[4] & length[2:4].any())),
+            fits.eq(length[5:].any() | (length[4] & length[1:4].any())),
             ppid.eq(Cat(*(~octet.any() for octet in octets[12:15]),
                         octets[15][1:] == Ppid.SEGMENT >> 1)),
             is_control.eq(control),

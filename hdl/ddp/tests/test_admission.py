@@ -150,7 +150,10 @@ def test_each_kind_goes_its_way():
 
 @pytest.mark.parametrize(
     ("function", "private", "legal"),
-    [(4, 0, True), (4, 1, False), (2, 0, False), (0, 0, False), (5, 0, False), (0x104, 0, False)],
+    [
+        (4, 0, True), (4, 1, False), (4, -1, False), (4, -2, False), (2, 0, False), (0, 0, False),
+        (5, 0, False), (0x104, 0, False),
+    ],
 )
 def test_control_messages_are_checked(function, private, legal):
     """RFC 5043 section 5.2.3; an Accept in the midst of a session is never legal."""
@@ -164,7 +167,9 @@ def test_control_messages_are_checked(function, private, legal):
     assert not invalid or last.reason == Diversion.DATA
 
 
-@pytest.mark.parametrize(("private", "legal"), [(512, True), (513, False), (65000, False)])
+@pytest.mark.parametrize(
+    ("private", "legal"), [(0, True), (512, True), (513, False), (65000, False), (-1, False)]
+)
 def test_private_data_has_at_most_512_octets(private, legal):
     """RFC 5043 section 5.2.3: "Private Data length MUST NOT exceed 512 bytes in any message." """
     one = item(Kind.CONTROL, tsn=1, function=Function.INITIATE, private=private)

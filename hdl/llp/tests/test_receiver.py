@@ -253,7 +253,7 @@ def kind_of(chunk):
     """What a chunk is to DDP (RFC 5043 section 5.2)."""
     if not isinstance(chunk, DataChunk):
         return Kind.CHUNK
-    whole = chunk.unordered and chunk.beginning and chunk.ending and len(chunk.payload) >= 4
+    whole = chunk.unordered and chunk.beginning and chunk.ending and len(chunk.payload) >= 2
     if not whole:
         return Kind.REFUSED
     return {Ppid.SEGMENT: Kind.SEGMENT, Ppid.CONTROL: Kind.CONTROL}.get(chunk.ppid, Kind.REFUSED)

@@ -99,7 +99,7 @@ def wanted(frame, words):
                 what = Kind.REFUSED
                 tsn, stream, _, ppid, ssn = struct.unpack_from(">IHHIH", octets, 4 * at + 4)
                 fields |= {"tsn": tsn, "stream": stream}
-                if flags & 7 == 7 and ppid in (16, 17) and length >= 20:
+                if flags & 7 == 7 and ppid in (16, 17) and length >= 18:
                     what = Kind.SEGMENT if ppid == 16 else Kind.CONTROL
                     after = 5 if ppid == 17 else 8 if octets[4 * at + 18] & 0x80 else 9
                     fields |= {"ssn": ssn, "payload": at + after}

@@ -660,7 +660,14 @@ def test_the_gateware_does_what_the_stand_in_does(engine: str, stalls: Stalls) -
 @pytest.mark.parametrize("engine", ENGINES)
 def test_frames_are_placed_as_fast_as_they_come(engine: str) -> None:
     sctp, count = SctpLoad(SCTP, 61), 60
-    outcome = sctp.run(load(engine), sctp.packets(count), count)
+    # The guidance that the host may give its peer (RFC 5041 appendix A).
+    guide = [
+        WriteRegister(regs.address("SESSION_STREAM"), 1),
+        Poll(regs.address("GUIDE_NEXT"), 0xFFFFFFFF, count + 1),
+        Poll(regs.address("GUIDE_FREE"), 0xFFFFFFFF, SCTP.places),
+        Poll(regs.address("SESSION_PENDING"), 0xFFFFFFFF, 0),
+    ]
+    outcome = sctp.run(load(engine), [*sctp.packets(count), Drain(), *guide], count)
     # One packet and chunk more: the Accept, which has an entry besides.
     kinds = [each.kind for each in outcome.completions]
     assert [kinds.count(kind) for kind in Kind] == [count, count + 1, count + 1, 1, 0]

@@ -10,7 +10,7 @@ from ..dma.placement import Placement
 from ..llp.segment import HEADER_WORDS, Outcome, Segment, Verdict
 from ..net.delay import Delay
 from ..spec import ddp
-from ..stream import Backlog, Pointers, Stage, Store, delayed
+from ..stream import Backlog, Pointers, Skid, Stage, Store, delayed
 from .admission import Action, Admitted
 from .delivery import Record
 from .state import ErrorState
@@ -485,7 +485,7 @@ class Commit(wiring.Component):
             wiring.connect(m, wiring.flipped(self.bus_errors), pause.bus_errors)
             return self.bus_errors.valid, None
         error = data.StructLayout({"stream": 16, "disorder": 1, "sequence": 32})
-        m.submodules.late = late = Stage(error)
+        m.submodules.late = late = Skid(error)
         m.d.comb += [
             late.i.valid.eq(self.bus_errors.valid | self.disordered.valid),
             self.bus_errors.ready.eq(late.i.ready),

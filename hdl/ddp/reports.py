@@ -27,7 +27,7 @@ class Reports(wiring.Component):
              └► done ··· Reorder ··· ordered ─► Turn ─► in their turn ─┼► entries
         events of sessions ────────────────────────────────────────────┘
 
-    Latency: 3 cycles from ``due``, 9 from ``ordered``. Throughput: an entry a cycle. Reset: empty.
+    Latency: 3 cycles from ``due``, 11 from ``ordered``. Throughput: an entry a cycle. Reset: empty.
     Errors: none.
 
     Parameters
@@ -67,6 +67,8 @@ class Reports(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.reports = reports = Store(CompletionEntry(), depth=QUEUE)
+        m.submodules.undone = undone = Store(self.done.p.shape(), depth=QUEUE)
+        m.submodules.done_stage = done_stage = Stage(self.done.p.shape())
         m.submodules.turn = turn = Turn(streams=self.config.streams)
         m.submodules.stage = stage = Stage(CompletionEntry())
         wiring.connect(m, wiring.flipped(self.ordered), turn.i)
@@ -77,15 +79,17 @@ class Reports(wiring.Component):
         wiring.connect(m, stage.o, wiring.flipped(self.entries))
 
         # What is due goes both ways at once.
-        due, record = self.due.payload, self.done.payload.record
-        fresh, go, takes = Signal(), Signal(), Signal()
-        m.d.sync += go.eq(reports.half)
+        due, record = self.due.payload, undone.i.payload.record
+        go, takes = Signal(), Signal()
+        wiring.connect(m, undone.o, done_stage.i)
+        wiring.connect(m, done_stage.o, wiring.flipped(self.done))
+        m.d.sync += go.eq(reports.half & undone.half)
         m.d.comb += [
-            fresh.eq(due.sctp & ~due.packet & (due.status == Verdict.FRESH)),
-            takes.eq(self.due.valid & go & (self.done.ready | ~fresh)),
-            self.due.ready.eq(takes),
-            self.done.valid.eq(self.due.valid & go & fresh),
-            self.done.payload.ticket.eq(due.ticket),
+            takes.eq(self.due.valid & go),
+            self.due.ready.eq(go),
+            undone.i.valid.eq(
+                takes & due.sctp & ~due.packet & (due.status == Verdict.FRESH)),
+            undone.i.payload.ticket.eq(due.ticket),
             *(record[name].eq(due[name]) for name, _ in record.shape()),
         ]
         report = Signal(CompletionEntry(), reset_less=True)
@@ -125,10 +129,14 @@ class Reports(wiring.Component):
                                 m.d.sync += turns.eq((first + position + 1) % 3)
 
         # What comes out of a block shows here before all is quiet in it.
+        moves = Signal()
         recent = Signal(range(32))
-        with m.If(takes | self.ordered.valid | self.events.valid):
+        m.d.sync += moves.eq(
+            takes | (self.ordered.valid & self.ordered.ready)
+            | (self.entries.valid & self.entries.ready))
+        with m.If(moves):
             m.d.sync += recent.eq(-1)
-        with m.Elif(self.busy):
+        with m.Elif(recent.any()):
             m.d.sync += recent.eq(recent - 1)
         m.d.comb += self.busy.eq(recent.any())
         return m

@@ -55,7 +55,7 @@ class Turn(wiring.Component):
     stream, and so does one that was not placed: nothing of the stream is delivered any more, until
     ``clear``. Control messages show in any case.
 
-    Latency: 6 cycles. Throughput: a record a cycle; ``clear`` and ``state`` cost a cycle each.
+    Latency: 8 cycles. Throughput: a record a cycle; ``clear`` and ``state`` cost a cycle each.
     Reset: empty; the states of streams and queues stay. Errors: see above.
 
     Parameters
@@ -101,7 +101,7 @@ class Turn(wiring.Component):
         # What is taken: a record, or a stream to be cleared. item[k] was taken k + 1 cycles ago.
         go, wanted = Signal(), Signal()
         clearing = Signal(16, reset_less=True)
-        valid, clears = Signal(4), Signal(4)
+        valid, clears = Signal(5), Signal(5)
         with m.If(self.clear.valid):
             m.d.sync += clearing.eq(self.clear.payload)
         m.d.sync += [
@@ -111,7 +111,7 @@ class Turn(wiring.Component):
             valid.eq(Cat(self.i.valid & self.i.ready, valid)),
         ]
         m.d.comb += self.i.ready.eq(go & ~wanted & ~self.state.valid)
-        item = [Signal(OrderedRecord(), name=f"item_{k}", reset_less=True) for k in range(4)]
+        item = [Signal(OrderedRecord(), name=f"item_{k}", reset_less=True) for k in range(6)]
         m.d.sync += [item[0].eq(self.i.payload), *(
             later.eq(earlier) for earlier, later in zip(item, item[1:], strict=False))]
         with m.If(wanted):
@@ -131,27 +131,39 @@ class Turn(wiring.Component):
             (ends | sets, Mux(sets, self._queue(set_up), self._queue(item[1])),
              Mux(sets, set_up.msn, following)))
         equal = Signal(8)
+        wrong, fails = Signal(), Signal()
+        known = item[3]
+        m.d.comb += wrong.eq(known.placed & ~known.tagged & ~equal.all())
         m.d.sync += equal.eq(nibbles(following_msn, item[2].tag))
 
-        # The stream's state is there.
-        last = item[3]
-        wrong, out, dead = Signal(), Signal(), Signal()
+        # The stream's state is there, and what it becomes.
+        last, out = item[4], item[5]
+        disorder = Signal()
+        m.d.sync += [
+            disorder.eq(valid[3] & wrong),
+            fails.eq(valid[3] & ~known.control & (wrong | ~known.placed)),
+        ]
         m.d.comb += [
-            errors.index.eq(item[0].stream),
-            wrong.eq(last.placed & ~last.tagged & ~equal.all()),
-            dead.eq(errors.ended),
-            errors.update.eq(clears[3] | (valid[3] & ~last.control & (wrong | ~last.placed))),
-            errors.becomes.eq(~clears[3]),
-            out.eq(valid[3] & last.complete & ~wrong & ~dead),
-            stores["o"].i.valid.eq(out | (valid[3] & last.control)),
-            stores["o"].i.payload.eq(last),
-            stores["advanced"].i.valid.eq(out & ~last.tagged),
-            stores["advanced"].i.payload.stream.eq(last.stream),
-            stores["advanced"].i.payload.qn.eq(last.qn),
-            stores["advanced"].i.payload.msn.eq(last.tag),
-            stores["disordered"].i.valid.eq(valid[3] & wrong & ~dead),
-            stores["disordered"].i.payload.stream.eq(last.stream),
-            stores["disordered"].i.payload.sequence.eq(last.sequence),
+            errors.index.eq(item[1].stream),
+            errors.update.eq(clears[4] | fails),
+            errors.becomes.eq(~clears[4]),
+        ]
+        delivers, shows, tells = Signal(), Signal(), Signal()
+        m.d.sync += [
+            delivers.eq(valid[4] & last.complete & ~last.tagged & ~fails & ~errors.ended),
+            shows.eq(valid[4] & (last.control | (last.complete & ~fails & ~errors.ended))),
+            tells.eq(disorder & ~errors.ended),
+        ]
+        m.d.comb += [
+            stores["o"].i.valid.eq(shows),
+            stores["o"].i.payload.eq(out),
+            stores["advanced"].i.valid.eq(delivers),
+            stores["advanced"].i.payload.stream.eq(out.stream),
+            stores["advanced"].i.payload.qn.eq(out.qn),
+            stores["advanced"].i.payload.msn.eq(out.tag),
+            stores["disordered"].i.valid.eq(tells),
+            stores["disordered"].i.payload.stream.eq(out.stream),
+            stores["disordered"].i.payload.sequence.eq(out.sequence),
         ]
         return m
 

@@ -6,7 +6,7 @@ import pytest
 from amaranth.sim import Simulator
 from ddp_rnic.hdl.ddp.turn import Turn
 
-STREAMS, LATENCY = 4, 6
+STREAMS, LATENCY = 4, 8
 MSN = 1 << 32
 OUTPUTS = ("o", "advanced", "disordered")
 

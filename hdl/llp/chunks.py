@@ -71,6 +71,8 @@ class ScannedBeat(data.StructLayout):
         It ends, and has no chunks.
     sctp : 1
         It begins in the beat, at word ``at`` : range(words).
+    odd : 1
+        Then: its length is 0 or no multiple of four octets.
     checksum : words
         One-hot: its checksum.
     close : 1
@@ -97,6 +99,7 @@ class ScannedBeat(data.StructLayout):
                 "end": range(words),
                 "void": 1,
                 "sctp": 1,
+                "odd": 1,
                 "at": range(words),
                 "checksum": words,
                 "close": 1,
@@ -280,6 +283,7 @@ class ChunkScan(wiring.Component):
                 beat[1].begin.eq(marks[:words]),
                 beat[1].checksum.eq(marks[1:][:words]),
                 whole.eq(Mux(odd, -1, octets[2:] + lead)),
+                beat[1].odd.eq(odd),
             ]
             for w in range(words):
                 word = beat[0].data.word_select(w, 32)

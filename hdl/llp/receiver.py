@@ -89,8 +89,8 @@ class ItemHold(wiring.Component):
     * a frame that is damaged, or that the packet buffer does not hold, is DROPPED;
     * one that is of no association is an EXCEPTION, whatever its checksum, which is the host's to
       judge: it may have agreed on another one (RFC 9653);
-    * a packet whose checksum is wrong is DROPPED (RFC 9260 section 6.8); that of one whose length
-      is no multiple of four octets is taken up to the end of the frame's last beat;
+    * a packet whose checksum is wrong is DROPPED (RFC 9260 section 6.8), and so is one whose length
+      is no multiple of four octets;
     * one whose framing is broken is an EXCEPTION;
     * any other is TAKEN.
 

@@ -88,10 +88,12 @@ class PacketChecksum(data.StructLayout):
     -------
     expected : 32
         First octet lowest, as in :class:`~..crc32c.Checksum`.
+    odd : 1
+        The packet's length is none that it can have: no checksum is right.
     """
 
     def __init__(self):
-        super().__init__({"expected": 32})
+        super().__init__({"expected": 32, "odd": 1})
 
 
 class SctpWalker(wiring.Component):
@@ -231,6 +233,8 @@ class SctpWalker(wiring.Component):
             m.d.sync += self.checksums.payload.expected.eq(
                 any_of(Mux(beat.checksum[w], data_in[w], 0) for w in range(words))
             )
+        with m.If(beat.sctp):
+            m.d.sync += self.checksums.payload.odd.eq(beat.odd)
         m.d.sync += [
             self.store.valid.eq(done & ~oversize),
             self.store.payload.address.eq(self.beats),
@@ -449,7 +453,7 @@ class PacketJudge(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.queue = queue = Queue(PacketChecksum(), depth=16)
-        valid = Signal()
+        valid, odd = Signal(), Signal()
         match = Signal(8)
         m.d.comb += [
             queue.i.valid.eq(self.expected.valid),
@@ -461,7 +465,8 @@ class PacketJudge(wiring.Component):
         m.d.sync += [
             valid.eq(self.checksums.valid),
             match.eq(nibbles(crc, expected)),
+            odd.eq(queue.o.payload.odd),
             self.o.valid.eq(valid),
-            self.o.payload.good.eq(match.all()),
+            self.o.payload.good.eq(match.all() & ~odd),
         ]
         return m

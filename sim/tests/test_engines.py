@@ -661,7 +661,7 @@ def test_the_gateware_does_what_the_stand_in_does(engine: str, stalls: Stalls) -
 def test_frames_are_placed_as_fast_as_they_come(engine: str) -> None:
     sctp, count = SctpLoad(SCTP, 61), 60
     # The guidance that the host may give its peer (RFC 5041 appendix A).
-    guide = [
+    guide: list[Operation] = [
         WriteRegister(regs.address("SESSION_STREAM"), 1),
         Poll(regs.address("GUIDE_NEXT"), 0xFFFFFFFF, count + 1),
         Poll(regs.address("GUIDE_FREE"), 0xFFFFFFFF, SCTP.places),

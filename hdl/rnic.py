@@ -27,7 +27,7 @@ from .bus.axi import AxiLite, AxiWrite
 from .control import Control, StreamEntry
 from .crc32c import Crc32c
 from .ddp.admission import Admission
-from .ddp.commit import IN_FLIGHT, Commit
+from .ddp.commit import Commit
 from .ddp.delivery import Delivery
 from .ddp.header import HeaderParser
 from .ddp.reports import Reports
@@ -42,6 +42,7 @@ from .llp.intake import Intake, LlpBeat
 from .llp.markers import MarkerCut
 from .llp.mpa import MpaWalker
 from .llp.receiver import SctpReceiver
+from .llp.segment import IN_FLIGHT
 from .llp.verdict import Judge
 from .spec import regs
 from .spec.config import RnicConfig
@@ -271,7 +272,7 @@ class Rnic(wiring.Component):
     def _sctp(self, m, commit, untagged, delivery, control):
         """SCTP's way to the commit, and back from delivery; whether something is on it."""
         config, buffer, host = self.config, m.submodules.sctp_buffer, control.sctp
-        m.submodules.receiver = receiver = SctpReceiver(config, associations=config.associations)
+        m.submodules.receiver = receiver = SctpReceiver(config)
         m.submodules.sctp_crc = crc = Crc32c(config.width, granule=4)
         m.submodules.admission = admission = Admission(config)
         m.submodules.reports = reports = Reports(config, admission.done.signature.flip())

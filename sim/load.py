@@ -182,22 +182,7 @@ class SctpLoad(Load):
     def setup(self) -> list[Operation]:
         """The same region and stream, of an association in which the peer accepted a session."""
         (move,) = insert({}, _KEY)
-        ends = zip(("SRC", "DST"), _ADDRESSES, strict=True)
-        words = {
-            f"{end}{k}": int.from_bytes(address[4 * k : 4 * k + 4], "little")
-            for end, address in ends
-            for k in range(4)
-        }
-        source, destination = _PORTS
-        association = _write(
-            "ASSOC",
-            **words,
-            PORTS=regs.pack("ASSOC_PORTS", source=source, destination=destination),
-            TAG=_TAG,
-            FLAGS=regs.pack("ASSOC_FLAGS", valid=1),
-            STREAMS=regs.pack("ASSOC_STREAMS", first=_STREAM, count=1),
-            PLACE=regs.pack("ASSOC_PLACE", place=move.place, way=move.way),
-        )
+        association = _write("ASSOC", **regs.association(move, first=_STREAM, count=1))
         accept = struct.pack(">H", Function.ACCEPT)
         return [
             *self.ring.program(),

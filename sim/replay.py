@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..hdl.spec import completion, regs
-from ..hdl.spec.config import RnicConfig
+from ..hdl.spec.config import LIMITS, RnicConfig
 from .engine import Await, Drain, Frame, Operation, Packet, Poll, Ring, WriteRegister
 from .golden import Buffer, Delivery, Golden, Pages, spans
 from .regions import (
@@ -50,9 +50,6 @@ _PAGE = 4096
 _RING = 6
 #: An odd number that makes cookies of numbers, with all bits in use.
 _COOKIE = 0x9E3779B1
-_LARGEST_QUEUE = 1 << 17  # octets, of exceptions
-_LARGEST_BUFFERS = 1 << 16  # slots
-_LARGEST_STREAMS = 1 << 12
 _HALF = 0xFFFFFFFF
 
 
@@ -154,10 +151,10 @@ def plan(
     config, notes = _grown(traffic, regions, config)
     slots = _power_of_two(lengths.queues * config.queue_depth) if lengths.queues else 0
     if slots > config.buffers:
-        if slots > _LARGEST_BUFFERS:
+        if slots > LIMITS["buffers"][1]:
             raise RegionError(
                 f"{lengths.queues} untagged queues of {config.queue_depth} buffers need a buffer"
-                f" table of more than {_LARGEST_BUFFERS} slots"
+                f" table of more than {LIMITS['buffers'][1]} slots"
             )
         config = replace(config, buffers=slots)
         notes.append(f"{lengths.queues} untagged queues need a buffer table of {slots} slots")
@@ -190,17 +187,17 @@ def _grown(
             f"an FPDU of {longest} octets needs a packet buffer of {config.buffer_octets} octets"
         )
     if longest > config.exception_octets:
-        config = replace(config, exception_octets=min(_power_of_two(longest), _LARGEST_QUEUE))
+        octets = min(_power_of_two(longest), LIMITS["exception_octets"][1])
+        config = replace(config, exception_octets=octets)
         notes.append(
             f"an FPDU of {longest} octets needs an exception queue of"
             f" {config.exception_octets} octets"
         )
     streams = len(traffic.streams) + (len(traffic.sctp.streams) if traffic.sctp else 0)
     if streams > config.streams:
-        if streams > _LARGEST_STREAMS:
-            raise RegionError(
-                f"the capture has {streams} DDP Streams, and {_LARGEST_STREAMS} can be simulated"
-            )
+        _, most = LIMITS["streams"]
+        if streams > most:
+            raise RegionError(f"the capture has {streams} DDP Streams, and {most} can be simulated")
         config = replace(
             config,
             streams=_power_of_two(streams),

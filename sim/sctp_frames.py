@@ -10,15 +10,13 @@ from functools import cached_property
 from typing import NamedTuple
 
 from ..hdl.spec.net import SCTP_UDP_PORT
-from ..hdl.spec.sctp import COMMON_HEADER, DATA_HEADER
+from ..hdl.spec.sctp import COMMON_HEADER, DATA_HEADER, MOST_CHUNKS
 from .model.sctp import ChunkType, checksum
 from .pcap import SCTP, UDP, Frame, IpPacket, ethernet, internet_sum, ip_packet
 
 __all__ = ["Ends", "RawChunk", "SctpFrame", "sctp_frame", "with_checksums"]
 
 _UDP_HEADER = 8
-#: Chunks of a packet that the RNIC does not hold: the frame goes to the host whole.
-_TOO_MANY = 448
 
 
 class Ends(NamedTuple):
@@ -75,7 +73,7 @@ class SctpFrame:
                 return None
             found.append(RawChunk(kind, flags, self.packet[at : at + length]))
             at += (length + 3) // 4 * 4
-        return tuple(found) if len(found) < _TOO_MANY else None
+        return tuple(found) if len(found) < MOST_CHUNKS else None
 
     @property
     def sound(self) -> bool:

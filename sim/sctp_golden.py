@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from ..hdl.spec import regs
 from ..hdl.spec.completion import ChunkStatus, Completion, Kind, Status
 from ..hdl.spec.config import RnicConfig
 from ..hdl.spec.sctp import Diversion, Function, Reason
@@ -56,17 +57,7 @@ class SctpGolden(Golden):
         self._sctp: set[int] = set()
         self._ring: list[Expected] = []
         self._waiting: dict[int, _Waiting] = {}
-        self._counters = dict.fromkeys(
-            (
-                "FRAMES",
-                "FRAMES_DIVERTED",
-                "FRAMES_DROPPED",
-                "CHUNKS_DUPLICATE",
-                "CHUNKS_OUTSIDE",
-                "CHUNKS_REFUSED",
-            ),
-            0,
-        )
+        self._counters = dict.fromkeys(regs.SCTP_COUNTERS, 0)
         self._diverted = 0
         self.chunks = 0  #: of packets that were taken
         super().__init__(streams, domains, config)

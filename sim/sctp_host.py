@@ -5,11 +5,11 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..hdl.spec import regs
-from ..hdl.spec.config import RnicConfig
-from ..hdl.spec.net import AssociationKey, insert
+from ..hdl.spec.config import LIMITS, RnicConfig
+from ..hdl.spec.net import AssociationKey, Move, insert
 from ..hdl.spec.sctp import Function
 from .engine import Frame, Poll
 from .golden import Delivery
@@ -20,14 +20,6 @@ from .sctp_traffic import End, Enter, Incoming, Leave, SctpTraffic, Step, Tell
 if TYPE_CHECKING:
     from .replay import _Replayer
 
-_LARGEST = {
-    "associations": 1 << 10,
-    "window": 1 << 14,
-    "places": 1 << 15,
-    "initiates": 1 << 10,
-    "queue_depth": 1 << 12,
-    "buffer_octets": 1 << 17,
-}
 _WORD = 0xFFFFFFFF
 
 
@@ -96,24 +88,16 @@ class SctpHost:
 
     def _entry(self, way: int, place: int, key: AssociationKey | None) -> None:
         """Write an entry of the association table, or clear it."""
-        where = regs.pack("ASSOC_PLACE", way=way, place=place)
         if key is None:
+            where = regs.pack("ASSOC_PLACE", way=way, place=place)
             self._host.write("ASSOC", FLAGS=0, PLACE=where, COMMIT=1)
             return
         end = self._owners[key]
-        self._host.write(
-            "ASSOC",
-            **{f"SRC{k}": key.source >> 32 * k & _WORD for k in range(4)},
-            **{f"DST{k}": key.destination >> 32 * k & _WORD for k in range(4)},
-            PORTS=regs.pack(
-                "ASSOC_PORTS", source=key.source_port, destination=key.destination_port
-            ),
-            TAG=key.tag,
-            FLAGS=regs.pack("ASSOC_FLAGS", valid=1, v6=key.v6, number=end.number),
-            STREAMS=regs.pack("ASSOC_STREAMS", first=end.streams[0].number, count=len(end.streams)),
-            PLACE=where,
-            COMMIT=1,
+        first = end.streams[0].number
+        entry = regs.association(
+            Move(way, place, key), first=first, count=len(end.streams), number=end.number
         )
+        self._host.write("ASSOC", **entry, COMMIT=1)
 
     def _command(
         self, stream: int, function: Function, tsn: int | None = None, *, taken: bool = False
@@ -165,12 +149,13 @@ def grown_for_sctp(sctp: SctpTraffic, config: RnicConfig) -> tuple[RnicConfig, l
         if wanted <= getattr(config, name):
             return
         value = 1 << (wanted - 1).bit_length()
-        if value > _LARGEST[name]:
-            raise RegionError(f"{why} of {value}, and {_LARGEST[name]} can be simulated")
-        more = {name: value}
+        largest = LIMITS[name][1]
+        if value > largest:
+            raise RegionError(f"{why} of {value}, and {largest} can be simulated")
+        more: dict[str, Any] = {name: value}
         if name == "window":
             more["places"] = max(config.places, value)
-        config = replace(config, **more)  # type: ignore[arg-type]
+        config = replace(config, **more)
         notes.append(f"{why} of {value}")
 
     grow("associations", len(sctp.ends), "the associations need a table")
@@ -180,7 +165,7 @@ def grown_for_sctp(sctp: SctpTraffic, config: RnicConfig) -> tuple[RnicConfig, l
     grow("queue_depth", 2 * (needs.messages + 1), "messages out of turn need a queue depth")
     if needs.octets > config.exception_octets:
         octets = 1 << (needs.octets - 1).bit_length()
-        config = replace(config, exception_octets=min(octets, 1 << 17))
+        config = replace(config, exception_octets=min(octets, LIMITS["exception_octets"][1]))
         notes.append(f"the frames need an exception queue of {config.exception_octets} octets")
     if needs.gaps:
         places = _places(sctp, config)
@@ -192,7 +177,7 @@ def grown_for_sctp(sctp: SctpTraffic, config: RnicConfig) -> tuple[RnicConfig, l
 
 def _places(sctp: SctpTraffic, config: RnicConfig) -> int:
     """Places in which no item finds another stream's."""
-    largest = _LARGEST["places"]
+    largest = LIMITS["places"][1]
     wanted = max(config.places, min(config.streams * config.window, largest))
     sizes = [wanted]
     while sizes[-1] < largest:

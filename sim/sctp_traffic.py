@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import ClassVar, NamedTuple
 
 from ..hdl.spec.completion import ChunkStatus
+from ..hdl.spec.config import LIMITS
 from ..hdl.spec.sctp import DATA_HEADER, SSN, Diversion, Reason
 from ..hdl.spec.sctp import State as RnicState
 from .capture import Endpoint
@@ -45,9 +46,9 @@ _TSN = 1 << 32
 #: Items behind one that was delivered in whose time its place may still be in use.
 _LINGERS = 128
 #: DDP-SSNs that the RNIC can take ahead of the next one, at most.
-_LONGEST_WINDOW = 1 << 14
+_LONGEST_WINDOW = LIMITS["window"][1]
 #: Messages of a queue ahead of the next one that it can hold buffers for, at most.
-_LONGEST_QUEUE = 1 << 11
+_LONGEST_QUEUE = LIMITS["queue_depth"][1] // 2
 #: States in which an Initiate opens a session, and in which a Segment may be taken.
 _REUSABLE = (State.CLOSED, State.TERMINATE_SENT, State.TERMINATE_RECEIVED, State.ABORTED)
 _TAKES = (State.INITIATE_SENT, State.ESTABLISHED, State.TERMINATE_SENT)
@@ -705,15 +706,10 @@ class _Walker:
         wrong = isinstance(message, ProtocolError)
         diversion = Diversion.DATA if wrong else None
 
-        def item(status: ChunkStatus, **more: object) -> Item:
+        def item(status: ChunkStatus, outcome: tuple[Control | Illegal, ...] = ()) -> Item:
             return Item(
-                chunk.octets,
-                **{"diversion": diversion, **more},  # type: ignore[arg-type]
-                stream=stream,
-                tsn=data.tsn,
-                ssn=ssn,
-                status=status,
-            )
+                chunk.octets, diversion, stream, data.tsn, ssn, status, outcome=outcome
+            )  # fmt: skip
 
         if not _after(data.tsn, live.past[sid]):
             return item(ChunkStatus.DUPLICATE)
@@ -739,7 +735,7 @@ class _Walker:
         if session.state is State.ABORTED and sid in live.turns:
             self._forget(live.turns[sid])
         if len(events) == 1 and isinstance(events[0], SessionIllegal):
-            return item(ChunkStatus.ILLEGAL, outcome=outcome)
+            return item(ChunkStatus.ILLEGAL, outcome)
         if Control(Function.INITIATE) in outcome:
             live.past[sid] = data.tsn
             self._begin(end, live, sid)
@@ -749,7 +745,7 @@ class _Walker:
         turn = turns.next + (ssn - turns.next) % (1 << 16)
         if isinstance(message, Function):
             self._take_turn(turns, turn, None)
-            return item(ChunkStatus.TAKEN, diversion=Diversion.CONTROL, outcome=outcome)
+            return replace(item(ChunkStatus.TAKEN, outcome), diversion=Diversion.CONTROL)
         host = end.local.address
         self._counts[host] = self._counts.get(host, 0) + 1
         segment = SctpArrival(
@@ -763,7 +759,7 @@ class _Walker:
         )
         self._take_turn(turns, turn, segment)
         early = not any(isinstance(event, SegmentReceived) for event in events)
-        return item(ChunkStatus.TAKEN, segment=segment, early=early, outcome=outcome)
+        return replace(item(ChunkStatus.TAKEN, outcome), segment=segment, early=early)
 
     def _take_turn(self, turns: _Turns, turn: int, segment: SctpArrival | None) -> None:
         """Keep account of what waits for its turn."""

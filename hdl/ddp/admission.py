@@ -4,9 +4,10 @@ from amaranth import *
 from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from ..dma.steps import Credits
 from ..llp.receiver import Fate, SctpItem
 from ..llp.sctp import Kind
-from ..llp.segment import HEADER_WORDS
+from ..llp.segment import HEADER_WORDS, IN_FLIGHT
 from ..net.delay import Delay
 from ..spec.sctp import Diversion, Function
 from ..stream import Stage, Store, delayed
@@ -17,8 +18,6 @@ from .window import Ticket, Verdict
 
 __all__ = ["Action", "Admission", "Admitted"]
 
-#: Items that may be between the sessions and the end of their checks.
-IN_FLIGHT = 64
 #: Octets of the Function Code and, at most, of Private Data (RFC 5043 section 5.2.3).
 _FUNCTION, _LONGEST_DATA = 2, 512
 #: Octets that stand before a frame in the packet buffer.
@@ -112,7 +111,7 @@ class Admission(wiring.Component):
         self.config = config
         self._order = order = Order(
             OrderedRecord(), streams=config.streams, window=config.window, slots=config.places)
-        item = SctpItem(config, config.associations)
+        item = SctpItem(config)
         super().__init__({
             "items": In(stream.Signature(item, always_ready=True)),
             "go": Out(1),
@@ -153,12 +152,15 @@ class Admission(wiring.Component):
         wiring.connect(m, order.records, wiring.flipped(self.records))
 
         # An item goes on if its place behind is sure; a message when its session takes it.
-        credits, room = Signal(range(IN_FLIGHT + 1), init=IN_FLIGHT), Signal()
-        head, fires = stage.o.payload, Signal()
+        m.submodules.credits = credits = Credits(IN_FLIGHT)
+        head, fires, room = stage.o.payload, Signal(), credits.ok
         judged = order.o.payload
         m.d.comb += [
             stage.o.ready.eq(room & (~head.talks | session.i.ready)),
             fires.eq(stage.o.valid & stage.o.ready),
+            credits.open.eq(1),
+            credits.take.eq(fires),
+            credits.give.eq(self.left),
             session.i.valid.eq(stage.o.valid & room & head.talks),
             *(session.i.payload[name].eq(head[name])
               for name in ("stream", "ssn", "tsn", "message")),
@@ -171,17 +173,12 @@ class Admission(wiring.Component):
             self.free.eq(order.free),
             self.waiting.eq(session.waiting),
         ]
-        with m.If(fires & ~self.left):
-            m.d.sync += credits.eq(credits - 1)
-        with m.Elif(self.left & ~fires):
-            m.d.sync += credits.eq(credits + 1)
         passing = Signal(latency)
         m.d.sync += [
             self.go.eq(queue.half),
-            room.eq(credits > 2),
             passing.eq(Cat(fires, passing)),
             self.o.valid.eq(passing[-1]),
-            self.busy.eq(coming | queue.o.valid | stage.o.valid | (credits != IN_FLIGHT)),
+            self.busy.eq(coming | queue.o.valid | stage.o.valid | ~credits.idle),
         ]
         self._admit(m, delay.o, judged)
         return m

@@ -7,7 +7,7 @@ from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..dma.placement import Placement
-from ..llp.segment import HEADER_WORDS, Outcome, Segment, Verdict
+from ..llp.segment import HEADER_WORDS, IN_FLIGHT, Outcome, Segment, Verdict
 from ..net.delay import Delay
 from ..spec import ddp
 from ..stream import Backlog, Pointers, Skid, Stage, Store, delayed
@@ -19,10 +19,8 @@ from .turn import Disordered
 from .untagged import QN_BITS, UntaggedResult
 from .window import Verdict as WindowVerdict
 
-__all__ = ["CHECKS", "Commit", "ErrorEvent", "IN_FLIGHT", "ItemTally", "Move", "Tally"]
+__all__ = ["CHECKS", "Commit", "ErrorEvent", "ItemTally", "Move", "Tally"]
 
-#: Segments that may be between their beginning and their commit.
-IN_FLIGHT = 64
 #: Cycles from a segment's header to what the checks say: two to parse it.
 CHECKS = 2 + TaggedCheck.LATENCY
 #: Cycles from taking a segment to its header.

@@ -5,7 +5,7 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..spec.completion import ChunkStatus, Kind
-from ..stream import Stage, Store
+from ..stream import Skid, Stage, Store
 from .delivery import CompletionEntry, Record, of_message
 from .session import SessionEvent
 from .turn import Disordered, OrderedRecord, Turn
@@ -70,13 +70,13 @@ class Reports(wiring.Component):
         m.submodules.undone = undone = Store(self.done.p.shape(), depth=QUEUE)
         m.submodules.done_stage = done_stage = Stage(self.done.p.shape())
         m.submodules.turn = turn = Turn(streams=self.config.streams)
-        m.submodules.stage = stage = Stage(CompletionEntry())
+        m.submodules.skid = skid = Skid(CompletionEntry())
         wiring.connect(m, wiring.flipped(self.ordered), turn.i)
         wiring.connect(m, wiring.flipped(self.clear), turn.clear)
         wiring.connect(m, wiring.flipped(self.state), turn.state)
         wiring.connect(m, turn.advanced, wiring.flipped(self.advanced))
         wiring.connect(m, turn.disordered, wiring.flipped(self.disordered))
-        wiring.connect(m, stage.o, wiring.flipped(self.entries))
+        wiring.connect(m, skid.o, wiring.flipped(self.entries))
 
         # What is due goes both ways at once.
         due, record = self.due.payload, undone.i.payload.record
@@ -116,7 +116,7 @@ class Reports(wiring.Component):
             ]
         sources = [(reports.o, reports.o.payload), (turn.o, message), (self.events, event)]
         turns = Signal(range(3))
-        m.d.comb += stage.i.valid.eq(Cat(source.valid for source, _ in sources).any())
+        m.d.comb += skid.i.valid.eq(Cat(source.valid for source, _ in sources).any())
         with m.Switch(turns):
             for first in range(3):
                 with m.Case(first):
@@ -124,8 +124,8 @@ class Reports(wiring.Component):
                         source, entry = sources[(first + position) % 3]
                         with m.If(source.valid) if not position else m.Elif(source.valid):
                             m.d.comb += [
-                                source.ready.eq(stage.i.ready), stage.i.payload.eq(entry)]
-                            with m.If(stage.i.ready):
+                                source.ready.eq(skid.i.ready), skid.i.payload.eq(entry)]
+                            with m.If(skid.i.ready):
                                 m.d.sync += turns.eq((first + position + 1) % 3)
 
         # What comes out of a block shows here before all is quiet in it.

@@ -8,6 +8,7 @@ from ..crc32c import Checksum
 from ..net.association import AssociationResult, AssociationTable, AssociationWrite
 from ..net.frame import FrameBeat, FrameParser
 from ..net.frame import Kind as FrameKind
+from ..spec.sctp import MOST_CHUNKS
 from ..stream import Backlog, Beat, Queue, delayed
 from .sctp import Kind, PacketJudge, SctpSegment, SctpWalker
 
@@ -28,7 +29,7 @@ class SctpItem(data.StructLayout):
     Members
     -------
     fate : Fate
-    association : range(associations)
+    association : range(config.associations)
         TAKEN: whose it is.
     stream : 16
         TAKEN, and ``ddp``: its DDP Stream.
@@ -41,10 +42,10 @@ class SctpItem(data.StructLayout):
     #: What is passed on as it came.
     PASSED = ("header", "ssn", "tsn", "start", "payload", "length", "chunks")
 
-    def __init__(self, config, associations):
+    def __init__(self, config):
         shape = SctpSegment(config)
         super().__init__({
-            "fate": Fate, "association": range(associations), "stream": 16, "ddp": 1,
+            "fate": Fate, "association": range(config.associations), "stream": 16, "ddp": 1,
             "kind": Kind,
             **{name: shape[name].shape for name in self.PASSED},
         })
@@ -83,8 +84,8 @@ class _Record(data.StructLayout):
 class ItemHold(wiring.Component):
     """Holds the items of frames until it is known what becomes of them.
 
-    Of a frame with ``MOST`` chunks or more, only so many are held, and it is an EXCEPTION. What
-    is true first counts:
+    Of a frame with ``MOST_CHUNKS`` chunks or more, only so many are held, and it is an EXCEPTION.
+    What is true first counts:
 
     * a frame that is damaged, or that the packet buffer does not hold, is DROPPED;
     * one that is of no association is an EXCEPTION, whatever its checksum, which is the host's to
@@ -110,24 +111,23 @@ class ItemHold(wiring.Component):
         There is room for some items; a few may come after it falls.
     go : In(1)
         An item may leave. It comes out three cycles later.
-    o : Out(stream.Signature(SctpItem(config, associations), always_ready=True))
+    o : Out(stream.Signature(SctpItem(config), always_ready=True))
     busy : Out(1)
         Items are held.
     """
 
     DEPTH = 512
-    MOST = 448  # three bits set
     #: Places that are kept free for items on their way when ``room`` falls.
     MARGIN = 16
 
-    def __init__(self, config, associations):
+    def __init__(self, config):
         self.config = config
-        self.associations = associations
         verdict = data.StructLayout({"good": 1})
-        item = SctpItem(config, associations)
+        item = SctpItem(config)
         super().__init__({
             "segments": In(stream.Signature(SctpSegment(config), always_ready=True)),
-            "owners": In(stream.Signature(AssociationResult(associations), always_ready=True)),
+            "owners": In(stream.Signature(
+                AssociationResult(config.associations), always_ready=True)),
             "verdicts": In(stream.Signature(verdict, always_ready=True)),
             "half": Out(1),
             "room": Out(1),
@@ -145,13 +145,14 @@ class ItemHold(wiring.Component):
 
         # In: an item that is one too many is written and then written over.
         is_frame = segment.kind == Kind.FRAME
+        # Of 512, the last 64.
         many = segment.chunks[6:9].all() | segment.chunks[9:].any()
         with m.If(self.segments.valid & (is_frame | ~many)):
             m.d.sync += write.eq(write + 1)
         ended, ending = Signal(), Signal(_Ending(), reset_less=True)
         m.d.sync += [
             ended.eq(self.segments.valid & is_frame),
-            ending.items.eq(Mux(many, self.MOST, segment.chunks[:9])),
+            ending.items.eq(Mux(many, MOST_CHUNKS, segment.chunks[:9])),
             ending.sctp.eq(segment.sctp),
             ending.oversize.eq(segment.oversize),
             ending.broken.eq(segment.framing | many),
@@ -164,7 +165,7 @@ class ItemHold(wiring.Component):
         ]
 
         # Out: so many items as the frame has.
-        record = Signal(_Record(self.associations), reset_less=True)
+        record = Signal(_Record(self.config.associations), reset_less=True)
         have, final = Signal(), Signal()
         issue = Signal()
         left = Signal(range(self.DEPTH))
@@ -189,9 +190,9 @@ class ItemHold(wiring.Component):
         """The records, one for each frame: what becomes of it."""
         m.submodules.endings = endings = Queue(_Ending(), depth=32)
         m.submodules.owners = owners = Backlog(
-            AssociationResult(self.associations), depth=128)
+            AssociationResult(self.config.associations), depth=128)
         m.submodules.verdicts = verdicts = Queue(1, depth=16)
-        m.submodules.records = records = Backlog(_Record(self.associations), depth=128)
+        m.submodules.records = records = Backlog(_Record(self.config.associations), depth=128)
         take = Signal()
         m.d.comb += [
             endings.i.valid.eq(ended),
@@ -209,7 +210,7 @@ class ItemHold(wiring.Component):
         ]
         end, owner, good = endings.o.payload, owners.o.payload, verdicts.o.payload
         record = records.i.payload
-        said = Signal(_Record(self.associations), reset_less=True)
+        said = Signal(_Record(self.config.associations), reset_less=True)
         m.d.comb += record.eq(said)
         m.d.sync += [
             records.i.valid.eq(take),
@@ -295,7 +296,7 @@ class SctpReceiver(wiring.Component):
     * EXCEPTION: with FRAME the frame leaves to the host as it came, and nothing else of it does;
     * DROPPED: FRAME frees the packet buffer.
 
-    :class:`ItemHold` says which. A frame of ``ItemHold.MOST`` chunks or more is an EXCEPTION, and
+    :class:`ItemHold` says which. A frame of ``MOST_CHUNKS`` chunks or more is an EXCEPTION, and
     those from that number on do not show.
 
     Latency: 76 cycles at 64 bits, 78 at 512, from a frame's last beat to its first item: 43 through
@@ -306,8 +307,6 @@ class SctpReceiver(wiring.Component):
     Parameters
     ----------
     config : RnicConfig
-    associations : int
-        See :class:`~..net.association.AssociationTable`.
 
     Members
     -------
@@ -322,20 +321,20 @@ class SctpReceiver(wiring.Component):
         Of the packet buffer.
     go : In(1)
         An item may leave. It comes out three cycles later.
-    o : Out(stream.Signature(SctpItem(config, associations), always_ready=True))
+    o : Out(stream.Signature(SctpItem(config), always_ready=True))
     busy : Out(1)
         Something is inside.
     """
 
-    def __init__(self, config, *, associations=64):
+    def __init__(self, config):
         self.config = config
-        self.associations = associations
         self._walker = walker = SctpWalker(config)
-        self._table = AssociationTable(associations=associations)
-        item = SctpItem(config, associations)
+        self._table = AssociationTable(associations=config.associations)
+        item = SctpItem(config)
         super().__init__({
             "i": In(stream.Signature(Beat(config.width))),
-            "write": In(stream.Signature(AssociationWrite(associations), always_ready=True)),
+            "write": In(stream.Signature(
+                AssociationWrite(config.associations), always_ready=True)),
             **{name: walker.signature.members[name] for name in ("store", "slices", "beats")},
             "checksums": In(stream.Signature(Checksum(), always_ready=True)),
             "space": In(1),
@@ -352,7 +351,7 @@ class SctpReceiver(wiring.Component):
         m.submodules.walker = walker = self._walker
         m.submodules.judge = judge = PacketJudge()
         m.submodules.table = table = self._table
-        m.submodules.hold = hold = ItemHold(self.config, self.associations)
+        m.submodules.hold = hold = ItemHold(self.config)
 
         # The backlog, and that of the owners, take all that can be in the parser and the table.
         go = Signal()

@@ -206,16 +206,42 @@ class SctpWalker(wiring.Component):
                 ),
             ]
 
-        # A beat leaves.
         done = Signal()
+        m.d.comb += done.eq(fire & ~stay)
+        oversize, start = self._leave(m, beat, done)
+
+        # The packet adds up where a chunk, or the common header alone, ends with it. It does so for
+        # as long as the beat waits, too.
+        event = items.event
+        m.d.comb += [
+            event.chunk.eq(fire & (landing[:words] & beat.body).any()),
+            event.frame.eq(done & beat.last),
+            event.sctp.eq(beat.sctp),
+            event.closed.eq(
+                chosen("closes")
+                | (beat.ended & landing[1:].any() & (cut == (beat.end + 1)[: len(cut)]))
+                | beat.void
+            ),
+            event.oversize.eq(oversize),
+            event.beats.eq(self.beats),
+            event.cut.eq(cut),
+            event.origin.eq(start),
+            event.count.eq(Mux(oversize, 0, beat.count)),
+            event.ends.eq(beat.ends),
+            items.window.eq(beat.window),
+            self.busy.eq(scan.busy | items.busy | self.slices.valid),
+        ]
+        return m
+
+    def _leave(self, m, beat, done):
+        """A beat leaves as it is ``done``; whether its frame does not fit, and where that begins.
+        """
+        words = self.config.words
         oversize = Signal()
         stored = Signal(range(self.depth))
         fresh = Signal(init=1)
         origin, start = Signal.like(self.beats), Signal.like(self.beats)
-        m.d.comb += [
-            done.eq(fire & ~stay),
-            start.eq(Mux(fresh, self.beats, origin)),
-        ]
+        m.d.comb += start.eq(Mux(fresh, self.beats, origin))
         m.d.sync += origin.eq(start)
         with m.If(done):
             m.d.sync += fresh.eq(beat.last)
@@ -250,29 +276,7 @@ class SctpWalker(wiring.Component):
             self.slices.payload.end.eq(words),
             self.checksums.valid.eq(done & beat.close),
         ]
-
-        # The packet adds up where a chunk, or the common header alone, ends with it. It does so for
-        # as long as the beat waits, too.
-        event = items.event
-        m.d.comb += [
-            event.chunk.eq(fire & (landing[:words] & beat.body).any()),
-            event.frame.eq(done & beat.last),
-            event.sctp.eq(beat.sctp),
-            event.closed.eq(
-                chosen("closes")
-                | (beat.ended & landing[1:].any() & (cut == (beat.end + 1)[: len(cut)]))
-                | beat.void
-            ),
-            event.oversize.eq(oversize),
-            event.beats.eq(self.beats),
-            event.cut.eq(cut),
-            event.origin.eq(start),
-            event.count.eq(Mux(oversize, 0, beat.count)),
-            event.ends.eq(beat.ends),
-            items.window.eq(beat.window),
-            self.busy.eq(scan.busy | items.busy | self.slices.valid),
-        ]
-        return m
+        return oversize, start
 
 
 class _Event(data.StructLayout):

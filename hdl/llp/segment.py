@@ -3,10 +3,12 @@
 from amaranth import *
 from amaranth.lib import data, enum
 
-__all__ = ["Segment", "Verdict", "Outcome", "HEADER_WORDS"]
+__all__ = ["HEADER_WORDS", "IN_FLIGHT", "Outcome", "Segment", "Verdict"]
 
 #: Words of an FPDU that are read for its header: ULPDU_Length and the longer DDP header, 20 octets.
 HEADER_WORDS = 5
+#: Segments of a kind that may be between their beginning and their commit.
+IN_FLIGHT = 64
 
 
 class Segment(data.StructLayout):

@@ -5,6 +5,22 @@ from dataclasses import dataclass
 from .net import SCTP_UDP_PORT
 
 WIDTHS = (64, 128, 256, 512)
+#: The least and the largest of each parameter that is a power of two.
+LIMITS = {
+    "stags": (16, 1 << 20),
+    "streams": (2, 1 << 12),
+    "buffer_octets": (4096, 1 << 17),
+    "outstanding": (8, 256),
+    "queue_depth": (4, 1 << 12),
+    "buffers": (16, 1 << 16),
+    "pages": (16, 1 << 16),
+    "backlog": (64, 1 << 14),
+    "exception_octets": (4096, 1 << 17),
+    "associations": (2, 1 << 10),
+    "window": (2, 1 << 14),
+    "places": (4, 1 << 15),
+    "initiates": (1, 1 << 10),
+}
 
 
 def power_of_two(name: str, value: int, low: int, high: int) -> None:
@@ -78,26 +94,17 @@ class RnicConfig:
             raise ValueError(
                 f"width must be one of {', '.join(map(str, WIDTHS))}, not {self.width!r}"
             )
-        power_of_two("stags", self.stags, 16, 1 << 20)
-        power_of_two("streams", self.streams, 2, 1 << 12)
-        power_of_two("buffer_octets", self.buffer_octets, 4096, 1 << 17)
-        power_of_two("outstanding", self.outstanding, 8, 256)
-        power_of_two("queue_depth", self.queue_depth, 4, 1 << 12)
-        power_of_two("buffers", self.buffers, 16, 1 << 16)
-        power_of_two("pages", self.pages, 16, 1 << 16)
-        power_of_two("backlog", self.backlog, 64, 1 << 14)
-        power_of_two("exception_octets", self.exception_octets, 4096, 1 << 17)
+        for name, (low, high) in LIMITS.items():
+            power_of_two(name, getattr(self, name), low, high)
         if not isinstance(self.sctp, bool):
             raise TypeError(f"sctp must be True or False, not {self.sctp!r}")
-        power_of_two("associations", self.associations, 2, 1 << 10)
-        power_of_two("window", self.window, 2, 1 << 14)
-        power_of_two("initiates", self.initiates, 1, 1 << 10)
         if not isinstance(self.udp_port, int) or isinstance(self.udp_port, bool):
             raise TypeError(f"udp_port must be an integer, not {self.udp_port!r}")
         if not 0 < self.udp_port < 1 << 16:
             raise ValueError(f"udp_port must be from 1 to 65535, not {self.udp_port!r}")
         if self.sctp:
-            power_of_two("places", self.places, max(self.window, 2 * self.streams), 1 << 15)
+            least = max(self.window, 2 * self.streams)
+            power_of_two("places", self.places, least, LIMITS["places"][1])
 
     @property
     def octets(self) -> int:

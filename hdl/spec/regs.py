@@ -19,11 +19,14 @@ Those from 0x180 on are there with SCTP only:
 
 * write the ``ASSOC_*`` registers, then ``ASSOC_COMMIT``: the entry at ``ASSOC_PLACE``, which
   :func:`~.net.insert` finds, is replaced whole;
-* write ``SESSION_STREAM``, then ``SESSION_COMMAND``, before the message that it tells of is sent;
-  ``SESSION_ANSWER`` shows what became of it.
+* write ``SESSION_STREAM``, ``SESSION_FUNCTION`` and, where it counts, ``SESSION_TSN``, then
+  ``SESSION_COMMAND``, before the message that it tells of is sent; ``SESSION_ANSWER`` shows what
+  became of it.
 """
 
 from dataclasses import dataclass
+
+from .net import Move
 
 ID = 0x52_4E_49_43  #: "RNIC"
 VERSION = 0x0002_0001  #: major in the upper half, minor in the lower
@@ -360,3 +363,28 @@ def pack(name: str, **values: int) -> int:
     """What a register holds whose fields have these values; the others are 0."""
     low = {field.name: field.low for field in BY_NAME[name].fields}
     return sum(int(value) << low[field] for field, value in values.items())
+
+
+def association(move: Move, *, first: int, count: int, number: int = 0) -> dict[str, int]:
+    """What the ``ASSOC_*`` registers hold, by the rest of their names, for an entry of the table.
+
+    Parameters
+    ----------
+    move
+        Where it goes, and what it is known by.
+    first, count, number
+        Its first DDP Stream, its SCTP streams that are DDP Streams, and the association's number.
+    """
+    key = move.key
+    return {
+        **{
+            f"{end}{k}": address >> 32 * k & 0xFFFFFFFF
+            for end, address in (("SRC", key.source), ("DST", key.destination))
+            for k in range(4)
+        },
+        "PORTS": pack("ASSOC_PORTS", source=key.source_port, destination=key.destination_port),
+        "TAG": key.tag,
+        "FLAGS": pack("ASSOC_FLAGS", valid=1, v6=key.v6, number=number),
+        "STREAMS": pack("ASSOC_STREAMS", first=first, count=count),
+        "PLACE": pack("ASSOC_PLACE", way=move.way, place=move.place),
+    }

@@ -5,6 +5,7 @@ from enum import IntEnum, IntFlag
 COMMON_HEADER = 12  #: octets of a packet before its first chunk, RFC 9260 section 3.1
 DATA_HEADER = 16  #: octets of a DATA chunk before its user data, section 3.3.1
 SSN = 2  #: octets of a DDP-SSN, RFC 5043 section 5.2.1
+MOST_CHUNKS = 448  #: of a packet; one with as many leaves whole, to the host
 
 
 class ChunkType(IntEnum):

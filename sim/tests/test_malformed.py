@@ -15,17 +15,17 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import pytest
-from ddp_rnic.hdl.llp.receiver import ItemHold
 from ddp_rnic.hdl.net.frame import Kind as FrameKind
 from ddp_rnic.hdl.net.tests.frames import Said, internet_sum, say
 from ddp_rnic.hdl.spec import regs
 from ddp_rnic.hdl.spec.completion import ChunkStatus, Completion, Kind, Status
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.hdl.spec.net import SCTP_UDP_PORT, AssociationKey, EtherType, Protocol, insert
-from ddp_rnic.hdl.spec.sctp import Diversion, Reason, State
+from ddp_rnic.hdl.spec.sctp import MOST_CHUNKS, Diversion, Reason, State
 from ddp_rnic.hdl.spec.sctp import Function as Told
 from ddp_rnic.sim.engine import (
     UNSTALLED,
@@ -322,22 +322,8 @@ class Play:
         for key in KEYS:
             for move in insert(entries, key):
                 entries[move.way, move.place] = move.key
-                words = {
-                    f"{name}{k}": address >> 32 * k & 0xFFFFFFFF
-                    for name, address in (("SRC", move.key.source), ("DST", move.key.destination))
-                    for k in range(4)
-                }
-                source, destination = PORTS
-                self.write(
-                    "ASSOC",
-                    **words,
-                    PORTS=regs.pack("ASSOC_PORTS", source=source, destination=destination),
-                    TAG=TAG,
-                    FLAGS=regs.pack("ASSOC_FLAGS", valid=1, v6=move.key.v6, number=ASSOCIATION),
-                    STREAMS=regs.pack("ASSOC_STREAMS", first=FIRST, count=COUNT),
-                    PLACE=regs.pack("ASSOC_PLACE", place=move.place, way=move.way),
-                    COMMIT=1,
-                )
+                entry = regs.association(move, first=FIRST, count=COUNT, number=ASSOCIATION)
+                self.write("ASSOC", **entry, COMMIT=1)
 
     def _register(self, region: Region) -> None:
         assert region.pd is not None
@@ -458,14 +444,16 @@ class Play:
         if len(packet) % 4 or packet[8:12] != checksum(packet):
             return Fate.DROPPED, []
         chunks = split(packet[12:])
-        if chunks is None or len(chunks) >= ItemHold.MOST:
+        if chunks is None or len(chunks) >= MOST_CHUNKS:
             return Fate.EXCEPTION, []
         return Fate.TAKEN, chunks
 
     def _entry(self, kind: Kind, **values: int | Status | ChunkStatus | Reason) -> None:
-        known = dict.fromkeys(("stream", "tag", "length", "cookie", "rsvdulp", "qn"), 0)
+        known: dict[str, Any] = dict.fromkeys(
+            ("stream", "tag", "length", "cookie", "rsvdulp", "qn"), 0
+        )
         known |= {"tagged": False, "status": Status.DELIVERED} | values
-        entry = Completion(phase=0, kind=kind, **known)  # type: ignore[arg-type]
+        entry = Completion(phase=0, kind=kind, **known)
         self.entries[order_of(entry)].append(entry)
 
     def _take(self, octets: bytes) -> None:
@@ -793,7 +781,7 @@ def others(play: Play) -> Frames:
         for count in (1, 5, 13):
             chunks = [play.data(play.tagged(), ahead=ahead) for ahead in range(count)]
             yield f"{name}, {count} chunks, damaged", Frame(carrier.frame(packet_of(*chunks)), True)
-    for count in (ItemHold.MOST - 1, ItemHold.MOST, ItemHold.MOST + 1, 1500):
+    for count in (MOST_CHUNKS - 1, MOST_CHUNKS, MOST_CHUNKS + 1, 1500):
         yield f"{count} chunks", IPV4.frame(packet_of(*[Chunk(0x3F)] * count))
     for size in (RnicConfig.buffer_octets + 4, 60000):
         packet = packet_of(play.data(play.tagged(size=12) + bytes(size)))

@@ -15,10 +15,11 @@ from amaranth.lib.wiring import In
 from amaranth.sim import Simulator
 from ddp_rnic.hdl.crc32c import Crc32c
 from ddp_rnic.hdl.llp.buffer import PacketBuffer
-from ddp_rnic.hdl.llp.receiver import Fate, ItemHold, SctpReceiver
+from ddp_rnic.hdl.llp.receiver import Fate, SctpReceiver
 from ddp_rnic.hdl.llp.sctp import Kind
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.hdl.spec.net import AssociationKey, insert
+from ddp_rnic.hdl.spec.sctp import MOST_CHUNKS
 from ddp_rnic.sim.model.sctp import (
     Chunk,
     DataChunk,
@@ -342,7 +343,7 @@ def segment(size, stream=1, tsn=5):
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_packet_of_too_many_chunks_leaves_whole_and_nothing_hangs(width):
-    most = ItemHold.MOST
+    most = MOST_CHUNKS
     counts = (3, most - 1, most, most + 1, 1200, 2, most - 1)
     frames = [carried(packet_of([Chunk(11)] * count)) for count in counts]
     came, _ = run(width, frames, ours())

@@ -71,7 +71,7 @@ class Registers(wiring.Component):
 
         # Writes: wait for address and data, decode, act, answer.
         write_hit = Signal(len(ports))
-        writing = Signal()
+        free, writing = Signal(init=1), Signal()
         answers = Signal()
         allowed = some(writing, write_hit, "allowed", "rw", "wo")
         refused = some(writing, write_hit, "refused", "ro")
@@ -83,15 +83,17 @@ class Registers(wiring.Component):
         ]
         with m.If(bus.b.ready):
             m.d.sync += bus.b.valid.eq(0)
+        with m.If(bus.b.ready & bus.b.valid):
+            m.d.sync += free.eq(1)
         with m.If(answers):
             m.d.sync += [
                 bus.b.valid.eq(1),
                 bus.b.payload.resp.eq(Mux(
                     allowed, Response.OKAY, Mux(refused, Response.SLVERR, Response.DECERR))),
             ]
-        free = ~writing & ~answers & ~bus.b.valid
         with m.If(bus.aw.valid & bus.w.valid & free & ~self.hold):
-            m.d.sync += writing.eq(1)
+            m.d.sync += [writing.eq(1), free.eq(0)]
+        with m.If(free):
             select(write_hit, bus.aw.payload.addr)
         m.d.comb += [bus.aw.ready.eq(writing), bus.w.ready.eq(writing)]
         with m.If(writing):
@@ -106,12 +108,14 @@ class Registers(wiring.Component):
 
         # Reads: decode, gather in groups of four, gather all.
         read_hit = Signal(len(ports))
-        step = Signal(4)
+        step = Signal(2)
         found = some(step[0], read_hit, "found", "ro", "rw", "wo")
         groups = []
-        m.d.sync += step.eq(Cat(bus.ar.valid & bus.ar.ready, step))
-        m.d.comb += bus.ar.ready.eq(~step.any() & ~bus.r.valid)
-        with m.If(bus.ar.valid & bus.ar.ready):
+        reading = Signal()
+        m.d.sync += step.eq(Cat(bus.ar.valid & ~reading, step))
+        m.d.comb += bus.ar.ready.eq(~reading)
+        with m.If(~reading):
+            m.d.sync += reading.eq(bus.ar.valid)
             select(read_hit, bus.ar.payload.addr)
         for first in range(0, len(ports), 4):
             group = Signal(32, name=f"group{first // 4}")
@@ -126,6 +130,8 @@ class Registers(wiring.Component):
             groups.append(group)
         with m.If(bus.r.ready):
             m.d.sync += bus.r.valid.eq(0)
+        with m.If(bus.r.ready & bus.r.valid):
+            m.d.sync += reading.eq(0)
         with m.If(step[1]):
             m.d.sync += [
                 bus.r.valid.eq(1),

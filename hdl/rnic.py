@@ -125,13 +125,15 @@ class Rnic(wiring.Component):
             intake.settings.eq(streams.entry[0].llp),
             buffer.next.eq(walker.beats),
         ]
-        # A segment may begin while its place is sure, a beat while the buffer has one.
+        # A segment may begin while its place is sure, a beat while the buffer has one. Of those
+        # that begin in the cycles until ``go`` follows, none is counted yet.
         credits = Signal(range(IN_FLIGHT + 1), init=IN_FLIGHT)
-        with m.If(walker.begun & ~commit.done):
+        begun = delayed(m, 1, walker.begun, "begun")
+        with m.If(begun & ~commit.done):
             m.d.sync += credits.eq(credits - 1)
-        with m.If(~walker.begun & commit.done):
+        with m.If(~begun & commit.done):
             m.d.sync += credits.eq(credits + 1)
-        m.d.sync += walker.go.eq((credits > 3) & buffer.space)
+        m.d.sync += walker.go.eq((credits > 4) & buffer.space)
 
         untagged = self._check(m, commit, streams, control)
         moving = self._place(m, commit, buffer, delivery, exceptions, control)

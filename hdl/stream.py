@@ -109,10 +109,10 @@ class Pointers(wiring.Component):
                 following.eq(second),
                 second.eq(second + 1),
             ]
-        with m.If(self.push & ~self.pop):
-            m.d.sync += few.eq(~self.some)
-        with m.Elif(self.pop & ~self.push):
-            m.d.sync += few.eq(few | (second == self.write))
+        # In gates, as a register without enable: that is a level less behind ``push`` and ``pop``.
+        m.d.sync += few.eq(
+            (few & ~(self.push & ~self.pop & self.some))
+            | (self.pop & ~self.push & (second == self.write)))
         m.d.sync += self.some.eq(self.push | (self.some & ~(self.pop & few)))
         return m
 
@@ -196,10 +196,9 @@ class Stage(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.d.comb += self.i.ready.eq(~self.o.valid | self.o.ready)
+        # Whether there is an item does not gate the wide register.
         with m.If(self.i.ready):
-            m.d.sync += self.o.valid.eq(self.i.valid)
-        with m.If(self.i.ready & self.i.valid):
-            m.d.sync += self.o.payload.eq(self.i.payload)
+            m.d.sync += [self.o.valid.eq(self.i.valid), self.o.payload.eq(self.i.payload)]
         return m
 
 
@@ -229,12 +228,14 @@ class Skid(wiring.Component):
         full = Signal()
         advance = Signal()
         m.d.comb += [advance.eq(~self.o.valid | self.o.ready), self.i.ready.eq(~full)]
-        with m.If(~full & self.i.valid):
+        with m.If(~full):
             m.d.sync += spare.eq(self.i.payload)
+        # Whether there is an item does not gate the wide register.
         with m.If(advance):
-            m.d.sync += self.o.valid.eq(full | self.i.valid)
-        with m.If(advance & (full | self.i.valid)):
-            m.d.sync += self.o.payload.eq(Mux(full, spare, self.i.payload))
+            m.d.sync += [
+                self.o.valid.eq(full | self.i.valid),
+                self.o.payload.eq(Mux(full, spare, self.i.payload)),
+            ]
         m.d.sync += full.eq(~advance & (full | self.i.valid))
         return m
 
@@ -334,15 +335,15 @@ class Prefetch(wiring.Component):
             shape=self.shape, depth=self.depth, init=[],
             attrs={"ram_style": "block", "no_rw_check": 1})
         m.submodules.ahead = ahead = Store(self.shape, depth=self.AHEAD)
-        m.submodules.stage = stage = Stage(self.shape)
+        m.submodules.skid = skid = Skid(self.shape)
         write, read = storage.write_port(), storage.read_port()
         # Without reset, to become the output register of the block RAM.
         held = Signal(self.shape, reset_less=True)
         go = Signal()
         coming = Signal(2)
 
-        wiring.connect(m, ahead.o, stage.i)
-        wiring.connect(m, stage.o, wiring.flipped(self.o))
+        wiring.connect(m, ahead.o, skid.i)
+        wiring.connect(m, skid.o, wiring.flipped(self.o))
         m.d.comb += [
             write.en.eq(self.write.valid),
             write.addr.eq(self.write.payload.address),

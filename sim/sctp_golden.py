@@ -123,12 +123,14 @@ class SctpGolden(Golden):
             self._counters["FRAMES"] += 1
             self.chunks += len(step.items)
             for item in step.items:
-                self._item(step, step.end, item)
-            packet = _entry(Kind.PACKET, length=len(step.items), cookie=step.end.number << 16)
-            self._ring.append(Record(packet, f"frame {step.frame} ({step.end}), its packet"))
+                self._item(step, step.end, item, ends=item is step.items[-1])
+            # The record of a last chunk tells of the packet's end, too.
+            if not step.items or step.items[-1].stream is None:
+                packet = _entry(Kind.PACKET, length=len(step.items), cookie=step.end.number << 16)
+                self._ring.append(Record(packet, f"frame {step.frame} ({step.end}), its packet"))
         return self.deliveries[before:]
 
-    def _item(self, step: Incoming, end: End, item: Item) -> None:
+    def _item(self, step: Incoming, end: End, item: Item, *, ends: bool) -> None:
         if item.stream is None:
             assert item.diversion is not None
             self._divert(end.number, item.tsn, item.raw, item.diversion)
@@ -159,6 +161,7 @@ class SctpGolden(Golden):
             tag=item.tsn,
             length=octets,
             cookie=item.ssn | end.number << 16,
+            ends=ends,
         )
         self._ring.append(Record(chunk, f"{where}, its chunk"))
         receiver = self._receivers[number]
@@ -240,5 +243,6 @@ def _entry(
     tag: int = 0,
     length: int = 0,
     cookie: int = 0,
+    ends: bool = False,
 ) -> Completion:
-    return Completion(1, False, status, stream, int(tag), length, cookie, 0, 0, kind)
+    return Completion(1, False, status, stream, int(tag), length, cookie, 0, 0, kind, ends)

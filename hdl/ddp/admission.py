@@ -27,9 +27,10 @@ _LEAD = 2
 class Action(enum.Enum, shape=2):
     """What is done with an item's octets."""
 
-    SKIP = 0  # nothing
+    SKIP = 0  # nothing, but that its words are given back
     PLACE = 1  # a DDP Segment: the checks have the say
     PASS = 2  # to the host, on the exception stream
+    NONE = 3  # nothing, and no words are given back
 
 
 class Admitted(data.StructLayout):
@@ -62,6 +63,8 @@ class Admitted(data.StructLayout):
         The host gets a record of it: of a chunk, or, with ``packet``, of a packet.
     packet, control : 1
         It is the end of a packet, a control message.
+    ends : 1
+        A chunk with a record, which tells of the end of its packet too.
     ticket : Ticket, status : Verdict
         Of a chunk with a record; the ticket counts if it is FRESH.
     """
@@ -72,7 +75,8 @@ class Admitted(data.StructLayout):
             "action": Action, "header": 32 * HEADER_WORDS, "stream": 16,
             "association": range(config.associations), "sequence": 32, "start": position,
             "payload": position, "octets": 17, "release": position, "reason": 12, "report": 1,
-            "packet": 1, "control": 1, "ticket": Ticket(config.streams), "status": Verdict,
+            "packet": 1, "control": 1, "ends": 1, "ticket": Ticket(config.streams),
+            "status": Verdict,
         })
 
 
@@ -127,7 +131,7 @@ class Admission(wiring.Component):
         })
         self._prepared = data.StructLayout({
             **{name: field.shape for name, field in item}, "octets": 17, "message": Message,
-            "talks": 1,
+            "talks": 1, "freed": 1, "told": 1,
         })
 
     def elaborate(self, platform):
@@ -205,13 +209,22 @@ class Admission(wiring.Component):
         function = held.header[24:27]
         legal = known & Mux(function == Function.TERMINATE, bare, fits)
         control, segment = held.kind == Kind.CONTROL, held.kind == Kind.SEGMENT
-        message = Signal(Message)
-        m.d.comb += queue.i.valid.eq(valid[1])
+        message, talks = Signal(Message), Signal()
+        # Of a frame: its last chunk has given all words back; that has a record.
+        freed, told = Signal(), Signal()
+        with m.If(valid[0]):
+            m.d.sync += [freed.eq(held.last), told.eq(held.last & talks)]
+        m.d.comb += [
+            queue.i.valid.eq(valid[1]),
+            talks.eq(held.ddp & (segment | control | (held.kind == Kind.REFUSED))),
+        ]
         m.d.sync += [
             *(prepared[name].eq(held[name]) for name, _ in item.shape()),
             prepared.octets.eq(Mux(held.kind == Kind.FRAME, (words << 2) + held.length[:2]
                                    - (_LEAD + 3), held.length)),
-            prepared.talks.eq(held.ddp & (segment | control | (held.kind == Kind.REFUSED))),
+            prepared.talks.eq(talks),
+            prepared.freed.eq(freed),
+            prepared.told.eq(told),
             prepared.message.eq(message),
         ]
         with m.If(segment):
@@ -230,8 +243,9 @@ class Admission(wiring.Component):
             *(admitted[name].eq(item[name])
               for name in ("header", "stream", "association", "start", "payload", "octets")),
             admitted.sequence.eq(item.tsn),
-            admitted.release.eq(item.start),
+            admitted.release.eq(Mux(item.last, item.end, item.start)),
             admitted.report.eq(item.talks),
+            admitted.ends.eq(item.last & item.talks),
             admitted.packet.eq(0),
             admitted.control.eq(item.kind == Kind.CONTROL),
             admitted.ticket.eq(judged.ticket),
@@ -242,12 +256,13 @@ class Admission(wiring.Component):
             m.d.sync += [
                 admitted.release.eq(item.payload),
                 admitted.sequence.eq(item.chunks),
-                admitted.report.eq(item.fate == Fate.TAKEN),
+                admitted.report.eq((item.fate == Fate.TAKEN) & ~item.told),
+                admitted.ends.eq(0),
                 admitted.packet.eq(1),
                 admitted.reason.eq(Diversion.FRAME),
             ]
             with m.If(item.fate != Fate.EXCEPTION):
-                m.d.sync += admitted.action.eq(Action.SKIP)
+                m.d.sync += admitted.action.eq(Mux(item.freed, Action.NONE, Action.SKIP))
         with m.Elif(item.kind == Kind.CHUNK):
             m.d.sync += [admitted.reason.eq(Diversion.CHUNK), admitted.sequence.eq(0)]
         with m.Elif(~item.talks | (item.message == Message.INVALID)):

@@ -62,11 +62,15 @@ class Move(data.StructLayout):
         There is a marker in it: take out the word at every ``phase`` of 0.
     phase : 7
         Words from the last marker position to the first word.
+    none : 1
+        With SCTP only: there is nothing to be placed, nor words to be given back.
     """
 
     def __init__(self, config):
         super().__init__({
-            "placement": Placement(config), "pages": 4, "markers": 1, "phase": 7})
+            "placement": Placement(config), "pages": 4, "markers": 1, "phase": 7,
+            **({"none": 1} if config.sctp else {}),
+        })
 
 
 class Tally(data.StructLayout):
@@ -243,18 +247,19 @@ class Pause(wiring.Component):
     held: Out(1)
     under_way: In(1)
     room: In(1)
-    flowing: Out(1)
+    flowing: Out(1, init=1)
     stream: Out(16)
     acting: Out(1)
     clearing: Out(1)
 
     def elaborate(self, platform):
         m = Module()
-        m.d.sync += self.held.eq(0)
+        m.d.sync += [
+            self.held.eq(0), self.acting.eq(0), self.clear.ready.eq(0), self.bus_errors.ready.eq(0)]
         with m.FSM():
             with m.State("Segments"):
-                m.d.comb += self.flowing.eq(1)
                 with m.If(self.clear.valid | self.bus_errors.valid | self.hold):
+                    m.d.sync += self.flowing.eq(0)
                     m.next = "Drain"
             with m.State("Drain"):
                 with m.If(~self.under_way):
@@ -269,19 +274,20 @@ class Pause(wiring.Component):
                 with m.If(self.clear.valid | (self.bus_errors.valid & self.room)):
                     m.next = "Look Up"
                 with m.Elif(~self.hold & ~self.bus_errors.valid):
+                    m.d.sync += self.flowing.eq(1)
                     m.next = "Segments"
             with m.State("Look Up"):
                 m.next = "Wait"
             with m.State("Wait"):
                 m.next = "Wait Again"
             with m.State("Wait Again"):
-                m.next = "Act"
-            with m.State("Act"):
-                m.d.comb += [
+                m.d.sync += [
                     self.acting.eq(1),
                     self.clear.ready.eq(self.clearing),
                     self.bus_errors.ready.eq(~self.clearing),
                 ]
+                m.next = "Act"
+            with m.State("Act"):
                 m.next = "Hold"
         return m
 
@@ -693,10 +699,11 @@ class Commit(wiring.Component):
         start = Cat(C(0, 1), item.packet, item.start)
         chunk = acts & lot.valid & item.report & ~item.packet
         frame, tally = acts & lot.valid & item.packet, self.item_tally
+        none = item.action == Action.NONE
         m.d.comb += [
-            tally.taken.eq(frame & item.report),
+            tally.taken.eq(frame & (item.report | none)),
             tally.diverted.eq(frame & diverted),
-            tally.lost.eq(frame & ~item.report & ~diverted),
+            tally.lost.eq(frame & ~item.report & ~none & ~diverted),
             tally.duplicate.eq(chunk & (item.status == WindowVerdict.DUPLICATE)),
             tally.outside.eq(chunk & (item.status == WindowVerdict.OUTSIDE)),
             tally.refused.eq(chunk & ((item.status == WindowVerdict.ILLEGAL)
@@ -708,11 +715,12 @@ class Commit(wiring.Component):
         with m.If(acts):
             m.d.sync += [
                 placement.sctp.eq(lot.valid),
+                move.payload.none.eq(lot.valid & none),
                 record.sctp.eq(lot.valid),
                 record.complete.eq(completes),
                 record.placed.eq(places),
                 *(record[name].eq(item[name]) for name in (
-                    "packet", "control", "status", "ticket", "association", "sequence")),
+                    "packet", "control", "ends", "status", "ticket", "association", "sequence")),
                 record.octets.eq(Mux(places, known.length, 0)),
             ]
             with m.If(lot.valid):

@@ -8,7 +8,7 @@ from ..bus.axi import AxiWrite, Response
 from ..dma.burst import Done
 from ..dma.steps import Credits
 from ..spec import completion
-from ..stream import Backlog, Queue, Skid, Stage, Store
+from ..stream import Backlog, Skid, Stage, Store, delayed
 from .window import Ticket, Verdict
 
 __all__ = ["MESSAGE", "CompletionEntry", "Delivery", "Due", "Record", "Ring", "of_message"]
@@ -52,8 +52,8 @@ class Record(data.StructLayout):
 
     With SCTP also:
 
-    sctp, packet, control : 1
-        It is of SCTP, and the end of a packet, or a control message.
+    sctp, packet, control, ends : 1
+        It is of SCTP, and the end of a packet, a control message, or a packet's last chunk.
     placed, complete : 1
         It is a segment that passed the checks, and the last one of its message.
     status, ticket, association, sequence
@@ -68,9 +68,9 @@ class Record(data.StructLayout):
     @staticmethod
     def _of_sctp(config):
         return {} if not config.sctp else {
-            "sctp": 1, "packet": 1, "control": 1, "placed": 1, "complete": 1, "status": Verdict,
-            "ticket": Ticket(config.streams), "association": range(config.associations),
-            "sequence": 32, "octets": 16,
+            "sctp": 1, "packet": 1, "control": 1, "ends": 1, "placed": 1, "complete": 1,
+            "status": Verdict, "ticket": Ticket(config.streams),
+            "association": range(config.associations), "sequence": 32, "octets": 16,
         }
 
     @classmethod
@@ -129,7 +129,8 @@ class Due(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.waiting = waiting = Backlog(self.shape, depth=self.config.backlog)
-        m.submodules.failed = failed = Queue(16, depth=QUEUE)
+        m.submodules.failed = failed = Store(16, depth=QUEUE)
+        m.submodules.stage = stage = Stage(16)
         m.submodules.states = states = memory.Memory(
             shape=1, depth=self.config.streams, init=[],
             attrs={"ram_style": "block", "no_rw_check": 1})
@@ -147,9 +148,11 @@ class Due(wiring.Component):
         # A placement is retired; the state of its stream is written a cycle before the first
         # message that this makes due can look it up. Clearing a stream goes first.
         wiring.connect(m, wiring.flipped(self.i), waiting.i)
-        wiring.connect(m, failed.o, wiring.flipped(self.failed))
+        wiring.connect(m, failed.o, stage.i)
+        wiring.connect(m, stage.o, wiring.flipped(self.failed))
+        # Low in the cycle in which ``clears`` is high.
+        m.d.sync += self.done.ready.eq(failed.half & ~self.clear.valid)
         m.d.comb += [
-            self.done.ready.eq(failed.i.ready & ~clears),
             retires.eq(self.done.valid & self.done.ready),
             failed.i.valid.eq(retires & self.done.payload.error),
             failed.i.payload.eq(self.done.payload.stream),
@@ -235,6 +238,10 @@ class Ring(wiring.Component):
 
     def __init__(self, config):
         self.config = config
+        # ``issued``, ``producer`` and ``failed``: what restarts the ring sets them, after a reset
+        # too.
+        self.counts = [Signal(16, reset_less=True), Signal(16, reset_less=True),
+                       Signal(reset_less=True)]
         super().__init__({
             "i": In(stream.Signature(CompletionEntry())),
             "bus": Out(AxiWrite(config.width)),
@@ -252,6 +259,9 @@ class Ring(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.credits = credits = Credits(self.config.outstanding)
+        issued, producer, failed = self.counts
+        m.d.comb += [
+            self.issued.eq(issued), self.producer.eq(producer), self.failed.eq(failed)]
         started, allowed, room = Signal(), Signal(), Signal()
         issue = Signal()
         good, bad = Signal(), Signal()
@@ -276,7 +286,7 @@ class Ring(wiring.Component):
             room.eq(allowed & Mux(issue, fits(less), fits(final))),
         ]
         with m.If(issue):
-            m.d.sync += self.issued.eq(self.issued + 1)
+            m.d.sync += issued.eq(issued + 1)
 
         # Responses.
         m.d.comb += self.bus.b.ready.eq(1)
@@ -286,10 +296,11 @@ class Ring(wiring.Component):
             self.delivered.eq(good & ~self.failed),
         ]
         with m.If(bad):
-            m.d.sync += self.failed.eq(1)
-        with m.If(good & ~self.failed):
-            m.d.sync += self.producer.eq(self.producer + 1)
-        m.d.comb += [credits.take.eq(issue), credits.give.eq(good | bad)]
+            m.d.sync += failed.eq(1)
+        with m.If(good & ~failed):
+            m.d.sync += producer.eq(producer + 1)
+        m.d.comb += [
+            credits.take.eq(issue), credits.give.eq(delayed(m, 1, self.bus.b.valid, "answered"))]
 
         # A ring that was disabled starts anew, but not before the last response.
         restarts = Signal()
@@ -299,7 +310,7 @@ class Ring(wiring.Component):
         with m.Elif(restarts):
             m.d.sync += started.eq(1)
         with m.If(restarts):
-            m.d.sync += [self.issued.eq(0), self.producer.eq(0), self.failed.eq(0)]
+            m.d.sync += [issued.eq(0), producer.eq(0), failed.eq(0)]
         m.d.comb += self.busy.eq(~credits.idle | (self.i.valid & room))
         self._write(m, mask, credits, go=room & credits.ok, issue=issue)
         return m
@@ -346,13 +357,13 @@ class Ring(wiring.Component):
             first_2.eq(first_1),
             first_3.eq(first_2),
         ]
-        with m.If(self.i.valid):
-            m.d.sync += [beat_1.data.eq(entry.word_select(index, bits)), beat_1.last.eq(last)]
+        m.d.sync += [
+            beat_1.data.eq(entry.word_select(index, bits)),
+            beat_1.last.eq(last),
+            entry_1.eq(self.issued & mask),
+        ]
         with m.If(issue):
-            m.d.sync += [
-                entry_1.eq(self.issued & mask),
-                turn_1.eq(self.issued.bit_select(self.size, 1)),
-            ]
+            m.d.sync += turn_1.eq(self.issued.bit_select(self.size, 1))
         with m.If(step_1):
             m.d.sync += [beat_2.eq(beat_1), low_2.eq(self.base[5 : 5 + half] + entry_1)]
             with m.If(beat_1.last):

@@ -158,6 +158,7 @@ class Reports(wiring.Component):
         with m.Else():
             m.d.sync += [
                 report.kind.eq(Kind.CHUNK),
+                report.ends.eq(due.ends),
                 report.status.eq(Mux(due.status == Verdict.FRESH, taken, due.status)),
                 report.stream.eq(due.stream),
                 report.tag.eq(due.sequence),

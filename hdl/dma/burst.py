@@ -5,7 +5,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..bus.axi import Response
-from ..stream import Backlog, Queue, Stage, Store
+from ..stream import Backlog, Queue, Skid, Stage, Store
 from .prepare import Geometry
 from .steps import Credits, Steps
 
@@ -43,7 +43,7 @@ class Addresses(wiring.Component):
     -------
     i : In(stream.Signature(job))
     go : In(1)
-        There is room for one more burst.
+        There is room for one more burst in the next cycle.
     taken : Out(1)
         A burst has been started; combinational.
     busy : Out(1)
@@ -149,6 +149,7 @@ class Bursts(wiring.Component):
             origin, depth=max(16, self.config.outstanding))
         m.submodules.answers = answers = Queue(1, depth=QUEUE)
         m.submodules.credits = credits = Credits(self.config.outstanding)
+        m.submodules.skid = skid = Skid(Done())
         burst, head = addresses.o.payload, waiting.o.payload
         failed = Signal()
         error = Signal()
@@ -161,7 +162,7 @@ class Bursts(wiring.Component):
             # Both queues have room: ``waiting`` by the credits, ``queue`` because no more than half
             # of it can be on the way when half of it is last seen free.
             credits.open.eq(queue.half),
-            addresses.go.eq(credits.ok),
+            addresses.go.eq(credits.soon),
             credits.take.eq(addresses.taken),
             queue.i.valid.eq(addresses.o.valid),
             queue.i.payload.addr.eq(burst.addr),
@@ -176,18 +177,16 @@ class Bursts(wiring.Component):
             answers.i.valid.eq(self.b.valid),
             answers.i.payload.eq(self.b.payload.resp != Response.OKAY.value),
             self.b.ready.eq(answers.i.ready),
-            answered.eq(answers.o.valid & waiting.o.valid & (~self.done.valid | self.done.ready)),
+            answered.eq(answers.o.valid & waiting.o.valid & skid.i.ready),
             answers.o.ready.eq(answered),
             waiting.o.ready.eq(answered),
             error.eq(failed | answers.o.payload),
+            skid.i.valid.eq(answered & head.final),
+            skid.i.payload.error.eq(error),
+            skid.i.payload.stream.eq(head.stream),
+            skid.i.payload.sequence.eq(head.sequence),
         ]
-        with m.If(~self.done.valid | self.done.ready):
-            m.d.sync += [
-                self.done.valid.eq(answered & head.final),
-                self.done.payload.error.eq(error),
-                self.done.payload.stream.eq(head.stream),
-                self.done.payload.sequence.eq(head.sequence),
-            ]
+        wiring.connect(m, skid.o, wiring.flipped(self.done))
         m.d.sync += credits.give.eq(answered)
         with m.If(answered):
             m.d.sync += failed.eq(error & ~head.final)

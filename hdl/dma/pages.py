@@ -198,7 +198,7 @@ class PageCut(wiring.Component):
     -------
     i : In(stream.Signature(PagedPlacement, always_ready=True))
     ready : Out(1)
-        A placement may come in this cycle and in the next one.
+        A placement may come in this cycle and in the next two.
     index : Out(range(pages))
         Slot of the page table to look up.
     page : In({address: 52})
@@ -239,9 +239,9 @@ class PageCut(wiring.Component):
         wiring.connect(m, wiring.flipped(self.i), measure.i)
         wiring.connect(m, measure.o, jobs.i)
         wiring.connect(m, jobs.o, steps.i)
+        m.d.comb += steps.go.eq(pieces.half)
         m.d.sync += [
             self.ready.eq(jobs.half),
-            steps.go.eq(pieces.half),
             coming.eq(Cat(steps.valid, coming)),
         ]
 
@@ -276,10 +276,9 @@ class PageCut(wiring.Component):
             pieces.i.payload.eq(later),
             pieces.i.payload.address.eq(whole_address),
             self.o.valid.eq(self.go & pieces.o.valid),
+            self.o.payload.eq(pieces.o.payload),
         ]
         m.d.comb += [pieces.i.valid.eq(coming[-1]), pieces.o.ready.eq(self.go)]
-        with m.If(pieces.o.valid):
-            m.d.sync += self.o.payload.eq(pieces.o.payload)
         m.d.sync += self.busy.eq(
             self.i.valid | measure.busy | jobs.o.valid | steps.busy | coming.any() | pieces.o.valid)
         return m

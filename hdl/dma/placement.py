@@ -149,7 +149,7 @@ class PlacementDma(wiring.Component):
         wiring.connect(m, slots.heading, outlet.heading)
         wiring.connect(m, align.o, outlet.i)
         m.d.comb += [
-            slots.go.eq(credits.ok),
+            slots.go.eq(credits.soon),
             credits.open.eq(1),
             credits.take.eq(slots.sent),
             credits.give.eq(outlet.taken),

@@ -53,7 +53,7 @@ class Slots(wiring.Component):
     -------
     i : In(stream.Signature(job))
     go : In(1)
-        There is room for one more outgoing beat.
+        There is room for one more outgoing beat in the next cycle.
     sent : Out(1)
         A slot with an outgoing beat has been made; combinational.
     busy : Out(1)

@@ -29,8 +29,7 @@ class Steps(wiring.Component):
     """Takes jobs and makes their steps, one a cycle while ``go`` holds.
 
     Latency: 1 cycle from ``i`` to the first step. Throughput: 1 step a cycle, without a gap between
-    jobs. Reset: no job. Errors: none. ``valid`` and ``i.ready`` are combinational from ``go``, the
-    rest are registers.
+    jobs. Reset: no job. Errors: none. ``valid`` is one gate from registers, the rest are registers.
 
     Parameters
     ----------
@@ -40,7 +39,7 @@ class Steps(wiring.Component):
     -------
     i : In(stream.Signature(job))
     go : In(1)
-        A step may be made in this cycle.
+        A step may be made in the next cycle.
     valid : Out(1)
         A step is made in this cycle; the members below describe it.
     busy : Out(1)
@@ -67,13 +66,21 @@ class Steps(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         more = Signal.like(self.index)
-        m.d.comb += [
-            self.valid.eq(self.busy & self.go),
-            self.i.ready.eq(~self.busy | (self.go & self.last)),
+        goes = Signal()
+        ready = Signal(init=1)
+        m.d.comb += [self.valid.eq(self.busy & goes), self.i.ready.eq(ready)]
+        # Ready is who is not busy, or makes the last step: known a cycle before, as it enables a
+        # wide register. The end is known from flags that come with the job or are made two steps
+        # ahead, so that the loop has neither a compare nor a carry.
+        m.d.sync += [
+            goes.eq(self.go),
+            ready.eq(Mux(
+                ready,
+                ~self.i.valid | (self.go & self.i.payload.one),
+                self.go & Mux(goes, self.penultimate, self.last),
+            )),
         ]
-        # The end is known from flags that come with the job or are made two steps ahead, so that
-        # the loop has neither a compare nor a carry before the decision to load.
-        with m.If(self.i.ready):
+        with m.If(ready):
             m.d.sync += [
                 self.busy.eq(self.i.valid),
                 self.body.eq(self.i.payload.body),
@@ -83,7 +90,7 @@ class Steps(wiring.Component):
                 self.last.eq(self.i.payload.one),
                 self.penultimate.eq(self.i.payload.two),
             ]
-        with m.Elif(self.go):
+        with m.Elif(goes):
             m.d.sync += [
                 more.eq(more - 1),
                 self.index.eq(self.index + 1),
@@ -111,6 +118,8 @@ class Credits(wiring.Component):
     take, give : In(1)
     ok : Out(1)
         A credit is free, and was ``open``.
+    soon : Out(1)
+        ``ok`` in the next cycle; combinational.
     idle : Out(1)
         All are.
     """
@@ -118,7 +127,8 @@ class Credits(wiring.Component):
     def __init__(self, limit):
         self.limit = limit
         super().__init__({
-            "open": In(1), "take": In(1), "give": In(1), "ok": Out(1), "idle": Out(1, init=1),
+            "open": In(1), "take": In(1), "give": In(1), "ok": Out(1), "soon": Out(1),
+            "idle": Out(1, init=1),
         })
 
     def elaborate(self, platform):
@@ -133,5 +143,6 @@ class Credits(wiring.Component):
         with m.Elif(self.give & ~self.take):
             m.d.comb += still_free.eq(1)
             m.d.sync += [used.eq(used - 1), self.idle.eq(used == 1)]
-        m.d.sync += [free.eq(still_free), self.ok.eq(still_free & self.open)]
+        m.d.comb += self.soon.eq(still_free & self.open)
+        m.d.sync += [free.eq(still_free), self.ok.eq(self.soon)]
         return m

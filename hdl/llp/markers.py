@@ -25,7 +25,7 @@ class MarkerCut(wiring.Component):
     -------
     i : In(stream.Signature(Move(config)))
     go : In(1)
-        A placement may go out in the next cycle.
+        A placement may go out in the cycle after the next one.
     o : Out(stream.Signature(PagedPlacement, always_ready=True))
     """
 
@@ -43,6 +43,9 @@ class MarkerCut(wiring.Component):
         m = Module()
         payload, paged = self.i.payload, self.o.payload
         whole, begin, measure, part = Signal(init=1), Signal(), Signal(), Signal()
+        # Not ``whole``, once more for what is wide.
+        cutting = Signal()
+        goes, takes = Signal(), Signal()
         beat_bits = self.config.octets.bit_length() - 1
         rest = Signal(Placement(self.config))
         phase = Signal(7)
@@ -56,13 +59,19 @@ class MarkerCut(wiring.Component):
         next_low = Signal(17)
         upper = rest.address[16:]
         upper_more = Signal(len(upper))
-        m.d.comb += self.i.ready.eq(whole & self.go)
-        m.d.sync += self.o.valid.eq(0)
-        with m.If(~whole):
+        # ``takes`` is ``whole & goes``, known a cycle before, as it enables a wide register.
+        m.d.comb += self.i.ready.eq(takes)
+        m.d.sync += [
+            self.o.valid.eq(0),
+            goes.eq(self.go),
+            takes.eq(self.go & Mux(
+                takes, ~(self.i.valid & payload.markers), whole | (part & goes & ~more))),
+        ]
+        with m.If(cutting):
             m.d.sync += upper_more.eq(upper + 1)
 
         # One step a cycle, each with its own flag.
-        with m.If(whole):
+        with m.If(~cutting):
             m.d.sync += [
                 paged.placement.eq(payload.placement),
                 paged.pages.eq(payload.pages),
@@ -70,12 +79,13 @@ class MarkerCut(wiring.Component):
                 phase.eq(payload.phase),
                 carry.eq(0),
             ]
-            with m.If(self.i.valid & self.go):
-                m.d.sync += [
-                    self.o.valid.eq(~payload.markers),
-                    whole.eq(~payload.markers),
-                    begin.eq(payload.markers),
-                ]
+        with m.If(takes & self.i.valid):
+            m.d.sync += [
+                self.o.valid.eq(~payload.markers & ~(payload.none if self.config.sctp else 0)),
+                whole.eq(~payload.markers),
+                begin.eq(payload.markers),
+                cutting.eq(payload.markers),
+            ]
         with m.If(begin):
             # A payload that begins at a marker begins after it.
             m.d.sync += [begin.eq(0), measure.eq(1), gap.eq((128 - phase) << 2)]
@@ -101,7 +111,7 @@ class MarkerCut(wiring.Component):
                     # Read this far, the buffer is free up to here and no further.
                     paged.placement.release.eq(rest.start >> beat_bits),
                 ]
-        with m.If(part & self.go):
+        with m.If(part & goes):
             m.d.sync += [
                 self.o.valid.eq(1),
                 rest.start.eq(next_start),
@@ -111,5 +121,6 @@ class MarkerCut(wiring.Component):
                 part.eq(0),
                 measure.eq(more),
                 whole.eq(~more),
+                cutting.eq(more),
             ]
         return m

@@ -23,12 +23,15 @@ class Ending(data.StructLayout):
         The packet ended inside the FPDU.
     crc : 1
         Its stream uses CRCs.
-    end : position
-        The word of the packet buffer after the FPDU's last.
+    beat : range(beats of the buffer), words : range(words + 1)
+        The word of the packet buffer after the FPDU's last: so many after the beat's first.
     """
 
     def __init__(self, config):
-        super().__init__({"framing": 1, "crc": 1, "end": range(config.buffer_octets // 4)})
+        super().__init__({
+            "framing": 1, "crc": 1, "beat": range(config.buffer_octets // config.octets),
+            "words": range(config.words + 1),
+        })
 
 
 class _Step(data.StructLayout):
@@ -180,8 +183,7 @@ class MpaWalker(wiring.Component):
         closing = Signal()
         late = Signal()
         late_framing = Signal()
-        position = self.endings.payload.end
-        late_end = Signal.like(position)
+        late_beat, late_words = Signal.like(self.beats), Signal.like(end)
         m.d.comb += closing.eq(step.start | step.close)
         m.d.sync += [
             self.slices.valid.eq(fire),
@@ -196,11 +198,13 @@ class MpaWalker(wiring.Component):
             # An ending that comes with the end of the octets waits a cycle; no other can come then.
             late.eq(fire & (starts & (bound.tail | bound.broken) | step.broken)),
             late_framing.eq(~(starts & bound.tail)),
-            late_end.eq(self.beats * words + end),
+            late_beat.eq(self.beats),
+            late_words.eq(end),
             self.endings.valid.eq(late | (fire & closing)),
             self.endings.payload.framing.eq(late & late_framing),
             self.endings.payload.crc.eq(beat.crc),
-            position.eq(Mux(late, late_end, self.beats * words + Mux(step.close, end, cut))),
+            self.endings.payload.beat.eq(Mux(late, late_beat, self.beats)),
+            self.endings.payload.words.eq(Mux(late, late_words, Mux(step.close, end, cut))),
             # A beat in the midst of an oversize FPDU has no place in the buffer.
             self.store.valid.eq(fire & ~stay & ~(step.on & oversize)),
             self.store.payload.address.eq(self.beats),

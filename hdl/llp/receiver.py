@@ -35,6 +35,10 @@ class SctpItem(data.StructLayout):
         TAKEN, and ``ddp``: its DDP Stream.
     ddp : 1
         Its SCTP stream is a DDP Stream.
+    last : 1
+        TAKEN: the frame's last chunk.
+    end : position
+        With ``last``: the word after the frame's last.
     kind, header, ssn, tsn, start, payload, length, chunks
         As of the :class:`~.sctp.SctpSegment`.
     """
@@ -46,7 +50,7 @@ class SctpItem(data.StructLayout):
         shape = SctpSegment(config)
         super().__init__({
             "fate": Fate, "association": range(config.associations), "stream": 16, "ddp": 1,
-            "kind": Kind,
+            "last": 1, "end": shape["payload"].shape, "kind": Kind,
             **{name: shape[name].shape for name in self.PASSED},
         })
 
@@ -62,22 +66,26 @@ class _Ending(data.StructLayout):
         As of the :class:`~.sctp.SctpSegment`.
     broken : 1
         Its framing is, or items of it are not held.
+    end : position
+        The word after the frame's last.
     """
 
-    def __init__(self):
+    def __init__(self, config):
         super().__init__({
-            "items": range(ItemHold.DEPTH), "sctp": 1, "oversize": 1, "broken": 1})
+            "items": range(ItemHold.DEPTH), "sctp": 1, "oversize": 1, "broken": 1,
+            "end": range(config.buffer_octets // 4),
+        })
 
 
 class _Record(data.StructLayout):
-    """What is known of a frame whose items may leave: ``items`` without the last, its ``fate``,
-    and ``association``, ``first`` and ``streams`` of its entry.
+    """What is known of a frame whose items may leave: ``items`` without the last, its ``fate`` and
+    ``end``, and ``association``, ``first`` and ``streams`` of its entry.
     """
 
-    def __init__(self, associations):
+    def __init__(self, config):
         super().__init__({
-            "items": range(ItemHold.DEPTH), "fate": Fate,
-            "association": range(associations), "first": 16, "streams": 16,
+            "items": range(ItemHold.DEPTH), "fate": Fate, "end": range(config.buffer_octets // 4),
+            "association": range(config.associations), "first": 16, "streams": 16,
         })
 
 
@@ -149,13 +157,14 @@ class ItemHold(wiring.Component):
         many = segment.chunks[6:9].all() | segment.chunks[9:].any()
         with m.If(self.segments.valid & (is_frame | ~many)):
             m.d.sync += write.eq(write + 1)
-        ended, ending = Signal(), Signal(_Ending(), reset_less=True)
+        ended, ending = Signal(), Signal(_Ending(self.config), reset_less=True)
         m.d.sync += [
             ended.eq(self.segments.valid & is_frame),
             ending.items.eq(Mux(many, MOST_CHUNKS, segment.chunks[:9])),
             ending.sctp.eq(segment.sctp),
             ending.oversize.eq(segment.oversize),
             ending.broken.eq(segment.framing | many),
+            ending.end.eq(segment.payload),
         ]
         records = self._judge(m, ended, ending)
         m.d.sync += [
@@ -165,8 +174,8 @@ class ItemHold(wiring.Component):
         ]
 
         # Out: so many items as the frame has.
-        record = Signal(_Record(self.config.associations), reset_less=True)
-        have, final = Signal(), Signal()
+        record = Signal(_Record(self.config), reset_less=True)
+        have, final, last = Signal(), Signal(), Signal()
         issue = Signal()
         left = Signal(range(self.DEPTH))
         m.d.comb += [
@@ -174,25 +183,27 @@ class ItemHold(wiring.Component):
             records.o.ready.eq(~have | (final & self.go)),
         ]
         with m.If(issue):
-            m.d.sync += [read.eq(read + 1), left.eq(left - 1), final.eq(left == 1)]
+            m.d.sync += [
+                read.eq(read + 1), left.eq(left - 1), final.eq(left == 1), last.eq(left == 2)]
         with m.If(records.o.ready):
             m.d.sync += [
                 have.eq(records.o.valid),
                 record.eq(records.o.payload),
                 left.eq(records.o.payload.items),
                 final.eq(~records.o.payload.items.any()),
+                last.eq(records.o.payload.items == 1),
             ]
-        leaving = self._leave(m, write, read, issue, record)
+        leaving = self._leave(m, write, read, issue, record, last)
         m.d.comb += self.busy.eq(held | leaving)
         return m
 
     def _judge(self, m, ended, ending):
         """The records, one for each frame: what becomes of it."""
-        m.submodules.endings = endings = Queue(_Ending(), depth=32)
+        m.submodules.endings = endings = Queue(_Ending(self.config), depth=32)
         m.submodules.owners = owners = Backlog(
             AssociationResult(self.config.associations), depth=128)
         m.submodules.verdicts = verdicts = Queue(1, depth=16)
-        m.submodules.records = records = Backlog(_Record(self.config.associations), depth=128)
+        m.submodules.records = records = Backlog(_Record(self.config), depth=128)
         take = Signal()
         m.d.comb += [
             endings.i.valid.eq(ended),
@@ -210,11 +221,12 @@ class ItemHold(wiring.Component):
         ]
         end, owner, good = endings.o.payload, owners.o.payload, verdicts.o.payload
         record = records.i.payload
-        said = Signal(_Record(self.config.associations), reset_less=True)
+        said = Signal(_Record(self.config), reset_less=True)
         m.d.comb += record.eq(said)
         m.d.sync += [
             records.i.valid.eq(take),
             said.items.eq(end.items),
+            said.end.eq(end.end),
             said.association.eq(owner.association),
             said.first.eq(owner.first),
             said.streams.eq(owner.streams),
@@ -227,7 +239,7 @@ class ItemHold(wiring.Component):
             m.d.sync += said.fate.eq(Fate.TAKEN)
         return records
 
-    def _leave(self, m, write, read, issue, record):
+    def _leave(self, m, write, read, issue, record, last):
         """Reads items, what decides on their kind a cycle before the rest; whether one is read."""
         segment, item = self.segments.payload, self.o.payload
         early = data.StructLayout({"kind": Kind, "stream": 16})
@@ -263,6 +275,8 @@ class ItemHold(wiring.Component):
             item.stream.eq(said.first + known.stream),
             item.fate.eq(said.fate),
             item.association.eq(said.association),
+            item.last.eq(delayed(m, 2, last, "last") & (said.fate == Fate.TAKEN)),
+            item.end.eq(said.end),
             kind.eq(known.kind),
             item.ddp.eq(known.stream < said.streams),
         ]
@@ -292,7 +306,7 @@ class SctpReceiver(wiring.Component):
     came. ``fate`` is that of the frame:
 
     * TAKEN: SEGMENT and CONTROL are for DDP if ``ddp``, CHUNK and REFUSED leave one by one to the
-      host, and FRAME only frees the packet buffer;
+      host, the last of them frees the packet buffer, and FRAME does so where there is none;
     * EXCEPTION: with FRAME the frame leaves to the host as it came, and nothing else of it does;
     * DROPPED: FRAME frees the packet buffer.
 

@@ -70,7 +70,10 @@ class Judge(wiring.Component):
             last.eq(ending),
         ]
         verdict = self.o.payload
-        m.d.sync += [self.o.valid.eq(last_valid), verdict.end.eq(last.end)]
+        m.d.sync += [
+            self.o.valid.eq(last_valid),
+            verdict.end.eq(last.beat * self.config.words + last.words),
+        ]
         with m.If(last.framing):
             m.d.sync += verdict.outcome.eq(Outcome.FRAMING)
         with m.Elif(last.crc & ~match.all()):

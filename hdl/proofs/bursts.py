@@ -251,6 +251,8 @@ class Bursts(Harness):
         self.lemma(if_(busy, steps.last == (remaining == 0)), "last")
         self.lemma(if_(busy, steps.penultimate == (remaining == 1)), "penultimate")
         self.lemma(if_(busy, steps.first == (steps.index == 0)), "first")
+        ready = ~busy | (inside["steps.goes"] & steps.last)
+        self.lemma(steps.i.ready == ready, "ready")
         for name, held, stage in (
             ("steps", busy, now), ("one", valid1, one), ("out", valid, out),
         ):
@@ -362,6 +364,8 @@ class Beats(Harness):
         self.lemma(if_(busy, steps.last == (remaining == 0)), "last")
         self.lemma(if_(busy, steps.penultimate == (remaining == 1)), "penultimate")
         self.lemma(if_(busy, steps.first == (steps.index == 0)), "first")
+        ready = ~busy | (inside["steps.goes"] & steps.last)
+        self.lemma(steps.i.ready == ready, "ready")
         for name, held, stage in (
             ("steps", busy, now), ("one", valid1, one), ("out", valid, out),
         ):
@@ -504,7 +508,7 @@ class Room(Harness):
         self.lemma(used == way + beat.valid + count + taken, "each beat has a credit")
         self.lemma(used <= limit, "no more than there are")
         self.lemma(free == (used != limit), "free")
-        self.lemma(if_(inside["credits.ok"], free), "ok")
+        self.lemma(if_(inside["slots.steps.goes"], free), "ok")
         self.lemma(some == (count != 0), "some")
         write, read = inside["outlet.pointers.write"], inside["outlet.pointers.read"]
         following, second = (

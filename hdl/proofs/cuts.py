@@ -15,7 +15,7 @@ CONFIG = RnicConfig(width=64, buffer_octets=4096, outstanding=8, stags=16, strea
 class MarkerParts(Harness):
     """The parts of a placement are its octets, in order: the first begins at its address, each
     other where the one before it ended, and their lengths add up to its length. No part comes but
-    in the cycle after ``go``.
+    two cycles after ``go``.
 
     Assumes that a placement with markers has a length, and one that no longer moves up than a
     segment has octets. By induction of depth 1.
@@ -42,7 +42,8 @@ class MarkerParts(Harness):
             ]
         # Each placement ends its segment here; parts that do not are followed by others.
         self.assume(if_(dut.i.valid, move.placement.last))
-        self.always(if_(gives, self.past(dut.go)), "only after go")
+        gone = self.past(dut.go)
+        self.always(if_(gives, self.past(gone)), "only after go")
         self.always(if_(gives, owes), "of a placement that was taken")
         self.always(if_(gives, part.address == address), "where the last one ended")
         self.always(if_(gives, part.length <= left), "within the placement")
@@ -64,6 +65,10 @@ class MarkerParts(Harness):
             ahead.eq(left - Mux(gives, part.length, 0)),
             held.eq(~steps["whole"]),
         ]
+        whole, goes = steps["whole"], inside["goes"]
+        self.lemma(goes == gone, "goes")
+        self.lemma(dut.i.ready == (whole & goes), "takes")
+        self.lemma(whole == ~inside["cutting"], "whole")
         self.lemma((every != 0) & ((every & (every - 1)) == 0), "one step")
         self.lemma(if_(steps["whole"], owes == gives), "nothing is left")
         self.lemma(if_(held, owes & (~gives | ~part.last)), "a placement is cut")
@@ -112,7 +117,7 @@ class PageParts(Harness):
         at = self.any(52, name="at", constant=True)
         asked = self.past(dut.index == slot, 2)
         self.assume(if_(asked, dut.page.address == at))
-        self.assume(if_(dut.i.valid, dut.ready | self.past(dut.ready)))
+        self.assume(if_(dut.i.valid, dut.ready | self.past(dut.ready) | self.past(dut.ready, 2)))
         self.assume(if_(dut.i.valid, whole.last & (pages <= len(PAGE_SHIFTS))))
 
         # Placements inside; the one that is followed is the one behind ``ahead`` others.

@@ -19,7 +19,7 @@ class Kind(IntEnum):
 
     MESSAGE = 0  #: a DDP message, delivered
     CHUNK = 1  #: a DATA chunk on a DDP Stream: TSN, DDP-SSN, octets placed
-    PACKET = 2  #: a packet of an association, behind its chunks
+    PACKET = 2  #: a packet of an association, behind its chunks, if none of them ``ends`` it
     CONTROL = 3  #: a DDP Stream Session Control message, whose turn it was
     SESSION = 4  #: an event of a session
 
@@ -56,6 +56,7 @@ class Field(NamedTuple):
 #: The fields of an entry; what is between them and after them is 0.
 FIELDS = (
     Field("tagged", 0, 0, 1, "The message was tagged."),
+    Field("ends", 0, 1, 1, "CHUNK: it is the packet's last one."),
     Field("kind", 0, 4, 4, "A Kind."),
     Field("status", 1, 0, 8, "A Status; CHUNK: a ChunkStatus; SESSION: a Reason."),
     Field("stream", 2, 0, 16, "The DDP Stream; PACKET: 0."),
@@ -91,6 +92,7 @@ class Completion:
     rsvdulp: int
     qn: int
     kind: Kind = Kind.MESSAGE
+    ends: bool = False
 
 
 _STATUS: dict[Kind, type[Status | ChunkStatus | Reason]] = {
@@ -121,6 +123,7 @@ def decode(octets: bytes) -> Completion:
         rsvdulp=int.from_bytes(wire[: 1 if value["tagged"] else 5], "big"),
         qn=value["qn"],
         kind=kind,
+        ends=bool(value["ends"]),
     )
 
 

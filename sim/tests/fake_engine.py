@@ -363,6 +363,7 @@ class _Device:
                 stream=number,
                 rsvdulp=header.rsvdulp,
                 kind=Kind.MESSAGE,
+                ends=False,
                 **said,
             )
         )

@@ -141,18 +141,20 @@ class FakeSctp:
             chunks.append(packet[at : at + length])
             at += -(-length // 4) * 4
         self.counters["FRAMES"] += 1
-        for chunk in chunks:
-            self._chunk(association, first, count, chunk)
-        self._entry(Kind.PACKET, length=len(chunks), cookie=association << 16)
+        for number, chunk in enumerate(chunks, 1):
+            told = self._chunk(association, first, count, chunk, ends=number == len(chunks))
+        if not chunks or not told:
+            self._entry(Kind.PACKET, length=len(chunks), cookie=association << 16)
 
-    def _chunk(self, association: int, first: int, count: int, chunk: bytes) -> None:
+    def _chunk(self, association: int, first: int, count: int, chunk: bytes, *, ends: bool) -> bool:
+        """Take a chunk; whether it has a record."""
         if chunk[0]:
             self._divert(association, 0, chunk, Diversion.CHUNK)
-            return
+            return False
         tsn, sid, _, ppid, ssn = struct.unpack_from(">IHHIH", chunk, 4)
         if sid >= count:
             self._divert(association, tsn, chunk, Diversion.DATA)
-            return
+            return False
         number = first + sid
         function, body = _SEGMENT, len(chunk) - 20
         if ppid == 17 and body >= 0:
@@ -179,9 +181,10 @@ class FakeSctp:
             self.counters[f"CHUNKS_{name}"] += 1
         self._entry(
             Kind.CHUNK, status, stream=number, tag=tsn, length=octets,
-            cookie=ssn | association << 16,
+            cookie=ssn | association << 16, ends=ends,
         )  # fmt: skip
         self._turns(number, after)
+        return True
 
     def _judge(
         self, number: int, tsn: int, ssn: int, function: int, good: bool
@@ -298,9 +301,10 @@ class FakeSctp:
         tag: int = 0,
         length: int = 0,
         cookie: int = 0,
+        ends: bool = False,
     ) -> None:
         self.device.complete(
-            Completion(0, False, status, stream, int(tag), length, cookie, 0, 0, kind)
+            Completion(0, False, status, stream, int(tag), length, cookie, 0, 0, kind, ends)
         )
 
 

@@ -426,9 +426,10 @@ class Play:
         if fate is Fate.EXCEPTION:
             self.exceptions.append(ExceptionPacket(0, 0, octets, Diversion.FRAME))
         elif fate is Fate.TAKEN:
-            for chunk in chunks:
-                self._take(chunk)
-            self._entry(Kind.PACKET, length=len(chunks), cookie=ASSOCIATION << 16)
+            for number, chunk in enumerate(chunks, 1):
+                told = self._take(chunk, ends=number == len(chunks))
+            if not chunks or not told:
+                self._entry(Kind.PACKET, length=len(chunks), cookie=ASSOCIATION << 16)
         return fate
 
     # what must come of it
@@ -456,14 +457,15 @@ class Play:
         entry = Completion(phase=0, kind=kind, **known)
         self.entries[order_of(entry)].append(entry)
 
-    def _take(self, octets: bytes) -> None:
+    def _take(self, octets: bytes, *, ends: bool) -> bool:
+        """Take a chunk; whether it has a record."""
         if octets[0] != ChunkType.DATA:
             self.exceptions.append(ExceptionPacket(ASSOCIATION, 0, octets, Diversion.CHUNK))
-            return
+            return False
         chunk = DataChunk.decode(Chunk(octets[0], octets[1], octets[4:]))
         if chunk.stream >= COUNT:
             self._exception(ASSOCIATION, chunk, octets, Diversion.DATA)
-            return
+            return False
         end = self.ends[chunk.stream]
         message = is_message(chunk)
         if not message:
@@ -487,8 +489,9 @@ class Play:
         ssn = int.from_bytes(chunk.payload[:2], "big")
         self._entry(
             Kind.CHUNK, status=status, stream=end.number, tag=chunk.tsn, length=placed,
-            cookie=ASSOCIATION << 16 | ssn,
+            cookie=ASSOCIATION << 16 | ssn, ends=ends,
         )  # fmt: skip
+        return True
 
     def _exception(self, stream: int, chunk: DataChunk, octets: bytes, reason: int) -> None:
         self.exceptions.append(ExceptionPacket(stream, chunk.tsn, octets, reason))
@@ -565,7 +568,7 @@ class Play:
 
         packets = self.entries[Kind.CHUNK, 0]
         counts = outcome.counters
-        assert counts["FRAMES"] == sum(each.kind is Kind.PACKET for each in packets)
+        assert counts["FRAMES"] == sum(each.kind is Kind.PACKET or each.ends for each in packets)
         diverted = sum(each.reason == Diversion.FRAME for each in self.exceptions)
         assert counts["FRAMES_DIVERTED"] == diverted
         counted = ("FRAMES", "FRAMES_DIVERTED", "FRAMES_DROPPED")

@@ -285,7 +285,7 @@ def test_a_second_path_is_of_the_same_association() -> None:
 
 def test_what_is_no_data_goes_to_the_host() -> None:
     peers = opened(streams=64)
-    peers.send(A, Chunk(ChunkType.HEARTBEAT, 0, b"alive"), peers.message(A, 0, b"text"))
+    peers.send(A, peers.message(A, 0, b"text"), Chunk(ChunkType.HEARTBEAT, 0, b"alive"))
     peers.send(A, peers.data(A, 40, 0, b"another protocol"))
     peers.send(A, Chunk(0xC0, 0, b"odd"))
     planned = plan_of(peers.frames, [])
@@ -295,6 +295,19 @@ def test_what_is_no_data_goes_to_the_host() -> None:
     packets = records(planned, Kind.PACKET)
     assert [each.completion.length for each in packets[-3:]] == [2, 1, 1]
     assert all(each.completion.cookie >> 16 in (0, 1) for each in packets)
+    assert not records(planned, Kind.CHUNK)[-1].completion.ends
+
+
+def test_the_record_of_a_last_chunk_ends_its_packet() -> None:
+    peers = opened()
+    packets = len(records(plan_of(peers.frames, []), Kind.PACKET))
+    peers.send(A, Chunk(ChunkType.HEARTBEAT, 0, b"alive"), *(
+        peers.message(A, 0, b"text") for _ in range(3)
+    ))  # fmt: skip
+    planned = plan_of(peers.frames, [])
+    ends = [each.completion.ends for each in records(planned, Kind.CHUNK)[-3:]]
+    assert ends == [False, False, True]
+    assert len(records(planned, Kind.PACKET)) == packets
 
 
 def test_a_damaged_packet_is_dropped_and_comes_again() -> None:
@@ -647,7 +660,7 @@ def test_regions_that_collide_are_refused() -> None:
 def differences(spoil: Callable[[Outcome], object]) -> list[Difference]:
     peers = opened()
     peers.send(A, peers.write(A, 0, STAG, 0, b"first"), peers.message(A, 0, b"text"))
-    peers.send(B, peers.data(B, 0, 18, b"what"))
+    peers.send(B, peers.data(B, 0, 18, b"what"), Chunk(ChunkType.HEARTBEAT, 0, b"alive"))
     planned = plan_of(peers.frames)
     memory = planned.memory.copy()
     outcome = FakeEngine().run(planned.config, planned.operations, memory, ring=planned.ring)

@@ -149,6 +149,25 @@ def test_each_kind_goes_its_way():
     assert given and admitted[1][0] - given[1] == LATENCY
 
 
+def test_a_last_chunk_gives_back_the_whole_frame_and_its_record_ends_the_packet():
+    last = {"last": 1, "end": 140}
+    frame = item(Kind.FRAME, payload=140)
+    items = [
+        *OPEN, item(Kind.SEGMENT, tsn=2, ssn=1, **last), frame,
+        item(Kind.SEGMENT, tsn=3, ssn=2), item(Kind.CHUNK, **last), frame,
+        item(Kind.SEGMENT, tsn=3, ssn=2, **last), frame,
+        frame,
+    ]
+    _, admitted, _, _ = run(items)
+    place, skip, divert, none = Action.PLACE, Action.SKIP, Action.PASS, Action.NONE
+    assert [(got.action, got.release, got.report, got.ends) for _, got in admitted[1:]] == [
+        (place, 140, 1, 1), (none, 140, 0, 0),
+        (place, 100, 1, 0), (divert, 140, 0, 0), (none, 140, 1, 0),
+        (skip, 140, 1, 1), (none, 140, 0, 0),  # a duplicate
+        (skip, 140, 1, 0),  # no chunks
+    ]
+
+
 @pytest.mark.parametrize(
     ("function", "private", "legal"),
     [

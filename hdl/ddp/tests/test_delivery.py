@@ -576,8 +576,8 @@ def test_producer_and_phase_go_round_2_to_the_16(width, size):
         ctx.set(dut.bus.aw.ready, 1)
         ctx.set(dut.bus.w.ready, 1)
         await ctx.tick().repeat(5)
-        ctx.set(dut.issued, begin)
-        ctx.set(dut.producer, begin)
+        ctx.set(dut.counts[0], begin)
+        ctx.set(dut.counts[1], begin)
         await ctx.tick().repeat(5)
         ctx.set(dut.i.valid, 1)
         addresses, phases, answers = [], [], 0

@@ -222,8 +222,10 @@ def check_frame(frame, came, entries, where):
     assert last.association == entry.association, where
     raw = [bytes(part) for part in split(octets[12:])]
     assert len(came) == len(raw) + 1 == len(packet.chunks) + 1, f"{where}: {len(came)} items"
+    assert [item.last for item, _ in came[:-1]] == [0] * (len(raw) - 1) + [1] * bool(raw), where
     for (item, seen), chunk, part in zip(came, packet.chunks, raw, strict=False):
         assert item.association == entry.association, where
+        assert not item.last or item.end == last.payload, where
         assert seen == part, f"{where}: start or length of a chunk"
         assert item.kind == kind_of(chunk), f"{where}: {item.kind} of {chunk}"
         if not isinstance(chunk, DataChunk):

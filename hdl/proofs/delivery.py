@@ -46,7 +46,9 @@ class Answers(Harness):
         early = Signal(8)
         m.d.comb += early.eq(responses - answers)
         self.always(early <= QUEUE + 1, "no burst is answered for before its response")
-        self.always((ends - dones)[:8] == dut.done.valid, "one done for each last burst")
+        full = inside["skid.full"]
+        self.always((ends - dones)[:8] == dut.done.valid + full, "one done for each last burst")
+        self.lemma(if_(full, dut.done.valid), "one waits behind another")
         self.steady(dut.done, "done is held")
         m.d.comb += Cover(dut.done.valid & self.past(answered & ~head.payload.final, 2), "done")
         queue = inside.component("answers")

@@ -92,6 +92,8 @@ class Accesses(Steady):
         self.lemma(if_(bus.r.valid, ~step[0] & ~step[1]), "no read behind an answer")
         self.lemma(if_(writing, ~bus.b.valid & ~answers), "no write behind an answer")
         self.lemma(if_(answers, ~bus.b.valid), "one answer at a time")
+        self.lemma(inside["reading"] == (step.any() | bus.r.valid), "reading")
+        self.lemma(inside["free"] == ~(writing | answers | bus.b.valid), "free")
 
 
 class TakenIn(Steady):

@@ -4,7 +4,7 @@ import pytest
 from ddp_rnic.hdl.spec import board, regs
 
 
-def test_windows_do_not_overlap_and_lie_at_multiples_of_their_size():
+def test_windows_do_not_overlap_and_lie_at_multiples_of_their_size() -> None:
     ends = 0
     for window in sorted(board.WINDOWS, key=lambda window: window.address):
         assert window.address % window.size == 0, window.name
@@ -13,7 +13,7 @@ def test_windows_do_not_overlap_and_lie_at_multiples_of_their_size():
     assert ends <= 1 << 32
 
 
-def test_registers_are_words_of_their_window_each_at_its_own_address():
+def test_registers_are_words_of_their_window_each_at_its_own_address() -> None:
     addresses = [register.address for register in board.REGISTERS]
     assert len(set(addresses)) == len(addresses)
     assert all(at % 4 == 0 and at < board.BOARD.size for at in addresses)
@@ -21,7 +21,7 @@ def test_registers_are_words_of_their_window_each_at_its_own_address():
 
 
 @pytest.mark.parametrize("register", board.REGISTERS, ids=lambda register: register.name)
-def test_fields_of_a_register_do_not_overlap(register):
+def test_fields_of_a_register_do_not_overlap(register: regs.Register) -> None:
     end = 0
     for field in sorted(register.fields, key=lambda field: field.low):
         assert field.low >= end, field.name
@@ -29,11 +29,11 @@ def test_fields_of_a_register_do_not_overlap(register):
     assert end <= 32
 
 
-def test_the_windows_of_frames_hold_the_longest():
+def test_the_windows_of_frames_hold_the_longest() -> None:
     assert board.LONGEST <= min(board.RECEIVED.size, board.TRANSMIT.size)
 
 
-def test_unpack_undoes_pack():
+def test_unpack_undoes_pack() -> None:
     fields = {"link": 1, "speed": 2, "duplex": 1, "received": 0, "transmitting": 1, "mdio": 0,
               "interrupt": 1}
     assert board.unpack("STATUS", board.pack("STATUS", **fields)) == fields

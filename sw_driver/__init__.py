@@ -1,8 +1,10 @@
 """The host's side: a driver for the device, with the names of verbs where they have one."""
 
-from .context import Capabilities, Context, Device
-from .cq import CQ, WC, Opcode, WcStatus
-from .errors import (
+# Absolute, as pytest also imports this file by the name that its folder has in a checkout.
+
+from ddp_rnic.sw_driver.context import Capabilities, Context, Device
+from ddp_rnic.sw_driver.cq import CQ, WC, Opcode, WcStatus
+from ddp_rnic.sw_driver.errors import (
     CompletionOverrun,
     ErrorEvent,
     InvalidRequest,
@@ -15,9 +17,9 @@ from .errors import (
     TransportTimeout,
     UnsupportedDevice,
 )
-from .pd import MR, PD, Access
-from .stream import Stream, StreamState
-from .transport import Transport
+from ddp_rnic.sw_driver.pd import MR, PD, Access
+from ddp_rnic.sw_driver.stream import Stream, StreamState
+from ddp_rnic.sw_driver.transport import Transport
 
 __all__ = [
     "CQ",

@@ -357,11 +357,13 @@ class Context:
     def _next(self) -> Completion | None:
         """The completion that is next in the ring, if it is there."""
         start = (self._consumed & (1 << self._size) - 1) * OCTETS
+        last = start + OCTETS - 1
+        # The phase is in the last octet, which is written last, and so is looked at first.
+        self._ring.pull(last, 1)
+        if self._ring.view[last] & 1 != phase(self._consumed, self._size):
+            return None
         self._ring.pull(start, OCTETS)
         octets = bytes(self._ring.view[start : start + OCTETS])
-        # The phase is in the last octet, which is written last.
-        if octets[-1] & 1 != phase(self._consumed, self._size):
-            return None
         try:
             return decode(octets)
         except ValueError as error:
@@ -439,10 +441,10 @@ class Context:
             return
         with self.lock:
             failure: RnicError | None = None
-            made = (*self.streams.values(), *self.regions, *self.cqs, *self.pds)
-            for close in [one.close for one in made]:
+            made: list[Stream | MR | CQ | PD] = [*self.streams.values(), *self.regions]
+            for one in [*made, *self.cqs, *self.pds]:
                 try:
-                    close()
+                    one.close()
                 except RnicError as error:
                     failure = failure or error
             if failure is None:

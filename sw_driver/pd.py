@@ -12,8 +12,6 @@ from .context import Context
 from .errors import InvalidRequest, ResourceExhausted, StateError
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
     from .stream import Stream
 
 
@@ -29,13 +27,13 @@ _ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
 _REMOTE = Access.REMOTE_WRITE | Access.REMOTE_READ
 
 
-def octets_of(buffer: Buffer) -> memoryview:
+def octets_of(buffer: object) -> memoryview:
     """The octets of a buffer that the device can write, whatever its items are.
 
     While this view lives the buffer can be neither resized nor freed.
     """
     try:
-        view = memoryview(buffer)
+        view = memoryview(buffer)  # type: ignore[arg-type]
     except (TypeError, ValueError, BufferError) as error:
         raise InvalidRequest(
             "a buffer must be writable memory, as a bytearray, a numpy array or a mmap is, not"
@@ -73,7 +71,7 @@ class PD:
 
     def register(
         self,
-        buffer: Buffer,
+        buffer: object,
         access: Access = Access.LOCAL_WRITE | Access.REMOTE_WRITE,
         *,
         to: int = 0,
@@ -132,8 +130,6 @@ class MR:
 
     Attributes
     ----------
-    stag
-        Its Steering Tag, or None without remote rights.
     to
         Tagged Offset of its first octet.
     length
@@ -143,7 +139,7 @@ class MR:
     """
 
     def __init__(
-        self, pd: PD, buffer: Buffer, access: Access, *, to: int = 0, stream: Stream | None = None
+        self, pd: PD, buffer: object, access: Access, *, to: int = 0, stream: Stream | None = None
     ) -> None:
         if not isinstance(access, int) or access & ~_ALL or not access:
             raise InvalidRequest(f"access must be of {_ALL!r}, not {access!r}")
@@ -156,7 +152,7 @@ class MR:
             )
         self.pd, self.access, self.to, self.length = pd, Access(access), to, len(view)
         self.stream = stream
-        self.stag: int | None = None
+        self._stag: int | None = None
         self.posted = 0
         self.revoked = False
         context = pd.context
@@ -201,8 +197,15 @@ class MR:
             PAGES=self.mapping.layout.code,
             COMMIT=1,
         )
-        self.stag = stag
+        self._stag = stag
         self.pd.context.tags[stag] = self
+
+    @property
+    def stag(self) -> int:
+        """Its Steering Tag."""
+        if self._stag is None:
+            raise InvalidRequest("the region has no STag, as it has no remote right")
+        return self._stag
 
     @property
     def view(self) -> memoryview:
@@ -252,8 +255,8 @@ class MR:
                     f"{self.posted} receive buffers of the region are posted: take their"
                     " completions, or close their streams, and then revoke it"
                 )
-            if self.stag is not None:
-                context.registers.write("STAG_INDEX", self.stag >> 8)
+            if self._stag is not None:
+                context.registers.write("STAG_INDEX", self._stag >> 8)
                 context.registers.write("REVOKE_STAG")
                 context.fence("the device does not finish the revocation: call revoke again")
                 self.mapping.memory.pull(0, self.length)
@@ -261,9 +264,9 @@ class MR:
 
     def forget(self) -> None:
         """The device has revoked it."""
-        if self.stag is not None:
-            del self.pd.context.tags[self.stag]
-            self.pd.context.stags.free(self.stag)
+        if self._stag is not None:
+            del self.pd.context.tags[self._stag]
+            self.pd.context.stags.free(self._stag)
         self.revoked = True
         if self.stream is not None:
             self.stream.bound.discard(self)
@@ -288,7 +291,7 @@ class MR:
             self.revoke()
 
     def __repr__(self) -> str:
-        name = "without STag" if self.stag is None else f"STag {self.stag:#010x}"
+        name = "without STag" if self._stag is None else f"STag {self._stag:#010x}"
         return f"<MR {name}, {self.length} octets{', revoked' * self.revoked}>"
 
     def __enter__(self) -> MR:

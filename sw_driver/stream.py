@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 from ..hdl.spec import regs
 from ..hdl.spec.completion import Completion, Status
@@ -14,9 +13,6 @@ from .context import Mapping
 from .cq import CQ, WC, Opcode, WcStatus
 from .errors import ErrorEvent, InvalidRequest, ResourceExhausted, StateError, StreamError
 from .pd import MR, PD, octets_of
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
 
 #: Queue Numbers that a stream has.
 QUEUES = 4
@@ -154,7 +150,7 @@ class Stream:
 
     def post_recv(
         self,
-        buffer: MR | Buffer | None,
+        buffer: object,
         qn: int = 0,
         *,
         wr_id: object = None,
@@ -212,7 +208,7 @@ class Stream:
             return posted.msn
 
     def _prepare(
-        self, buffer: MR | Buffer | None, qn: int, wr_id: object, offset: int, length: int | None
+        self, buffer: object, qn: int, wr_id: object, offset: int, length: int | None
     ) -> tuple[_Posted, int, int]:
         """What is posted, its address, its page code; slot and memory are taken."""
         posted = _Posted(wr_id, qn, self._next[qn], self.context.buffers[0], 0)

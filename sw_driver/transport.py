@@ -6,6 +6,7 @@ import secrets
 import time
 from abc import ABC, abstractmethod
 from types import TracebackType
+from typing import Self
 
 from .memory import Memory
 
@@ -51,7 +52,7 @@ class Transport(ABC):
     def close(self) -> None:
         """Let go of the link; the second time does nothing."""
 
-    def __enter__(self) -> Transport:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import dataclass
 from enum import Enum, auto
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .context import SLICE, Context
 from .errors import CompletionOverrun, InvalidRequest, RnicTimeout, StateError, StreamError
@@ -58,7 +58,7 @@ class WC:
     stream: Stream
     status: WcStatus
     opcode: Opcode
-    wr_id: object = None
+    wr_id: Any = None
     byte_len: int = 0
     qn: int = 0
     msn: int = 0

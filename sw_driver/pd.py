@@ -141,7 +141,7 @@ class MR:
     def __init__(
         self, pd: PD, buffer: object, access: Access, *, to: int = 0, stream: Stream | None = None
     ) -> None:
-        if not isinstance(access, int) or access & ~_ALL or not access:
+        if not isinstance(access, int) or int(access) not in range(1, int(_ALL) + 1):
             raise InvalidRequest(f"access must be of {_ALL!r}, not {access!r}")
         if stream is not None and not access & _REMOTE:
             raise InvalidRequest("a region bound to a stream must have a remote right")

@@ -8,9 +8,11 @@ numbers come most significant octet first. A read is answered with the words, a 
 from __future__ import annotations
 
 import struct
+import termios
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import serial
 
@@ -38,8 +40,8 @@ class UartTransport(Transport):
     copied when its completion is taken, over the link. There is no interrupt.
 
     The link has no checksums, but what is lost or damaged is noticed: registers and memory that
-    were written are read back, and an answer that is late or short is asked for again. Where a
-    command may have been lost, which cannot be given twice, the call raises instead. Not noticed
+    were written are read back, and an answer that is late, short or long is asked for again. Where
+    a command may have been lost, which cannot be given twice, the call raises instead. Not noticed
     are damaged octets in an answer of the right length, or in the address of a command.
 
     Parameters
@@ -180,7 +182,8 @@ class UartTransport(Transport):
             self._clear()
             self._put(struct.pack(">BBI", _READ, count, address >> 2))
             answer = self._get(4 * count)
-            if len(answer) == 4 * count:
+            # An octet more is noise, and may be the first one.
+            if len(answer) == 4 * count and not self._waiting():
                 self._unsure = False
                 return struct.unpack(f">{count}I", answer)
             self._silence()
@@ -202,24 +205,29 @@ class UartTransport(Transport):
         time.sleep(_SILENCE)
         self._clear()
 
-    # A port that is pulled out shows as any of these, by its system.
-
     def _clear(self) -> None:
-        try:
+        with _port():
             self._serial.reset_input_buffer()
-        except (serial.SerialException, OSError, TypeError) as error:
-            raise TransportError(f"the serial port failed: {error}") from error
+
+    def _waiting(self) -> int:
+        with _port():
+            return int(self._serial.in_waiting)
 
     def _put(self, octets: bytes) -> None:
-        try:
+        with _port():
             self._serial.write(octets)
-        except (serial.SerialException, OSError, TypeError) as error:
-            raise TransportError(f"the serial port failed: {error}") from error
 
     def _get(self, length: int) -> bytes:
         # Ten bits of the line for an octet, and the patience.
         self._serial.timeout = _PATIENCE + 12 * length / self._serial.baudrate
-        try:
+        with _port():
             return bytes(self._serial.read(length))
-        except (serial.SerialException, OSError, TypeError) as error:
-            raise TransportError(f"the serial port failed: {error}") from error
+
+
+@contextmanager
+def _port() -> Iterator[None]:
+    """A port that is closed or pulled out shows as any of these, by its system."""
+    try:
+        yield
+    except (serial.SerialException, OSError, TypeError, termios.error) as error:
+        raise TransportError(f"the serial port failed: {error}") from error

@@ -62,7 +62,7 @@ class SimTransport(Transport):
     Parameters
     ----------
     config
-        What gateware to run; without SCTP.
+        What gateware to run.
     page
         Octets of the pages over which pinned memory is scattered on the bus, a power of two from
         4096 to 2 MiB; otherwise it is contiguous there.
@@ -177,11 +177,20 @@ class SimTransport(Transport):
         """Queue a packet of whole FPDUs behind those that are on their way."""
         if not octets:
             raise ValueError("a packet must have at least one octet")
-        operation = np.array(
-            [(compiled.PACKET, stream, sequence, int(error), 0, len(octets))], compiled.OPERATION
-        )
+        self._send((compiled.PACKET, stream, sequence, int(error), 0, len(octets)), octets)
+
+    def send_frame(self, octets: bytes, *, error: bool = False) -> None:
+        """Queue an Ethernet frame without FCS likewise; with SCTP only."""
+        if not self.config.sctp:
+            raise ValueError("a frame needs a configuration with sctp")
+        if not octets:
+            raise ValueError("a frame must have at least one octet")
+        self._send((compiled.FRAME, 0, 0, int(error), 0, len(octets)), octets)
+
+    def _send(self, operation: tuple[int, ...], octets: bytes) -> None:
+        row = np.array([operation], compiled.OPERATION)
         with self._lock:
-            self._library.sim_send(self._open(), operation.ctypes.data, octets)
+            self._library.sim_send(self._open(), row.ctypes.data, octets)
 
     def run(self, cycles: int) -> None:
         """Let so many cycles go by."""

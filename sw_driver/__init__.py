@@ -2,6 +2,7 @@
 
 # Absolute, as pytest also imports this file by the name that its folder has in a checkout.
 
+from ddp_rnic.sw_driver.association import Association, Report
 from ddp_rnic.sw_driver.context import Capabilities, Context, Device
 from ddp_rnic.sw_driver.cq import CQ, WC, Opcode, WcStatus
 from ddp_rnic.sw_driver.errors import (
@@ -27,6 +28,7 @@ __all__ = [
     "PD",
     "WC",
     "Access",
+    "Association",
     "Capabilities",
     "CompletionOverrun",
     "Context",
@@ -34,6 +36,7 @@ __all__ = [
     "ErrorEvent",
     "InvalidRequest",
     "Opcode",
+    "Report",
     "ResourceExhausted",
     "RnicError",
     "RnicTimeout",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from ..hdl.spec import ddp, regs
 from ..hdl.spec.completion import OCTETS, Completion, Kind, decode, phase
 from ..hdl.spec.config import LIMITS, WIDTHS
+from ..hdl.spec.net import HASH_BITS, WAYS, AssociationKey
 from .errors import (
     ErrorEvent,
     InvalidRequest,
@@ -30,6 +31,7 @@ from .tables import StagAllocator
 from .transport import Transport
 
 if TYPE_CHECKING:
+    from .association import Association
     from .cq import CQ
     from .pd import MR, PD
     from .stream import Stream
@@ -61,6 +63,15 @@ class Capabilities:
     buffers: int  #: buffers that all queues hold together
 
 
+@dataclass(frozen=True)
+class SctpCapabilities:
+    """What a device with SCTP has beside."""
+
+    associations: int
+    window: int  #: DDP-SSNs that may come ahead of a stream's next one
+    places: int  #: items of all streams that may wait for their turn
+
+
 #: The limits of each capability, by the name of the parameter that it shows.
 _LIMITS = {
     "stags": LIMITS["stags"],
@@ -69,6 +80,9 @@ _LIMITS = {
     "pages": LIMITS["pages"],
     "queue": LIMITS["queue_depth"],
     "buffers": LIMITS["buffers"],
+    "associations": LIMITS["associations"],
+    "window": LIMITS["window"],
+    "places": LIMITS["places"],
 }
 
 
@@ -124,11 +138,9 @@ class Device:
                 f"the device's register map is {major}.{minor}, the driver's is"
                 f" {known[0]}.{known[1]}: update {newer}"
             )
-        found = Capabilities(
-            **{field.name: registers.read(f"CAP_{field.name.upper()}")
-               for field in fields(Capabilities)}
-        )  # fmt: skip
-        _check(found)
+        found = Capabilities(**_read(registers, Capabilities))
+        if found.width not in WIDTHS:
+            raise UnsupportedDevice(_wrong("width", found.width))
         for value in (0x5555AAAA, 0xAAAA5555):
             registers.write("SCRATCH", value)
             if (got := registers.read("SCRATCH")) != value:
@@ -137,7 +149,23 @@ class Device:
                 )
         return found
 
-    def open(self, *, completions: int = 128, coalesce: int = 1, timeout: int = 0) -> Context:
+    def query_sctp(self) -> SctpCapabilities:
+        """What a device with SCTP has for it.
+
+        A device says in no register whether it has SCTP, and one without may not answer to this at
+        all, which some hosts take badly: ask only where it is known.
+        """
+        try:
+            return SctpCapabilities(**_read(Registers(self.transport), SctpCapabilities))
+        except (TransportError, UnsupportedDevice) as error:
+            raise UnsupportedDevice(
+                f"the device has no SCTP ({error}): open it without, or build it with"
+                " RnicConfig(sctp=True)"
+            ) from error
+
+    def open(
+        self, *, completions: int = 128, coalesce: int = 1, timeout: int = 0, sctp: bool = False
+    ) -> Context:
         """Take the device: whatever it was set up for before is gone.
 
         Parameters
@@ -146,9 +174,11 @@ class Device:
             Entries of the completion ring, a power of two from 2 to 32768.
         coalesce, timeout
             Completions that raise the interrupt, and cycles after which fewer do.
+        sctp
+            The device has SCTP, for an :class:`~.association.Association`.
         """
         return Context(
-            self.transport, self.query(),
+            self.transport, self.query(), self.query_sctp() if sctp else None,
             completions=completions, coalesce=coalesce, timeout=timeout,
         )  # fmt: skip
 
@@ -162,18 +192,24 @@ def _wrong_identity(identity: int) -> str:
     return expected + "another device is there; check the base address"
 
 
-def _check(found: Capabilities) -> None:
-    wrong = [] if found.width in WIDTHS else ["width"]
-    for name, (low, high) in _LIMITS.items():
-        value = getattr(found, name)
-        if not low <= value <= high or value & (value - 1):
-            wrong.append(name)
-    if wrong:
-        name = wrong[0]
-        raise UnsupportedDevice(
-            f"CAP_{name.upper()} reads {getattr(found, name)}, which no RNIC has:"
-            " check the link, or rebuild the gateware"
-        )
+def _read(
+    registers: Registers, kind: type[Capabilities] | type[SctpCapabilities]
+) -> dict[str, int]:
+    """The CAP registers of a kind, each within its limits."""
+    found = {}
+    for field in fields(kind):
+        found[field.name] = value = registers.read(f"CAP_{field.name.upper()}")
+        low, high = _LIMITS.get(field.name, (value, value))
+        if not low <= value <= high or field.name in _LIMITS and value & (value - 1):
+            raise UnsupportedDevice(_wrong(field.name, value))
+    return found
+
+
+def _wrong(name: str, value: int) -> str:
+    return (
+        f"CAP_{name.upper()} reads {value}, which no RNIC has: check the link, or rebuild the"
+        " gateware"
+    )
 
 
 class Mapping:
@@ -212,12 +248,15 @@ class Context:
     ----------
     capabilities
         What the device has.
+    sctp
+        What it has for SCTP, if it was opened so.
     """
 
     def __init__(
         self,
         transport: Transport,
         capabilities: Capabilities,
+        sctp: SctpCapabilities | None = None,
         *,
         completions: int,
         coalesce: int,
@@ -235,6 +274,7 @@ class Context:
             raise InvalidRequest(f"timeout must be from 0 to 2**32 - 1 cycles, not {timeout!r}")
         self.transport = transport
         self.capabilities = capabilities
+        self.sctp = sctp
         self.registers = Registers(transport)
         self.lock = threading.RLock()
         self.slots = Arena(0, capabilities.pages, "slots of the page table")
@@ -247,6 +287,10 @@ class Context:
         self.tags: dict[int, MR] = {}  #: by their STag
         self.pds: set[PD] = set()
         self.cqs: set[CQ] = set()
+        self.associations: dict[int, Association] = {}
+        self.free_associations = deque(range(sctp.associations if sctp else 0))
+        #: What is in the table of associations, by way and place, and whose it is.
+        self.places: dict[tuple[int, int], tuple[AssociationKey, Association]] = {}
         self.cookie = 0
         self._events: deque[ErrorEvent] = deque()
         self._owner = os.getpid()
@@ -274,6 +318,12 @@ class Context:
     def _take_over(self) -> None:
         """Streams off, Steering Tags revoked, completions off, nothing in flight, no events."""
         registers = self.registers
+        if self.sctp is not None:
+            registers.write("ASSOC_FLAGS", 0)
+            for way in range(WAYS):
+                for place in range(1 << HASH_BITS):
+                    where = regs.pack("ASSOC_PLACE", way=way, place=place)
+                    registers.write_all("ASSOC", PLACE=where, COMMIT=1)
         registers.write("STREAM_FLAGS", 0)
         for number in range(self.capabilities.streams):
             registers.write_all("STREAM", INDEX=number, COMMIT=1)
@@ -372,9 +422,16 @@ class Context:
             ) from error
 
     def _hand_on(self, completion: Completion) -> None:
-        stream = self.streams.get(completion.stream)
-        if stream is not None and completion.kind == Kind.MESSAGE:
-            stream.complete(completion)
+        if completion.kind is Kind.MESSAGE:
+            if (stream := self.streams.get(completion.stream)) is not None:
+                stream.complete(completion)
+        elif completion.kind in (Kind.CHUNK, Kind.PACKET):
+            if (owner := self.associations.get(completion.cookie >> 16)) is not None:
+                owner.take(completion)
+        else:
+            for owner in self.associations.values():
+                if 0 <= completion.stream - owner.first < owner.count:
+                    owner.take(completion)
 
     def _take_event(self) -> None:
         registers = self.registers
@@ -441,8 +498,8 @@ class Context:
             return
         with self.lock:
             failure: RnicError | None = None
-            made: list[Stream | MR | CQ | PD] = [*self.streams.values(), *self.regions]
-            for one in [*made, *self.cqs, *self.pds]:
+            made: list[Association | Stream | MR | CQ | PD] = [*self.associations.values()]
+            for one in [*made, *self.streams.values(), *self.regions, *self.cqs, *self.pds]:
                 try:
                     one.close()
                 except RnicError as error:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from ..hdl.spec import regs
 from ..hdl.spec.completion import Completion, Status
@@ -13,6 +14,9 @@ from .context import Mapping
 from .cq import CQ, WC, Opcode, WcStatus
 from .errors import ErrorEvent, InvalidRequest, ResourceExhausted, StateError, StreamError
 from .pd import MR, PD, octets_of
+
+if TYPE_CHECKING:
+    from .association import Association
 
 #: Queue Numbers that a stream has.
 QUEUES = 4
@@ -56,7 +60,7 @@ class _Posted:
 
 
 class Stream:
-    """A DDP Stream over MPA, receiving.
+    """A DDP Stream, receiving: over MPA, or one of an association of SCTP.
 
     Parameters
     ----------
@@ -71,6 +75,8 @@ class Stream:
         What MPA's start-up agreed on.
     queues
         The Queue Numbers, 0 to 3, that are valid on it.
+    association
+        With SCTP: whose it is. :meth:`~.association.Association.stream` makes such a stream.
 
     Attributes
     ----------
@@ -89,6 +95,7 @@ class Stream:
         crc: bool = True,
         markers: bool = False,
         queues: Iterable[int] = range(QUEUES),
+        association: Association | None = None,
     ) -> None:
         context = pd.context
         self.queues = frozenset(queues)
@@ -102,6 +109,7 @@ class Stream:
             if cq.closed:
                 raise StateError("the completion queue is closed")
             self.context, self.pd, self.cq = context, pd, cq
+            self.association = association
             self.number = self._number(number)
             self.state = StreamState.RECEIVING
             self.error: ErrorEvent | None = None
@@ -129,6 +137,12 @@ class Stream:
             if not numbers:
                 raise ResourceExhausted(f"all {count} streams of the device are in use: close one")
             return numbers.popleft()
+        if self.association is not None:
+            self.association.check()
+            if number not in self.association.free:
+                raise StateError(f"stream {number} is in use: close it first")
+            self.association.free.remove(number)
+            return number
         if number not in range(count):
             raise InvalidRequest(f"a stream's number must be from 0 to {count - 1}, not {number!r}")
         if number not in numbers:
@@ -319,7 +333,10 @@ class Stream:
             self._posted.clear()
             self.state = StreamState.CLOSED
             del context.streams[self.number]
-            context.numbers.append(self.number)
+            if self.association is None:
+                context.numbers.append(self.number)
+            else:
+                self.association.free.add(self.number)
             self.pd.streams.discard(self)
             self.cq.streams.discard(self)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from ddp_rnic.hdl.spec import regs
@@ -106,7 +107,7 @@ def test_the_capabilities_are_those_of_the_gateware() -> None:
         ({"timeout": -1}, "timeout must be from 0 to 2"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(arguments: dict[str, int], message: str) -> None:
+def test_settings_that_cannot_be_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         Device(Constants()).open(**arguments)
 

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 #: Seconds that the device has for what takes it microseconds.
 PATIENCE = 5.0
+#: Seconds for completions that are on their way, when others keep the device busy.
+SETTLE = 0.5
 #: Seconds between two looks at the ring, of who waits for an interrupt.
 SLICE = 0.02
 
@@ -222,9 +225,12 @@ class Mapping:
         self.slot = 0
         if self.layout.pages:
             self.slot = self._slots.allocate(len(self.layout.pages))
-            for at, page in enumerate(self.layout.pages):
-                context.registers.write_all("PAGE", INDEX=self.slot + at, ADDR=page)
-                context.registers.write("PAGE_COMMIT")
+            try:
+                for at, page in enumerate(self.layout.pages):
+                    context.registers.write_all("PAGE", INDEX=self.slot + at, ADDR=page, COMMIT=1)
+            except BaseException:
+                self._slots.free(self.slot)
+                raise
 
     @property
     def address(self) -> int:
@@ -313,7 +319,7 @@ class Context:
         self.registers.write("IRQ_MASK", 0)
         # Completions of before, which had no ring to go to, are nobody's.
         self.settle()
-        atexit.register(self.close)
+        atexit.register(self._at_exit)
 
     def _take_over(self) -> None:
         """Streams off, Steering Tags revoked, completions off, nothing in flight, no events."""
@@ -353,11 +359,12 @@ class Context:
 
     def settle(self) -> None:
         """Take the completions of what is in flight, as far as others leave the device idle."""
-        deadline = time.monotonic() + SLICE
+        deadline = time.monotonic() + SETTLE
         while time.monotonic() < deadline:
-            state = self.registers.read("STATUS")
+            state, before = self.registers.read("STATUS"), self._consumed
             self._serve()
-            if state & (IDLE | RING_ERROR):
+            # An idle device may have completions for which the ring had no room.
+            if state & RING_ERROR or (state & IDLE and self._consumed == before):
                 return
 
     def map(self, view: memoryview) -> Mapping:
@@ -503,16 +510,22 @@ class Context:
                 try:
                     one.close()
                 except RnicError as error:
-                    failure = failure or error
+                    failure = error
+                    break
             if failure is None:
                 self.registers.write("IRQ_MASK", 5)
                 self._disable_ring()
                 self._ring.close()
-            atexit.unregister(self.close)
+            atexit.unregister(self._at_exit)
             self._closed = True
             if failure is not None:
                 _STRANDED.append(self)
                 raise failure
+
+    def _at_exit(self) -> None:
+        # With a device or a link that is gone already there is nothing that could be done.
+        with suppress(RnicError):
+            self.close()
 
     def _disable_ring(self) -> None:
         self.registers.write("CQ_ENABLE", 0)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import mmap
 import os
 import select
@@ -92,6 +93,8 @@ class MappedTransport(Transport):
     A device of UIO (``/dev/uio0``) also has the interrupt; any other file, as
     ``/sys/bus/pci/devices/.../resource0``, has none.
 
+    The file is locked (flock): it is this transport's alone.
+
     Parameters
     ----------
     path
@@ -111,6 +114,11 @@ class MappedTransport(Transport):
             self._file = os.open(path, os.O_RDWR | os.O_SYNC)
         except OSError as error:
             raise TransportError(f"{path} cannot be opened: {error.strerror}") from error
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._file)
+            raise TransportError(f"{path} is in use: close the other transport") from error
         try:
             self._map = mmap.mmap(self._file, offset - start + _REGISTERS, offset=start)
         except (OSError, ValueError) as error:

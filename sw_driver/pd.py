@@ -169,12 +169,15 @@ class MR:
                 if stag is not None:
                     context.stags.free(stag)
                 raise
-            if stag is not None:
-                self._enter(stag)
+            # From here on the device may know it, even if the link fails: closing revokes it.
             pd.regions.add(self)
             context.regions.add(self)
             if stream is not None:
                 stream.bound.add(self)
+            if stag is not None:
+                self._stag = stag
+                context.tags[stag] = self
+                self._enter(stag)
 
     def _enter(self, stag: int) -> None:
         """Write the table's entry."""
@@ -197,8 +200,6 @@ class MR:
             PAGES=self.mapping.layout.code,
             COMMIT=1,
         )
-        self._stag = stag
-        self.pd.context.tags[stag] = self
 
     @property
     def stag(self) -> int:

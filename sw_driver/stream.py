@@ -210,13 +210,13 @@ class Stream:
                 )
             posted, address, code = self._prepare(buffer, qn, wr_id, offset, length)
             cookie = self._cookie()
+            self._posted[cookie] = posted
             registers = self.context.registers
             registers.write_all(
                 "BUFFER", ADDR=address, LENGTH=posted.length, PAGES=code, COOKIE=cookie,
                 SLOT=posted.slot,
             )  # fmt: skip
             registers.write_all("QUEUE", STREAM=self.number, NUMBER=qn, MSN=posted.msn)
-            self._posted[cookie] = posted
             self._next[qn] = (posted.msn + 1) % _MSN
             registers.write("BUFFER_POST")
             return posted.msn

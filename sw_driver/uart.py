@@ -39,6 +39,8 @@ class UartTransport(Transport):
     Memory that the device writes is on the board: buffers have a copy there, and what comes in is
     copied when its completion is taken, over the link. There is no interrupt.
 
+    The port is this transport's alone.
+
     The link has no checksums, but what is lost or damaged is noticed: registers and memory that
     were written are read back, and an answer that is late, short or long is asked for again. Where
     a command may have been lost, which cannot be given twice, the call raises instead. Not noticed
@@ -57,7 +59,7 @@ class UartTransport(Transport):
         self._pending: list[tuple[int, int]] = []  # to be written to registers, and read back
         self._unsure = False  # a command was given, and nothing was read since
         try:
-            self._serial = serial.serial_for_url(port, baudrate, timeout=_PATIENCE)
+            self._serial = serial.serial_for_url(port, baudrate, timeout=_PATIENCE, exclusive=True)
         except (serial.SerialException, ValueError) as error:
             raise TransportError(f"the serial port {port} cannot be opened: {error}") from error
         try:

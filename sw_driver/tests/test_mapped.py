@@ -65,6 +65,8 @@ def test_a_wrong_place_is_told(registers: Path, udmabuf: UDmaBuf, tmp_path: Path
         MappedTransport(registers, udmabuf, offset=2)
     with pytest.raises(TransportError, match="cannot be mapped from 0x8000 on"):
         MappedTransport(registers, udmabuf, offset=0x8000)
+    with MappedTransport(registers, udmabuf), pytest.raises(TransportError, match="is in use"):
+        MappedTransport(registers, udmabuf)
     with pytest.raises(TransportError, match="none cannot be opened: No such file"):
         MappedTransport(tmp_path / "none", udmabuf)
 

@@ -233,3 +233,28 @@ def test_a_forked_child_cannot_use_the_parents_device(
         bench.context.close()  # as at the end of the child: it does nothing
     Peer(bench.sim, bench.stream.number).write(region.stag, 0, b"x")
     assert bench.cq.wait(5)[0].mr is region
+
+
+@pytest.mark.parametrize("failing", ["PAGE_COMMIT", "STAG_OWNER", "STAG_COMMIT", "BUFFER_POST"])
+def test_a_link_that_fails_in_the_midst_of_a_call_leaves_nothing_behind(
+    failing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with SimTransport(page=4096) as sim:
+        bench = begin(sim)
+        array, write = bytearray(9000), sim.write
+        with bench.context, monkeypatch.context() as patch:
+
+            def fail(address: int, value: int) -> None:
+                write(address, value)
+                if address == regs.address(failing):
+                    raise TransportError("the cable is out")
+
+            patch.setattr(sim, "write", fail)
+            with pytest.raises(TransportError, match="the cable is out"):
+                bench.stream.post_recv(bench.pd.register(array))
+            patch.setattr(sim, "write", write)
+            bench.pd.close()
+            # All of the device's tables are free again, and so is the buffer.
+            assert bench.context.slots.allocate(2048) == 0
+            assert len(bench.context.buffers) == 2048 and not bench.context.tags
+            array.clear()

@@ -397,6 +397,24 @@ def test_more_completions_than_the_ring_has_entries_are_all_taken() -> None:
                 assert [completion.rsvdulp for completion in taken] == list(range(50))
 
 
+def test_messages_that_were_delivered_are_not_flushed_when_the_ring_is_full() -> None:
+    with SimTransport() as sim, Device(sim).open(completions=2) as context:
+        with PD(context) as pd, CQ(context) as cq:
+            stream = Stream(pd, cq)
+            for n in range(40):
+                stream.post_recv(bytearray(4), wr_id=n)
+            peer = Peer(sim, stream.number)
+            for _ in range(30):
+                peer.send(b"1234")
+            sim.run(5000)
+            stream.close()
+            taken = cq.poll(100)
+            assert [completion.wr_id for completion in taken] == list(range(40))
+            assert [completion.status for completion in taken] == [WcStatus.SUCCESS] * 30 + [
+                WcStatus.FLUSHED
+            ] * 10
+
+
 def test_waiting_for_a_completion_that_does_not_come_ends_in_time(bench: Bench) -> None:
     begun = time.monotonic()
     with pytest.raises(RnicTimeout, match=r"within 0\.2 seconds") as caught:

@@ -174,6 +174,8 @@ def test_a_port_that_is_not_there_or_goes_away_is_told(board: VirtualBoard) -> N
     with pytest.raises(TransportError, match="/dev/ttyNone cannot be opened"):
         UartTransport("/dev/ttyNone")
     transport = UartTransport(board.port)
+    with pytest.raises(TransportError, match="cannot be opened"):
+        UartTransport(board.port)
     board.close()
     with pytest.raises(TransportError):
         transport.read(SCRATCH)

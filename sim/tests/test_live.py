@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from ddp_rnic.hdl.spec import regs
 from ddp_rnic.hdl.spec.config import RnicConfig
+from ddp_rnic.sim import verilator
 from ddp_rnic.sim.engine import DeviceError, Stalls
 from ddp_rnic.sim.live import Peer, SimTransport
+from ddp_rnic.sim.tests import standin
 from ddp_rnic.sw_driver import CQ, PD, Device, Stream, TransportError
 
 
@@ -109,7 +111,8 @@ def test_every_width_is_a_device(width: int) -> None:
         assert array == bytes(3) + bytes(range(200)) * 50 + bytes(9997)
 
 
-def test_waves_are_written(tmp_path: Path) -> None:
+def test_waves_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verilator, "verilog", standin.verilog)
     with SimTransport(waves=tmp_path / "run.vcd") as sim:
         sim.run(10)
-    assert (tmp_path / "run.vcd").stat().st_size > 1000
+    assert "m_axi_awaddr" in (tmp_path / "run.vcd").read_text()

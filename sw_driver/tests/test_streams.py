@@ -18,6 +18,7 @@ from ddp_rnic.sw_driver import (
     PD,
     WC,
     CompletionOverrun,
+    Context,
     Device,
     InvalidRequest,
     Opcode,
@@ -238,6 +239,29 @@ def test_not_one_octet_comes_after_a_stream_is_closed(seed: int) -> None:
             good = [n for n, status in statuses.items() if status is WcStatus.SUCCESS]
             assert good == list(range(len(good))) and 0 < len(good) < 20
             assert all((buffers[n] == n + 1).all() for n in good)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_not_one_octet_comes_after_the_fence_of_a_stream(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # On a busy device nothing but the fence is waited for.
+    monkeypatch.setattr(Context, "settle", lambda context: None)
+    stalls = Stalls(write=0.5, response_latency=400, seed=seed + 1)
+    with SimTransport(stalls=stalls, seed=seed) as sim:
+        bench = begin(sim)
+        buffers = [bytearray(1000) for _ in range(60)]
+        for buffer in buffers:
+            bench.stream.post_recv(buffer)
+        for _ in buffers:
+            bench.peer.send(b"\xff" * 1000)
+        sim.run(2000 + 700 * seed)
+        bench.stream.close()
+        before = [bytes(buffer) for buffer in buffers]
+        sim.run(20_000)
+        assert [bytes(buffer) for buffer in buffers] == before
+        assert 0 < b"".join(before).count(b"\xff") < 60_000
+        bench.context.close()
 
 
 def test_a_new_stream_of_the_same_number_knows_nothing_of_the_old_one(bench: Bench) -> None:

@@ -298,7 +298,7 @@ class Context:
         #: What is in the table of associations, by way and place, and whose it is.
         self.places: dict[tuple[int, int], tuple[AssociationKey, Association]] = {}
         self.cookie = 0
-        self._events: deque[ErrorEvent] = deque()
+        self._events: deque[ErrorEvent] = deque(maxlen=1 << 16)
         self._owner = os.getpid()
         self._closed = False
         self._consumed = 0
@@ -465,7 +465,7 @@ class Context:
             stream.fail(event)
 
     def events(self) -> list[ErrorEvent]:
-        """The error events that came since the last call, the oldest first."""
+        """The error events that came since the last call, the oldest first; the last 65536."""
         with self.lock:
             self.service()
             events = list(self._events)

@@ -146,7 +146,7 @@ class CQ:
                 raise RnicTimeout(f"no completion came within {timeout} seconds")
 
     async def wait_async(self, timeout: float | None = None, num_entries: int = 16) -> list[WC]:
-        """The same for asyncio: the loop goes on meanwhile."""
+        """The same for asyncio: the loop goes on meanwhile, but for accesses to registers."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             if taken := self._take(num_entries):

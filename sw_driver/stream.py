@@ -116,6 +116,10 @@ class Stream:
             self.bound: set[MR] = set()
             self._next = dict.fromkeys(self.queues, 1)  # RFC 5041 section 4.3: the first MSN is one
             self._posted: dict[int, _Posted] = {}  # by cookie
+            # From here on the device may know it, even if the link fails: closing disables it.
+            context.streams[self.number] = self
+            pd.streams.add(self)
+            cq.streams.add(self)
             registers = context.registers
             for qn in range(QUEUES):
                 registers.write_all("QUEUE", STREAM=self.number, NUMBER=qn, MSN=1)
@@ -127,22 +131,19 @@ class Stream:
                 PD=pd.number,
                 COMMIT=1,
             )
-            context.streams[self.number] = self
-            pd.streams.add(self)
-            cq.streams.add(self)
 
     def _number(self, number: int | None) -> int:
         numbers, count = self.context.numbers, self.context.capabilities.streams
+        if self.association is not None:
+            self.association.check()
+            if number is None or number not in self.association.free:
+                raise StateError(f"stream {number} is in use: close it first")
+            self.association.free.remove(number)
+            return number
         if number is None:
             if not numbers:
                 raise ResourceExhausted(f"all {count} streams of the device are in use: close one")
             return numbers.popleft()
-        if self.association is not None:
-            self.association.check()
-            if number not in self.association.free:
-                raise StateError(f"stream {number} is in use: close it first")
-            self.association.free.remove(number)
-            return number
         if number not in range(count):
             raise InvalidRequest(f"a stream's number must be from 0 to {count - 1}, not {number!r}")
         if number not in numbers:

@@ -235,7 +235,9 @@ def test_a_forked_child_cannot_use_the_parents_device(
     assert bench.cq.wait(5)[0].mr is region
 
 
-@pytest.mark.parametrize("failing", ["PAGE_COMMIT", "STAG_OWNER", "STAG_COMMIT", "BUFFER_POST"])
+@pytest.mark.parametrize(
+    "failing", ["PAGE_COMMIT", "STAG_OWNER", "STAG_COMMIT", "BUFFER_POST", "STREAM_COMMIT"]
+)
 def test_a_link_that_fails_in_the_midst_of_a_call_leaves_nothing_behind(
     failing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,9 +254,11 @@ def test_a_link_that_fails_in_the_midst_of_a_call_leaves_nothing_behind(
             patch.setattr(sim, "write", fail)
             with pytest.raises(TransportError, match="the cable is out"):
                 bench.stream.post_recv(bench.pd.register(array))
+                Stream(bench.pd, bench.cq)
             patch.setattr(sim, "write", write)
             bench.pd.close()
             # All of the device's tables are free again, and so is the buffer.
             assert bench.context.slots.allocate(2048) == 0
             assert len(bench.context.buffers) == 2048 and not bench.context.tags
+            assert len(bench.context.numbers) == 64
             array.clear()

@@ -12,7 +12,7 @@ import termios
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import serial
 
@@ -62,6 +62,9 @@ class UartTransport(Transport):
             self._serial = serial.serial_for_url(port, baudrate, timeout=_PATIENCE, exclusive=True)
         except (serial.SerialException, ValueError) as error:
             raise TransportError(f"the serial port {port} cannot be opened: {error}") from error
+        # USB adapters keep what came in for 16 ms otherwise; those that cannot are as they are.
+        with suppress(ValueError, OSError, AttributeError, NotImplementedError):
+            self._serial.set_low_latency_mode(True)
         try:
             self._silence()
             self._arena = Arena(0, self._memory_size(), "octets of the board's memory")

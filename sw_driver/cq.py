@@ -89,7 +89,7 @@ class CQ:
             self.closed = False
             self._entries: deque[WC] = deque()
             self._errors: deque[StreamError] = deque()
-            self._overrun: Stream | None = None
+            self._overruns: deque[Stream] = deque()
             context.cqs.add(self)
 
     # -- for streams ------------------------------------------------------------------------------
@@ -97,7 +97,8 @@ class CQ:
     def put(self, wc: WC) -> None:
         """A completion has come."""
         if len(self._entries) >= self.cqe and wc.status is not WcStatus.FLUSHED:
-            self._overrun = wc.stream
+            if wc.stream not in self._overruns:
+                self._overruns.append(wc.stream)
             wc.stream.stop()
         else:
             self._entries.append(wc)
@@ -117,11 +118,11 @@ class CQ:
             self.context.service()
             count = min(num_entries, len(self._entries))
             taken = [self._entries.popleft() for _ in range(count)]
-            if not taken and self._overrun is not None:
-                stream, self._overrun = self._overrun, None
+            if not taken and self._overruns:
+                stopped = self._overruns.popleft().number
                 raise CompletionOverrun(
-                    f"stream {stream.number} is stopped, as more than {self.cqe} completions"
-                    " waited: close it, and give the CQ a larger cqe or poll it more often"
+                    f"stream {stopped} is stopped, as more than {self.cqe} completions waited: close"
+                    " it, and give the CQ a larger cqe or poll it more often"
                 )
             return taken
 
@@ -158,7 +159,7 @@ class CQ:
 
     def _ready(self) -> bool:
         self._check()
-        return bool(self._entries or self._errors or self._overrun)
+        return bool(self._entries or self._errors or self._overruns)
 
     def _take(self, num_entries: int) -> list[WC]:
         with self.context.lock:

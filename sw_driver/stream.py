@@ -295,8 +295,8 @@ class Stream:
     def stop(self) -> None:
         """Take nothing any more."""
         if self.state is StreamState.RECEIVING:
+            self._disable()
             self.state = StreamState.ERROR
-        self._disable()
 
     def _disable(self) -> None:
         """Disable it, and revoke the STags bound to it; both are done when this returns."""

@@ -121,8 +121,8 @@ class CQ:
             if not taken and self._overruns:
                 stopped = self._overruns.popleft().number
                 raise CompletionOverrun(
-                    f"stream {stopped} is stopped, as more than {self.cqe} completions waited: close"
-                    " it, and give the CQ a larger cqe or poll it more often"
+                    f"stream {stopped} is stopped, as more than {self.cqe} completions waited:"
+                    " close it, and give the CQ a larger cqe or poll it more often"
                 )
             return taken
 

@@ -27,7 +27,7 @@ _WORDS = 128
 #: Seconds of silence after which the bridge takes the next octet as the first one of a command.
 _SILENCE = 0.15
 #: Seconds that an answer may be late.
-_PATIENCE = 0.25
+_PATIENCE = 0.5
 _ATTEMPTS = 3
 #: Registers that show what was written to them.
 _KEPT = {register.address for register in regs.REGISTERS if register.access == "rw"}

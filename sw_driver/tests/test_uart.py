@@ -111,7 +111,7 @@ def test_what_is_lost_on_its_way_to_a_register_is_written_again(board: VirtualBo
         board.commands = lose
         transport.write(SCRATCH, 0x12345678)
         assert transport.read(SCRATCH) == 0x12345678
-        assert not lost and board.broken == 1
+        assert not lost and board.broken >= 1
 
 
 def test_a_value_that_never_reads_back_is_told(board: VirtualBoard) -> None:

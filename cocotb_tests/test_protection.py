@@ -71,7 +71,7 @@ SLOW = Stalls(write=0.5, response=0.3, response_latency=60)
 def _looked_up_once() -> Iterator[None]:
     """A build is looked for once, not in each of thousands of short runs."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compiled, "_build", functools.cache(compiled._build))
+        patch.setattr(compiled, "build", functools.cache(compiled.build))
         yield
 
 

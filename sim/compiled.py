@@ -58,12 +58,12 @@ _REHEARSED, _REHEARSED_PAYLOAD = 100, 1440
 CYCLES = 200_000
 
 # The structures of harness.cpp.
-_OPERATION = np.dtype([
+OPERATION = np.dtype([
     ("kind", "<u4"), ("a", "<u4"), ("b", "<u4"), ("c", "<u4"),
     ("offset", "<u8"), ("length", "<u8"),
 ])  # fmt: skip
 (
-    _PACKET, _FRAME, _WRITE, _DRAIN, _AWAIT, _PAUSE, _RESUME, _POLL, _WAIT, _MEANWHILE,
+    PACKET, FRAME, _WRITE, _DRAIN, _AWAIT, _PAUSE, _RESUME, _POLL, _WAIT, _MEANWHILE,
 ) = range(10)  # fmt: skip
 _SETTINGS = np.dtype([
     *((name, "<u4") for name in Stalls.SIDES),
@@ -106,9 +106,9 @@ class CompiledEngine(Engine):
         progress: Callable[[int, int], None] | None = None,
     ) -> Outcome:
         table, octets = _arrays(checked(config, operations, memory, ring))
-        library = _open(self._built or _build(config, waves=waves is not None))
+        library = open_library(self._built or build(config, waves=waves is not None))
         counted = counter_registers(sctp=config.sctp)
-        settings = _settings(stalls, ring, counted)
+        settings = settings_of(stalls, ring, counted)
         ranges = np.array([(each.start, each.stop) for each in faults], _RANGE)
         sim = library.sim_new(
             table.ctypes.data,
@@ -136,7 +136,8 @@ class CompiledEngine(Engine):
             library.sim_free(sim)
 
 
-def _build(config: RnicConfig, *, waves: bool) -> Path:
+def build(config: RnicConfig, *, waves: bool = False) -> Path:
+    """The library of a configuration, built now or before."""
     return verilator.build_library(
         verilator.verilog(config),
         Path(__file__).with_name("harness.cpp"),
@@ -155,9 +156,10 @@ def _rehearse(config: RnicConfig, built: Path) -> None:
     ctypes.CDLL(str(built)).sim_write_profile()
 
 
-def _open(path: Path) -> Any:
+def open_library(path: Path) -> Any:
+    """The library, its functions with their types; those for a live simulation too."""
     library = ctypes.CDLL(str(path))
-    pointer, number = ctypes.c_void_p, ctypes.c_uint64
+    pointer, number, word = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint32
     for name, result, arguments in (
         (
             "sim_new",
@@ -170,6 +172,12 @@ def _open(path: Path) -> Any:
         ("sim_operation", number, [pointer]),
         ("sim_message", ctypes.c_char_p, [pointer]),
         ("sim_list", pointer, [pointer, ctypes.c_int, ctypes.POINTER(number)]),
+        ("sim_live", pointer, [pointer, ctypes.c_char_p]),
+        ("sim_send", None, [pointer, pointer, ctypes.c_char_p]),
+        ("sim_access", ctypes.c_int, [pointer, ctypes.c_int, word, ctypes.POINTER(word)]),
+        ("sim_wait", ctypes.c_int, [pointer, number]),
+        ("sim_map", None, [pointer, number, pointer, number]),
+        ("sim_fault", None, [pointer, number, number]),
     ):
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
@@ -183,11 +191,11 @@ def _arrays(operations: Sequence[Operation]) -> tuple[NDArray, bytes]:
     for operation in _flat(operations):
         match operation:
             case Packet(stream, sequence, octets, error):
-                rows.append((_PACKET, stream, sequence, int(error), offset, len(octets)))
+                rows.append((PACKET, stream, sequence, int(error), offset, len(octets)))
                 pieces.append(octets)
                 offset += len(octets)
             case Frame(octets, error):
-                rows.append((_FRAME, 0, 0, int(error), offset, len(octets)))
+                rows.append((FRAME, 0, 0, int(error), offset, len(octets)))
                 pieces.append(octets)
                 offset += len(octets)
             case WriteRegister(address, value):
@@ -207,7 +215,7 @@ def _arrays(operations: Sequence[Operation]) -> tuple[NDArray, bytes]:
             case Meanwhile(cycles, aside):
                 rows.append((_MEANWHILE, 0, 0, 0, cycles, len(aside)))
     pieces.append(_PADDING)
-    return np.array(rows, _OPERATION), b"".join(pieces)
+    return np.array(rows, OPERATION), b"".join(pieces)
 
 
 def _flat(operations: Sequence[Operation]) -> Iterator[Operation]:
@@ -218,7 +226,8 @@ def _flat(operations: Sequence[Operation]) -> Iterator[Operation]:
             yield from operation.operations
 
 
-def _settings(stalls: Stalls, ring: Ring | None, counted: Sequence[str]) -> NDArray:
+def settings_of(stalls: Stalls, ring: Ring | None = None, counted: Sequence[str] = ()) -> NDArray:
+    """What the harness is told of its surroundings."""
     settings = np.zeros(1, _SETTINGS)
     for name in Stalls.SIDES:
         settings[name] = round(getattr(stalls, name) * 65536)
@@ -235,21 +244,30 @@ def _settings(stalls: Stalls, ring: Ring | None, counted: Sequence[str]) -> NDAr
     return settings
 
 
-def _outcome(library: Any, sim: int, cycle: int, counted: Sequence[str]) -> Outcome:
-    def items(which: int, dtype: np.dtype) -> NDArray:
-        count = ctypes.c_uint64()
-        start = library.sim_list(sim, which, ctypes.byref(count))
-        octets = ctypes.string_at(start, count.value * dtype.itemsize) if count.value else b""
-        return np.frombuffer(octets, dtype)
+def _items(library: Any, sim: int, which: int, dtype: np.dtype) -> NDArray:
+    count = ctypes.c_uint64()
+    start = library.sim_list(sim, which, ctypes.byref(count))
+    octets = ctypes.string_at(start, count.value * dtype.itemsize) if count.value else b""
+    return np.frombuffer(octets, dtype)
 
-    octets = items(6, _OCTET).tobytes()
+
+def exceptions(library: Any, sim: int) -> list[ExceptionPacket]:
+    """What the exception stream has given so far."""
+    octets = _items(library, sim, 6, _OCTET).tobytes()
+    return [
+        ExceptionPacket(stream, sequence, octets[offset : offset + length], reason)
+        for stream, sequence, reason, _, offset, length in _items(
+            library, sim, 5, _EXCEPTION
+        ).tolist()
+    ]
+
+
+def _outcome(library: Any, sim: int, cycle: int, counted: Sequence[str]) -> Outcome:
+    items = partial(_items, library, sim)
     return Outcome(
         cycles=cycle,
         events=[event(each["word"].tolist()) for each in items(4, _EVENT)],
-        exceptions=[
-            ExceptionPacket(stream, sequence, octets[offset : offset + length], reason)
-            for stream, sequence, reason, _, offset, length in items(5, _EXCEPTION).tolist()
-        ],
+        exceptions=exceptions(library, sim),
         counters=counters(dict(zip(counted, items(7, _COUNTER).tolist(), strict=True))),
         completions=[completion(each.tobytes()) for each in items(8, _COMPLETION)["octets"]],
         delivered=items(9, CYCLE),

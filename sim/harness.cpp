@@ -3,6 +3,9 @@
 // In each cycle the inputs are set, the design settles with the clock low, the handshakes are
 // looked at, and the clock rises. Verilator stores ports as little-endian words, so that a beat is
 // copied as it is.
+//
+// A run takes a list of operations to its end, and plays the host itself. A live one has no end: the
+// host is outside, and calls for each register, each packet and each stretch of time.
 
 #include "Vtop.h"
 #include "verilated.h"
@@ -14,6 +17,7 @@
 #include <cstdio>
 #include <cstring>
 #include <deque>
+#include <map>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -58,6 +62,7 @@ struct Taken { uint64_t first, last; };
 struct Event { uint32_t word[9]; };
 struct Exception { uint32_t stream, sequence, reason, unused; uint64_t offset, length; };
 struct Completion { uint8_t octets[ENTRY]; };
+struct Window { uint64_t stop; uint8_t *octets; };  // live: memory that the host has there
 
 constexpr uint64_t mask(uint64_t octets) { return octets >= 64 ? ~0ull : (1ull << octets) - 1; }
 
@@ -147,6 +152,14 @@ struct Sim {
     std::string message;
     bool finished = false;
 
+    // live: what the host has asked for
+    bool live = false, asking = false, answered = false, asked_write = false;
+    uint32_t asked_address = 0, asked_value = 0;
+    uint8_t answer = 0;
+    std::map<uint64_t, Window> windows;  // by their first address; none touches another
+    std::vector<Operation> queued;
+    std::vector<uint8_t> sent;
+
     // packets and frames: one at a time
     FramePort<Vtop> frames{top};
     uint64_t operation = 0, at = 0, waited = 0;
@@ -167,7 +180,7 @@ struct Sim {
     Held<Output> held_output;
     // registers
     enum { Idle, Writing, Written, Reading, Read } access = Idle;
-    enum { Nothing, State, EventWord, EventPop, Host, Polled, Consumer, Counter } purpose = Nothing;
+    enum { Nothing, State, EventWord, EventPop, Host, Polled, Consumer, Counter, Asked } purpose = Nothing;
     uint32_t accessed = 0, word = 0;
     uint64_t asked = 0;  // the operation that was under way as the access began
     uint64_t *served = nullptr;  // whose access it is: operation or aside
@@ -184,6 +197,11 @@ struct Sim {
     std::vector<Exception> exceptions;
     std::vector<uint8_t> exception_octets;
     std::vector<uint32_t> counters;
+
+    bool stalls() const {
+        const Settings &s = settings;
+        return s.source || s.write || s.response || s.exceptions || s.completions;
+    }
 
     void fail(const char *format, ...) {
         if (!message.empty()) return;
@@ -244,7 +262,7 @@ struct Sim {
             fail("%s: write burst of %llu octets at %#llx crosses a 4 KiB boundary", port.aw,
                  (unsigned long long)octets, (unsigned long long)a.address);
         if (&port == &placing) addresses.push_back({cycle, a.address, a.length + 1ull});
-        else if (!settings.entries)
+        else if (!settings.entries && !live)
             fail("%s: a completion is written to %#llx, but there is no ring", port.aw,
                  (unsigned long long)a.address);
         port.bursts.push_back({start, a.length + 1ull, false});
@@ -261,11 +279,12 @@ struct Sim {
             const bool fault = faulty(burst.address, d.strobes);
             if (fault) burst.fault = true;
             if (&port == &placing) place(burst.address, d, fault);
-            else gather(burst.address, d);
+            else if (!live) gather(burst.address, d);
+            else if (!fault) store(burst.address, d);
         }
         burst.address += N;
         if (--burst.beats == 0) {
-            if (&port == &completing) finish_completion(burst.fault);
+            if (&port == &completing && !live) finish_completion(burst.fault);
             port.responses.push_back({cycle + settings.latency + 1, uint8_t(burst.fault ? 2 : 0)});
             port.bursts.pop_front();
         }
@@ -343,6 +362,7 @@ struct Sim {
     }
 
     void store(uint64_t address, const Data &d) {
+        if (live) { store_live(address, d); return; }
         const bool inside = address < size && size - address >= N;
         if (inside && d.strobes == mask(N)) { memcpy(memory + address, d.data, N); return; }
         bool outside = false;
@@ -352,6 +372,20 @@ struct Sim {
             else outside = true;
         }
         if (outside) stray.push_back({cycle, address});
+    }
+
+    // To an octet: what is written where the host has no memory, or has it no more, is a fault.
+    void store_live(uint64_t address, const Data &d) {
+        for (uint64_t k = 0; k < N; k++) {
+            if (!(d.strobes >> k & 1)) continue;
+            const uint64_t at = address + k;
+            auto after = windows.upper_bound(at);
+            if (after == windows.begin() || std::prev(after)->second.stop <= at)
+                fail("the octet at %#llx is written, where the host has no memory",
+                     (unsigned long long)at);
+            else
+                std::prev(after)->second.octets[at - std::prev(after)->first] = d.data[k];
+        }
     }
 
     void take_output(const Output &o) {
@@ -421,6 +455,11 @@ struct Sim {
 
     // What the host does next, when no access is under way.
     void next_access() {
+        if (live) {
+            if (asking) start(asked_write, asked_address, asked_value, Asked);
+            asking = false;
+            return;
+        }
         if (operation == count && !draining) {
             // The end: everything was drained, and all counters are to be read.
             if (counters.size() < settings.counters)
@@ -457,6 +496,11 @@ struct Sim {
     }
 
     void completed(uint8_t response, uint32_t value) {
+        if (purpose == Asked) {
+            access = Idle;
+            answer = response; asked_value = value; answered = true;
+            return;
+        }
         if (response) fail("%s of register %#05x is answered with response %u",
                            access == Written ? "the write" : "the read", accessed, response);
         access = Idle;
@@ -684,16 +728,74 @@ EXPORT Sim *sim_new(const Operation *operations, uint64_t count, const uint8_t *
 // Simulate up to so many cycles. 0: there is more to do, 1: finished, 2: failed.
 EXPORT int sim_run(Sim *sim, uint64_t cycles) {
     const Settings &s = sim->settings;
-    const bool stalls = s.source || s.write || s.response || s.exceptions || s.completions;
+    const bool stalls = sim->stalls();
     while (cycles-- && !sim->finished && sim->message.empty()) {
         sim->one_cycle(stalls);
-        if (sim->cycle - sim->progress > PATIENCE + s.latency)
+        if (!sim->live && sim->cycle - sim->progress > PATIENCE + s.latency)
             sim->fail("nothing moved for %llu cycles: operation %llu of %llu, %s",
                       (unsigned long long)(sim->cycle - sim->progress),
                       (unsigned long long)sim->operation + 1, (unsigned long long)sim->count,
                       sim->doing());
     }
     return sim->message.empty() ? sim->finished : 2;
+}
+
+// A live simulation: nothing happens but in the calls below.
+EXPORT Sim *sim_live(const Settings *settings, const char *waves) {
+    Sim *sim = sim_new(nullptr, 0, nullptr, nullptr, 0, settings, nullptr, 0, waves);
+    sim->live = true;
+    return sim;
+}
+
+// Queue a packet or frame behind those that were queued before.
+EXPORT void sim_send(Sim *sim, const Operation *operation, const uint8_t *octets) {
+    if (sim->operation == sim->count) {
+        sim->queued.clear();
+        sim->sent.clear();
+        sim->taken.clear();
+        sim->operation = 0;
+    }
+    sim->queued.push_back(*operation);
+    sim->queued.back().offset = sim->sent.size();
+    sim->sent.insert(sim->sent.end(), octets, octets + operation->length);
+    sim->sent.resize(sim->sent.size() + N);  // a whole beat is copied even where a packet ends
+    sim->operations = sim->queued.data();
+    sim->count = sim->queued.size();
+    sim->octets = sim->sent.data();
+}
+
+// Access a register. The bus's response, or -1: failed.
+EXPORT int sim_access(Sim *sim, int write, uint32_t address, uint32_t *value) {
+    sim->asked_write = write; sim->asked_address = address; sim->asked_value = *value;
+    sim->asking = true;
+    sim->answered = false;
+    const bool stalls = sim->stalls();
+    const uint64_t begun = sim->cycle;
+    while (!sim->answered && sim->message.empty()) {
+        sim->one_cycle(stalls);
+        if (sim->cycle - begun > PATIENCE) sim->fail("register %#05x does not answer", address);
+    }
+    if (!sim->message.empty()) return -1;
+    *value = sim->asked_value;
+    return sim->answer;
+}
+
+// Simulate up to so many cycles, until there is an interrupt. 0: there is none, 1: there is, 2: failed.
+EXPORT int sim_wait(Sim *sim, uint64_t cycles) {
+    const bool stalls = sim->stalls();
+    while (cycles-- && !sim->top.irq && sim->message.empty()) sim->one_cycle(stalls);
+    return sim->message.empty() ? sim->top.irq : 2;
+}
+
+// Memory of the host from a bus address on; without octets: there is none any more.
+EXPORT void sim_map(Sim *sim, uint64_t address, uint8_t *octets, uint64_t length) {
+    if (octets) sim->windows[address] = {address + length, octets};
+    else sim->windows.erase(address);
+}
+
+// Memory answers with SLVERR from now on.
+EXPORT void sim_fault(Sim *sim, uint64_t start, uint64_t stop) {
+    sim->faults.push_back({start, stop});
 }
 
 EXPORT void sim_free(Sim *sim) {

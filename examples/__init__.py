@@ -1,0 +1,1 @@
+"""Worked examples, each to be run as it is: ``python -m ddp_rnic.examples.<name>``."""

@@ -1,0 +1,340 @@
+"""SCTP associations whose DDP Streams the device receives (RFC 5043).
+
+The device places, and delivers in order; the host's own SCTP does all the rest: it sets the
+association up, acknowledges what the reports say, and sends.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+
+from ..hdl.spec import regs
+from ..hdl.spec.completion import ChunkStatus, Completion, Kind, Status
+from ..hdl.spec.net import AssociationKey, Move, insert
+from ..hdl.spec.sctp import Function, Reason, State
+from .context import PATIENCE, Context
+from .cq import CQ
+from .errors import (
+    CompletionOverrun,
+    InvalidRequest,
+    ResourceExhausted,
+    RnicTimeout,
+    StateError,
+)
+from .pd import PD
+from .stream import QUEUES, Stream
+
+_WORD = 0xFFFFFFFF
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the device tells the host's SCTP.
+
+    Parameters
+    ----------
+    kind
+        CHUNK and PACKET come in the order of arrival, CONTROL in that of their stream's DDP-SSNs.
+    status
+        CHUNK: a ChunkStatus, which says whether to acknowledge it; SESSION: a Reason.
+    stream
+        The SCTP stream; PACKET: 0.
+    tsn, ssn
+        CHUNK: its TSN and DDP-SSN.
+    length
+        CHUNK: octets placed; PACKET: its chunks.
+    function
+        CONTROL: its Function Code.
+    state
+        SESSION: what the session was in.
+    """
+
+    kind: Kind
+    status: ChunkStatus | Reason | Status
+    stream: int = 0
+    tsn: int = 0
+    ssn: int = 0
+    length: int = 0
+    function: Function | None = None
+    state: State | None = None
+
+
+class Association:
+    """An association, from its set-up on. As a context manager it is closed at the end.
+
+    Parameters
+    ----------
+    context
+        Of a device that was opened with ``sctp=True``.
+    paths
+        Pairs of addresses, the peer's and this end's, that its packets may have.
+    ports
+        The peer's port, and this end's.
+    tag
+        Verification Tag of what comes from the peer.
+    tsn
+        The peer's initial TSN.
+    streams
+        SCTP streams from 0 on that are DDP Streams.
+    reports
+        Reports that are kept for :meth:`poll`; when one more comes, it and those after it are
+        dropped, and ``poll`` says so.
+
+    Attributes
+    ----------
+    number
+        The device's.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        *,
+        paths: Sequence[tuple[str, str]],
+        ports: tuple[int, int],
+        tag: int,
+        tsn: int,
+        streams: int = 1,
+        reports: int = 1 << 16,
+    ) -> None:
+        keys = _keys(paths, ports, tag)
+        if not 0 <= tsn <= _WORD:
+            raise InvalidRequest(f"tsn must be from 0 to 2**32 - 1, not {tsn!r}")
+        if streams < 1:
+            raise InvalidRequest(f"streams must be at least 1, not {streams!r}")
+        self.context, self.count, self.closed = context, streams, False
+        self._reports: deque[Report] = deque()
+        self._room, self._overrun = reports, False
+        with context.lock:
+            context.check()
+            if context.sctp is None:
+                raise StateError("the device was opened without SCTP: open it with sctp=True")
+            if not context.free_associations:
+                raise ResourceExhausted(
+                    f"all {context.sctp.associations} associations are in use: close one"
+                )
+            self.first = _row(context.numbers, streams)
+            self.number = context.free_associations.popleft()
+            for number in range(self.first, self.first + streams):
+                context.numbers.remove(number)
+            self.free = set(range(self.first, self.first + streams))
+            context.associations[self.number] = self
+            try:
+                for sid in range(streams):
+                    self.tell(sid, Function.FORGET, tsn=tsn - 1 & _WORD)
+                for key in keys:
+                    self._enter(key)
+            except BaseException:
+                self.close()
+                raise
+
+    def _enter(self, key: AssociationKey) -> None:
+        """Write a key to the table; others may have to move."""
+        places = self.context.places
+        try:
+            moves = insert({place: known for place, (known, _) in places.items()}, key)
+        except ValueError as error:
+            known = any(key == each for each, _ in places.values())
+            raise (StateError if known else ResourceExhausted)(str(error)) from error
+        owners = {known: owner for known, owner in places.values()}
+        for way, place, moved in moves:
+            owner = owners.get(moved, self)
+            entry = regs.association(
+                Move(way, place, moved),
+                first=owner.first, count=owner.count, number=owner.number,
+            )  # fmt: skip
+            self.context.registers.write_all("ASSOC", **entry, COMMIT=1)
+            places[way, place] = moved, owner
+
+    def check(self) -> None:
+        """Raise unless it can be used."""
+        self.context.check()
+        if self.closed:
+            raise StateError(f"association {self.number} is closed")
+
+    def stream(self, sid: int, pd: PD, cq: CQ, *, queues: Iterable[int] = range(QUEUES)) -> Stream:
+        """The DDP Stream of an SCTP stream, receiving once its session is established."""
+        return Stream(pd, cq, number=self._number(sid), queues=queues, association=self)
+
+    def _number(self, sid: int) -> int:
+        if sid not in range(self.count):
+            raise InvalidRequest(
+                f"an SCTP stream of the association must be from 0 to {self.count - 1}, not {sid!r}"
+            )
+        return self.first + sid
+
+    def tell(self, sid: int, function: Function, *, tsn: int | None = None) -> State:
+        """Tell the device of a session message, before it is sent; what the session is in then.
+
+        Parameters
+        ----------
+        sid
+            The SCTP stream.
+        function
+            Of the message; with FORGET no message, but the association is a new one.
+        tsn
+            With FORGET and INITIATE: what the peer sent up to this TSN is of the past.
+
+        Raises
+        ------
+        StateError
+            The message must not be sent now (RFC 5043 section 6).
+        """
+        number, function = self._number(sid), Function(function)
+        if (tsn is not None) != (function in (Function.FORGET, Function.INITIATE)):
+            raise InvalidRequest("tsn goes with FORGET and INITIATE, and with no other function")
+        registers = self.context.registers
+        with self.context.lock:
+            self.check()
+            if tsn is not None:
+                registers.write("SESSION_TSN", tsn & _WORD)
+            registers.write_all("SESSION", STREAM=number, FUNCTION=function, COMMAND=1)
+            deadline = time.monotonic() + PATIENCE
+            busy, taken = (regs.pack("SESSION_ANSWER", **{each: 1}) for each in ("busy", "taken"))
+            while (answer := registers.read("SESSION_ANSWER")) & busy:
+                if time.monotonic() > deadline:
+                    raise RnicTimeout("the device does not take the session's message: reset it")
+        state = State(answer & 7)
+        if function and not answer & taken:
+            raise StateError(
+                f"{function.name} must not be sent on SCTP stream {sid}, whose session is"
+                f" {state.name}"
+            )
+        return state
+
+    def guide(self, sid: int) -> tuple[int, int]:
+        """The next DDP-SSN that a stream delivers, and how many items may wait for their turn.
+
+        DDP-SSNs less than ``context.sctp.window`` ahead can be taken (RFC 5041 appendix A).
+        """
+        number, registers = self._number(sid), self.context.registers
+        with self.context.lock:
+            self.check()
+            registers.write("SESSION_STREAM", number)
+            return registers.read("GUIDE_NEXT"), registers.read("GUIDE_FREE")
+
+    # -- reports ----------------------------------------------------------------------------------
+
+    def take(self, completion: Completion) -> None:
+        """The device has told something."""
+        if len(self._reports) >= self._room:
+            self._overrun = True
+        if self._overrun:
+            return
+        kind, tag = completion.kind, completion.tag
+        sid = 0 if kind is Kind.PACKET else completion.stream - self.first
+        chunk, control, session = (
+            kind is each for each in (Kind.CHUNK, Kind.CONTROL, Kind.SESSION)
+        )
+        self._reports.append(
+            Report(
+                kind,
+                completion.status,
+                sid,
+                tag if chunk else 0,
+                completion.cookie & 0xFFFF if chunk else 0,
+                completion.length,
+                Function(tag) if control else None,
+                State(tag) if session else None,
+            )
+        )
+
+    def poll(self, count: int = 64) -> list[Report]:
+        """Up to so many reports that are there, the oldest first."""
+        with self.context.lock:
+            self.check()
+            self.context.service()
+            taken = [self._reports.popleft() for _ in range(min(count, len(self._reports)))]
+            if not taken and self._overrun:
+                self._overrun = False
+                raise CompletionOverrun(
+                    f"reports of association {self.number} were dropped, as more than"
+                    f" {self._room} waited: poll more often"
+                )
+            return taken
+
+    def wait(self, timeout: float | None = None, count: int = 64) -> list[Report]:
+        """Up to so many reports, at least one: waits for it."""
+        if not self.context.wait_for(lambda: bool(self._reports or self._overrun), timeout):
+            raise RnicTimeout(f"no report came within {timeout} seconds")
+        return self.poll(count)
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Take it out of the table, and close its streams; the second time does nothing.
+
+        Packets of it go to the host from then on.
+        """
+        context = self.context
+        with context.lock:
+            if self.closed:
+                return
+            context.check()
+            for (way, place), (_, owner) in list(context.places.items()):
+                if owner is self:
+                    clear_entry(context, way, place)
+                    del context.places[way, place]
+            for number in range(self.first, self.first + self.count):
+                if (stream := context.streams.get(number)) is not None:
+                    stream.close()
+            context.settle()
+            self.closed = True
+            context.numbers.extend(range(self.first, self.first + self.count))
+            del context.associations[self.number]
+            context.free_associations.append(self.number)
+
+    def __enter__(self) -> Association:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def clear_entry(context: Context, way: int, place: int) -> None:
+    """Empty a place of the device's table."""
+    where = regs.pack("ASSOC_PLACE", way=way, place=place)
+    context.registers.write_all("ASSOC", FLAGS=0, PLACE=where, COMMIT=1)
+
+
+def _row(numbers: Iterable[int], count: int) -> int:
+    """The first of so many free numbers in a row."""
+    free = sorted(numbers)
+    for at in range(len(free) - count + 1):
+        if free[at + count - 1] == free[at] + count - 1:
+            return free[at]
+    raise ResourceExhausted(
+        f"{count} DDP Streams in a row are not free ({len(free)} are): close others"
+    )
+
+
+def _keys(
+    paths: Sequence[tuple[str, str]], ports: tuple[int, int], tag: int
+) -> list[AssociationKey]:
+    if not all(0 <= port < 1 << 16 for port in ports):
+        raise InvalidRequest(f"ports must be from 0 to 65535, not {ports!r}")
+    if not 0 <= tag <= _WORD:
+        raise InvalidRequest(f"tag must be from 0 to 2**32 - 1, not {tag!r}")
+    if not paths:
+        raise InvalidRequest("an association must have a path: the peer's address and this end's")
+    keys = []
+    for pair in paths:
+        try:
+            source, destination = map(ipaddress.ip_address, pair)
+        except ValueError as error:
+            raise InvalidRequest(f"a path must be two IP addresses: {error}") from error
+        if source.version != destination.version:
+            raise InvalidRequest(f"the addresses of a path must be of one version, not {pair!r}")
+        ends = [int.from_bytes(each.packed, "little") for each in (source, destination)]
+        keys.append(AssociationKey(ends[0], ends[1], *ports, tag, source.version == 6))
+    return keys

@@ -1,0 +1,196 @@
+"""Completion queues."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum, auto
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from .context import SLICE, Context
+from .errors import CompletionOverrun, InvalidRequest, RnicTimeout, StateError, StreamError
+
+if TYPE_CHECKING:
+    from .pd import MR
+    from .stream import Stream
+
+
+class Opcode(Enum):
+    """What completed."""
+
+    RECV = auto()  #: an untagged message, in a buffer that was posted
+    TAGGED = auto()  #: a tagged message, in a region that the peer named
+
+
+class WcStatus(Enum):
+    """How it went."""
+
+    SUCCESS = auto()
+    NOT_PLACED = auto()  #: the bus refused a write on the message's stream
+    FLUSHED = auto()  #: the stream was closed before a message came for the buffer
+
+
+@dataclass(frozen=True)
+class WC:
+    """A work completion.
+
+    Parameters
+    ----------
+    stream
+        Where the message came.
+    status, opcode
+        What became of what.
+    wr_id
+        RECV: what the post said.
+    byte_len
+        RECV: octets of the message.
+    qn, msn
+        RECV: its queue and Message Sequence Number.
+    stag, mr
+        TAGGED: the STag that the last segment named, and its region, None if it is revoked.
+    rsvdulp
+        What the DDP Header has for the ULP: 40 bits, TAGGED 8.
+    """
+
+    stream: Stream
+    status: WcStatus
+    opcode: Opcode
+    wr_id: Any = None
+    byte_len: int = 0
+    qn: int = 0
+    msn: int = 0
+    stag: int = 0
+    mr: MR | None = None
+    rsvdulp: int = 0
+
+
+class CQ:
+    """Completions of the streams that were made with it, in the order of their delivery.
+
+    Closing it closes those streams.
+
+    Parameters
+    ----------
+    cqe
+        Completions that it holds. When one more comes, its stream is stopped, and that completion
+        is lost: ``poll`` says so after those before it.
+    """
+
+    def __init__(self, context: Context, cqe: int = 1024) -> None:
+        if not isinstance(cqe, int) or cqe < 1:
+            raise InvalidRequest(f"cqe must be at least 1, not {cqe!r}")
+        with context.lock:
+            context.check()
+            self.context, self.cqe = context, cqe
+            self.streams: set[Stream] = set()
+            self.closed = False
+            self._entries: deque[WC] = deque()
+            self._errors: deque[StreamError] = deque()
+            self._overruns: deque[Stream] = deque()
+            context.cqs.add(self)
+
+    # -- for streams ------------------------------------------------------------------------------
+
+    def put(self, wc: WC) -> None:
+        """A completion has come."""
+        if len(self._entries) >= self.cqe and wc.status is not WcStatus.FLUSHED:
+            if wc.stream not in self._overruns:
+                self._overruns.append(wc.stream)
+            wc.stream.stop()
+        else:
+            self._entries.append(wc)
+
+    def put_error(self, error: StreamError) -> None:
+        """A stream has failed."""
+        self._errors.append(error)
+
+    # -- for the user -----------------------------------------------------------------------------
+
+    def poll(self, num_entries: int = 16) -> list[WC]:
+        """Up to so many completions that are there, the oldest first."""
+        if num_entries < 1:
+            raise InvalidRequest(f"num_entries must be at least 1, not {num_entries!r}")
+        with self.context.lock:
+            self._check()
+            self.context.service()
+            count = min(num_entries, len(self._entries))
+            taken = [self._entries.popleft() for _ in range(count)]
+            if not taken and self._overruns:
+                stopped = self._overruns.popleft().number
+                raise CompletionOverrun(
+                    f"stream {stopped} is stopped, as more than {self.cqe} completions waited:"
+                    " close it, and give the CQ a larger cqe or poll it more often"
+                )
+            return taken
+
+    def wait(self, timeout: float | None = None, num_entries: int = 16) -> list[WC]:
+        """Up to so many completions, at least one: waits for it.
+
+        Raises
+        ------
+        RnicTimeout
+            None came within ``timeout`` seconds.
+        StreamError
+            A stream of this CQ failed, and there is no completion before that; told once.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = None if deadline is None else max(deadline - time.monotonic(), 0)
+            ready = self.context.wait_for(self._ready, left)
+            # Another thread may have been faster.
+            if taken := self._take(num_entries):
+                return taken
+            if not ready:
+                raise RnicTimeout(f"no completion came within {timeout} seconds")
+
+    async def wait_async(self, timeout: float | None = None, num_entries: int = 16) -> list[WC]:
+        """The same for asyncio: the loop goes on meanwhile, but for accesses to registers."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            if taken := self._take(num_entries):
+                return taken
+            left = SLICE if deadline is None else min(SLICE, deadline - time.monotonic())
+            if left <= 0:
+                raise RnicTimeout(f"no completion came within {timeout} seconds")
+            await asyncio.to_thread(self.context.transport.wait, left)
+
+    def _ready(self) -> bool:
+        self._check()
+        return bool(self._entries or self._errors or self._overruns)
+
+    def _take(self, num_entries: int) -> list[WC]:
+        with self.context.lock:
+            taken = self.poll(num_entries)
+            if not taken and self._errors:
+                raise self._errors.popleft()
+            return taken
+
+    def _check(self) -> None:
+        self.context.check()
+        if self.closed:
+            raise StateError("the completion queue is closed")
+
+    def close(self) -> None:
+        """Close its streams; completions that nobody took are gone. Twice does nothing."""
+        with self.context.lock:
+            if self.closed:
+                return
+            for stream in list(self.streams):
+                stream.close()
+            self._entries.clear()
+            self.context.cqs.discard(self)
+            self.closed = True
+
+    def __enter__(self) -> CQ:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

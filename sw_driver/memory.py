@@ -1,0 +1,197 @@
+"""Memory that the device can write: where it is on the bus, and how the host sees it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from bisect import bisect_left, insort
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from .errors import InvalidRequest, ResourceExhausted
+
+
+class Extent(NamedTuple):
+    """``length`` octets from bus address ``address`` on."""
+
+    address: int
+    length: int
+
+
+class Memory(ABC):
+    """Octets of the host that the device can write until :meth:`close`.
+
+    Attributes
+    ----------
+    view
+        The host's octets.
+    extents
+        Where they are on the bus, in order.
+    """
+
+    view: memoryview
+    extents: tuple[Extent, ...]
+
+    @abstractmethod
+    def pull(self, offset: int, length: int) -> None:
+        """Make ``view`` show what the device has written there."""
+
+    @abstractmethod
+    def push(self, offset: int, length: int) -> None:
+        """Make the device see what the host has written to ``view`` there."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """The device writes there no more: give everything back."""
+
+
+class Shared(Memory):
+    """Memory in which host and device see each other's writes at once."""
+
+    def pull(self, offset: int, length: int) -> None:
+        pass
+
+    def push(self, offset: int, length: int) -> None:
+        pass
+
+
+class Arena:
+    """Hands out ranges of addresses, first fit.
+
+    Parameters
+    ----------
+    start, length
+        The range that there is.
+    name
+        What a range is of, for messages.
+    """
+
+    def __init__(self, start: int, length: int, name: str) -> None:
+        self.name = name
+        self._length = length
+        self._free = [Extent(start, length)]  # in order, no two touching
+        self._used: dict[int, int] = {}
+
+    def allocate(self, length: int, alignment: int = 1) -> int:
+        """The start of a range of so many, a multiple of ``alignment``."""
+        for at, (start, room) in enumerate(self._free):
+            skipped = -start % alignment
+            if skipped + length <= room:
+                rest = (
+                    Extent(start, skipped),
+                    Extent(start + skipped + length, room - skipped - length),
+                )
+                self._free[at : at + 1] = [each for each in rest if each.length]
+                self._used[start + skipped] = length
+                return start + skipped
+        left = sum(each.length for each in self._free)
+        raise ResourceExhausted(
+            f"{length} {self.name} in a row are not free ({left} of {self._length} are):"
+            " close what is not needed any more"
+        )
+
+    def free(self, start: int) -> None:
+        """Give a range back."""
+        length = self._used.pop(start)
+        at = bisect_left(self._free, Extent(start, 0))
+        if at < len(self._free) and self._free[at].address == start + length:
+            length += self._free.pop(at).length
+        if at and sum(self._free[at - 1]) == start:
+            before = self._free.pop(at - 1)
+            start, length = before.address, before.length + length
+        insort(self._free, Extent(start, length))
+
+
+class Bounce(Memory):
+    """Octets of the host with a copy in memory of the device, which is what the device writes.
+
+    :meth:`pull` copies to the host, :meth:`push` to the device; it begins with a push of all.
+
+    Parameters
+    ----------
+    view
+        The host's octets.
+    arena
+        The device's memory.
+    read, write
+        Copy out of the device's memory and into it.
+    """
+
+    def __init__(
+        self,
+        view: memoryview,
+        arena: Arena,
+        read: Callable[[int, int], bytes],
+        write: Callable[[int, bytes], None],
+        *,
+        alignment: int = 64,
+    ) -> None:
+        self.view = view
+        self._arena, self._read, self._write = arena, read, write
+        self._address = arena.allocate(max(len(view), 1), alignment)
+        self.extents = (Extent(self._address, len(view)),)
+        try:
+            self.push(0, len(view))
+        except BaseException:
+            self.close()
+            raise
+
+    def pull(self, offset: int, length: int) -> None:
+        self.view[offset : offset + length] = self._read(self._address + offset, length)
+
+    def push(self, offset: int, length: int) -> None:
+        self._write(self._address + offset, bytes(self.view[offset : offset + length]))
+
+    def close(self) -> None:
+        self._arena.free(self._address)
+        self.view.release()
+
+
+#: Page sizes that the device's page table knows, as powers of two, the largest first.
+PAGE_SHIFTS = range(21, 11, -1)
+
+
+class Layout(NamedTuple):
+    """How the device is told where memory is.
+
+    Without ``pages`` it is contiguous, from bus address ``offset`` on. Otherwise it begins
+    ``offset`` octets into the first of these pages, whose size is 2**shift octets.
+    """
+
+    shift: int
+    offset: int
+    pages: tuple[int, ...]
+
+    @property
+    def code(self) -> int:
+        """What STAG_PAGES and BUFFER_PAGES say of it."""
+        return self.shift - 11 if self.pages else 0
+
+    def address(self, slot: int) -> int:
+        """What STAG_ADDR says, when the first page is in this slot of the page table."""
+        return (slot << self.shift) + self.offset if self.pages else self.offset
+
+
+def lay_out(extents: Sequence[Extent]) -> Layout:
+    """The layout of memory with the fewest pages."""
+    merged: list[Extent] = []
+    for each in extents:
+        if merged and sum(merged[-1]) == each.address:
+            merged[-1] = Extent(merged[-1].address, merged[-1].length + each.length)
+        else:
+            merged.append(each)
+    if len(merged) == 1:
+        return Layout(0, merged[0].address, ())
+    for shift in PAGE_SHIFTS:
+        size = 1 << shift
+        starts = all(each.address % size == 0 for each in merged[1:])
+        if starts and all(sum(each) % size == 0 for each in merged[:-1]):
+            pages = [
+                page
+                for each in merged
+                for page in range(each.address & -size, each.address + each.length, size)
+            ]
+            return Layout(shift, merged[0].address % size, tuple(pages))
+    raise InvalidRequest(
+        f"memory must be contiguous, or in pages of at least {1 << PAGE_SHIFTS[-1]} octets at"
+        " multiples of their size, for the device to write it"
+    )

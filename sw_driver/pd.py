@@ -1,0 +1,307 @@
+"""Protection domains, and the memory registered in them."""
+
+from __future__ import annotations
+
+import ctypes
+from enum import IntFlag
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from ..hdl.spec import regs
+from .context import Context
+from .errors import InvalidRequest, ResourceExhausted, StateError
+
+if TYPE_CHECKING:
+    from .stream import Stream
+
+
+class Access(IntFlag):
+    """Rights to a region; the numbers are those of verbs."""
+
+    LOCAL_WRITE = 1  #: receive buffers may be posted in it; every region has this
+    REMOTE_WRITE = 2  #: tagged messages may be placed in it
+    REMOTE_READ = 4  #: RDMA Read may take from it
+
+
+_ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
+_REMOTE = Access.REMOTE_WRITE | Access.REMOTE_READ
+
+
+def octets_of(buffer: object) -> memoryview:
+    """The octets of a buffer that the device can write, whatever its items are.
+
+    While this view lives the buffer can be neither resized nor freed.
+    """
+    try:
+        view = memoryview(buffer)  # type: ignore[arg-type]
+    except (TypeError, ValueError, BufferError) as error:
+        raise InvalidRequest(
+            "a buffer must be writable memory, as a bytearray, a numpy array or a mmap is, not"
+            f" {type(buffer).__name__}"
+        ) from error
+    if view.readonly:
+        raise InvalidRequest(
+            f"a buffer must be writable, and this {type(buffer).__name__} is read-only"
+        )
+    if not view.c_contiguous:
+        raise InvalidRequest("a buffer must be contiguous: copy the array, or take rows of it")
+    if not view.nbytes:
+        raise InvalidRequest("a buffer must have at least one octet")
+    # Through ctypes, as a memoryview does not cast from every format.
+    return memoryview((ctypes.c_ubyte * view.nbytes).from_buffer(view)).cast("B")
+
+
+class PD:
+    """A protection domain: a stream reaches the regions of its own domain, and no others.
+
+    Closing it closes its streams and revokes its regions.
+    """
+
+    def __init__(self, context: Context) -> None:
+        with context.lock:
+            context.check()
+            if not context.domains:
+                raise ResourceExhausted("all 65535 protection domains are in use: close one")
+            self.context = context
+            self.number = context.domains.popleft()
+            self.regions: set[MR] = set()
+            self.streams: set[Stream] = set()
+            self.closed = False
+            context.pds.add(self)
+
+    def register(
+        self,
+        buffer: object,
+        access: Access = Access.LOCAL_WRITE | Access.REMOTE_WRITE,
+        *,
+        to: int = 0,
+        stream: Stream | None = None,
+    ) -> MR:
+        """Let the device write a buffer, and with remote rights, peers.
+
+        The buffer stays where it is, and keeps its size, until the region is revoked.
+
+        Parameters
+        ----------
+        buffer
+            A bytearray, memoryview, numpy array, mmap, or what else is writable and contiguous.
+        access
+            Without remote rights it has no STag, and serves for receive buffers alone.
+        to
+            Tagged Offset of its first octet.
+        stream
+            The one stream that may name it; otherwise every stream of the domain may.
+        """
+        return MR(self, buffer, access, to=to, stream=stream)
+
+    def check(self) -> None:
+        """Raise unless it can be used."""
+        self.context.check()
+        if self.closed:
+            raise StateError("the protection domain is closed")
+
+    def close(self) -> None:
+        """Close its streams, revoke its regions; the second time does nothing."""
+        with self.context.lock:
+            if self.closed:
+                return
+            for stream in list(self.streams):
+                stream.close()
+            for region in list(self.regions):
+                region.close()
+            self.closed = True
+            self.context.pds.discard(self)
+            self.context.domains.append(self.number)
+
+    def __enter__(self) -> PD:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class MR:
+    """A memory region. As a context manager it is revoked at the end.
+
+    Attributes
+    ----------
+    to
+        Tagged Offset of its first octet.
+    length
+        Octets.
+    posted
+        Receive buffers in it that wait for a message.
+    """
+
+    def __init__(
+        self, pd: PD, buffer: object, access: Access, *, to: int = 0, stream: Stream | None = None
+    ) -> None:
+        if not isinstance(access, int) or int(access) not in range(1, int(_ALL) + 1):
+            raise InvalidRequest(f"access must be of {_ALL!r}, not {access!r}")
+        if stream is not None and not access & _REMOTE:
+            raise InvalidRequest("a region bound to a stream must have a remote right")
+        view = octets_of(buffer)
+        if not isinstance(to, int) or not 0 <= to <= (1 << 64) - len(view):
+            raise InvalidRequest(
+                f"to must be from 0 to 2**64 less the {len(view)} octets of the region, not {to!r}"
+            )
+        self.pd, self.access, self.to, self.length = pd, Access(access), to, len(view)
+        self.stream = stream
+        self._stag: int | None = None
+        self.posted = 0
+        self.revoked = False
+        context = pd.context
+        with context.lock:
+            pd.check()
+            if stream is not None:
+                stream.check()
+                if stream.pd is not pd:
+                    raise InvalidRequest("the stream must be of the region's protection domain")
+            stag = context.stags.take() if access & _REMOTE else None
+            try:
+                self.mapping = context.map(view)
+            except BaseException:
+                if stag is not None:
+                    context.stags.free(stag)
+                raise
+            # From here on the device may know it, even if the link fails: closing revokes it.
+            pd.regions.add(self)
+            context.regions.add(self)
+            if stream is not None:
+                stream.bound.add(self)
+            if stag is not None:
+                self._stag = stag
+                context.tags[stag] = self
+                self._enter(stag)
+
+    def _enter(self, stag: int) -> None:
+        """Write the table's entry."""
+        bound = self.stream is not None
+        self.pd.context.registers.write_all(
+            "STAG",
+            INDEX=stag >> 8,
+            FLAGS=regs.pack(
+                "STAG_FLAGS",
+                key=stag & 0xFF,
+                valid=1,
+                remote_write=bool(self.access & Access.REMOTE_WRITE),
+                remote_read=bool(self.access & Access.REMOTE_READ),
+                bound=bound,
+            ),
+            OWNER=self.stream.number if self.stream is not None else self.pd.number,
+            TO=self.to,
+            LEN=self.length,
+            ADDR=self.mapping.address,
+            PAGES=self.mapping.layout.code,
+            COMMIT=1,
+        )
+
+    @property
+    def stag(self) -> int:
+        """Its Steering Tag."""
+        if self._stag is None:
+            raise InvalidRequest("the region has no STag, as it has no remote right")
+        return self._stag
+
+    @property
+    def view(self) -> memoryview:
+        """The region's octets."""
+        self.check()
+        return self.mapping.memory.view[:]
+
+    def check(self) -> None:
+        """Raise unless it can be used."""
+        self.pd.check()
+        if self.revoked:
+            raise StateError("the region is revoked")
+
+    def read(self, length: int, offset: int = 0) -> bytes:
+        """Octets as the device has written them."""
+        with self.pd.context.lock:
+            self.check()
+            self._within(offset, length)
+            self.mapping.memory.pull(offset, length)
+            return bytes(self.view[offset : offset + length])
+
+    def write(self, octets: bytes, offset: int = 0) -> None:
+        """Write octets so that the device's memory has them too."""
+        with self.pd.context.lock:
+            self.check()
+            self._within(offset, len(octets))
+            self.view[offset : offset + len(octets)] = octets
+            self.mapping.memory.push(offset, len(octets))
+
+    def _within(self, offset: int, length: int) -> None:
+        if not 0 <= offset <= offset + length <= self.length:
+            raise InvalidRequest(
+                f"{length} octets from {offset} on are not within the region's {self.length}"
+            )
+
+    def revoke(self) -> None:
+        """Take the STag back: once this returns, the device writes not one octet more.
+
+        If it raises :class:`~.errors.RnicTimeout`, the device may still write: the buffer stays
+        registered, and this can be called again.
+        """
+        context = self.pd.context
+        with context.lock:
+            self.check()
+            if self.posted:
+                raise StateError(
+                    f"{self.posted} receive buffers of the region are posted: take their"
+                    " completions, or close their streams, and then revoke it"
+                )
+            if self._stag is not None:
+                context.registers.write("STAG_INDEX", self._stag >> 8)
+                context.registers.write("REVOKE_STAG")
+                context.fence("the device does not finish the revocation: call revoke again")
+                self.mapping.memory.pull(0, self.length)
+            self.forget()
+
+    def forget(self) -> None:
+        """The device has revoked it."""
+        if self._stag is not None:
+            del self.pd.context.tags[self._stag]
+            self.pd.context.stags.free(self._stag)
+        self.revoked = True
+        if self.stream is not None:
+            self.stream.bound.discard(self)
+        self.pd.regions.discard(self)
+        self.pd.context.regions.discard(self)
+        if not self.posted:
+            self.mapping.close()
+
+    def hold(self) -> None:
+        """A receive buffer in it is posted."""
+        self.posted += 1
+
+    def release(self) -> None:
+        """One is not posted any more."""
+        self.posted -= 1
+        if self.revoked and not self.posted:
+            self.mapping.close()
+
+    def close(self) -> None:
+        """Revoke it, unless it is revoked."""
+        if not self.revoked:
+            self.revoke()
+
+    def __repr__(self) -> str:
+        name = "without STag" if self._stag is None else f"STag {self._stag:#010x}"
+        return f"<MR {name}, {self.length} octets{', revoked' * self.revoked}>"
+
+    def __enter__(self) -> MR:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,319 @@
+"""DDP over SCTP through the driver; all of it on the gateware."""
+
+from __future__ import annotations
+
+import ipaddress
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import dpkt
+import pytest
+from ddp_rnic.hdl.spec.completion import ChunkStatus, Kind
+from ddp_rnic.hdl.spec.config import RnicConfig
+from ddp_rnic.hdl.spec.ddp import INVALID_STAG
+from ddp_rnic.hdl.spec.sctp import Diversion, Function, Reason, State
+from ddp_rnic.sim.live import SimTransport
+from ddp_rnic.sim.model.ddp import DataSource
+from ddp_rnic.sim.model.sctp import DataChunk, Packet, Ppid, Session
+from ddp_rnic.sim.model.sctp import Function as Message
+from ddp_rnic.sim.tests.frames import ethernet
+from ddp_rnic.sw_driver import (
+    CQ,
+    PD,
+    WC,
+    Association,
+    CompletionOverrun,
+    Context,
+    Device,
+    InvalidRequest,
+    Report,
+    ResourceExhausted,
+    RnicTimeout,
+    StateError,
+    Stream,
+    StreamError,
+    UnsupportedDevice,
+)
+
+CONFIG = RnicConfig(sctp=True)
+PEER, HOST = "10.7.0.1", "10.7.0.2"
+TSN = 0xFFFFFFF0  # it goes round
+
+
+@pytest.fixture(scope="module")
+def simulated() -> Iterator[SimTransport]:
+    with SimTransport(CONFIG) as sim:
+        yield sim
+
+
+@pytest.fixture
+def context(simulated: SimTransport) -> Iterator[Context]:
+    with Device(simulated).open(sctp=True) as context:
+        yield context
+
+
+class SctpPeer:
+    """The peer of an association: sends messages in packets."""
+
+    def __init__(
+        self, sim: SimTransport, path: tuple[str, str] = (PEER, HOST), tag: int = 0x12345678
+    ) -> None:
+        self.sim, self.path, self.tag, self.tsn = sim, path, tag, TSN
+        self.sessions: dict[int, tuple[Session, Session]] = {}
+        self.source = DataSource(1400)
+
+    def establish(self, association: Association, sid: int) -> None:
+        """The host initiates a session, and the peer accepts it."""
+        host, peer = self.sessions.setdefault(sid, (Session(sid), Session(sid)))
+        state = association.tell(sid, Function.INITIATE, tsn=self.tsn - 1)
+        assert state is State.INITIATE_SENT
+        peer.receive(Ppid.CONTROL, host.control(Message.INITIATE))
+        self.packet([self.chunk(sid, Ppid.CONTROL, peer.control(Message.ACCEPT))])
+
+    def chunk(self, sid: int, ppid: Ppid, payload: bytes) -> DataChunk:
+        self.tsn = (self.tsn + 1) % 2**32
+        return DataChunk((self.tsn - 1) % 2**32, sid, ppid, payload)
+
+    def chunks(self, sid: int, segments: Sequence[bytes]) -> list[DataChunk]:
+        session = self.sessions[sid][1]
+        return [self.chunk(sid, Ppid.SEGMENT, session.segment(each)) for each in segments]
+
+    def packet(self, chunks: Sequence[DataChunk]) -> None:
+        packet = Packet(4001, 4002, self.tag, tuple(chunks)).encode()
+        ends: list[Any] = [ipaddress.ip_address(each).packed for each in self.path]
+        if len(ends[0]) == 4:
+            ip = dpkt.ip.IP(src=ends[0], dst=ends[1], p=132, data=packet)
+            ip.len = len(ip)
+        else:
+            ip = dpkt.ip6.IP6(src=ends[0], dst=ends[1], nxt=132, hlim=64, data=packet)
+            ip.extension_hdrs, ip.plen = {}, len(packet)
+        self.sim.send_frame(ethernet(bytes(ip)))
+
+    def write(self, sid: int, stag: int, to: int, message: bytes) -> None:
+        for chunk in self.chunks(sid, self.source.tagged(stag, to, message)):
+            self.packet([chunk])
+
+
+def associate(context: Context, **changed: Any) -> Association:
+    settings: dict[str, Any] = {
+        "paths": [(PEER, HOST)], "ports": (4001, 4002), "tag": 0x12345678, "tsn": TSN, "streams": 3
+    }  # fmt: skip
+    return Association(context, **settings | changed)
+
+
+def reports(association: Association, count: int) -> list[Report]:
+    """So many reports, packets' left out."""
+    found: list[Report] = []
+    while len(found) < count:
+        found += [each for each in association.wait(5) if each.kind is not Kind.PACKET]
+    return found
+
+
+@pytest.mark.parametrize("path", [(PEER, HOST), ("fd00::7:1", "fd00::7:2")], ids=["IPv4", "IPv6"])
+def test_messages_over_sctp_are_placed_delivered_and_reported(
+    context: Context, simulated: SimTransport, path: tuple[str, str]
+) -> None:
+    array, message = bytearray(5000), random.Random(1).randbytes(4000)
+    pd, cq = PD(context), CQ(context)
+    with associate(context, paths=[path]) as association, pd.register(array) as region:
+        stream = association.stream(2, pd, cq)
+        buffer = bytearray(2000)
+        stream.post_recv(buffer, 1, wr_id="posted")
+        peer = SctpPeer(simulated, path)
+        peer.establish(association, 2)
+        (accepted, control) = reports(association, 2)
+        assert (accepted.kind, accepted.tsn, accepted.stream) == (Kind.CHUNK, TSN, 2)
+        assert (control.kind, control.function, control.stream) == (
+            Kind.CONTROL, Function.ACCEPT, 2,
+        )  # fmt: skip
+        # Placed as they come, last one first; delivered as they were sent.
+        chunks = peer.chunks(2, peer.source.tagged(region.stag, 500, message))
+        chunks += peer.chunks(2, peer.source.untagged(1, b"untagged"))
+        for chunk in reversed(chunks):
+            peer.packet([chunk])
+        done: list[WC] = []
+        while len(done) < 2:
+            done += cq.wait(5)
+        tagged, untagged = done
+        assert tagged.mr is region and tagged.stream is stream
+        assert (untagged.wr_id, untagged.byte_len) == ("posted", 8)
+        assert array == bytes(500) + message + bytes(500) and buffer[:8] == b"untagged"
+        found = reports(association, 4)
+        assert [each.tsn for each in found] == [chunk.tsn for chunk in reversed(chunks)]
+        assert [each.ssn for each in found] == [4, 3, 2, 1]
+        assert {each.status for each in found} == {ChunkStatus.TAKEN}
+        assert sum(each.length for each in found) == 4008
+        assert association.guide(2)[0] == 5
+        # What comes again is known.
+        peer.packet(chunks)
+        again: list[Report] = []
+        while len(again) < 5:
+            again += association.wait(5)
+        assert [each.status for each in again[:4]] == [ChunkStatus.DUPLICATE] * 4
+        assert (again[4].kind, again[4].length) == (Kind.PACKET, 4)
+
+
+def test_a_session_goes_through_its_states_and_illegal_ones_are_refused(
+    context: Context, simulated: SimTransport
+) -> None:
+    with associate(context) as association:
+        peer = SctpPeer(simulated)
+        host_side, peer_side = peer.sessions[0] = Session(0), Session(0)
+        with pytest.raises(StateError, match="ACCEPT must not be sent on SCTP stream 0.* CLOSED"):
+            association.tell(0, Function.ACCEPT)
+        peer.packet([peer.chunk(0, Ppid.CONTROL, peer_side.control(Message.INITIATE))])
+        assert reports(association, 2)[1].function is Function.INITIATE
+        # The message itself is the host's, and leaves on the exception stream.
+        assert simulated.exceptions()[-1].reason == Diversion.CONTROL
+        with pytest.raises(StateError, match="INITIATE must not be sent .* INITIATE_RECEIVED"):
+            association.tell(0, Function.INITIATE, tsn=peer.tsn - 1)
+        assert association.tell(0, Function.ACCEPT) is State.ESTABLISHED
+        assert association.tell(0, Function.TERMINATE) is State.TERMINATE_SENT
+        # A malformed chunk on another stream aborts that one alone.
+        peer.packet([peer.chunk(1, Ppid.CONTROL, b"\0\0\0\x63")])
+        found = reports(association, 2)
+        event = next(each for each in found if each.kind is Kind.SESSION)
+        assert (event.stream, event.status, event.state) == (1, Reason.MALFORMED, State.CLOSED)
+        for arguments in ({"function": Function.INITIATE}, {"function": Function.ACCEPT, "tsn": 1}):
+            with pytest.raises(InvalidRequest, match="tsn goes with FORGET and INITIATE"):
+                association.tell(0, **arguments)
+        for sid in (3, -1):
+            with pytest.raises(InvalidRequest, match=f"must be from 0 to 2, not {sid}"):
+                association.tell(sid, Function.ACCEPT)
+    assert host_side is not peer_side
+
+
+def test_an_error_on_one_stream_leaves_the_association_alone(
+    context: Context, simulated: SimTransport
+) -> None:
+    array = bytearray(100)
+    pd = PD(context)
+    with associate(context) as association, pd.register(array) as region:
+        peer = SctpPeer(simulated)
+        queues = [CQ(context), CQ(context)]
+        streams = [association.stream(sid, pd, cq) for sid, cq in enumerate(queues)]
+        for sid in range(2):
+            peer.establish(association, sid)
+        peer.write(0, region.stag ^ 1, 0, b"wrong")
+        peer.write(1, region.stag, 0, b"right")
+        assert queues[1].wait(5)[0].mr is region
+        with pytest.raises(StreamError) as caught:
+            queues[0].wait(5)
+        assert caught.value.number == INVALID_STAG
+        assert caught.value.event.stream == streams[0].number
+        assert array[:5] == b"right"
+
+
+def test_a_closed_association_is_the_hosts_and_its_place_is_free(
+    context: Context, simulated: SimTransport
+) -> None:
+    array = bytearray(100)
+    pd, cq = PD(context), CQ(context)
+    with pd.register(array) as region:
+        for turn in range(3):
+            association = associate(context)
+            association.stream(0, pd, cq)
+            peer = SctpPeer(simulated)
+            peer.establish(association, 0)
+            peer.write(0, region.stag, turn, b"mine")
+            assert cq.wait(5)[0].mr is region
+            association.close()
+            association.close()
+            octets, before = bytes(array), len(simulated.exceptions())
+            peer.write(0, region.stag, 50, b"late")
+            simulated.run(3000)
+            assert array == octets
+            assert [each.reason for each in simulated.exceptions()[before:]] == [Diversion.FRAME]
+            with pytest.raises(StateError, match="is closed"):
+                association.poll()
+    assert array[:6] == b"mmmine" and not context.places and len(context.numbers) == 64
+
+
+def test_many_associations_have_their_places_and_packets(
+    context: Context, simulated: SimTransport
+) -> None:
+    pd, cq = PD(context), CQ(context)
+    array = bytearray(64)
+    ends = [(f"10.7.{n}.1", HOST) for n in range(64)]
+    made = [
+        associate(context, paths=[end, (f"10.8.{n}.1", HOST)], tag=n, streams=1)
+        for n, end in enumerate(ends)
+    ]
+    assert len(context.places) == 128
+    with pytest.raises(ResourceExhausted, match="all 64 associations are in use"):
+        associate(context, streams=1)
+    with pd.register(array) as region:
+        for n, association in enumerate(made):
+            stream = association.stream(0, pd, cq)
+            peer = SctpPeer(simulated, (f"10.{7 + n % 2}.{n}.1", HOST), tag=n)
+            peer.establish(association, 0)
+            peer.write(0, region.stag, n, bytes([n + 1]))
+            assert cq.wait(5)[0].stream is stream
+    assert array == bytes(range(1, 65))
+    made[5].close()
+    with pytest.raises(StateError, match="must not be in the table already"):
+        associate(context, paths=[ends[6]], tag=6, streams=1)
+    assert len(context.free_associations) == 1
+    with pytest.raises(ResourceExhausted, match=r"2 DDP Streams in a row are not free \(1 are\)"):
+        associate(context, streams=2)
+
+
+def test_streams_of_an_association_are_its_own(context: Context) -> None:
+    pd, cq = PD(context), CQ(context)
+    with associate(context) as association:
+        stream = association.stream(1, pd, cq)
+        with pytest.raises(StateError, match="in use: close it first"):
+            association.stream(1, pd, cq)
+        for number in range(association.first, association.first + 3):
+            with pytest.raises(StateError, match=f"stream {number} is in use"):
+                Stream(pd, cq, number=number)
+        stream.close()
+        association.stream(1, pd, cq)
+        with pytest.raises(InvalidRequest, match="must be from 0 to 2, not 3"):
+            association.stream(3, pd, cq)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"paths": []}, "must have a path"),
+        ({"paths": [("10.7.0.1", "fd00::1")]}, "must be of one version"),
+        ({"paths": [("10.7.0.1", "host")]}, "two IP addresses: 'host'"),
+        ({"paths": [("10.7.0.1",)]}, "two IP addresses"),
+        ({"ports": (1, 65536)}, "ports must be from 0 to 65535"),
+        ({"tag": -1}, "tag must be from 0 to"),
+        ({"tsn": 1 << 32}, "tsn must be from 0 to"),
+        ({"streams": 0}, "streams must be at least 1"),
+    ],
+)
+def test_associations_that_cannot_be_are_told(
+    context: Context, changed: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        associate(context, **changed)
+    assert len(context.free_associations) == 64 and len(context.numbers) == 64
+
+
+def test_reports_that_nobody_takes_are_told(context: Context, simulated: SimTransport) -> None:
+    with associate(context, reports=3) as association:
+        peer = SctpPeer(simulated)
+        for _ in range(4):
+            peer.packet([peer.chunk(0, Ppid.SEGMENT, b"\0\x05" + bytes(14))])
+        simulated.run(3000)
+        assert len(association.poll()) == 3
+        with pytest.raises(CompletionOverrun, match="as more than 3 waited: poll more often"):
+            association.wait(5)
+        with pytest.raises(RnicTimeout, match="no report came within"):
+            association.wait(0.01)
+
+
+def test_a_device_without_sctp_says_so() -> None:
+    with SimTransport() as sim:
+        with pytest.raises(UnsupportedDevice, match="the device has no SCTP .*: open it without"):
+            Device(sim).open(sctp=True)
+        with Device(sim).open() as context:
+            with pytest.raises(StateError, match=r"open it with sctp=True"):
+                associate(context)
+        with pytest.raises(ValueError, match="a frame needs a configuration with sctp"):
+            sim.send_frame(b"frame")

@@ -1,0 +1,214 @@
+"""Registers and memory that are mapped: files in place of the kernel's."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import socket
+import struct
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ddp_rnic.hdl.spec import regs
+from ddp_rnic.sw_driver import Device, InvalidRequest, ResourceExhausted, TransportError
+from ddp_rnic.sw_driver.errors import UnsupportedDevice
+from ddp_rnic.sw_driver.mapped import MappedTransport, Pagemap, UDmaBuf, UioInterrupt
+from ddp_rnic.sw_driver.memory import Extent, lay_out
+from ddp_rnic.sw_driver.tests.test_open import Constants
+
+PAGE = mmap.PAGESIZE
+
+
+@pytest.fixture
+def registers(tmp_path: Path) -> Path:
+    """A BAR with the registers of a device at 0x2000."""
+    path = tmp_path / "resource0"
+    octets = bytearray(0x4000)
+    for address, value in Constants().values.items():
+        octets[0x2000 + address : 0x2004 + address] = struct.pack("<I", value)
+    path.write_bytes(octets)
+    return path
+
+
+@pytest.fixture
+def udmabuf(tmp_path: Path) -> UDmaBuf:
+    (tmp_path / "phys_addr").write_text("0x0000000070000000\n")
+    (tmp_path / "size").write_text("65536\n")
+    (tmp_path / "udmabuf7").write_bytes(bytes(65536))
+    return UDmaBuf(tmp_path / "udmabuf7", tmp_path)
+
+
+def test_registers_are_words_of_the_file(registers: Path, udmabuf: UDmaBuf) -> None:
+    with MappedTransport(registers, udmabuf, offset=0x2000) as transport:
+        assert Device(transport).query().streams == 64
+        transport.write(regs.address("STAG_INDEX"), 0x89ABCDEF)
+        assert transport.read(regs.address("STAG_INDEX")) == 0x89ABCDEF
+        begun = time.monotonic()
+        transport.wait(10)  # without an interrupt: a look again soon
+        assert time.monotonic() - begun < 1
+    transport.close()
+    at = 0x2000 + regs.address("STAG_INDEX")
+    assert registers.read_bytes()[at : at + 4] == bytes.fromhex("efcdab89")
+    with pytest.raises(TransportError, match="the transport is closed"):
+        transport.read(0)
+
+
+def test_a_wrong_place_is_told(registers: Path, udmabuf: UDmaBuf, tmp_path: Path) -> None:
+    with MappedTransport(registers, udmabuf) as transport:
+        with pytest.raises(UnsupportedDevice, match="nothing answers there"):
+            Device(transport).query()
+    with pytest.raises(InvalidRequest, match="offset must be a multiple of 4, not 2"):
+        MappedTransport(registers, udmabuf, offset=2)
+    with pytest.raises(TransportError, match="cannot be mapped from 0x8000 on"):
+        MappedTransport(registers, udmabuf, offset=0x8000)
+    with MappedTransport(registers, udmabuf), pytest.raises(TransportError, match="is in use"):
+        MappedTransport(registers, udmabuf)
+    with pytest.raises(TransportError, match="none cannot be opened: No such file"):
+        MappedTransport(tmp_path / "none", udmabuf)
+
+
+def test_the_interrupt_of_uio_is_enabled_read_and_enabled_again() -> None:
+    kernel, user = socket.socketpair()
+    with kernel, user:
+        interrupt = UioInterrupt(user.fileno())
+        assert kernel.recv(4) == struct.pack("=I", 1)
+        begun = time.monotonic()
+        interrupt.wait(0.05)
+        assert 0.05 <= time.monotonic() - begun < 2
+        kernel.send(struct.pack("=I", 7))
+        begun = time.monotonic()
+        interrupt.wait(10)
+        assert time.monotonic() - begun < 2
+        assert kernel.recv(4) == struct.pack("=I", 1)
+
+
+# -- udmabuf --------------------------------------------------------------------------------------
+
+
+def test_a_buffer_has_its_copy_in_the_udmabuf(udmabuf: UDmaBuf, tmp_path: Path) -> None:
+    buffer = bytearray(b"host" * 100)
+    memory = udmabuf.pin(memoryview(buffer))
+    ring = udmabuf.allocate(1024)
+    (extent,), (other,) = memory.extents, ring.extents
+    assert extent == Extent(0x70000000, 400) and other == Extent(0x700001C0, 1024)
+    with open(tmp_path / "udmabuf7", "r+b") as file, mmap.mmap(file.fileno(), 65536) as device:
+        assert device[:400] == buffer
+        device[10:16] = b"device"
+        memory.pull(12, 2)
+        assert bytes(buffer[8:18]) == b"hostvistho"
+        memory.view[0:4] = b"HOST"
+        memory.push(0, 4)
+        assert device[:5] == b"HOSTh"
+    with pytest.raises(ResourceExhausted, match="70000 octets of .*udmabuf7 in a row"):
+        udmabuf.allocate(70000)
+    memory.close()
+    buffer.clear()
+    ring.close()
+    udmabuf.allocate(65536).close()
+    udmabuf.close()
+
+
+def test_a_udmabuf_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(TransportError, match="/dev/udmabuf9 cannot be used"):
+        UDmaBuf("/dev/udmabuf9", tmp_path)
+
+
+# -- pagemap --------------------------------------------------------------------------------------
+
+
+def start_of(buffer: object) -> int:
+    return ctypes.addressof(ctypes.c_ubyte.from_buffer(buffer))  # type: ignore[arg-type]
+
+
+def write_pagemap(path: Path, pages: dict[int, int]) -> None:
+    """A pagemap with these entries, by page number."""
+    with open(path, "wb") as file:
+        for page, entry in pages.items():
+            file.seek(8 * page)
+            file.write(struct.pack("=Q", entry))
+
+
+def test_pages_are_locked_and_found_where_they_are(tmp_path: Path) -> None:
+    buffer = bytearray(3 * PAGE)
+    start = start_of(buffer)
+    first, count = start // PAGE, (start + len(buffer) - 1) // PAGE - start // PAGE + 1
+    frames = [(37 * k) % 101 + 5 for k in range(count)]
+    write_pagemap(
+        tmp_path / "pagemap",
+        {first + k: 1 << 63 | 1 << 55 | frame for k, frame in enumerate(frames)},
+    )
+    pagemap = Pagemap(tmp_path / "pagemap")
+    memory = pagemap.pin(memoryview(buffer))
+    assert sum(extent.length for extent in memory.extents) == len(buffer)
+    assert memory.extents[0].address == frames[0] * PAGE + start % PAGE
+    assert [extent.address for extent in memory.extents[1:]] == [f * PAGE for f in frames[1:]]
+    assert lay_out(memory.extents).pages == tuple(frame * PAGE for frame in frames)
+    again = pagemap.pin(memoryview(buffer)[5:10])
+    assert Pagemap._locked[first * PAGE] == 2
+    memory.close()
+    assert Pagemap._locked[first * PAGE] == 1 and len(Pagemap._locked) == 1
+    again.close()
+    assert not Pagemap._locked
+    buffer.clear()
+    pagemap.close()
+
+
+def test_pages_that_the_kernel_does_not_tell_are_not_written(tmp_path: Path) -> None:
+    buffer: Any = np.zeros(PAGE, np.uint8)
+    first = buffer.ctypes.data // PAGE
+    for entries, message in (
+        ({first: 1 << 63, first + 1: 1 << 63}, "run as root"),
+        ({first: 5, first + 1: 5}, "run as root"),
+        ({0: 0}, "does not have all pages"),
+    ):
+        write_pagemap(tmp_path / "pagemap", entries)
+        with pytest.raises(TransportError, match=message):
+            Pagemap(tmp_path / "pagemap").pin(memoryview(buffer))
+        assert not Pagemap._locked
+    with pytest.raises(TransportError, match="none cannot be opened"):
+        Pagemap(tmp_path / "none")
+
+
+def test_memory_that_may_not_be_locked_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    pagemap = Pagemap(os.devnull)
+
+    class Refusing:
+        def mlock(self, *_: object) -> int:
+            ctypes.set_errno(12)
+            return -1
+
+    monkeypatch.setattr(pagemap, "_libc", Refusing())
+    with pytest.raises(ResourceExhausted, match="cannot be locked .*: raise the limit, 'ulim"):
+        pagemap.pin(memoryview(bytearray(100)))
+    assert not Pagemap._locked
+
+
+def test_the_kernels_own_pagemap_tells_or_wants_root() -> None:
+    pagemap = Pagemap()
+    try:
+        memory = pagemap.allocate(4096)
+    except TransportError as error:
+        assert "CAP_SYS_ADMIN" in str(error)
+        return
+    (extent,) = memory.extents
+    assert extent.address % PAGE == 0 and extent.length == 4096 and not any(memory.view)
+    memory.close()
+
+
+def test_more_than_a_page_in_a_row_is_a_huge_page_or_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+
+    def refuse(file: int, length: int, flags: int) -> mmap.mmap:
+        asked.append((length, flags & 0x40000))
+        raise OSError("no huge pages")
+
+    monkeypatch.setattr(mmap, "mmap", refuse)
+    with pytest.raises(ResourceExhausted, match="need a huge page: reserve one in /proc/sys/vm"):
+        Pagemap().allocate(PAGE + 1)
+    assert asked == [(1 << 21, 0x40000)]

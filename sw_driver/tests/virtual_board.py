@@ -1,0 +1,132 @@
+"""A board behind a pseudo-terminal: uartbone, the board's map, and the simulated gateware."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pty
+import select
+import struct
+import threading
+import tty
+from collections.abc import Callable
+from typing import Any
+
+from ddp_rnic.hdl.spec import board
+from ddp_rnic.sim.live import SimTransport
+from ddp_rnic.sw_driver.errors import TransportError
+
+#: Seconds after which a command that is not whole is given up.
+_PATIENCE = 0.1
+
+Mangle = Callable[[bytes], bytes]
+
+
+class VirtualBoard:
+    """Serves a port until it is closed.
+
+    Parameters
+    ----------
+    sim
+        The gateware; bus address 0 is the first octet of ``memory``.
+    registers
+        Values of the board's registers that are others.
+    memory
+        Octets of placement memory.
+
+    Attributes
+    ----------
+    port
+        The device to open.
+    commands, answers
+        What is done to octets on their way to the board, and from it.
+    broken
+        Commands that were given up.
+    """
+
+    def __init__(
+        self, sim: SimTransport, *, memory: int = 1 << 20, registers: dict[str, int] | None = None
+    ) -> None:
+        self.memory = bytearray(memory)
+        self.commands: Mangle = bytes
+        self.answers: Mangle = bytes
+        self.broken = 0
+        self._sim = sim
+        self._octets: Any = (ctypes.c_ubyte * memory).from_buffer(self.memory)
+        sim.map(0, ctypes.addressof(self._octets), memory)
+        values = {"ID": board.ID, "VERSION": board.VERSION, "CAP_MEMORY": memory}
+        self._values = {
+            board.address(name): value for name, value in (values | (registers or {})).items()
+        }
+        self._master, self._slave = pty.openpty()
+        tty.setraw(self._slave)
+        self.port = os.ttyname(self._slave)
+        self._running = True
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        if self._running:
+            self._running = False
+            self._thread.join(5)
+            os.close(self._master)
+            os.close(self._slave)
+
+    def __enter__(self) -> VirtualBoard:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _serve(self) -> None:
+        command = b""
+        while self._running:
+            if not select.select([self._master], [], [], _PATIENCE)[0]:
+                self.broken += bool(command)
+                command = b""
+                continue
+            command += self.commands(os.read(self._master, 4096))
+            while (length := _length(command)) and len(command) >= length:
+                answer = self._execute(command[:length])
+                command = command[length:]
+                if answer and (answer := self.answers(answer)):
+                    os.write(self._master, answer)
+
+    def _execute(self, command: bytes) -> bytes:
+        code, count, address = struct.unpack_from(">BBI", command)
+        places = [(address + k) * 4 for k in range(count)]
+        if code == 2:
+            return b"".join(self._read(place).to_bytes(4, "big") for place in places)
+        if code == 1:
+            words = struct.unpack_from(f">{count}I", command, 6)
+            for place, word in zip(places, words, strict=True):
+                self._write(place, word)
+        return b""
+
+    def _read(self, address: int) -> int:
+        at = address - board.MEMORY.address
+        if 0 <= at < len(self.memory):
+            return int.from_bytes(self.memory[at : at + 4], "little")
+        if address < board.RNIC.size:
+            try:
+                return self._sim.read(address)
+            except TransportError:
+                return board.NOTHING
+        return self._values.get(address, board.NOTHING)
+
+    def _write(self, address: int, word: int) -> None:
+        at = address - board.MEMORY.address
+        if 0 <= at < len(self.memory):
+            self.memory[at : at + 4] = word.to_bytes(4, "little")
+        elif address < board.RNIC.size:
+            try:
+                self._sim.write(address, word)
+            except TransportError:
+                self.broken += 1
+
+
+def _length(command: bytes) -> int:
+    """Octets of the command that begins so; 0: not known yet."""
+    if len(command) < 6:
+        return 0
+    return 6 + 4 * command[1] * (command[0] in (1, 3))

@@ -2,7 +2,7 @@
 
 PHY: KSZ9031RNX behind longer traces. Host link: two pins of the microSD slot, which have 3.3 V
 at all times; those of the SYZYGY ports have no voltage until gateware asks for one. DAT0 takes
-what the host sends, CMD is what it receives.
+what the host sends, CMD is what it receives. It is programmed by a JTAG adapter.
 """
 
 from amaranth.build import Attrs
@@ -29,6 +29,6 @@ BUTTERSTICK = Board(
     rx_delay=2000,
     leds=tuple(Led("rgb_leds_muxed", 0, "leds", pin) for pin in range(4)),
     lit=(Led("rgb_leds_muxed", 0, "g"),),
-    cable=("--board", "butterstick"),
+    cable=("--cable", "ft232"),
     **LARGE,
 )

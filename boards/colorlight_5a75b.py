@@ -16,6 +16,6 @@ COLORLIGHT = Board(
     title="Colorlight 5A-75B 7.0",
     platform=Colorlight_5A75B_R70Platform,
     rx_delay=2000,
-    cable=("--cable", "ft232"),
+    cable=("--board", "colorlight"),
     **SMALL,
 )

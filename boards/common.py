@@ -17,7 +17,7 @@ __all__ = ["CLOCK", "ETH_CLOCK", "Board", "Led", "Top"]
 CLOCK = 62_500_000  #: Hz of the RNIC; 64 bits of it are four times what the link brings
 ETH_CLOCK = 125_000_000  #: Hz of RGMII at 1000 Mb/s
 BAUD = 1_000_000
-#: Seconds for which the PHY is held in reset: KSZ9031 wants 10 ms of stable supply, the others less.
+#: Seconds for which the PHY is held in reset; KSZ9031 wants 10 ms.
 PHY_RESET = 0.02
 
 
@@ -123,7 +123,8 @@ class Top(Elaboratable):
         ]
         for domain in ("sync", "eth_tx", "eth_rx"):
             m.submodules[f"{domain}_reset"] = ResetSynchronizer(~pll.locked, domain=domain)
-        platform.add_clock_constraint(phy.rx_clk.io, ETH_CLOCK)
+        if isinstance(phy.rx_clk, io.SingleEndedPort):
+            platform.add_clock_constraint(phy.rx_clk.io, ETH_CLOCK)
 
     def _ethernet(self, m, device, phy):
         board = self.board

@@ -1,7 +1,7 @@
 """Lattice ECP5-5G Versa, with an LFE5UM5G-45F.
 
 PHY: the first of two Marvell 88E1512, which delay both clocks. Host link: the second channel of the
-FT2232H.
+FT2232H, whose first one is JTAG.
 """
 
 from amaranth_boards.versa_ecp5_5g import VersaECP55GPlatform
@@ -16,6 +16,6 @@ VERSA = Board(
     title="Versa ECP5-5G",
     platform=VersaECP55GPlatform,
     leds=tuple(Led("led", number) for number in range(4)),
-    cable=("--board", "ecp5_evn"),
+    cable=("--cable", "ft2232"),
     **MEDIUM,
 )

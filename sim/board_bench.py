@@ -161,9 +161,7 @@ class BoardBench:
                 case Drain():
                     await self.drain()
                 case Await(completions=count):
-                    await self._until(
-                        f"{count} completions", lambda: len(self.completions) >= count
-                    )
+                    await self._await(count)
                 case Poll(address=address, mask=mask, value=value):
                     await self._poll(board.RNIC.address + address, mask, value)
                 case _:

@@ -71,7 +71,8 @@ def run(width, bursts, host=(), *, seed=1, stalled=0.3):
                 image.extend(ctx.get(dut.answer).to_bytes(4, "little"))
 
     async def watchdog(ctx):
-        await ctx.tick().repeat(20_000)
+        for _ in range(20_000):
+            await ctx.tick()
         raise AssertionError("nothing moves")
 
     simulator = Simulator(dut)
@@ -141,5 +142,4 @@ def test_a_host_write_outside_memory_changes_nothing():
 
 @pytest.mark.parametrize("octets", [0, 512, 3000])
 def test_a_size_that_cannot_be_is_refused(octets):
-    with refused("power of two and at least 1024"):
-        PlacementMemory(64, octets)
+    refused("power of two and at least 1024", PlacementMemory, 64, octets)

@@ -99,5 +99,4 @@ def test_an_address_without_a_phy_is_silent():
 
 @pytest.mark.parametrize("divisor", [0, 6, 9])
 def test_a_divisor_that_is_none_is_refused(divisor):
-    with refused("even and at least 8"):
-        Mdio(divisor=divisor)
+    refused("even and at least 8", Mdio, divisor=divisor)

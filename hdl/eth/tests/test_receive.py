@@ -189,5 +189,4 @@ def test_frames_without_room_are_dropped_whole_and_counted():
 
 
 def test_a_crossing_too_small_for_the_longest_frame_is_refused():
-    with refused("power of two and at least 500, not 256"):
-        FrameCrossing(depth=256)
+    refused("power of two and at least 500, not 256", FrameCrossing, depth=256)

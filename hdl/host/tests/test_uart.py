@@ -92,8 +92,7 @@ def test_a_spike_is_no_octet_and_a_break_is_broken():
     (800, 101, "UART baud rate must be at most an eighth of 800, not 101"),
 ])
 def test_rates_that_cannot_be_are_refused(clock, baud, text):
-    with refused(text):
-        UartReceive(clock=clock, baud=baud)
+    refused(text, UartReceive, clock=clock, baud=baud)
 
 
 class Link:

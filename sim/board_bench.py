@@ -78,7 +78,7 @@ class HostLink:
             await self._source.write(bytes([2, part]) + where.to_bytes(4, "big"))
             octets = bytearray()
             while len(octets) < 4 * part:
-                octets += await self._sink.read(4 * part - len(octets))
+                octets += await self._sink.read(1)
             words += [int.from_bytes(octets[at : at + 4], "big") for at in range(0, 4 * part, 4)]
         return words
 
@@ -172,9 +172,13 @@ class BoardBench:
     async def drain(self) -> None:
         """Wait until nothing is in flight, and take everything that waits for the host."""
         idle = regs.pack("STATUS", idle=1)
-        await self._poll(board.RNIC.address + regs.address("STATUS"), idle, idle)
-        while await self._take():
-            pass
+        for _ in range(_PATIENCE):
+            # It is not idle while a packet waits for the host.
+            took = await self._take()
+            (status,) = await self.link.read(board.RNIC.address + regs.address("STATUS"))
+            if status & idle and not took:
+                return
+        raise DeviceError("the RNIC is never idle")
 
     async def memory(self, ranges: Sequence[range], octets: int) -> NDArray[np.uint8]:
         """Placement memory: what the ranges have, and zeros."""

@@ -1,6 +1,6 @@
 """ButterStick, with an LFE5UM5G-85F.
 
-PHY: KSZ9031RNX behind longer traces. Host link: two pins of the microSD slot, which have 3.3 V
+Host link: two pins of the microSD slot, which have 3.3 V
 at all times; those of the SYZYGY ports have no voltage until gateware asks for one. DAT0 takes
 what the host sends, CMD is what it receives. It is programmed by a JTAG adapter.
 """

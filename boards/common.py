@@ -49,7 +49,7 @@ class Board:
     eth
         Number of the PHY's resource ``eth_rgmii``.
     rx_delay, tx_delay
-        Picoseconds, see :mod:`ddp_rnic.hdl.eth.rgmii`.
+        Picoseconds, see :mod:`ddp_rnic.hdl.eth.rgmii`: those that LiteX's boards have.
     leds
         Link up; a frame came; the host link is in use; the RNIC's interrupt. As many as there are.
     lit

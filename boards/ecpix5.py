@@ -1,7 +1,7 @@
 """LambdaConcept ECPIX-5, with an LFE5UM5G-85F or -45F.
 
-PHY: Micrel KSZ9031RNX, which delays RX_CLK by 1.2 ns of its own and TX_CLK not at all. Host link:
-the second channel of the FT2232H on the debug connector.
+PHY: KSZ9031RNX, which delays RX_CLK by 1.2 ns of its own and TX_CLK not at all. Host link: the
+second channel of the FT2232H on the debug connector.
 """
 
 from dataclasses import replace

@@ -1,6 +1,6 @@
 """Lattice ECP5-5G Versa, with an LFE5UM5G-45F.
 
-PHY: the first of two Marvell 88E1512, which delay both clocks. Host link: the second channel of the
+PHY: the first of two, each of which delays both clocks. Host link: the second channel of the
 FT2232H, whose first one is JTAG.
 """
 

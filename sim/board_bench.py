@@ -92,7 +92,10 @@ class HostLink:
 
 @dataclass
 class BoardBench:
-    """Plays operations as an engine does, frames by RGMII and everything else by the UART."""
+    """Plays operations as an engine does, frames by RGMII and everything else by the UART.
+
+    The pins have the names of the ECPIX-5's.
+    """
 
     dut: Any
     clock: int

@@ -1,8 +1,8 @@
 """ButterStick, with an LFE5UM5G-85F.
 
-Host link: two pins of the microSD slot, which have 3.3 V at all times; those of the SYZYGY ports have
-no voltage until gateware asks for one. DAT0 takes what the host sends, CMD is what it receives. It is
-programmed by a JTAG adapter.
+Host link: two pins of the microSD slot, which have 3.3 V at all times; those of the SYZYGY ports
+have no voltage until gateware asks for one. DAT0 takes what the host sends, CMD is what it
+receives. It is programmed by a JTAG adapter.
 """
 
 from amaranth.build import Attrs

@@ -108,6 +108,11 @@ async def the_host_reaches_registers_and_memory(dut: Any) -> None:
     await link.write(board.address("ID"), [0])
     await link.send(b"\0")
     assert await link.read(board.address("HOST_ERRORS")) == [3]
+    # Of the windows of frames one is read only, the other write only.
+    assert await link.read(board.TRANSMIT.address) == [board.NOTHING]
+    await link.write(board.RECEIVED.address, [0])
+    assert await link.read(board.address("HOST_ERRORS")) == [5]
+    assert await link.read(board.RECEIVED.address) != [board.NOTHING]
 
 
 @cocotb.test()

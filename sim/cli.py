@@ -1,4 +1,4 @@
-"""The ``rnic`` commands that simulate."""
+"""The ``rnic`` commands."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -281,6 +281,95 @@ def shuffle(
     if tally.differences:
         console.print(f"replay: --seed {seed} --way {tally.way}", soft_wrap=True)
         raise typer.Exit(DIFFERS)
+
+
+@app.command()
+def build(
+    board: Annotated[
+        str | None, typer.Argument(help="A board of --list.", show_default=False)
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="Tell the boards that there are.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Directory of what is built. Default: build/BOARD.", show_default=False),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=1, help="Of place and route.")] = 1,
+) -> None:
+    """Build the bitstream of a board, with yosys and nextpnr, a report and its registers.
+
+    Exit code 0: built, and timing is met. 1: it does not fit, or timing is not met. 2: bad input.
+    3: a tool is missing. 130: interrupted.
+    """
+    # Only here: most commands need no board.
+    from ..boards.build import BuildError, ToolMissing
+    from ..boards.build import build as build_board
+    from ..boards.catalog import BOARDS
+
+    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    if list_:
+        for each in BOARDS.values():
+            console.print(f"{each.name:18} {each.title}")
+        return
+    chosen = _board(board)
+    folder = out or Path("build", chosen.name)
+    if folder.exists() and not folder.is_dir():
+        raise _refuse(f"--out {folder} is a file, not a directory", BAD_INPUT)
+    try:
+        result = build_board(
+            chosen, folder, seed=seed, progress=lambda step: typer.echo(f"{step} ...", err=True)
+        )
+    except BuildError as error:
+        raise _refuse(str(error), DIFFERS) from None
+    except ToolMissing as error:
+        raise _refuse(str(error), NO_TOOL) from None
+    except KeyboardInterrupt:
+        raise _refuse("interrupted", INTERRUPTED) from None
+    table = Table("clock", "needs MHz", "reaches MHz", "margin")
+    for clock in result.clocks:
+        table.add_row(
+            clock.name, f"{clock.needs:.1f}", f"{clock.reaches:.1f}", f"{clock.margin:.0f} %"
+        )
+    console.print(table)
+    used = (f"{name} {used}/{there}" for name, (used, there) in result.used.items())
+    console.print("used: " + ", ".join(used), soft_wrap=True)
+    console.print("critical path:\n" + escape("\n".join(result.path)), soft_wrap=True)
+    console.print(f"bitstream: {escape(str(folder / 'rnic.bit'))}", soft_wrap=True)
+
+
+@app.command()
+def program(
+    board: Annotated[str, typer.Argument(help="A board of 'rnic build --list'.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Directory of what was built. Default: build/BOARD.", show_default=False),
+    ] = None,
+) -> None:
+    """Load the bitstream of a board into it, with openFPGALoader.
+
+    Exit code 0: loaded. 1: the board does not take it. 2: bad input. 3: a tool is missing.
+    """
+    from ..boards.build import BuildError, ToolMissing
+    from ..boards.build import program as program_board
+
+    chosen = _board(board)
+    try:
+        program_board(chosen, (out or Path("build", chosen.name)) / "rnic.bit")
+    except FileNotFoundError as error:
+        raise _refuse(str(error), BAD_INPUT) from None
+    except BuildError as error:
+        raise _refuse(str(error), DIFFERS) from None
+    except ToolMissing as error:
+        raise _refuse(str(error), NO_TOOL) from None
+
+
+def _board(name: str | None) -> Any:
+    """The board of a name."""
+    from ..boards.catalog import BOARDS
+
+    if name not in BOARDS:
+        said = "give a board" if name is None else f"there is no board {name!r}"
+        raise _refuse(f"{said}: {', '.join(BOARDS)}", BAD_INPUT)
+    return BOARDS[name]
 
 
 def _refuse(sentence: str, code: int) -> typer.Exit:

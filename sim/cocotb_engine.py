@@ -91,9 +91,24 @@ def run_tests(
     DeviceError
         A test failed, or not as many ran.
     """
+    run_tests_on(
+        verilator.verilog(config), module, directory, count, environment=environment, waves=waves
+    )
+
+
+def run_tests_on(
+    text: str,
+    module: str,
+    directory: Path,
+    count: int,
+    *,
+    environment: Mapping[str, str] | None = None,
+    waves: Path | None = None,
+) -> None:
+    """As :func:`run_tests`, on the Verilog of a module ``rnic``, which has a port ``rst``."""
     from cocotb_tools.runner import get_runner
 
-    executable = verilator.build_cocotb(verilator.verilog(config), waves=waves is not None)
+    executable = verilator.build_cocotb(text, waves=waves is not None)
     results, log = directory / "results.xml", directory / "sim.log"
     # What matters of a failure is in the results, or, when there are none, in the log.
     with suppress(SystemExit, RuntimeError):

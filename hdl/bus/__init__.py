@@ -1,1 +1,1 @@
-"""Bus signatures: AXI4, AXI4-Lite, AXI4-Stream."""
+"""Buses: AXI4 and AXI4-Lite signatures, what leads to a window, a memory."""

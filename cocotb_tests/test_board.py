@@ -1,0 +1,13 @@
+"""The virtual board: a board's top, unchanged, at its pins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ddp_rnic.boards.virtual import to_verilog
+from ddp_rnic.cocotb_tests.board_tests import BOARD, COUNT
+from ddp_rnic.sim.cocotb_engine import run_tests_on
+
+
+def test_a_board_at_its_pins_agrees_with_the_model(tmp_path: Path) -> None:
+    run_tests_on(to_verilog(BOARD), "ddp_rnic.cocotb_tests.board_tests", tmp_path, COUNT)

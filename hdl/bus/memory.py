@@ -1,0 +1,159 @@
+"""Placement memory in block RAM: where the RNIC writes, and its host reads and writes."""
+
+from amaranth import *
+from amaranth.lib import memory, wiring
+from amaranth.lib.wiring import In, Out
+
+from .axi import AxiWrite, Response
+
+__all__ = ["PlacementMemory"]
+
+
+class _Writer(wiring.Component):
+    """Takes the bursts of a port, one after the other.
+
+    Latency: 1 cycle from an address to its data, and from the last beat to the response.
+    Throughput: a beat a cycle, and 2 cycles between bursts. Reset: idle. Errors: DECERR for a burst
+    that does not lie in the memory; nothing of it is written.
+
+    Members
+    -------
+    bus : In(AxiWrite(width))
+    go : In(1)
+        A beat can be written.
+    write : Out(1)
+        It is, in this cycle, if its burst lies in the memory.
+    address : Out(range(depth))
+    """
+
+    def __init__(self, width, depth):
+        self.width, self.depth = width, depth
+        super().__init__({
+            "bus": In(AxiWrite(width)), "go": In(1), "write": Out(1), "address": Out(range(depth)),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        bus, lane = self.bus, (self.width // 8).bit_length() - 1
+        burst = bus.aw.payload
+        first, end = Signal(64 - lane), Signal(65 - lane)
+        inside = Signal()
+        m.d.comb += [first.eq(burst.addr[lane:]), end.eq(first + burst.len)]
+        with m.FSM():
+            with m.State("Address"):
+                m.d.comb += bus.aw.ready.eq(1)
+                with m.If(bus.aw.valid):
+                    m.d.sync += [self.address.eq(first), inside.eq(end < self.depth)]
+                    m.next = "Data"
+            with m.State("Data"):
+                m.d.comb += [
+                    bus.w.ready.eq(self.go), self.write.eq(self.go & bus.w.valid & inside)]
+                with m.If(self.go & bus.w.valid):
+                    m.d.sync += self.address.eq(self.address + 1)
+                    with m.If(bus.w.payload.last):
+                        m.next = "Response"
+            with m.State("Response"):
+                m.d.comb += [
+                    bus.b.valid.eq(1),
+                    bus.b.payload.resp.eq(Mux(inside, Response.OKAY, Response.DECERR)),
+                ]
+                with m.If(bus.b.ready):
+                    m.next = "Address"
+        return m
+
+
+class PlacementMemory(wiring.Component):
+    """Block RAM with two write ports of AXI4 and a port for the host, in turn.
+
+    In a cycle in which the host writes, no bus does; in one in which ``completions`` does, ``bus``
+    does not.
+
+    Latency: what was written is there 2 cycles later, at the latest when its response is given and
+    a read begins; a host read takes 2 cycles. Throughput: a beat a cycle. Reset: contents stay, as
+    at first 0. Errors: DECERR for a burst that does not lie in the memory.
+
+    Parameters
+    ----------
+    width : int
+        Of the buses, in bits.
+    octets : int
+        Of the memory, from address 0 up; a power of two.
+
+    Members
+    -------
+    bus, completions : In(AxiWrite(width))
+    address : In(30)
+        A word of 32 bits, for the host.
+    write : In(4), data : In(32)
+        Octets of it that are written in this cycle.
+    answer : Out(32), found : Out(1)
+        The word, and whether there is one, 2 cycles after its address.
+    """
+
+    def __init__(self, width, octets):
+        if not isinstance(octets, int) or octets & (octets - 1) or octets < 1024:
+            raise ValueError(
+                f"PlacementMemory octets must be a power of two and at least 1024, not {octets!r}")
+        self.width, self.octets = width, octets
+        self.depth = octets // (width // 8)
+        super().__init__({
+            "bus": In(AxiWrite(width)),
+            "completions": In(AxiWrite(width)),
+            "address": In(30),
+            "write": In(4),
+            "data": In(32),
+            "answer": Out(32),
+            "found": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        words = self.width // 32
+        select = words.bit_length() - 1
+        # A word is not read in the cycle that it is written in, or it does not matter which value
+        # is read.
+        m.submodules.storage = storage = memory.Memory(
+            shape=self.width, depth=self.depth, init=[],
+            attrs={"ram_style": "block", "no_rw_check": 1})
+        write = storage.write_port(granularity=8)
+        read = storage.read_port()
+        m.submodules.placing = placing = _Writer(self.width, self.depth)
+        m.submodules.completing = completing = _Writer(self.width, self.depth)
+        wiring.connect(m, wiring.flipped(self.bus), placing.bus)
+        wiring.connect(m, wiring.flipped(self.completions), completing.bus)
+        host, inside = Signal(), Signal()
+        m.d.comb += [
+            host.eq(self.write.any()),
+            inside.eq(self.address < self.octets // 4),
+            completing.go.eq(~host),
+            placing.go.eq(~host & ~completing.write),
+        ]
+        m.d.sync += write.en.eq(0)
+        for writer, bus in ((placing, self.bus), (completing, self.completions)):
+            with m.If(writer.write):
+                m.d.sync += [
+                    write.addr.eq(writer.address),
+                    write.data.eq(bus.w.payload.data),
+                    write.en.eq(bus.w.payload.strb),
+                ]
+        with m.If(host & inside):
+            m.d.sync += [
+                write.addr.eq(self.address[select:]),
+                write.data.eq(self.data.replicate(words)),
+                write.en.eq(self.write << (self.address[:select] << 2)),
+            ]
+        # Without reset, to become the output register of the block RAM.
+        held = Signal(self.width, reset_less=True)
+        word, found = Signal(select), Signal()
+        word_1 = Signal.like(word)
+        m.d.comb += [
+            read.addr.eq(self.address[select:]),
+            read.en.eq(1),
+            self.answer.eq(held.word_select(word_1, 32)),
+        ]
+        m.d.sync += [
+            held.eq(read.data),
+            word.eq(self.address[:select]), word_1.eq(word),
+            found.eq(inside), self.found.eq(found),
+        ]
+        return m

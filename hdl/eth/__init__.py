@@ -1,0 +1,1 @@
+"""Gigabit Ethernet: from the RGMII pins to beats of frames, and back; MDIO."""

@@ -1,0 +1,91 @@
+"""The management interface of a PHY, IEEE 802.3 section 22.2.4.5."""
+
+from amaranth import *
+from amaranth.lib import wiring
+from amaranth.lib.cdc import FFSynchronizer
+from amaranth.lib.wiring import In, Out
+
+__all__ = ["Mdio"]
+
+PREAMBLE, START, READ, WRITE, TURNAROUND = 32, 0b01, 0b10, 0b01, 0b10
+
+
+class Mdio(wiring.Component):
+    """Reads and writes registers of a PHY.
+
+    Latency: an access takes 64 periods of MDC. Throughput: an access at a time. Reset: idle, the
+    line free. Errors: ``silent``, if no PHY drove the turnaround of a read.
+
+    Parameters
+    ----------
+    divisor : int
+        Cycles of a period of MDC, even, from 8 up; a period is 400 ns at least.
+
+    Members
+    -------
+    read, write : In(1)
+        Begin an access; ignored while ``busy``.
+    phy, register : In(5)
+    value : In(16)
+        What is written.
+    busy : Out(1)
+    result : Out(16), silent : Out(1)
+        Of the last read.
+    mdc : Out(1)
+    line : In(1), drive : Out(1), level : Out(1)
+        The line MDIO as it is, whether to drive it, and how.
+    """
+
+    read: In(1)
+    write: In(1)
+    phy: In(5)
+    register: In(5)
+    value: In(16)
+    busy: Out(1)
+    result: Out(16)
+    silent: Out(1)
+    mdc: Out(1)
+    line: In(1, init=1)
+    drive: Out(1)
+    level: Out(1)
+
+    def __init__(self, *, divisor):
+        if not isinstance(divisor, int) or isinstance(divisor, bool):
+            raise TypeError(f"Mdio divisor must be an integer, not {divisor!r}")
+        if divisor < 8 or divisor % 2:
+            raise ValueError(f"Mdio divisor must be even and at least 8, not {divisor!r}")
+        self.divisor = divisor
+        super().__init__()
+
+    def elaborate(self, platform):
+        m = Module()
+        line = Signal()
+        m.submodules.line = FFSynchronizer(self.line, line, init=1)
+        frame = Signal(64)  # the next bit is the highest
+        reading = Signal()
+        left = Signal(range(65))
+        cycle = Signal(range(self.divisor))
+        seen = Signal(18)  # turnaround and data
+        m.d.comb += [self.busy.eq(left != 0), self.level.eq(frame[-1])]
+        # The line changes as MDC falls, and is looked at as MDC rises.
+        m.d.sync += [
+            self.mdc.eq(self.busy & (cycle >= self.divisor // 2)),
+            self.drive.eq(self.busy & ~(reading & (left <= 18))),
+        ]
+        with m.If(self.busy):
+            m.d.sync += cycle.eq(cycle + 1)
+            with m.If(cycle == self.divisor // 2):
+                m.d.sync += seen.eq(Cat(line, seen))
+            with m.If(cycle == self.divisor - 1):
+                m.d.sync += [cycle.eq(0), frame.eq(Cat(C(1, 1), frame)), left.eq(left - 1)]
+                with m.If((left == 1) & reading):
+                    m.d.sync += [self.result.eq(seen), self.silent.eq(seen[16])]
+        with m.Elif(self.read | self.write):
+            m.d.sync += [
+                left.eq(64),
+                reading.eq(self.read),
+                frame.eq(Cat(
+                    self.value, C(TURNAROUND, 2), self.register, self.phy,
+                    Mux(self.read, READ, WRITE), C(START, 2), C(-1, PREAMBLE))),
+            ]
+        return m

@@ -1,0 +1,182 @@
+"""From the octets of a PHY to beats of frames."""
+
+from amaranth import *
+from amaranth.lib import stream, wiring
+from amaranth.lib.crc.catalog import CRC32_ETHERNET
+from amaranth.lib.fifo import AsyncFIFO
+from amaranth.lib.wiring import In, Out
+
+from ..spec import board
+from ..stream import Beat
+from .rgmii import GmiiOctet
+
+__all__ = ["FCS", "FrameCrossing", "FrameReceive", "PREAMBLE", "SFD"]
+
+#: IEEE 802.3 sections 3.2.1 and 3.2.2, least significant bit first on the wire.
+PREAMBLE, SFD = 0x55, 0xD5
+FCS = 4  #: octets of the frame check sequence, section 3.2.9
+
+
+class FrameReceive(wiring.Component):
+    """Finds frames, checks their FCS, and takes it off.
+
+    A frame begins behind a preamble, of which some octets may be lost, and the start frame
+    delimiter. It is damaged if its FCS is wrong (IEEE 802.3 section 3.2.9), RX_ER was seen in it,
+    or it has, with the FCS, less than 64 octets or more than 2000; what is more than that is cut
+    off.
+
+    Latency: 2 cycles from the first cycle behind a frame to its last beat. Throughput: an octet a
+    cycle, frames with no gap but their preamble. Reset: between frames. Errors: a damaged frame has
+    ``error`` on its last beat; one that has no octet besides an FCS gives no beat.
+
+    Parameters
+    ----------
+    width : int
+        Of the beats, in bits.
+
+    Members
+    -------
+    i : In(GmiiOctet())
+    o : Out(stream.Signature(Beat(width), always_ready=True))
+    good, damaged : Out(1)
+        High for a cycle for each frame.
+    """
+
+    def __init__(self, width=64):
+        self.width = width
+        super().__init__({
+            "i": In(GmiiOctet()),
+            "o": Out(stream.Signature(Beat(width), always_ready=True)),
+            "good": Out(1),
+            "damaged": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.crc = crc = CRC32_ETHERNET(8).create()
+        octets = self.width // 8
+        least, most = board.SHORTEST + FCS, board.LONGEST + FCS
+        length = Signal(range(most + 2))
+        error = Signal()
+        # The last octets are behind the frame, but which ones are the last is known late.
+        behind = Signal(8 * FCS)
+        beat = Signal(Beat(self.width))
+        full, ends, take = Signal(), Signal(), Signal()
+        wrong = Signal()
+
+        m.d.comb += [
+            full.eq(beat.count == octets),
+            crc.data.eq(self.i.data),
+            crc.valid.eq(take),
+        ]
+        with m.FSM():
+            with m.State("Between Frames"):
+                m.d.comb += crc.start.eq(1)
+                m.d.sync += [length.eq(0), error.eq(0), beat.count.eq(0)]
+                with m.If(self.i.valid & (self.i.data == SFD)):
+                    m.next = "Frame"
+                with m.Elif(self.i.valid & (self.i.data != PREAMBLE)):
+                    m.next = "No Frame"
+            with m.State("Frame"):
+                m.d.comb += [
+                    take.eq(self.i.valid & (length != most + 1)),
+                    ends.eq(~take),
+                ]
+                with m.If(ends):
+                    m.next = "No Frame"
+            with m.State("No Frame"):
+                with m.If(~self.i.valid):
+                    m.next = "Between Frames"
+
+        with m.If(take):
+            m.d.sync += [
+                length.eq(length + 1),
+                error.eq(error | self.i.error),
+                behind.eq(Cat(behind[8:], self.i.data)),
+            ]
+            with m.If(length >= FCS):
+                m.d.sync += beat.count.eq(Mux(full, 1, beat.count + 1))
+                with m.Switch(Mux(full, 0, beat.count)):
+                    for lane in range(octets):
+                        with m.Case(lane):
+                            m.d.sync += beat.data.word_select(lane, 8).eq(behind[:8])
+
+        # A full beat waits until it is known whether it is the last one.
+        m.d.sync += [
+            self.o.valid.eq(((take & full) | ends) & (beat.count != 0)),
+            self.o.payload.data.eq(beat.data),
+            self.o.payload.count.eq(beat.count),
+            self.o.payload.last.eq(ends),
+        ]
+        m.d.comb += wrong.eq(
+            error | ~crc.match_detected | (length < least) | (length > most))
+        m.d.sync += [
+            self.o.payload.error.eq(ends & wrong),
+            self.good.eq(ends & ~wrong),
+            self.damaged.eq(ends & wrong),
+        ]
+        return m
+
+
+class FrameCrossing(wiring.Component):
+    """Frames out of the domain of the PHY's clock, whole or not at all.
+
+    A frame is taken if there is room for the longest one as it begins, so that none has to be
+    broken off; otherwise it is dropped and counted.
+
+    Latency: 3 to 5 cycles of the reader. Throughput: a beat a cycle. Reset: the writer's domain
+    empties it. Errors: none.
+
+    Parameters
+    ----------
+    width : int
+        Of the beats, in bits.
+    depth : int
+        Beats, a power of two, more than the longest frame has.
+    domain : str
+        The writer's clock domain, that of ``i`` and ``dropped``.
+
+    Members
+    -------
+    i : In(stream.Signature(Beat(width), always_ready=True))
+    o : Out(stream.Signature(Beat(width)))
+    dropped : Out(1)
+        High for a cycle for each frame dropped.
+    """
+
+    def __init__(self, width=64, *, depth=512, domain="eth_rx"):
+        longest = -(-(board.LONGEST + 1) // (width // 8))
+        if not isinstance(depth, int) or depth & (depth - 1) or depth < 2 * longest:
+            raise ValueError(
+                f"FrameCrossing depth must be a power of two and at least {2 * longest},"
+                f" not {depth!r}")
+        self.width, self.depth, self.domain = width, depth, domain
+        #: Beats in it up to which a frame is taken; the level is one beat late.
+        self.most = depth - longest - 2
+        super().__init__({
+            "i": In(stream.Signature(Beat(width), always_ready=True)),
+            "o": Out(stream.Signature(Beat(width))),
+            "dropped": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        shape = Beat(self.width)
+        m.submodules.fifo = fifo = AsyncFIFO(
+            width=shape.size, depth=self.depth, w_domain=self.domain, r_domain="sync")
+        write = m.d[self.domain]
+        begun, dropping = Signal(), Signal()
+        drops, room = Signal(), Signal(init=1)
+        write += room.eq(fifo.w_level <= self.most)
+        m.d.comb += [
+            drops.eq(Mux(begun, dropping, ~room)),
+            fifo.w_en.eq(self.i.valid & ~drops),
+            fifo.w_data.eq(self.i.payload),
+            self.o.valid.eq(fifo.r_rdy),
+            self.o.payload.eq(fifo.r_data),
+            fifo.r_en.eq(self.o.ready),
+        ]
+        write += self.dropped.eq(self.i.valid & self.i.payload.last & drops)
+        with m.If(self.i.valid):
+            write += [begun.eq(~self.i.payload.last), dropping.eq(drops)]
+        return m

@@ -1,0 +1,102 @@
+"""MDIO against a PHY that follows IEEE 802.3 section 22.2.4.5."""
+
+import pytest
+from amaranth.sim import Simulator
+from ddp_rnic.hdl.eth.mdio import Mdio
+from ddp_rnic.hdl.tests.refused import refused
+
+DIVISOR = 8
+
+
+def run(script, phys=(3,)):
+    """Runs ``script(access)``, and returns the registers of the PHYs: (phy, register) to value."""
+    dut = Mdio(divisor=DIVISOR)
+    registers = {}
+
+    async def phy(ctx):
+        ones, bits, word = 0, None, None
+        level = ctx.get(dut.mdc)
+        async for *_, mdc, drive, out in ctx.tick().sample(dut.mdc, dut.drive, dut.level):
+            rises, level = mdc and not level, mdc
+            if not drive and word is None:
+                ctx.set(dut.line, 1)
+            elif drive:
+                ctx.set(dut.line, out)
+            if not rises:
+                continue
+            if bits is None:
+                ones = ones + 1 if drive and out else 0
+                if ones >= 32:
+                    bits = []
+                continue
+            if not bits and out:
+                continue  # more of the preamble
+            bits.append(out if drive else None)
+            if len(bits) == 14:
+                op, where, register = (
+                    bits[2:4], int("".join(map(str, bits[4:9])), 2),
+                    int("".join(map(str, bits[9:14])), 2))
+                assert bits[:2] == [0, 1] and op in ([1, 0], [0, 1])
+                if op == [1, 0] and where in phys:
+                    value = registers.get((where, register), 0)
+                    word = [0] + [value >> bit & 1 for bit in reversed(range(16))]
+            if word is not None and len(bits) >= 15:
+                assert not drive, "the line is the PHY's"
+                if word:
+                    ctx.set(dut.line, word.pop(0))
+            if len(bits) == 32:
+                if bits[2:4] == [0, 1]:
+                    assert bits[14:16] == [1, 0]
+                    if where in phys:
+                        registers[where, register] = int("".join(map(str, bits[16:])), 2)
+                ones, bits, word = 0, None, None
+
+    async def main(ctx):
+        async def access(kind, where, register, value=0):
+            ctx.set(dut.phy, where)
+            ctx.set(dut.register, register)
+            ctx.set(dut.value, value)
+            ctx.set(getattr(dut, kind), 1)
+            await ctx.tick()
+            ctx.set(getattr(dut, kind), 0)
+            cycles = 0
+            while ctx.get(dut.busy):
+                await ctx.tick()
+                cycles += 1
+            assert cycles == 64 * DIVISOR
+            return ctx.get(dut.result), ctx.get(dut.silent)
+
+        await script(access)
+
+    simulator = Simulator(dut)
+    simulator.add_clock(16e-9)
+    simulator.add_testbench(main)
+    simulator.add_testbench(phy, background=True)
+    simulator.run()
+    return registers
+
+
+def test_registers_are_written_and_read_back():
+    async def script(access):
+        await access("write", 3, 31, 0x8001)
+        await access("write", 3, 0, 0x1234)
+        assert await access("read", 3, 31) == (0x8001, 0)
+        assert await access("read", 3, 0) == (0x1234, 0)
+        assert await access("read", 3, 7) == (0, 0)
+
+    assert run(script) == {(3, 31): 0x8001, (3, 0): 0x1234}
+
+
+def test_an_address_without_a_phy_is_silent():
+    async def script(access):
+        await access("write", 4, 2, 0x5555)
+        assert await access("read", 4, 2) == (0xFFFF, 1)
+        await access("write", 3, 2, 7)
+        assert await access("read", 3, 2) == (7, 0)
+
+    assert run(script) == {(3, 2): 7}
+
+
+@pytest.mark.parametrize("divisor", [0, 6, 9])
+def test_a_divisor_that_is_none_is_refused(divisor):
+    refused("even and at least 8", Mdio, divisor=divisor)

@@ -1,0 +1,192 @@
+"""Frames come in whole and checked, and cross to another clock whole or not at all."""
+
+import random
+
+import pytest
+from amaranth.sim import Simulator
+from ddp_rnic.hdl.eth.receive import FrameCrossing, FrameReceive
+from ddp_rnic.hdl.spec import board
+from ddp_rnic.hdl.tests.refused import refused
+
+from .wire import on_wire, with_fcs
+
+
+def receive(*wires, gap=12, errors=()):
+    """What comes of octets on the wire: frames as (octets, error), good and damaged ones counted,
+    and the cycles from each wire's end to the last beat.
+    """
+    dut = FrameReceive()
+    frames, counts, ends, lasts = [], {"good": 0, "damaged": 0}, [], []
+    cycle = 0
+
+    async def drive(ctx):
+        nonlocal cycle
+        at = 0
+        for wire in wires:
+            for octet in wire:
+                ctx.set(dut.i, {"data": octet, "valid": 1, "error": int(at in errors)})
+                await ctx.tick()
+                at += 1
+            ctx.set(dut.i, {"data": 0, "valid": 0, "error": 0})
+            ends.append(cycle)
+            await ctx.tick().repeat(gap)
+        await ctx.tick().repeat(8)
+
+    async def watch(ctx):
+        nonlocal cycle
+        octets = b""
+        async for *_, valid, beat, good, damaged in ctx.tick().sample(
+                dut.o.valid, dut.o.payload, dut.good, dut.damaged):
+            counts["good"] += good
+            counts["damaged"] += damaged
+            if valid:
+                assert beat.count == 8 or beat.last
+                octets += beat.data.to_bytes(8, "little")[:beat.count]
+                if beat.last:
+                    frames.append((octets, bool(beat.error)))
+                    lasts.append(cycle)
+                    octets = b""
+            cycle += 1
+
+    simulator = Simulator(dut)
+    simulator.add_clock(8e-9)
+    simulator.add_testbench(drive)
+    simulator.add_testbench(watch, background=True)
+    simulator.run()
+    return frames, counts, [last - end for last, end in zip(lasts, ends, strict=False)]
+
+
+@pytest.mark.parametrize("length", [*range(60, 70), 1514, board.LONGEST])
+def test_a_frame_comes_in_without_its_fcs(length):
+    frame = random.Random(length).randbytes(length)
+    frames, counts, latency = receive(on_wire(with_fcs(frame)))
+    assert frames == [(frame, False)]
+    assert counts == {"good": 1, "damaged": 0}
+    assert latency == [2]
+
+
+def test_frames_follow_each_other_with_the_least_gap():
+    rng = random.Random(1)
+    frames = [rng.randbytes(rng.randrange(60, 200)) for _ in range(20)]
+    seen, counts, _ = receive(*(on_wire(with_fcs(frame)) for frame in frames), gap=5)
+    assert seen == [(frame, False) for frame in frames]
+    assert counts == {"good": 20, "damaged": 0}
+
+
+@pytest.mark.parametrize("preamble", [0, 1, 7, 20])
+def test_a_preamble_may_be_short_or_long(preamble):
+    frame = bytes(range(60))
+    assert receive(on_wire(with_fcs(frame), preamble=preamble))[0] == [(frame, False)]
+
+
+@pytest.mark.parametrize("bit", [0, 7, 8 * 30 + 3, 8 * 60, 8 * 64 - 1])
+def test_a_bit_in_error_marks_the_frame(bit):
+    octets = bytearray(with_fcs(bytes(range(60))))
+    octets[bit // 8] ^= 1 << bit % 8
+    good = on_wire(with_fcs(bytes(60)))
+    frames, counts, _ = receive(on_wire(octets), good)
+    assert [error for _, error in frames] == [True, False], "and not the frame behind it"
+    assert counts == {"good": 1, "damaged": 1}
+
+
+def test_a_symbol_error_marks_the_frame():
+    wire = on_wire(with_fcs(bytes(60)))
+    frames, counts, _ = receive(wire, wire, errors=[30])
+    assert [error for _, error in frames] == [True, False]
+    assert counts == {"good": 1, "damaged": 1}
+
+
+@pytest.mark.parametrize("length", [1, 4, 5, 12, 59])
+def test_a_short_frame_is_damaged(length):
+    frame = bytes(length)
+    short = on_wire(with_fcs(frame)[-(length + 4):])
+    frames, counts, _ = receive(short, on_wire(with_fcs(bytes(60))))
+    assert frames[-1] == (bytes(60), False)
+    assert all(error for _, error in frames[:-1])
+    assert counts == {"good": 1, "damaged": 1}
+
+
+@pytest.mark.parametrize("length", [board.LONGEST + 1, board.LONGEST + 700])
+def test_a_long_frame_is_cut_off_and_damaged(length):
+    frames, counts, _ = receive(on_wire(with_fcs(bytes(length))), on_wire(with_fcs(bytes(60))))
+    assert [error for _, error in frames] == [True, False]
+    assert len(frames[0][0]) == board.LONGEST + 1
+    assert counts == {"good": 1, "damaged": 1}
+
+
+def test_what_does_not_begin_with_a_preamble_is_no_frame():
+    assert receive(b"\x12" + on_wire(with_fcs(bytes(60))))[:2] == (
+        [], {"good": 0, "damaged": 0})
+
+
+def cross(frames, *, stalled=0.0, hold=0, seed=1):
+    """What comes out of the crossing, and how many frames it dropped; the reader first holds up for
+    so many cycles.
+    """
+    dut = FrameCrossing(domain="eth_rx")
+    rng = random.Random(seed)
+    out, dropped = [], 0
+    done = False
+
+    async def write(ctx):
+        nonlocal done
+        for frame in frames:
+            for at in range(0, len(frame), 8):
+                part = frame[at:at + 8]
+                ctx.set(dut.i.payload, {
+                    "data": int.from_bytes(part, "little"), "count": len(part),
+                    "last": int(at + 8 >= len(frame)), "error": 0})
+                ctx.set(dut.i.valid, 1)
+                await ctx.tick("eth_rx")
+                ctx.set(dut.i.valid, 0)
+                await ctx.tick("eth_rx").repeat(7)
+        await ctx.tick("eth_rx").repeat(4 * hold + 4000)
+        done = True
+
+    async def count(ctx):
+        nonlocal dropped
+        async for *_, drops in ctx.tick("eth_rx").sample(dut.dropped):
+            dropped += drops
+
+    async def read(ctx):
+        octets = b""
+        await ctx.tick().repeat(hold + 1)
+        while not done:
+            ctx.set(dut.o.ready, rng.random() >= stalled)
+            _, _, valid, ready, beat = await ctx.tick().sample(
+                dut.o.valid, dut.o.ready, dut.o.payload)
+            if valid and ready:
+                octets += beat.data.to_bytes(8, "little")[:beat.count]
+                if beat.last:
+                    out.append(octets)
+                    octets = b""
+        assert not octets, "a frame comes out whole"
+
+    simulator = Simulator(dut)
+    simulator.add_clock(8e-9, domain="eth_rx")
+    simulator.add_clock(16e-9, phase=3e-9)
+    simulator.add_testbench(write)
+    simulator.add_testbench(count, background=True)
+    simulator.add_testbench(read)
+    simulator.run()
+    return out, dropped
+
+
+@pytest.mark.parametrize("stalled", [0.0, 0.5])
+def test_frames_cross_at_line_rate(stalled):
+    rng = random.Random(2)
+    frames = [rng.randbytes(rng.choice([60, 61, 300, board.LONGEST])) for _ in range(12)]
+    assert cross(frames, stalled=stalled) == (frames, 0)
+
+
+def test_frames_without_room_are_dropped_whole_and_counted():
+    rng = random.Random(3)
+    frames = [rng.randbytes(rng.choice([64, 900, board.LONGEST])) for _ in range(30)]
+    out, dropped = cross(frames, hold=6000)
+    assert 0 < dropped == len(frames) - len(out)
+    left = iter(frames)
+    assert all(frame in left for frame in out), "in order, each as it was"
+
+
+def test_a_crossing_too_small_for_the_longest_frame_is_refused():
+    refused("power of two and at least 500, not 256", FrameCrossing, depth=256)

@@ -1,0 +1,217 @@
+"""Everything of a board that has no pins: the RNIC, its memory, Ethernet, and the host's link."""
+
+from amaranth import *
+from amaranth.lib import wiring
+from amaranth.lib.cdc import FFSynchronizer, PulseSynchronizer
+from amaranth.lib.wiring import In, Out
+
+from ..bus.decode import AxiLiteDecoder, Endpoint
+from ..bus.memory import PlacementMemory
+from ..eth.mdio import Mdio
+from ..eth.receive import FrameCrossing, FrameReceive
+from ..eth.rgmii import GmiiOctet
+from ..rnic import Rnic
+from ..spec import board
+from ..spec.config import RnicConfig
+from .frames import ReceivedPacket, TransmitFrame
+from .registers import BoardRegisters
+from .uart import UartBridge, UartReceive, UartTransmit
+
+__all__ = ["Device"]
+
+#: IEEE 802.3 section 22.2.2.13: a period of MDC is 400 ns at least.
+MDC = 2_500_000
+#: Seconds of silence that break a command of the host link off.
+PATIENCE = 0.1
+
+
+class Device(wiring.Component):
+    """An RNIC on a board: frames from a PHY in, host memory and registers behind a UART.
+
+    Three clock domains: ``sync``, ``eth_rx``, the PHY's receive clock, and ``eth_tx``, 125 MHz.
+
+    Latency, Throughput: those of the parts. Reset: the RNIC's, ``LINK_*`` counters 0, memory as it
+    was. Errors: counted, in the board's registers and the RNIC's.
+
+    Parameters
+    ----------
+    config : RnicConfig
+        With SCTP.
+    memory_octets : int
+        Of placement memory, a power of two.
+    clock : int
+        Frequency of ``sync`` in Hz.
+    baud : int
+        Rate of the host link.
+
+    Members
+    -------
+    rx : In(GmiiOctet()), link : In(4)
+        As of :class:`~..eth.rgmii.RgmiiReceive`, in ``eth_rx``.
+    tx : Out(GmiiOctet())
+        In ``eth_tx``.
+    uart_rx : In(1), uart_tx : Out(1)
+    mdc : Out(1), mdio : In(1), mdio_drive : Out(1), mdio_level : Out(1)
+    received, active, event : Out(1)
+        For LEDs: a frame comes in, the host link is in use, the RNIC's interrupt.
+    up : Out(1)
+        The link is.
+    """
+
+    def __init__(self, config, *, memory_octets, clock, baud):
+        if not isinstance(config, RnicConfig) or not config.sctp:
+            raise ValueError(
+                f"Device configuration must be an RnicConfig with SCTP, not {config!r}")
+        if not memory_octets <= board.MEMORY.size:
+            raise ValueError(
+                f"Device memory must be at most {board.MEMORY.size} octets, not {memory_octets!r}")
+        self.config = config
+        self.memory_octets = memory_octets
+        self.clock, self.baud = clock, baud
+        super().__init__({
+            "rx": In(GmiiOctet()),
+            "link": In(4),
+            "tx": Out(GmiiOctet()),
+            "uart_rx": In(1, init=1),
+            "uart_tx": Out(1, init=1),
+            "mdc": Out(1),
+            "mdio": In(1, init=1),
+            "mdio_drive": Out(1),
+            "mdio_level": Out(1),
+            "received": Out(1),
+            "active": Out(1),
+            "event": Out(1),
+            "up": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        width = self.config.width
+        m.submodules.rnic = rnic = Rnic(self.config)
+        m.submodules.memory = memory = PlacementMemory(width, self.memory_octets)
+        m.submodules.registers = registers = BoardRegisters()
+        m.submodules.decoder = decoder = AxiLiteDecoder(board.WINDOWS)
+        wiring.connect(m, rnic.bus, memory.bus)
+        wiring.connect(m, rnic.completions, memory.completions)
+        wiring.connect(m, decoder.rnic, rnic.control)
+        wiring.connect(m, decoder.board, registers.bus)
+        m.submodules.memory_end = end = Endpoint(
+            board.MEMORY.size.bit_length() - 1, latency=3)
+        wiring.connect(m, decoder.memory, end.bus)
+        m.d.comb += [
+            memory.address.eq(end.address),
+            memory.write.eq(end.write),
+            memory.data.eq(end.data),
+            end.answer.eq(memory.answer),
+            end.found.eq(memory.found),
+            registers.id.eq(board.ID),
+            registers.version.eq(board.VERSION),
+            registers.cap_memory.eq(self.memory_octets),
+            registers.cap_frame.eq(board.LONGEST),
+            registers.cap_clock.eq(self.clock),
+            registers.status[7].eq(rnic.irq),
+            self.event.eq(rnic.irq),
+        ]
+        self._host(m, decoder, registers)
+        self._receive(m, rnic, registers)
+        self._frames(m, rnic, decoder, registers)
+        self._mdio(m, registers)
+        return m
+
+    def _counter(self, m, registers, name, event, *, domain="sync"):
+        """A counter register counts pulses, of another clock domain if need be."""
+        if domain != "sync":
+            m.submodules[name] = crossing = PulseSynchronizer(domain, "sync")
+            m.d.comb += crossing.i.eq(event)
+            event = crossing.o
+        count = Signal(32, name=name)
+        with m.If(event):
+            m.d.sync += count.eq(count + 1)
+        m.d.comb += getattr(registers, name).eq(count)
+        return event
+
+    def _host(self, m, decoder, registers):
+        """The host link."""
+        m.submodules.uart_rx = receive = UartReceive(clock=self.clock, baud=self.baud)
+        m.submodules.uart_tx = transmit = UartTransmit(clock=self.clock, baud=self.baud)
+        m.submodules.bridge = bridge = UartBridge(patience=int(PATIENCE * self.clock))
+        wiring.connect(m, receive.o, bridge.i)
+        wiring.connect(m, bridge.o, transmit.i)
+        wiring.connect(m, bridge.bus, decoder.bus)
+        m.d.comb += [
+            receive.line.eq(self.uart_rx),
+            self.uart_tx.eq(transmit.line),
+            bridge.broken.eq(receive.broken),
+            self.active.eq(receive.o.valid),
+        ]
+        self._counter(m, registers, "host_errors", bridge.error)
+
+    def _receive(self, m, rnic, registers):
+        """Frames from the PHY to the RNIC."""
+        m.submodules.receive = receive = DomainRenamer("eth_rx")(FrameReceive(self.config.width))
+        m.submodules.crossing = crossing = FrameCrossing(self.config.width, domain="eth_rx")
+        link = Signal(4)
+        m.submodules.link = FFSynchronizer(self.link, link)
+        wiring.connect(m, receive.o, crossing.i)
+        wiring.connect(m, crossing.o, rnic.frames)
+        m.d.comb += [
+            receive.i.eq(self.rx),
+            registers.status[:4].eq(link),
+            self.up.eq(link[0]),
+        ]
+        m.d.comb += self.received.eq(self._counter(
+            m, registers, "link_frames", receive.good, domain="eth_rx"))
+        self._counter(m, registers, "link_damaged", receive.damaged, domain="eth_rx")
+        self._counter(m, registers, "link_dropped", crossing.dropped, domain="eth_rx")
+
+    def _frames(self, m, rnic, decoder, registers):
+        """What is the host's: packets of the exception stream, and frames to be sent."""
+        m.submodules.packet = packet = ReceivedPacket(self.config.width)
+        m.submodules.frame = frame = TransmitFrame(domain="eth_tx")
+        m.submodules.packet_end = packet_end = Endpoint(
+            board.RECEIVED.size.bit_length() - 1, latency=3)
+        m.submodules.frame_end = frame_end = Endpoint(
+            board.TRANSMIT.size.bit_length() - 1, latency=1)
+        wiring.connect(m, rnic.exceptions, packet.i)
+        wiring.connect(m, decoder.received, packet_end.bus)
+        wiring.connect(m, decoder.transmit, frame_end.bus)
+        writes = Signal()
+        m.d.sync += writes.eq(packet_end.write.any() | (writes & ~packet_end.read))
+        reads = Signal()
+        m.d.sync += reads.eq(frame_end.read)
+        m.d.comb += [
+            packet.address.eq(packet_end.address),
+            packet_end.answer.eq(packet.answer),
+            packet_end.found.eq(~writes),
+            packet.pop.eq(registers.received_pop),
+            registers.status[4].eq(packet.waits),
+            *(getattr(registers, f"received_{name}").eq(getattr(packet, name))
+              for name in ("length", "stream", "sequence", "reason")),
+            frame.address.eq(frame_end.address),
+            frame.write.eq(frame_end.write),
+            frame.data.eq(frame_end.data),
+            frame_end.found.eq(~reads),
+            frame.length.eq(registers.transmit_length),
+            frame.send.eq(registers.transmit_send),
+            registers.status[5].eq(frame.busy),
+            self.tx.eq(frame.o),
+        ]
+        self._counter(m, registers, "link_sent", frame.sent)
+
+    def _mdio(self, m, registers):
+        """The PHY's registers."""
+        half = -(-self.clock // (2 * MDC))
+        m.submodules.mdio = mdio = Mdio(divisor=max(2 * half, 8))
+        m.d.comb += [
+            mdio.read.eq(registers.mdio_read),
+            mdio.write.eq(registers.mdio_write),
+            mdio.register.eq(registers.mdio_address),
+            mdio.phy.eq(registers.mdio_address[8:]),
+            mdio.value.eq(registers.mdio_data),
+            registers.mdio_result.eq(Cat(mdio.result, mdio.silent)),
+            registers.status[6].eq(mdio.busy),
+            self.mdc.eq(mdio.mdc),
+            mdio.line.eq(self.mdio),
+            self.mdio_drive.eq(mdio.drive),
+            self.mdio_level.eq(mdio.level),
+        ]

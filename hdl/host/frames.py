@@ -1,0 +1,166 @@
+"""Packets of the exception stream for the host to read, and frames of the host to be sent."""
+
+from amaranth import *
+from amaranth.lib import memory, stream, wiring
+from amaranth.lib.cdc import PulseSynchronizer
+from amaranth.lib.wiring import In, Out
+
+from ..dma.outlet import ExceptionBeat
+from ..eth.rgmii import GmiiOctet
+from ..eth.transmit import FrameTransmit
+from ..spec import board
+
+__all__ = ["ReceivedPacket", "TransmitFrame"]
+
+
+class ReceivedPacket(wiring.Component):
+    """Holds one packet of the exception stream until the host has read it.
+
+    Latency: 1 cycle from a packet's last beat to ``waits``; a word is there 2 cycles after its
+    address. Throughput: a beat a cycle, a packet at a time. Reset: no packet. Errors: of a packet
+    longer than the window ``RECEIVED`` only its first octets are kept; ``length`` tells the whole.
+
+    Parameters
+    ----------
+    width : int
+        Of the stream, in bits.
+
+    Members
+    -------
+    i : In(stream.Signature(ExceptionBeat(width)))
+    waits : Out(1)
+        There is a packet.
+    length, stream : Out(16), sequence : Out(32), reason : Out(12)
+        Of the packet.
+    pop : In(1)
+        It has been read.
+    address : In(9), answer : Out(32)
+    """
+
+    def __init__(self, width):
+        self.width = width
+        super().__init__({
+            "i": In(stream.Signature(ExceptionBeat(width))),
+            "waits": Out(1),
+            "length": Out(16),
+            "stream": Out(16),
+            "sequence": Out(32),
+            "reason": Out(12),
+            "pop": In(1),
+            "address": In((board.RECEIVED.size // 4 - 1).bit_length()),
+            "answer": Out(32),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        octets = self.width // 8
+        select = (self.width // 32).bit_length() - 1
+        # Host and stream take turns: a word is not read while it is written.
+        m.submodules.storage = storage = memory.Memory(
+            shape=self.width, depth=board.RECEIVED.size // octets, init=[],
+            attrs={"ram_style": "block", "no_rw_check": 1})
+        write, read = storage.write_port(), storage.read_port()
+        held = Signal(self.width, reset_less=True)
+        word, word_1 = Signal(select), Signal(select)
+        beats = Signal(16 - select - 2)
+        taken = Signal()
+        beat = self.i.payload.beat
+        m.d.comb += [
+            self.i.ready.eq(~self.waits),
+            taken.eq(self.i.valid & self.i.ready),
+            write.addr.eq(beats),
+            write.data.eq(beat.data),
+            write.en.eq(taken & (beats < storage.depth)),
+            read.addr.eq(self.address[select:]),
+            read.en.eq(1),
+            self.answer.eq(held.word_select(word_1, 32)),
+        ]
+        m.d.sync += [held.eq(read.data), word.eq(self.address[:select]), word_1.eq(word)]
+        with m.If(taken):
+            m.d.sync += [
+                beats.eq(Mux(beat.last, 0, beats + 1)),
+                self.length.eq((beats << octets.bit_length() - 1) + beat.count),
+                self.waits.eq(beat.last),
+            ]
+            # Stream, sequence number and reason are the same on all beats.
+            m.d.sync += [
+                self.stream.eq(self.i.payload.stream),
+                self.sequence.eq(self.i.payload.sequence),
+                self.reason.eq(self.i.payload.reason),
+            ]
+        with m.If(self.pop):
+            m.d.sync += self.waits.eq(0)
+        return m
+
+
+class TransmitFrame(wiring.Component):
+    """Takes a frame from the host and sends it, in the domain of the transmit clock.
+
+    Latency: some 20 cycles from ``send`` to the PHY. Throughput: a frame at a time. Reset: idle.
+    Errors: ``send`` is ignored while ``busy``, and if ``length`` is less than 14, a header's, or
+    more than ``LONGEST``.
+
+    Parameters
+    ----------
+    domain : str
+        The transmit clock's domain, that of ``o``.
+
+    Members
+    -------
+    address : In(9), write : In(4), data : In(32)
+        Octets of a word that are written in this cycle, while not ``busy``.
+    length : In(32)
+    send : In(1)
+    busy : Out(1)
+    sent : Out(1)
+        High for a cycle for each frame.
+    o : Out(GmiiOctet())
+    """
+
+    def __init__(self, *, domain="eth_tx"):
+        self.domain = domain
+        super().__init__({
+            "address": In((board.TRANSMIT.size // 4 - 1).bit_length()),
+            "write": In(4),
+            "data": In(32),
+            "length": In(32),
+            "send": In(1),
+            "busy": Out(1),
+            "sent": Out(1),
+            "o": Out(GmiiOctet()),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        domain = self.domain
+        m.submodules.storage = storage = memory.Memory(
+            shape=32, depth=board.TRANSMIT.size // 4, init=[],
+            attrs={"ram_style": "block", "no_rw_check": 1})
+        write = storage.write_port(granularity=8)
+        read = storage.read_port(domain=domain)
+        m.submodules.transmit = transmit = DomainRenamer(domain)(FrameTransmit())
+        m.submodules.start = start = PulseSynchronizer("sync", domain)
+        m.submodules.done = done = PulseSynchronizer(domain, "sync")
+        # It stays as it is from before the pulse crosses until the frame is sent.
+        length = Signal(range(board.LONGEST + 1))
+        lane = Signal(2)
+        m.d.comb += [
+            write.addr.eq(self.address),
+            write.data.eq(self.data),
+            write.en.eq(self.write & (~self.busy).replicate(4)),
+            read.addr.eq(transmit.address[2:]),
+            read.en.eq(1),
+            transmit.octet.eq(read.data.word_select(lane, 8)),
+            transmit.length.eq(length),
+            transmit.start.eq(start.o),
+            done.i.eq(transmit.done),
+            self.sent.eq(done.o),
+            self.o.eq(transmit.o),
+        ]
+        m.d[domain] += lane.eq(transmit.address[:2])
+        m.d.sync += start.i.eq(0)
+        with m.If(done.o):
+            m.d.sync += self.busy.eq(0)
+        with m.If(self.send & ~self.busy & (self.length >= 14) & (self.length <= board.LONGEST)):
+            m.d.sync += [self.busy.eq(1), length.eq(self.length), start.i.eq(1)]
+        return m

@@ -1,0 +1,65 @@
+"""The registers of a board, :mod:`ddp_rnic.hdl.spec.board`."""
+
+from amaranth import *
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from ..bus.axi import AxiLite
+from ..bus.decode import Endpoint
+from ..spec import board
+from ..stream import any_of
+
+__all__ = ["BoardRegisters"]
+
+
+class BoardRegisters(wiring.Component):
+    """The decoder of the board's registers.
+
+    Latency: a write acts 2 cycles behind its address. Throughput: an access at a time. Reset:
+    registers are 0. Errors: SLVERR for an address without a register, and for a write to a
+    read-only one; neither has an effect.
+
+    Members
+    -------
+    bus : In(AxiLite(12))
+    For each register, by its name in lower case: In(32) if it is read-only, Out(32) if it is
+    read-write, Out(1) if it is write-only, high for one cycle as it is written.
+    """
+
+    def __init__(self):
+        super().__init__({
+            "bus": In(AxiLite(board.BOARD.size.bit_length() - 1)),
+            **{register.name.lower(): {"ro": In(32), "rw": Out(32), "wo": Out(1)}[register.access]
+               for register in board.REGISTERS},
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.end = end = Endpoint(board.BOARD.size.bit_length() - 1, latency=2)
+        wiring.connect(m, wiring.flipped(self.bus), end.bus)
+        ports = [(register, getattr(self, register.name.lower())) for register in board.REGISTERS]
+        hit = Signal(len(ports))
+        write, writes = Signal(4), Signal()
+        m.d.sync += [write.eq(end.write), hit.eq(0)]
+        with m.Switch(end.address):
+            for number, (register, _) in enumerate(ports):
+                with m.Case(register.address >> 2):
+                    m.d.sync += hit.eq(1 << number)
+        m.d.comb += writes.eq(write.any())
+        for bit, (register, port) in zip(hit, ports, strict=True):
+            if register.access == "wo":
+                m.d.sync += port.eq(bit & writes)
+            elif register.access == "rw":
+                with m.If(bit):
+                    for lane in range(4):
+                        with m.If(write[lane]):
+                            m.d.sync += port.word_select(lane, 8).eq(end.data.word_select(lane, 8))
+        readable = [(bit, port) for bit, (register, port) in zip(hit, ports, strict=True)
+                    if register.access != "wo"]
+        fixed = Cat(bit for bit, (register, _) in zip(hit, ports, strict=True)
+                    if register.access == "ro")
+        m.d.sync += [
+            end.answer.eq(any_of(Mux(bit, port, 0) for bit, port in readable)),
+            end.found.eq(hit.any() & ~(fixed.any() & writes)),
+        ]
+        return m

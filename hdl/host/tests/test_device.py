@@ -1,0 +1,18 @@
+"""What a device is refused for; what it does is tested at a board's pins, in cocotb_tests."""
+
+from ddp_rnic.hdl.host.device import Device
+from ddp_rnic.hdl.spec import board
+from ddp_rnic.hdl.spec.config import RnicConfig
+from ddp_rnic.hdl.tests.refused import refused
+
+RATES = {"clock": 62_500_000, "baud": 1_000_000}
+
+
+def test_an_rnic_without_sctp_is_refused():
+    refused("Device configuration must be an RnicConfig with SCTP",
+            Device, RnicConfig(), memory_octets=4096, **RATES)
+
+
+def test_more_memory_than_the_window_has_is_refused():
+    refused(f"Device memory must be at most {board.MEMORY.size} octets, not 33554432",
+            Device, RnicConfig(sctp=True), memory_octets=1 << 25, **RATES)

@@ -1,0 +1,214 @@
+"""The board's registers against their map, and the windows of frames."""
+
+import random
+
+import pytest
+from amaranth.sim import Simulator
+from ddp_rnic.hdl.eth.tests.wire import on_wire, with_fcs
+from ddp_rnic.hdl.host.frames import ReceivedPacket, TransmitFrame
+from ddp_rnic.hdl.host.registers import BoardRegisters
+from ddp_rnic.hdl.spec import board
+
+OKAY, SLVERR = 0, 2
+
+
+def run_registers(script, **inputs):
+    """Runs ``script(write, read)``; returns the cycles in which each write-only port was high."""
+    dut = BoardRegisters()
+    pulses = {}
+
+    async def main(ctx):
+        for name, value in inputs.items():
+            ctx.set(getattr(dut, name), value)
+
+        async def write(address, value, strb=15):
+            ctx.set(dut.bus.aw.payload.addr, address)
+            ctx.set(dut.bus.w.payload, {"data": value, "strb": strb})
+            ctx.set(dut.bus.aw.valid, 1)
+            ctx.set(dut.bus.w.valid, 1)
+            await ctx.tick().until(dut.bus.aw.ready & dut.bus.w.ready)
+            ctx.set(dut.bus.aw.valid, 0)
+            ctx.set(dut.bus.w.valid, 0)
+            ctx.set(dut.bus.b.ready, 1)
+            (resp,) = await ctx.tick().sample(dut.bus.b.payload.resp).until(dut.bus.b.valid)
+            ctx.set(dut.bus.b.ready, 0)
+            return int(resp)
+
+        async def read(address):
+            ctx.set(dut.bus.ar.payload.addr, address)
+            ctx.set(dut.bus.ar.valid, 1)
+            await ctx.tick().until(dut.bus.ar.ready)
+            ctx.set(dut.bus.ar.valid, 0)
+            ctx.set(dut.bus.r.ready, 1)
+            (answer,) = await ctx.tick().sample(dut.bus.r.payload).until(dut.bus.r.valid)
+            ctx.set(dut.bus.r.ready, 0)
+            return answer.data, int(answer.resp)
+
+        await script(write, read)
+        await ctx.tick().repeat(4)
+
+    async def watch(ctx):
+        names = [each.name for each in board.REGISTERS if each.access == "wo"]
+        ports = [getattr(dut, name.lower()) for name in names]
+        async for *_, in ctx.tick():
+            for name, port in zip(names, ports, strict=True):
+                pulses[name] = pulses.get(name, 0) + ctx.get(port)
+
+    simulator = Simulator(dut)
+    simulator.add_clock(1e-8)
+    simulator.add_testbench(main)
+    simulator.add_testbench(watch, background=True)
+    simulator.run()
+    return pulses
+
+
+@pytest.mark.parametrize("register", board.REGISTERS, ids=lambda each: each.name)
+def test_a_register_does_what_its_access_says(register):
+    value = random.Random(register.name).getrandbits(32)
+
+    async def script(write, read):
+        if register.access == "ro":
+            assert await read(register.address) == (value, OKAY)
+            assert await write(register.address, 0) == SLVERR
+            assert await read(register.address) == (value, OKAY)
+        elif register.access == "rw":
+            assert await write(register.address, value) == OKAY
+            assert await write(register.address, ~value & 0xFFFFFFFF, strb=0b0100) == OKAY
+            assert await read(register.address) == (value ^ 0xFF0000, OKAY)
+        else:
+            assert await read(register.address) == (0, OKAY)
+            assert await write(register.address, 1) == OKAY
+
+    inputs = {register.name.lower(): value} if register.access == "ro" else {}
+    pulses = run_registers(script, **inputs)
+    assert {name for name, count in pulses.items() if count} == (
+        {register.name} if register.access == "wo" else set())
+    assert all(count <= 1 for count in pulses.values())
+
+
+def test_an_address_without_a_register_is_refused():
+    async def script(write, read):
+        assert await write(0xFFC, 1) == SLVERR
+        assert (await read(0xFFC))[1] == SLVERR
+
+    run_registers(script)
+
+
+@pytest.mark.parametrize("width", [64, 128])
+def test_packets_wait_one_by_one_until_they_are_read(width):
+    rng = random.Random(width)
+    octets = width // 8
+    lengths = (1, 4, octets - 1, octets, octets + 1, 300, board.LONGEST, 2050)
+    packets = [
+        (rng.randbytes(length), rng.getrandbits(16), rng.getrandbits(32), rng.getrandbits(12))
+        for length in lengths
+    ]
+    dut = ReceivedPacket(width)
+    seen = []
+
+    async def source(ctx):
+        for data, stream, sequence, reason in packets:
+            for at in range(0, len(data), octets):
+                part = data[at:at + octets]
+                ctx.set(dut.i.payload, {
+                    "beat": {"data": int.from_bytes(part, "little"), "count": len(part),
+                             "last": int(at + octets >= len(data)), "error": 0},
+                    "stream": stream, "sequence": sequence, "reason": reason})
+                ctx.set(dut.i.valid, 1)
+                await ctx.tick().until(dut.i.ready)
+                ctx.set(dut.i.valid, 0)
+
+    async def host(ctx):
+        for _ in packets:
+            while not ctx.get(dut.waits):
+                await ctx.tick()
+            length = ctx.get(dut.length)
+            data = b""
+            for word in range(min(-(-length // 4), board.RECEIVED.size // 4)):
+                ctx.set(dut.address, word)
+                await ctx.tick().repeat(2)
+                data += ctx.get(dut.answer).to_bytes(4, "little")
+            seen.append((length, data[:length], ctx.get(dut.stream), ctx.get(dut.sequence),
+                         ctx.get(dut.reason)))
+            ctx.set(dut.pop, 1)
+            await ctx.tick()
+            ctx.set(dut.pop, 0)
+            await ctx.tick()
+
+    simulator = Simulator(dut)
+    simulator.add_clock(1e-8)
+    simulator.add_testbench(source)
+    simulator.add_testbench(host)
+    simulator.run()
+    assert seen == [(len(data), data[:board.RECEIVED.size], *rest) for data, *rest in packets]
+
+
+def send_frames(frames, *, length=None):
+    """What the PHY gets of frames that the host writes and sends, and how many were sent."""
+    dut = TransmitFrame(domain="eth_tx")
+    seen, sent = b"", 0
+    pieces = []
+    done = False
+
+    async def host(ctx):
+        nonlocal done, sent
+        for frame in frames:
+            for at in range(0, len(frame), 4):
+                ctx.set(dut.address, at // 4)
+                ctx.set(dut.data, int.from_bytes(frame[at:at + 4].ljust(4, b"\0"), "little"))
+                ctx.set(dut.write, 15)
+                await ctx.tick()
+            ctx.set(dut.write, 0)
+            ctx.set(dut.length, len(frame) if length is None else length)
+            ctx.set(dut.send, 1)
+            await ctx.tick()
+            ctx.set(dut.send, 0)
+            if not ctx.get(dut.busy):
+                await ctx.tick().repeat(200)
+                continue
+            # While a frame is being sent nothing that the host does matters.
+            ctx.set(dut.address, 0)
+            ctx.set(dut.data, 0)
+            ctx.set(dut.write, 15)
+            ctx.set(dut.length, 20)
+            ctx.set(dut.send, 1)
+            await ctx.tick()
+            ctx.set(dut.write, 0)
+            ctx.set(dut.send, 0)
+            await ctx.tick().until(dut.sent)
+            sent += 1
+            await ctx.tick()
+            assert not ctx.get(dut.busy)
+        await ctx.tick().repeat(10)
+        done = True
+
+    async def phy(ctx):
+        nonlocal seen
+        while not done:
+            _, _, octet = await ctx.tick("eth_tx").sample(dut.o)
+            if octet.valid:
+                seen += bytes([octet.data])
+            elif seen:
+                pieces.append(seen)
+                seen = b""
+
+    simulator = Simulator(dut)
+    simulator.add_clock(16e-9)
+    simulator.add_clock(8e-9, phase=1e-9, domain="eth_tx")
+    simulator.add_testbench(host)
+    simulator.add_testbench(phy)
+    simulator.run()
+    return pieces, sent
+
+
+def test_frames_of_the_host_go_out():
+    rng = random.Random(5)
+    frames = [rng.randbytes(length) for length in (14, 59, 60, 61, 62, 63, 300, board.LONGEST)]
+    pieces, sent = send_frames(frames)
+    assert pieces == [on_wire(with_fcs(frame)) for frame in frames]
+    assert sent == len(frames)
+
+
+@pytest.mark.parametrize("length", [0, 13, board.LONGEST + 1, 1 << 31])
+def test_a_length_that_cannot_be_sends_nothing(length):
+    assert send_frames([bytes(20)], length=length) == ([], 0)

@@ -1,0 +1,286 @@
+"""A UART, and the bridge from its octets to a bus, in LiteX's protocol "uartbone".
+
+A command is an octet, 1 to write and 2 to read words at addresses that follow each other, 3 and 4
+likewise at one address; an octet with the number of words, 1 to 255; 32 bits of address, counted in
+words of 32 bits; and, of a write, the words. All numbers come most significant octet first. A read
+is answered with the words, a write with nothing.
+"""
+
+from fractions import Fraction
+
+from amaranth import *
+from amaranth.lib import enum, stream, wiring
+from amaranth.lib.cdc import FFSynchronizer
+from amaranth.lib.wiring import In, Out
+
+from ..bus.axi import AxiLite, Response
+from ..spec import board
+from ..stream import Queue
+
+__all__ = ["Opcode", "UartBridge", "UartReceive", "UartTransmit"]
+
+FRACTION = 16  #: bits of a phase; 2**16 are a bit on the line
+
+
+class Opcode(enum.Enum, shape=8):
+    """The first octet of a command."""
+
+    WRITE = 1
+    READ = 2
+    WRITE_FIXED = 3
+    READ_FIXED = 4
+
+
+def _step(clock, baud):
+    """How far the phase goes in a cycle."""
+    for name, value in (("clock", clock), ("baud rate", baud)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ValueError(f"UART {name} must be a positive integer, not {value!r}")
+    if clock < 8 * baud:
+        raise ValueError(f"UART baud rate must be at most an eighth of {clock}, not {baud!r}")
+    return round(Fraction(baud << FRACTION, clock))
+
+
+class UartReceive(wiring.Component):
+    """Octets from a line: 8 data bits, no parity, 1 stop bit.
+
+    Latency: 3 cycles from the middle of the stop bit. Throughput: that of the line. Reset: idle.
+    Errors: ``broken`` for an octet whose stop bit is 0, as in a break; it does not come out.
+
+    Parameters
+    ----------
+    clock, baud : int
+        In Hz; the clock is 8 times the baud rate at least.
+
+    Members
+    -------
+    line : In(1)
+        Asynchronous.
+    o : Out(stream.Signature(8, always_ready=True))
+    broken : Out(1)
+        High for a cycle.
+    """
+
+    def __init__(self, *, clock, baud):
+        self.step = _step(clock, baud)
+        super().__init__({
+            "line": In(1, init=1),
+            "o": Out(stream.Signature(8, always_ready=True)),
+            "broken": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        line, before = Signal(init=1), Signal(init=1)
+        m.submodules.line = FFSynchronizer(self.line, line, init=1)
+        phase = Signal(FRACTION)
+        tick = Signal()
+        bits = Signal(10)  # with start and stop bit, the first one lowest
+        left = Signal(range(11))
+        m.d.sync += [before.eq(line), self.o.valid.eq(0), self.broken.eq(0)]
+        m.d.comb += self.o.payload.eq(bits[1:9])
+        with m.If(left == 0):
+            m.d.sync += phase.eq(1 << FRACTION - 1)  # in the middle of a bit
+            with m.If(before & ~line):
+                m.d.sync += left.eq(10)
+        with m.Else():
+            m.d.sync += Cat(phase, tick).eq(phase + self.step)
+        with m.If(tick):
+            m.d.sync += [tick.eq(0), bits.eq(Cat(bits[1:], line)), left.eq(left - 1)]
+            with m.If(left != 0):
+                m.d.sync += Cat(phase, tick).eq(phase + self.step)
+            with m.If((left == 10) & line):
+                m.d.sync += left.eq(0)  # no start bit but a spike
+            with m.Elif(left == 1):
+                m.d.sync += [self.o.valid.eq(line), self.broken.eq(~line)]
+        return m
+
+
+class UartTransmit(wiring.Component):
+    """Octets to a line, as :class:`UartReceive`.
+
+    Latency: 1 cycle. Throughput: that of the line. Reset: idle. Errors: none.
+
+    Members
+    -------
+    i : In(stream.Signature(8))
+    line : Out(1)
+    """
+
+    def __init__(self, *, clock, baud):
+        self.step = _step(clock, baud)
+        super().__init__({"i": In(stream.Signature(8)), "line": Out(1, init=1)})
+
+    def elaborate(self, platform):
+        m = Module()
+        phase = Signal(FRACTION)
+        tick = Signal()
+        bits = Signal(9, init=-1)
+        left = Signal(range(11))
+        m.d.comb += self.i.ready.eq(left == 0)
+        with m.If(left == 0):
+            m.d.sync += [phase.eq(0), tick.eq(0)]
+            with m.If(self.i.valid):
+                m.d.sync += [self.line.eq(0), bits.eq(Cat(self.i.payload, C(1, 1))), left.eq(10)]
+        with m.Else():
+            m.d.sync += Cat(phase, tick).eq(phase + self.step)
+            with m.If(tick):
+                m.d.sync += [self.line.eq(bits[0]), bits.eq(Cat(bits[1:], C(1, 1))),
+                             left.eq(left - 1)]
+        return m
+
+
+class UartBridge(wiring.Component):
+    """Octets to accesses of a bus.
+
+    What is no opcode is skipped. A command that asks for no words, one that is broken off by a
+    break, or by a silence, ends where it is, and the next octet is the first of a command. So
+    whatever noise does, a silence brings both ends together again. Octets that come while an
+    answer is sent wait, up to 16.
+
+    Latency: 1 cycle from a word's last octet to the bus; 1 from the bus to the answer. Throughput:
+    an access at a time. Reset: between commands. Errors: each of the above, every access that the
+    bus answers with an error and octets that cannot wait make ``error``; the word read is then
+    ``NOTHING``.
+
+    Parameters
+    ----------
+    patience : int
+        Cycles between two octets of a command after which it is broken off.
+
+    Members
+    -------
+    i : In(stream.Signature(8, always_ready=True))
+    broken : In(1)
+        As of :class:`UartReceive`.
+    o : Out(stream.Signature(8))
+    bus : Out(AxiLite(32))
+    error : Out(1)
+        High for a cycle.
+    """
+
+    def __init__(self, *, patience):
+        if not isinstance(patience, int) or isinstance(patience, bool) or patience < 1:
+            raise ValueError(f"UartBridge patience must be a positive integer, not {patience!r}")
+        self.patience = patience
+        super().__init__({
+            "i": In(stream.Signature(8, always_ready=True)),
+            "broken": In(1),
+            "o": Out(stream.Signature(8)),
+            "bus": Out(AxiLite(32)),
+            "error": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.queue = queue = Queue(8, depth=16)
+        bus, octet = self.bus, queue.o
+        opcode = Signal(8)
+        words = Signal(8)
+        address = Signal(30)
+        word = Signal(32)
+        octets = Signal(2)
+        quiet = Signal(range(self.patience + 1))
+        addressed, given = Signal(), Signal()
+        open_, stop = Signal(), Signal()
+        writes, fixed = Signal(), Signal()
+        following = Signal.like(address)
+
+        m.d.comb += [
+            queue.i.valid.eq(self.i.valid),
+            queue.i.payload.eq(self.i.payload),
+            writes.eq((opcode == Opcode.WRITE) | (opcode == Opcode.WRITE_FIXED)),
+            fixed.eq((opcode == Opcode.WRITE_FIXED) | (opcode == Opcode.READ_FIXED)),
+            following.eq(address + ~fixed),
+            bus.aw.payload.addr.eq(Cat(C(0, 2), address)),
+            bus.ar.payload.addr.eq(Cat(C(0, 2), address)),
+            bus.w.payload.data.eq(word),
+            bus.w.payload.strb.eq(0b1111),
+            self.o.payload.eq(word[24:]),
+            stop.eq(self.broken | (quiet == self.patience)),
+        ]
+        m.d.sync += self.error.eq(self.i.valid & ~queue.i.ready)
+
+        with m.FSM():
+            with m.State("Opcode"):
+                m.d.comb += octet.ready.eq(1)
+                m.d.sync += [opcode.eq(octet.payload), octets.eq(0)]
+                with m.If(octet.valid):
+                    with m.If(any_opcode(octet.payload)):
+                        m.next = "Length"
+                    with m.Else():
+                        m.d.sync += self.error.eq(1)
+            with m.State("Length"):
+                m.d.comb += [octet.ready.eq(1), open_.eq(1)]
+                m.d.sync += words.eq(octet.payload)
+                with m.If(octet.valid):
+                    m.next = "Address"
+                    with m.If(octet.payload == 0):
+                        m.d.sync += self.error.eq(1)
+                        m.next = "Opcode"
+                with m.If(stop):
+                    m.next = "Broken Off"
+            with m.State("Address"):
+                m.d.comb += [octet.ready.eq(1), open_.eq(1)]
+                with m.If(octet.valid):
+                    m.d.sync += [address.eq(Cat(octet.payload, address)), octets.eq(octets + 1)]
+                    with m.If(octets == 3):
+                        m.next = "Read"
+                        with m.If(writes):
+                            m.next = "Word"
+                with m.If(stop):
+                    m.next = "Broken Off"
+            with m.State("Word"):
+                m.d.comb += [octet.ready.eq(1), open_.eq(1)]
+                with m.If(octet.valid):
+                    m.d.sync += [word.eq(Cat(octet.payload, word)), octets.eq(octets + 1)]
+                    with m.If(octets == 3):
+                        m.next = "Write"
+                with m.If(stop):
+                    m.next = "Broken Off"
+            with m.State("Write"):
+                m.d.comb += [
+                    bus.aw.valid.eq(~addressed), bus.w.valid.eq(~given), bus.b.ready.eq(1)]
+                with m.If(bus.aw.ready):
+                    m.d.sync += addressed.eq(1)
+                with m.If(bus.w.ready):
+                    m.d.sync += given.eq(1)
+                with m.If(bus.b.valid):
+                    m.d.sync += [
+                        addressed.eq(0), given.eq(0), words.eq(words - 1), address.eq(following)]
+                    with m.If(bus.b.payload.resp != Response.OKAY):
+                        m.d.sync += self.error.eq(1)
+                    m.next = "Word"
+                    with m.If(words == 1):
+                        m.next = "Opcode"
+            with m.State("Read"):
+                m.d.comb += [bus.ar.valid.eq(~addressed), bus.r.ready.eq(1)]
+                with m.If(bus.ar.ready):
+                    m.d.sync += addressed.eq(1)
+                with m.If(bus.r.valid):
+                    m.d.sync += [
+                        addressed.eq(0), words.eq(words - 1), address.eq(following),
+                        word.eq(bus.r.payload.data)]
+                    with m.If(bus.r.payload.resp != Response.OKAY):
+                        m.d.sync += [self.error.eq(1), word.eq(board.NOTHING)]
+                    m.next = "Answer"
+            with m.State("Answer"):
+                m.d.comb += self.o.valid.eq(1)
+                with m.If(self.o.ready):
+                    m.d.sync += [word.eq(word << 8), octets.eq(octets + 1)]
+                    with m.If(octets == 3):
+                        m.next = "Read"
+                        with m.If(words == 0):
+                            m.next = "Opcode"
+            with m.State("Broken Off"):
+                m.d.sync += self.error.eq(1)
+                m.next = "Opcode"
+        m.d.sync += quiet.eq(0)
+        with m.If(open_ & ~octet.valid):
+            m.d.sync += quiet.eq(quiet + 1)
+        return m
+
+
+def any_opcode(octet):
+    """Whether an octet is one."""
+    return (octet != 0) & (octet <= Opcode.READ_FIXED.value)

@@ -25,6 +25,7 @@ from .errors import (
     ResourceExhausted,
     RnicTimeout,
     StateError,
+    UnsupportedDevice,
 )
 from .pd import PD
 from .stream import QUEUES, Stream
@@ -48,6 +49,8 @@ class Report:
         CHUNK: its TSN and DDP-SSN.
     length
         CHUNK: octets placed; PACKET: its chunks.
+    ends
+        CHUNK: its packet ends with it, and no PACKET comes of that.
     function
         CONTROL: its Function Code.
     state
@@ -62,6 +65,7 @@ class Report:
     length: int = 0
     function: Function | None = None
     state: State | None = None
+    ends: bool = False
 
 
 class Association:
@@ -70,7 +74,7 @@ class Association:
     Parameters
     ----------
     context
-        Of a device that was opened with ``sctp=True``.
+        Of a device with SCTP.
     paths
         Pairs of addresses, the peer's and this end's, that its packets may have.
     ports
@@ -113,7 +117,9 @@ class Association:
         with context.lock:
             context.check()
             if context.sctp is None:
-                raise StateError("the device was opened without SCTP: open it with sctp=True")
+                raise UnsupportedDevice(
+                    "the device has no SCTP: build it with RnicConfig(sctp=True)"
+                )
             if not context.free_associations:
                 raise ResourceExhausted(
                     f"all {context.sctp.associations} associations are in use: close one"
@@ -241,6 +247,7 @@ class Association:
                 completion.length,
                 Function(tag) if control else None,
                 State(tag) if session else None,
+                completion.ends,
             )
         )
 

@@ -152,23 +152,14 @@ class Device:
                 )
         return found
 
-    def query_sctp(self) -> SctpCapabilities:
-        """What a device with SCTP has for it.
+    def query_sctp(self) -> SctpCapabilities | None:
+        """What it has for SCTP; None of a device without."""
+        registers = Registers(self.transport)
+        if not registers.read("CAP_ASSOCIATIONS"):
+            return None
+        return SctpCapabilities(**_read(registers, SctpCapabilities))
 
-        A device says in no register whether it has SCTP, and one without may not answer to this at
-        all, which some hosts take badly: ask only where it is known.
-        """
-        try:
-            return SctpCapabilities(**_read(Registers(self.transport), SctpCapabilities))
-        except (TransportError, UnsupportedDevice) as error:
-            raise UnsupportedDevice(
-                f"the device has no SCTP ({error}): open it without, or build it with"
-                " RnicConfig(sctp=True)"
-            ) from error
-
-    def open(
-        self, *, completions: int = 128, coalesce: int = 1, timeout: int = 0, sctp: bool = False
-    ) -> Context:
+    def open(self, *, completions: int = 128, coalesce: int = 1, timeout: int = 0) -> Context:
         """Take the device: whatever it was set up for before is gone.
 
         Parameters
@@ -177,11 +168,9 @@ class Device:
             Entries of the completion ring, a power of two from 2 to 32768.
         coalesce, timeout
             Completions that raise the interrupt, and cycles after which fewer do.
-        sctp
-            The device has SCTP, for an :class:`~.association.Association`.
         """
         return Context(
-            self.transport, self.query(), self.query_sctp() if sctp else None,
+            self.transport, self.query(), self.query_sctp(),
             completions=completions, coalesce=coalesce, timeout=timeout,
         )  # fmt: skip
 
@@ -255,7 +244,7 @@ class Context:
     capabilities
         What the device has.
     sctp
-        What it has for SCTP, if it was opened so.
+        What it has for SCTP, if it has that.
     """
 
     def __init__(

@@ -56,7 +56,7 @@ class Register:
     @property
     def sctp(self) -> bool:
         """It is there with SCTP only."""
-        return self.address >= 0x180
+        return self.address >= 0x18C
 
 
 def _f(name: str, low: int, bits: int, doc: str) -> Field:
@@ -246,7 +246,7 @@ REGISTERS = (
         "What does not raise the interrupt.",
         (_f("event", 0, 1, "Error events."), _f("completion", 2, 1, "Completions.")),
     ),
-    Register("CAP_ASSOCIATIONS", 0x180, "ro", "SCTP associations."),
+    Register("CAP_ASSOCIATIONS", 0x180, "ro", "SCTP associations; 0 in a device without SCTP."),
     Register("CAP_WINDOW", 0x184, "ro", "DDP-SSNs that may come ahead of a stream's next one."),
     Register("CAP_PLACES", 0x188, "ro", "Items of all streams that may wait for their turn."),
     *(

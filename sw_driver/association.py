@@ -11,12 +11,12 @@ import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 
 from ..hdl.spec import regs
 from ..hdl.spec.completion import ChunkStatus, Completion, Kind, Status
 from ..hdl.spec.net import AssociationKey, Move, insert
 from ..hdl.spec.sctp import Function, Reason, State
+from .closing import Closing
 from .context import PATIENCE, Context
 from .cq import CQ
 from .errors import (
@@ -68,7 +68,7 @@ class Report:
     ends: bool = False
 
 
-class Association:
+class Association(Closing):
     """An association, from its set-up on. As a context manager it is closed at the end.
 
     Parameters
@@ -295,17 +295,6 @@ class Association:
             context.numbers.extend(range(self.first, self.first + self.count))
             del context.associations[self.number]
             context.free_associations.append(self.number)
-
-    def __enter__(self) -> Association:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def clear_entry(context: Context, way: int, place: int) -> None:

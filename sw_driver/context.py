@@ -10,13 +10,13 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, fields
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from ..hdl.spec import ddp, regs
 from ..hdl.spec.completion import OCTETS, Completion, Kind, decode, phase
 from ..hdl.spec.config import LIMITS, WIDTHS
 from ..hdl.spec.net import HASH_BITS, WAYS, AssociationKey
+from .closing import Closing
 from .errors import (
     ErrorEvent,
     InvalidRequest,
@@ -233,7 +233,7 @@ class Mapping:
         self.memory.close()
 
 
-class Context:
+class Context(Closing):
     """An open device. It is owned whole: by one process, and one context in it.
 
     Threads may share it. Everything that is made of it lives until it is closed, at the latest
@@ -522,17 +522,6 @@ class Context:
         while self.registers.read("CQ_PRODUCER"):
             if time.monotonic() > deadline:
                 raise RnicTimeout("the device does not leave its completion ring: reset it")
-
-    def __enter__(self) -> Context:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 #: Contexts whose device did not answer at the end: it may still write their memory.

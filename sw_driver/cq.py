@@ -7,9 +7,9 @@ import time
 from collections import deque
 from dataclasses import dataclass
 from enum import Enum, auto
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from .closing import Closing
 from .context import SLICE, Context
 from .errors import CompletionOverrun, InvalidRequest, RnicTimeout, StateError, StreamError
 
@@ -67,7 +67,7 @@ class WC:
     rsvdulp: int = 0
 
 
-class CQ:
+class CQ(Closing):
     """Completions of the streams that were made with it, in the order of their delivery.
 
     Closing it closes those streams.
@@ -183,14 +183,3 @@ class CQ:
             self._entries.clear()
             self.context.cqs.discard(self)
             self.closed = True
-
-    def __enter__(self) -> CQ:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ctypes
 from enum import IntFlag
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from ..hdl.spec import regs
+from .closing import Closing
 from .context import Context
 from .errors import InvalidRequest, ResourceExhausted, StateError
 
@@ -51,7 +51,7 @@ def octets_of(buffer: object) -> memoryview:
     return memoryview((ctypes.c_ubyte * view.nbytes).from_buffer(view)).cast("B")
 
 
-class PD:
+class PD(Closing):
     """A protection domain: a stream reaches the regions of its own domain, and no others.
 
     Closing it closes its streams and revokes its regions.
@@ -113,19 +113,8 @@ class PD:
             self.context.pds.discard(self)
             self.context.domains.append(self.number)
 
-    def __enter__(self) -> PD:
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-
-class MR:
+class MR(Closing):
     """A memory region. As a context manager it is revoked at the end.
 
     Attributes
@@ -294,14 +283,3 @@ class MR:
     def __repr__(self) -> str:
         name = "without STag" if self._stag is None else f"STag {self._stag:#010x}"
         return f"<MR {name}, {self.length} octets{', revoked' * self.revoked}>"
-
-    def __enter__(self) -> MR:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

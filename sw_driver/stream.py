@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from ..hdl.spec import regs
 from ..hdl.spec.completion import Completion, Status
+from .closing import Closing
 from .context import Mapping
 from .cq import CQ, WC, Opcode, WcStatus
 from .errors import ErrorEvent, InvalidRequest, ResourceExhausted, StateError, StreamError
@@ -59,7 +59,7 @@ class _Posted:
             self.mapping.close()
 
 
-class Stream:
+class Stream(Closing):
     """A DDP Stream, receiving: over MPA, or one of an association of SCTP.
 
     Parameters
@@ -343,17 +343,6 @@ class Stream:
 
     def __repr__(self) -> str:
         return f"<Stream {self.number}, {self.state.name}>"
-
-    def __enter__(self) -> Stream:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _part(octets: int, offset: int, length: int | None) -> int:

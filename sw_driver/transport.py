@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import secrets
 import time
-from abc import ABC, abstractmethod
-from types import TracebackType
-from typing import Self
+from abc import abstractmethod
 
+from .closing import Closing
 from .memory import Memory
 
 
-class Transport(ABC):
+class Transport(Closing):
     """A link to a device: its registers, memory that it can write, its interrupt.
 
     Any thread may call any method. What fails raises :class:`~.errors.TransportError`, what takes
@@ -51,14 +50,3 @@ class Transport(ABC):
     @abstractmethod
     def close(self) -> None:
         """Let go of the link; the second time does nothing."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

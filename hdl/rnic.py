@@ -172,7 +172,7 @@ class Rnic(wiring.Component):
             | walker.busy
             | (credits != IN_FLIGHT)
             | commit.busy
-            | moving
+            | delayed(m, 1, moving, "moving")
             | delivery.busy
             | delivery.failed.valid
             | exceptions.o.valid

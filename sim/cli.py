@@ -362,6 +362,35 @@ def program(
         raise _refuse(str(error), NO_TOOL) from None
 
 
+@app.command()
+def export(
+    width: Annotated[int, typer.Option(help="Datapath width in bits: 64, 128, 256 or 512.")] = 64,
+    sctp: Annotated[
+        bool, typer.Option("--sctp", help="With DDP over SCTP and a port for Ethernet frames.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="Directory of the files.")] = Path("build/export"),
+) -> None:
+    """Write what other flows need: Verilog with flat AXI names, IP-XACT, the registers in SystemRDL
+    and as a C header, and a minimal use in LiteX and in Vivado.
+
+    Exit code 0: written. 2: bad input. 130: interrupted.
+    """
+    from ..export.files import export as write_files
+
+    try:
+        config = RnicConfig(width=width, sctp=sctp)
+        if out.exists() and not out.is_dir():
+            raise ValueError(f"--out {out} is a file, not a directory")
+        for path in write_files(config, out):
+            typer.echo(path)
+    except ValueError as error:
+        raise _refuse(str(error), BAD_INPUT) from None
+    except OSError as error:
+        raise _refuse(f"cannot write into --out {out}: {error.strerror}", BAD_INPUT) from None
+    except KeyboardInterrupt:
+        raise _refuse("interrupted", INTERRUPTED) from None
+
+
 def _board(name: str | None) -> Any:
     """The board of a name."""
     from ..boards.catalog import BOARDS

@@ -1,0 +1,1 @@
+"""What other flows need: Verilog, IP-XACT, the register map, and examples."""

@@ -1,0 +1,190 @@
+"""Minimal uses of the exported Verilog: a LiteX SoC, and a script for Vivado."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from string import Template
+
+from ..hdl.spec import regs
+from ..hdl.spec.config import RnicConfig
+from .interface import MODULE, Bus, buses
+
+_LITEX = Template('''\
+"""A minimal LiteX SoC around rnic.v: registers and memory behind a UART, packets at pins.
+
+Without a board: 'python litex_rnic.py' writes the SoC's Verilog, rnic_soc.v. With one, give Soc its
+platform, and instead of the pins connect what receives.
+"""
+
+import argparse
+from pathlib import Path
+
+from litex.build.generic_platform import Pins, Subsignal
+from litex.build.sim import SimPlatform
+from litex.gen import ClockSignal, Instance, LiteXModule, ResetSignal, Signal
+from litex.soc.integration.soc import SoCRegion
+from litex.soc.integration.soc_core import SoCMini
+from litex.soc.interconnect.axi import AXIInterface, AXILiteInterface, AXIStreamInterface
+from migen.genlib.io import CRG
+
+HERE = Path(__file__).resolve().parent
+REGISTERS = 0x3000_0000
+HOST_MEMORY = 0x4000_0000
+IO = [
+    ("sys_clk", 0, Pins(1)),
+    ("serial", 0, Subsignal("tx", Pins(1)), Subsignal("rx", Pins(1))),
+    ("irq", 0, Pins(1)),
+]
+
+
+class Rnic(LiteXModule):
+    """rnic.v with LiteX's buses."""
+
+    def __init__(self, platform):
+$interfaces
+        self.irq = Signal()
+        # LiteX's bus has 32 bits of address, and the RNIC 64.
+$addresses
+        self.specials += Instance(
+            "$module",
+            i_clk=ClockSignal("sys"),
+            i_rst=ResetSignal("sys"),
+            o_irq=self.irq,
+$connections
+        )
+        platform.add_source(str(HERE / "$module.v"))
+
+
+class Soc(SoCMini):
+    """The RNIC, the memory that it writes, and a UART (LiteX's uartbone) that reaches both."""
+
+    def __init__(self, platform, clock=62_500_000, memory=0x4000):
+        super().__init__(
+            platform, clock, bus_standard="axi", bus_data_width=$width,
+            ident="ddp-rnic",
+        )
+        self.crg = CRG(platform.request("sys_clk"))
+        self.add_uartbone(baudrate=1_000_000)
+        self.rnic = rnic = Rnic(platform)
+        self.bus.add_slave("rnic", rnic.s_axil, SoCRegion(REGISTERS, $size, cached=False))
+        self.add_ram("host_memory", HOST_MEMORY, memory)
+$masters
+        self.comb += platform.request("irq").eq(rnic.irq)
+        for name, mode in $streams:
+            pins = getattr(rnic, name)
+            platform.add_extension(pins.get_ios(name))
+            self.comb += pins.connect_to_pads(platform.request(name), mode=mode)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("rnic_soc.v"), help="The SoC's Verilog.")
+    arguments = parser.parse_args()
+    platform = SimPlatform("SIM", IO)
+    soc = Soc(platform)
+    soc.finalize()
+    platform.get_verilog(soc, name=arguments.out.stem).write(str(arguments.out))
+
+
+if __name__ == "__main__":
+    main()
+''')
+
+
+def litex(config: RnicConfig) -> str:
+    """``litex_rnic.py``, which goes beside ``rnic.v``."""
+    all_buses = buses(config)
+    masters = [bus.name for bus in all_buses if bus.kind == "AXI4"]
+    streams = [
+        f'("{bus.name}", "{"master" if bus.master else "slave"}")'
+        for bus in all_buses
+        if bus.kind == "AXI4Stream"
+    ]
+    return _LITEX.substitute(
+        module=MODULE,
+        width=config.width,
+        size=f"{1 << regs.ADDRESS_BITS:#x}",
+        interfaces=_indented(2, (f"self.{bus.name} = {_litex_bus(bus)}" for bus in all_buses)),
+        addresses=_indented(
+            2,
+            (
+                line
+                for name in masters
+                for line in (
+                    f"{name}_address = Signal(64)",
+                    f"self.comb += self.{name}.aw.addr.eq({name}_address)",
+                )
+            ),
+        ),
+        connections=_indented(3, (line for bus in all_buses for line in _connections(bus))),
+        masters=_indented(
+            2, (f'self.bus.add_master("rnic_{name}", rnic.{name})' for name in masters)
+        ),
+        streams=f"({', '.join(streams)})",
+    )
+
+
+def _litex_bus(bus: Bus) -> str:
+    """What makes LiteX's bus of the same widths."""
+    width = {logical: port.width for logical, port in bus.ports.items()}
+    if bus.kind == "AXI4Stream":
+        named = {"data": "TDATA", "id": "TID", "user": "TUSER"}
+        widths = (f"{name}_width={width[its]}" for name, its in named.items() if its in width)
+        return f"AXIStreamInterface({', '.join(widths)})"
+    if bus.kind == "AXI4":
+        return f"AXIInterface(data_width={width['WDATA']}, id_width={width['AWID']})"
+    return f"AXILiteInterface(data_width={width['WDATA']})"
+
+
+def _connections(bus: Bus) -> Iterator[str]:
+    for logical, port in bus.ports.items():
+        name = logical.lower()
+        if bus.kind == "AXI4Stream":
+            signal = name.removeprefix("t")
+        else:
+            channel = name[:2] if name.startswith("a") else name[0]
+            signal = f"{channel}.{name.removeprefix(channel)}"
+        expression = f"self.{bus.name}.{signal}"
+        if name.endswith("addr"):
+            # The SoC's bus gives the whole address, of which a slave takes its own bits.
+            whole = f"{bus.name}_address"
+            expression = whole if bus.master else f"{expression}[:{port.width}]"
+        yield f"{'o' if port.output else 'i'}_{port.name}={expression},"
+
+
+def _indented(levels: int, lines: Iterator[str]) -> str:
+    return "\n".join(" " * 4 * levels + line for line in lines)
+
+
+_VIVADO = Template("""\
+# Of rnic.v: an IP for Vivado's block designs, in vivado/ip, and a synthesis of it alone, with its
+# area and clock. Run beside it:  vivado -mode batch -source vivado.tcl [-tclargs PART [NS]]
+set part [expr {$$argc > 0 ? [lindex $$argv 0] : "xc7k325tffg900-2"}]
+set period [expr {$$argc > 1 ? [lindex $$argv 1] : 8.0}]
+
+create_project -force -part $$part $module vivado
+add_files $module.v
+set_property top $module [current_fileset]
+update_compile_order -fileset sources_1
+
+ipx::package_project -root_dir vivado/ip -vendor ddp-rnic -library user -taxonomy /UserIP \\
+    -import_files -force
+foreach bus {$names} {
+    ipx::associate_bus_interfaces -busif $$bus -clock clk [ipx::current_core]
+}
+set reset [ipx::get_bus_interfaces rst -of_objects [ipx::current_core]]
+set polarity [ipx::get_bus_parameters POLARITY -of_objects $$reset]
+if {$$polarity eq ""} { set polarity [ipx::add_bus_parameter POLARITY $$reset] }
+set_property value ACTIVE_HIGH $$polarity
+ipx::save_core [ipx::current_core]
+
+synth_design -top $module -part $$part -mode out_of_context
+create_clock -name clk -period $$period [get_ports clk]
+report_utilization -file vivado/utilization.txt
+report_timing_summary -file vivado/timing.txt
+""")
+
+
+def vivado(config: RnicConfig) -> str:
+    """``vivado.tcl``, which goes beside ``rnic.v``."""
+    return _VIVADO.substitute(module=MODULE, names=" ".join(bus.name for bus in buses(config)))

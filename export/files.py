@@ -1,0 +1,28 @@
+"""All files of an export."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..hdl.spec.config import RnicConfig
+from ..sim.verilator import verilog
+from . import examples, ipxact, registers
+from .interface import MODULE
+
+
+def export(config: RnicConfig, folder: Path) -> list[Path]:
+    """Write the Verilog, what describes it, and the examples; the paths of the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, text in (
+        (f"{MODULE}.v", verilog),
+        ("component.xml", ipxact.component),
+        (f"{MODULE}.rdl", registers.rdl),
+        (f"{MODULE}.h", registers.header),
+        ("litex_rnic.py", examples.litex),
+        ("vivado.tcl", examples.vivado),
+    ):
+        path = folder / name
+        path.write_text(text(config), encoding="utf-8")
+        written.append(path)
+    return written

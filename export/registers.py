@@ -1,0 +1,90 @@
+"""The register map for other tools: SystemRDL 2.0 and a C header, from ``hdl/spec/regs.py``."""
+
+from __future__ import annotations
+
+from ..hdl.spec import regs
+from ..hdl.spec.config import RnicConfig
+from ..hdl.spec.regs import Field, Register
+
+#: What every device reads at these registers.
+CONSTANTS = {"ID": regs.ID, "VERSION": regs.VERSION}
+
+#: Words of SystemRDL 2.0 (its table 3) that names of this map may be; a backslash makes them names.
+_RESERVED = frozenset(
+    "abstract accesstype addressingtype addrmap alias all bit boolean bothedge compact"
+    " componentwidth constraint default encode enum external false field fullalign hw inside"
+    " internal level longint mem na negedge nonsticky number onreadtype onwritetype posedge"
+    " property r rclr ref reg regalign regfile rset ruser rw rw1 signal string struct sw this true"
+    " type unsigned w w1 wclr woclr woset wot wr wset wuser wzc wzs wzt".split()
+)
+#: By access: what software does with a field, and what hardware does.
+_ACCESS = {"ro": ("r", "w"), "rw": ("rw", "r"), "wo": ("w", "r")}
+
+
+def registers(config: RnicConfig) -> tuple[Register, ...]:
+    """The registers that a device of these parameters has."""
+    return tuple(each for each in regs.REGISTERS if config.sctp or not each.sctp)
+
+
+def fields(register: Register) -> tuple[Field, ...]:
+    """A register's fields; one that has none is a single field, ``value``."""
+    return register.fields or (Field("value", 0, 32, register.doc),)
+
+
+def rdl(config: RnicConfig) -> str:
+    """The map in SystemRDL, as ``addrmap rnic``."""
+    lines = [
+        "// The registers of ddp-rnic, behind s_axil. Addresses are in octets.",
+        "addrmap rnic {",
+        '    name = "ddp-rnic";',
+        "    default regwidth = 32;",
+        "    default accesswidth = 32;",
+        "    littleendian;",
+        "",
+    ]
+    for register in registers(config):
+        software, hardware = _ACCESS[register.access]
+        lines += ["    reg {", f"        desc = {_quoted(register.doc)};"]
+        for field in fields(register):
+            # Where the value is known beforehand it is hardware's to give, not to change.
+            known, drives = "", hardware
+            if register.name in CONSTANTS:
+                value = CONSTANTS[register.name] >> field.low & (1 << field.bits) - 1
+                known, drives = f" = {field.bits}'h{value:x}", "r"
+            doc = f" desc = {_quoted(field.doc)};" if register.fields else ""
+            high = field.low + field.bits - 1
+            lines.append(
+                f"        field {{ sw = {software}; hw = {drives};{doc} }}"
+                f" {_name(field.name)}[{high}:{field.low}]{known};"
+            )
+        lines += [f"    }} {_name(register.name)} @ {register.address:#x};", ""]
+    return "\n".join([*lines[:-1], "};", ""])
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _name(name: str) -> str:
+    return f"\\{name}" if name in _RESERVED else name
+
+
+def header(config: RnicConfig) -> str:
+    """The map as a C header: octet addresses, and least bit and mask of each field."""
+    lines = [
+        "/* The registers of ddp-rnic, behind s_axil. Addresses are in octets. */",
+        "#ifndef RNIC_H",
+        "#define RNIC_H",
+        "",
+        f"#define RNIC_SIZE {1 << regs.ADDRESS_BITS:#x}u",
+        *(f"#define RNIC_{name}_VALUE {value:#010x}u" for name, value in CONSTANTS.items()),
+    ]
+    for register in registers(config):
+        lines += ["", f"/* {register.access}: {register.doc} */"]
+        lines.append(f"#define RNIC_{register.name} {register.address:#05x}u")
+        for field in register.fields:
+            name = f"RNIC_{register.name}_{field.name.upper()}"
+            mask = (1 << field.bits) - 1 << field.low
+            lines.append(f"#define {name}_SHIFT {field.low} /* {field.doc} */")
+            lines.append(f"#define {name}_MASK {mask:#010x}u")
+    return "\n".join([*lines, "", "#endif", ""])

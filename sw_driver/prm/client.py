@@ -298,7 +298,8 @@ class ClientContext(Context):
                 return
             try:
                 made: list[Stream | MR | CQ | PD] = [*self.streams.values(), *self.regions.values()]
-                for one in [*made, *self.cqs, *self.pds]:
+                made += [*self.cqs, *self.pds]
+                for one in made:
                     one.close()
             except TransportError:
                 # Without the connection the manager has revoked it all, or does so now.
@@ -341,8 +342,10 @@ class ClientPD(PD):
         with self.context.lock:
             if self.closed:
                 return
-            for one in [*self.streams, *self.regions]:
-                one.close()
+            for stream in list(self.streams):
+                stream.close()
+            for region in list(self.regions):
+                region.close()
             self.context.remove(Object.DOMAIN, self.number)
             self.closed = True
             self.context.pds.discard(self)

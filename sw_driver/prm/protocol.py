@@ -162,7 +162,8 @@ Request = (
     | Events
 )  # fmt: skip
 
-_LAYOUTS: dict[Kind, tuple[type[Request], struct.Struct]] = {
+#: What makes each request, and how its fields lie in the body.
+LAYOUTS: dict[Kind, tuple[type[Request], struct.Struct]] = {
     Kind.HELLO: (Hello, struct.Struct("<8sH")),
     Kind.MEMORY: (Memory, struct.Struct("<")),
     Kind.DOMAIN: (Domain, struct.Struct("<")),
@@ -177,7 +178,7 @@ _LAYOUTS: dict[Kind, tuple[type[Request], struct.Struct]] = {
     Kind.STATE: (State, struct.Struct("<I")),
     Kind.EVENTS: (Events, struct.Struct("<")),
 }
-_KINDS = {layout[0]: kind for kind, layout in _LAYOUTS.items()}
+_KINDS = {layout[0]: kind for kind, layout in LAYOUTS.items()}
 
 
 def frame(kind: Kind, number: int, body: bytes) -> bytes:
@@ -189,16 +190,16 @@ def encode(number: int, request: Request) -> bytes:
     """The frame of a request."""
     kind = _KINDS[type(request)]
     try:
-        return frame(kind, number, _LAYOUTS[kind][1].pack(*request))
+        return frame(kind, number, LAYOUTS[kind][1].pack(*request))
     except struct.error as error:
         raise InvalidRequest(f"{kind.name} cannot say {tuple(request)}: {error}") from error
 
 
 def decode(kind: int, body: bytes) -> Request:
     """The request of a frame."""
-    if kind not in _LAYOUTS:
+    if kind not in LAYOUTS:
         raise ProtocolError(f"there is no request of kind {kind}")
-    make, layout = _LAYOUTS[Kind(kind)]
+    make, layout = LAYOUTS[Kind(kind)]
     if len(body) != layout.size:
         raise ProtocolError(
             f"{Kind(kind).name} must have a body of {layout.size} octets, not {len(body)}"

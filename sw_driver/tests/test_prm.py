@@ -53,7 +53,7 @@ def prm(tmp_path: Path) -> Iterator[Managed]:
 
 def receive(sim: SimTransport, context: Context) -> list[tuple]:
     """A program as it is with a device of its own."""
-    told = []
+    told: list[tuple] = []
     with PD(context) as pd, CQ(context) as cq, Stream(pd, cq) as stream:
         peer, array = Peer(sim, stream.number), np.zeros(5000, np.uint16)
         with pd.register(array, to=1000) as region:
@@ -158,7 +158,7 @@ def test_no_client_can_name_what_another_has(prm: Managed) -> None:
             if handle == domain:
                 continue
             told = set()
-            for request in (
+            requests: list[protocol.Request] = [
                 *(protocol.Close(kind, handle) for kind in protocol.Object),
                 protocol.Queue(1 << 20),
                 protocol.Stream(handle, handle, True, False, 15),
@@ -169,7 +169,8 @@ def test_no_client_can_name_what_another_has(prm: Managed) -> None:
                 protocol.Poll(handle, 1, False),
                 protocol.Wait(handle, 0),
                 protocol.State(handle),
-            ):
+            ]
+            for request in requests:
                 with pytest.raises((InvalidRequest, ResourceExhausted)) as caught:
                     other.ask(request)
                 told.add(str(caught.value).replace(str(handle), "N"))

@@ -30,6 +30,17 @@ KINDS += [Kind.REGION] * 4
 #: Of which an answer gives a handle.
 MADE = ("memory", "domain", "queue", "stream", "region")
 
+#: Values of fields that are not always refused.
+LIKELY = {
+    "object": [0, *protocol.Object],
+    "qn": [0, 1, 2, 3],
+    "queues": [15],
+    "access": [1, 2, 3, 7],
+    "offset": [0],
+    "length": [1, 8, 4096],
+    "cqe": [1, 20],
+}
+
 
 class Hostile:
     """A client that keeps to nothing."""
@@ -110,7 +121,7 @@ class Hostile:
             return rng.choice([protocol.MAGIC, b"\0" * 8])
         if code == "?":
             return rng.random() < 0.5
-        if rng.random() < 0.8 and (known := self._handles.get(name)):
+        if rng.random() < 0.8 and (known := self._handles.get(name) or LIKELY.get(name)):
             return rng.choice(known)
         bits = 8 * struct.calcsize(f"<{code}")
         if rng.random() < 0.08:

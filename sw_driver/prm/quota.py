@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 
 from ..context import Capabilities
@@ -86,6 +87,19 @@ class Limits:
                 )
             shares[name] = share
         return replace(self, **shares)
+
+
+def limits_of(texts: Iterable[str]) -> Limits:
+    """Limits as NAME=NUMBER says them; what is not named is as it is without."""
+    found = {}
+    for text in texts:
+        name, _, number = text.partition("=")
+        if name not in _TEXT or not (number.isascii() and number.isdigit()):
+            raise InvalidRequest(
+                f"a share must be NAME=NUMBER with a name of {', '.join(_TEXT)}, not {text!r}"
+            )
+        found[name] = int(number)
+    return Limits(**found)
 
 
 class Share:

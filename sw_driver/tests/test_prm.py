@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import hashlib
+import json
 import mmap
 import os
 import signal
@@ -530,3 +531,55 @@ def test_more_threads_wait_than_the_manager_takes(prm: Managed) -> None:
         with pytest.raises(ResourceExhausted, match="16 threads of this client wait already"):
             context.ask(protocol.Wait(queue, 1000))
         assert {each.result() for each in asked} == {protocol.READY.pack(False)}
+
+
+def rnic_prm(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "ddp_rnic", "prm", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_the_command_serves_until_a_signal_ends_it(tmp_path: Path) -> None:
+    path, log = tmp_path / "rnic.sock", tmp_path / "audit.log"
+    options = ["--socket", str(path), "--log", str(log), "--share", "stags=7"]
+    with rnic_prm("sim", *options) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == f"serving sim at {path}\n"
+            context = connect(path)
+            assert context.capabilities.stags == 7
+            PD(context).register(bytearray(100))
+            process.terminate()
+            assert process.wait(20) == 0
+        finally:
+            process.kill()
+    context.close()
+    events = [json.loads(line)["event"] for line in log.read_text().splitlines()]
+    assert events == ["connect", "register", "disconnect", "revoke"]
+    assert log.stat().st_mode & 0o777 == 0o600 and not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["sun"], 2, "a device must be uart:PORT"),
+        (["sim", "--share", "stags"], 2, "a share must be NAME=NUMBER"),
+        (["sim", "--share", "stags=1000"], 2, "8 clients with 1000 Steering Tags each are too"),
+        (["sim", "--user", "nobody-here"], 2, "there is no user 'nobody-here'"),
+        (["sim", "--group", "nobody-here"], 2, "there is no group 'nobody-here'"),
+        (["sim", "--socket", "/nowhere/rnic.sock"], 2, "cannot be served: No such file"),
+        (["sim", "--log", "/nowhere/log"], 2, "cannot be written"),
+        (["sim", "--per-user", "9"], 2, "per_user must be from 1 to the 8 clients"),
+        (["uart:/dev/nowhere"], 1, "cannot be opened"),
+    ],
+)
+def test_the_command_tells_what_is_wrong_in_a_sentence(
+    arguments: list[str], code: int, message: str
+) -> None:
+    with rnic_prm(*arguments) as process:
+        _, text = process.communicate(timeout=60)
+    assert process.returncode == code, text
+    assert text.startswith("rnic: ") and message in text and text.count("\n") == 1

@@ -13,6 +13,7 @@ import socket
 import struct
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 from ddp_rnic.sim.live import Peer
@@ -62,7 +63,9 @@ class Hostile:
             self._handles: dict[str, list[int]] = {}
             self.connected += 1
             if self._rng.random() < 0.95:
-                self._socket.send(protocol.encode(0xFFFFFFFF, protocol.Hello()))
+                # With no place free the manager has closed it already.
+                with suppress(OSError):
+                    self._socket.send(protocol.encode(0xFFFFFFFF, protocol.Hello()))
         return self._socket
 
     def message(self) -> None:
@@ -86,6 +89,7 @@ class Hostile:
             octets = octets * 20
         try:
             socket.send_fds(link, [octets], descriptors)
+            self.sent += 1
         except BlockingIOError:
             pass
         except OSError:
@@ -93,7 +97,6 @@ class Hostile:
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
-        self.sent += 1
         self._read()
         if rng.random() < 0.003:
             self.leave()
@@ -182,9 +185,9 @@ def test_whatever_clients_send_the_manager_serves_the_others(tmp_path: Path) -> 
                 ]
             before, written = len(os.listdir("/proc/self/fd")), 0
             peer = Peer(prm.sim, stream.number)
-            for n in range(MESSAGES):
-                hostile[n % len(hostile)].message()
-                if n % (MESSAGES // 20) == 0:
+            while (sent := sum(each.sent for each in hostile)) < MESSAGES:
+                rng.choice(hostile).message()
+                if sent >= written * (MESSAGES // 20) and written < 20:
                     peer.write(region.stag, 4 * written, b"PEER")
                     written += 1
                     assert cq.wait(20)[0].mr is region
@@ -199,12 +202,10 @@ def test_whatever_clients_send_the_manager_serves_the_others(tmp_path: Path) -> 
             assert len(os.listdir("/proc/self/fd")) <= before
             assert len(prm.context.streams) == 1 and len(prm.context.regions) == 1
     answered = sum((each.answered for each in hostile), Counter())
-    sent = sum(each.sent for each in hostile)
     print(
         f"{sent} messages on {sum(each.connected for each in hostile)} connections,"
         f" {sum(answered.values())} done: {dict((k.name, n) for k, n in answered.items())}"
     )
-    assert sent == MESSAGES
     # All that can be asked for was also done, so that what lies behind was reached.
     assert set(answered) >= set(Kind) - {Kind.HELLO, Kind.ANSWER, Kind.ERROR}
     assert "Traceback" not in prm.log.getvalue() and str(region.length) in prm.log.getvalue()

@@ -9,6 +9,7 @@ import json
 import mmap
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -20,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from ddp_rnic.hdl.spec import ddp
+from ddp_rnic.sim.cli import app
 from ddp_rnic.sim.live import Peer, SimTransport
 from ddp_rnic.sw_driver import (
     CQ,
@@ -44,6 +46,7 @@ from ddp_rnic.sw_driver.prm import Limits, Policy, StreamStopped, connect, proto
 from ddp_rnic.sw_driver.prm.client import ClientContext, Link
 from ddp_rnic.sw_driver.prm.memory import F_SEAL_FUTURE_WRITE
 from ddp_rnic.sw_driver.tests.managed import Managed, managed
+from typer.testing import CliRunner
 
 
 @pytest.fixture
@@ -155,7 +158,7 @@ def test_no_client_can_name_what_another_has(prm: Managed) -> None:
         stream = Stream(pd, cq)
         region = pd.register(mine.allocate(4096))
         domain = other.make(protocol.Domain())
-        for handle in range(1, 40):
+        for handle in range(1, 16):
             if handle == domain:
                 continue
             told = set()
@@ -533,19 +536,72 @@ def test_more_threads_wait_than_the_manager_takes(prm: Managed) -> None:
         assert {each.result() for each in asked} == {protocol.READY.pack(False)}
 
 
-def rnic_prm(*arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "ddp_rnic", "prm", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def test_a_client_that_takes_no_answers_is_not_served_on_and_holds_up_nobody(prm: Managed) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as mute, connect(prm.path) as context:
+        mute.connect(str(prm.path))
+        mute.setblocking(False)
+        mute.send(protocol.encode(1, protocol.Hello()))
+        taken = time.monotonic()
+        while time.monotonic() < taken + 0.5:
+            try:
+                mute.send(protocol.encode(2, protocol.Close(9, 9)))
+                taken = time.monotonic()
+            except BlockingIOError:
+                time.sleep(0.001)
+        (stuck,) = [each for each in prm.manager.connections.values() if each.output]
+        assert len(stuck.output) < 200 and len(stuck.decoder) < 5000
+        with PD(context) as pd, CQ(context) as cq, Stream(pd, cq) as stream:
+            region = pd.register(bytearray(8))
+            Peer(prm.sim, stream.number).write(region.stag, 0, b"in time")
+            assert cq.wait(10)[0].mr is region
+    assert prm.all_gone()
+
+
+def test_what_the_device_does_not_let_go_of_is_given_to_nobody(
+    prm: Managed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stuck, fence = threading.Event(), prm.context.fence
+    stuck.set()
+
+    def late(complaint: str) -> None:
+        if stuck.is_set():
+            raise RnicTimeout(complaint)
+        fence(complaint)
+
+    context = connect(prm.path)
+    assert isinstance(context, ClientContext)
+    stream = Stream(PD(context), CQ(context))
+    stream.pd.register(bytearray(100), stream=stream)
+    monkeypatch.setattr(prm.context, "fence", late)
+    with pytest.raises(RnicTimeout, match="call close again"):
+        stream.close()
+    context.link.close()
+    deadline = time.monotonic() + 10
+    while not prm.manager.leaving:
+        assert time.monotonic() < deadline
+    time.sleep(1.2)  # it is tried again meanwhile
+    assert len(prm.context.streams) == len(prm.context.regions) == 1
+    assert len(prm.manager._seats) == 7 and not prm.lines("revoke")
+    stuck.clear()
+    assert prm.all_gone() and len(prm.lines("revoke")) == 1
+
+
+def test_the_socket_of_a_manager_that_died_is_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "rnic.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dead:
+        dead.bind(str(path))
+    with managed(tmp_path) as prm, connect(prm.path):
+        pass
+    path.write_text("a file")
+    with pytest.raises(InvalidRequest, match="is there and is no socket"), managed(tmp_path):
+        pass
 
 
 def test_the_command_serves_until_a_signal_ends_it(tmp_path: Path) -> None:
     path, log = tmp_path / "rnic.sock", tmp_path / "audit.log"
-    options = ["--socket", str(path), "--log", str(log), "--share", "stags=7"]
-    with rnic_prm("sim", *options) as process:
+    command = [sys.executable, "-m", "ddp_rnic", "prm", "sim", "--socket", str(path)]
+    command += ["--log", str(log), "--share", "stags=7"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == f"serving sim at {path}\n"
@@ -579,7 +635,7 @@ def test_the_command_serves_until_a_signal_ends_it(tmp_path: Path) -> None:
 def test_the_command_tells_what_is_wrong_in_a_sentence(
     arguments: list[str], code: int, message: str
 ) -> None:
-    with rnic_prm(*arguments) as process:
-        _, text = process.communicate(timeout=60)
-    assert process.returncode == code, text
+    result = CliRunner().invoke(app, ["prm", *arguments])
+    text = result.stderr
+    assert result.exit_code == code, text
     assert text.startswith("rnic: ") and message in text and text.count("\n") == 1

@@ -33,7 +33,7 @@ MADE = ("memory", "domain", "queue", "stream", "region")
 
 #: Values of fields that are not always refused.
 LIKELY = {
-    "object": [0, *protocol.Object],
+    "object": [*protocol.Object, *[protocol.Object.REGION] * 3],
     "qn": [0, 1, 2, 3],
     "queues": [15],
     "access": [1, 2, 3, 7],
@@ -105,6 +105,8 @@ class Hostile:
         rng = self._rng
         kind = rng.choice(KINDS)
         self._number += 1
+        if self._handles.get("stream") and rng.random() < 0.4:
+            kind = rng.choice([Kind.REGION, Kind.SYNC, Kind.POST, Kind.POST, Kind.CLOSE])
         if kind is Kind.HELLO and rng.random() < 0.98:
             kind = Kind.EVENTS
         self._asked[self._number] = kind

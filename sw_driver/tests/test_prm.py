@@ -45,6 +45,7 @@ from ddp_rnic.sw_driver import (
 from ddp_rnic.sw_driver.prm import Limits, Policy, StreamStopped, connect, protocol
 from ddp_rnic.sw_driver.prm.client import ClientContext, Link
 from ddp_rnic.sw_driver.prm.memory import F_SEAL_FUTURE_WRITE
+from ddp_rnic.sw_driver.prm.session import Session
 from ddp_rnic.sw_driver.tests.managed import Managed, managed
 from typer.testing import CliRunner
 
@@ -584,6 +585,25 @@ def test_what_the_device_does_not_let_go_of_is_given_to_nobody(
     assert len(prm.manager._seats) == 7 and not prm.lines("revoke")
     stuck.clear()
     assert prm.all_gone() and len(prm.lines("revoke")) == 1
+
+
+def test_nothing_comes_in_for_a_dead_client_while_what_it_had_is_revoked(
+    prm: Managed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = connect(prm.path)
+    assert isinstance(context, ClientContext)
+    pd, cq = PD(context), CQ(context)
+    streams = [Stream(pd, cq) for _ in range(3)]
+    assert len(streams) == 3
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "remove", lambda session: False)
+        context.link.close()
+        deadline = time.monotonic() + 10
+        while not prm.manager.leaving:
+            assert time.monotonic() < deadline
+        time.sleep(0.1)
+        assert [each.state for each in prm.context.streams.values()] == [StreamState.ERROR] * 3
+    assert prm.all_gone()
 
 
 def test_the_socket_of_a_manager_that_died_is_taken_over(tmp_path: Path) -> None:

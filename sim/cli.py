@@ -391,6 +391,65 @@ def export(
         raise _refuse("interrupted", INTERRUPTED) from None
 
 
+@app.command()
+def prm(
+    device: Annotated[
+        str, typer.Argument(help="uart:PORT, mapped:FILE, udmabuf:FILE,DEVICE or sim.")
+    ],
+    socket: Annotated[Path, typer.Option(help="Unix socket to serve.")] = Path("rnic.sock"),
+    user: Annotated[
+        list[str] | None,
+        typer.Option(help="Who may connect beside you; may be given often.", show_default=False),
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option(help="Whose members may connect too.", show_default=False)
+    ] = None,
+    clients: Annotated[int, typer.Option(min=1, help="That share the device equally.")] = 8,
+    per_user: Annotated[
+        int | None,
+        typer.Option(help="Of these, of one user. Default: half of them.", show_default=False),
+    ] = None,
+    share: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="NAME=NUMBER that each client may have: stags, streams, buffers, pages, octets,"
+            " completions, domains, queues, memory, memories; may be given often.",
+            show_default=False,
+        ),
+    ] = None,
+    log: Annotated[
+        Path | None,
+        typer.Option(help="Audit log, a line of JSON a decision. Default: standard error."),
+    ] = None,
+) -> None:
+    """Own a device, and share it among programs without privileges (RFC 5041 section 8.3.2).
+
+    Exit code 0: ended by a signal. 1: the device or its link failed. 2: bad input. 3: a tool is
+    missing.
+    """
+    from ..sw_driver import InvalidRequest, RnicError
+    from ..sw_driver.prm import Policy
+    from ..sw_driver.prm.quota import limits_of
+    from ..sw_driver.prm.server import group_number, user_number
+    from .manage import serve
+
+    try:
+        policy = Policy(
+            users=Policy().users | {user_number(name) for name in user or ()},
+            group=None if group is None else group_number(group),
+            clients=clients,
+            per_user=per_user,
+            limits=limits_of(share or ()),
+        )
+        serve(device, socket, policy, log)
+    except InvalidRequest as error:
+        raise _refuse(str(error), BAD_INPUT) from None
+    except RnicError as error:
+        raise _refuse(str(error), DIFFERS) from None
+    except ToolError as error:
+        raise _refuse(str(error), NO_TOOL) from None
+
+
 def _board(name: str | None) -> Any:
     """The board of a name."""
     from ..boards.catalog import BOARDS

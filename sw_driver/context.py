@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from ..hdl.spec import ddp, regs
 from ..hdl.spec.completion import OCTETS, Completion, Kind, decode, phase
@@ -207,10 +207,10 @@ def _wrong(name: str, value: int) -> str:
 class Mapping:
     """Memory with what the device is told of it: its layout, its slots of the page table."""
 
-    def __init__(self, context: Context, memory: Memory) -> None:
+    def __init__(self, context: Context, memory: Memory, slots: Arena) -> None:
         self.memory = memory
         self.layout: Layout = lay_out(memory.extents)
-        self._slots = context.slots
+        self._slots = slots
         self.slot = 0
         if self.layout.pages:
             self.slot = self._slots.allocate(len(self.layout.pages))
@@ -245,7 +245,11 @@ class Context(Closing):
         What the device has.
     sctp
         What it has for SCTP, if it has that.
+    kinds
+        What objects made of it are, where a manager owns the device: by the class that was named.
     """
+
+    kinds: ClassVar[dict[type, type]] = {}
 
     def __init__(
         self,
@@ -356,11 +360,11 @@ class Context(Closing):
             if state & RING_ERROR or (state & IDLE and self._consumed == before):
                 return
 
-    def map(self, view: memoryview) -> Mapping:
-        """Pin octets, and tell the device of their pages."""
+    def map(self, view: memoryview, slots: Arena) -> Mapping:
+        """Pin octets, and tell the device of their pages, in some of these slots."""
         memory = self.transport.pin(view)
         try:
-            return Mapping(self, memory)
+            return Mapping(self, memory, slots)
         except BaseException:
             memory.close()
             raise

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from .closing import Closing
 from .context import SLICE, Context
@@ -78,6 +78,9 @@ class CQ(Closing):
         Completions that it holds. When one more comes, its stream is stopped, and that completion
         is lost: ``poll`` says so after those before it.
     """
+
+    def __new__(cls, context: Context, *arguments: Any, **named: Any) -> Self:
+        return object.__new__(context.kinds.get(cls, cls))
 
     def __init__(self, context: Context, cqe: int = 1024) -> None:
         if not isinstance(cqe, int) or cqe < 1:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ctypes
 from enum import IntFlag
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 from ..hdl.spec import regs
 from .closing import Closing
 from .context import Context
 from .errors import InvalidRequest, ResourceExhausted, StateError
+from .memory import Arena
 
 if TYPE_CHECKING:
     from .stream import Stream
@@ -55,14 +56,23 @@ class PD(Closing):
     """A protection domain: a stream reaches the regions of its own domain, and no others.
 
     Closing it closes its streams and revokes its regions.
+
+    Parameters
+    ----------
+    slots
+        Slots of the page table that its memory may take; otherwise all there are.
     """
 
-    def __init__(self, context: Context) -> None:
+    def __new__(cls, context: Context, *arguments: Any, **named: Any) -> Self:
+        return object.__new__(context.kinds.get(cls, cls))
+
+    def __init__(self, context: Context, *, slots: Arena | None = None) -> None:
         with context.lock:
             context.check()
             if not context.domains:
                 raise ResourceExhausted("all 65535 protection domains are in use: close one")
             self.context = context
+            self.slots = context.slots if slots is None else slots
             self.number = context.domains.popleft()
             self.regions: set[MR] = set()
             self.streams: set[Stream] = set()
@@ -153,7 +163,7 @@ class MR(Closing):
                     raise InvalidRequest("the stream must be of the region's protection domain")
             stag = context.stags.take() if access & _REMOTE else None
             try:
-                self.mapping = context.map(view)
+                self.mapping = context.map(view, pd.slots)
             except BaseException:
                 if stag is not None:
                     context.stags.free(stag)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 from ..hdl.spec import regs
 from ..hdl.spec.completion import Completion, Status
@@ -85,6 +85,9 @@ class Stream(Closing):
     state, error
         What it does; the event that put it in error.
     """
+
+    def __new__(cls, pd: PD, *arguments: Any, **named: Any) -> Self:
+        return object.__new__(pd.context.kinds.get(cls, cls))
 
     def __init__(
         self,
@@ -240,7 +243,9 @@ class Stream(Closing):
             view = octets_of(buffer)
             posted.length = _part(len(view), offset, length)
             if posted.length:
-                posted.mapping = self.context.map(view[offset : offset + posted.length])
+                posted.mapping = self.context.map(
+                    view[offset : offset + posted.length], self.pd.slots
+                )
                 address, code = posted.mapping.address, posted.mapping.layout.code
         elif offset or length:
             raise InvalidRequest("a buffer of no octets must have neither offset nor length")

@@ -1,0 +1,69 @@
+"""``rnic prm``: the resource manager of a device, named by how it is reached."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TextIO
+
+from ..sw_driver import Device, InvalidRequest, Transport
+from ..sw_driver.mapped import MappedTransport, Pagemap, UDmaBuf
+from ..sw_driver.prm import Manager, Policy
+from ..sw_driver.prm.audit import Audit
+from ..sw_driver.uart import UartTransport
+
+#: The ways to a device, as a user names them.
+WAYS = "uart:PORT, mapped:FILE, udmabuf:FILE,DEVICE or sim"
+
+
+def transport_of(name: str) -> Transport:
+    """The transport to a device of this name."""
+    way, _, where = name.partition(":")
+    if way == "uart" and where:
+        return UartTransport(where)
+    if way == "mapped" and where:
+        return MappedTransport(where, Pagemap())
+    if way == "udmabuf" and where.count(",") == 1:
+        path, _, device = where.partition(",")
+        return MappedTransport(path, UDmaBuf(device))
+    if name == "sim":
+        from .live import SimTransport
+
+        return SimTransport()
+    raise InvalidRequest(f"a device must be {WAYS}, not {name!r}")
+
+
+@contextmanager
+def _log(path: Path | None) -> Iterator[TextIO]:
+    if path is None:
+        yield sys.stderr
+        return
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise InvalidRequest(f"{path} cannot be written: {error.strerror}") from error
+    with open(descriptor, "a", encoding="utf-8") as file:
+        yield file
+
+
+def serve(device: str, path: Path, policy: Policy, log: Path | None) -> None:
+    """Own a device and serve clients, until SIGINT or SIGTERM."""
+    with (
+        _log(log) as file,
+        transport_of(device) as transport,
+        Device(transport).open() as context,
+        Manager(context, path, policy, Audit(file)) as manager,
+    ):
+
+        def end(number: int, frame: FrameType | None) -> None:
+            manager.stop()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, end)
+        print(f"serving {device} at {path}", flush=True)
+        manager.serve()

@@ -1,0 +1,725 @@
+"""The driver's objects for a program that shares a device: a manager does what they ask for."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import fcntl
+import itertools
+import mmap
+import os
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Iterable
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from typing import ClassVar
+
+from ..association import Association
+from ..context import Capabilities, Context
+from ..cq import CQ, WC, Opcode, WcStatus
+from ..errors import (
+    ErrorEvent,
+    InvalidRequest,
+    ResourceExhausted,
+    RnicError,
+    RnicTimeout,
+    StateError,
+    StreamError,
+    TransportError,
+    UnsupportedDevice,
+)
+from ..pd import MR, PD, Access, octets_of
+from ..stream import QUEUES, Stream, StreamState, _part
+from . import protocol
+from .protocol import HANDLE, NAMED, Decoder, Kind, Object, ProtocolError, Request
+
+_WC_STATUS = {each.value: each for each in WcStatus}
+_OPCODES = {each.value: each for each in Opcode}
+_STATES = {each.value: each for each in StreamState}
+
+
+def connect(path: Path | str) -> ClientContext:
+    """A context of the device whose manager serves a Unix socket.
+
+    Raises
+    ------
+    TransportError
+        Nobody serves it.
+    ResourceExhausted
+        The manager does not take this client now.
+    """
+    return ClientContext(path)
+
+
+class Link:
+    """The connection to a manager. Threads may share it.
+
+    Parameters
+    ----------
+    path
+        Of the socket.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._socket.connect(str(path))
+        except OSError as error:
+            self._socket.close()
+            raise TransportError(
+                f"no manager serves {path} ({error.strerror or error}): start one with 'rnic prm'"
+            ) from error
+        self._lock = threading.Lock()
+        self._numbers = itertools.count(1)
+        self._asked: dict[int, Future[bytes]] = {}
+        self._failure: RnicError | None = None
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def ask(self, request: Request, descriptor: int | None = None) -> Future[bytes]:
+        """Send a request; its answer comes."""
+        answer: Future[bytes] = Future()
+        with self._lock:
+            if self._failure is not None:
+                raise self._failure
+            number = next(self._numbers) & 0xFFFFFFFF
+            octets = protocol.encode(number, request)
+            self._asked[number] = answer
+            try:
+                if descriptor is None:
+                    self._socket.sendall(octets)
+                else:
+                    # The descriptor comes with the first octet.
+                    sent = socket.send_fds(self._socket, [octets], [descriptor])
+                    self._socket.sendall(octets[sent:])
+            except OSError:
+                # What the manager said before it closed the connection tells more.
+                pass
+        return answer
+
+    def _read(self) -> None:
+        decoder, failure = Decoder(protocol.LONGEST_ANSWER), None
+        try:
+            while octets := self._socket.recv(1 << 16):
+                decoder.feed(octets)
+                while (taken := decoder.take()) is not None:
+                    failure = self._take(*taken) or failure
+        except (OSError, ProtocolError) as error:
+            failure = failure or TransportError(f"the connection to the manager failed: {error}")
+        with self._lock:
+            self._failure = failure or TransportError(
+                "the manager has closed the connection: its log says why"
+            )
+            asked, self._asked = list(self._asked.values()), {}
+        for answer in asked:
+            if not answer.cancelled():
+                answer.set_exception(self._failure)
+
+    def _take(self, kind: int, number: int, body: bytes) -> RnicError | None:
+        """An answer has come; what it says of the connection, if it says that."""
+        if kind not in (Kind.ANSWER, Kind.ERROR):
+            raise ProtocolError(f"the manager sends a frame of kind {kind}")
+        if number == 0:
+            return protocol.decode_error(body)
+        with self._lock:
+            answer = self._asked.pop(number, None)
+        # Who asked may have given up.
+        if answer is not None and answer.set_running_or_notify_cancel():
+            if kind == Kind.ANSWER:
+                answer.set_result(body)
+            else:
+                answer.set_exception(protocol.decode_error(body))
+        return None
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        if self._reader is not threading.current_thread():
+            self._reader.join()
+        self._socket.close()
+
+    def drop(self) -> None:
+        """The same in a forked child, which has no reader: the parent goes on."""
+        os.close(self._socket.detach())
+
+
+class _Mapped:
+    """Memory that manager and program share."""
+
+    def __init__(self, link: Link, octets: int) -> None:
+        descriptor = os.memfd_create("rnic", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(descriptor, octets)
+            seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+            self.map = mmap.mmap(descriptor, octets)
+            answer = link.ask(protocol.Memory(), descriptor).result()
+        except OSError as error:
+            # A timeout of the driver's own is one too.
+            if isinstance(error, RnicError):
+                raise
+            raise ResourceExhausted(f"{octets} octets cannot be had: {error.strerror}") from error
+        finally:
+            os.close(descriptor)
+        (self.handle,) = HANDLE.unpack(answer)
+        self.octets = octets
+        pinned = (ctypes.c_ubyte * octets).from_buffer(self.map)
+        self.address = ctypes.addressof(pinned)
+
+
+class _Buffer:
+    """A buffer of the program where the device can write it: there itself, or in a copy.
+
+    Parameters
+    ----------
+    copy
+        The memory is a copy, of this buffer alone.
+    """
+
+    def __init__(self, view: memoryview, mapped: _Mapped, offset: int, copy: bool) -> None:
+        self.view, self.mapped, self.offset, self.copy = view, mapped, offset, copy
+        if copy:
+            self.push(0, len(view))
+
+    def pull(self, offset: int, length: int) -> None:
+        """Show the program what the device has written."""
+        if self.copy:
+            end = offset + length
+            self.view[offset:end] = memoryview(self.mapped.map)[offset:end]
+
+    def push(self, offset: int, length: int) -> None:
+        """The other way."""
+        if self.copy:
+            end = offset + length
+            self.mapped.map[offset:end] = self.view[offset:end]
+
+
+class ClientContext(Context):
+    """A part of a device, which a manager gives to this program.
+
+    Buffers from :meth:`allocate` are written where they are; others have a copy that the device
+    writes, and what came in is copied when its completion is taken, or the region is revoked.
+    """
+
+    kinds: ClassVar[dict[type, type]] = {}
+
+    def __init__(self, path: Path | str) -> None:
+        self.lock = threading.RLock()
+        self._owner, self._closed = os.getpid(), False
+        self.pds: set[PD] = set()
+        self.cqs: set[CQ] = set()
+        self.streams: dict[int, Stream] = {}
+        self.regions: dict[int, ClientMR] = {}  # type: ignore[assignment]
+        self.sctp = None
+        self.cookie = 0
+        self._allocated: dict[int, _Mapped] = {}
+        self.link = Link(path)
+        try:
+            shares = self.ask(protocol.Hello())
+            self.capabilities = Capabilities(*protocol.CAPABILITIES.unpack(shares))
+        except BaseException:
+            self.link.close()
+            raise
+        _OPEN.add(self)
+
+    def ask(self, request: Request) -> bytes:
+        """What the manager answers."""
+        return self.link.ask(request).result()
+
+    def make(self, request: Request) -> int:
+        """The handle of what it makes."""
+        (handle,) = HANDLE.unpack(self.ask(request))
+        return int(handle)
+
+    def remove(self, kind: Object, handle: int) -> None:
+        """Close it there."""
+        self.ask(protocol.Close(kind, handle))
+
+    # -- memory -----------------------------------------------------------------------------------
+
+    def allocate(self, octets: int) -> memoryview:
+        """A buffer that the device can write where it is; numpy and others can make it theirs."""
+        if not isinstance(octets, int) or octets < 1:
+            raise InvalidRequest(f"octets must be at least 1, not {octets!r}")
+        with self.lock:
+            self.check()
+            mapped = _Mapped(self.link, octets)
+            self._allocated[mapped.address] = mapped
+            return memoryview(mapped.map)
+
+    def free(self, buffer: object) -> None:
+        """Give an allocated buffer back; its regions must be revoked before."""
+        view = octets_of(buffer)
+        with self.lock:
+            self.check()
+            mapped = self._allocated.get(_address(view))
+            if mapped is None or mapped.octets != len(view):
+                raise InvalidRequest("the buffer must be one that allocate gave, and whole")
+            self.remove(Object.MEMORY, mapped.handle)
+            del self._allocated[mapped.address]
+
+    def reach(self, view: memoryview) -> _Buffer:
+        """A buffer of any kind where the device can write it."""
+        address = _address(view)
+        for mapped in self._allocated.values():
+            if 0 <= address - mapped.address <= mapped.octets - len(view):
+                return _Buffer(view, mapped, address - mapped.address, False)
+        return _Buffer(view, _Mapped(self.link, len(view)), 0, True)
+
+    def release(self, buffer: _Buffer) -> None:
+        """It is not written any more."""
+        if buffer.copy:
+            self.remove(Object.MEMORY, buffer.mapped.handle)
+
+    # -- the driver's interface -------------------------------------------------------------------
+
+    def service(self) -> None:
+        """The manager serves the device."""
+        self.check()
+
+    def events(self) -> list[ErrorEvent]:
+        """The error events of this client's streams since the last call, the last 1024."""
+        self.check()
+        return protocol.decode_events(self.ask(protocol.Events()))
+
+    def counters(self) -> dict[str, int]:
+        """They count what all clients do, and are the manager's alone."""
+        raise UnsupportedDevice("the device's counters are the manager's: it alone can read them")
+
+    def close(self) -> None:
+        """Close all that was made of it, then the connection; the second time does nothing."""
+        with self.lock:
+            if self._closed or self._owner != os.getpid():
+                return
+            try:
+                made: list[Stream | MR | CQ | PD] = [*self.streams.values(), *self.regions.values()]
+                made += [*self.cqs, *self.pds]
+                for one in made:
+                    one.close()
+            except TransportError:
+                # Without the connection the manager has revoked it all, or does so now.
+                pass
+            finally:
+                self._closed = True
+                self.link.close()
+                self._allocated.clear()
+
+
+def _address(view: memoryview) -> int:
+    return ctypes.addressof((ctypes.c_ubyte * len(view)).from_buffer(view))
+
+
+class ClientPD(PD):
+    """A protection domain."""
+
+    context: ClientContext
+
+    def __init__(self, context: ClientContext) -> None:
+        with context.lock:
+            context.check()
+            self.context, self.closed = context, False
+            self.regions: set[MR] = set()
+            self.streams: set[Stream] = set()
+            self.number = context.make(protocol.Domain())
+            context.pds.add(self)
+
+    def register(
+        self,
+        buffer: object,
+        access: Access = Access.LOCAL_WRITE | Access.REMOTE_WRITE,
+        *,
+        to: int = 0,
+        stream: Stream | None = None,
+    ) -> MR:
+        return ClientMR(self, buffer, access, to=to, stream=stream)
+
+    def close(self) -> None:
+        with self.context.lock:
+            if self.closed:
+                return
+            for stream in list(self.streams):
+                stream.close()
+            for region in list(self.regions):
+                region.close()
+            self.context.remove(Object.DOMAIN, self.number)
+            self.closed = True
+            self.context.pds.discard(self)
+
+
+class ClientMR(MR):
+    """A memory region."""
+
+    def __init__(
+        self,
+        pd: ClientPD,
+        buffer: object,
+        access: Access,
+        *,
+        to: int = 0,
+        stream: Stream | None = None,
+    ) -> None:
+        if not isinstance(access, int) or int(access) not in range(1, 8):
+            raise InvalidRequest(f"access must be of {Access(7)!r}, not {access!r}")
+        view = octets_of(buffer)
+        if not isinstance(to, int) or not 0 <= to <= (1 << 64) - len(view):
+            raise InvalidRequest(
+                f"to must be from 0 to 2**64 less the {len(view)} octets of the region, not {to!r}"
+            )
+        self.pd, self.access, self.to, self.length = pd, Access(access), to, len(view)
+        self.stream, self.posted, self.revoked = stream, 0, False
+        self.context = pd.context
+        with self.context.lock:
+            pd.check()
+            bound = 0
+            if stream is not None:
+                stream.check()
+                if not isinstance(stream, ClientStream) or stream.pd is not pd:
+                    raise InvalidRequest("the stream must be of the region's protection domain")
+                bound = stream.handle
+            self.memory = self.context.reach(view)
+            try:
+                answer = self.context.ask(
+                    protocol.Region(
+                        pd.number, self.memory.mapped.handle, self.memory.offset, len(view),
+                        int(access), to, bound,
+                    )
+                )  # fmt: skip
+            except BaseException:
+                with suppress(RnicError):
+                    self.context.release(self.memory)
+                raise
+            self.handle, stag = NAMED.unpack(answer)
+            self._stag = stag or None
+            pd.regions.add(self)
+            self.context.regions[self.handle] = self
+            if stream is not None:
+                stream.bound.add(self)
+
+    @property
+    def view(self) -> memoryview:
+        self.check()
+        return self.memory.view[:]
+
+    def read(self, length: int, offset: int = 0) -> bytes:
+        with self.context.lock:
+            self.check()
+            self._within(offset, length)
+            self.context.ask(protocol.Sync(self.handle, False, offset, length))
+            self.memory.pull(offset, length)
+            return bytes(self.memory.view[offset : offset + length])
+
+    def write(self, octets: bytes, offset: int = 0) -> None:
+        with self.context.lock:
+            self.check()
+            self._within(offset, len(octets))
+            self.memory.view[offset : offset + len(octets)] = octets
+            self.memory.push(offset, len(octets))
+            self.context.ask(protocol.Sync(self.handle, True, offset, len(octets)))
+
+    def revoke(self) -> None:
+        with self.context.lock:
+            self.check()
+            self.context.remove(Object.REGION, self.handle)
+            if self._stag is not None:
+                self.memory.pull(0, self.length)
+            self.forget()
+
+    def forget(self) -> None:
+        self.revoked = True
+        if self.stream is not None:
+            self.stream.bound.discard(self)
+        self.pd.regions.discard(self)
+        self.context.regions.pop(self.handle, None)
+        if not self.posted:
+            self.context.release(self.memory)
+
+    def release(self) -> None:
+        self.posted -= 1
+        if self.revoked and not self.posted:
+            self.context.release(self.memory)
+
+
+class ClientCQ(CQ):
+    """A completion queue, which the manager keeps."""
+
+    context: ClientContext
+
+    def __init__(self, context: ClientContext, cqe: int = 1024) -> None:
+        if not isinstance(cqe, int) or cqe < 1:
+            raise InvalidRequest(f"cqe must be at least 1, not {cqe!r}")
+        with context.lock:
+            context.check()
+            self.context, self.cqe, self.closed = context, cqe, False
+            self.streams: set[Stream] = set()
+            #: All that its completions may name, by their handles.
+            self.named: dict[int, ClientStream] = {}
+            self.handle = context.make(protocol.Queue(cqe))
+            context.cqs.add(self)
+
+    def poll(self, num_entries: int = 16) -> list[WC]:
+        if num_entries < 1:
+            raise InvalidRequest(f"num_entries must be at least 1, not {num_entries!r}")
+        return self._take(num_entries, errors=False)
+
+    def _take(self, num_entries: int, *, errors: bool = True) -> list[WC]:
+        with self.context.lock:
+            self._check()
+            count = min(num_entries, protocol.MOST)
+            body = self.context.ask(protocol.Poll(self.handle, count, errors))
+            return [self._completion(done) for done in protocol.decode_done(body)]
+
+    def _completion(self, done: protocol.Done) -> WC:
+        stream, status = self.named[done.stream], _WC_STATUS[done.status]
+        opcode = _OPCODES[done.opcode]
+        if opcode is Opcode.TAGGED:
+            region = self.context.regions.get(done.region)
+            if region is not None:
+                region.memory.pull(0, region.length)
+            return WC(
+                stream, status, opcode, stag=done.stag, mr=region, rsvdulp=done.rsvdulp
+            )  # fmt: skip
+        wr_id = stream.take_back(done.wr_id, done.byte_len)
+        return WC(
+            stream, status, opcode, wr_id, done.byte_len, done.qn, done.msn, rsvdulp=done.rsvdulp
+        )
+
+    def wait(self, timeout: float | None = None, num_entries: int = 16) -> list[WC]:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            ready = self._ask_ready(deadline).result()
+            # Another thread may have been faster.
+            if ready != protocol.READY.pack(False) and (taken := self._take(num_entries)):
+                return taken
+            _within_time(deadline, timeout)
+
+    async def wait_async(self, timeout: float | None = None, num_entries: int = 16) -> list[WC]:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            ready = await asyncio.wrap_future(self._ask_ready(deadline))
+            if ready != protocol.READY.pack(False) and (taken := self._take(num_entries)):
+                return taken
+            _within_time(deadline, timeout)
+
+    def _ask_ready(self, deadline: float | None) -> Future[bytes]:
+        self._check()
+        left = protocol.LONGEST_WAIT
+        if deadline is not None:
+            left = min(left, max(int((deadline - time.monotonic()) * 1000) + 1, 0))
+        return self.context.link.ask(protocol.Wait(self.handle, left))
+
+    def close(self) -> None:
+        with self.context.lock:
+            if self.closed:
+                return
+            for stream in list(self.streams):
+                stream.close()
+            self.context.remove(Object.QUEUE, self.handle)
+            for stream in self.named.values():
+                stream.forget_posted()
+            self.named.clear()
+            self.context.cqs.discard(self)
+            self.closed = True
+
+
+def _within_time(deadline: float | None, timeout: float | None) -> None:
+    if deadline is not None and time.monotonic() >= deadline:
+        raise RnicTimeout(f"no completion came within {timeout} seconds")
+
+
+class _Waiting:
+    """A receive buffer that waits for a message."""
+
+    def __init__(
+        self, wr_id: object, qn: int, region: ClientMR | None, memory: _Buffer | None, offset: int
+    ) -> None:
+        self.wr_id, self.qn = wr_id, qn
+        self._region, self.memory, self._offset = region, memory, offset
+
+    def finish(self, context: ClientContext, length: int) -> None:
+        """Show the program so many octets, and give the memory back."""
+        if self._region is not None:
+            room = self._region.length - self._offset
+            self._region.memory.pull(self._offset, min(length, room))
+            self._region.release()
+        elif self.memory is not None:
+            self.memory.pull(0, min(length, len(self.memory.view)))
+            context.release(self.memory)
+
+
+class ClientStream(Stream):
+    """A DDP Stream over MPA, whose number the manager chooses."""
+
+    context: ClientContext
+
+    def __init__(
+        self,
+        pd: ClientPD,
+        cq: ClientCQ,
+        *,
+        number: int | None = None,
+        crc: bool = True,
+        markers: bool = False,
+        queues: Iterable[int] = range(QUEUES),
+        association: Association | None = None,
+    ) -> None:
+        if number is not None:
+            raise InvalidRequest("the manager chooses a stream's number: give none")
+        if association is not None:
+            raise UnsupportedDevice("the manager has no associations of SCTP: give none")
+        self.queues = frozenset(queues)
+        for qn in self.queues:
+            if qn not in range(QUEUES):
+                raise InvalidRequest(f"a Queue Number must be from 0 to {QUEUES - 1}, not {qn!r}")
+        context = pd.context
+        with context.lock:
+            pd.check()
+            if not isinstance(cq, ClientCQ) or cq.context is not context:
+                raise InvalidRequest("the completion queue must be of the stream's context")
+            if cq.closed:
+                raise StateError("the completion queue is closed")
+            self.context, self.pd, self.cq, self.association = context, pd, cq, None
+            self.bound: set[MR] = set()
+            self._waiting: dict[int, _Waiting] = {}
+            self._closed = False
+            self._last_error: ErrorEvent | None = None
+            mask = sum(1 << qn for qn in self.queues)
+            answer = context.ask(protocol.Stream(pd.number, cq.handle, crc, markers, mask))
+            self.handle, self.number = NAMED.unpack(answer)
+            cq.named[self.handle] = self
+            context.streams[self.number] = self
+            pd.streams.add(self)
+            cq.streams.add(self)
+
+    def _ask_state(self) -> tuple[StreamState, ErrorEvent | None]:
+        if self._closed:
+            return StreamState.CLOSED, self._last_error
+        answer = self.context.ask(protocol.State(self.handle))
+        size = protocol.STATE.size
+        (state,) = protocol.STATE.unpack(answer[:size])
+        events = protocol.decode_events(answer[size:])
+        return _STATES[state], events[0] if events else None
+
+    @property
+    def state(self) -> StreamState:  # type: ignore[override]
+        return self._ask_state()[0]
+
+    @property
+    def error(self) -> ErrorEvent | None:  # type: ignore[override]
+        return self._ask_state()[1]
+
+    def check(self) -> None:
+        self.pd.check()
+        state, error = self._ask_state()
+        if state is StreamState.CLOSED:
+            raise StateError(f"stream {self.number} is closed")
+        if error is not None:
+            raise StreamError(error)
+        if state is StreamState.ERROR:
+            raise StateError(f"stream {self.number} is stopped: close it")
+
+    def post_recv(
+        self,
+        buffer: object,
+        qn: int = 0,
+        *,
+        wr_id: object = None,
+        offset: int = 0,
+        length: int | None = None,
+    ) -> int:
+        with self.context.lock:
+            if self._closed:
+                raise StateError(f"stream {self.number} is closed")
+            if qn not in range(QUEUES):
+                raise InvalidRequest(
+                    f"queue must be one that the stream was opened with,"
+                    f" {sorted(self.queues)}, not {qn!r}"
+                )
+            cookie = self.context.cookie = (self.context.cookie + 1) % (1 << 64)
+            waiting, kind, handle, start, count = self._prepare_buffer(
+                buffer, qn, wr_id, offset, length
+            )
+            try:
+                answer = self.context.ask(
+                    protocol.Post(self.handle, qn, kind, handle, start, count, cookie)
+                )
+            except BaseException:
+                if waiting.memory is not None:
+                    with suppress(RnicError):
+                        self.context.release(waiting.memory)
+                raise
+            if isinstance(buffer, ClientMR):
+                buffer.hold()
+            self._waiting[cookie] = waiting
+            (msn,) = protocol.MSN.unpack(answer)
+            return int(msn)
+
+    def _prepare_buffer(
+        self, buffer: object, qn: int, wr_id: object, offset: int, length: int | None
+    ) -> tuple[_Waiting, int, int, int, int]:
+        """What waits; and the manager's name of it, kind, handle, offset and length."""
+        if isinstance(buffer, ClientMR):
+            buffer.check()
+            if buffer.pd is not self.pd:
+                raise InvalidRequest("a receive buffer must be of the stream's protection domain")
+            count = _part(buffer.length, offset, length)
+            waiting = _Waiting(wr_id, qn, buffer, None, offset)
+            return waiting, Object.REGION, buffer.handle, offset, count
+        if buffer is None:
+            if offset or length:
+                raise InvalidRequest("a buffer of no octets must have neither offset nor length")
+            return _Waiting(wr_id, qn, None, None, 0), 0, 0, 0, 0
+        view = octets_of(buffer)
+        count = _part(len(view), offset, length)
+        if not count:
+            return _Waiting(wr_id, qn, None, None, 0), 0, 0, 0, 0
+        memory = self.context.reach(view[offset : offset + count])
+        waiting = _Waiting(wr_id, qn, None, memory, 0)
+        return waiting, Object.MEMORY, memory.mapped.handle, memory.offset, count
+
+    def outstanding(self, qn: int) -> int:
+        """Buffers of a queue whose completions were not taken."""
+        return sum(waiting.qn == qn for waiting in self._waiting.values())
+
+    def take_back(self, cookie: int, length: int) -> object:
+        """A buffer is the program's again; what its post said of it."""
+        waiting = self._waiting.pop(cookie)
+        waiting.finish(self.context, length)
+        return waiting.wr_id
+
+    def forget_posted(self) -> None:
+        """No completion tells of them any more."""
+        while self._waiting:
+            self._waiting.popitem()[1].finish(self.context, 0)
+
+    def close(self) -> None:
+        with self.context.lock:
+            if self._closed:
+                return
+            self._last_error = self.error
+            self.context.remove(Object.STREAM, self.handle)
+            self._closed = True
+            for region in list(self.bound):
+                region.forget()
+            del self.context.streams[self.number]
+            self.pd.streams.discard(self)
+            self.cq.streams.discard(self)
+
+
+ClientContext.kinds = {PD: ClientPD, CQ: ClientCQ, Stream: ClientStream}
+
+#: Connections of this process, which a child that is forked must not keep open.
+_OPEN: weakref.WeakSet[ClientContext] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    for context in list(_OPEN):
+        with suppress(OSError):
+            context.link.drop()
+
+
+os.register_at_fork(after_in_child=_forked)

@@ -1,0 +1,357 @@
+"""What manager and client say to each other over a Unix stream socket.
+
+A frame is the octets that follow (32 bits), a kind (8), a number (32) and a body of the kind's
+layout; all little-endian. A client's first request is HELLO. Each request is answered once, with
+its number, in any order. With MEMORY comes one file descriptor (SCM_RIGHTS).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import NamedTuple
+
+from ...hdl.spec.ddp import ErrorNumber, ErrorType
+from ..errors import (
+    CompletionOverrun,
+    ErrorEvent,
+    InvalidRequest,
+    ResourceExhausted,
+    RnicError,
+    RnicTimeout,
+    StateError,
+    StreamError,
+    TransportError,
+    UnsupportedDevice,
+)
+
+VERSION = 1
+MAGIC = b"ddp-rnic"
+#: Octets after the length, of the longest request and of the longest answer.
+LONGEST_REQUEST, LONGEST_ANSWER = 64, 1 << 16
+#: Completions or events in one answer.
+MOST = 1024
+#: Milliseconds that a WAIT may ask for.
+LONGEST_WAIT = 1000
+_LENGTH = struct.Struct("<I")
+_FRAME = struct.Struct("<BI")
+_TEXT = 1000
+
+
+class ProtocolError(RnicError):
+    """The other end does not keep to the protocol; the connection is of no use any more."""
+
+
+class StreamStopped(RnicError):
+    """The manager has stopped a stream, whose peer used more than its share; it is to be closed."""
+
+    def __init__(self, stream: int, text: str) -> None:
+        super().__init__(text)
+        self.stream = stream
+
+
+class Kind(IntEnum):
+    """What a request asks for."""
+
+    HELLO = 1
+    MEMORY = 2
+    DOMAIN = 3
+    QUEUE = 4
+    STREAM = 5
+    REGION = 6
+    CLOSE = 7
+    SYNC = 8
+    POST = 9
+    POLL = 10
+    WAIT = 11
+    STATE = 12
+    EVENTS = 13
+    ANSWER = 128  #: it was done
+    ERROR = 129  #: it was not
+
+
+class Object(IntEnum):
+    """What a handle is of; a handle of 0 is of nothing."""
+
+    MEMORY = 1
+    DOMAIN = 2
+    QUEUE = 3
+    STREAM = 4
+    REGION = 5
+
+
+class Hello(NamedTuple):
+    magic: bytes = MAGIC
+    version: int = VERSION
+
+
+class Memory(NamedTuple):
+    pass
+
+
+class Domain(NamedTuple):
+    pass
+
+
+class Queue(NamedTuple):
+    cqe: int
+
+
+class Stream(NamedTuple):
+    domain: int
+    queue: int
+    crc: bool
+    markers: bool
+    queues: int  #: bit n: Queue Number n is valid
+
+
+class Region(NamedTuple):
+    domain: int
+    memory: int
+    offset: int
+    length: int
+    access: int
+    to: int
+    stream: int  #: that it is bound to, or 0
+
+
+class Close(NamedTuple):
+    object: int
+    handle: int
+
+
+class Sync(NamedTuple):
+    region: int
+    push: bool  #: to the device, otherwise from it
+    offset: int
+    length: int
+
+
+class Post(NamedTuple):
+    stream: int
+    qn: int
+    object: int  #: REGION, MEMORY, or 0 for a buffer of no octets
+    handle: int
+    offset: int
+    length: int
+    wr_id: int
+
+
+class Poll(NamedTuple):
+    queue: int
+    most: int
+    errors: bool  #: without completions, an error of a stream is the answer
+
+
+class Wait(NamedTuple):
+    queue: int
+    milliseconds: int
+
+
+class State(NamedTuple):
+    stream: int
+
+
+class Events(NamedTuple):
+    pass
+
+
+Request = (
+    Hello | Memory | Domain | Queue | Stream | Region | Close | Sync | Post | Poll | Wait | State
+    | Events
+)  # fmt: skip
+
+#: What makes each request, and how its fields lie in the body.
+LAYOUTS: dict[Kind, tuple[type[Request], struct.Struct]] = {
+    Kind.HELLO: (Hello, struct.Struct("<8sH")),
+    Kind.MEMORY: (Memory, struct.Struct("<")),
+    Kind.DOMAIN: (Domain, struct.Struct("<")),
+    Kind.QUEUE: (Queue, struct.Struct("<I")),
+    Kind.STREAM: (Stream, struct.Struct("<II??B")),
+    Kind.REGION: (Region, struct.Struct("<IIQQBQI")),
+    Kind.CLOSE: (Close, struct.Struct("<BI")),
+    Kind.SYNC: (Sync, struct.Struct("<I?QQ")),
+    Kind.POST: (Post, struct.Struct("<IBBIQQQ")),
+    Kind.POLL: (Poll, struct.Struct("<IH?")),
+    Kind.WAIT: (Wait, struct.Struct("<II")),
+    Kind.STATE: (State, struct.Struct("<I")),
+    Kind.EVENTS: (Events, struct.Struct("<")),
+}
+_KINDS = {layout[0]: kind for kind, layout in LAYOUTS.items()}
+
+
+def frame(kind: Kind, number: int, body: bytes) -> bytes:
+    """The octets of a frame."""
+    return _LENGTH.pack(_FRAME.size + len(body)) + _FRAME.pack(kind, number) + body
+
+
+def encode(number: int, request: Request) -> bytes:
+    """The frame of a request."""
+    kind = _KINDS[type(request)]
+    try:
+        return frame(kind, number, LAYOUTS[kind][1].pack(*request))
+    except struct.error as error:
+        raise InvalidRequest(f"{kind.name} cannot say {tuple(request)}: {error}") from error
+
+
+def decode(kind: int, body: bytes) -> Request:
+    """The request of a frame."""
+    if kind not in LAYOUTS:
+        raise ProtocolError(f"there is no request of kind {kind}")
+    make, layout = LAYOUTS[Kind(kind)]
+    if len(body) != layout.size:
+        raise ProtocolError(
+            f"{Kind(kind).name} must have a body of {layout.size} octets, not {len(body)}"
+        )
+    request = make(*layout.unpack(body))
+    # Two octets that mean the same would be two ways to say it.
+    if layout.pack(*request) != body:
+        raise ProtocolError(f"{Kind(kind).name} has a flag that is neither 0 nor 1")
+    return request
+
+
+class Decoder:
+    """Frames out of octets as they come.
+
+    Parameters
+    ----------
+    longest
+        Octets after the length that a frame may have.
+    """
+
+    def __init__(self, longest: int) -> None:
+        self._longest, self._octets = longest, bytearray()
+
+    def feed(self, octets: bytes) -> None:
+        """Octets have come."""
+        self._octets += octets
+
+    def __len__(self) -> int:
+        return len(self._octets)
+
+    @property
+    def whole(self) -> bool:
+        """Whether the next frame is there, or what cannot be one."""
+        if len(self._octets) < _LENGTH.size:
+            return False
+        (length,) = _LENGTH.unpack_from(self._octets)
+        return not self._fits(length) or len(self._octets) >= _LENGTH.size + length
+
+    def _fits(self, length: int) -> bool:
+        return bool(_FRAME.size <= length <= self._longest)
+
+    def take(self) -> tuple[int, int, bytes] | None:
+        """Kind, number and body of the next frame, if it is whole."""
+        if not self.whole:
+            return None
+        (length,) = _LENGTH.unpack_from(self._octets)
+        if not self._fits(length):
+            raise ProtocolError(
+                f"a frame must say from {_FRAME.size} to {self._longest} octets, not {length}"
+            )
+        end = _LENGTH.size + length
+        kind, number = _FRAME.unpack_from(self._octets, _LENGTH.size)
+        body = bytes(self._octets[_LENGTH.size + _FRAME.size : end])
+        del self._octets[:end]
+        return kind, number, body
+
+
+# -- bodies of answers ----------------------------------------------------------------------------
+
+#: Of HELLO: the client's share, as the device's capabilities are told.
+CAPABILITIES = struct.Struct("<7I")
+HANDLE = struct.Struct("<I")
+#: Of STREAM: its handle and the device's number of it; of REGION: its handle and its STag or 0.
+NAMED = struct.Struct("<II")
+MSN = struct.Struct("<I")
+READY = struct.Struct("<?")
+STATE = struct.Struct("<B")
+_EVENT = struct.Struct("<IBBHIB18s")
+
+
+class Done(NamedTuple):
+    """A completion on its way."""
+
+    stream: int
+    status: int
+    opcode: int
+    qn: int
+    wr_id: int
+    byte_len: int
+    msn: int
+    stag: int
+    region: int
+    rsvdulp: int
+
+
+_DONE = struct.Struct("<IBBBQIIIIQ")
+
+
+def encode_done(completions: Iterable[Done]) -> bytes:
+    """The body of an answer to POLL."""
+    return b"".join(_DONE.pack(*each) for each in completions)
+
+
+def decode_done(body: bytes) -> list[Done]:
+    """The same the other way."""
+    return [Done(*each) for each in _unpack_all(_DONE, body)]
+
+
+def encode_event(event: ErrorEvent) -> bytes:
+    """An error event, in a fixed number of octets."""
+    return _EVENT.pack(
+        event.stream, event.number.type, event.number.code, event.length, event.sequence,
+        len(event.header), event.header,
+    )  # fmt: skip
+
+
+def decode_events(body: bytes) -> list[ErrorEvent]:
+    """Events, one behind another."""
+    return [
+        ErrorEvent(stream, ErrorNumber(ErrorType(kind), code), length, sequence, header[:size])
+        for stream, kind, code, length, sequence, size, header in _unpack_all(_EVENT, body)
+    ]
+
+
+def _unpack_all(layout: struct.Struct, body: bytes) -> list[tuple]:
+    if len(body) % layout.size:
+        raise ProtocolError(f"an answer of {len(body)} octets is none of whole entries")
+    return list(layout.iter_unpack(body))
+
+
+#: Errors as they go over the wire; the first that an error is one of.
+_ERRORS: tuple[tuple[int, type[RnicError]], ...] = (
+    (1, InvalidRequest),
+    (2, ResourceExhausted),
+    (3, StateError),
+    (4, UnsupportedDevice),
+    (5, CompletionOverrun),
+    (6, RnicTimeout),
+    (7, TransportError),
+    (8, ProtocolError),
+)
+_STREAM_ERROR, _STOPPED, _OTHER = 32, 33, 0
+
+
+def encode_error(error: RnicError) -> bytes:
+    """The body of an ERROR."""
+    text = str(error).encode()[:_TEXT]
+    if isinstance(error, StreamError):
+        return bytes([_STREAM_ERROR]) + encode_event(error.event)
+    if isinstance(error, StreamStopped):
+        return bytes([_STOPPED]) + HANDLE.pack(error.stream) + text
+    code = next((code for code, kind in _ERRORS if isinstance(error, kind)), _OTHER)
+    return bytes([code]) + text
+
+
+def decode_error(body: bytes) -> RnicError:
+    """The same the other way."""
+    code, rest = body[:1], body[1:]
+    if code == bytes([_STREAM_ERROR]) and len(rest) == _EVENT.size:
+        return StreamError(decode_events(rest)[0])
+    if code == bytes([_STOPPED]) and len(rest) >= HANDLE.size:
+        (stream,) = HANDLE.unpack_from(rest)
+        return StreamStopped(stream, rest[HANDLE.size :].decode(errors="replace"))
+    kinds = {bytes([each]): kind for each, kind in _ERRORS}
+    return kinds.get(code, RnicError)(rest.decode(errors="replace"))

@@ -1,0 +1,336 @@
+"""What one client has, and what it may do with it."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ..context import Context
+from ..errors import ErrorEvent, InvalidRequest, ResourceExhausted, StateError
+from ..memory import Arena
+from ..pd import PD, Access
+from ..stream import QUEUES, Stream, StreamState
+from . import protocol
+from .memory import Passed
+from .owned import UNTOLD, OwnedQueue, OwnedRegion, OwnedStream, Posted
+from .protocol import HANDLE, NAMED, Object, ProtocolError, Request
+from .quota import Share
+
+#: WAITs of a client that wait at a time.
+WAITS = 16
+_REMOTE = Access.REMOTE_WRITE | Access.REMOTE_READ
+#: In which objects are closed, so that none is in use.
+_ORDER = (Object.STREAM, Object.REGION, Object.QUEUE, Object.DOMAIN, Object.MEMORY)
+
+
+class Wait:
+    """A WAIT that is not answered yet."""
+
+    def __init__(self, number: int, queue: OwnedQueue, deadline: float) -> None:
+        self.number, self._queue, self._deadline = number, queue, deadline
+
+    @property
+    def ready(self) -> bool:
+        """Whether something can be taken from its queue, or will never."""
+        return self._queue.ready or self._queue.closed
+
+    @property
+    def over(self) -> bool:
+        """Whether it is to be answered."""
+        return self.ready or time.monotonic() >= self._deadline
+
+
+class Session:
+    """A client's objects by their handles, which nobody else's requests can name.
+
+    Parameters
+    ----------
+    context
+        The device.
+    share
+        What the client may have.
+    slots
+        The slots of the page table that are the client's.
+    log
+        Takes an event and its details for the audit log.
+    """
+
+    def __init__(
+        self, context: Context, share: Share, slots: Arena, log: Callable[..., None]
+    ) -> None:
+        self.context, self.share, self._slots, self._log = context, share, slots, log
+        self.greeted = False
+        self.waits: list[Wait] = []
+        self._last = 0
+        self._objects: dict[Object, dict[int, Any]] = {kind: {} for kind in Object}
+        self._events: deque[ErrorEvent] = deque(maxlen=UNTOLD)
+
+    def _all(self, kind: Object) -> list[Any]:
+        return list(self._objects[kind].values())
+
+    @property
+    def receiving(self) -> bool:
+        """Whether the device may have something for it."""
+        return bool(self._objects[Object.STREAM])
+
+    # -- requests ---------------------------------------------------------------------------------
+
+    def request(self, number: int, request: Request, descriptor: int | None) -> bytes | None:
+        """Do it, and give the body of the answer; None if that comes later."""
+        if isinstance(request, protocol.Hello) == self.greeted:
+            raise ProtocolError("HELLO must be the first request, and no other")
+        if isinstance(request, protocol.Memory) != (descriptor is not None):
+            raise ProtocolError("a file descriptor must come with MEMORY, and with nothing else")
+        match request:
+            case protocol.Hello():
+                return self._hello(request)
+            case protocol.Memory():
+                assert descriptor is not None
+                return self._name(Object.MEMORY, Passed(descriptor, self.share))
+            case protocol.Domain():
+                return self._domain()
+            case protocol.Queue():
+                return self._queue(request)
+            case protocol.Stream():
+                return self._stream(request)
+            case protocol.Region():
+                return self._region(request)
+            case protocol.Close():
+                return self._close(request)
+            case protocol.Sync():
+                return self._sync(request)
+            case protocol.Post():
+                return self._post(request)
+            case protocol.Poll():
+                queue = self._find(Object.QUEUE, request.queue)
+                return protocol.encode_done(queue.take(request.most, request.errors))
+            case protocol.Wait():
+                return self._wait(number, request)
+            case protocol.State():
+                return self._state(request)
+            case protocol.Events():
+                told = b"".join(map(protocol.encode_event, self._events))
+                self._events.clear()
+                return told
+
+    def _hello(self, request: protocol.Hello) -> bytes:
+        if request.magic != protocol.MAGIC:
+            raise ProtocolError("HELLO must begin with ddp-rnic")
+        if request.version != protocol.VERSION:
+            raise ProtocolError(
+                f"the client's protocol is version {request.version}, the manager's is"
+                f" {protocol.VERSION}: update the older one"
+            )
+        self.greeted = True
+        there, limit = self.context.capabilities, self.share.limit
+        return protocol.CAPABILITIES.pack(
+            there.width, limit("stags"), limit("streams"), there.buffer, limit("pages"),
+            there.queue, limit("buffers"),
+        )  # fmt: skip
+
+    def _name(self, kind: Object, made: object) -> bytes:
+        self._last += 1
+        self._objects[kind][self._last] = made
+        return HANDLE.pack(self._last)
+
+    def _find(self, kind: Object, handle: int) -> Any:
+        try:
+            return self._objects[kind][handle]
+        except KeyError:
+            raise InvalidRequest(f"there is no {kind.name.lower()} {handle}") from None
+
+    def _domain(self) -> bytes:
+        self.share.take(domains=1)
+        try:
+            return self._name(Object.DOMAIN, PD(self.context, slots=self._slots))
+        except BaseException:
+            self.share.give(domains=1)
+            raise
+
+    def _queue(self, request: protocol.Queue) -> bytes:
+        self.share.take(queues=1, completions=request.cqe)
+        try:
+            queue = OwnedQueue(self.context, request.cqe, self._completed, self._stopped)
+        except BaseException:
+            self.share.give(queues=1, completions=request.cqe)
+            raise
+        return self._name(Object.QUEUE, queue)
+
+    def _stream(self, request: protocol.Stream) -> bytes:
+        domain = self._find(Object.DOMAIN, request.domain)
+        queue = self._find(Object.QUEUE, request.queue)
+        if request.queues >> QUEUES:
+            raise InvalidRequest(f"a Queue Number must be from 0 to {QUEUES - 1}")
+        queues = [qn for qn in range(QUEUES) if request.queues >> qn & 1]
+        self.share.take(streams=1)
+        try:
+            stream = OwnedStream(
+                domain, queue, crc=request.crc, markers=request.markers, queues=queues
+            )
+        except BaseException:
+            self.share.give(streams=1)
+            raise
+        self._name(Object.STREAM, stream)
+        stream.handle = self._last
+        return NAMED.pack(stream.handle, stream.number)
+
+    def _region(self, request: protocol.Region) -> bytes:
+        domain = self._find(Object.DOMAIN, request.domain)
+        memory = self._find(Object.MEMORY, request.memory)
+        stream = self._find(Object.STREAM, request.stream) if request.stream else None
+        view = memory.view(request.offset, request.length)
+        counted = {"stags": int(bool(request.access & _REMOTE)), "octets": request.length}
+        self.share.take(**counted)
+        try:
+            region = OwnedRegion(
+                domain, view, Access(request.access & 0xFF), to=request.to, stream=stream
+            )
+        except BaseException:
+            self.share.give(**counted)
+            raise
+        region.memory = memory
+        memory.holds += 1
+        self._name(Object.REGION, region)
+        region.handle = self._last
+        self._log("register", region=region.handle, octets=region.length, access=int(region.access))
+        return NAMED.pack(region.handle, region.stag if region.access & _REMOTE else 0)
+
+    def _sync(self, request: protocol.Sync) -> bytes:
+        region = self._find(Object.REGION, request.region)
+        region.check()
+        if not 0 <= request.offset <= request.offset + request.length <= region.length:
+            raise InvalidRequest(
+                f"{request.length} octets from {request.offset} on are not within the region's"
+                f" {region.length}"
+            )
+        mapped = region.mapping.memory
+        (mapped.push if request.push else mapped.pull)(request.offset, request.length)
+        return b""
+
+    def _post(self, request: protocol.Post) -> bytes:
+        stream = self._find(Object.STREAM, request.stream)
+        stream.cq.check_room()
+        if request.object == Object.REGION:
+            buffer = self._find(Object.REGION, request.handle)
+            posted = Posted(request.wr_id)
+        elif request.object == Object.MEMORY and request.length:
+            memory = self._find(Object.MEMORY, request.handle)
+            buffer = memory.view(request.offset, request.length)
+            posted = Posted(request.wr_id, request.length, memory)
+        elif request.object or request.handle or request.offset or request.length:
+            raise InvalidRequest("a receive buffer must be of a region or of memory, or empty")
+        else:
+            buffer, posted = None, Posted(request.wr_id)
+        # A view of memory is the buffer already.
+        part = (0, None) if posted.memory or buffer is None else (request.offset, request.length)
+        self.share.take(buffers=1, octets=posted.octets)
+        try:
+            msn = stream.post_recv(buffer, request.qn, wr_id=posted, offset=part[0], length=part[1])
+        except BaseException:
+            self.share.give(buffers=1, octets=posted.octets)
+            raise
+        if posted.memory is not None:
+            posted.memory.holds += 1
+        return protocol.MSN.pack(msn)
+
+    def _wait(self, number: int, request: protocol.Wait) -> bytes | None:
+        queue = self._find(Object.QUEUE, request.queue)
+        if request.milliseconds > protocol.LONGEST_WAIT:
+            raise InvalidRequest(f"a WAIT must be at most {protocol.LONGEST_WAIT} ms long")
+        if queue.ready:
+            return protocol.READY.pack(True)
+        if len(self.waits) >= WAITS:
+            raise ResourceExhausted(f"{WAITS} threads of this client wait already")
+        deadline = time.monotonic() + request.milliseconds / 1000
+        self.waits.append(Wait(number, queue, deadline))
+        return None
+
+    def _state(self, request: protocol.State) -> bytes:
+        stream = self._find(Object.STREAM, request.stream)
+        told = b"" if stream.error is None else protocol.encode_event(stream.error)
+        return protocol.STATE.pack(stream.state.value) + told
+
+    # -- what the device tells --------------------------------------------------------------------
+
+    def _completed(self, posted: Posted) -> None:
+        self.share.give(buffers=1, octets=posted.octets)
+        if posted.memory is not None:
+            posted.memory.holds -= 1
+
+    def _stopped(self, stream: Stream, reason: str) -> None:
+        if stream.error is not None:
+            self._events.append(stream.error)
+        self._log("stop", stream=stream.number, reason=reason)
+
+    def answers(self) -> Iterator[tuple[int, bytes]]:
+        """Numbers and bodies of the answers that can be given now."""
+        for wait in [wait for wait in self.waits if wait.over]:
+            self.waits.remove(wait)
+            yield wait.number, protocol.READY.pack(wait.ready)
+
+    # -- closing ----------------------------------------------------------------------------------
+
+    def _close(self, request: protocol.Close) -> bytes:
+        try:
+            kind = Object(request.object)
+        except ValueError:
+            raise InvalidRequest(f"there are no objects of kind {request.object}") from None
+        closing = self._find(kind, request.handle)
+        streams = self._all(Object.STREAM)
+        if kind is Object.QUEUE and any(stream.cq is closing for stream in streams):
+            raise StateError("streams use the completion queue: close them first")
+        inside = streams + self._all(Object.REGION)
+        if kind is Object.DOMAIN and any(each.pd is closing for each in inside):
+            raise StateError("the protection domain has streams or regions: close them first")
+        try:
+            closing.close()
+        finally:
+            self._sweep()
+        if kind is Object.MEMORY:
+            del self._objects[kind][request.handle]
+        return b""
+
+    def _sweep(self) -> None:
+        """Let go of what is closed, and count it no more."""
+        for stream in self._all(Object.STREAM):
+            if stream.state is StreamState.CLOSED:
+                del self._objects[Object.STREAM][stream.handle]
+                self.share.give(streams=1)
+        for handle, region in list(self._objects[Object.REGION].items()):
+            if region.revoked and not region.posted:
+                del self._objects[Object.REGION][handle]
+                tagged = bool(region.access & _REMOTE)
+                self.share.give(stags=int(tagged), octets=region.length)
+                region.memory.holds -= 1
+                self._log("revoke", region=handle, octets=region.length)
+        for handle, queue in list(self._objects[Object.QUEUE].items()):
+            if queue.closed:
+                del self._objects[Object.QUEUE][handle]
+                self.share.give(queues=1, completions=queue.cqe)
+        for handle, domain in list(self._objects[Object.DOMAIN].items()):
+            if domain.closed:
+                del self._objects[Object.DOMAIN][handle]
+                self.share.give(domains=1)
+
+    def stop(self) -> None:
+        """The client is gone: nothing more comes in for it."""
+        self.waits.clear()
+        for stream in self._all(Object.STREAM):
+            stream.stop()
+
+    def remove(self) -> bool:
+        """Close one of the objects that are left; whether none is.
+
+        One at a time, as closing a stream waits for what is in flight, and others are to be served
+        meanwhile.
+        """
+        for kind in _ORDER:
+            for handle, closing in self._objects[kind].items():
+                closing.close()
+                self._sweep()
+                if kind is Object.MEMORY:
+                    del self._objects[kind][handle]
+                return False
+        return True

@@ -1,0 +1,71 @@
+"""What the manager's tests begin with: the real gateware, owned by a manager in a thread."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ddp_rnic.sim.live import SimTransport
+from ddp_rnic.sw_driver import Context, Device
+from ddp_rnic.sw_driver.prm import Manager, Policy
+from ddp_rnic.sw_driver.prm.audit import Audit
+
+
+class Managed:
+    """A manager that serves."""
+
+    def __init__(self, sim: SimTransport, context: Context, path: Path, policy: Policy) -> None:
+        self.sim, self.context, self.path = sim, context, path
+        self.log = io.StringIO()
+        self.manager = Manager(context, path, policy, Audit(self.log))
+
+    def lines(self, event: str) -> list[dict]:
+        """Of the audit log."""
+        lines = [json.loads(line) for line in self.log.getvalue().splitlines()]
+        return [line for line in lines if line["event"] == event]
+
+    def all_gone(self) -> bool:
+        """Wait until no client has anything of the device."""
+        deadline = time.monotonic() + 20
+        while self.manager.connections or self.manager.leaving:
+            assert time.monotonic() < deadline, "clients do not go"
+            time.sleep(0.01)
+        there = self.context.capabilities
+        context = self.context
+        return (
+            (len(context.numbers), len(context.buffers)) == (there.streams, there.buffers)
+            and not (context.streams or context.regions or context.cqs or context.pds)
+            and all(arena._free == [arena._free[0]] for arena in self.manager._slots)
+        )
+
+
+@contextmanager
+def managed(
+    folder: Path, policy: Policy | None = None, *, page: int | None = None
+) -> Iterator[Managed]:
+    """The manager, at a socket in a folder."""
+    with SimTransport(page=page) as sim, Device(sim).open() as context:
+        served = Managed(sim, context, folder / "rnic.sock", policy or Policy(per_user=8))
+        failures: list[BaseException] = []
+
+        def serve() -> None:
+            try:
+                served.manager.serve()
+            except BaseException as error:
+                failures.append(error)
+                served.manager.close()
+
+        with served.manager:
+            thread = threading.Thread(target=serve)
+            thread.start()
+            try:
+                yield served
+            finally:
+                served.manager.stop()
+                thread.join()
+        assert not failures, failures

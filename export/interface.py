@@ -50,7 +50,7 @@ _BUSES = (
 
 def ports(config: RnicConfig) -> tuple[Port, ...]:
     """Every port of the exported Verilog, clock and reset first."""
-    members = FlatRnic(config).signature.members
+    members = FlatRnic.ports(config)
     return (
         Port("clk", False, 1),
         Port("rst", False, 1),

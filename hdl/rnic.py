@@ -136,7 +136,9 @@ class Rnic(wiring.Component):
         m.d.sync += walker.go.eq((credits > 4) & buffer.space)
 
         untagged = self._check(m, commit, streams, control)
-        moving = self._place(m, commit, buffer, delivery, exceptions, control)
+        # A register: it does not see to what comes in, which shows at once.
+        moving = delayed(
+            m, 1, self._place(m, commit, buffer, delivery, exceptions, control), "moving")
         if config.sctp:
             moving = moving | self._sctp(m, commit, untagged, delivery, control)
 
@@ -172,7 +174,7 @@ class Rnic(wiring.Component):
             | walker.busy
             | (credits != IN_FLIGHT)
             | commit.busy
-            | delayed(m, 1, moving, "moving")
+            | moving
             | delivery.busy
             | delivery.failed.valid
             | exceptions.o.valid
@@ -329,6 +331,11 @@ class FlatRnic(wiring.Component):
 
     def __init__(self, config):
         self.config = config
+        super().__init__(self.ports(config))
+
+    @staticmethod
+    def ports(config):
+        """Every port but clock and reset, by its name: an ``In`` or an ``Out``."""
         width, octets = config.width, config.octets
 
         def channel(prefix, direction, signals):
@@ -353,36 +360,34 @@ class FlatRnic(wiring.Component):
         }
         frame = {"tdata": width, "tkeep": octets, "tlast": 1}
         axis = {**frame, "tid": 16}
-        super().__init__(
-            {
-                **{
-                    name.replace("_valid", "_tvalid").replace("_ready", "_tready"): flow
-                    for name, flow in {
-                        **channel("s_axis_", In, {**axis, "tuser": 33}),
-                        **channel("m_axis_exc_", Out, {**axis, "tuser": 44}),
-                        **(channel("s_axis_eth_", In, {**frame, "tuser": 1})
-                           if config.sctp else {}),
-                    }.items()
-                },
-                **{
-                    name: flow
-                    for prefix in ("m_axi_", "m_axi_cq_")
-                    for name, flow in {
-                        **channel(f"{prefix}aw", Out, address),
-                        **channel(
-                            f"{prefix}w", Out, {"data": width, "strb": octets, "last": 1}
-                        ),
-                        **channel(f"{prefix}b", In, {"id": 1, "resp": 2}),
-                    }.items()
-                },
-                **channel("s_axil_aw", In, {"addr": regs.ADDRESS_BITS, "prot": 3}),
-                **channel("s_axil_w", In, {"data": 32, "strb": 4}),
-                **channel("s_axil_b", Out, {"resp": 2}),
-                **channel("s_axil_ar", In, {"addr": regs.ADDRESS_BITS, "prot": 3}),
-                **channel("s_axil_r", Out, {"data": 32, "resp": 2}),
-                "irq": Out(1),
-            }
-        )
+        return {
+            **{
+                name.replace("_valid", "_tvalid").replace("_ready", "_tready"): flow
+                for name, flow in {
+                    **channel("s_axis_", In, {**axis, "tuser": 33}),
+                    **channel("m_axis_exc_", Out, {**axis, "tuser": 44}),
+                    **(channel("s_axis_eth_", In, {**frame, "tuser": 1})
+                       if config.sctp else {}),
+                }.items()
+            },
+            **{
+                name: flow
+                for prefix in ("m_axi_", "m_axi_cq_")
+                for name, flow in {
+                    **channel(f"{prefix}aw", Out, address),
+                    **channel(
+                        f"{prefix}w", Out, {"data": width, "strb": octets, "last": 1}
+                    ),
+                    **channel(f"{prefix}b", In, {"id": 1, "resp": 2}),
+                }.items()
+            },
+            **channel("s_axil_aw", In, {"addr": regs.ADDRESS_BITS, "prot": 3}),
+            **channel("s_axil_w", In, {"data": 32, "strb": 4}),
+            **channel("s_axil_b", Out, {"resp": 2}),
+            **channel("s_axil_ar", In, {"addr": regs.ADDRESS_BITS, "prot": 3}),
+            **channel("s_axil_r", Out, {"data": 32, "resp": 2}),
+            "irq": Out(1),
+        }
 
     def elaborate(self, platform):
         m = Module()

@@ -668,9 +668,10 @@ def test_frames_are_placed_as_fast_as_they_come(engine: str) -> None:
         Poll(regs.address("SESSION_PENDING"), 0xFFFFFFFF, 0),
     ]
     outcome = sctp.run(load(engine), [*sctp.packets(count), Drain(), *guide], count)
-    # One packet and chunk more: the Accept, which has an entry besides.
+    # One packet and chunk more: the Accept, which has an entry besides. Each chunk ends its packet.
     kinds = [each.kind for each in outcome.completions]
-    assert [kinds.count(kind) for kind in Kind] == [count, count + 1, count + 1, 1, 0]
+    assert [kinds.count(kind) for kind in Kind] == [count, count + 1, 0, 1, 0]
+    assert sum(each.ends for each in outcome.completions) == count + 1
     assert outcome.counters["FRAMES"] == count + 1 == len(outcome.taken)
     (accept,) = outcome.exceptions
     assert accept.reason == Diversion.CONTROL and accept.stream == outcome.completions[0].stream

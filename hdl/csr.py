@@ -69,7 +69,8 @@ class Registers(wiring.Component):
                     those[first:first + 4].any() for first in range(0, len(those), 4)))
             return groups.any()
 
-        # Writes: wait for address and data, decode, act, answer.
+        # Writes: wait for address and data, decode, act, answer. ``free`` and, of reads,
+        # ``reading`` tell in one register where an access is: they enable wide ones.
         write_hit = Signal(len(ports))
         free, writing = Signal(init=1), Signal()
         answers = Signal()

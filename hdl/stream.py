@@ -109,7 +109,7 @@ class Pointers(wiring.Component):
                 following.eq(second),
                 second.eq(second + 1),
             ]
-        # In gates, as a register without enable: that is a level less behind ``push`` and ``pop``.
+        # In gates, so that it is a register without enable.
         m.d.sync += few.eq(
             (few & ~(self.push & ~self.pop & self.some))
             | (self.pop & ~self.push & (second == self.write)))

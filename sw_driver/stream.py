@@ -101,10 +101,7 @@ class Stream(Closing):
         association: Association | None = None,
     ) -> None:
         context = pd.context
-        self.queues = frozenset(queues)
-        for qn in self.queues:
-            if qn not in range(QUEUES):
-                raise InvalidRequest(f"a Queue Number must be from 0 to {QUEUES - 1}, not {qn!r}")
+        self.queues = queues_of(queues)
         with context.lock:
             pd.check()
             if cq.context is not context:
@@ -235,13 +232,13 @@ class Stream(Closing):
             buffer.check()
             if buffer.pd is not self.pd:
                 raise InvalidRequest("a receive buffer must be of the stream's protection domain")
-            posted.length = _part(buffer.length, offset, length)
+            posted.length = part_of(buffer.length, offset, length)
             posted.offset, posted.region = offset, buffer
             address, code = buffer.mapping.address + offset, buffer.mapping.layout.code
             buffer.hold()
         elif buffer is not None:
             view = octets_of(buffer)
-            posted.length = _part(len(view), offset, length)
+            posted.length = part_of(len(view), offset, length)
             if posted.length:
                 posted.mapping = self.context.map(
                     view[offset : offset + posted.length], self.pd.slots
@@ -350,7 +347,16 @@ class Stream(Closing):
         return f"<Stream {self.number}, {self.state.name}>"
 
 
-def _part(octets: int, offset: int, length: int | None) -> int:
+def queues_of(numbers: Iterable[int]) -> frozenset[int]:
+    """Queue Numbers that a stream may have."""
+    queues = frozenset(numbers)
+    for qn in queues:
+        if qn not in range(QUEUES):
+            raise InvalidRequest(f"a Queue Number must be from 0 to {QUEUES - 1}, not {qn!r}")
+    return queues
+
+
+def part_of(octets: int, offset: int, length: int | None) -> int:
     """Octets of a part."""
     count = octets - offset if length is None else length
     if not 0 <= offset <= offset + count <= octets:

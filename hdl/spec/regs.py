@@ -15,7 +15,7 @@ tables and queues:
   ``EVENT_POP`` takes it off the queue;
 * completions go to a ring in host memory, which the ``CQ_*`` registers describe.
 
-Those from 0x180 on are there with SCTP only:
+Those behind ``CAP_PLACES`` are there with SCTP only; the ``CAP_*`` of SCTP are 0 without it:
 
 * write the ``ASSOC_*`` registers, then ``ASSOC_COMMIT``: the entry at ``ASSOC_PLACE``, which
   :func:`~.net.insert` finds, is replaced whole;

@@ -33,7 +33,7 @@ from ..errors import (
     UnsupportedDevice,
 )
 from ..pd import MR, PD, Access, octets_of
-from ..stream import QUEUES, Stream, StreamState, _part
+from ..stream import QUEUES, Stream, StreamState, part_of, queues_of
 from . import protocol
 from .protocol import HANDLE, NAMED, Decoder, Kind, Object, ProtocolError, Request
 
@@ -571,10 +571,7 @@ class ClientStream(Stream):
             raise InvalidRequest("the manager chooses a stream's number: give none")
         if association is not None:
             raise UnsupportedDevice("the manager has no associations of SCTP: give none")
-        self.queues = frozenset(queues)
-        for qn in self.queues:
-            if qn not in range(QUEUES):
-                raise InvalidRequest(f"a Queue Number must be from 0 to {QUEUES - 1}, not {qn!r}")
+        self.queues = queues_of(queues)
         context = pd.context
         with context.lock:
             pd.check()
@@ -666,7 +663,7 @@ class ClientStream(Stream):
             buffer.check()
             if buffer.pd is not self.pd:
                 raise InvalidRequest("a receive buffer must be of the stream's protection domain")
-            count = _part(buffer.length, offset, length)
+            count = part_of(buffer.length, offset, length)
             waiting = _Waiting(wr_id, qn, buffer, None, offset)
             return waiting, Object.REGION, buffer.handle, offset, count
         if buffer is None:
@@ -674,7 +671,7 @@ class ClientStream(Stream):
                 raise InvalidRequest("a buffer of no octets must have neither offset nor length")
             return _Waiting(wr_id, qn, None, None, 0), 0, 0, 0, 0
         view = octets_of(buffer)
-        count = _part(len(view), offset, length)
+        count = part_of(len(view), offset, length)
         if not count:
             return _Waiting(wr_id, qn, None, None, 0), 0, 0, 0, 0
         memory = self.context.reach(view[offset : offset + count])

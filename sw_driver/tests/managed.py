@@ -29,6 +29,14 @@ class Managed:
         lines = [json.loads(line) for line in self.log.getvalue().splitlines()]
         return [line for line in lines if line["event"] == event]
 
+    def awaited(self, event: str) -> list[dict]:
+        """The same, once there is one."""
+        deadline = time.monotonic() + 20
+        while not (found := self.lines(event)):
+            assert time.monotonic() < deadline, f"no line of {event} comes"
+            time.sleep(0.01)
+        return found
+
     def all_gone(self) -> bool:
         """Wait until no client has anything of the device."""
         deadline = time.monotonic() + 20

@@ -524,8 +524,7 @@ def test_another_protocol_is_told_and_the_connection_ends(prm: Managed) -> None:
     with pytest.raises(RnicError, match="version 9, the manager's is 1: update the older one"):
         link.ask(protocol.Hello(version=9)).result()
     link.close()
-    assert prm.all_gone()
-    assert prm.lines("disconnect")[0]["reason"].startswith("protocol: the client's protocol")
+    assert prm.awaited("disconnect")[0]["reason"].startswith("protocol: the client's protocol")
 
 
 def test_more_threads_wait_than_the_manager_takes(prm: Managed) -> None:

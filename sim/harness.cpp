@@ -8,6 +8,7 @@
 // host is outside, and calls for each register, each packet and each stretch of time.
 
 #include "Vtop.h"
+#include "Vtop___024root.h"
 #include "verilated.h"
 #if VM_TRACE
 #include "verilated_vcd_c.h"
@@ -26,6 +27,9 @@
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 double sc_time_stamp() { return 0; }
+
+// What Vtop::eval() calls once it has begun, without the locks around it: a tenth of the time.
+void Vtop___024root___eval(Vtop___024root *);
 
 namespace {
 
@@ -215,7 +219,7 @@ struct Sim {
 
     void step(bool clock) {
         top.clk = clock;
-        top.eval();
+        Vtop___024root___eval(top.rootp);
 #if VM_TRACE
         if (trace) trace->dump(context.time());
         context.timeInc(5);
@@ -234,6 +238,7 @@ struct Sim {
         top.s_axil_awvalid = 0; top.s_axil_wvalid = 0; top.s_axil_arvalid = 0;
         top.s_axil_awprot = 0; top.s_axil_arprot = 0; top.s_axil_wstrb = 15;
         top.s_axil_bready = 1; top.s_axil_rready = 1;
+        top.eval();
         step(0);
         step(1);
     }

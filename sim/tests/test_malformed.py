@@ -851,3 +851,14 @@ def test_a_packet_of_an_odd_length_is_dropped_whatever_its_checksum(width: int) 
     play.play(frames(play))
     assert set(play.fates) == {Fate.DROPPED}
     play.check(width)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("chunks", [0, 1, 2])
+def test_a_frame_after_quiet_is_waited_for(chunks: int, width: int) -> None:
+    for size in range(0, 40, 8):
+        play = Play("quiet")
+        play.operations.append(Drain())
+        segments = [play.data(play.tagged(size=size), ahead=at) for at in range(chunks)]
+        assert play.send("the last", IPV4.frame(packet_of(*segments))) is Fate.TAKEN
+        play.check(width)

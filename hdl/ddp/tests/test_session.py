@@ -591,7 +591,7 @@ def test_sessions_agree_with_the_model(delay, busy, wild):
                     assert have == want, f"round {round_} stream {number}"
 
     bench.run(testbench)
-    assert aborts > 5 if wild else aborts == 0
+    assert bool(aborts) == bool(wild)
     assert len(bench.records) > 100
 
 

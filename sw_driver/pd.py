@@ -137,6 +137,9 @@ class MR(Closing):
         Receive buffers in it that wait for a message.
     """
 
+    def __new__(cls, pd: PD, *arguments: Any, **named: Any) -> Self:
+        return object.__new__(pd.context.kinds.get(cls, cls))
+
     def __init__(
         self, pd: PD, buffer: object, access: Access, *, to: int = 0, stream: Stream | None = None
     ) -> None:
@@ -154,29 +157,36 @@ class MR(Closing):
         self._stag: int | None = None
         self.posted = 0
         self.revoked = False
-        context = pd.context
-        with context.lock:
+        with pd.context.lock:
             pd.check()
             if stream is not None:
                 stream.check()
                 if stream.pd is not pd:
                     raise InvalidRequest("the stream must be of the region's protection domain")
-            stag = context.stags.take() if access & _REMOTE else None
-            try:
-                self.mapping = context.map(view, pd.slots)
-            except BaseException:
-                if stag is not None:
-                    context.stags.free(stag)
-                raise
-            # From here on the device may know it, even if the link fails: closing revokes it.
-            pd.regions.add(self)
-            context.regions.add(self)
-            if stream is not None:
-                stream.bound.add(self)
+            self._open(view)
+
+    def _open(self, view: memoryview) -> None:
+        """Have the device know it."""
+        context = self.pd.context
+        stag = context.stags.take() if self.access & _REMOTE else None
+        try:
+            self.mapping = context.map(view, self.pd.slots)
+        except BaseException:
             if stag is not None:
-                self._stag = stag
-                context.tags[stag] = self
-                self._enter(stag)
+                context.stags.free(stag)
+            raise
+        # From here on the device may know it, even if the link fails: closing revokes it.
+        context.regions.add(self)
+        self._belongs()
+        if stag is not None:
+            self._stag = stag
+            context.tags[stag] = self
+            self._enter(stag)
+
+    def _belongs(self) -> None:
+        self.pd.regions.add(self)
+        if self.stream is not None:
+            self.stream.bound.add(self)
 
     def _enter(self, stag: int) -> None:
         """Write the table's entry."""

@@ -32,7 +32,7 @@ from ..errors import (
     TransportError,
     UnsupportedDevice,
 )
-from ..pd import MR, PD, Access, octets_of
+from ..pd import MR, PD, octets_of
 from ..stream import QUEUES, Stream, StreamState, part_of, queues_of
 from . import protocol
 from .protocol import HANDLE, NAMED, Decoder, Kind, Object, ProtocolError, Request
@@ -328,16 +328,6 @@ class ClientPD(PD):
             self.number = context.make(protocol.Domain())
             context.pds.add(self)
 
-    def register(
-        self,
-        buffer: object,
-        access: Access = Access.LOCAL_WRITE | Access.REMOTE_WRITE,
-        *,
-        to: int = 0,
-        stream: Stream | None = None,
-    ) -> MR:
-        return ClientMR(self, buffer, access, to=to, stream=stream)
-
     def close(self) -> None:
         with self.context.lock:
             if self.closed:
@@ -354,51 +344,28 @@ class ClientPD(PD):
 class ClientMR(MR):
     """A memory region."""
 
-    def __init__(
-        self,
-        pd: ClientPD,
-        buffer: object,
-        access: Access,
-        *,
-        to: int = 0,
-        stream: Stream | None = None,
-    ) -> None:
-        if not isinstance(access, int) or int(access) not in range(1, 8):
-            raise InvalidRequest(f"access must be of {Access(7)!r}, not {access!r}")
-        view = octets_of(buffer)
-        if not isinstance(to, int) or not 0 <= to <= (1 << 64) - len(view):
-            raise InvalidRequest(
-                f"to must be from 0 to 2**64 less the {len(view)} octets of the region, not {to!r}"
-            )
-        self.pd, self.access, self.to, self.length = pd, Access(access), to, len(view)
-        self.stream, self.posted, self.revoked = stream, 0, False
-        self.context = pd.context
-        with self.context.lock:
-            pd.check()
-            bound = 0
-            if stream is not None:
-                stream.check()
-                if not isinstance(stream, ClientStream) or stream.pd is not pd:
-                    raise InvalidRequest("the stream must be of the region's protection domain")
-                bound = stream.handle
-            self.memory = self.context.reach(view)
-            try:
-                answer = self.context.ask(
-                    protocol.Region(
-                        pd.number, self.memory.mapped.handle, self.memory.offset, len(view),
-                        int(access), to, bound,
-                    )
-                )  # fmt: skip
-            except BaseException:
-                with suppress(RnicError):
-                    self.context.release(self.memory)
-                raise
-            self.handle, stag = NAMED.unpack(answer)
-            self._stag = stag or None
-            pd.regions.add(self)
-            self.context.regions[self.handle] = self
-            if stream is not None:
-                stream.bound.add(self)
+    pd: ClientPD
+    stream: ClientStream | None
+
+    def _open(self, view: memoryview) -> None:
+        self.context = self.pd.context
+        self.memory = self.context.reach(view)
+        bound = 0 if self.stream is None else self.stream.handle
+        try:
+            answer = self.context.ask(
+                protocol.Region(
+                    self.pd.number, self.memory.mapped.handle, self.memory.offset, len(view),
+                    int(self.access), self.to, bound,
+                )
+            )  # fmt: skip
+        except BaseException:
+            with suppress(RnicError):
+                self.context.release(self.memory)
+            raise
+        self.handle, stag = NAMED.unpack(answer)
+        self._stag = stag or None
+        self.context.regions[self.handle] = self
+        self._belongs()
 
     @property
     def view(self) -> memoryview:
@@ -707,7 +674,7 @@ class ClientStream(Stream):
             self.cq.streams.discard(self)
 
 
-ClientContext.kinds = {PD: ClientPD, CQ: ClientCQ, Stream: ClientStream}
+ClientContext.kinds = {PD: ClientPD, MR: ClientMR, CQ: ClientCQ, Stream: ClientStream}
 
 #: Connections of this process, which a child that is forked must not keep open.
 _OPEN: weakref.WeakSet[ClientContext] = weakref.WeakSet()

@@ -2,6 +2,7 @@
 
 import pytest
 from amaranth.sim import Simulator
+from ddp_rnic.hdl.bus.tests.lite import manager
 from ddp_rnic.hdl.csr import Counters, Registers
 from ddp_rnic.hdl.spec import regs
 
@@ -17,35 +18,7 @@ def run_registers(script, **inputs):
         for name, value in inputs.items():
             ctx.set(getattr(dut, name), value)
 
-        async def write(address, value, strb=15, *, data_first=False):
-            ctx.set(dut.bus.aw.payload.addr, address)
-            ctx.set(dut.bus.w.payload, {"data": value, "strb": strb})
-            ctx.set(dut.bus.w.valid, 1)
-            if data_first:
-                await ctx.tick().repeat(3)
-            ctx.set(dut.bus.aw.valid, 1)
-            await ctx.tick().until(dut.bus.aw.ready)
-            ctx.set(dut.bus.aw.valid, 0)
-            ctx.set(dut.bus.w.valid, 0)
-            await ctx.tick().repeat(3)
-            assert ctx.get(dut.bus.b.valid), "a response waits for the manager"
-            ctx.set(dut.bus.b.ready, 1)
-            (resp,) = await ctx.tick().sample(dut.bus.b.payload.resp).until(dut.bus.b.valid)
-            ctx.set(dut.bus.b.ready, 0)
-            return int(resp)
-
-        async def read(address):
-            ctx.set(dut.bus.ar.payload.addr, address)
-            ctx.set(dut.bus.ar.valid, 1)
-            await ctx.tick().until(dut.bus.ar.ready)
-            ctx.set(dut.bus.ar.valid, 0)
-            await ctx.tick().repeat(5)
-            ctx.set(dut.bus.r.ready, 1)
-            (answer,) = await ctx.tick().sample(dut.bus.r.payload).until(dut.bus.r.valid)
-            ctx.set(dut.bus.r.ready, 0)
-            return answer.data, int(answer.resp)
-
-        await script(write, read)
+        await script(*manager(ctx, dut.bus, wait=5))
 
     async def pulses(ctx):
         commands = [r.name for r in regs.REGISTERS if r.access == "wo"]

@@ -7,6 +7,7 @@ from amaranth.lib.wiring import In
 from amaranth.sim import Simulator
 from ddp_rnic.hdl.bus.axi import AxiLite
 from ddp_rnic.hdl.bus.decode import AxiLiteDecoder, Endpoint
+from ddp_rnic.hdl.bus.tests.lite import manager
 from ddp_rnic.hdl.spec.board import Window
 from ddp_rnic.hdl.tests.refused import refused
 
@@ -49,34 +50,7 @@ def run(script):
     dut = Dut()
 
     async def main(ctx):
-        async def write(address, value, strb=15):
-            ctx.set(dut.bus.aw.payload.addr, address)
-            ctx.set(dut.bus.w.payload, {"data": value, "strb": strb})
-            ctx.set(dut.bus.aw.valid, 1)
-            ctx.set(dut.bus.w.valid, 1)
-            ctx.set(dut.bus.b.ready, 1)
-            while True:
-                _, _, aw, w, b, resp = await ctx.tick().sample(
-                    dut.bus.aw.ready, dut.bus.w.ready, dut.bus.b.valid, dut.bus.b.payload.resp)
-                if aw:
-                    ctx.set(dut.bus.aw.valid, 0)
-                if w:
-                    ctx.set(dut.bus.w.valid, 0)
-                if b:
-                    ctx.set(dut.bus.b.ready, 0)
-                    return int(resp)
-
-        async def read(address):
-            ctx.set(dut.bus.ar.payload.addr, address)
-            ctx.set(dut.bus.ar.valid, 1)
-            await ctx.tick().until(dut.bus.ar.ready)
-            ctx.set(dut.bus.ar.valid, 0)
-            ctx.set(dut.bus.r.ready, 1)
-            (answer,) = await ctx.tick().sample(dut.bus.r.payload).until(dut.bus.r.valid)
-            ctx.set(dut.bus.r.ready, 0)
-            return answer.data, int(answer.resp)
-
-        await script(write, read)
+        await script(*manager(ctx, dut.bus))
 
     async def watchdog(ctx):
         for _ in range(2000):

@@ -8,7 +8,7 @@ from ..crc32c import Slice
 from ..stream import any_of
 from .buffer import Store
 from .intake import KnownBeat
-from .scan import Landing, MpaScan, land
+from .scan import Bound, Landing, MpaScan
 from .segment import HEADER_WORDS, Segment
 
 __all__ = ["Ending", "MpaWalker"]
@@ -35,7 +35,7 @@ class Ending(data.StructLayout):
 
 
 class _Step(data.StructLayout):
-    """What the walker does with the beat before it, one-hot.
+    """What the walker does with a beat, one-hot, and where the FPDU is that does not end in it.
 
     Members
     -------
@@ -49,10 +49,12 @@ class _Step(data.StructLayout):
         The packet ends inside an FPDU.
     on : 1
         An FPDU fills the beat.
+    cut : range(words + 1)
     """
 
-    def __init__(self):
-        super().__init__({"fresh": 1, "start": 1, "close": 1, "broken": 1, "on": 1})
+    def __init__(self, words):
+        super().__init__({
+            "fresh": 1, "start": 1, "close": 1, "broken": 1, "on": 1, "cut": range(words + 1)})
 
 
 class MpaWalker(wiring.Component):
@@ -62,7 +64,7 @@ class MpaWalker(wiring.Component):
     begins in it. An FPDU may begin at any word. A packet is a run of whole FPDUs of one stream; the
     first begins with the packet.
 
-    Latency: 5 cycles from a beat to its slice, 8 to the segments that begin in it, given the beats
+    Latency: 7 cycles from a beat to its slice, 10 to the segments that begin in it, given the beats
     that their headers reach into. Throughput: a beat a cycle, or an FPDU a cycle where more than
     one begins in a beat. Reset: empty; what was under way is forgotten.
     Errors: an FPDU that its packet ends inside has an ending with ``framing`` set; one that does
@@ -107,84 +109,86 @@ class MpaWalker(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         words = self.config.words
-        bits = words.bit_length() - 1
         m.submodules.scan = scan = MpaScan(self.config)
         m.submodules.headers = headers = _Headers(self.config)
         wiring.connect(m, wiring.flipped(self.i), scan.i)
         wiring.connect(m, headers.o, wiring.flipped(self.segments))
         beat = scan.o.payload
 
-        # The loop: ``step`` says what this beat is to the FPDU under way, one select of the
-        # bounds what comes next. Everything else follows a register behind.
-        step = Signal(_Step(), init={"fresh": 1})
-        cut = Signal(range(words + 1))
+        # The loop. ``step`` is what this beat is to the FPDU under way, ``bound`` what is known of
+        # one that begins in it, ``stay`` that it has another one. What comes next, in the next
+        # beat (``there``) or in this one (``here``), is known as well: one select of the bounds
+        # tells what comes after that. So whether a beat stays is in a register, and what moves all
+        # the beats on is no deeper than that.
+        step = Signal(_Step(words))
+        bound = Signal(Bound(words))
+        following = Signal(_Step(words), init={"fresh": 1})
+        here, there = Signal(words + 1), Signal(words + 1)
         lo = Signal(range(words))
         again = Signal()
-        header = Signal(words + 1)
-        beats = Signal(15 - bits)
-        none, one = Signal(), Signal()
-        low = Signal(words)
-        oversize = Signal()
-
-        starts = step.fresh | step.start
-        marker_first = beat.edges.marked[0]
-        bound = Signal.like(beat.bounds[0])
-        m.d.comb += bound.as_value().eq(
-            any_of(
-                Mux(Mux(step.fresh, chosen, header[w]), beat.bounds[w].as_value(), 0)
-                for w, chosen in enumerate([~marker_first, marker_first, *[0] * (words - 1)])
-            )
-        )
-
-        # An FPDU that goes on through this beat: a marker moves its end by one word, which may
-        # cost a beat.
-        marked = beat.edges.marked[-1]
-        extra = marked & low[-1]
-        next_low = Signal.like(low)
-        next_none = Signal()
-        passing = Signal(Landing(words))
-        m.d.comb += [
-            next_low.eq(Mux(marked, low.rotate_left(1), low)),
-            next_none.eq(Mux(extra, none, one)),
-        ]
-        land(m, passing, next_none, next_low, beat.ahead)
+        starts, stay, closing = Signal(), Signal(), Signal()
 
         fire = Signal()
-        stay = Signal()
-        landing = Signal(Landing(words))
+        turn = Signal()
         m.d.comb += [
             fire.eq(scan.o.valid & self.go),
-            stay.eq(starts & bound.inside),
             scan.o.ready.eq(self.go & ~stay),
-            landing.eq(Mux(starts, bound.landing, Mux(step.on, passing, 0))),
+            turn.eq(scan.coming | (fire & stay)),
         ]
-        with m.If(fire):
-            m.d.sync += [
-                again.eq(stay),
-                lo.eq(Mux(stay, cut, 0)),
-                cut.eq(landing.cut),
-                header.eq(landing.header),
-                step.start.eq(landing.start),
-                step.close.eq(landing.close),
-                step.broken.eq(landing.broken),
-                step.on.eq(landing.on),
-                step.fresh.eq(step.close | step.broken | (starts & (bound.tail | bound.broken))),
-                low.eq(Mux(starts, bound.low, next_low)),
-                none.eq(Mux(starts, bound.none, next_none)),
+
+        # An FPDU that goes on through the next beat: a marker moves its end by one word, which may
+        # cost a beat.
+        ahead = scan.ahead
+        extra = ahead.marked & bound.low[-1]
+        none = Mux(extra, bound.none, bound.one)
+        ends = Signal(Landing(words))
+        passing = Signal(Landing(words))
+        passed = Signal(Bound(words))
+        m.d.comb += ends.eq(any_of(
+            Mux(bound.low[j], ahead.ends[j].as_value(), 0) for j in range(words)))
+        with m.If(following.on):
+            with m.If(none):
+                m.d.comb += passing.eq(ends)
+            with m.Else():
+                m.d.comb += [passing.broken.eq(ahead.last), passing.on.eq(~ahead.last)]
+            m.d.comb += [
+                passed.beats.eq(Mux(extra, bound.beats, bound.beats - 1)),
+                passed.low.eq(Mux(ahead.marked, bound.low.rotate_left(1), bound.low)),
+                passed.none.eq(none),
+                passed.one.eq(Mux(extra, bound.one, bound.beats == 2)),
+                passed.oversize.eq(bound.oversize),
             ]
-            with m.If(starts):
-                m.d.sync += [oversize.eq(bound.oversize), beats.eq(bound.beats), one.eq(bound.one)]
-            with m.Elif(~extra):
-                m.d.sync += [beats.eq(beats - 1), one.eq(beats == 2)]
+        # An FPDU that begins.
+        chosen = Signal(Bound(words))
+        first = [following.fresh & ~ahead.marker_first, following.fresh & ahead.marker_first]
+        m.d.comb += chosen.eq(any_of([
+            *(Mux(here[w], scan.o.payload.bounds[w].as_value(), 0) for w in range(words + 1)),
+            *(Mux(there[w] | any_of(first[w:w + 1]), ahead.bounds[w].as_value(), 0)
+              for w in range(words + 1)),
+        ]))
+        with m.If(turn):
+            m.d.sync += [
+                step.eq(following),
+                starts.eq(following.fresh | following.start),
+                closing.eq(following.start | following.close),
+                stay.eq(chosen.inside),
+                again.eq(fire & stay),
+                lo.eq(Mux(fire & stay, step.cut, 0)),
+                bound.eq(chosen.as_value() | passed.as_value()),
+                here.eq(chosen.here),
+                there.eq(chosen.landing.header | passing.header),
+                following.fresh.eq(
+                    chosen.tail | chosen.broken | following.close | following.broken),
+                *(following[name].eq(chosen.landing[name] | passing[name])
+                  for name in ("start", "close", "broken", "on", "cut")),
+            ]
 
         # What the beat is to the others.
-        end = Signal(range(words + 1))
-        m.d.comb += end.eq(sum(beat.edges.used))
-        closing = Signal()
+        cut, end = step.cut, beat.end
+        stored = fire & ~stay & ~(step.on & bound.oversize)
         late = Signal()
         late_framing = Signal()
-        late_beat, late_words = Signal.like(self.beats), Signal.like(end)
-        m.d.comb += closing.eq(step.start | step.close)
+        late_beat, late_words = Signal.like(self.beats), Signal(range(words + 1))
         m.d.sync += [
             self.slices.valid.eq(fire),
             self.slices.payload.data.eq(beat.window[: 32 * words]),
@@ -193,11 +197,11 @@ class MpaWalker(wiring.Component):
             self.slices.payload.cut.eq(Mux(step.close, end, cut)),
             self.slices.payload.close.eq(closing),
             self.slices.payload.open.eq(starts),
-            self.slices.payload.tail.eq(starts & bound.tail),
+            self.slices.payload.tail.eq(bound.tail),
             self.slices.payload.end.eq(end),
             # An ending that comes with the end of the octets waits a cycle; no other can come then.
-            late.eq(fire & (starts & (bound.tail | bound.broken) | step.broken)),
-            late_framing.eq(~(starts & bound.tail)),
+            late.eq(fire & (bound.tail | bound.broken | step.broken)),
+            late_framing.eq(~bound.tail),
             late_beat.eq(self.beats),
             late_words.eq(end),
             self.endings.valid.eq(late | (fire & closing)),
@@ -206,7 +210,7 @@ class MpaWalker(wiring.Component):
             self.endings.payload.beat.eq(Mux(late, late_beat, self.beats)),
             self.endings.payload.words.eq(Mux(late, late_words, Mux(step.close, end, cut))),
             # A beat in the midst of an oversize FPDU has no place in the buffer.
-            self.store.valid.eq(fire & ~stay & ~(step.on & oversize)),
+            self.store.valid.eq(stored),
             self.store.payload.address.eq(self.beats),
             self.store.payload.data.eq(beat.window[: 32 * words]),
         ]
@@ -214,7 +218,7 @@ class MpaWalker(wiring.Component):
         m.d.sync += crc_late.eq(beat.crc)
         with m.If(late):
             m.d.sync += self.endings.payload.crc.eq(crc_late)
-        with m.If(fire & ~stay & ~(step.on & oversize)):
+        with m.If(stored):
             m.d.sync += self.beats.eq(self.beats + 1)
         m.d.comb += [
             self.begun.eq(fire & starts),

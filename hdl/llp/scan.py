@@ -8,7 +8,7 @@ from ..stream import any_of
 from .intake import KnownBeat, LlpSettings
 from .segment import HEADER_WORDS
 
-__all__ = ["Landing", "Bound", "Scan", "MpaScan", "land"]
+__all__ = ["Ahead", "Bound", "Landing", "MpaScan", "Scan"]
 
 
 class Landing(data.StructLayout):
@@ -26,8 +26,8 @@ class Landing(data.StructLayout):
         It goes on through the whole beat.
     cut : range(words + 1)
     header : words + 1
-        One-hot: the word that holds the next FPDU's ULPDU_Length, after the marker if one stands at
-        ``cut``. The highest bit is the first word of the next beat.
+        With ``start``, one-hot: the word that holds the next FPDU's ULPDU_Length, after the marker
+        if one stands at ``cut``. The highest bit is the first word of the next beat.
     """
 
     def __init__(self, words):
@@ -66,13 +66,16 @@ class Bound(data.StructLayout):
     Members
     -------
     inside : 1
-        It ends in this beat and another begins: ``landing`` tells where in this beat.
+        It ends in this beat and another begins.
     tail : 1
         It ends where the beat's octets end.
     broken : 1
         The packet ends inside it.
     landing : Landing
-        Otherwise: how it meets the next beat. All 0 after ``tail`` and ``broken``.
+        How it meets the next beat, or with ``inside`` this one. All 0 after ``tail`` and
+        ``broken``, and without the header of what is inside.
+    here : words + 1
+        With ``inside``, the header of ``landing``.
     beats, low :
         If it goes on through the next beat too: beats that it fills before its last one, counted
         from the next, and one-hot its words in that last one (bit j for j + 1 words).
@@ -89,11 +92,40 @@ class Bound(data.StructLayout):
                 "tail": 1,
                 "broken": 1,
                 "landing": Landing(words),
+                "here": words + 1,
                 "beats": 15 - (words.bit_length() - 1),
                 "low": words,
                 "none": 1,
                 "one": 1,
                 "oversize": 1,
+            }
+        )
+
+
+class Ahead(data.StructLayout):
+    """What can be known of the beat behind the one that is walked.
+
+    Members
+    -------
+    bounds : ArrayLayout(Bound, words + 1)
+        One for each word where a header may be; the highest for the first word of the beat behind.
+    marker_first, marked : 1
+        A marker stands at its first word, or at any.
+    ends : ArrayLayout(Landing, words)
+        How an FPDU that fills this beat meets the one behind it, if it has j + 1 words left there,
+        or before this beat's marker.
+    last : 1
+        The packet ends with the beat behind this one.
+    """
+
+    def __init__(self, words):
+        super().__init__(
+            {
+                "bounds": data.ArrayLayout(Bound(words), words + 1),
+                "marker_first": 1,
+                "marked": 1,
+                "ends": data.ArrayLayout(Landing(words), words),
+                "last": 1,
             }
         )
 
@@ -106,9 +138,9 @@ class Scan(data.StructLayout):
     window : 32 * (words + HEADER_WORDS)
         This beat's words and those that follow.
     bounds : ArrayLayout(Bound, words + 1)
-        One for each word where a header may be; the highest for the first word of the next beat.
-    edges, ahead : Edges
-        Of this beat and of the next one.
+        As :class:`Ahead` has them, of this beat.
+    end : range(words + 1)
+        Words that hold octets.
     position : 30
         Words of the stream before this beat.
     stream : 16
@@ -121,8 +153,7 @@ class Scan(data.StructLayout):
             {
                 "window": 32 * (words + HEADER_WORDS),
                 "bounds": data.ArrayLayout(Bound(words), words + 1),
-                "edges": Edges(words),
-                "ahead": Edges(words),
+                "end": range(words + 1),
                 "position": 30,
                 "stream": 16,
                 "crc": 1,
@@ -140,36 +171,31 @@ def _settle(m, landing, cuts, edges):
     """Fill ``landing`` for a boundary given one-hot by ``cuts[p]``, p words into the beat."""
     words = len(edges.used)
     marker = [_marker(edges, word) for word in range(words)]
-    start = Cat(cuts[p] & edges.used[p] for p in range(1, words)).any()
-    ends = [
-        cuts[p] & edges.used[p - 1] & (~edges.used[p] if p < words else 1)
-        for p in range(1, words + 1)
-    ]
-    close = Cat(ends).any()
+    starts = {p: cuts[p] & edges.used[p] for p in range(1, words)}
+    start = Cat(starts.values()).any()
+    ended = Cat(cuts[p] & edges.used[p - 1] for p in range(1, words + 1)).any()
     m.d.comb += [
         landing.start.eq(start),
-        landing.close.eq(close),
-        landing.broken.eq(edges.last & ~start & ~close),
-        landing.on.eq(~edges.last & ~start & ~close),
-        Cat(landing.cut).eq(any_of(Mux(cuts[p], p, 0) for p in range(1, words + 1))),
+        landing.close.eq(ended & ~start),
+        landing.broken.eq(edges.last & ~ended),
+        landing.on.eq(~edges.last & ~ended),
+        landing.cut.eq(any_of(Mux(cuts[p], p, 0) for p in range(1, words + 1))),
     ]
     for word in range(1, words + 1):
-        here = cuts[word] & ~marker[word] if word < words else Const(0)
-        m.d.comb += landing.header[word].eq(
-            here | (cuts[word - 1] & marker[word - 1] if word > 1 else 0)
-        )
+        here = starts[word] & ~marker[word] if word < words else 0
+        moved = starts[word - 1] & marker[word - 1] if word > 1 else 0
+        m.d.comb += landing.header[word].eq(here | moved)
 
 
-def land(m, landing, this_beat, low, edges):
-    """Fill ``landing`` for an FPDU whose remaining words end in this beat if ``this_beat`` is set,
-    ``low`` giving their number one-hot. A marker before their end moves it by one word."""
+def _cuts(low, edges):
+    """One-hot, where an FPDU ends of which so many words are left, ``low`` one-hot. A marker before
+    its end moves it by one word, which may be out of the beat.
+    """
     words = len(edges.used)
-    cuts = {}
-    for p in range(1, words + 1):
-        cuts[p] = this_beat & (
-            low[p - 1] & ~edges.marked[p - 1] | (low[p - 2] & edges.marked[p - 2] if p > 1 else 0)
-        )
-    _settle(m, landing, cuts, edges)
+    return [0, *(
+        low[p - 1] & ~edges.marked[p - 1] | (low[p - 2] & edges.marked[p - 2] if p > 1 else 0)
+        for p in range(1, words + 1)
+    )]  # fmt: skip
 
 
 class MpaScan(wiring.Component):
@@ -178,12 +204,12 @@ class MpaScan(wiring.Component):
     For every word the block works out, with no knowledge of where the FPDUs are, what follows if an
     FPDU's header stood there: an FPDU is a multiple of four octets long, and only its ULPDU_Length
     and the markers between (RFC 5044 section 4.3) decide where it ends. The walker then only
-    selects.
+    selects, while the beat before is walked: so what it selects comes out of registers.
 
-    A beat is given out when the four beats that follow it, or the rest of the packet, are
-    inside: a header may reach into them.
+    A beat is given out when the six beats that follow it, or the rest of the packet, are inside: a
+    header may reach into them.
 
-    Latency: 4 cycles, and as long as it takes four more beats or the packet's last to come.
+    Latency: 6 cycles, and as long as it takes six more beats or the packet's last to come.
     Throughput: 1 beat a cycle. Reset: empty. Errors: a packet's damaged last beat, or one that
     is not a multiple of four octets long, counts as empty, which breaks the FPDU that reaches
     into it.
@@ -192,6 +218,10 @@ class MpaScan(wiring.Component):
     -------
     i : In(stream.Signature(KnownBeat(width)))
     o : Out(stream.Signature(Scan(words)))
+    coming : Out(1)
+        In the next cycle there is another beat at ``o``.
+    ahead : Out(Ahead(words))
+        Of that beat.
     busy : Out(1)
         A beat is inside.
     """
@@ -202,6 +232,8 @@ class MpaScan(wiring.Component):
             {
                 "i": In(stream.Signature(KnownBeat(config.width))),
                 "o": Out(stream.Signature(Scan(config.words))),
+                "coming": Out(1),
+                "ahead": Out(Ahead(config.words)),
                 "busy": Out(1),
             }
         )
@@ -214,14 +246,15 @@ class MpaScan(wiring.Component):
 
         # All stages shift together, and only with a beat or after a packet's last: so a beat's
         # successors in its packet are always right behind it.
-        valid = Signal(4)
+        valid = Signal(6)
         first = Signal(init=1)
         shift = Signal()
         can_shift = self.i.valid | first
         m.d.comb += [
-            self.o.valid.eq(valid[3] & can_shift),
-            shift.eq(can_shift & (~valid[3] | self.o.ready)),
-            self.i.ready.eq(~valid[3] | self.o.ready),
+            self.o.valid.eq(valid[-1] & can_shift),
+            shift.eq(can_shift & (~valid[-1] | self.o.ready)),
+            self.coming.eq(shift & valid[-2]),
+            self.i.ready.eq(~valid[-1] | self.o.ready),
         ]
         with m.If(shift):
             m.d.sync += valid.eq(Cat(self.i.valid, valid))
@@ -229,35 +262,35 @@ class MpaScan(wiring.Component):
         common = data.StructLayout(
             {
                 "data": 32 * words,
+                "count": range(words + 1),
                 "last": 1,
                 "position": 30,
                 "stream": 16,
                 "settings": LlpSettings(),
             }
         )
-        beat = [Signal(common, name=f"beat{k}") for k in range(4)]
-        edges = [Signal(Edges(words), name=f"edges{k}") for k in range(1, 4)]
+        beat = [Signal(common, name=f"beat{k}") for k in range(6)]
+        edges = [Signal(Edges(words), name=f"edges{k}") for k in range(1, 5)]
         with m.If(shift):
             m.d.sync += [
-                *(beat[k + 1].eq(beat[k]) for k in range(3)),
-                *(edges[k + 1].eq(edges[k]) for k in range(2)),
+                *(after.eq(before) for before, after in zip(beat, beat[1:], strict=False)),
+                *(after.eq(before) for before, after in zip(edges, edges[1:], strict=False)),
             ]
 
         # Stage 0: the beat, and its place in the stream.
-        count = Signal(range(words + 1))
         arriving = self.i.payload.llp.beat
         whole = ~arriving.count[:2].any() & ~arriving.error
         with m.If(self.i.valid & self.i.ready):
             m.d.sync += [
                 first.eq(arriving.last),
                 beat[0].data.eq(arriving.data),
+                beat[0].count.eq(Mux(whole, arriving.count[2:], 0)),
                 beat[0].last.eq(arriving.last),
                 beat[0].stream.eq(self.i.payload.llp.stream),
                 beat[0].settings.eq(self.i.payload.settings),
                 beat[0].position.eq(
                     Mux(first, self.i.payload.llp.sequence[2:], beat[0].position + words)
                 ),
-                count.eq(Mux(whole, arriving.count[2:], 0)),
             ]
 
         # Stage 1: where the octets end, and where a marker stands; lengths in words.
@@ -276,7 +309,7 @@ class MpaScan(wiring.Component):
         with m.If(shift):
             m.d.sync += [
                 edges[0].last.eq(beat[0].last),
-                edges[0].used.eq(Cat(w < count for w in range(words))),
+                edges[0].used.eq(Cat(w < beat[0].count for w in range(words))),
                 edges[0].marked.eq(Cat(marked & (marker <= w) for w in range(words))),
             ]
             # ULPDU_Length, the ULPDU, PAD to four octets, CRC: (length + 2 + 3 + 4) >> 2 words.
@@ -302,51 +335,75 @@ class MpaScan(wiring.Component):
                     oversize[w].eq(length[w] > longest),
                 ]
 
-        # Stage 3: the bounds, seen with the next beat.
-        bounds = self.o.payload.bounds
+        # Stage 3: the same, one-hot, where in this beat and in the next.
+        cut_here = [Signal(words + 1, name=f"cut_here{w}") for w in range(words + 1)]
+        cut_there = [Signal(words + 1, name=f"cut_there{w}") for w in range(words + 1)]
+        known = [Signal(Bound(words), name=f"known{w}") for w in range(words + 1)]
         for w in range(words + 1):
-            bound = Signal(Bound(words), name=f"bound{w}")
+            rest = more[w] if w < words else Cat(first_more, C(0, 1))
+            low = Signal(words, name=f"low{w}")
+            none = Signal(name=f"none{w}")
+            m.d.comb += [low.eq(1 << rest[:bits]), none.eq(~rest[bits:].any())]
+            with m.If(shift):
+                m.d.sync += [
+                    cut_there[w].eq(Mux(none, Cat(_cuts(low, edges[0])), 0)),
+                    known[w].beats.eq(rest[bits:-1]),
+                    known[w].none.eq(none),
+                    known[w].one.eq(rest[bits:] == 1),
+                    known[w].low.eq(low),
+                    known[w].oversize.eq(oversize[w] if w < words else length[0] > longest),
+                ]
+                if w < words:
+                    later = edges[1].marked[words - 1] & ~edges[1].marked[w]
+                    # An FPDU has no less than two words: ULPDU_Length, PAD and CRC.
+                    for p in range(w + 2, words + 1):
+                        m.d.sync += cut_here[w][p].eq(rest[-1] & (
+                            (stop[w] == p) & ~(later & edges[1].marked[p - 1])
+                            | ((stop[w] == p - 1) & later & edges[1].marked[p - 2])
+                        ))  # fmt: skip
+
+        # Stage 4: the bounds, seen with the next beat, and how an FPDU on its way meets that.
+        for w in range(words + 1):
             m.submodules[f"bound{w}"] = b = Module()
             here = Signal(Landing(words), name="here")
             there = Signal(Landing(words), name="there")
-            rest = more[w] if w < words else Cat(first_more, C(0, 1))
-            fits = rest[-1]
-            low = Signal(words, name="low")
-            b.d.comb += low.eq(1 << rest[:bits])
-            land(b, there, ~rest[bits:].any(), low, edges[0])
-            if w < words:
-                later = edges[1].marked[words - 1] & ~edges[1].marked[w]
-                # An FPDU has no less than two words: ULPDU_Length, PAD and CRC.
-                cuts = {p: Const(0) for p in range(1, words + 1)}
-                for p in range(w + 2, words + 1):
-                    cuts[p] = fits & (
-                        (stop[w] == p) & ~(later & edges[1].marked[p - 1])
-                        | ((stop[w] == p - 1) & later & edges[1].marked[p - 2])
-                    )
-                _settle(b, here, cuts, edges[1])
-            b.d.comb += [
-                bound.inside.eq(here.start),
-                bound.tail.eq(here.close),
-                bound.broken.eq(~here.start & ~here.close & edges[1].last),
-                bound.landing.eq(Mux(here.start, here, Mux(here.close | edges[1].last, 0, there))),
-                bound.beats.eq(rest[bits:-1]),
-                bound.none.eq(~rest[bits:].any()),
-                bound.one.eq(rest[bits:] == 1),
-                bound.low.eq(low),
-                bound.oversize.eq(oversize[w] if w < words else length[0] > longest),
-            ]
+            _settle(b, here, cut_here[w], edges[2])
+            _settle(b, there, cut_there[w], edges[1])
+            bound = self.ahead.bounds[w]
+            ended = here.start | here.close
             with m.If(shift):
-                m.d.sync += bounds[w].eq(bound)
+                m.d.sync += [
+                    bound.eq(known[w]),
+                    bound.inside.eq(here.start),
+                    bound.tail.eq(here.close),
+                    bound.broken.eq(~ended & edges[2].last),
+                    bound.landing.eq(Mux(here.start, here, Mux(ended | edges[2].last, 0, there))),
+                    bound.landing.header.eq(Mux(ended | edges[2].last, 0, there.header)),
+                    bound.here.eq(here.header),
+                ]
+        for j in range(words):
+            m.submodules[f"end{j}"] = b = Module()
+            landing = Signal(Landing(words), name="landing")
+            left = Mux(edges[2].marked[-1], C(1 << (j + 1) % words, words), C(1 << j, words))
+            _settle(b, landing, _cuts(left, edges[1]), edges[1])
+            with m.If(shift):
+                m.d.sync += self.ahead.ends[j].eq(landing)
+        m.d.comb += [
+            self.ahead.marker_first.eq(edges[3].marked[0]),
+            self.ahead.marked.eq(edges[3].marked[-1]),
+            self.ahead.last.eq(edges[2].last),
+        ]
 
-        # Stage 4: given out together with the words that a header may reach into.
+        # Stage 5: given out together with the words that a header may reach into.
+        with m.If(shift):
+            m.d.sync += self.o.payload.bounds.eq(self.ahead.bounds)
         m.d.comb += [
             self.busy.eq(valid.any()),
-            self.o.payload.edges.eq(edges[2]),
-            self.o.payload.ahead.eq(edges[1]),
-            self.o.payload.position.eq(beat[3].position),
-            self.o.payload.stream.eq(beat[3].stream),
-            self.o.payload.crc.eq(beat[3].settings.crc),
-            self.o.payload.markers.eq(beat[3].settings.markers),
-            self.o.payload.window.eq(Cat(beat[k].data for k in (3, 2, 1, 0))),
+            self.o.payload.end.eq(beat[5].count),
+            self.o.payload.position.eq(beat[5].position),
+            self.o.payload.stream.eq(beat[5].stream),
+            self.o.payload.crc.eq(beat[5].settings.crc),
+            self.o.payload.markers.eq(beat[5].settings.markers),
+            self.o.payload.window.eq(Cat(beat[k].data for k in (5, 4, 3, 2))),
         ]
         return m

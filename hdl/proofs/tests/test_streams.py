@@ -49,7 +49,7 @@ BLOCKS = {
     "scan": (
         lambda: MpaScan(CONFIG),
         lambda: planted(
-            "llp.scan", "can_shift & (~valid[3] | self.o.ready)", "can_shift"
+            "llp.scan", "can_shift & (~valid[-1] | self.o.ready)", "can_shift"
         ).MpaScan(CONFIG),
     ),
     "placement": (

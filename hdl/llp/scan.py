@@ -167,19 +167,25 @@ def _marker(edges, word):
     return edges.marked[word] & ~edges.marked[word - 1] if word else edges.marked[0]
 
 
-def _settle(m, landing, cuts, edges):
-    """Fill ``landing`` for a boundary given one-hot by ``cuts[p]``, p words into the beat."""
+def _meet(cuts, used):
+    """Where a boundary, one-hot, ends an FPDU, and where the next one begins there, too."""
+    words = len(used)
+    ends = Cat(C(0, 1), *(cuts[p] & used[p - 1] for p in range(1, words + 1)))
+    starts = Cat(C(0, 1), *(cuts[p] & used[p] for p in range(1, words)), C(0, 1))
+    return ends, starts
+
+
+def _settle(m, landing, ends, starts, edges):
+    """Fill ``landing`` for what :func:`_meet` found."""
     words = len(edges.used)
     marker = [_marker(edges, word) for word in range(words)]
-    starts = {p: cuts[p] & edges.used[p] for p in range(1, words)}
-    start = Cat(starts.values()).any()
-    ended = Cat(cuts[p] & edges.used[p - 1] for p in range(1, words + 1)).any()
+    start, ended = starts.any(), ends.any()
     m.d.comb += [
         landing.start.eq(start),
         landing.close.eq(ended & ~start),
         landing.broken.eq(edges.last & ~ended),
         landing.on.eq(~edges.last & ~ended),
-        landing.cut.eq(any_of(Mux(cuts[p], p, 0) for p in range(1, words + 1))),
+        landing.cut.eq(any_of(Mux(ends[p], p, 0) for p in range(1, words + 1))),
     ]
     for word in range(1, words + 1):
         here = starts[word] & ~marker[word] if word < words else 0
@@ -336,8 +342,10 @@ class MpaScan(wiring.Component):
                 ]
 
         # Stage 3: the same, one-hot, where in this beat and in the next.
-        cut_here = [Signal(words + 1, name=f"cut_here{w}") for w in range(words + 1)]
-        cut_there = [Signal(words + 1, name=f"cut_there{w}") for w in range(words + 1)]
+        here, there = (
+            [[Signal(words + 1, name=f"{place}_{what}{w}") for what in ("ends", "starts")]
+             for w in range(words + 1)] for place in ("here", "there")
+        )  # fmt: skip
         known = [Signal(Bound(words), name=f"known{w}") for w in range(words + 1)]
         for w in range(words + 1):
             rest = more[w] if w < words else Cat(first_more, C(0, 1))
@@ -345,8 +353,9 @@ class MpaScan(wiring.Component):
             none = Signal(name=f"none{w}")
             m.d.comb += [low.eq(1 << rest[:bits]), none.eq(~rest[bits:].any())]
             with m.If(shift):
+                cuts = [none & cut for cut in _cuts(low, edges[0])]
                 m.d.sync += [
-                    cut_there[w].eq(Mux(none, Cat(_cuts(low, edges[0])), 0)),
+                    Cat(there[w]).eq(Cat(_meet(cuts, edges[0].used))),
                     known[w].beats.eq(rest[bits:-1]),
                     known[w].none.eq(none),
                     known[w].one.eq(rest[bits:] == 1),
@@ -356,36 +365,38 @@ class MpaScan(wiring.Component):
                 if w < words:
                     later = edges[1].marked[words - 1] & ~edges[1].marked[w]
                     # An FPDU has no less than two words: ULPDU_Length, PAD and CRC.
-                    for p in range(w + 2, words + 1):
-                        m.d.sync += cut_here[w][p].eq(rest[-1] & (
+                    cuts = [*[C(0, 1)] * (w + 2), *(
+                        rest[-1] & (
                             (stop[w] == p) & ~(later & edges[1].marked[p - 1])
                             | ((stop[w] == p - 1) & later & edges[1].marked[p - 2])
-                        ))  # fmt: skip
+                        ) for p in range(w + 2, words + 1)
+                    )]  # fmt: skip
+                    m.d.sync += Cat(here[w]).eq(Cat(_meet(cuts, edges[1].used)))
 
         # Stage 4: the bounds, seen with the next beat, and how an FPDU on its way meets that.
         for w in range(words + 1):
             m.submodules[f"bound{w}"] = b = Module()
-            here = Signal(Landing(words), name="here")
-            there = Signal(Landing(words), name="there")
-            _settle(b, here, cut_here[w], edges[2])
-            _settle(b, there, cut_there[w], edges[1])
+            this = Signal(Landing(words), name="this")
+            following = Signal(Landing(words), name="following")
+            _settle(b, this, *here[w], edges[2])
+            _settle(b, following, *there[w], edges[1])
             bound = self.ahead.bounds[w]
-            ended = here.start | here.close
+            done = this.start | this.close | edges[2].last
             with m.If(shift):
                 m.d.sync += [
                     bound.eq(known[w]),
-                    bound.inside.eq(here.start),
-                    bound.tail.eq(here.close),
-                    bound.broken.eq(~ended & edges[2].last),
-                    bound.landing.eq(Mux(here.start, here, Mux(ended | edges[2].last, 0, there))),
-                    bound.landing.header.eq(Mux(ended | edges[2].last, 0, there.header)),
-                    bound.here.eq(here.header),
+                    bound.inside.eq(this.start),
+                    bound.tail.eq(this.close),
+                    bound.broken.eq(this.broken),
+                    bound.landing.eq(Mux(this.start, this, Mux(done, 0, following))),
+                    bound.landing.header.eq(Mux(done, 0, following.header)),
+                    bound.here.eq(this.header),
                 ]
         for j in range(words):
             m.submodules[f"end{j}"] = b = Module()
             landing = Signal(Landing(words), name="landing")
             left = Mux(edges[2].marked[-1], C(1 << (j + 1) % words, words), C(1 << j, words))
-            _settle(b, landing, _cuts(left, edges[1]), edges[1])
+            _settle(b, landing, *_meet(_cuts(left, edges[1]), edges[1].used), edges[1])
             with m.If(shift):
                 m.d.sync += self.ahead.ends[j].eq(landing)
         m.d.comb += [

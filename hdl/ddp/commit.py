@@ -97,7 +97,7 @@ class Pending(wiring.Component):
     Each is read twice: its header goes to the checks, and the rest is asked for again when they
     have an answer, so that it need not travel beside them.
 
-    Latency: 3 cycles from ``take`` to ``head``, 2 from ``again`` to ``segment``. Throughput: a
+    Latency: 3 cycles from ``take`` to ``head``, and from ``again`` to ``segment``. Throughput: a
     segment a cycle. Reset: empty. Errors: none.
 
     Parameters
@@ -201,9 +201,9 @@ class Pending(wiring.Component):
             with m.If(was_read):
                 m.d.sync += held[name].eq(read.data)
         taken = Signal(HEAD - 1)
-        m.d.comb += self.segment.eq(held["segment"])
-        # It is a long way from many block RAMs to all that looks at a header.
+        # It is a long way from many block RAMs to all that looks at a segment.
         m.d.sync += [
+            self.segment.eq(held["segment"]),
             self.head.payload.eq(held["head"]),
             Cat(taken, self.head.valid).eq(Cat(self.take, taken)),
         ]
@@ -438,7 +438,7 @@ class Commit(wiring.Component):
         """Takes segments, and items of SCTP in turn with them: whether one is taken, whether what
         is decided on is an item, and the verdict on the head.
         """
-        again = HEAD + CHECKS - 2
+        again = HEAD + CHECKS - 3
         if not self.config.sctp:
             wiring.connect(m, pending.head, wiring.flipped(self.head))
             m.d.comb += [

@@ -376,21 +376,21 @@ class MpaScan(wiring.Component):
         # Stage 4: the bounds, seen with the next beat, and how an FPDU on its way meets that.
         for w in range(words + 1):
             m.submodules[f"bound{w}"] = b = Module()
-            this = Signal(Landing(words), name="this")
+            inside = Signal(Landing(words), name="inside")
             following = Signal(Landing(words), name="following")
-            _settle(b, this, *here[w], edges[2])
+            _settle(b, inside, *here[w], edges[2])
             _settle(b, following, *there[w], edges[1])
             bound = self.ahead.bounds[w]
-            done = this.start | this.close | edges[2].last
+            done = inside.start | inside.close | edges[2].last
             with m.If(shift):
                 m.d.sync += [
                     bound.eq(known[w]),
-                    bound.inside.eq(this.start),
-                    bound.tail.eq(this.close),
-                    bound.broken.eq(this.broken),
-                    bound.landing.eq(Mux(this.start, this, Mux(done, 0, following))),
+                    bound.inside.eq(inside.start),
+                    bound.tail.eq(inside.close),
+                    bound.broken.eq(inside.broken),
+                    bound.landing.eq(Mux(inside.start, inside, Mux(done, 0, following))),
                     bound.landing.header.eq(Mux(done, 0, following.header)),
-                    bound.here.eq(this.header),
+                    bound.here.eq(inside.header),
                 ]
         for j in range(words):
             m.submodules[f"end{j}"] = b = Module()

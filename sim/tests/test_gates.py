@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import random
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from ddp_rnic.sim import gates, verilator
 from ddp_rnic.sim.comparison import run
 from ddp_rnic.sim.regions import derive
 from ddp_rnic.sim.replay import Plan, plan
-from ddp_rnic.sim.targets import Simulated, Target
+from ddp_rnic.sim.targets import Target, open_link
 from ddp_rnic.sim.tests.streams import SEND, Conversation
 
 needs_yosys = pytest.mark.skipif(
@@ -144,7 +145,7 @@ def test_the_gates_of_the_rnic_agree_and_a_spoilt_one_does_not(
 ) -> None:
     planned = vectors()
     sides = [
-        run(target, lambda plan, _, to=target: Simulated(to, plan.config), [planned])
+        run(target, partial(open_link, target, None, print), [planned])
         for target in (Target.RTL, Target.GATES)
     ]
     assert [side.differences for side in sides] == [[], []]
@@ -156,5 +157,5 @@ def test_the_gates_of_the_rnic_agree_and_a_spoilt_one_does_not(
     at = text.index(".INIT(16'h", len(text) // 3) + len(".INIT(16'h")
     spoilt = f"{text[:at]}{int(text[at : at + 4], 16) ^ 0xFFFF:04x}{text[at + 4 :]}"
     monkeypatch.setattr(gates, "verilog", lambda config, say: spoilt)
-    side = run("gates", lambda plan, _: Simulated(Target.GATES, plan.config), [planned])
+    side = run("gates", partial(open_link, Target.GATES, None, print), [planned])
     assert side.differences

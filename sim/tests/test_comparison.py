@@ -289,6 +289,10 @@ def test_a_board_agrees_through_its_port(sim: SimTransport, tmp_path: Path) -> N
         result = compared(path, "--on", "board", "--port", board.port)
         assert result.exit_code == 1 and "does not loop back" in result.stdout
 
+        board.phy = 99
+        result = compared(path, "--on", "board", "--port", board.port)
+        assert result.exit_code == 1 and "no PHY answers on MDIO" in result.stderr
+
 
 def test_what_a_board_cannot_play_is_said(sim: SimTransport, tmp_path: Path) -> None:
     with VirtualBoard(sim) as board:

@@ -19,8 +19,8 @@ from ddp_rnic.sw_driver.errors import TransportError
 
 #: Seconds after which a command that is not whole is given up.
 _PATIENCE = 0.1
-#: The PHY's address on MDIO, and the loopback bit of its control register.
-_PHY, _LOOPBACK = 7, 1 << 14
+#: The loopback bit of a PHY's control register.
+_LOOPBACK = 1 << 14
 #: Cycles in which a packet of the exception stream has come out whole.
 _WHOLE = 400
 
@@ -58,6 +58,8 @@ class VirtualBoard:
         The PHY's control register: with loopback, frames that are sent come in again.
     loops
         Whether the PHY can do that.
+    phy
+        Its address on MDIO.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class VirtualBoard:
         sim.map(0, ctypes.addressof(self._octets), memory)
         self.control = 0x1140
         self.loops = True
+        self.phy = 7
         self._frame = bytearray(board.TRANSMIT.size)
         self._taken = 0  # packets of the exception stream
         self._waiting: list[ExceptionPacket] = []
@@ -143,7 +146,7 @@ class VirtualBoard:
             self._waiting = self._packets()
             return board.pack("STATUS", received=bool(self._waiting))
         if address == board.address("MDIO_RESULT"):
-            silent = self._values[board.address("MDIO_ADDRESS")] >> 8 != _PHY
+            silent = self._values[board.address("MDIO_ADDRESS")] >> 8 != self.phy
             return board.pack("MDIO_RESULT", data=self.control, silent=silent)
         for name, value in _OF_PACKET.items():
             if address == board.address(f"RECEIVED_{name}"):
@@ -179,7 +182,7 @@ class VirtualBoard:
         elif address == board.address("RECEIVED_POP"):
             self._taken += 1
         elif address == board.address("MDIO_WRITE"):
-            if self._values[board.address("MDIO_ADDRESS")] >> 8 == _PHY:
+            if self._values[board.address("MDIO_ADDRESS")] >> 8 == self.phy:
                 self.control = self._values[board.address("MDIO_DATA")]
         else:
             self._values[address] = word

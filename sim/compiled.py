@@ -136,13 +136,14 @@ class CompiledEngine(Engine):
             library.sim_free(sim)
 
 
-def build(config: RnicConfig, *, text: str | None = None, waves: bool = False) -> Path:
-    """The library of a configuration, built now or before; of its gates, if that is the text."""
+def build(config: RnicConfig, *, gates: str | None = None, waves: bool = False) -> Path:
+    """The library of a configuration, or of its gates, built now or before."""
     return verilator.build_library(
-        text or verilator.verilog(config),
+        gates or verilator.verilog(config),
         Path(__file__).with_name("harness.cpp"),
         waves=waves,
         rehearse=partial(_rehearse, config),
+        netlist=gates is not None,
     )
 
 

@@ -73,8 +73,8 @@ class SimTransport(Transport):
         Of the bus addresses.
     waves
         Where to write a VCD.
-    verilog
-        What to run in place of the configuration's own Verilog: :func:`.gates.verilog`.
+    gates
+        What to run in place of the RTL, as :func:`.gates.verilog` gives it.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class SimTransport(Transport):
         stalls: Stalls = UNSTALLED,
         seed: int = 1,
         waves: Path | None = None,
-        verilog: str | None = None,
+        gates: str | None = None,
     ) -> None:
         if page is not None and (not 4096 <= page <= 1 << 21 or page & (page - 1)):
             raise ValueError(f"page must be a power of two from 4096 to 2 MiB, not {page!r}")
@@ -93,7 +93,7 @@ class SimTransport(Transport):
         self._page, self._random = page, random.Random(seed)
         self._next = _BASE
         self._lock = threading.Lock()
-        built = compiled.build(self.config, text=verilog, waves=waves is not None)
+        built = compiled.build(self.config, gates=gates, waves=waves is not None)
         self._library = compiled.open_library(built)
         settings = compiled.settings_of(stalls)
         self._sim: Any = self._library.sim_live(

@@ -92,7 +92,7 @@ class Simulated(Link):
         if target is Target.GATES:
             text = gates.verilog(config, say)
             say("gates: the simulator is built, which takes minutes the first time")
-        self.transport = SimTransport(config, waves=waves, verilog=text)
+        self.transport = SimTransport(config, waves=waves, gates=text)
 
     def __exit__(self, *_: object) -> None:
         self.transport.close()

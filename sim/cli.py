@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,6 +26,7 @@ from . import shuffle as shuffling
 from . import soak as endurance
 from .capture import CaptureError, read_capture
 from .compare import Difference, compare, number_text
+from .comparison import Comparison, on_wire
 from .engine import DeviceError, ToolError, load
 from .regions import Given, Queue, Region, RegionError, load_regions, stream_ends
 from .replay import Plan, plan
@@ -121,6 +123,101 @@ def sim(
             "--waves",
         ]
         console.print(f"waveform command: {escape(shlex.join(command))}", soft_wrap=True)
+        raise typer.Exit(DIFFERS)
+
+
+@app.command("compare")
+def compare_devices(
+    capture: Annotated[
+        Path | None,
+        typer.Argument(
+            help="pcap or pcapng file, as for sim. Default: a generated workload.",
+            show_default=False,
+        ),
+    ] = None,
+    on: Annotated[
+        str, typer.Option(help="What plays it: rtl, gates, board; several with commas.")
+    ] = "rtl",
+    width: Annotated[
+        int | None,
+        typer.Option(
+            help="Datapath width in bits. Default: 64, or the board's.", show_default=False
+        ),
+    ] = None,
+    regions: Annotated[
+        Path | None, typer.Option(help="Region file, as for sim.", show_default=False)
+    ] = None,
+    port: Annotated[
+        str | None, typer.Option(help="Serial port of the board.", show_default=False)
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Directory for report.html, and waveforms.", show_default=False),
+    ] = None,
+    waves: Annotated[
+        bool, typer.Option("--waves", help="With --out: write a VCD of each simulation into it.")
+    ] = False,
+) -> None:
+    """Play a capture through the driver on several devices and on the golden model, and compare.
+
+    Exit code 0: all agree. 1: one differs or fails. 2: bad input. 3: a tool is missing. 130:
+    interrupted.
+    """
+    from ..sw_driver import RnicError
+    from . import comparison as comparing
+    from . import page, targets
+
+    try:
+        chosen = targets.of_names(on, port)
+        if waves and out is None:
+            raise ValueError("--waves needs --out, where they go")
+        if out is not None and out.exists() and not out.is_dir():
+            raise ValueError(f"--out {out} is a file, not a directory")
+        has = None
+        if port is not None:
+            with targets.Board(port) as link:
+                has, memory = link.config(), link.memory
+            if width not in (None, has.width):
+                raise ValueError(f"--width is {width}, and the board has {has.width} bits")
+        config = has or RnicConfig(width=width or 64)
+        found = _input(capture, regions, config, wire=has is not None)
+        traffic, given, queues, ends, notes, _ = found
+        plans, changes = plan(traffic, given, config, ends, queues)
+        if has is not None:
+            comparing.check_fits(plans, changes, has, memory)
+        result = comparing.Comparison(
+            str(capture or "generated workload"), config.width, notes=[*notes, *changes]
+        )
+        if out is not None:
+            out.mkdir(parents=True, exist_ok=True)
+        for target in chosen:
+            vcd = out / f"{target}.vcd" if out and waves and target != "board" else None
+            with _bar(target) as progress:
+                result.sides.append(
+                    comparing.run(
+                        target,
+                        partial(targets.open_link, target, port, _say),
+                        plans,
+                        waves=vcd,
+                        progress=progress,
+                    )
+                )
+        if out is not None:
+            page.write(result, out / "report.html")
+    except (CaptureError, RegionError, ValueError) as error:
+        raise _refuse(str(error), BAD_INPUT) from None
+    except (DeviceError, RnicError) as error:
+        raise _refuse(str(error), DIFFERS) from None
+    except ToolError as error:
+        raise _refuse(str(error), NO_TOOL) from None
+    except OSError as error:
+        raise _refuse(f"cannot write into --out {out}: {error.strerror}", BAD_INPUT) from None
+    except KeyboardInterrupt:
+        raise _refuse("interrupted", INTERRUPTED) from None
+    _print_comparison(Console(width=None if sys.stdout.isatty() else 160, highlight=False), result)
+    if out is not None:
+        typer.echo(f"report: {out / 'report.html'}")
+    if not result.agrees:
         raise typer.Exit(DIFFERS)
 
 
@@ -509,9 +606,11 @@ def _input(
     capture: Path | None,
     region_file: Path | None,
     config: RnicConfig,
+    *,
+    wire: bool = False,
 ) -> tuple[Traffic, list[Region], list[Queue], dict[int, int], list[str], bool]:
     """Traffic, regions, queues that are given, streams that the host stops, notes, whether the
-    regions are derived.
+    regions are derived. ``wire``: only what Ethernet frames bring, as they do.
     """
     if capture is None:
         workload = generate()
@@ -519,8 +618,16 @@ def _input(
     else:
         captured, given = read_capture(capture), Given([], [])
     captured.check()
-    traffic = with_sctp(traffic_of(captured), captured.sctp)
+    by_mpa = traffic_of(captured)
+    traffic = with_sctp(Traffic((), ()) if wire else by_mpa, captured.sctp)
     notes = [*captured.notes, *traffic.notes]
+    if wire and by_mpa.arrivals:
+        left = f"{_count(len(by_mpa.arrivals), 'FPDU')} over TCP: a board has no port for MPA"
+        if traffic.sctp is None:
+            raise CaptureError(f"{captured.path} has nothing for a board but {left}")
+        notes.append(f"left out, {left}")
+    if wire and traffic.sctp is not None:
+        traffic = on_wire(traffic)
     if not traffic.arrivals and traffic.sctp is None:
         reason = "; ".join(notes) or "no whole FPDU follows MPA start-up, and no SCTP brings DDP"
         raise CaptureError(f"{captured.path} has no DDP: {reason}")
@@ -564,7 +671,52 @@ def _bar(text: str, total: int | None = None) -> Iterator[Callable[..., None] | 
         )
 
 
+def _say(line: str) -> None:
+    """A step that takes long, on standard error."""
+    typer.echo(line, err=True)
+
+
 # -- what is printed --
+
+
+def _print_comparison(console: Console, result: Comparison) -> None:
+    table = Table(title=escape(result.source), title_justify="left")
+    for heading in ("device", "verdict"):
+        table.add_column(heading)
+    for heading in ("segments", "octets placed", "completions", "errors", "cycles"):
+        table.add_column(heading, justify="right")
+    table.add_column("waveform", overflow="fold")
+    for side in result.sides:
+        counted = Result(result.source, side.name, result.width, False, side.runs)
+        completions = sum(len(run.outcome.completions) for run in side.runs)
+        numbers = counted.segments, counted.bytes_placed, completions, counted.errors
+        table.add_row(
+            side.name,
+            side.verdict,
+            *map(str, numbers),
+            str(counted.cycles or "not told"),
+            escape(", ".join(map(str, side.waves))),
+        )
+    console.print(table)
+    for note in result.notes:
+        console.print(f"note: {escape(note)}", soft_wrap=True)
+    names = [side.name for side in result.sides]
+    if rows := result.rows():
+        table = Table(title="Differences", title_justify="left")
+        for heading in ("what", "where", "golden model", *names, "cycle"):
+            table.add_column(heading, overflow="fold")
+        for row in rows:
+            cycles = dict.fromkeys(
+                str(each.cycle) for each in row.got.values() if each.cycle is not None
+            )
+            got = [row.got[name].got if name in row.got else "=" for name in names]
+            cells = [row.what, row.where, row.expected, *got, ", ".join(cycles)]
+            table.add_row(*map(escape, cells))
+        console.print(table)
+    verdict = "[bold green]agree[/bold green]" if result.agrees else "[bold red]differ[/bold red]"
+    console.print(
+        f"{verdict}: {', '.join(names)} and golden model at {result.width} bits", soft_wrap=True
+    )
 
 
 def _print(console: Console, result: Result) -> None:

@@ -20,19 +20,23 @@ from .replay import Allotment, Plan
 from .sctp_golden import CHUNKS
 from .sctp_traffic import SctpStream
 
-#: Differences of one kind that are told one by one.
-_TOLD = 10
+#: Differences of one kind that are told one by one, and octets that are told of one.
+_TOLD, _OCTETS = 10, 64
 
 
 @dataclass(frozen=True)
 class Difference:
-    """What differs, where, and the cycle in which the RNIC did it, where one is known."""
+    """What differs, where, and the cycle in which the RNIC did it, where one is known.
+
+    ``octets`` are those expected and got in hexadecimal, from the first that differs on.
+    """
 
     what: str
     where: str
     expected: str
     got: str
     cycle: int | None = None
+    octets: tuple[str, str] | None = None
 
 
 def compare(plan: Plan, outcome: Outcome, memory: NDArray[np.uint8]) -> list[Difference]:
@@ -104,7 +108,13 @@ def _memory(plan: Plan, outcome: Outcome, memory: NDArray[np.uint8]) -> Iterator
             f"{expected[address]:#04x}{_writer(plan, address)}",
             f"{memory[address]:#04x}",
             _cycle(plan, outcome, address),
+            _octets(expected[address : address + count], memory[address : address + count]),
         )
+
+
+def _octets(expected: NDArray[np.uint8] | bytes, got: NDArray[np.uint8] | bytes) -> tuple[str, str]:
+    """As many of them as are told."""
+    return bytes(expected[:_OCTETS]).hex(), bytes(got[:_OCTETS]).hex()
 
 
 #: What memory is, by what lies there.
@@ -164,12 +174,7 @@ def _stray(outcome: Outcome) -> Iterator[Difference]:
 def _completions(
     plan: Plan, outcome: Outcome, expected: dict[Sequence, list[Expected]]
 ) -> Iterator[Difference]:
-    golden = plan.golden
-    got: dict[Sequence, list[int]] = {sequence: [] for sequence in expected}
-    for number, each in enumerate(outcome.completions):
-        if (sequence := golden.sequence(each)) in expected or sequence != CHUNKS:
-            got.setdefault(sequence, []).append(number)
-    for sequence, numbers in got.items():
+    for sequence, numbers in _numbers(plan, outcome, expected).items():
         what = sequence[0]
         wanted = expected.get(sequence, [])
         for count, (want, number) in enumerate(zip(wanted, numbers, strict=False), 1):
@@ -193,6 +198,24 @@ def _completions(
                 str(outcome.completions[number]),
                 _delivered_in(outcome, number),
             )
+
+
+def _numbers(
+    plan: Plan, outcome: Outcome, expected: dict[Sequence, list[Expected]]
+) -> dict[Sequence, list[int]]:
+    """The numbers of the completions in each sequence; of records only if they are expected."""
+    got: dict[Sequence, list[int]] = {sequence: [] for sequence in expected}
+    for number, each in enumerate(outcome.completions):
+        if (sequence := plan.golden.sequence(each)) in expected or sequence != CHUNKS:
+            got.setdefault(sequence, []).append(number)
+    return got
+
+
+def matched(plan: Plan, outcome: Outcome) -> Iterator[tuple[Expected, int]]:
+    """What is expected in the ring, and the number of the completion that stands for it."""
+    expected = plan.golden.sequences()
+    for sequence, numbers in _numbers(plan, outcome, expected).items():
+        yield from zip(expected.get(sequence, []), numbers, strict=False)
 
 
 def _unlike(want: Completion, have: Completion) -> Iterator[tuple[str, str, str]]:
@@ -300,6 +323,7 @@ def _event(where: str, error: ExpectedError, event: ErrorEvent) -> Iterator[Diff
             where,
             error.header.hex(),
             event.header[: len(error.header)].hex(),
+            octets=_octets(error.header, event.header[: len(error.header)]),
         )
 
 
@@ -329,7 +353,20 @@ def _exceptions(plan: Plan, outcome: Outcome) -> Iterator[Difference]:
                 f"packet {number + 1}, stream {packet.stream} ({name})",
                 _packet_text(want, have),
                 _packet_text(have, want),
+                octets=_packet_octets(want, have),
             )
+
+
+def _packet_octets(
+    want: ExceptionPacket | None, have: ExceptionPacket | None
+) -> tuple[str, str] | None:
+    """From the first that differs on, of two packets."""
+    if want is None or have is None or want.octets == have.octets:
+        return None
+    pairs = enumerate(zip(want.octets, have.octets, strict=False))
+    end = min(len(want.octets), len(have.octets))
+    at = next((at for at, (one, other) in pairs if one != other), end)
+    return _octets(want.octets[at:], have.octets[at:])
 
 
 def _packet_text(packet: ExceptionPacket | None, other: ExceptionPacket | None) -> str:

@@ -136,10 +136,10 @@ class CompiledEngine(Engine):
             library.sim_free(sim)
 
 
-def build(config: RnicConfig, *, waves: bool = False) -> Path:
-    """The library of a configuration, built now or before."""
+def build(config: RnicConfig, *, text: str | None = None, waves: bool = False) -> Path:
+    """The library of a configuration, built now or before; of its gates, if that is the text."""
     return verilator.build_library(
-        verilator.verilog(config),
+        text or verilator.verilog(config),
         Path(__file__).with_name("harness.cpp"),
         waves=waves,
         rehearse=partial(_rehearse, config),
@@ -154,6 +154,11 @@ def _rehearse(config: RnicConfig, built: Path) -> None:
         with suppress(DeviceError):
             load.run(CompiledEngine(built), load.packets(_REHEARSED), _REHEARSED)
     ctypes.CDLL(str(built)).sim_write_profile()
+
+
+def waveform_time(cycle: int) -> int:
+    """Where a VCD shows the clock edge that ends a cycle, in its own unit."""
+    return 10 * cycle + 15
 
 
 def open_library(path: Path) -> Any:
@@ -174,6 +179,7 @@ def open_library(path: Path) -> Any:
         ("sim_list", pointer, [pointer, ctypes.c_int, ctypes.POINTER(number)]),
         ("sim_live", pointer, [pointer, ctypes.c_char_p]),
         ("sim_send", None, [pointer, pointer, ctypes.c_char_p]),
+        ("sim_sending", number, [pointer]),
         ("sim_access", ctypes.c_int, [pointer, ctypes.c_int, word, ctypes.POINTER(word)]),
         ("sim_wait", ctypes.c_int, [pointer, number]),
         ("sim_map", None, [pointer, number, pointer, number]),
@@ -270,12 +276,20 @@ def _outcome(library: Any, sim: int, cycle: int, counted: Sequence[str]) -> Outc
         exceptions=exceptions(library, sim),
         counters=counters(dict(zip(counted, items(7, _COUNTER).tolist(), strict=True))),
         completions=[completion(each.tobytes()) for each in items(8, _COMPLETION)["octets"]],
-        delivered=items(9, CYCLE),
-        writes=items(0, WRITE),
-        bursts=items(1, BURST),
-        responses=items(10, CYCLE),
-        taken=items(2, TAKEN),
         stray=list(items(3, WRITE)),
-        interrupts=items(11, CYCLE),
         polled=items(12, CYCLE),
+        **cycles(library, sim),
     )
+
+
+def cycles(library: Any, sim: int) -> dict[str, NDArray]:
+    """What the bus and the streams did so far, and when, by the names that an outcome has."""
+    items = partial(_items, library, sim)
+    return {
+        "delivered": items(9, CYCLE),
+        "writes": items(0, WRITE),
+        "bursts": items(1, BURST),
+        "responses": items(10, CYCLE),
+        "taken": items(2, TAKEN),
+        "interrupts": items(11, CYCLE),
+    }

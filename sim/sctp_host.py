@@ -44,7 +44,7 @@ class SctpHost:
             self._host.idle()
         errors = len(self._golden.errors)
         delivered = self._golden.frame(step)
-        self._host.send(Frame(step.octets))
+        self._host.send(Frame(step.octets), step.segments)
         if len(self._golden.errors) > errors:
             # An error at a segment's turn shows some time after the segment.
             self._host.idle()

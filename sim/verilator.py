@@ -74,7 +74,7 @@ def verilog(config: RnicConfig) -> str:
         if not kept.exists():
             from ..hdl.rnic import to_verilog
 
-            _write(kept, to_verilog(config))
+            write(kept, to_verilog(config))
         os.utime(kept)
         return kept.read_text(encoding="utf-8")
 
@@ -336,7 +336,8 @@ def digest(*parts: str) -> str:
     return digest.hexdigest()[:24]
 
 
-def _write(path: Path, text: str) -> None:
+def write(path: Path, text: str) -> None:
+    """Write a file that is there whole, or not at all."""
     made = path.with_suffix(".tmp")
     made.write_text(text, encoding="utf-8")
     os.replace(made, path)

@@ -392,7 +392,7 @@ class Context(Closing):
                 self._consumed += 1
                 if 4 * (self._consumed - returned) >= entries:
                     returned = self._give_back()
-                self._hand_on(completion)
+                self.hand_on(completion)
             if self._consumed != returned:
                 self._give_back()
             state = self.registers.read("STATUS")
@@ -422,7 +422,8 @@ class Context(Closing):
                 f"the completion {octets.hex(' ')} cannot be ({error}): check the link"
             ) from error
 
-    def _hand_on(self, completion: Completion) -> None:
+    def hand_on(self, completion: Completion) -> None:
+        """Tell whom a completion concerns of it."""
         if completion.kind is Kind.MESSAGE:
             if (stream := self.streams.get(completion.stream)) is not None:
                 stream.complete(completion)

@@ -149,6 +149,22 @@ class UartTransport(Transport):
             words = struct.unpack(f"<{len(whole) // 4}I", whole)
             self._write_checked(board.MEMORY.address + start, words)
 
+    # -- the board's other windows ----------------------------------------------------------------
+
+    def read_words(self, address: int, count: int) -> list[int]:
+        """Words of the address map."""
+        with self._lock:
+            self._flush()
+            return self._words(address, count)
+
+    def write_words(self, address: int, words: Sequence[int]) -> None:
+        """Write words of it that cannot be read back."""
+        with self._lock:
+            self._flush()
+            for at in range(0, len(words), _WORDS):
+                self._send(address + 4 * at, words[at : at + _WORDS])
+            self._unsure = True
+
     # -- the link ---------------------------------------------------------------------------------
 
     def _flush(self) -> None:

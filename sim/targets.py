@@ -1,0 +1,171 @@
+"""What the same vectors are played on: the RTL and its gates in simulation, and a board."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from enum import StrEnum
+from pathlib import Path
+
+from numpy.typing import NDArray
+
+from ..hdl.spec import board
+from ..hdl.spec.config import RnicConfig
+from ..sw_driver import Device, TransportTimeout, UnsupportedDevice
+from ..sw_driver.ethernet import BoardEthernet
+from ..sw_driver.uart import UartTransport
+from . import gates
+from .engine import ExceptionPacket, Frame, Packet
+from .live import SimTransport
+from .play import Link
+from .replay import Plan
+
+__all__ = ["Board", "Simulated", "Target", "of_names", "open_link"]
+
+#: Seconds in which a frame comes back from the PHY.
+_PATIENCE = 1.0
+#: Cycles between two looks of the host's at a simulated device.
+_CYCLES = 100
+
+
+class Target(StrEnum):
+    """What plays the vectors."""
+
+    RTL = "rtl"
+    GATES = "gates"
+    BOARD = "board"
+
+
+def of_names(names: str, port: str | None) -> list[Target]:
+    """The targets of names with commas between.
+
+    Raises
+    ------
+    ValueError
+        They are no such names, or the board and its port do not go together.
+    """
+    known = [target.value for target in Target]
+    found = [name.strip() for name in names.split(",")]
+    for name in found:
+        if name not in known or found.count(name) > 1:
+            raise ValueError(f"--on must be of {', '.join(known)}, each once, not {names!r}")
+    if (Target.BOARD in found) != (port is not None):
+        raise ValueError("--on board needs --port, the serial port of its host link; no other does")
+    return [Target(name) for name in found]
+
+
+def open_link(
+    target: Target, port: str | None, say: Callable[[str], None], plan: Plan, waves: Path | None
+) -> Link:
+    """The link to a target for a plan."""
+    if target is not Target.BOARD:
+        return Simulated(target, plan.config, waves=waves, progress=say)
+    assert port is not None
+    return Board(port)
+
+
+class Simulated(Link):
+    """The RTL of a configuration, or its gates, in this process.
+
+    Parameters
+    ----------
+    target
+        RTL or GATES.
+    waves
+        Where to write a VCD.
+    progress
+        Told of what takes minutes.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        config: RnicConfig,
+        *,
+        waves: Path | None = None,
+        progress: Callable[[str], None] | None = None,
+    ) -> None:
+        say = progress or (lambda line: None)
+        text = None
+        if target is Target.GATES:
+            text = gates.verilog(config, say)
+            say("gates: the simulator is built, which takes minutes the first time")
+        self.transport = SimTransport(config, waves=waves, verilog=text)
+
+    def __exit__(self, *_: object) -> None:
+        self.transport.close()
+
+    def send(self, operation: Packet | Frame) -> None:
+        sim = self.transport
+        if isinstance(operation, Frame):
+            sim.send_frame(operation.octets, error=operation.error)
+        else:
+            sim.send(operation.stream, operation.sequence, operation.octets, error=operation.error)
+
+    @property
+    def sending(self) -> int:
+        return self.transport.sending
+
+    def wait(self) -> None:
+        self.transport.run(_CYCLES)
+
+    def exceptions(self) -> list[ExceptionPacket]:
+        return self.transport.exceptions()
+
+    def cycles(self) -> tuple[int, dict[str, NDArray]]:
+        return self.transport.cycle, self.transport.cycles()
+
+
+class Board(Link):
+    """A board behind its serial port. Frames reach it by its own PHY, which loops them back."""
+
+    def __init__(self, port: str) -> None:
+        self._packets: list[ExceptionPacket] = []
+        with ExitStack() as stack:
+            self.transport = stack.enter_context(UartTransport(port))
+            self._ethernet = BoardEthernet(self.transport)
+            stack.enter_context(self._ethernet.looped_back())
+            self._open = stack.pop_all()
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    @property
+    def memory(self) -> int:
+        """Octets of placement memory."""
+        return self.transport.read_words(board.address("CAP_MEMORY"), 1)[0]
+
+    def config(self) -> RnicConfig:
+        """What the RNIC on the board is like, as far as its capabilities tell."""
+        device = Device(self.transport)
+        has, sctp = device.query(), device.query_sctp()
+        if sctp is None:
+            raise UnsupportedDevice("the board's RNIC has no SCTP, and no other port for frames")
+        return RnicConfig(
+            width=has.width, stags=has.stags, streams=has.streams, buffer_octets=has.buffer,
+            queue_depth=has.queue, buffers=has.buffers, pages=has.pages, sctp=True,
+            associations=sctp.associations, window=sctp.window, places=sctp.places,
+        )  # fmt: skip
+
+    def send(self, operation: Packet | Frame) -> None:
+        if isinstance(operation, Packet):
+            raise TypeError("a board has no port for packets of FPDUs")
+        before = self._ethernet.seen()
+        self._ethernet.send(operation.octets)
+        deadline = time.monotonic() + _PATIENCE
+        while self._ethernet.seen() == before:
+            if time.monotonic() > deadline:
+                raise TransportTimeout(
+                    "the PHY does not loop back what is sent: check that its clock runs, and that"
+                    " the link is at 1000 Mb/s"
+                )
+
+    def serve(self) -> int:
+        while (packet := self._ethernet.receive()) is not None:
+            stream, sequence, reason, octets = packet
+            self._packets.append(ExceptionPacket(stream, sequence, octets, reason))
+        return len(self._packets)
+
+    def exceptions(self) -> list[ExceptionPacket]:
+        return self._packets

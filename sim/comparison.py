@@ -37,11 +37,11 @@ class Side:
     failure: str | None = None
 
     @property
-    def differences(self) -> list[Difference]:
-        """Everything in which it is not as the golden model."""
-        found = [each for run in self.runs for each in run.differences]
+    def differences(self) -> list[tuple[int, Difference]]:
+        """Everything in which it is not as the golden model, with the number of the run."""
+        found = [(at, each) for at, run in enumerate(self.runs) for each in run.differences]
         if self.failure is not None:
-            found.append(Difference("device", "the run", "its end", self.failure))
+            found.append((len(self.runs), Difference("device", "the run", "its end", self.failure)))
         return found
 
     @property
@@ -50,8 +50,9 @@ class Side:
 
 
 class Row(NamedTuple):
-    """A difference, and what each device has that is not as the golden model."""
+    """A difference in a run, and what each device has that is not as the golden model."""
 
+    run: int
     what: str
     where: str
     expected: str
@@ -73,10 +74,10 @@ class Comparison:
 
     def rows(self) -> list[Row]:
         """The differences, each once."""
-        rows: dict[tuple[str, str, str], Row] = {}
+        rows: dict[tuple[int, str, str, str], Row] = {}
         for side in self.sides:
-            for each in side.differences:
-                key = each.what, each.where, each.expected
+            for at, each in side.differences:
+                key = at, each.what, each.where, each.expected
                 rows.setdefault(key, Row(*key, {})).got[side.name] = each
         return list(rows.values())
 

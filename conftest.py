@@ -67,6 +67,10 @@ class Evidence:
                 terminalreporter.line(line)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--gates", action="store_true", help="run what needs a board's synthesis, too")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     # Under pytest-xdist the reports of all workers come to the controller.
     if not hasattr(config, "workerinput"):

@@ -6,15 +6,16 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections import Counter
 from dataclasses import dataclass
 from importlib.util import find_spec
 
 from .common import Top
+from .netlist import absorb_output_registers, area
 from .registers import as_csv, as_json
 from .sizes import SMALL
 
-__all__ = ["BuildError", "Clock", "Report", "ToolMissing", "build", "program", "report_of"]
+__all__ = ["BuildError", "Clock", "Report", "ToolMissing", "build", "program", "report_of",
+           "synthesize"]
 
 NAME = "rnic"
 #: LUT4 (and as many flip-flops) and block RAMs of a device, by the end of its name.
@@ -99,13 +100,36 @@ def build(board, folder, *, seed=1, progress=None):
     then there is a report, and no bitstream.
     """
     say = progress or (lambda step: None)
+    netlist, commands = synthesize(board, folder, seed=seed, progress=say)
+    _fits(board, area(netlist, NAME))
+    (folder / "registers.json").write_text(as_json(board), encoding="utf-8")
+    (folder / "csr.csv").write_text(as_csv(board), encoding="utf-8")
+    say(TOOLS["NEXTPNR_ECP5"][2])
+    _run("NEXTPNR_ECP5", commands["NEXTPNR_ECP5"], folder)
+    report = report_of(board, json.loads((folder / "timing.json").read_text(encoding="utf-8")))
+    (folder / "report.json").write_text(report.as_json(), encoding="utf-8")
+    if not report.met:
+        worst = min(report.clocks, key=lambda clock: clock.margin)
+        raise BuildError(
+            f"timing of {board.name} is not met: {worst.name} needs {worst.needs:.1f} MHz"
+            f" and reaches {worst.reaches:.1f}; its path:\n" + "\n".join(report.path))
+    say(TOOLS["ECPPACK"][2])
+    _run("ECPPACK", commands["ECPPACK"], folder)
+    return report
+
+
+def synthesize(board, folder, *, seed=1, progress=None):
+    """The netlist of a board's top, as it is placed, and the arguments of each tool.
+
+    It is in the folder, as ``rnic.json``; parameters and errors are those of :func:`build`.
+    """
+    say = progress or (lambda step: None)
     for package, _, _ in TOOLS.values():
         if find_spec(package) is None:
             name = package.replace("_", "-")
             raise ToolMissing(f"{name} is not installed: pip install 'ddp-rnic[build]'")
     say("elaboration")
-    platform = board.platform()
-    plan = platform.prepare(
+    plan = board.platform().prepare(
         Top(board), NAME,
         script_after_read=_memories(board.small),
         nextpnr_opts=["--report", "timing.json", "--seed", str(seed), "--timing-allow-fail"],
@@ -115,35 +139,30 @@ def build(board, folder, *, seed=1, progress=None):
     for stale in (f"{NAME}.bit", "report.json", "timing.json"):
         (folder / stale).unlink(missing_ok=True)
     plan.extract(folder)
-    (folder / "registers.json").write_text(as_json(board), encoding="utf-8")
-    (folder / "csr.csv").write_text(as_csv(board), encoding="utf-8")
     commands = _commands((folder / f"{plan.script}.sh").read_text(encoding="utf-8"))
-    for variable in TOOLS:
-        say(TOOLS[variable][2])
-        _run(variable, commands[variable], folder)
-        if variable == "YOSYS":
-            netlist = json.loads((folder / f"{NAME}.json").read_text(encoding="utf-8"))
-            _fits(board, platform.device, _area(netlist, NAME))
-        if variable == "NEXTPNR_ECP5":
-            timing = json.loads((folder / "timing.json").read_text(encoding="utf-8"))
-            report = report_of(board, timing)
-            (folder / "report.json").write_text(report.as_json(), encoding="utf-8")
-            if not report.met:
-                worst = min(report.clocks, key=lambda clock: clock.margin)
-                raise BuildError(
-                    f"timing of {board.name} is not met: {worst.name} needs {worst.needs:.1f} MHz"
-                    f" and reaches {worst.reaches:.1f}; its path:\n" + "\n".join(report.path))
-    return report
+    say(TOOLS["YOSYS"][2])
+    _run("YOSYS", commands["YOSYS"], folder)
+    path = folder / f"{NAME}.json"
+    netlist = json.loads(path.read_text(encoding="utf-8"))
+    absorb_output_registers(netlist, NAME)
+    path.write_text(json.dumps(netlist), encoding="utf-8")
+    return netlist, commands
 
 
 def _memories(small):
-    """Commands of yosys that lead small memories to distributed RAM."""
-    if not small:
-        return ""
-    return (
-        "proc\nflatten\nmemory_collect\n"
-        f'setattr -set ram_style "distributed" t:$mem_v2 r:SIZE<={small} %i'
-    )
+    """Commands of yosys: small memories go to distributed RAM, and a memory for which it does not
+    matter what is read where it is being written has no logic to decide that. yosys heeds
+    ``no_rw_check`` of Verilog's memories only, not of those that come in RTLIL. All ports of such a
+    memory have one clock.
+    """
+    commands = ["proc", "memory_collect"]
+    for reads in range(1, 5):
+        commands.append(
+            f"setparam -set RD_COLLISION_X_MASK {reads}'b{'1' * reads}"
+            f" t:$mem_v2 a:no_rw_check %i r:RD_PORTS={reads} %i r:WR_PORTS=1 %i")
+    if small:
+        commands.append(f'setattr -set ram_style "distributed" t:$mem_v2 r:SIZE<={small} %i')
+    return "\n".join(commands)
 
 
 def _commands(script):
@@ -169,23 +188,12 @@ def _run(variable, arguments, folder):
         raise BuildError(f"{package.replace('_', '-')}: {why}")
 
 
-def _area(netlist, top):
-    """Cells of a netlist: LUT4, with those of carry chains and distributed RAM, flip-flops, block
-    RAMs.
-    """
-    count = Counter(cell["type"] for cell in netlist["modules"][top]["cells"].values())
-    return {
-        "LUT4": count["LUT4"] + 2 * count["CCU2C"] + 4 * count["TRELLIS_DPR16X4"],
-        "flip-flops": count["TRELLIS_FF"],
-        "block RAMs": count["DP16KD"] + count["PDPW16KD"],
-    }
-
-
-def _fits(board, device, used):
-    """Raises unless a device has what a netlist needs."""
+def _fits(board, used):
+    """Raises unless a board's device has what a netlist needs."""
+    device = board.platform().device
     luts, memories = CAPACITY[device[-3:]]
-    there = {"LUT4": luts, "flip-flops": luts, "block RAMs": memories}
-    over = [f"{used[kind]} {kind} of {there[kind]}" for kind in there if used[kind] > there[kind]]
+    there = (("lut4", "LUT4", luts), ("ff", "flip-flops", luts), ("dp16kd", "block RAMs", memories))
+    over = [f"{used[kind]} {name} of {most}" for kind, name, most in there if used[kind] > most]
     if over:
         least = ", even with the smallest tables" if board.config == SMALL["config"] else ""
         raise BuildError(

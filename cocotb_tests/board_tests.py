@@ -83,6 +83,8 @@ async def the_host_reaches_registers_and_memory(dut: Any) -> None:
         regs.VERSION,
         64,
     ]
+    # Of what the other tests play, nothing comes over MPA.
+    assert await link.read(board.RNIC.address + regs.address("CAP_MPA")) == [0]
     assert await link.read(board.address("ID"), 5) == [
         board.ID,
         board.VERSION,

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from ddp_rnic.boards.virtual import to_verilog
 from ddp_rnic.cocotb_tests.board_tests import BOARD, COUNT
+from ddp_rnic.sim import board_gates
 from ddp_rnic.sim.cocotb_engine import run_tests_on
 
 
 def test_a_board_at_its_pins_agrees_with_the_model(tmp_path: Path) -> None:
     run_tests_on(to_verilog(BOARD), "ddp_rnic.cocotb_tests.board_tests", tmp_path, COUNT)
+
+
+def test_a_board_as_gates_agrees_with_the_model(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """The netlist that is placed; it takes minutes, so that it runs where it is asked for."""
+    if not request.config.getoption("--gates"):
+        pytest.skip("takes minutes: pytest --gates")
+    text = board_gates.verilog(BOARD)
+    run_tests_on(text, "ddp_rnic.cocotb_tests.board_tests", tmp_path, COUNT)

@@ -307,6 +307,7 @@ class Control(wiring.Component):
             registers.cap_associations.eq(config.associations),
             registers.cap_window.eq(config.window),
             registers.cap_places.eq(config.places),
+            registers.cap_mpa.eq(config.mpa),
             sctp.associations.valid.eq(registers.assoc_commit),
             write.way.eq(registers.assoc_place[16]),
             write.place.eq(registers.assoc_place),

@@ -74,6 +74,7 @@ class Rnic(wiring.Component):
     frames : In(stream.Signature(Beat(width)))
         With SCTP only: Ethernet frames without FCS.
     packets : In(stream.Signature(LlpBeat(width)))
+        With MPA only.
     bus : Out(AxiWrite(width))
     completions : Out(AxiWrite(width))
     control : In(AxiLite(12))
@@ -87,7 +88,7 @@ class Rnic(wiring.Component):
             raise TypeError(f"Rnic configuration must be an RnicConfig, not {config!r}")
         self.config = config
         super().__init__({
-            "packets": In(stream.Signature(LlpBeat(config.width))),
+            **({"packets": In(stream.Signature(LlpBeat(config.width)))} if config.mpa else {}),
             "bus": Out(AxiWrite(config.width)),
             "completions": Out(AxiWrite(config.width)),
             "control": In(AxiLite(regs.ADDRESS_BITS)),
@@ -99,46 +100,20 @@ class Rnic(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         config = self.config
-        m.submodules.intake = intake = Intake(config.width)
-        m.submodules.walker = walker = MpaWalker(config)
-        m.submodules.buffer = buffer = PacketBuffer(config)
-        m.submodules.crc = crc = Crc32c(config.width, granule=4)
-        m.submodules.judge = judge = Judge(config, latency=crc.latency)
+        if config.mpa:
+            self._walks(m)
         m.submodules.commit = commit = Commit(config)
         m.submodules.streams = streams = Table(
-            StreamEntry(), config.streams, live="enable", index=16, lookups=2)
+            StreamEntry(), config.streams, live="enable", index=16, lookups=1 + config.mpa)
         m.submodules.delivery = delivery = Delivery(config)
         m.submodules.exceptions = exceptions = ExceptionQueue(config)
         m.submodules.control = control = Control(config)
 
-        # In: the walker, the packet buffer and the digest.
-        wiring.connect(m, wiring.flipped(self.packets), intake.i)
-        wiring.connect(m, intake.o, walker.i)
-        wiring.connect(m, walker.store, buffer.store)
-        wiring.connect(m, walker.slices, crc.i)
-        wiring.connect(m, walker.endings, judge.endings)
-        wiring.connect(m, crc.o, judge.checksums)
-        wiring.connect(m, walker.segments, commit.segments)
-        wiring.connect(m, judge.o, commit.verdicts)
-        m.d.comb += [
-            streams.index[0].eq(intake.stream),
-            intake.settings.eq(streams.entry[0].llp),
-            buffer.next.eq(walker.beats),
-        ]
-        # A segment may begin while its place is sure, a beat while the buffer has one. Of those
-        # that begin in the cycles until ``go`` follows, none is counted yet.
-        credits = Signal(range(IN_FLIGHT + 1), init=IN_FLIGHT)
-        begun = delayed(m, 1, walker.begun, "begun")
-        with m.If(begun & ~commit.done):
-            m.d.sync += credits.eq(credits - 1)
-        with m.If(~begun & commit.done):
-            m.d.sync += credits.eq(credits + 1)
-        m.d.sync += walker.go.eq((credits > 4) & buffer.space)
-
+        receiving = self._mpa(m, commit, streams) if config.mpa else C(0)
         untagged = self._check(m, commit, streams, control)
         # A register: it does not see to what comes in, which shows at once.
         moving = delayed(
-            m, 1, self._place(m, commit, buffer, delivery, exceptions, control), "moving")
+            m, 1, self._place(m, commit, delivery, exceptions, control), "moving")
         if config.sctp:
             moving = moving | self._sctp(m, commit, untagged, delivery, control)
 
@@ -170,9 +145,7 @@ class Rnic(wiring.Component):
         # Idle is what has been quiet for so long that nothing is between two blocks.
         busy, quiet = Signal(), Signal(4)
         m.d.sync += busy.eq(
-            intake.busy
-            | walker.busy
-            | (credits != IN_FLIGHT)
+            receiving
             | commit.busy
             | moving
             | delivery.busy
@@ -191,6 +164,43 @@ class Rnic(wiring.Component):
         m.d.comb += control.idle.eq(quiet.all())
         return m
 
+    def _walks(self, m):
+        """MPA's way in: the walker, the packet buffer and the digest."""
+        config = self.config
+        m.submodules.intake = Intake(config.width)
+        m.submodules.walker = MpaWalker(config)
+        m.submodules.buffer = PacketBuffer(config)
+        m.submodules.crc = crc = Crc32c(config.width, granule=4)
+        m.submodules.judge = Judge(config, latency=crc.latency)
+
+    def _mpa(self, m, commit, streams):
+        """MPA's way to the commit; whether something is on it."""
+        intake, walker, buffer, crc, judge = (
+            getattr(m.submodules, name) for name in ("intake", "walker", "buffer", "crc", "judge"))
+        wiring.connect(m, wiring.flipped(self.packets), intake.i)
+        wiring.connect(m, intake.o, walker.i)
+        wiring.connect(m, walker.store, buffer.store)
+        wiring.connect(m, walker.slices, crc.i)
+        wiring.connect(m, walker.endings, judge.endings)
+        wiring.connect(m, crc.o, judge.checksums)
+        wiring.connect(m, walker.segments, commit.segments)
+        wiring.connect(m, judge.o, commit.verdicts)
+        m.d.comb += [
+            streams.index[0].eq(intake.stream),
+            intake.settings.eq(streams.entry[0].llp),
+            buffer.next.eq(walker.beats),
+        ]
+        # A segment may begin while its place is sure, a beat while the buffer has one. Of those
+        # that begin in the cycles until ``go`` follows, none is counted yet.
+        credits = Signal(range(IN_FLIGHT + 1), init=IN_FLIGHT)
+        begun = delayed(m, 1, walker.begun, "begun")
+        with m.If(begun & ~commit.done):
+            m.d.sync += credits.eq(credits - 1)
+        with m.If(~begun & commit.done):
+            m.d.sync += credits.eq(credits + 1)
+        m.d.sync += walker.go.eq((credits > 4) & buffer.space)
+        return intake.busy | walker.busy | (credits != IN_FLIGHT)
+
     def _check(self, m, commit, streams, control):
         """Beside the segments: their headers, and all that is checked of them."""
         config = self.config
@@ -204,9 +214,9 @@ class Rnic(wiring.Component):
         # The header is parsed while its stream is looked up.
         stream_1, stream_2 = Signal(16), Signal(16)
         m.d.sync += [stream_1.eq(commit.head.payload.stream), stream_2.eq(stream_1)]
-        rights = streams.entry[1]
+        rights = streams.entry[-1]
         m.d.comb += [
-            streams.index[1].eq(commit.head.payload.stream),
+            streams.index[-1].eq(commit.head.payload.stream),
             parser.i.valid.eq(commit.head.valid),
             parser.i.payload.eq(commit.head.payload.header),
             tagged.i.valid.eq(parser.o.valid),
@@ -231,13 +241,17 @@ class Rnic(wiring.Component):
         ]
         return untagged
 
-    def _place(self, m, commit, buffer, delivery, exceptions, control):
+    def _place(self, m, commit, delivery, exceptions, control):
         """From a decision to the bus; whether something is on that way."""
         config = self.config
         m.submodules.markers = markers = MarkerCut(config)
         m.submodules.cut = cut = PageCut(config)
         m.submodules.pages = pages = Table(PageEntry(), config.pages, live="valid")
         m.submodules.dma = dma = PlacementDma(config)
+        buffers = [m.submodules.buffer] if config.mpa else []
+        if config.sctp:
+            m.submodules.sctp_buffer = PacketBuffer(config)
+            buffers.append(m.submodules.sctp_buffer)
         wiring.connect(m, commit.moves, markers.i)
         wiring.connect(m, markers.o, cut.i)
         wiring.connect(m, cut.o, dma.i)
@@ -249,17 +263,15 @@ class Rnic(wiring.Component):
             cut.go.eq(dma.ready),
             pages.index[0].eq(cut.index),
             cut.page.address.eq(pages.entry[0].address),
-            buffer.address.eq(dma.read_address),
-            buffer.free.payload.eq(dma.release.payload),
+            *(buffer.address.eq(dma.read_address) for buffer in buffers),
+            *(buffer.free.payload.eq(dma.release.payload) for buffer in buffers),
             exceptions.i.valid.eq(dma.exceptions.valid),
             exceptions.i.payload.eq(dma.exceptions.payload),
             dma.exceptions.ready.eq(1),
         ]
-        if config.sctp:
-            m.submodules.sctp_buffer = sctp_buffer = PacketBuffer(config)
+        if config.both:
+            buffer, sctp_buffer = buffers
             m.d.comb += [
-                sctp_buffer.address.eq(dma.read_address),
-                sctp_buffer.free.payload.eq(dma.release.payload),
                 dma.read_data.eq(Mux(
                     delayed(m, 3, dma.read_sctp, "read_sctp"), sctp_buffer.data, buffer.data)),
                 sctp_buffer.free.valid.eq(dma.release.valid & dma.release_sctp),
@@ -267,8 +279,8 @@ class Rnic(wiring.Component):
             ]
         else:
             m.d.comb += [
-                dma.read_data.eq(buffer.data),
-                buffer.free.valid.eq(dma.release.valid),
+                dma.read_data.eq(buffers[0].data),
+                buffers[0].free.valid.eq(dma.release.valid),
             ]
         return markers.o.valid | ~markers.i.ready | cut.busy | ~dma.idle
 
@@ -319,9 +331,10 @@ class FlatRnic(wiring.Component):
 
     ``s_axis_eth_*`` takes Ethernet frames without FCS, with SCTP only: ``tuser`` marks the frame
     damaged, on its last beat.
-    ``s_axis_*`` takes packets: ``tid`` is the stream, ``tuser[31:0]`` the LLP sequence number of
-    the packet's first octet (on its first beat), ``tuser[32]`` marks the packet damaged (on its
-    last). ``tkeep`` is contiguous from the lowest octet, and full but on the last beat.
+    ``s_axis_*`` takes packets, with MPA only: ``tid`` is the stream, ``tuser[31:0]`` the LLP
+    sequence number of the packet's first octet (on its first beat), ``tuser[32]`` marks the packet
+    damaged (on its last). ``tkeep`` is contiguous from the lowest octet, and full but on the last
+    beat.
     ``m_axi_*`` writes host memory, ``m_axi_cq_*`` the completion ring, ``s_axil_*`` reaches the
     registers, and ``m_axis_exc_*`` is the exception stream: ``tuser[31:0]`` is its FPDU's sequence
     number, ``tuser[43:32]`` the reason, Error Type and Error Code.
@@ -364,7 +377,7 @@ class FlatRnic(wiring.Component):
             **{
                 name.replace("_valid", "_tvalid").replace("_ready", "_tready"): flow
                 for name, flow in {
-                    **channel("s_axis_", In, {**axis, "tuser": 33}),
+                    **(channel("s_axis_", In, {**axis, "tuser": 33}) if config.mpa else {}),
                     **channel("m_axis_exc_", Out, {**axis, "tuser": 44}),
                     **(channel("s_axis_eth_", In, {**frame, "tuser": 1})
                        if config.sctp else {}),
@@ -393,7 +406,7 @@ class FlatRnic(wiring.Component):
         m = Module()
         m.submodules.rnic = rnic = Rnic(self.config)
         octets = self.config.octets
-        packet, exception = rnic.packets.payload, rnic.exceptions.payload
+        exception = rnic.exceptions.payload
 
         def count(keep):
             """Octets of a beat."""
@@ -412,15 +425,19 @@ class FlatRnic(wiring.Component):
                 frame.count.eq(count(self.s_axis_eth_tkeep)),
                 frame.error.eq(self.s_axis_eth_tuser),
             ]
+        if self.config.mpa:
+            packet = rnic.packets.payload
+            m.d.comb += [
+                rnic.packets.valid.eq(self.s_axis_tvalid),
+                self.s_axis_tready.eq(rnic.packets.ready),
+                packet.beat.data.eq(self.s_axis_tdata),
+                packet.beat.last.eq(self.s_axis_tlast),
+                packet.beat.count.eq(count(self.s_axis_tkeep)),
+                packet.beat.error.eq(self.s_axis_tuser[32]),
+                packet.stream.eq(self.s_axis_tid),
+                packet.sequence.eq(self.s_axis_tuser[:32]),
+            ]
         m.d.comb += [
-            rnic.packets.valid.eq(self.s_axis_tvalid),
-            self.s_axis_tready.eq(rnic.packets.ready),
-            packet.beat.data.eq(self.s_axis_tdata),
-            packet.beat.last.eq(self.s_axis_tlast),
-            packet.beat.count.eq(count(self.s_axis_tkeep)),
-            packet.beat.error.eq(self.s_axis_tuser[32]),
-            packet.stream.eq(self.s_axis_tid),
-            packet.sequence.eq(self.s_axis_tuser[:32]),
             self.m_axis_exc_tvalid.eq(rnic.exceptions.valid),
             rnic.exceptions.ready.eq(self.m_axis_exc_tready),
             self.m_axis_exc_tdata.eq(exception.beat.data),

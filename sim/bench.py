@@ -26,6 +26,7 @@ from ..hdl.spec.config import WIDTHS, RnicConfig
 from . import pnr as pnr_flow
 from .engine import Engine, load
 from .load import Load, SctpLoad
+from .peer import Peer
 
 __all__ = ["BLOCKS", "MTUS", "PAYLOADS", "SCTP_PAYLOADS", "line_rate", "render", "run_bench"]
 
@@ -122,6 +123,13 @@ def _place_and_route(block: str, config: RnicConfig, seed: int, keep: Path | Non
     return pnr_flow.measure(text, top, block=block, width=config.width, seeds=[seed], keep=keep)
 
 
+def place_peer(peer: Peer, seed: int, keep: Path | None) -> Rows:
+    return pnr_flow.measure(
+        peer.verilog, peer.top, block=peer.name, width=None, parameters=peer.parameters,
+        systemverilog=peer.path.suffix == ".sv", seeds=[seed], keep=keep,
+    )  # fmt: skip
+
+
 def _cycles(engine: Engine, config: RnicConfig) -> Rows:
     loads = [Load(config, size, at) for size in PAYLOADS for at in (0, config.octets - 1)]
     return [{"llp": "mpa"} | measure_cycles(engine, load) for load in loads]
@@ -149,6 +157,7 @@ def run_bench(
     *,
     sctp: bool = False,
     pnr: bool = False,
+    peers: Iterable[Peer] = (),
     seeds: Iterable[int] = (1,),
     engine: Engine | None = None,
     keep: Path | None = None,
@@ -164,6 +173,8 @@ def run_bench(
         Cycles of DDP over SCTP as well; what simulates it takes minutes to build, once.
     pnr
         Place and route the blocks as well, which takes minutes for the top of each width.
+    peers
+        Place and route these likewise.
     seeds
         nextpnr's, a row each.
     engine
@@ -181,7 +192,7 @@ def run_bench(
         The gateware did not do its work.
     """
     engine = engine or load("compiled")
-    seeds = tuple(seeds)
+    seeds, peers = tuple(seeds), tuple(peers)
     steps: list[tuple[str, str, Callable[[], Rows]]] = []
     for config in (RnicConfig(width=width) for width in widths):
         bits = f"at {config.width} bits"
@@ -198,7 +209,9 @@ def run_bench(
                 ("pnr", f"{block} {bits}", partial(_place_and_route, block, config, seed, keep))
                 for seed in seeds
             ]
-    if pnr:
+    for peer in peers:
+        steps += [("pnr", peer.name, partial(place_peer, peer, seed, keep)) for seed in seeds]
+    if pnr or peers:
         pnr_flow.check_tools()
     results: Results = {"cycles": [], "latency": [], "simulation": [], "pnr": []}
     for done, (kind, what, step) in enumerate(steps):
@@ -210,7 +223,7 @@ def run_bench(
 
 def render(results: Results, console: Console) -> None:
     """Print results as tables."""
-    widths = sorted({row["width"] for rows in results.values() for row in rows})
+    widths = sorted({row["width"] for row in results["cycles"]})
     across = [f"{width} bits" for width in widths]
 
     mpa = [row for row in results["cycles"] if row["llp"] == "mpa"]
@@ -235,7 +248,7 @@ def render(results: Results, console: Console) -> None:
     ):
         table = _table(title, *headings.values())
         for row in results[kind]:
-            table.add_row(*(str(row[name]) for name in headings))
+            table.add_row(*("" if row[name] is None else str(row[name]) for name in headings))
         if results[kind]:
             console.print(table)
 

@@ -21,6 +21,7 @@ from rich.table import Table
 
 from ..hdl.spec.config import WIDTHS, RnicConfig
 from . import bench as numbers
+from . import plots as drawing
 from . import report
 from . import shuffle as shuffling
 from . import soak as endurance
@@ -28,6 +29,7 @@ from .capture import CaptureError, read_capture
 from .compare import Difference, compare, number_text
 from .comparison import Comparison, on_wire
 from .engine import DeviceError, ToolError, load
+from .peer import Peer
 from .regions import Given, Queue, Region, RegionError, load_regions, stream_ends
 from .replay import Plan, plan
 from .report import Result, Run
@@ -233,6 +235,18 @@ def bench(
     sctp: Annotated[
         bool, typer.Option("--sctp", help="Also cycles of DDP over SCTP; its build takes minutes.")
     ] = False,
+    peer: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE:TOP[:NAME=VALUE,...]",
+            help="Also place and route this Verilog module, as --pnr does; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    plots: Annotated[
+        Path | None,
+        typer.Option(help="Directory for plots, as PNG and SVG.", show_default=False),
+    ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Measure cycles, latency, speed of simulation and, with --pnr, area and clock.
@@ -243,10 +257,21 @@ def bench(
         choice = ", ".join(map(str, WIDTHS))
         raise _refuse(f"width must be one of {choice}, not {width}", BAD_INPUT)
     try:
+        peers = [Peer.of(each) for each in peer or ()]
+        if plots is not None:
+            drawing.prepare(plots)
+    except (OSError, ValueError) as error:
+        raise _refuse(str(error), BAD_INPUT) from None
+    except ToolError as error:
+        raise _refuse(str(error), NO_TOOL) from None
+    try:
         with _bar("measuring") as progress:
             results = numbers.run_bench(
-                WIDTHS if width is None else (width,), sctp=sctp, pnr=pnr, progress=progress
-            )
+                WIDTHS if width is None else (width,), sctp=sctp, pnr=pnr, peers=peers,
+                progress=progress,
+            )  # fmt: skip
+        if plots is not None:
+            drawing.draw(results, plots)
     except DeviceError as error:
         raise _refuse(str(error), DIFFERS) from None
     except ToolError as error:

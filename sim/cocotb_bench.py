@@ -109,7 +109,7 @@ class _WritePort:
     def __init__(self, dut: Any, prefix: str, *, data: bool = False) -> None:
         self.bursts: list[tuple[int, int, int]] = []
         self.responses: list[int] = []
-        self._octets = len(dut.s_axis_tkeep)
+        self._octets = len(dut.m_axis_exc_tkeep)
         self._address, self._length, self._data, self._strobes, self._last = (
             getattr(dut, f"{prefix}_{name}")
             for name in ("awaddr", "awlen", "wdata", "wstrb", "wlast")
@@ -299,18 +299,18 @@ class RnicBench:
         self._over = False
         self._aside: Any = None  # the task that goes on meanwhile
         self._stalls = stalls
-        self._source = AxiStreamSource(AxiStreamBus.from_prefix(dut, "s_axis"), dut.clk, dut.rst)
-        self._frames: AxiStreamSource | None = None
-        inputs = ["s_axis"]
-        if hasattr(dut, "s_axis_eth_tvalid"):
-            bus = AxiStreamBus.from_prefix(dut, "s_axis_eth")
-            self._frames = AxiStreamSource(bus, dut.clk, dut.rst)
-            inputs.append("s_axis_eth")
+        # The ports for packets and for frames, or one of them.
+        prefixes = [each for each in ("s_axis", "s_axis_eth") if hasattr(dut, f"{each}_tvalid")]
+        sources = {
+            each: AxiStreamSource(AxiStreamBus.from_prefix(dut, each), dut.clk, dut.rst)
+            for each in prefixes
+        }
+        self._source, self._frames = sources.get("s_axis"), sources.get("s_axis_eth")
         self._inputs = [
             tuple(getattr(dut, f"{prefix}_t{name}") for name in ("valid", "ready", "last"))
-            for prefix in inputs
+            for prefix in prefixes
         ]
-        self._last_used = self._source
+        self._last_used = sources[prefixes[0]]
         self._sink = AxiStreamSink(AxiStreamBus.from_prefix(dut, "m_axis_exc"), dut.clk, dut.rst)
         self._host = _Host(memory, ring, faults)
         self.completions, self.delivered = self._host.completions, self._host.delivered
@@ -375,10 +375,10 @@ class RnicBench:
         """
         if isinstance(packet, Packet):
             source, tid, user, error = self._source, packet.stream, packet.sequence, 1 << 32
-        elif self._frames is not None:
-            source, tid, user, error = self._frames, None, 0, 1
         else:
-            raise ValueError("a frame needs an RNIC with sctp")
+            source, tid, user, error = self._frames, None, 0, 1
+        if source is None:
+            raise ValueError("the RNIC has no port for this")
         if source is not self._last_used:
             await self.sent()
             self._last_used = source

@@ -149,7 +149,7 @@ def build(config: RnicConfig, *, gates: str | None = None, waves: bool = False) 
 
 def _rehearse(config: RnicConfig, built: Path) -> None:
     """Run what most of the time is spent on, and have the profile of it written."""
-    for kind in (Load, SctpLoad) if config.sctp else (Load,):
+    for kind in (Load,) * config.mpa + (SctpLoad,) * config.sctp:
         load = kind(config, _REHEARSED_PAYLOAD)
         # What is wrong with the gateware shows in the run, and is told there.
         with suppress(DeviceError):

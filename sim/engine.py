@@ -354,6 +354,8 @@ def checked(
     for operation in operations:
         if isinstance(operation, Frame) and not config.sctp:
             raise ValueError("a frame needs a configuration with sctp")
+        if isinstance(operation, Packet) and not config.mpa:
+            raise ValueError("a packet needs a configuration with mpa")
         if isinstance(operation, Packet | Frame) and not operation.octets:
             kind = "frame" if isinstance(operation, Frame) else "packet"
             raise ValueError(f"a {kind} must have at least one octet")

@@ -15,14 +15,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from ..boards import netlist as passes
+from ..boards.netlist import Netlist
 from ..hdl.spec.config import RnicConfig
 from . import pnr, verilator
 from .engine import ToolError
 
-__all__ = ["synthesized", "verilog"]
+__all__ = ["MODEL", "of_netlist", "synthesized", "verilog"]
 
 _TOP = "rnic"
-_MODEL = Path(__file__).with_name("block_ram.v")
+MODEL = Path(__file__).with_name("block_ram.v")
 #: Of a block RAM: pins of a side, and vectors of them with their bits.
 _PINS = ("CLK", "CE", "OCE", "WE", "RST")
 _VECTORS = {"AD": 14, "DI": 18, "DO": 18}
@@ -48,7 +50,7 @@ def verilog(config: RnicConfig, progress: Callable[[str], None] | None = None) -
     say = progress or (lambda line: None)
     text = verilator.verilog(config)
     pnr.check_tools()
-    sources = (_MODEL, Path(__file__), Path(pnr.__file__))
+    sources = (MODEL, Path(__file__), Path(pnr.__file__), Path(passes.__file__))
     key = verilator.digest(
         text,
         *(path.read_text(encoding="utf-8") for path in sources),
@@ -66,12 +68,16 @@ def verilog(config: RnicConfig, progress: Callable[[str], None] | None = None) -
 def synthesized(text: str, top: str) -> str:
     """The gates of a Verilog text, with all that they need to be simulated."""
     with tempfile.TemporaryDirectory(prefix="rnic-gates-") as made:
-        netlist = pnr.synthesize(text, top, Path(made))
-        for cell in netlist["modules"][top]["cells"].values():
-            if cell["type"] == "DP16KD":
-                _simulated_ram(cell)
-        gates = pnr.to_verilog(netlist, top, Path(made))
-    return "\n".join([gates, *_models(gates), _MODEL.read_text(encoding="utf-8")])
+        return of_netlist(pnr.synthesize(text, top, Path(made)), top, Path(made))
+
+
+def of_netlist(netlist: Netlist, top: str, folder: Path) -> str:
+    """The gates of a netlist, which is changed, with all that they need to be simulated."""
+    for cell in netlist["modules"][top]["cells"].values():
+        if cell["type"] == "DP16KD":
+            _simulated_ram(cell)
+    gates = pnr.to_verilog(netlist, top, folder)
+    return "\n".join([gates, *_models(gates), MODEL.read_text(encoding="utf-8")])
 
 
 def _simulated_ram(cell: dict[str, Any]) -> None:

@@ -33,7 +33,7 @@ void Vtop___024root___eval(Vtop___024root *);
 
 namespace {
 
-constexpr uint64_t N = sizeof(std::remove_reference_t<decltype(Vtop::s_axis_tdata)>);
+constexpr uint64_t N = sizeof(std::remove_reference_t<decltype(Vtop::m_axis_exc_tdata)>);
 constexpr uint64_t PAGE = 4096;
 constexpr uint64_t AHEAD = 16;    // beats of write data taken before their address
 constexpr uint64_t BURSTS = 256;  // addresses taken before their data
@@ -109,6 +109,28 @@ struct Pins {
     top.port##_wvalid, top.port##_wlast, top.port##_bready, top.port##_awaddr, top.port##_wstrb, \
     &top.port##_wdata }
 
+// The port for packets: none, unless the design has one.
+template <typename Top, typename = void> struct PacketPort {
+    static constexpr bool EXISTS = false;
+    explicit PacketPort(Top &) {}
+    void show(const uint8_t *, uint64_t, bool, uint16_t, uint64_t) {}
+    void offer(bool) {}
+    bool ready() const { return false; }
+};
+template <typename Top>
+struct PacketPort<Top, std::void_t<decltype(Top::s_axis_tdata)>> {
+    static constexpr bool EXISTS = true;
+    Top &top;
+    explicit PacketPort(Top &top) : top(top) {}
+    void show(const uint8_t *octets, uint64_t keep, bool last, uint16_t stream, uint64_t user) {
+        memcpy(&top.s_axis_tdata, octets, N);
+        top.s_axis_tkeep = keep; top.s_axis_tlast = last;
+        top.s_axis_tid = stream; top.s_axis_tuser = user;
+    }
+    void offer(bool valid) { top.s_axis_tvalid = valid; }
+    bool ready() const { return top.s_axis_tready; }
+};
+
 // The port for Ethernet frames: none, unless the design has one.
 template <typename Top, typename = void> struct FramePort {
     static constexpr bool EXISTS = false;
@@ -165,6 +187,7 @@ struct Sim {
     std::vector<uint8_t> sent;
 
     // packets and frames: one at a time
+    PacketPort<Vtop> packets{top};
     FramePort<Vtop> frames{top};
     uint64_t operation = 0, at = 0, waited = 0;
     bool offered = false;
@@ -229,7 +252,8 @@ struct Sim {
     // The design starts as a reset leaves it.
     void begin() {
         top.rst = 0;
-        top.s_axis_tvalid = 0; top.m_axis_exc_tready = 0;
+        top.m_axis_exc_tready = 0;
+        packets.offer(false);
         frames.offer(false);
         for (const Port *port : {&placing, &completing}) {
             const Pins &pins = port->pins;
@@ -627,7 +651,8 @@ struct Sim {
         if (completed_one() && (drawn_too >> 16 & 0xffff) >= settings.completions)
             take_completion();
         // The packet or frame.
-        const bool packet = operation < count && operations[operation].kind == PACKET;
+        const bool packet =
+            packets.EXISTS && operation < count && operations[operation].kind == PACKET;
         const bool frame =
             frames.EXISTS && operation < count && operations[operation].kind == FRAME;
         if ((packet || frame) && !offered && (drawn & 0xffff) >= settings.source) {
@@ -638,15 +663,12 @@ struct Sim {
             if (frame) {
                 frames.show(from, mask(last ? rest : N), last, error);
             } else {
-                memcpy(&top.s_axis_tdata, from, N);
-                top.s_axis_tkeep = mask(last ? rest : N);
-                top.s_axis_tlast = last;
-                top.s_axis_tid = o.a;
-                top.s_axis_tuser = uint64_t(error) << 32 | o.b;
+                packets.show(
+                    from, mask(last ? rest : N), last, o.a, uint64_t(error) << 32 | o.b);
             }
             offered = true;
         }
-        top.s_axis_tvalid = offered && !frame;
+        packets.offer(offered && !frame);
         frames.offer(offered && frame);
         offer(placing, drawn >> 16);
         offer(completing, drawn_last);
@@ -657,7 +679,7 @@ struct Sim {
         interrupted = top.irq;
 
         // Handshakes.
-        if (offered && (frame ? frames.ready() : bool(top.s_axis_tready))) {
+        if (offered && (frame ? frames.ready() : packets.ready())) {
             const Operation &o = operations[operation];
             if (at == 0) taken.push_back({cycle, cycle});
             at += N;

@@ -178,7 +178,9 @@ class SimTransport(Transport):
             return self._library.sim_cycle(self._open())
 
     def send(self, stream: int, sequence: int, octets: bytes, *, error: bool = False) -> None:
-        """Queue a packet of whole FPDUs behind those that are on their way."""
+        """Queue a packet of whole FPDUs behind those that are on their way; with MPA only."""
+        if not self.config.mpa:
+            raise ValueError("a packet needs a configuration with mpa")
         if not octets:
             raise ValueError("a packet must have at least one octet")
         self._send((compiled.PACKET, stream, sequence, int(error), 0, len(octets)), octets)

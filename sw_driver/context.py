@@ -73,6 +73,7 @@ class SctpCapabilities:
     associations: int
     window: int  #: DDP-SSNs that may come ahead of a stream's next one
     places: int  #: items of all streams that may wait for their turn
+    mpa: int  #: 1: streams over MPA, too; 0: only those of associations
 
 
 #: The limits of each capability, by the name of the parameter that it shows.

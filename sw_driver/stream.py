@@ -12,7 +12,14 @@ from ..hdl.spec.completion import Completion, Status
 from .closing import Closing
 from .context import Mapping
 from .cq import CQ, WC, Opcode, WcStatus
-from .errors import ErrorEvent, InvalidRequest, ResourceExhausted, StateError, StreamError
+from .errors import (
+    ErrorEvent,
+    InvalidRequest,
+    ResourceExhausted,
+    StateError,
+    StreamError,
+    UnsupportedDevice,
+)
 from .pd import MR, PD, octets_of
 
 if TYPE_CHECKING:
@@ -108,6 +115,11 @@ class Stream(Closing):
                 raise InvalidRequest("the completion queue must be of the stream's context")
             if cq.closed:
                 raise StateError("the completion queue is closed")
+            if association is None and context.sctp is not None and not context.sctp.mpa:
+                raise UnsupportedDevice(
+                    "the device has no MPA: its streams are those of associations, or build it with"
+                    " RnicConfig(mpa=True)"
+                )
             self.context, self.pd, self.cq = context, pd, cq
             self.association = association
             self.number = self._number(number)

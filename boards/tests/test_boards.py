@@ -58,7 +58,7 @@ def test_every_board_is_there_with_its_own_name_and_enough_memory():
         "ecpix5", "ecpix5-45f", "versa-ecp5-5g", "butterstick", "colorlight-5a-75b"]
     for name, board in BOARDS.items():
         assert board.name == name and board.cable
-        assert board.config.sctp and board.config.width == 64
+        assert board.config.sctp and not board.config.mpa and board.config.width == 64
 
 
 @pytest.mark.parametrize("source", [25_000_000, 30_000_000, 50_000_000, 100_000_000])
@@ -95,9 +95,10 @@ class Tools:
     def __call__(self, variable, arguments, folder):
         self.ran.append((variable, arguments))
         if variable == "YOSYS":
-            cells = {f"l{k}": {"type": "LUT4"} for k in range(self.cells)}
-            cells |= {f"m{k}": {"type": "DP16KD"} for k in range(self.memories)}
-            netlist = {"modules": {"rnic": {"cells": cells}}}
+            kinds = ["LUT4"] * self.cells + ["DP16KD"] * self.memories
+            cells = {f"c{k}": {"type": kind, "parameters": {}, "connections": {}}
+                     for k, kind in enumerate(kinds)}
+            netlist = {"modules": {"rnic": {"cells": cells, "ports": {}}}}
             (folder / "rnic.json").write_text(json.dumps(netlist))
         elif variable == "NEXTPNR_ECP5":
             timing = json.loads(json.dumps(TIMING))

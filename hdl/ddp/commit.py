@@ -318,9 +318,9 @@ class Commit(wiring.Component):
     Members
     -------
     segments : In(stream.Signature(Segment, always_ready=True))
-        No more than ``IN_FLIGHT`` without ``done``.
+        With MPA only: no more than ``IN_FLIGHT`` without ``done``.
     verdicts : In(stream.Signature(Verdict, always_ready=True))
-        Of a segment, no sooner than the segment.
+        With MPA only: of a segment, no sooner than the segment.
     head : Out(stream.Signature(Segment, always_ready=True))
         To the checks, for its ``header`` and ``stream``.
     tagged : In(CheckResult), untagged : In(UntaggedResult)
@@ -339,7 +339,7 @@ class Commit(wiring.Component):
         Segments given to ``moves`` that write to the bus.
     tally : Out(Tally)
     done : Out(1)
-        A segment has left: its place is free.
+        With MPA only: a segment has left, its place is free.
     items : In(stream.Signature(Admitted(config), always_ready=True))
         With SCTP only, as the two that follow: its items, of which those to be placed are checked.
         No more than ``IN_FLIGHT`` without ``item_done``.
@@ -359,8 +359,10 @@ class Commit(wiring.Component):
     def __init__(self, config):
         self.config = config
         super().__init__({
-            "segments": In(stream.Signature(Segment(config), always_ready=True)),
-            "verdicts": In(stream.Signature(Verdict(config), always_ready=True)),
+            **({
+                "segments": In(stream.Signature(Segment(config), always_ready=True)),
+                "verdicts": In(stream.Signature(Verdict(config), always_ready=True)),
+            } if config.mpa else {}),
             "head": Out(stream.Signature(Segment(config), always_ready=True)),
             "tagged": In(CheckResult()),
             "untagged": In(UntaggedResult()),
@@ -374,7 +376,7 @@ class Commit(wiring.Component):
             "record_room": In(1),
             "issued": Out(16),
             "tally": Out(Tally()),
-            "done": Out(1),
+            **({"done": Out(1)} if config.mpa else {}),
             "busy": Out(1),
             **({
                 "items": In(stream.Signature(Admitted(config), always_ready=True)),
@@ -388,13 +390,18 @@ class Commit(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         config = self.config
-        m.submodules.pending = pending = Pending(Segment(config), Verdict(config))
+        # Without MPA there is none.
+        pending, segment, waiting = None, Signal(Segment(config)), C(0)
+        if config.mpa:
+            m.submodules.pending = pending = Pending(Segment(config), Verdict(config))
+            segment, waiting = pending.segment, pending.waiting
         m.submodules.moves = moves = Store(Move(config), depth=self.MOVES)
         m.submodules.stage = stage = Stage(Move(config))
         m.submodules.events = events = Backlog(ErrorEvent(), depth=max(512, 2 * config.streams))
         m.submodules.errors = errors = ErrorState(config.streams)
-        wiring.connect(m, wiring.flipped(self.segments), pending.segments)
-        wiring.connect(m, wiring.flipped(self.verdicts), pending.verdicts)
+        if config.mpa:
+            wiring.connect(m, wiring.flipped(self.segments), pending.segments)
+            wiring.connect(m, wiring.flipped(self.verdicts), pending.verdicts)
         wiring.connect(m, moves.o, stage.i)
         wiring.connect(m, stage.o, wiring.flipped(self.moves))
         wiring.connect(m, events.o, wiring.flipped(self.events))
@@ -427,9 +434,9 @@ class Commit(wiring.Component):
         found, owner, end = self._gather(m, verdict, under[HEAD + CHECKS - 1])
         m.d.comb += errors.index.eq(Mux(under[HEAD + CHECKS - 3], owner, pause.stream))
         acts = self._decide(
-            m, under[HEAD + CHECKS], pending.segment, found, end, of_item, disorder)
+            m, under[HEAD + CHECKS], segment, found, end, of_item, disorder)
         m.d.sync += self.busy.eq(
-            pending.waiting | under_way | acts | moves.i.valid | moves.o.valid
+            waiting | under_way | acts | moves.i.valid | moves.o.valid
             | stage.o.valid | self.clear.valid | late
         )
         return m
@@ -452,6 +459,17 @@ class Commit(wiring.Component):
         m.submodules.checked = checked = Delay(items.head_shape, CHECKS + 1)
         m.d.comb += checked.i.eq(items.head.payload)
         wiring.connect(m, wiring.flipped(self.items), items.segments)
+        if not self.config.mpa:
+            m.d.comb += [
+                items.go.eq(flows),
+                items.again.eq(under[again]),
+                self.item_done.eq(under[-1]),
+                self.head.valid.eq(items.head.valid),
+                self.head_item.eq(items.head.valid),
+                self.head.payload.header.eq(items.head.payload.header),
+                self.head.payload.stream.eq(items.head.payload.stream),
+            ]
+            return items.take, C(1), Signal(Verdict(self.config), init={"outcome": Outcome.GOOD})
         items_next = Signal()
         item_under = Signal.like(under)
         verdict = Signal.like(pending.verdict)
@@ -683,7 +701,8 @@ class Commit(wiring.Component):
 
     def _lot(self, m, judges, of_item, item):
         """What is kept of an item when it is decided on; ``valid`` if it is one."""
-        lot = Signal(data.StructLayout({"valid": 1, "item": item.shape()}), reset_less=True)
+        lot = Signal(data.StructLayout({"valid": 1, "item": item.shape()}), reset_less=True,
+                     init={"valid": not self.config.mpa})
         with m.If(judges):
             m.d.sync += [lot.valid.eq(of_item), lot.item.eq(item)]
         return lot
@@ -714,7 +733,7 @@ class Commit(wiring.Component):
             m.d.sync += self.records.valid.eq(acts & item.report)
         with m.If(acts):
             m.d.sync += [
-                placement.sctp.eq(lot.valid),
+                *([placement.sctp.eq(lot.valid)] if self.config.both else ()),
                 move.payload.none.eq(lot.valid & none),
                 record.sctp.eq(lot.valid),
                 record.complete.eq(completes),

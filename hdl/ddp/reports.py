@@ -88,7 +88,7 @@ class Reports(wiring.Component):
             takes.eq(self.due.valid & go),
             self.due.ready.eq(go),
             undone.i.valid.eq(
-                takes & due.sctp & ~due.packet & (due.status == Verdict.FRESH)),
+                takes & self._sctp & ~due.packet & (due.status == Verdict.FRESH)),
             undone.i.payload.ticket.eq(due.ticket),
             *(record[name].eq(due[name]) for name, _ in record.shape()),
         ]
@@ -141,13 +141,18 @@ class Reports(wiring.Component):
         m.d.comb += self.busy.eq(recent.any())
         return m
 
+    @property
+    def _sctp(self):
+        """What is due is of SCTP."""
+        return self.due.payload.sctp if self.config.mpa else C(1)
+
     def _report(self, m, report, due):
         """The entry of a message of MPA, or of a chunk or packet, a cycle later."""
         taken = Mux(
             due.failed, ChunkStatus.NOT_PLACED,
             Mux(due.placed | due.control, ChunkStatus.TAKEN, ChunkStatus.DROPPED))
         m.d.sync += report.eq(0)
-        with m.If(~due.sctp):
+        with m.If(~self._sctp):
             m.d.sync += of_message(report, due)
         with m.Elif(due.packet):
             m.d.sync += [

@@ -79,7 +79,7 @@ class PlacementDma(wiring.Component):
         A placement may come in this cycle and in the next one.
     read_address : Out(range(beats in the packet buffer))
     read_sctp, release_sctp : Out(1)
-        With SCTP only: ``read_address``, ``release`` are of SCTP's packet buffer.
+        With MPA and SCTP only: ``read_address``, ``release`` are of SCTP's packet buffer.
     read_data : In(width)
         The beat at the address given 3 cycles before.
     bus : Out(AxiWrite(width))
@@ -114,7 +114,7 @@ class PlacementDma(wiring.Component):
 
     @property
     def _sctp(self):
-        return ("read_sctp", "release_sctp") if self.config.sctp else ()
+        return ("read_sctp", "release_sctp") if self.config.both else ()
 
     def elaborate(self, platform):
         m = Module()

@@ -35,7 +35,7 @@ class Placement(data.StructLayout):
     release : range(2 * buffer_octets // 8)
         Pointer that is handed back when the run has been read; not looked at.
     sctp : 1
-        With SCTP only: the run is in SCTP's packet buffer.
+        With MPA and SCTP only: the run is in SCTP's packet buffer.
     """
 
     def __init__(self, config):
@@ -49,7 +49,7 @@ class Placement(data.StructLayout):
             "sequence": 32,
             "last": 1,
             "release": range(2 * config.buffer_octets // 8),
-            **({"sctp": 1} if config.sctp else {}),
+            **({"sctp": 1} if config.both else {}),
         })
 
     @property

@@ -60,7 +60,7 @@ class Slots(wiring.Component):
         A placement is being worked on.
     read_address : Out(range(beats in the packet buffer))
     read_sctp : Out(1)
-        With SCTP only: in SCTP's packet buffer.
+        With MPA and SCTP only: in SCTP's packet buffer.
     o_valid : Out(1)
         A slot; its address was given one cycle before.
     o : Out(Slot)
@@ -69,7 +69,7 @@ class Slots(wiring.Component):
     release : Out(stream.Signature(Placement's release, always_ready=True))
         Once for each placement, in the cycle in which its last read arrives.
     release_sctp : Out(1)
-        With SCTP only: to SCTP's packet buffer.
+        With MPA and SCTP only: to SCTP's packet buffer.
     """
 
     def __init__(self, config, job):
@@ -87,7 +87,7 @@ class Slots(wiring.Component):
             "o": Out(self.slot),
             "heading": Out(stream.Signature(Heading(), always_ready=True)),
             "release": Out(stream.Signature(job.body["release"].shape, always_ready=True)),
-            **({"read_sctp": Out(1), "release_sctp": Out(1)} if config.sctp else {}),
+            **({"read_sctp": Out(1), "release_sctp": Out(1)} if config.both else {}),
         })
 
     def elaborate(self, platform):
@@ -140,7 +140,7 @@ class Slots(wiring.Component):
             self.release.valid.eq(done[2]),
             self.release.payload.eq(releases[2]),
         ]
-        if self.config.sctp:
+        if self.config.both:
             m.d.sync += self.read_sctp.eq(body.sctp)
             m.d.comb += self.release_sctp.eq(delayed(m, 3, body.sctp, "sctp"))
         return m

@@ -134,8 +134,7 @@ class TransmitFrame(wiring.Component):
         m = Module()
         domain = self.domain
         m.submodules.storage = storage = memory.Memory(
-            shape=32, depth=board.TRANSMIT.size // 4, init=[],
-            attrs={"ram_style": "block", "no_rw_check": 1})
+            shape=32, depth=board.TRANSMIT.size // 4, init=[], attrs={"ram_style": "block"})
         write = storage.write_port(granularity=8)
         read = storage.read_port(domain=domain)
         m.submodules.transmit = transmit = DomainRenamer(domain)(FrameTransmit())

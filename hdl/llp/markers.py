@@ -42,6 +42,8 @@ class MarkerCut(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         payload, paged = self.i.payload, self.o.payload
+        # Only MPA has them.
+        marked = payload.markers if self.config.mpa else C(0)
         whole, begin, measure, part = Signal(init=1), Signal(), Signal(), Signal()
         # Not ``whole``, once more for what is wide.
         cutting = Signal()
@@ -65,7 +67,7 @@ class MarkerCut(wiring.Component):
             self.o.valid.eq(0),
             goes.eq(self.go),
             takes.eq(self.go & Mux(
-                takes, ~(self.i.valid & payload.markers), whole | (part & goes & ~more))),
+                takes, ~(self.i.valid & marked), whole | (part & goes & ~more))),
         ]
         with m.If(cutting):
             m.d.sync += upper_more.eq(upper + 1)
@@ -81,10 +83,10 @@ class MarkerCut(wiring.Component):
             ]
         with m.If(takes & self.i.valid):
             m.d.sync += [
-                self.o.valid.eq(~payload.markers & ~(payload.none if self.config.sctp else 0)),
-                whole.eq(~payload.markers),
-                begin.eq(payload.markers),
-                cutting.eq(payload.markers),
+                self.o.valid.eq(~marked & ~(payload.none if self.config.sctp else 0)),
+                whole.eq(~marked),
+                begin.eq(marked),
+                cutting.eq(marked),
             ]
         with m.If(begin):
             # A payload that begins at a marker begins after it.

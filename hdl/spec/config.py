@@ -58,8 +58,10 @@ class RnicConfig:
         too.
     exception_octets
         Size of the exception queue.
+    mpa
+        DDP over MPA (RFC 5044), with a port for packets of FPDUs.
     sctp
-        DDP over SCTP (RFC 5043) beside MPA, with a port for Ethernet frames. What follows is of it.
+        DDP over SCTP (RFC 5043), with a port for Ethernet frames. What follows is of it.
     associations
         Associations.
     window
@@ -82,6 +84,7 @@ class RnicConfig:
     pages: int = 2048
     backlog: int = 512
     exception_octets: int = 16384
+    mpa: bool = True
     sctp: bool = False
     associations: int = 64
     window: int = 512
@@ -96,8 +99,11 @@ class RnicConfig:
             )
         for name, (low, high) in LIMITS.items():
             power_of_two(name, getattr(self, name), low, high)
-        if not isinstance(self.sctp, bool):
-            raise TypeError(f"sctp must be True or False, not {self.sctp!r}")
+        for name, value in (("mpa", self.mpa), ("sctp", self.sctp)):
+            if not isinstance(value, bool):
+                raise TypeError(f"{name} must be True or False, not {value!r}")
+        if not self.mpa and not self.sctp:
+            raise ValueError("mpa or sctp must be True")
         if not isinstance(self.udp_port, int) or isinstance(self.udp_port, bool):
             raise TypeError(f"udp_port must be an integer, not {self.udp_port!r}")
         if not 0 < self.udp_port < 1 << 16:
@@ -105,6 +111,11 @@ class RnicConfig:
         if self.sctp:
             least = max(self.window, 2 * self.streams)
             power_of_two("places", self.places, least, LIMITS["places"][1])
+
+    @property
+    def both(self) -> bool:
+        """DDP comes over MPA and over SCTP."""
+        return self.mpa and self.sctp
 
     @property
     def octets(self) -> int:

@@ -15,7 +15,7 @@ tables and queues:
   ``EVENT_POP`` takes it off the queue;
 * completions go to a ring in host memory, which the ``CQ_*`` registers describe.
 
-Those behind ``CAP_PLACES`` are there with SCTP only; the ``CAP_*`` of SCTP are 0 without it:
+Those behind ``CAP_PLACES`` are there with SCTP only; the ``CAP_*`` before are 0 without it:
 
 * write the ``ASSOC_*`` registers, then ``ASSOC_COMMIT``: the entry at ``ASSOC_PLACE``, which
   :func:`~.net.insert` finds, is replaced whole;
@@ -335,6 +335,7 @@ REGISTERS = (
         " CAP_WINDOW ahead of it can be taken (RFC 5041 appendix A).",
     ),
     Register("GUIDE_FREE", 0x1DC, "ro", "Items of all streams that can wait for their turn."),
+    Register("CAP_MPA", 0x1E4, "ro", "1: DDP comes over MPA, too; 0: over SCTP alone."),
     Register("FRAMES", 0x200, "ro", "SCTP packets of an association, taken."),
     Register("FRAMES_DIVERTED", 0x204, "ro", "Frames given whole to the exception stream."),
     Register("FRAMES_DROPPED", 0x208, "ro", "Frames that were damaged or whose checksum is wrong."),

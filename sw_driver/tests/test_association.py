@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import dpkt
@@ -306,6 +307,17 @@ def test_reports_that_nobody_takes_are_told(context: Context, simulated: SimTran
             association.wait(5)
         with pytest.raises(RnicTimeout, match="no report came within"):
             association.wait(0.01)
+
+
+def test_a_device_without_mpa_has_no_streams_but_those_of_associations(context: Context) -> None:
+    assert context.sctp is not None and context.sctp.mpa == 1
+    with PD(context) as pd, CQ(context) as cq:
+        Stream(pd, cq).close()
+        context.sctp = replace(context.sctp, mpa=0)
+        with pytest.raises(UnsupportedDevice, match="the device has no MPA: its streams are those"):
+            Stream(pd, cq)
+        with associate(context) as association:
+            association.stream(0, pd, cq).close()
 
 
 def test_a_device_without_sctp_says_so() -> None:

@@ -1,0 +1,28 @@
+"""What an RNIC's parameters may be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ddp_rnic.hdl.spec.config import RnicConfig
+
+
+@pytest.mark.parametrize(
+    ("parameters", "error", "message"),
+    [
+        ({"mpa": False}, ValueError, "mpa or sctp must be True"),
+        ({"mpa": 1}, TypeError, "mpa must be True or False, not 1"),
+        ({"sctp": "no"}, TypeError, "sctp must be True or False, not 'no'"),
+    ],
+)
+def test_an_rnic_has_mpa_or_sctp_or_both(
+    parameters: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=f"^{message}$"):
+        RnicConfig(**parameters)
+
+
+def test_both_are_there_where_both_are_asked_for() -> None:
+    assert RnicConfig(sctp=True).both
+    assert not RnicConfig().both and not RnicConfig(mpa=False, sctp=True).both

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Protocol
@@ -11,7 +12,7 @@ from ...hdl.spec.ddp import ErrorType
 from .. import cq as ddp
 from ..closing import Closing
 from ..cq import WcStatus
-from ..errors import ErrorEvent, InvalidRequest, StateError
+from ..errors import ErrorEvent, InvalidRequest, StateError, StreamError
 from ..pd import MR, PD, Access, octets_of
 from ..stream import Stream
 from . import wire
@@ -352,7 +353,9 @@ class QP(Closing):
         self._out += self.source.tagged(
             request.sink_stag, request.sink_to, data, rsvdulp=wire.control(Message.READ_RESPONSE)
         )
-        self._expect(Queue.READ_REQUEST, ReadRequest.SIZE)
+        # Where the stream has failed meanwhile, there are no more: its error comes next.
+        with suppress(StreamError, StateError):
+            self._expect(Queue.READ_REQUEST, ReadRequest.SIZE)
 
     # -- the end ----------------------------------------------------------------------------------
 

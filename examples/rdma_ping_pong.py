@@ -16,11 +16,8 @@ with SimTransport() as sim, Device(sim).open() as context, PD(context) as pd, CQ
 
     def carry() -> None:
         """What both want to send, as TCP would."""
-        while octets := (client.data_to_send(), server.data_to_send()):
-            if not any(octets):
-                return
-            server.receive(octets[0])
-            client.receive(octets[1])
+        server.receive(client.data_to_send())
+        client.receive(server.data_to_send())
 
     memory, sink = bytearray(5000), bytearray(5000)
     with pd.register(memory, RIGHTS) as region:

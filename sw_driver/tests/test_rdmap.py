@@ -25,6 +25,8 @@ from ddp_rnic.sw_driver import (
     InvalidRequest,
     StateError,
     Stream,
+    StreamError,
+    StreamState,
     WcStatus,
 )
 from ddp_rnic.sw_driver.prm import connect
@@ -558,6 +560,33 @@ def test_a_closed_queue_pair_gives_everything_back(bench: Bench) -> None:
         bench.qp.post_recv(bytearray(8))
     bench.cq.close()
     bench.pd.close()
+
+
+def test_what_was_posted_before_the_close_is_sent_and_nothing_after_it(bench: Bench) -> None:
+    """RFC 5041 section 6.2.1: all ULP data is transferred first, further requests are errors."""
+    for n in range(3):
+        bench.qp.post_send(Opcode.SEND, bytes([n]), wr_id=n)
+    bench.qp.close()
+    with pytest.raises(StateError, match="the queue pair is closed"):
+        bench.qp.post_send(Opcode.SEND, b"late")
+    assert statuses(bench.cq.poll()) == [(n, WcStatus.SUCCESS) for n in range(3)]
+    assert [message for _, message in bench.got()] == [b"\0", b"\1", b"\2"]
+
+
+def test_the_driver_ends_no_stream_until_the_ulp_does(bench: Bench) -> None:
+    """RFC 5041 sections 6.2 and 6.2.2: not even after a fatal error, of which the ULP is told."""
+    context = bench.pd.context
+    with DdpCQ(context) as cq, Stream(bench.pd, cq) as stream:
+        stream.post_recv(bytearray(4), wr_id="kept")
+        Peer(bench.sim, stream.number).write(0x123, 0, b"1")
+        with pytest.raises(StreamError, match="Invalid STag"):
+            cq.wait(10)
+        for _ in range(3):
+            bench.sim.run(1000)
+            assert cq.poll() == [] and stream.state is StreamState.ERROR
+            assert stream.number not in context.numbers and stream.outstanding(0) == 1
+        stream.close()
+        assert [wc.wr_id for wc in cq.poll()] == ["kept"] and stream.number in context.numbers
 
 
 def test_a_queue_pair_under_the_manager_is_like_any_other(tmp_path: Path) -> None:

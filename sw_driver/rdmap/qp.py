@@ -125,6 +125,7 @@ class QP(Closing):
         self._requests: deque[_Request] = deque()  # all that are not completed, as posted
         self._unsent: deque[_Request] = deque()
         self._reads: deque[_Request] = deque()  # whose responses are to come
+        self._answered = 0  # Read Requests whose answers are to be sent
         self.stream = Stream(pd, cq.messages, crc=crc, markers=markers, queues=list(Queue))
         cq.qps[self.stream] = self
         try:
@@ -250,6 +251,12 @@ class QP(Closing):
         with self.context.lock:
             octets = bytes(self._out)
             self._out.clear()
+            # A peer that does not take its answers has no more than IRD of them here. Where the
+            # stream has failed meanwhile, its error comes next.
+            with suppress(StreamError, StateError):
+                while self._answered and self.state is QPState.RTS:
+                    self._expect(Queue.READ_REQUEST, ReadRequest.SIZE)
+                    self._answered -= 1
             return octets
 
     # -- what the peer sends ----------------------------------------------------------------------
@@ -337,7 +344,7 @@ class QP(Closing):
         """Answer a Read Request, or not, in the order of the checks of section 7.2."""
         octets = bytes(message.wr_id[: message.byte_len])
         if len(octets) != ReadRequest.SIZE:
-            raise _Refused(wire.UNSPECIFIED, message, octets)
+            raise _Refused(wire.UNSPECIFIED, message)
         request = ReadRequest.decode(octets)
         data = b""
         if request.length:  # of none, section 5.2.1 has the STag and the TO not looked at
@@ -353,9 +360,7 @@ class QP(Closing):
         self._out += self.source.tagged(
             request.sink_stag, request.sink_to, data, rsvdulp=wire.control(Message.READ_RESPONSE)
         )
-        # Where the stream has failed meanwhile, there are no more: its error comes next.
-        with suppress(StreamError, StateError):
-            self._expect(Queue.READ_REQUEST, ReadRequest.SIZE)
+        self._answered += 1
 
     # -- the end ----------------------------------------------------------------------------------
 

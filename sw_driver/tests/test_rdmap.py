@@ -358,7 +358,15 @@ def test_more_reads_than_ird_are_no_buffer_of_queue_1(bench: Bench) -> None:
 def test_a_read_request_of_another_length_is_refused(bench: Bench) -> None:
     bench.send(bytes(27), Message.READ_REQUEST, 1)
     bench.settle()
-    assert bench.terminate()[:3] == bytes.fromhex("02ffe0")
+    assert bench.terminate() == bytes.fromhex("02ff0000")
+
+
+def test_a_peer_that_does_not_take_its_answers_gets_no_more_than_ird(bench: Bench) -> None:
+    region = bench.pd.register(bytearray(8), BOTH)
+    for _ in range(bench.qp.ird + 1):
+        bench.ask(region.stag, 0, 8)
+        bench.settle()
+    assert [message[:2] for _, message in bench.got()] == [bytes(2)] * 4 + [b"\x12\x02"]
 
 
 # --- Sends ----------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from ..sw_driver.pd import PD
 from ..sw_driver.rdmap import CQ, QP, Layer, QPState, Terminate
 from .model.ddp import DataSource
 from .model.events import ProtocolError
-from .model.mpa import Agreement, Enhanced, MpaReceiver, MpaSender, StartupFrame, negotiate
+from .model.mpa import Agreement, Enhanced, Kind, MpaReceiver, MpaSender, StartupFrame, negotiate
 from .model.rdmap import Opcode, rsvdulp
 
 __all__ = ["Connection", "MpaSource"]
@@ -135,10 +135,11 @@ class Connection:
                 rtr_read=asked.peer_to_peer and asked.rtr_read and not write,
             )
         reply = self._frame("reply", private_data, request.revision, enhanced)
-        self._out += reply.encode()
-        self._silent = True
+        octets = reply.encode()
         agreed = negotiate(request, reply)
         qp = self._begin(agreed, agreed.markers_to_initiator, agreed.markers_to_responder, ird, ord)
+        self._out += octets
+        self._silent = True
         self._feed()
         return qp
 
@@ -152,14 +153,14 @@ class Connection:
 
     def _frame(
         self,
-        kind: str,
+        kind: Kind,
         private_data: bytes,
         revision: int,
         enhanced: Enhanced | None,
         reject: bool = False,
     ) -> StartupFrame:
         return StartupFrame(
-            kind=kind,  # type: ignore[arg-type]
+            kind=kind,
             revision=revision,
             markers=self._markers,
             crc=self._crc,

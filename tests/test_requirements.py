@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 #: The normative sentences of RFC 5041 and RFC 5043, where the list lies beside the project.
 LISTED = ROOT.parent / "shared" / "spec" / "requirements.csv"
 SENTENCES = 192
-OURS, OTHERS = ("datapath", "model", "manager"), ("host", "llp", "ulp")
+OURS, OTHERS = ("datapath", "model", "driver", "manager"), ("host", "llp", "ulp")
 
 Table = list[dict[str, str]]
 
@@ -25,7 +25,7 @@ def totals(requirements: Table) -> str:
     return (
         f"Of the {len(requirements)} normative sentences of RFC 5041 and RFC 5043, tests and proofs"
         f" of the gateware hold {held['datapath']}, tests of the golden model {held['model']},"
-        f" tests of the resource manager {held['manager']};"
+        f" tests of the driver {held['driver']}, of the resource manager {held['manager']};"
         f" {sum(held[other] for other in OTHERS)} are for others to honour: {held['host']} for the"
         f" host, {held['llp']} for the LLP below, {held['ulp']} for the ULP above."
     )

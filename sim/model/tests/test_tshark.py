@@ -126,6 +126,34 @@ def ipv4(protocol: int, payload: bytes, *, back: bool) -> bytes:
     )
 
 
+class TcpScript:
+    """A TCP connection, to be written down as a capture."""
+
+    def __init__(self) -> None:
+        self._packets: list[bytes] = []
+        self._sequence = [1000, 2000]
+        self._add(False, 0x02)
+        self._add(True, 0x12)
+        self._add(False, 0x10)
+
+    def send(self, back: bool, payload: bytes) -> None:
+        """A segment, from the responder if ``back``."""
+        self._add(back, 0x18, payload)
+
+    def write(self, path: Path) -> Path:
+        return write_pcap(path, self._packets)
+
+    def _add(self, back: bool, flags: int, payload: bytes = b"") -> None:
+        sequence = self._sequence
+        numbers = (
+            *((40002, 40001) if back else (40001, 40002)),
+            *(sequence[back], sequence[not back], 5 << 4, flags, 65535, 0, 0),
+        )
+        segment = struct.pack(">HHIIBBHHH", *numbers) + payload
+        self._packets.append(ipv4(6, segment, back=back))
+        sequence[back] += len(payload) + (flags >> 1 & 1)
+
+
 @pytest.mark.parametrize(("crc", "markers"), [(True, False), (True, True), (False, False)])
 def test_wireshark_reads_the_models_streams(tmp_path: Path, crc: bool, markers: bool) -> None:
     request = StartupFrame(kind="request", crc=crc, markers=markers).encode()
@@ -139,39 +167,12 @@ def test_wireshark_reads_the_models_streams(tmp_path: Path, crc: bool, markers: 
             *source.untagged(0, bytes(length), rsvdulp=0x43 << 32),
         )
     ]
-    sequence = [1000, 2000]
-    packets: list[bytes] = []
-
-    def tcp(back: bool, flags: int, payload: bytes = b"") -> None:
-        ports = (40002, 40001) if back else (40001, 40002)
-        packets.append(
-            ipv4(
-                6,
-                struct.pack(
-                    ">HHIIBBHHH",
-                    *ports,
-                    sequence[back],
-                    sequence[not back],
-                    5 << 4,
-                    flags,
-                    65535,
-                    0,
-                    0,
-                )
-                + payload,
-                back=back,
-            )
-        )
-        sequence[back] += len(payload) + (flags >> 1 & 1)
-
-    tcp(False, 0x02)
-    tcp(True, 0x12)
-    tcp(False, 0x10)
-    tcp(False, 0x18, request)
-    tcp(True, 0x18, reply)
+    script = TcpScript()
+    script.send(False, request)
+    script.send(True, reply)
     for ulpdu in ulpdus:
-        tcp(False, 0x18, sender.send(ulpdu))
-    path = write_pcap(tmp_path / "made.pcap", packets)
+        script.send(False, sender.send(ulpdu))
+    path = script.write(tmp_path / "made.pcap")
     lengths = Counter(len(ulpdu) for ulpdu in ulpdus)
     assert wireshark_fpdus(path) == (lengths, len(ulpdus) if crc else 0, 0)
     assert model_fpdus(path) == (lengths, len(ulpdus) if crc else 0, 0)

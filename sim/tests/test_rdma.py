@@ -1,0 +1,283 @@
+"""MPA's start-up, and endpoints that talk to each other; both receive through one device."""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ddp_rnic.sim.live import SimTransport
+from ddp_rnic.sim.model.ddp import decode_segment
+from ddp_rnic.sim.model.mpa import Enhanced, Fpdu, MpaReceiver, StartupFrame
+from ddp_rnic.sim.model.rdmap import opcode
+from ddp_rnic.sim.model.tests.test_tshark import TcpScript, tshark
+from ddp_rnic.sim.rdma import Connection
+from ddp_rnic.sw_driver import PD, Access, Device, StateError, WcStatus
+from ddp_rnic.sw_driver.rdmap import CQ, WC, Layer, Opcode, Terminate
+
+BOTH = Access.REMOTE_WRITE | Access.REMOTE_READ
+Make = Callable[..., Connection]
+
+
+class Bench:
+    """A device, and connections whose queue pairs it receives for."""
+
+    def __init__(self, sim: SimTransport, pd: PD, cq: CQ) -> None:
+        self.sim, self.pd, self.cq = sim, pd, cq
+        self.rng = random.Random(1)
+        #: What was carried: whether by the responder, and the octets.
+        self.carried: list[tuple[bool, bytes]] = []
+
+    def make(self, **options: Any) -> Connection:
+        return Connection(self.sim.send, self.pd, self.cq, **options)
+
+    def carry(self, initiator: Connection, responder: Connection) -> list[WC]:
+        """Carry octets in pieces of any size until no more come; the completions."""
+        taken: list[WC] = []
+        while True:
+            sent = initiator.data_to_send(), responder.data_to_send()
+            for back, octets in enumerate(sent):
+                to = (responder, initiator)[back]
+                self.carried += [(bool(back), octets)] * bool(octets)
+                while octets:
+                    cut = self.rng.randrange(1, 3000)
+                    to.receive(octets[:cut])
+                    octets = octets[cut:]
+            self.sim.run(2000)
+            taken += self.cq.poll(1000)
+            if not any(sent):
+                return taken
+
+    def pair(self, ours: dict[str, Any], theirs: dict[str, Any], **asked: Any) -> tuple[Any, Any]:
+        """Two that are connected."""
+        initiator, responder = self.make(**ours), self.make(**theirs)
+        initiator.connect(**asked)
+        self.carry(initiator, responder)
+        responder.accept(b"welcome")
+        self.carry(initiator, responder)
+        return initiator, responder
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    with SimTransport() as sim, Device(sim).open() as context, PD(context) as pd:
+        with CQ(context) as cq:
+            yield Bench(sim, pd, cq)
+
+
+def talk(bench: Bench, initiator: Connection, responder: Connection) -> None:
+    """Each operation both ways, in messages of several segments."""
+    for one, other in ((initiator, responder), (responder, initiator)):
+        data = bench.rng.randbytes(7001)
+        memory, sink, buffer = bytearray(7001), bytearray(6000), bytearray(7001)
+        with bench.pd.register(memory, BOTH, to=5) as region:
+            other.qp.post_recv(buffer, wr_id="received")
+            one.qp.post_send(Opcode.RDMA_WRITE, data, wr_id=1, stag=region.stag, to=5)
+            one.qp.post_send(Opcode.RDMA_READ, sink, wr_id=2, stag=region.stag, to=1005)
+            one.qp.post_send(Opcode.SEND, data, wr_id=3)
+            taken = bench.carry(initiator, responder)
+        assert {wc.status for wc in taken} == {WcStatus.SUCCESS}
+        assert [wc.wr_id for wc in taken if wc.qp is one.qp] == [1, 2, 3]
+        assert [wc.wr_id for wc in taken if wc.qp is other.qp] == ["received"]
+        assert memory == buffer == data and sink == data[1000:7000]
+
+
+@pytest.mark.parametrize("revision", [1, 2])
+@pytest.mark.parametrize("ours", [(True, True), (True, False), (False, True), (False, False)])
+@pytest.mark.parametrize("theirs", [(True, True), (False, False)])
+def test_crcs_and_markers_are_as_the_frames_say(
+    bench: Bench, revision: int, ours: tuple[bool, bool], theirs: tuple[bool, bool]
+) -> None:
+    """RFC 5044 section 7.1.1: CRCs where either wants them, markers toward who wants them."""
+    options = [{"crc": crc, "markers": markers} for crc, markers in (ours, theirs)]
+    initiator, responder = bench.pair(*options, private_data=b"hello", revision=revision)
+    request, reply = responder.request, initiator.reply
+    assert (request.revision, request.private_data) == (revision, b"hello")
+    assert (reply.revision, reply.private_data) == (revision, b"welcome")
+    assert (request.crc, request.markers, reply.crc, reply.markers) == (*ours, *theirs)
+    assert (request.enhanced is not None) == (reply.enhanced is not None) == (revision == 2)
+    talk(bench, initiator, responder)
+
+
+def test_ird_and_ord_are_what_both_can(bench: Bench) -> None:
+    """RFC 6581: each side's ORD is at most the other's IRD."""
+    initiator, responder = bench.pair({"ird": 3, "ord": 9}, {"ird": 5, "ord": 7})
+    assert (initiator.qp.ird, initiator.qp.ord) == (3, 5)
+    assert (responder.qp.ird, responder.qp.ord) == (5, 3)
+    assert initiator.reply.enhanced == Enhanced(ird=5, ord=3)
+    talk(bench, initiator, responder)
+
+
+def test_limits_that_the_peer_leaves_open_are_ones_own(bench: Bench) -> None:
+    responder = bench.make(ird=5, ord=7)
+    asked = Enhanced(ird=0x3FFF, ord=0x3FFF)
+    responder.receive(StartupFrame(kind="request", revision=2, enhanced=asked).encode())
+    assert (responder.accept().ird, responder.qp.ord) == (5, 7)
+
+
+def test_the_responder_is_silent_until_the_first_fpdu(bench: Bench) -> None:
+    """RFC 5044 section 7.1.2: the responder must not send an FPDU before it has received one."""
+    initiator, responder = bench.pair({}, {})
+    initiator.qp.post_recv(bytearray(1))
+    responder.qp.post_send(Opcode.SEND, b"1")
+    assert responder.data_to_send() == b""
+    initiator.qp.post_send(Opcode.RDMA_WRITE, wr_id="first")
+    taken = bench.carry(initiator, responder)
+    assert {wc.opcode for wc in taken} == {Opcode.SEND, Opcode.RDMA_WRITE, Opcode.RECV}
+
+
+def test_peer_to_peer_the_responder_may_send_first(bench: Bench) -> None:
+    """RFC 6581: the initiator says that it is ready to receive with a Write of no octets."""
+    initiator, responder = bench.pair({}, {}, peer_to_peer=True)
+    assert initiator.reply.enhanced.rtr_write and initiator.reply.enhanced.peer_to_peer
+    initiator.qp.post_recv(bytearray(1), wr_id="received")
+    responder.qp.post_send(Opcode.SEND, b"1", wr_id="sent")
+    taken = bench.carry(initiator, responder)
+    assert [wc.wr_id for wc in taken] == ["sent", "received"]
+    talk(bench, initiator, responder)
+
+
+def test_a_responder_takes_a_read_as_ready_to_receive(bench: Bench) -> None:
+    responder = bench.make()
+    asked = Enhanced(ird=1, ord=1, peer_to_peer=True, rtr_read=True)
+    responder.receive(StartupFrame(kind="request", revision=2, enhanced=asked).encode())
+    responder.accept()
+    parsed = StartupFrame.parse(responder.data_to_send())
+    assert parsed is not None
+    assert parsed[0].enhanced == Enhanced(ird=1, ord=1, peer_to_peer=True, rtr_read=True)
+
+
+@pytest.mark.parametrize(
+    ("enhanced", "code"),
+    [
+        (Enhanced(ird=1, ord=5, peer_to_peer=True, rtr_write=True), 6),
+        (Enhanced(ird=1, ord=1, peer_to_peer=True, rtr_read=True), 7),
+        (Enhanced(ird=1, ord=1), 7),
+    ],
+)
+def test_an_initiator_terminates_what_it_cannot_keep(
+    bench: Bench, enhanced: Enhanced, code: int
+) -> None:
+    """RFC 6581: Insufficient IRD Resources, No Matching RTR Option; and then it closes."""
+    initiator = bench.make(ird=4)
+    initiator.connect(peer_to_peer=True)
+    initiator.data_to_send()
+    initiator.receive(StartupFrame(kind="reply", revision=2, enhanced=enhanced).encode())
+    assert initiator.qp.sent == Terminate(Layer.LLP, 0, code)
+    assert initiator.closed and bytes([0x20, code, 0, 0]) in initiator.data_to_send()
+
+
+@pytest.mark.parametrize("revision", [1, 2])
+def test_a_request_can_be_refused(bench: Bench, revision: int) -> None:
+    initiator, responder = bench.make(), bench.make()
+    initiator.connect(revision=revision)
+    bench.carry(initiator, responder)
+    responder.reject(b"no")
+    bench.carry(initiator, responder)
+    assert initiator.closed and responder.closed
+    assert initiator.error == "the peer refuses the connection"
+    assert initiator.reply is not None and initiator.reply.private_data == b"no"
+    with pytest.raises(StateError, match="the peer refuses"):
+        _ = initiator.qp
+    with pytest.raises(StateError, match="no request that waits"):
+        responder.accept()
+
+
+@pytest.mark.parametrize(
+    ("octets", "message"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", "must begin with an MPA Request or Reply Frame"),
+        (StartupFrame(kind="reply").encode(), "must begin with an MPA Request Frame"),
+        (b"MPA ID Req Frame\x40\x03\0\0", "revision must be 1 or 2, not 3"),
+        (b"MPA ID Req Frame\x40\x01\xff\xff", "at most 512 octets, not 65535"),
+    ],
+)
+def test_a_connection_that_begins_otherwise_is_closed(
+    bench: Bench, octets: bytes, message: str
+) -> None:
+    """RFC 5044 section 7.1.3: nothing is answered."""
+    responder = bench.make()
+    for octet in octets:
+        responder.receive(bytes([octet]))
+    assert responder.closed and responder.error is not None and message in responder.error
+    assert responder.data_to_send() == b"" and responder.request is None
+
+
+@pytest.mark.parametrize(
+    "answer", [StartupFrame(kind="request"), StartupFrame(kind="reply", revision=1)]
+)
+def test_an_answer_that_is_none_closes(bench: Bench, answer: StartupFrame) -> None:
+    initiator = bench.make()
+    initiator.connect()
+    initiator.receive(answer.encode())
+    assert initiator.closed and initiator.error is not None and "is no reply" in initiator.error
+
+
+def test_a_terminate_closes_both_sides(bench: Bench) -> None:
+    """RFC 5040 sections 5.4 and 6.2: who sends it and who receives it tear the stream down."""
+    initiator, responder = bench.pair({}, {})
+    initiator.qp.post_recv(bytearray(8), wr_id="flushed")
+    initiator.qp.post_send(Opcode.RDMA_WRITE, b"1", wr_id="sent", stag=0x123)
+    taken = bench.carry(initiator, responder)
+    assert [(wc.wr_id, wc.status) for wc in taken] == [
+        ("sent", WcStatus.SUCCESS),
+        ("flushed", WcStatus.FLUSHED),
+    ]
+    assert initiator.closed and responder.closed
+    assert initiator.qp.received == responder.qp.sent
+    assert str(initiator.qp.received).startswith("DDP 0x1/0x00 Invalid STag, DDP Header c1 40")
+
+
+def test_a_connection_that_is_lost_flushes(bench: Bench) -> None:
+    initiator, responder = bench.pair({}, {})
+    initiator.qp.post_recv(bytearray(8), wr_id="flushed")
+    initiator.eof()
+    ((completion),) = bench.cq.poll()
+    assert completion.status is WcStatus.FLUSHED and initiator.closed
+    assert initiator.data_to_send() == b""
+    early = bench.make()
+    early.eof()
+    assert early.closed and early.error == "the peer closed the connection during start-up"
+
+
+@pytest.mark.skipif(shutil.which("tshark") is None, reason="needs tshark")
+def test_wireshark_reads_what_endpoints_say(bench: Bench, tmp_path: Path) -> None:
+    initiator, responder = bench.pair({}, {})
+    talk(bench, initiator, responder)
+    responder.qp.post_recv(bytearray(1))
+    stag = bench.pd.register(bytearray(8)).stag
+    initiator.qp.post_send(Opcode.SEND_WITH_INV, b"1", stag=stag, solicited=True)
+    initiator.qp.post_send(Opcode.RDMA_READ, bytearray(8), stag=stag)
+    bench.carry(initiator, responder)
+    script = TcpScript()
+    cutters = [MpaReceiver(crc=False) for _ in range(2)]
+    sent: Counter[int] = Counter()
+    for number, (back, octets) in enumerate(bench.carried):
+        if number < 2:
+            script.send(back, octets)
+            continue
+        for fpdu in cutters[back].receive(octets):
+            assert isinstance(fpdu, Fpdu)
+            script.send(back, fpdu.raw)
+            sent[opcode(decode_segment(fpdu.ulpdu)[0])] += 1
+    text = tshark(script.write(tmp_path / "made.pcap"), "-O", "iwarp_mpa,iwarp_ddp_rdmap")
+    assert text.count("(Good CRC32)") == sent.total() and "(Bad CRC32" not in text
+    assert Counter(int(n, 16) for n in re.findall(r"OpCode: .* \(0x(\w)\)", text)) == sent
+    assert {0, 1, 2, 3, 6, 7} == set(sent)
+    assert f"Invalidate STag: {stag}" in text
+    # The Terminate.
+    for line in (
+        "Layer: RDMA (0x0)",
+        "Error Types for RDMA layer: Remote Protection Error (0x1)",
+        "Error Code for RDMA layer: Invalid STag (0x00)",
+        "M bit: Set",
+        "D bit: Set",
+        "R bit: Set",
+        "DDP Segment Length: 002e",
+    ):
+        assert line in text

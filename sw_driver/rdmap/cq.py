@@ -1,0 +1,136 @@
+"""Completion queues of RDMAP."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any
+
+from .. import cq as ddp
+from ..closing import Closing
+from ..context import Context
+from ..cq import WcStatus
+from ..errors import CompletionOverrun, InvalidRequest, RnicTimeout, StreamError
+from ..stream import Stream, StreamState
+
+if TYPE_CHECKING:
+    from .qp import QP
+
+
+class Opcode(Enum):
+    """What is posted, and what completed."""
+
+    SEND = auto()
+    SEND_WITH_INV = auto()
+    RDMA_WRITE = auto()
+    RDMA_READ = auto()
+    RECV = auto()
+
+
+@dataclass(frozen=True)
+class WC:
+    """A work completion.
+
+    Parameters
+    ----------
+    qp
+        Whose it is.
+    status, opcode, wr_id
+        What became of what, and what the post said.
+    byte_len
+        Octets of the message.
+    solicited
+        RECV: the peer asked for an event.
+    invalidated
+        RECV: the STag that the peer has invalidated; its region is revoked.
+    """
+
+    qp: QP
+    status: WcStatus
+    opcode: Opcode
+    wr_id: Any = None
+    byte_len: int = 0
+    solicited: bool = False
+    invalidated: int | None = None
+
+
+class CQ(Closing):
+    """Completions of the queue pairs that were made with it.
+
+    What a peer sends is acted upon when this is polled or waited for: that answers Read Requests
+    too. Closing it closes its queue pairs.
+
+    Parameters
+    ----------
+    cqe
+        DDP messages, a peer's Writes among them, that may come between two polls. One more, and
+        its queue pair is in error.
+    """
+
+    def __init__(self, context: Context, cqe: int = 1024) -> None:
+        self.context = context
+        self.messages = ddp.CQ(context, cqe)
+        self.qps: dict[Stream, QP] = {}
+        self._entries: deque[WC] = deque()
+
+    def put(self, wc: WC) -> None:
+        """A completion has come."""
+        self._entries.append(wc)
+
+    def poll(self, num_entries: int = 16) -> list[WC]:
+        """Up to so many completions that are there, the oldest first."""
+        if num_entries < 1:
+            raise InvalidRequest(f"num_entries must be at least 1, not {num_entries!r}")
+        with self.context.lock:
+            self.serve()
+            count = min(num_entries, len(self._entries))
+            return [self._entries.popleft() for _ in range(count)]
+
+    def wait(self, timeout: float | None = None, num_entries: int = 16) -> list[WC]:
+        """Up to so many completions, at least one: waits for it.
+
+        Raises
+        ------
+        RnicTimeout
+            None came within ``timeout`` seconds.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not (taken := self.poll(num_entries)):
+            left = None if deadline is None else max(deadline - time.monotonic(), 0)
+            if not self._serve(left) and deadline is not None and time.monotonic() >= deadline:
+                raise RnicTimeout(f"no completion came within {timeout} seconds")
+        return taken
+
+    def serve(self) -> None:
+        """Act upon what has come."""
+        while self._serve(0):
+            pass
+
+    def _serve(self, timeout: float | None) -> bool:
+        """Act upon what comes within that time; whether something came."""
+        try:
+            taken = self.messages.wait(timeout)
+        except RnicTimeout:
+            return False
+        except StreamError as error:
+            for qp in list(self.qps.values()):
+                if qp.stream.number == error.event.stream:
+                    qp.refuse(error.event)
+        except CompletionOverrun:
+            for qp in list(self.qps.values()):
+                if qp.stream.state is StreamState.ERROR:
+                    qp.overrun()
+        else:
+            for each in taken:
+                if (owner := self.qps.get(each.stream)) is not None:
+                    owner.take(each)
+        return True
+
+    def close(self) -> None:
+        with self.context.lock:
+            for qp in list(self.qps.values()):
+                qp.close()
+            self.messages.close()
+            self._entries.clear()

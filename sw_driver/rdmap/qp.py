@@ -1,0 +1,448 @@
+"""Queue pairs: RDMAP's operations (RFC 5040 section 5) and its errors (section 7)."""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, Protocol
+
+from ...hdl.spec.ddp import ErrorType
+from .. import cq as ddp
+from ..closing import Closing
+from ..cq import WcStatus
+from ..errors import ErrorEvent, InvalidRequest, StateError, StreamError
+from ..pd import MR, PD, Access, octets_of
+from ..stream import Stream
+from . import wire
+from .cq import CQ, WC, Opcode
+from .wire import Layer, Message, Queue, ReadRequest, Terminate
+
+_REMOTE = Access.REMOTE_WRITE | Access.REMOTE_READ
+_OPCODE = {
+    Opcode.SEND: Message.SEND,
+    Opcode.SEND_WITH_INV: Message.SEND_INVALIDATE,
+    Opcode.RDMA_WRITE: Message.WRITE,
+    Opcode.RDMA_READ: Message.READ_REQUEST,
+}
+
+
+class Source(Protocol):
+    """A Data Source with the LLP below it: gives the octets that carry a DDP message."""
+
+    def tagged(self, stag: int, to: int, message: bytes, *, rsvdulp: int) -> bytes:
+        """Of a Tagged Message."""
+
+    def untagged(self, qn: int, message: bytes, *, rsvdulp: int) -> bytes:
+        """Of an Untagged Message, under the queue's next MSN."""
+
+
+class QPState(Enum):
+    """What a queue pair does."""
+
+    RTS = auto()  #: ready to send; it receives too
+    ERR = auto()  #: terminated by either side, or disconnected
+    CLOSED = auto()
+
+
+@dataclass
+class _Request:
+    """A send request."""
+
+    opcode: Opcode
+    wr_id: Any
+    message: bytes
+    length: int
+    stag: int = 0
+    to: int = 0
+    control: int = 0
+    sink: MR | None = None  #: of a Read
+    done: bool = False
+
+
+class _Refused(Exception):
+    """The peer's message cannot be: the Terminate that says so."""
+
+    def __init__(self, error: tuple[int, int], message: ddp.WC, request: bytes = b"") -> None:
+        header = b""
+        if request:
+            # A Read Request is one segment: its header can be told, but for reserved bits.
+            header = bytes([0x41]) + message.rsvdulp.to_bytes(5, "big")
+            header += b"".join(n.to_bytes(4, "big") for n in (message.qn, message.msn, 0))
+        self.terminate = Terminate(
+            Layer.RDMA, *error, len(header + request) if request else None, header, request
+        )
+
+
+class QP(Closing):
+    """A queue pair on a DDP Stream of its own, in the full operation phase of MPA.
+
+    What it wants to send is taken from :meth:`data_to_send`; what the peer sends comes through the
+    device and is acted upon when the CQ is polled. All send requests are completed in the order
+    of their posts (RFC 5040 section 5.5).
+
+    Parameters
+    ----------
+    pd, cq
+        Its protection domain, and where its completions go.
+    source
+        What sends.
+    crc, markers
+        What MPA's start-up agreed on for what comes in.
+    ird, ord
+        RDMA Reads that the peer may have outstanding, and that this side may.
+
+    Attributes
+    ----------
+    stream
+        Its DDP Stream.
+    sent, received
+        The Terminate that ended it, by who sent it.
+    """
+
+    def __init__(
+        self,
+        pd: PD,
+        cq: CQ,
+        source: Source,
+        *,
+        crc: bool = True,
+        markers: bool = False,
+        ird: int = 16,
+        ord: int = 16,
+    ) -> None:
+        depth = pd.context.capabilities.queue
+        for name, value, most in (("ird", ird, depth), ("ord", ord, (1 << 14) - 1)):
+            if not 0 <= value <= most:
+                raise InvalidRequest(f"{name} must be from 0 to {most}, not {value!r}")
+        self.context, self.pd, self.cq, self.source = pd.context, pd, cq, source
+        self.ird, self.ord = ird, ord
+        self.state = QPState.RTS
+        self.sent: Terminate | None = None
+        self.received: Terminate | None = None
+        self._out = bytearray()
+        self._requests: deque[_Request] = deque()  # all that are not completed, as posted
+        self._unsent: deque[_Request] = deque()
+        self._reads: deque[_Request] = deque()  # whose responses are to come
+        self._answered = 0  # Read Requests whose answers are to be sent
+        self.stream = Stream(pd, cq.messages, crc=crc, markers=markers, queues=list(Queue))
+        cq.qps[self.stream] = self
+        try:
+            for _ in range(ird):
+                self._expect(Queue.READ_REQUEST, ReadRequest.SIZE)
+            self._expect(Queue.TERMINATE, Terminate.LONGEST)
+        except BaseException:
+            self.close()
+            raise
+
+    def _expect(self, queue: Queue, length: int) -> None:
+        """Post a buffer for a message that is RDMAP's own."""
+        buffer = bytearray(length)
+        self.stream.post_recv(buffer, queue, wr_id=buffer)
+
+    # -- requests ---------------------------------------------------------------------------------
+
+    def post_recv(
+        self, buffer: object, *, wr_id: object = None, offset: int = 0, length: int | None = None
+    ) -> None:
+        """Post a buffer for a Send; as :meth:`~..stream.Stream.post_recv`."""
+        with self.context.lock:
+            self._check()
+            self.stream.post_recv(buffer, wr_id=wr_id, offset=offset, length=length)
+
+    def post_send(
+        self,
+        opcode: Opcode,
+        buffer: Any = None,
+        *,
+        wr_id: object = None,
+        stag: int = 0,
+        to: int = 0,
+        solicited: bool = False,
+    ) -> None:
+        """Post a request.
+
+        Parameters
+        ----------
+        opcode
+            What to do.
+        buffer
+            The message, which is copied; RDMA_READ: where the octets are to go, any buffer that
+            could be registered, which is the device's until the completion. None: no octets.
+        wr_id
+            What the completion says of it.
+        stag, to
+            RDMA_WRITE, RDMA_READ: the peer's Steering Tag and Tagged Offset; SEND_WITH_INV: the
+            Steering Tag that is to be invalidated there.
+        solicited
+            SEND, SEND_WITH_INV: the peer is to have an event.
+        """
+        sends = opcode in (Opcode.SEND, Opcode.SEND_WITH_INV)
+        if opcode not in _OPCODE:
+            raise InvalidRequest(f"opcode must be one of {[*_OPCODE]}, not {opcode!r}")
+        if solicited and not sends:
+            raise InvalidRequest("only a Send can be solicited")
+        if not 0 <= stag < 1 << 32 or (stag and opcode is Opcode.SEND):
+            raise InvalidRequest(f"stag must be a Steering Tag that is used, not {stag!r}")
+        message, length, sink = b"", 0, None
+        with self.context.lock:
+            self._check()
+            if opcode is Opcode.RDMA_READ:
+                if not self.ord:
+                    raise InvalidRequest("an RDMA Read must not be posted, as ORD is 0")
+                length = 0 if buffer is None else len(octets_of(buffer))
+            else:
+                message = _copy_of(buffer)
+                length = len(message)
+            if length >= 1 << 32 or not 0 <= to <= (1 << 64) - length:
+                raise InvalidRequest(f"{length} octets at TO {to!r} cannot be")
+            if opcode is Opcode.RDMA_READ and length:
+                # Section 5.2: the Data Sink Tagged Buffer, for this stream and this read alone.
+                sink = self.pd.register(buffer, Access.REMOTE_WRITE, stream=self.stream)
+            kind = _OPCODE[opcode]
+            if sends:
+                kind = wire.SENDS[opcode is Opcode.SEND_WITH_INV, solicited]
+            request = _Request(
+                opcode, wr_id, message, length, stag, to, wire.control(kind), sink
+            )  # fmt: skip
+            self._requests.append(request)
+            self._unsent.append(request)
+            self._transmit()
+
+    def _transmit(self) -> None:
+        """Send what may go: in order, and with no more than ORD reads outstanding."""
+        while self._unsent:
+            request = self._unsent[0]
+            if request.opcode is Opcode.RDMA_READ:
+                if len(self._reads) >= self.ord:
+                    return
+                self._reads.append(request)
+                sink = request.sink
+                header = ReadRequest(
+                    sink.stag if sink else 0, sink.to if sink else 0, request.length,
+                    request.stag, request.to,
+                )  # fmt: skip
+                self._untagged(Queue.READ_REQUEST, header.encode(), request.control << 32)
+            elif request.opcode is Opcode.RDMA_WRITE:
+                self._out += self.source.tagged(
+                    request.stag, request.to, request.message, rsvdulp=request.control
+                )
+            else:
+                self._untagged(Queue.SEND, request.message, request.control << 32 | request.stag)
+            self._unsent.popleft()
+            # The LLP is reliable: what was handed to it needs nothing more from here.
+            request.done = request.opcode is not Opcode.RDMA_READ
+        self._complete()
+
+    def _untagged(self, queue: Queue, message: bytes, rsvdulp: int) -> None:
+        self._out += self.source.untagged(queue, message, rsvdulp=rsvdulp)
+
+    def _complete(self) -> None:
+        """Completions of requests that are done, none before those that were posted earlier."""
+        while self._requests and self._requests[0].done:
+            request = self._requests.popleft()
+            self.cq.put(
+                WC(self, WcStatus.SUCCESS, request.opcode, request.wr_id, request.length)
+            )  # fmt: skip
+
+    def data_to_send(self) -> bytes:
+        """The octets that are to be sent next, once."""
+        with self.context.lock:
+            octets = bytes(self._out)
+            self._out.clear()
+            # A peer that does not take its answers has no more than IRD of them here. Where the
+            # stream has failed meanwhile, its error comes next.
+            with suppress(StreamError, StateError):
+                while self._answered and self.state is QPState.RTS:
+                    self._expect(Queue.READ_REQUEST, ReadRequest.SIZE)
+                    self._answered -= 1
+            return octets
+
+    # -- what the peer sends ----------------------------------------------------------------------
+
+    def take(self, message: ddp.WC) -> None:
+        """A DDP message was delivered, or its buffer comes back."""
+        if self.state is not QPState.RTS or message.status is not WcStatus.SUCCESS:
+            if message.opcode is ddp.Opcode.RECV and message.qn == Queue.SEND:
+                status = message.status
+                if status is WcStatus.SUCCESS:  # after the error: it is not delivered any more
+                    status = WcStatus.FLUSHED
+                self.cq.put(WC(self, status, Opcode.RECV, message.wr_id))
+            return
+        try:
+            if message.opcode is ddp.Opcode.TAGGED:
+                self._take_tagged(message)
+            else:
+                self._take_untagged(message)
+        except _Refused as refused:
+            if message.opcode is ddp.Opcode.RECV and message.qn == Queue.SEND:
+                self.cq.put(WC(self, WcStatus.FLUSHED, Opcode.RECV, message.wr_id))
+            self.terminate(refused.terminate)
+
+    def _opcode(self, octet: int, message: ddp.WC) -> int:
+        """The RDMAP opcode (section 7.2: version and opcode are checked first)."""
+        if octet >> 6 != wire.VERSION:
+            raise _Refused(wire.INVALID_VERSION, message)
+        return octet & 0xF
+
+    def _take_tagged(self, message: ddp.WC) -> None:
+        opcode = self._opcode(message.rsvdulp, message)
+        if opcode == Message.WRITE:
+            return
+        read = self._reads[0] if self._reads else None
+        sink = read.sink.stag if read is not None and read.sink is not None else 0
+        if opcode != Message.READ_RESPONSE or read is None or message.stag != sink:
+            raise _Refused(wire.UNEXPECTED_OPCODE, message)
+        self._reads.popleft()
+        if read.sink is not None:
+            read.sink.revoke()
+        read.done = True
+        self._transmit()
+        self._complete()
+
+    def _take_untagged(self, message: ddp.WC) -> None:
+        opcode = self._opcode(message.rsvdulp >> 32, message)
+        match message.qn, opcode:
+            case Queue.READ_REQUEST, Message.READ_REQUEST:
+                self._respond(message)
+            case Queue.TERMINATE, Message.TERMINATE:
+                self._terminated(bytes(message.wr_id[: message.byte_len]))
+            case Queue.SEND, _ if opcode in wire.SENT:
+                invalidates, solicited = wire.SENT[Message(opcode)]
+                stag = message.rsvdulp & 0xFFFFFFFF if invalidates else None
+                if stag is not None:
+                    self._invalidate(stag, message)
+                self.cq.put(
+                    WC(
+                        self, WcStatus.SUCCESS, Opcode.RECV, message.wr_id, message.byte_len,
+                        solicited, stag,
+                    )
+                )  # fmt: skip
+            case _:
+                raise _Refused(wire.UNEXPECTED_OPCODE, message)
+
+    def _region(self, stag: int, message: ddp.WC, request: bytes = b"") -> MR:
+        """The region that this stream may name so."""
+        for region in self.pd.regions:
+            if region.access & _REMOTE and region.stag == stag:
+                if region.stream not in (None, self.stream):
+                    raise _Refused(wire.NOT_ASSOCIATED, message, request)
+                return region
+        # One of another domain is not told from none.
+        raise _Refused(wire.INVALID_STAG, message, request)
+
+    def _invalidate(self, stag: int, message: ddp.WC) -> None:
+        """Revoke the STag before the message is delivered (section 5.3)."""
+        region = self._region(stag, message)
+        # Neither one in which receives are posted, nor the sink of a Read that is under way.
+        if region.posted or any(read.sink is region for read in self._requests):
+            raise _Refused(wire.CANNOT_INVALIDATE, message)
+        region.revoke()
+
+    def _respond(self, message: ddp.WC) -> None:
+        """Answer a Read Request, or not, in the order of the checks of section 7.2."""
+        octets = bytes(message.wr_id[: message.byte_len])
+        if len(octets) != ReadRequest.SIZE:
+            raise _Refused(wire.UNSPECIFIED, message)
+        request = ReadRequest.decode(octets)
+        data = b""
+        if request.length:  # of none, section 5.2.1 has the STag and the TO not looked at
+            region = self._region(request.source_stag, message, octets)
+            if not region.access & Access.REMOTE_READ:
+                raise _Refused(wire.ACCESS, message, octets)
+            if max(request.source_to, request.sink_to) + request.length > 1 << 64:
+                raise _Refused(wire.TO_WRAP, message, octets)
+            start = request.source_to - region.to
+            if not 0 <= start <= region.length - request.length:
+                raise _Refused(wire.BASE_OR_BOUNDS, message, octets)
+            data = region.read(request.length, start)
+        self._out += self.source.tagged(
+            request.sink_stag, request.sink_to, data, rsvdulp=wire.control(Message.READ_RESPONSE)
+        )
+        self._answered += 1
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def refuse(self, event: ErrorEvent) -> None:
+        """The device found an error in what came, and takes nothing more."""
+        number = event.number
+        if number.type is ErrorType.LLP:
+            # What its digest does not cover for is not told as header.
+            self.terminate(Terminate(Layer.LLP, 0, number.code))
+        elif number.type is ErrorType.LOCAL:
+            self.terminate(Terminate(Layer.DDP, number.type, number.code))
+        else:
+            self.terminate(
+                Terminate(Layer.DDP, number.type, number.code, event.length, event.header)
+            )
+
+    def overrun(self) -> None:
+        """Its messages do not fit the CQ."""
+        self.terminate(Terminate(Layer.RDMA, *wire.STREAM_CATASTROPHIC))
+
+    def disconnect(self) -> None:
+        """The LLP connection is closed or lost."""
+        with self.context.lock:
+            if self.state is QPState.RTS:
+                self._fail()
+
+    def terminate(self, terminate: Terminate) -> None:
+        """Tell the peer of an error, and take nothing more (sections 5.4 and 6.2.1)."""
+        with self.context.lock:
+            if self.state is QPState.RTS:
+                self.sent = terminate
+                control = wire.control(Message.TERMINATE) << 32
+                self._untagged(Queue.TERMINATE, terminate.encode(), control)
+                self._fail()
+
+    def _terminated(self, octets: bytes) -> None:
+        try:
+            self.received = Terminate.decode(octets)
+        except ValueError:
+            self.received = Terminate(Layer.RDMA, *wire.UNSPECIFIED)
+        self._fail()
+
+    def _fail(self, state: QPState = QPState.ERR) -> None:
+        """Stop the stream; what is outstanding is flushed."""
+        self.state = state
+        self.stream.close()
+        for request in self._requests:
+            self.cq.put(WC(self, WcStatus.FLUSHED, request.opcode, request.wr_id))
+            if request.sink is not None:
+                request.sink.close()
+        for queue in (self._requests, self._unsent, self._reads):
+            queue.clear()
+
+    def _check(self) -> None:
+        self.pd.check()
+        if self.state is QPState.CLOSED:
+            raise StateError("the queue pair is closed")
+        if self.state is QPState.ERR:
+            end = self.sent or self.received or "the connection was closed"
+            raise StateError(f"the queue pair is in error: {end}")
+
+    def close(self) -> None:
+        """Stop the stream; its receives and requests that are not done are flushed.
+
+        The second time does nothing.
+        """
+        with self.context.lock:
+            if self.state is QPState.CLOSED:
+                return
+            if self.state is QPState.RTS:
+                self._fail(QPState.CLOSED)
+            self.state = QPState.CLOSED
+            self.cq.serve()
+            self.cq.qps.pop(self.stream, None)
+
+    def __repr__(self) -> str:
+        return f"<QP on {self.stream!r}, {self.state.name}>"
+
+
+def _copy_of(buffer: object) -> bytes:
+    """A message."""
+    try:
+        return b"" if buffer is None else memoryview(buffer).tobytes()  # type: ignore[arg-type]
+    except TypeError as error:
+        raise InvalidRequest(f"a message must be octets, not {type(buffer).__name__}") from error

@@ -1,0 +1,205 @@
+"""What RDMAP puts in DDP's header and messages (RFC 5040 section 4).
+
+The driver's own, as the gateware's and the model's are their own: no mistake is shared.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+
+from ...hdl.spec import ddp
+
+#: RDMAP Version, the upper two bits of the RDMAP Control Field (section 4.1).
+VERSION = 1
+
+
+class Message(IntEnum):
+    """Opcodes of RDMAP messages, section 4.1, figure 3."""
+
+    WRITE = 0
+    READ_REQUEST = 1
+    READ_RESPONSE = 2
+    SEND = 3
+    SEND_INVALIDATE = 4
+    SEND_SOLICITED = 5
+    SEND_SOLICITED_INVALIDATE = 6
+    TERMINATE = 7
+
+
+#: Send, by whether it invalidates and whether its event is solicited.
+SENDS = {
+    (False, False): Message.SEND,
+    (True, False): Message.SEND_INVALIDATE,
+    (False, True): Message.SEND_SOLICITED,
+    (True, True): Message.SEND_SOLICITED_INVALIDATE,
+}
+#: And the reverse.
+SENT = {message: kind for kind, message in SENDS.items()}
+
+
+class Queue(IntEnum):
+    """Queue Numbers of untagged messages, section 4.1."""
+
+    SEND = 0
+    READ_REQUEST = 1
+    TERMINATE = 2
+
+
+def control(message: Message) -> int:
+    """The RDMAP Control Field, with which DDP's RsvdULP begins."""
+    return VERSION << 6 | message
+
+
+@dataclass(frozen=True)
+class ReadRequest:
+    """The RDMA Read Request Header, section 4.4."""
+
+    sink_stag: int
+    sink_to: int
+    length: int
+    source_stag: int
+    source_to: int
+
+    _format = struct.Struct(">IQIIQ")
+    SIZE = _format.size
+
+    def encode(self) -> bytes:
+        """Its octets."""
+        return self._format.pack(
+            self.sink_stag, self.sink_to, self.length, self.source_stag, self.source_to
+        )
+
+    @classmethod
+    def decode(cls, octets: bytes) -> ReadRequest:
+        """Read it."""
+        return cls(*cls._format.unpack(octets))
+
+
+class Layer(IntEnum):
+    """Who found the error of a Terminate, section 4.8."""
+
+    RDMA = 0
+    DDP = 1
+    LLP = 2
+
+
+#: Error Types and Error Codes of RDMAP, section 4.8: (type, code).
+INVALID_STAG = (1, 0x00)
+BASE_OR_BOUNDS = (1, 0x01)
+ACCESS = (1, 0x02)
+NOT_ASSOCIATED = (1, 0x03)
+TO_WRAP = (1, 0x04)
+CANNOT_INVALIDATE = (1, 0x09)
+INVALID_VERSION = (2, 0x05)
+UNEXPECTED_OPCODE = (2, 0x06)
+STREAM_CATASTROPHIC = (2, 0x07)
+UNSPECIFIED = (2, 0xFF)
+
+_CODES = {
+    0x00: "Invalid STag",
+    0x01: "Base or bounds violation",
+    0x02: "Access rights violation",
+    0x03: "STag not associated with RDMAP Stream",
+    0x04: "TO wrap",
+    0x05: "Invalid RDMAP version",
+    0x06: "Unexpected OpCode",
+    0x07: "Catastrophic error, localized to RDMAP Stream",
+    0x08: "Catastrophic error, global",
+    0x09: "STag cannot be Invalidated",
+    0xFF: "Unspecified Error",
+}
+#: MPA's, RFC 5044 section 8 and RFC 6581.
+_MPA = {
+    0x01: "TCP connection closed, terminated or lost",
+    0x02: "MPA CRC does not match",
+    0x03: "MPA Marker and ULPDU Length field mismatch",
+    0x04: "Invalid MPA Request Frame or MPA Response Frame",
+    0x05: "Local Catastrophic Error",
+    0x06: "Insufficient IRD Resources",
+    0x07: "No Matching RTR Option",
+}
+_M, _D, _R = 4, 2, 1
+
+
+@dataclass(frozen=True)
+class Terminate:
+    """A Terminate, section 4.8.
+
+    Parameters
+    ----------
+    layer, type, code
+        Who found what.
+    length
+        Octets of the DDP Segment in error, None where it is not told (M).
+    ddp_header
+        Its DDP Header (D).
+    rdma_header
+        And the RDMA Read Request Header, where that was in error (R).
+    """
+
+    layer: Layer
+    type: int
+    code: int
+    length: int | None = None
+    ddp_header: bytes = b""
+    rdma_header: bytes = b""
+
+    _control = struct.Struct(">BBBx")
+    _length = struct.Struct(">H")
+    #: Octets of the longest: control, length, DDP Header, Read Request Header.
+    LONGEST = _control.size + _length.size + ddp.UNTAGGED_HEADER + ReadRequest.SIZE
+
+    def encode(self) -> bytes:
+        """The message."""
+        there = self.length is not None
+        present = _M * there | _D * bool(self.ddp_header) | _R * bool(self.rdma_header)
+        return (
+            self._control.pack(self.layer << 4 | self.type, self.code, present << 5)
+            + (self._length.pack(self.length) if there else b"")
+            + self.ddp_header
+            + self.rdma_header
+        )
+
+    @classmethod
+    def decode(cls, octets: bytes) -> Terminate:
+        """Read a message.
+
+        Raises
+        ------
+        ValueError
+            It is too short for what it says is there, or names a layer that there is not.
+        """
+        length, headers = None, [b"", b""]
+        try:
+            first, code, present = cls._control.unpack_from(octets)
+            at = cls._control.size
+            if present >> 5 & (_M | _D):
+                (length,) = cls._length.unpack_from(octets, at)
+                at += cls._length.size
+        except struct.error as error:
+            raise ValueError(f"a Terminate must be whole, not {octets.hex(' ')}") from error
+        tagged = octets[at : at + 1] >= b"\x80"
+        sizes = ddp.TAGGED_HEADER if tagged else ddp.UNTAGGED_HEADER, ReadRequest.SIZE
+        for k, (flag, size) in enumerate(zip((_D, _R), sizes, strict=True)):
+            if present >> 5 & flag:
+                headers[k] = octets[at : at + size]
+                at += size
+        if len(octets) < at:
+            raise ValueError(f"a Terminate must be whole, not {octets.hex(' ')}")
+        return cls(Layer(first >> 4), first & 0xF, code, length, *headers)
+
+    def __str__(self) -> str:
+        if self.layer is Layer.LLP:
+            text = _MPA.get(self.code)
+        elif self.type == 0:
+            text = ddp.ERROR_TEXT[ddp.LOCAL_CATASTROPHIC]
+        elif self.layer is Layer.RDMA:
+            text = _CODES.get(self.code)
+        else:
+            # As a tuple is equal to an ErrorNumber of the same numbers.
+            text = ddp.ERROR_TEXT.get((self.type, self.code))  # type: ignore[call-overload]
+        text = text or "unknown error"
+        header = f", DDP Header {self.ddp_header.hex(' ')}" if self.ddp_header else ""
+        return f"{self.layer.name} {self.type:#x}/{self.code:#04x} {text}{header}"

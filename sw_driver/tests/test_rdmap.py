@@ -1,0 +1,624 @@
+"""RDMAP against a peer that the model scripts; all that is received goes through the gateware."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from ddp_rnic.hdl.spec import ddp
+from ddp_rnic.sim.live import Peer, SimTransport
+from ddp_rnic.sim.model.ddp import decode_segment
+from ddp_rnic.sim.model.header import Header, TaggedHeader, UntaggedHeader
+from ddp_rnic.sim.model.mpa import Fpdu, MpaReceiver
+from ddp_rnic.sim.model.rdmap import Opcode as Message
+from ddp_rnic.sim.model.rdmap import ReadRequest, opcode, rsvdulp
+from ddp_rnic.sim.rdma import MpaSource
+from ddp_rnic.sw_driver import CQ as DdpCQ
+from ddp_rnic.sw_driver import (
+    PD,
+    Access,
+    Context,
+    Device,
+    InvalidRequest,
+    StateError,
+    Stream,
+    StreamError,
+    StreamState,
+    WcStatus,
+)
+from ddp_rnic.sw_driver.prm import connect
+from ddp_rnic.sw_driver.rdmap import CQ, QP, WC, Layer, Opcode, QPState, Terminate
+from ddp_rnic.sw_driver.tests.managed import managed
+
+BOTH = Access.REMOTE_WRITE | Access.REMOTE_READ
+Sent = list[tuple[Header, bytes]]
+
+
+@dataclass
+class Bench:
+    """A queue pair, and what its peer sends and gets."""
+
+    sim: SimTransport
+    pd: PD
+    cq: CQ
+    qp: QP
+    peer: Peer
+    wire: MpaReceiver
+
+    def send(self, message: bytes, kind: Message, qn: int = 0, stag: int = 0) -> None:
+        """The peer sends an untagged message."""
+        self.peer.send(message, qn, rsvdulp=rsvdulp(kind, tagged=False, stag=stag))
+
+    def write(self, stag: int, to: int, message: bytes, kind: Message = Message.RDMA_WRITE) -> None:
+        self.peer.write(stag, to, message, rsvdulp=rsvdulp(kind, tagged=True))
+
+    def ask(self, stag: int, to: int, length: int, sink: int = 0xABC, sink_to: int = 9) -> None:
+        self.send(ReadRequest(sink, sink_to, length, stag, to).encode(), Message.READ_REQUEST, 1)
+
+    def settle(self) -> list[WC]:
+        """Let all that is under way come in, and be acted upon."""
+        self.sim.run(3000)
+        taken = self.cq.poll(1000)
+        self.sim.run(100)
+        return taken + self.cq.poll(1000)
+
+    def got(self) -> Sent:
+        """What the peer has received since the last call, as the model reads it."""
+        frames = self.wire.receive(self.qp.data_to_send())
+        return [decode_segment(frame.ulpdu) for frame in frames if isinstance(frame, Fpdu)]
+
+    def terminate(self) -> bytes:
+        """The Terminate that is all that the peer has received."""
+        ((header, message),) = self.got()
+        assert isinstance(header, UntaggedHeader) and header.last
+        assert (header.qn, header.msn, header.mo) == (2, 1, 0)
+        assert opcode(header) == Message.TERMINATE
+        assert self.qp.state is QPState.ERR
+        return message
+
+
+def begin(
+    sim: SimTransport, context: Context, *, mulpdu: int = 1440, ird: int = 4, ord: int = 4
+) -> Bench:
+    pd, cq = PD(context), CQ(context)
+    qp = QP(pd, cq, MpaSource(mulpdu, crc=True, markers=False), ird=ird, ord=ord)
+    return Bench(sim, pd, cq, qp, Peer(sim, qp.stream.number), MpaReceiver())
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    with SimTransport() as sim, Device(sim).open() as context:
+        yield begin(sim, context)
+
+
+def statuses(taken: list[WC]) -> list[tuple[object, WcStatus]]:
+    return [(wc.wr_id, wc.status) for wc in taken]
+
+
+# --- section 4.8 ----------------------------------------------------------------------------------
+
+
+def test_a_terminate_octet_by_octet() -> None:
+    """Section 4.8: Layer, EType, Error Code, HdrCt (M, D, R); then what HdrCt says."""
+    tagged = bytes.fromhex("c140 00000100 0000000000000005")
+    terminate = Terminate(Layer.DDP, 1, 0, 78, tagged)
+    assert terminate.encode() == bytes.fromhex("11 00 c000 004e") + tagged
+    assert str(terminate).startswith("DDP 0x1/0x00 Invalid STag, DDP Header c1 40")
+    untagged, request = bytes.fromhex("4141") + bytes(16), bytes(range(28))
+    terminate = Terminate(Layer.RDMA, 1, 2, 46, untagged, request)
+    assert terminate.encode() == bytes.fromhex("01 02 e000 002e") + untagged + request
+    assert len(terminate.encode()) == Terminate.LONGEST
+    assert "RDMA 0x1/0x02 Access rights violation" in str(terminate)
+    terminate = Terminate(Layer.LLP, 0, 2)
+    assert terminate.encode() == bytes.fromhex("20 02 0000")
+    assert str(terminate) == "LLP 0x0/0x02 MPA CRC does not match"
+    assert str(Terminate(Layer.DDP, 2, 5)) == (
+        "DDP 0x2/0x05 DDP Message too long for available buffer"
+    )
+    assert str(Terminate(Layer.RDMA, 0, 0)) == "RDMA 0x0/0x00 Local Catastrophic"
+    assert str(Terminate(Layer.DDP, 7, 7)) == "DDP 0x7/0x07 unknown error"
+
+
+@pytest.mark.parametrize(
+    "terminate",
+    [
+        Terminate(Layer.RDMA, 2, 6),
+        Terminate(Layer.DDP, 2, 2, 34, b"\x41" + bytes(17)),
+        Terminate(Layer.DDP, 1, 1, 34, b"\xc1" + bytes(13)),
+        Terminate(Layer.RDMA, 1, 1, 46, b"\x41" + bytes(17), bytes(28)),
+        Terminate(Layer.DDP, 3, 0, 1400),
+    ],
+)
+def test_a_terminate_survives_and_is_whole_or_none(terminate: Terminate) -> None:
+    octets = terminate.encode()
+    assert Terminate.decode(octets) == terminate
+    for length in range(len(octets)):
+        with pytest.raises(ValueError, match="must be whole"):
+            Terminate.decode(octets[:length])
+    with pytest.raises(ValueError, match="15 is not a valid Layer"):
+        Terminate.decode(b"\xf0" + octets[1:])
+
+
+# --- what is sent ---------------------------------------------------------------------------------
+
+
+def test_each_operation_is_the_message_that_section_4_has(bench: Bench) -> None:
+    post = bench.qp.post_send
+    post(Opcode.SEND, b"a")
+    post(Opcode.SEND, b"b", solicited=True)
+    post(Opcode.SEND_WITH_INV, b"c", stag=0x12345678)
+    post(Opcode.SEND_WITH_INV, None, stag=0x9ABCDEF0, solicited=True)
+    post(Opcode.RDMA_WRITE, bytearray(b"write"), stag=7, to=99)
+    post(Opcode.RDMA_WRITE, stag=7, to=(1 << 64) - 1)
+    sink = bytearray(10)
+    post(Opcode.RDMA_READ, sink, stag=8, to=100)
+    (region,) = bench.pd.regions
+    assert region.access == Access.REMOTE_WRITE and region.stream is bench.qp.stream
+    request = ReadRequest(region.stag, region.to, 10, 8, 100).encode()
+    assert bench.got() == [
+        (UntaggedHeader(0, 1, 0, True, 0x43 << 32), b"a"),
+        (UntaggedHeader(0, 2, 0, True, 0x45 << 32), b"b"),
+        (UntaggedHeader(0, 3, 0, True, 0x44 << 32 | 0x12345678), b"c"),
+        (UntaggedHeader(0, 4, 0, True, 0x46 << 32 | 0x9ABCDEF0), b""),
+        (TaggedHeader(7, 99, True, 0x40), b"write"),
+        (TaggedHeader(7, (1 << 64) - 1, True, 0x40), b""),
+        (UntaggedHeader(1, 1, 0, True, 0x41 << 32), request),
+    ]
+    assert [wc.opcode for wc in bench.cq.poll()] == (
+        [Opcode.SEND] * 2 + [Opcode.SEND_WITH_INV] * 2 + [Opcode.RDMA_WRITE] * 2
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"opcode": Opcode.RECV}, "opcode must be one of"),
+        ({"opcode": Opcode.SEND, "stag": 5}, "a Steering Tag that is used, not 5"),
+        ({"opcode": Opcode.RDMA_WRITE, "stag": 1 << 32}, "not 4294967296"),
+        ({"opcode": Opcode.RDMA_WRITE, "solicited": True}, "only a Send can be solicited"),
+        ({"opcode": Opcode.RDMA_WRITE, "buffer": b"12", "to": (1 << 64) - 1}, "cannot be"),
+        ({"opcode": Opcode.SEND, "buffer": 5}, "a message must be octets, not int"),
+        ({"opcode": Opcode.RDMA_READ, "buffer": b"12"}, "this bytes is read-only"),
+    ],
+)
+def test_requests_that_cannot_be_are_told_and_do_nothing(
+    bench: Bench, arguments: dict, message: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        bench.qp.post_send(**arguments)
+    assert not bench.got() and not bench.cq.poll() and not bench.pd.regions
+
+
+def test_no_more_than_ord_reads_are_outstanding_and_nothing_overtakes_them(bench: Bench) -> None:
+    """Sections 5.2 and 6.1: the Data Sink keeps to what the Data Source can take, its IRD."""
+    sinks = [bytearray(3) for _ in range(7)]
+    for n, sink in enumerate(sinks):
+        bench.qp.post_send(Opcode.RDMA_READ, sink, wr_id=n, stag=1, to=n)
+    bench.qp.post_send(Opcode.SEND, b"after", wr_id="send")
+    asked = [ReadRequest.decode(message) for _, message in bench.got()]
+    assert [request.source_to for request in asked] == [0, 1, 2, 3]
+    follows: list[list[object]] = [[4], [5], [6, "send"], [], [], [], []]
+    for n, expected in enumerate(follows):
+        request = asked[n]
+        bench.write(request.sink_stag, 0, bytes([n] * 3), Message.READ_RESPONSE)
+        taken = bench.settle()
+        # Section 5.5: in the order of the posts, though the Send was sent long before.
+        last = [(n, WcStatus.SUCCESS)] + [("send", WcStatus.SUCCESS)] * (n == 6)
+        assert statuses(taken) == last and sinks[n] == bytes([n] * 3)
+        for (header, message), what in zip(bench.got(), expected, strict=True):
+            if what == "send":
+                assert opcode(header) == Message.SEND and message == b"after"
+            else:
+                asked.append(ReadRequest.decode(message))
+                assert asked[-1].source_to == what
+    assert not bench.pd.regions
+
+
+def test_without_ord_there_are_no_reads() -> None:
+    with SimTransport() as sim, Device(sim).open() as context:
+        bench = begin(sim, context, ord=0)
+        with pytest.raises(InvalidRequest, match="as ORD is 0"):
+            bench.qp.post_send(Opcode.RDMA_READ, bytearray(3), stag=1)
+        with pytest.raises(InvalidRequest, match="ird must be from 0 to 64, not 65"):
+            begin(sim, context, ird=65)
+
+
+# --- Read Responses -------------------------------------------------------------------------------
+
+
+def test_a_read_is_complete_with_its_last_segment_and_its_sink_is_gone_then(bench: Bench) -> None:
+    """Section 5.2: the sink is the response's alone, and for its time alone."""
+    sink, data = bytearray(5000), random.Random(1).randbytes(5000)
+    bench.qp.post_send(Opcode.RDMA_READ, sink, wr_id="read", stag=1)
+    ((_, message),) = bench.got()
+    request = ReadRequest.decode(message)
+    response = bench.peer.source.tagged(
+        request.sink_stag,
+        request.sink_to,
+        data,
+        rsvdulp=rsvdulp(Message.READ_RESPONSE, tagged=True),
+    )
+    assert len(response) == 4
+    bench.peer.segments(*response[:3])
+    assert bench.settle() == []
+    bench.peer.segments(response[3])
+    (completion,) = bench.settle()
+    assert (completion.wr_id, completion.byte_len) == ("read", 5000) and sink == data
+    sink.clear()  # it is the caller's again
+    bench.write(request.sink_stag, 0, b"late")
+    assert bench.settle() == []
+    assert bench.terminate()[:2] == b"\x11\x00"
+
+
+def test_the_sink_of_a_read_is_no_other_streams(bench: Bench) -> None:
+    bench.qp.post_send(Opcode.RDMA_READ, sink := bytearray(8), stag=1)
+    ((_, message),) = bench.got()
+    other = QP(bench.pd, bench.cq, MpaSource(1440, crc=True, markers=False))
+    Peer(bench.sim, other.stream.number).write(
+        ReadRequest.decode(message).sink_stag, 0, b"12345678"
+    )
+    bench.settle()
+    assert other.sent is not None and str(other.sent).startswith("DDP 0x1/0x02 STag not associated")
+    assert sink == bytes(8) and bench.qp.state is QPState.RTS
+
+
+@pytest.mark.parametrize("outstanding", [0, 1])
+def test_a_response_that_nobody_waits_for_ends_the_stream(bench: Bench, outstanding: int) -> None:
+    """Section 7.2: an unexpected opcode."""
+    region = bench.pd.register(bytearray(8))
+    for _ in range(outstanding):
+        bench.qp.post_send(Opcode.RDMA_READ, bytearray(8), wr_id="read", stag=1)
+    bench.got()
+    bench.write(region.stag, 0, b"12345678", Message.READ_RESPONSE)
+    assert statuses(bench.settle()) == [("read", WcStatus.FLUSHED)] * outstanding
+    assert bench.terminate() == bytes.fromhex("02060000")
+
+
+def test_a_read_of_no_octets_has_no_sink(bench: Bench) -> None:
+    bench.qp.post_send(Opcode.RDMA_READ, wr_id="none", stag=5, to=6)
+    ((_, message),) = bench.got()
+    assert ReadRequest.decode(message) == ReadRequest(0, 0, 0, 5, 6)
+    bench.write(0, 0, b"", Message.READ_RESPONSE)
+    assert statuses(bench.settle()) == [("none", WcStatus.SUCCESS)]
+
+
+# --- Read Requests --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", [0, 1, 1426, 1427, 10_000])
+def test_a_read_request_is_answered_with_the_octets_of_the_region(
+    bench: Bench, length: int
+) -> None:
+    memory = bytearray(random.Random(length).randbytes(10_003))
+    region = bench.pd.register(memory, Access.REMOTE_READ, to=1 << 40)
+    for _ in range(2 * bench.qp.ird):
+        bench.ask(region.stag, (1 << 40) + 3, length, sink=0xABC, sink_to=50)
+        assert bench.settle() == []
+        answer = bench.got()
+        assert b"".join(message for _, message in answer) == memory[3 : 3 + length]
+        to = 50
+        for number, (header, message) in enumerate(answer, 1):
+            assert header == TaggedHeader(0xABC, to, number == len(answer), 0x42)
+            to += len(message)
+
+
+def test_of_a_read_of_no_octets_nothing_is_checked(bench: Bench) -> None:
+    """Section 5.2.1: neither STag nor TO of a Read of no octets."""
+    bench.ask(0xDEAD, 5, 0)
+    bench.settle()
+    assert bench.got() == [(TaggedHeader(0xABC, 9, True, 0x42), b"")]
+
+
+@pytest.mark.parametrize(
+    ("case", "code"),
+    [
+        ("stag", 0),
+        ("below", 1),
+        ("above", 1),
+        ("rights", 2),
+        ("stream", 3),
+        ("wrap", 4),
+        ("sink", 4),
+    ],
+)
+def test_a_read_request_that_may_not_be_is_refused(bench: Bench, case: str, code: int) -> None:
+    """Sections 4.8 and 7.2: a Remote Protection Error, with the request's own headers."""
+    top = (1 << 64) - 8
+    access = Access.REMOTE_WRITE if case == "rights" else BOTH
+    other = Stream(bench.pd, bench.cq.messages) if case == "stream" else None
+    region = bench.pd.register(
+        bytearray(8), access, to=top if case == "wrap" else 100, stream=other
+    )
+    stag = region.stag ^ 1 if case == "stag" else region.stag
+    to, length = {"below": (99, 1), "above": (101, 8), "wrap": (top, 9)}.get(case, (100, 8))
+    bench.qp.post_recv(bytearray(8), wr_id="receive")
+    bench.ask(stag, to, length, sink_to=top + 1 if case == "sink" else 0)
+    assert statuses(bench.settle()) == [("receive", WcStatus.FLUSHED)]
+    request = ReadRequest(0xABC, top + 1 if case == "sink" else 0, length, stag, to).encode()
+    header = UntaggedHeader(1, 1, 0, True, 0x41 << 32).encode()
+    expected = bytes([0x01, code, 0xE0, 0, 0, 46]) + header + request
+    assert bench.terminate() == expected
+
+
+def test_more_reads_than_ird_are_no_buffer_of_queue_1(bench: Bench) -> None:
+    """Section 6.1: the Data Sink must not exceed IRD; one more finds no buffer (RFC 5041 7.2)."""
+    region = bench.pd.register(bytearray(8), BOTH)
+    for _ in range(bench.qp.ird + 1):
+        bench.ask(region.stag, 0, 8)
+    bench.settle()
+    *answers, (_, terminate) = bench.got()
+    assert [opcode(header) for header, _ in answers] == [Message.READ_RESPONSE] * 4
+    header = UntaggedHeader(1, 5, 0, True, 0x41 << 32).encode()
+    assert terminate == bytes.fromhex("1202c000002e") + header
+
+
+def test_a_read_request_of_another_length_is_refused(bench: Bench) -> None:
+    bench.send(bytes(27), Message.READ_REQUEST, 1)
+    bench.settle()
+    assert bench.terminate() == bytes.fromhex("02ff0000")
+
+
+def test_a_peer_that_does_not_take_its_answers_gets_no_more_than_ird(bench: Bench) -> None:
+    region = bench.pd.register(bytearray(8), BOTH)
+    for _ in range(bench.qp.ird + 1):
+        bench.ask(region.stag, 0, 8)
+        bench.settle()
+    assert [message[:2] for _, message in bench.got()] == [bytes(2)] * 4 + [b"\x12\x02"]
+
+
+# --- Sends ----------------------------------------------------------------------------------------
+
+
+def test_sends_are_delivered_with_what_they_ask_for(bench: Bench) -> None:
+    region, buffers = bench.pd.register(bytearray(8)), [bytearray(5) for _ in range(4)]
+    for buffer in buffers:
+        bench.qp.post_recv(buffer, wr_id=buffer)
+    other, stags = bench.pd.register(bytearray(8)), [0, 0, region.stag]
+    kinds = [Message.SEND, Message.SEND_SOLICITED, Message.SEND_INVALIDATE]
+    for n, (kind, stag) in enumerate(zip(kinds, stags, strict=True)):
+        bench.send(bytes(n), kind, stag=stag)
+    bench.send(b"12345", Message.SEND_SOLICITED_INVALIDATE, stag=other.stag)
+    taken = bench.settle()
+    assert [wc.byte_len for wc in taken] == [0, 1, 2, 5] and buffers[3] == b"12345"
+    assert [wc.solicited for wc in taken] == [False, True, False, True]
+    assert [wc.invalidated for wc in taken] == [None, None, region.stag, other.stag]
+
+
+def test_an_stag_is_revoked_before_its_send_with_invalidate_is_delivered(bench: Bench) -> None:
+    """Section 5.3. After it not one octet of the region changes."""
+    memory = bytearray(1000)
+    region = bench.pd.register(memory)
+    bench.qp.post_recv(bytearray(1))
+    bench.write(region.stag, 0, b"before")
+    bench.send(b"1", Message.SEND_INVALIDATE, stag=region.stag)
+    (completion,) = bench.settle()
+    assert completion.invalidated == region.stag and region.revoked and memory[:6] == b"before"
+    bench.write(region.stag, 0, b"behind")
+    bench.settle()
+    header = TaggedHeader(region._stag or 0, 0, True, 0x40).encode()
+    assert bench.terminate() == bytes.fromhex("1100c0000014") + header
+    assert memory[:6] == b"before"
+
+
+@pytest.mark.parametrize(("case", "code"), [("none", 0), ("stream", 3), ("posted", 9), ("sink", 9)])
+def test_an_stag_that_cannot_be_invalidated_ends_the_stream(
+    bench: Bench, case: str, code: int
+) -> None:
+    """Section 4.8: Remote Protection Error; the message is not delivered."""
+    other = Stream(bench.pd, bench.cq.messages) if case == "stream" else None
+    region = bench.pd.register(bytearray(8), stream=other)
+    stag = region.stag ^ (case == "none")
+    if case == "posted":
+        bench.qp.post_recv(region, wr_id="message")
+        bench.qp.post_recv(region, wr_id="another")
+    else:
+        bench.qp.post_recv(bytearray(8), wr_id="message")
+    if case == "sink":
+        bench.qp.post_send(Opcode.RDMA_READ, bytearray(4), wr_id="read", stag=1)
+        ((_, message),) = bench.got()
+        stag = ReadRequest.decode(message).sink_stag
+    bench.send(b"1", Message.SEND_INVALIDATE, stag=stag)
+    taken = bench.settle()
+    assert {wc.status for wc in taken} == {WcStatus.FLUSHED} and len(taken) >= 1
+    assert taken[0].wr_id == "message" and not region.revoked
+    assert bench.terminate() == bytes([0x01, code, 0, 0])
+
+
+# --- other errors ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("qn", "control", "code"),
+    [
+        (0, 0x47, 6),
+        (0, 0x41, 6),
+        (0, 0x4F, 6),
+        (1, 0x43, 6),
+        (2, 0x41, 6),
+        (0, 0x83, 5),
+        (1, 0x01, 5),
+    ],
+)
+def test_an_opcode_or_a_version_that_cannot_be_ends_the_stream(
+    bench: Bench, qn: int, control: int, code: int
+) -> None:
+    """Sections 4.1 and 7.2: Remote Operation Error, invalid version or unexpected opcode."""
+    bench.qp.post_recv(bytearray(30))
+    bench.peer.send(bytes(28), qn, rsvdulp=control << 32)
+    assert {wc.status for wc in bench.settle()} == {WcStatus.FLUSHED}
+    assert bench.terminate() == bytes([0x02, code, 0, 0])
+
+
+@pytest.mark.parametrize(("control", "code"), [(0x41, 6), (0x43, 6), (0xC0, 5)])
+def test_a_tagged_message_of_another_kind_ends_the_stream(
+    bench: Bench, control: int, code: int
+) -> None:
+    region = bench.pd.register(bytearray(8))
+    bench.peer.write(region.stag, 0, b"1", rsvdulp=control)
+    bench.settle()
+    assert bench.terminate() == bytes([0x02, code, 0, 0])
+
+
+def test_errors_that_the_device_finds_go_to_the_peer(bench: Bench) -> None:
+    """Section 4.8: DDP's layer and numbers, and the segment's length and header."""
+    bench.qp.post_recv(bytearray(4), wr_id="short")
+    bench.send(b"12345", Message.SEND)
+    assert statuses(bench.settle()) == [("short", WcStatus.FLUSHED)]
+    header = UntaggedHeader(0, 1, 0, True, 0x43 << 32).encode()
+    assert bench.terminate() == bytes.fromhex("1205c0000017") + header
+    assert bench.qp.sent is not None and bench.qp.sent.code == ddp.MESSAGE_TOO_LONG.code
+
+
+def test_a_wrong_crc_is_told_without_headers(bench: Bench) -> None:
+    """RFC 5044 section 8: nothing of an FPDU with a wrong CRC is to be believed."""
+    bench.qp.post_recv(bytearray(4))
+    (segment,) = bench.peer.source.untagged(0, b"1234", rsvdulp=0x43 << 32)
+    octets = bench.peer._sender.send(segment)
+    bench.sim.send(bench.qp.stream.number, 0, octets[:-1] + bytes([octets[-1] ^ 1]))
+    bench.settle()
+    assert bench.terminate() == bytes.fromhex("20020000")
+
+
+def test_a_write_that_the_bus_refuses_is_catastrophic(bench: Bench) -> None:
+    region = bench.pd.register(bytearray(100))
+    (extent,) = region.mapping.memory.extents
+    bench.sim.fault(range(extent.address, extent.address + 100))
+    bench.write(region.stag, 0, b"1")
+    bench.settle()
+    assert bench.terminate() == bytes.fromhex("10000000")
+
+
+def test_the_messages_of_a_peer_that_nobody_takes_end_the_stream() -> None:
+    with SimTransport() as sim, Device(sim).open() as context:
+        bench = begin(sim, context)
+        bench.qp.close()
+        cq = CQ(context, 10)
+        bench.qp = QP(bench.pd, cq, MpaSource(1440, crc=True, markers=False))
+        bench.peer, bench.cq = Peer(sim, bench.qp.stream.number), cq
+        region = bench.pd.register(bytearray(8))
+        for _ in range(11):
+            bench.write(region.stag, 0, b"1")
+        bench.settle()
+        assert bench.terminate() == bytes.fromhex("02070000")
+
+
+def test_completions_before_an_error_are_good_and_after_it_all_is_silent(bench: Bench) -> None:
+    """Section 7.1: what was delivered before the error stays so; nothing follows a Terminate."""
+    memory = bytearray(8)
+    region = bench.pd.register(memory)
+    for n in range(4):
+        bench.qp.post_recv(bytearray(8), wr_id=n)
+    bench.qp.post_send(Opcode.RDMA_READ, bytearray(8), wr_id="read", stag=1)
+    bench.qp.post_send(Opcode.SEND, b"sent", wr_id="send")
+    assert len(bench.got()) == 2
+    bench.send(b"0", Message.SEND)
+    bench.send(b"1", Message.SEND)
+    bench.write(region.stag ^ 1, 0, b"error")
+    bench.send(b"2", Message.SEND)
+    bench.write(region.stag, 0, b"behind")
+    taken = bench.settle()
+    good, flushed = WcStatus.SUCCESS, WcStatus.FLUSHED
+    assert statuses(taken)[:2] == [(0, good), (1, good)]
+    # The Send was handed to the LLP, but a Read before it was not done.
+    assert len(taken) == 6
+    assert set(statuses(taken)[2:]) == {(n, flushed) for n in (2, 3, "read", "send")}
+    assert bench.terminate()[:2] == b"\x11\x00" and memory == bytes(8)
+    for post in (bench.qp.post_recv, lambda b: bench.qp.post_send(Opcode.SEND, b)):
+        with pytest.raises(StateError, match="in error: DDP 0x1/0x00 Invalid STag"):
+            post(bytearray(1))
+    bench.send(b"3", Message.SEND)
+    assert bench.settle() == [] and bench.got() == []
+
+
+def test_a_terminate_of_the_peer_ends_all_and_is_not_answered(bench: Bench) -> None:
+    """Section 5.4: no Terminate follows a Terminate; both sides close."""
+    bench.qp.post_recv(bytearray(8), wr_id="receive")
+    bench.qp.post_send(Opcode.RDMA_READ, bytearray(8), wr_id="read", stag=1)
+    bench.got()
+    terminate = Terminate(Layer.RDMA, 1, 1, 46, b"\x41" + bytes(17), bytes(28))
+    bench.send(terminate.encode(), Message.TERMINATE, 2)
+    taken = bench.settle()
+    assert {wc.status for wc in taken} == {WcStatus.FLUSHED}
+    assert {wc.wr_id for wc in taken} == {"receive", "read"}
+    assert bench.qp.received == terminate and bench.qp.state is QPState.ERR
+    assert bench.got() == [] and not bench.pd.regions
+    with pytest.raises(StateError, match="RDMA 0x1/0x01 Base or bounds violation"):
+        bench.qp.post_recv(bytearray(8))
+
+
+def test_a_terminate_that_cannot_be_read_ends_all_too(bench: Bench) -> None:
+    bench.send(b"\xff", Message.TERMINATE, 2)
+    bench.settle()
+    assert bench.qp.state is QPState.ERR and bench.got() == []
+
+
+def test_a_closed_queue_pair_gives_everything_back(bench: Bench) -> None:
+    bench.qp.post_recv(bytearray(8), wr_id="receive")
+    bench.qp.post_send(Opcode.RDMA_READ, sink := bytearray(8), wr_id="read", stag=1)
+    bench.qp.close()
+    bench.qp.close()
+    flushed = statuses(bench.cq.poll())
+    assert set(flushed) == {("read", WcStatus.FLUSHED), ("receive", WcStatus.FLUSHED)}
+    sink.clear()
+    assert len(bench.pd.context.buffers) == bench.pd.context.capabilities.buffers
+    with pytest.raises(StateError, match="the queue pair is closed"):
+        bench.qp.post_recv(bytearray(8))
+    bench.cq.close()
+    bench.pd.close()
+
+
+def test_what_was_posted_before_the_close_is_sent_and_nothing_after_it(bench: Bench) -> None:
+    """RFC 5041 section 6.2.1: all ULP data is transferred first, further requests are errors."""
+    for n in range(3):
+        bench.qp.post_send(Opcode.SEND, bytes([n]), wr_id=n)
+    bench.qp.close()
+    with pytest.raises(StateError, match="the queue pair is closed"):
+        bench.qp.post_send(Opcode.SEND, b"late")
+    assert statuses(bench.cq.poll()) == [(n, WcStatus.SUCCESS) for n in range(3)]
+    assert [message for _, message in bench.got()] == [b"\0", b"\1", b"\2"]
+
+
+def test_the_driver_ends_no_stream_until_the_ulp_does(bench: Bench) -> None:
+    """RFC 5041 sections 6.2 and 6.2.2: not even after a fatal error, of which the ULP is told."""
+    context = bench.pd.context
+    with DdpCQ(context) as cq, Stream(bench.pd, cq) as stream:
+        stream.post_recv(bytearray(4), wr_id="kept")
+        Peer(bench.sim, stream.number).write(0x123, 0, b"1")
+        with pytest.raises(StreamError, match="Invalid STag"):
+            cq.wait(10)
+        for _ in range(3):
+            bench.sim.run(1000)
+            assert cq.poll() == [] and stream.state is StreamState.ERROR
+            assert stream.number not in context.numbers and stream.outstanding(0) == 1
+        stream.close()
+        assert [wc.wr_id for wc in cq.poll()] == ["kept"] and stream.number in context.numbers
+
+
+def test_a_queue_pair_under_the_manager_is_like_any_other(tmp_path: Path) -> None:
+    with managed(tmp_path) as served, connect(tmp_path / "rnic.sock") as context:
+        bench = begin(served.sim, context)
+        memory, sink = bytearray(b"readable"), bytearray(8)
+        region = bench.pd.register(memory, BOTH)
+        bench.qp.post_recv(bytearray(8), wr_id="receive")
+        bench.qp.post_send(Opcode.RDMA_READ, sink, wr_id="read", stag=1)
+        ((_, message),) = bench.got()
+        bench.write(ReadRequest.decode(message).sink_stag, 0, b"12345678", Message.READ_RESPONSE)
+        bench.ask(region.stag, 0, 8)
+        bench.send(b"bye", Message.SEND_INVALIDATE, stag=region.stag)
+        taken = [*bench.cq.wait(20), *bench.settle()]
+        assert [wc.wr_id for wc in taken] == ["read", "receive"] and sink == b"12345678"
+        assert region.revoked and [message for _, message in bench.got()] == [b"readable"]
+        bench.write(region._stag or 0, 0, b"late")
+        bench.settle()
+        assert bench.terminate()[:2] == b"\x11\x00"
+
+
+def test_the_classes_of_ddp_stay_what_they_are(bench: Bench) -> None:
+    """A stream of plain DDP beside a queue pair, on the same device."""
+    with DdpCQ(bench.pd.context) as cq, Stream(bench.pd, cq) as stream:
+        stream.post_recv(buffer := bytearray(4))
+        Peer(bench.sim, stream.number).send(b"1234")
+        assert cq.wait(10)[0].byte_len == 4 and buffer == b"1234"

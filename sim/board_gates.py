@@ -65,7 +65,8 @@ def verilog(board: Board, progress: Callable[[str], None] | None = None) -> str:
 def at_virtual_pins(module: dict[str, Any], board: Board) -> None:
     """Put ports in place of pads and of the PLL."""
     platform = board.platform()
-    cells, ports = module["cells"], {}
+    cells = module["cells"]
+    ports: dict[str, Any] = {}
     pads = {
         bit: (_label(name, platform), at, len(port["bits"]))
         for name, port in module["ports"].items()

@@ -193,7 +193,7 @@ def measure(
     frequency: int = 200,
     keep: Path | None = None,
     progress: Callable[[str], None] | None = None,
-) -> list[dict[str, int | float | str | None]]:
+) -> list[dict[str, Any]]:
     """Places and routes module ``top`` of a Verilog text, once a seed.
 
     Parameters
@@ -217,7 +217,7 @@ def measure(
     say = progress or (lambda line: None)
     name = "_".join(re.findall(r"\w+", f"{block} {width or ''}"))
     what = f"{block}, {width} bits" if width else block
-    rows: list[dict[str, int | float | str | None]] = []
+    rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="rnic-pnr-") as made:
         folder = Path(made)
         if keep is not None:

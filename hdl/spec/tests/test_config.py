@@ -1,7 +1,5 @@
 """What an RNIC's parameters may be."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -5,9 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from ddp_rnic.boards.virtual import to_verilog
+from ddp_rnic.cocotb_tests import driver_tests
 from ddp_rnic.cocotb_tests.board_tests import BOARD, COUNT
 from ddp_rnic.sim.cocotb_engine import run_tests_on
 
 
 def test_a_board_at_its_pins_agrees_with_the_model(tmp_path: Path) -> None:
     run_tests_on(to_verilog(BOARD), "ddp_rnic.cocotb_tests.board_tests", tmp_path, COUNT)
+
+
+def test_the_driver_reaches_a_board_at_its_uart(tmp_path: Path) -> None:
+    text = to_verilog(driver_tests.BOARD)
+    run_tests_on(text, driver_tests.__name__, tmp_path, driver_tests.COUNT)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from ddp_rnic.boards.virtual import to_verilog
+from ddp_rnic.cocotb_tests import driver_tests
 from ddp_rnic.cocotb_tests.board_tests import BOARD, COUNT
 from ddp_rnic.sim import board_gates
 from ddp_rnic.sim.cocotb_engine import run_tests_on
@@ -23,3 +24,8 @@ def test_a_board_as_gates_agrees_with_the_model(
         pytest.skip("takes minutes: pytest --gates")
     text = board_gates.verilog(BOARD)
     run_tests_on(text, "ddp_rnic.cocotb_tests.board_tests", tmp_path, COUNT)
+
+
+def test_the_driver_reaches_a_board_at_its_uart(tmp_path: Path) -> None:
+    text = to_verilog(driver_tests.BOARD)
+    run_tests_on(text, driver_tests.__name__, tmp_path, driver_tests.COUNT)

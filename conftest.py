@@ -68,7 +68,14 @@ class Evidence:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--gates", action="store_true", help="run what needs a board's synthesis, too")
+    parser.addoption("--gates", action="store_true", help="run what synthesises a whole, too")
+
+
+@pytest.fixture
+def synthesis(request: pytest.FixtureRequest) -> None:
+    """Of a test that synthesises a whole RNIC or board, which takes minutes."""
+    if not request.config.getoption("--gates"):
+        pytest.skip("takes minutes: pytest --gates")
 
 
 def pytest_configure(config: pytest.Config) -> None:

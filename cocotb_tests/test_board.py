@@ -16,12 +16,9 @@ def test_a_board_at_its_pins_agrees_with_the_model(tmp_path: Path) -> None:
     run_tests_on(to_verilog(BOARD), "ddp_rnic.cocotb_tests.board_tests", tmp_path, COUNT)
 
 
-def test_a_board_as_gates_agrees_with_the_model(
-    tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    """The netlist that is placed; it takes minutes, so that it runs where it is asked for."""
-    if not request.config.getoption("--gates"):
-        pytest.skip("takes minutes: pytest --gates")
+@pytest.mark.usefixtures("synthesis")
+def test_a_board_as_gates_agrees_with_the_model(tmp_path: Path) -> None:
+    """The netlist that is placed."""
     text = board_gates.verilog(BOARD)
     run_tests_on(text, "ddp_rnic.cocotb_tests.board_tests", tmp_path, COUNT)
 

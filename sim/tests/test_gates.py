@@ -1,13 +1,8 @@
-"""Gates behave as the RTL: the models of the device's cells, and the netlist of the whole RNIC.
-
-The whole takes minutes to build, so ``RNIC_GATES=1`` in the environment asks for it:
-``RNIC_GATES=1 python -m pytest -n0 sim/tests/test_gates.py``.
-"""
+"""Gates behave as the RTL: the models of the device's cells, and the netlist of the whole RNIC."""
 
 from __future__ import annotations
 
 import ctypes
-import os
 import random
 from functools import partial
 from importlib.util import find_spec
@@ -143,7 +138,7 @@ def vectors() -> Plan:
 
 
 @needs_yosys
-@pytest.mark.skipif("RNIC_GATES" not in os.environ, reason="takes minutes: RNIC_GATES=1")
+@pytest.mark.usefixtures("synthesis")
 def test_the_gates_of_the_rnic_agree() -> None:
     planned = vectors()
     sides = [

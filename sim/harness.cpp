@@ -242,8 +242,10 @@ struct Sim {
 
     void step(bool clock) {
         top.clk = clock;
+#if !VM_TRACE
         Vtop___024root___eval(top.rootp);
-#if VM_TRACE
+#else
+        top.eval();  // which notes that there is something to trace
         if (trace) trace->dump(context.time());
         context.timeInc(5);
 #endif

@@ -1,13 +1,18 @@
-"""Netlists as yosys writes them in JSON: their area, and registers that block RAM has already."""
+"""Netlists as yosys writes them in JSON: their area, registers that block RAM has already, and
+resets that go everywhere.
+"""
 
 import re
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Netlist", "absorb_output_registers", "area"]
+__all__ = ["Netlist", "absorb_output_registers", "area", "next_net", "promote_resets"]
 
 Netlist = dict[str, Any]
+
+#: Flip-flops that a reset has to reach before it gets a global network.
+_MANY = 1000
 
 
 class _Wires:
@@ -129,6 +134,47 @@ def _register_kind(cell: Netlist | None, port: str) -> tuple[int | str, int | st
     if enable is None:
         return None
     return connections["CLK"][0], enable[0]
+
+
+def next_net(module: Netlist) -> int:
+    """The first number of which a module has no net, nor a higher one."""
+    lists = [bits for cell in module["cells"].values() for bits in cell["connections"].values()]
+    lists += [item["bits"] for kind in ("ports", "netnames") for item in module[kind].values()]
+    return 1 + max((bit for bits in lists for bit in bits if isinstance(bit, int)), default=0)
+
+
+def promote_resets(netlist: Netlist, top: str) -> int:
+    """Puts resets of many flip-flops on the global network, in place; how many they are.
+
+    nextpnr does so with clocks alone. A reset that takes the routing of its neighbourhood to twenty
+    thousand flip-flops leaves too little of it. What is no flip-flop keeps the net of before.
+    """
+    module = netlist["modules"][top]
+    cells = module["cells"]
+    resets: defaultdict[int | str, list[Netlist]] = defaultdict(list)
+    for cell in cells.values():
+        if cell["type"] == "TRELLIS_FF":
+            for bit in cell["connections"].get("LSR", []):
+                resets[bit].append(cell)
+    fresh = next_net(module)
+    promoted = 0
+    for bit, flip_flops in resets.items():
+        if isinstance(bit, str) or len(flip_flops) < _MANY:
+            continue
+        name, bits = f"global_reset_{promoted}", [fresh + promoted]
+        cells[name] = {
+            "hide_name": 0,
+            "type": "DCCA",
+            "parameters": {},
+            "attributes": {},
+            "port_directions": {"CLKI": "input", "CE": "input", "CLKO": "output"},
+            "connections": {"CLKI": [bit], "CE": ["1"], "CLKO": bits},
+        }
+        module["netnames"][name] = {"hide_name": 0, "bits": bits, "attributes": {}}
+        for flip_flop in flip_flops:
+            flip_flop["connections"]["LSR"] = bits
+        promoted += 1
+    return promoted
 
 
 def area(netlist: Netlist, top: str) -> dict[str, int]:

@@ -31,3 +31,8 @@ module DELAYG(input A, output Z);
   parameter DEL_VALUE = 0;
   assign Z = A;
 endmodule
+
+// Onto a global network.
+module DCCA(input CLKI, CE, output CLKO);
+  assign CLKO = CLKI & CE;
+endmodule

@@ -16,6 +16,7 @@ from typing import Any
 
 from ..boards import build
 from ..boards.common import Board
+from ..boards.netlist import next_net
 from . import gates, verilator
 from .engine import ToolError
 
@@ -87,9 +88,7 @@ def at_virtual_pins(module: dict[str, Any], board: Board) -> None:
             "connections": {pin: [bit] for pin, bit in connected.items()},
         }
 
-    fresh = 1 + max(
-        bit for net in module["netnames"].values() for bit in net["bits"] if isinstance(bit, int)
-    )
+    fresh = next_net(module)
     for name, each in list(cells.items()):
         pins = {pin: bits[0] for pin, bits in each["connections"].items()}
         if each["type"] == "TRELLIS_IO":

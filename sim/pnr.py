@@ -24,7 +24,7 @@ from amaranth import Signal, Value
 from amaranth.back import verilog
 from amaranth.lib.wiring import Component
 
-from ..boards.netlist import Netlist, absorb_output_registers, area
+from ..boards.netlist import Netlist, absorb_output_registers, area, next_net
 from .engine import ToolError
 
 __all__ = [
@@ -111,10 +111,7 @@ def frame(netlist: Netlist, top: str) -> Netlist:
     cells = dict(module["cells"])
     ports = module["ports"]
     used = {bit for cell in cells.values() for bits in cell["connections"].values() for bit in bits}
-    fresh = 1 + max(
-        bit for item in (*ports.values(), *module["netnames"].values(), {"bits": used})
-        for bit in item["bits"] if isinstance(bit, int)
-    )  # fmt: skip
+    fresh = next_net(module)
     if list(ports.get("clk", {"bits": []})["bits"]) == []:
         raise ToolError(f"module {top} has no port clk")
     (clock,) = ports["clk"]["bits"]

@@ -98,7 +98,7 @@ class Tools:
             kinds = ["LUT4"] * self.cells + ["DP16KD"] * self.memories
             cells = {f"c{k}": {"type": kind, "parameters": {}, "connections": {}}
                      for k, kind in enumerate(kinds)}
-            netlist = {"modules": {"rnic": {"cells": cells, "ports": {}}}}
+            netlist = {"modules": {"rnic": {"cells": cells, "ports": {}, "netnames": {}}}}
             (folder / "rnic.json").write_text(json.dumps(netlist))
         elif variable == "NEXTPNR_ECP5":
             timing = json.loads(json.dumps(TIMING))

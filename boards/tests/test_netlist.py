@@ -1,11 +1,13 @@
-"""Registers move into the block RAM before them, and nothing else changes."""
+"""Registers move into the block RAM before them, resets of many onto the global network, and
+nothing else changes.
+"""
 
 import copy
 import random
 from typing import Any
 
 import pytest
-from ddp_rnic.boards.netlist import Netlist, absorb_output_registers
+from ddp_rnic.boards.netlist import Netlist, absorb_output_registers, promote_resets
 from ddp_rnic.boards.tests.netlists import (
     BITS,
     COPY,
@@ -116,3 +118,25 @@ def test_a_port_with_another_reader_or_unlike_registers_stays() -> None:
     odd = flip_flop(READ_DATA[3], OUTPUT[3], CEMUX="CE", CE=[ENABLE])
     netlist["modules"]["top"]["cells"]["q3"] = odd
     assert absorb_output_registers(netlist, "top") == 0
+
+
+@pytest.mark.parametrize("count", (999, 1000))
+def test_a_reset_of_many_flip_flops_goes_by_the_global_network(count: int) -> None:
+    netlist = ram(CEMUX="CE", CE=[ENABLE])
+    cells = netlist["modules"]["top"]["cells"]
+    for at in range(count):
+        cells[f"r{at}"] = flip_flop(1000 + at, 3000 + at, LSR=[ENABLE])
+    before = copy.deepcopy(netlist)
+    promoted = promote_resets(netlist, "top")
+    assert promoted == (count == 1000)
+    if promoted:
+        (name,) = cells.keys() - before["modules"]["top"]["cells"].keys()
+        buffer = cells.pop(name)
+        assert buffer["type"] == "DCCA"
+        assert buffer["connections"]["CLKI"] == [ENABLE]
+        reset = buffer["connections"]["CLKO"]
+        assert netlist["modules"]["top"]["netnames"].pop(name)["bits"] == reset
+        for at in range(count):
+            assert cells[f"r{at}"]["connections"]["LSR"] == reset
+            cells[f"r{at}"]["connections"]["LSR"] = [ENABLE]
+    assert netlist == before

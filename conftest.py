@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import csv
+import os
 from pathlib import Path
 
 import pytest
+from ddp_rnic.sim.verilator import QUICK
+
+# Tests run for seconds: the workers of xdist, and the commands that tests call, inherit it.
+os.environ.setdefault(QUICK, "1")
 
 TABLE = Path(__file__).resolve().parent / "tests" / "requirements.csv"
 #: Options of pytest that leave tests out.

@@ -2,6 +2,8 @@
 
 import random
 import struct
+from dataclasses import dataclass, field
+from functools import cache
 
 import pytest
 from amaranth import *
@@ -66,38 +68,56 @@ class Front(wiring.Component):
         return m
 
 
-def run_front(
-    width, packets, *, markers=False, crc=True, idle=0.0, stall=0.0, seed=1, damage=(), config=None
-):
-    """Runs packets, ``(position, octets)``, through the front.
+@dataclass
+class Run:
+    """What goes into the front, how, and what comes out of it."""
 
-    Returns segments, verdicts, the stored octets and the cycles in which the walker took beats.
-    """
-    config = config or RnicConfig(width=width, buffer_octets=1 << 15)
-    dut = Front(config)
-    octets = width // 8
-    segments, verdicts, cycles = [], [], []
-    ring = bytearray(config.buffer_octets)
-    rng = random.Random(seed)
-    beats = []
-    for number, (position, packet) in enumerate(packets):
-        for at in range(0, len(packet), octets):
-            part = packet[at : at + octets]
-            last = at + octets >= len(packet)
-            beats.append(
-                (
-                    int.from_bytes(part, "little"),
-                    len(part),
-                    last,
-                    last and number in damage,
-                    position,
-                )
-            )
-    limit = 200 + int(len(beats) * 10 / (1 - idle) / (1 - stall)) + 20 * len(packets)
+    beats: list
+    markers: bool
+    crc: bool
+    idle: float
+    stall: float
+    rng: random.Random
+    limit: int
+    ring: bytearray
+    segments: list = field(default_factory=list)
+    verdicts: list = field(default_factory=list)
+    cycles: list = field(default_factory=list)
 
-    async def source(ctx):
-        for value, count, last, error, position in beats:
-            while rng.random() < idle:
+
+class Bench:
+    """A front and its simulator, which takes longer to make than most runs."""
+
+    def __init__(self, config):
+        self.dut = Front(config)
+        self.octets = config.octets
+        self.sim = Simulator(self.dut)
+        self.sim.add_clock(1e-6)
+        self.sim.add_testbench(self._settings)
+        self.sim.add_testbench(self._gate, background=True)
+        self.sim.add_testbench(self._source)
+        self.sim.add_testbench(self._watch)
+        self.now = None
+
+    def run(self, now):
+        if self.now:
+            self.sim.reset()
+        self.now = now
+        self.sim.run()
+
+    async def _settings(self, ctx):
+        ctx.set(self.dut.crc, int(self.now.crc))
+        ctx.set(self.dut.markers, int(self.now.markers))
+
+    async def _gate(self, ctx):
+        while True:
+            ctx.set(self.dut.go, self.now.rng.random() >= self.now.stall)
+            await ctx.tick()
+
+    async def _source(self, ctx):
+        dut, now = self.dut, self.now
+        for value, count, last, error, position in now.beats:
+            while now.rng.random() < now.idle:
                 await ctx.tick()
             ctx.set(
                 dut.i.payload,
@@ -111,12 +131,8 @@ def run_front(
             await ctx.tick().until(dut.i.ready)
             ctx.set(dut.i.valid, 0)
 
-    async def gate(ctx):
-        while True:
-            ctx.set(dut.go, rng.random() >= stall)
-            await ctx.tick()
-
-    async def watch(ctx):
+    async def _watch(self, ctx):
+        dut, now, octets = self.dut, self.now, self.octets
         cycle = 0
         quiet = 0
         async for (
@@ -136,32 +152,52 @@ def run_front(
             dut.store.valid,
         ):
             cycle += 1
-            assert cycle < limit, "watchdog"
+            assert cycle < now.limit, "watchdog"
             if segment_valid:
-                segments.append(segment)
+                now.segments.append(segment)
             if verdict_valid:
-                verdicts.append(verdict)
+                now.verdicts.append(verdict)
             if store_valid:
-                cycles.append(cycle)
-                ring[store.address * octets : (store.address + 1) * octets] = store.data.to_bytes(
-                    octets, "little"
-                )
+                now.cycles.append(cycle)
+                now.ring[store.address * octets : (store.address + 1) * octets] = (
+                    store.data.to_bytes(octets, "little"))
             quiet = 0 if ctx.get(dut.i.valid) or ctx.get(dut.walker.busy) else quiet + 1
             if quiet > 60:
                 return
 
-    async def settings(ctx):
-        ctx.set(dut.crc, int(crc))
-        ctx.set(dut.markers, int(markers))
 
-    sim = Simulator(dut)
-    sim.add_clock(1e-6)
-    sim.add_testbench(settings)
-    sim.add_testbench(gate, background=True)
-    sim.add_testbench(source)
-    sim.add_testbench(watch)
-    sim.run()
-    return segments, verdicts, ring, cycles
+bench = cache(Bench)
+
+
+def run_front(
+    width, packets, *, markers=False, crc=True, idle=0.0, stall=0.0, seed=1, damage=(), config=None
+):
+    """Runs packets, ``(position, octets)``, through the front.
+
+    Returns segments, verdicts, the stored octets and the cycles in which the walker took beats.
+    """
+    config = config or RnicConfig(width=width, buffer_octets=1 << 15)
+    octets = width // 8
+    beats = []
+    for number, (position, packet) in enumerate(packets):
+        for at in range(0, len(packet), octets):
+            part = packet[at : at + octets]
+            last = at + octets >= len(packet)
+            beats.append(
+                (
+                    int.from_bytes(part, "little"),
+                    len(part),
+                    last,
+                    last and number in damage,
+                    position,
+                )
+            )
+    limit = 200 + int(len(beats) * 10 / (1 - idle) / (1 - stall)) + 20 * len(packets)
+    now = Run(
+        beats, markers, crc, idle, stall, random.Random(seed), limit,
+        bytearray(config.buffer_octets))
+    bench(config).run(now)
+    return now.segments, now.verdicts, now.ring, now.cycles
 
 
 def take(ring, start, length):

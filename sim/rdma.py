@@ -126,13 +126,16 @@ class Connection:
         ird, ord = self._ird, self._ord
         if (asked := request.enhanced) is not None:
             ird, ord = _least(ird, asked.ord), _least(ord, asked.ird)
-            write = asked.peer_to_peer and asked.rtr_write
+            # Ready to receive by a Write of no octets, unless a Read is all that the peer can, and
+            # there is one to be had.
+            read = asked.peer_to_peer and asked.rtr_read and not asked.rtr_write and self._ird > 0
+            ird = max(ird, int(read))
             enhanced = Enhanced(
-                ird=ird,
-                ord=ord,
+                ird=_UNSAID if asked.ord == _UNSAID else ird,
+                ord=_UNSAID if asked.ird == _UNSAID else ord,
                 peer_to_peer=asked.peer_to_peer,
-                rtr_write=write,
-                rtr_read=asked.peer_to_peer and asked.rtr_read and not write,
+                rtr_write=asked.peer_to_peer and not read,
+                rtr_read=read,
             )
         reply = self._frame("reply", private_data, request.revision, enhanced)
         octets = reply.encode()

@@ -118,6 +118,9 @@ def test_limits_that_the_peer_leaves_open_are_ones_own(bench: Bench) -> None:
     asked = Enhanced(ird=0x3FFF, ord=0x3FFF)
     responder.receive(StartupFrame(kind="request", revision=2, enhanced=asked).encode())
     assert (responder.accept().ird, responder.qp.ord) == (5, 7)
+    # Section 9.1: "setting the IRD to 0x3FFF in its reply message", and so with ORD.
+    parsed = StartupFrame.parse(responder.data_to_send())
+    assert parsed is not None and parsed[0].enhanced == asked
 
 
 def test_the_responder_is_silent_until_the_first_fpdu(bench: Bench) -> None:
@@ -142,14 +145,38 @@ def test_peer_to_peer_the_responder_may_send_first(bench: Bench) -> None:
     talk(bench, initiator, responder)
 
 
-def test_a_responder_takes_a_read_as_ready_to_receive(bench: Bench) -> None:
+@pytest.mark.parametrize(
+    ("options", "ord", "answer"),
+    [
+        ({"rtr_read"}, 1, "rtr_read"),
+        ({"rtr_read"}, 0, "rtr_read"),  # which takes one of the IRD
+        ({"rtr_read", "rtr_write"}, 1, "rtr_write"),
+        ({"rtr_fpdu"}, 1, "rtr_write"),
+        (set(), 1, "rtr_write"),
+    ],
+)
+def test_a_responder_says_one_way_of_being_ready_to_receive(
+    bench: Bench, options: set[str], ord: int, answer: str
+) -> None:
+    """RFC 6581 section 9.2: one that was asked for if it can, and at least one that it can."""
     responder = bench.make()
-    asked = Enhanced(ird=1, ord=1, peer_to_peer=True, rtr_read=True)
+    asked = Enhanced(ird=1, ord=ord, peer_to_peer=True, **dict.fromkeys(options, True))
     responder.receive(StartupFrame(kind="request", revision=2, enhanced=asked).encode())
-    responder.accept()
+    assert responder.accept().ird == 1
     parsed = StartupFrame.parse(responder.data_to_send())
     assert parsed is not None
-    assert parsed[0].enhanced == Enhanced(ird=1, ord=1, peer_to_peer=True, rtr_read=True)
+    wanted = Enhanced(ird=1, ord=1, peer_to_peer=True, **{answer: True})
+    assert parsed[0].enhanced == wanted
+
+
+def test_a_responder_without_ird_takes_no_read_as_ready_to_receive(bench: Bench) -> None:
+    responder = bench.make(ird=0)
+    asked = Enhanced(ird=1, ord=1, peer_to_peer=True, rtr_read=True)
+    responder.receive(StartupFrame(kind="request", revision=2, enhanced=asked).encode())
+    assert responder.accept().ird == 0
+    parsed = StartupFrame.parse(responder.data_to_send())
+    assert parsed is not None
+    assert parsed[0].enhanced == Enhanced(ird=0, ord=1, peer_to_peer=True, rtr_write=True)
 
 
 @pytest.mark.parametrize(

@@ -281,10 +281,13 @@ class QP(Closing):
             self.terminate(refused.terminate)
 
     def _opcode(self, octet: int, message: ddp.WC) -> int:
-        """The RDMAP opcode (section 7.2: version and opcode are checked first)."""
-        if octet >> 6 != wire.VERSION:
+        """The RDMAP opcode, once it and the version are known to be valid (section 7.2)."""
+        opcode = octet & 0xF
+        if opcode > max(Message):
+            raise _Refused(wire.UNEXPECTED_OPCODE, message)
+        if octet >> 6 not in wire.VERSIONS:
             raise _Refused(wire.INVALID_VERSION, message)
-        return octet & 0xF
+        return opcode
 
     def _take_tagged(self, message: ddp.WC) -> None:
         opcode = self._opcode(message.rsvdulp, message)
@@ -322,19 +325,21 @@ class QP(Closing):
             case _:
                 raise _Refused(wire.UNEXPECTED_OPCODE, message)
 
-    def _region(self, stag: int, message: ddp.WC, request: bytes = b"") -> MR:
-        """The region that this stream may name so."""
+    def _region(
+        self, stag: int, message: ddp.WC, foreign: tuple[int, int], request: bytes = b""
+    ) -> MR:
+        """The region that this stream may name so; the error if it is another stream's."""
         for region in self.pd.regions:
             if region.access & _REMOTE and region.stag == stag:
                 if region.stream not in (None, self.stream):
-                    raise _Refused(wire.NOT_ASSOCIATED, message, request)
+                    raise _Refused(foreign, message, request)
                 return region
         # One of another domain is not told from none.
         raise _Refused(wire.INVALID_STAG, message, request)
 
     def _invalidate(self, stag: int, message: ddp.WC) -> None:
         """Revoke the STag before the message is delivered (section 5.3)."""
-        region = self._region(stag, message)
+        region = self._region(stag, message, wire.CANNOT_INVALIDATE)
         # Neither one in which receives are posted, nor the sink of a Read that is under way.
         if region.posted or any(read.sink is region for read in self._requests):
             raise _Refused(wire.CANNOT_INVALIDATE, message)
@@ -348,7 +353,7 @@ class QP(Closing):
         request = ReadRequest.decode(octets)
         data = b""
         if request.length:  # of none, section 5.2.1 has the STag and the TO not looked at
-            region = self._region(request.source_stag, message, octets)
+            region = self._region(request.source_stag, message, wire.NOT_ASSOCIATED, octets)
             if not region.access & Access.REMOTE_READ:
                 raise _Refused(wire.ACCESS, message, octets)
             if max(request.source_to, request.sink_to) + request.length > 1 << 64:

@@ -11,12 +11,14 @@ from enum import IntEnum
 
 from ...hdl.spec import ddp
 
-#: RDMAP Version, the upper two bits of the RDMAP Control Field (section 4.1).
+#: RDMAP Version, the upper two bits of the RDMAP Control Field (section 4.1): the one that is sent,
+#: and those that are valid, as the RDMA Consortium's 0 is.
 VERSION = 1
+VERSIONS = (0, VERSION)
 
 
 class Message(IntEnum):
-    """Opcodes of RDMAP messages, section 4.1, figure 3."""
+    """Opcodes of RDMAP messages, section 4.1, figure 4."""
 
     WRITE = 0
     READ_REQUEST = 1
@@ -110,7 +112,7 @@ _CODES = {
     0x09: "STag cannot be Invalidated",
     0xFF: "Unspecified Error",
 }
-#: MPA's, RFC 5044 section 8 and RFC 6581.
+#: MPA's, RFC 5044 section 8 and RFC 6581 section 8.
 _MPA = {
     0x01: "TCP connection closed, terminated or lost",
     0x02: "MPA CRC does not match",

@@ -403,11 +403,14 @@ def test_an_stag_is_revoked_before_its_send_with_invalidate_is_delivered(bench: 
     assert memory[:6] == b"before"
 
 
-@pytest.mark.parametrize(("case", "code"), [("none", 0), ("stream", 3), ("posted", 9), ("sink", 9)])
+@pytest.mark.parametrize(("case", "code"), [("none", 0), ("stream", 9), ("posted", 9), ("sink", 9)])
 def test_an_stag_that_cannot_be_invalidated_ends_the_stream(
     bench: Bench, case: str, code: int
 ) -> None:
-    """Section 4.8: Remote Protection Error; the message is not delivered."""
+    """Section 4.8: Remote Protection Error; the message is not delivered. Section 5.3: "issue a
+    Terminate Message with the STag Cannot be Invalidated Terminate Error Code, if the STag is not
+    associated with the RDMAP Stream".
+    """
     other = Stream(bench.pd, bench.cq.messages) if case == "stream" else None
     region = bench.pd.register(bytearray(8), stream=other)
     stag = region.stag ^ (case == "none")
@@ -438,8 +441,9 @@ def test_an_stag_that_cannot_be_invalidated_ends_the_stream(
         (0, 0x4F, 6),
         (1, 0x43, 6),
         (2, 0x41, 6),
+        (0, 0xCF, 6),
         (0, 0x83, 5),
-        (1, 0x01, 5),
+        (1, 0xC1, 5),
     ],
 )
 def test_an_opcode_or_a_version_that_cannot_be_ends_the_stream(
@@ -450,6 +454,14 @@ def test_an_opcode_or_a_version_that_cannot_be_ends_the_stream(
     bench.peer.send(bytes(28), qn, rsvdulp=control << 32)
     assert {wc.status for wc in bench.settle()} == {WcStatus.FLUSHED}
     assert bench.terminate() == bytes([0x02, code, 0, 0])
+
+
+def test_the_rdma_consortiums_version_is_valid(bench: Bench) -> None:
+    """Section 4.1: 01b and 00b, "Both version numbers are valid"."""
+    bench.qp.post_recv(bytearray(4))
+    bench.peer.send(b"1234", 0, rsvdulp=0x03 << 32)
+    (completion,) = bench.settle()
+    assert completion.status is WcStatus.SUCCESS and completion.byte_len == 4
 
 
 @pytest.mark.parametrize(("control", "code"), [(0x41, 6), (0x43, 6), (0xC0, 5)])

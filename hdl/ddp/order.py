@@ -223,7 +223,9 @@ class Reorder(wiring.Component):
     wait for its first item.
 
     What waits in a session that was closed, is behind its final item, or belongs to a session of
-    the past is never delivered; its place is freed in passing, in cycles without an item.
+    the past is never delivered; its place is freed in passing, in cycles without an item. Of what
+    is behind the final item ``over`` tells, more than once if there is more, until the session is
+    closed.
 
     Latency: 8 cycles from an item to its record. Throughput: an item a cycle, whatever the
     streams; in every second cycle while records leave that had to wait. Reset: the streams and
@@ -385,7 +387,8 @@ class Reorder(wiring.Component):
             take.eq(some & go & idle & ~(drain.busy & drained)),
             drain.step.eq(drain.now & go & free),
             self.close.ready.eq(closing & calm.all()),
-            sweep.step.eq((sweep.look | sweep.check) & ~some & idle),
+            # What a probe frees does not show at once; it is not to be freed again.
+            sweep.step.eq((sweep.look | (sweep.check & ~drain.busy)) & ~some & idle),
             records.i.valid.eq(take),
             records.i.payload.eq(head.record),
         ]
@@ -470,15 +473,18 @@ class Reorder(wiring.Component):
             more.eq(found | (behind & stored).any()),
         ]
         excess, freed, wants = Signal(), Signal(), Signal()
-        stays, goes = Signal(), Signal()
+        stays, goes, swept, late = Signal(), Signal(), Signal(), Signal()
         m.d.comb += [
             stays.eq(item & ~leaves & ~passed & ~step[3].ticket.express),
+            swept.eq(step[3].check & found),
+            # The final item has left, and no probe came here yet.
+            late.eq(swept & current & over[0] & ~over[1]),
             goes.eq((probe & found & (leaves | passed))
-                    | (step[3].check & found & Mux(current, over.any(), ~coming))),
+                    | (swept & Mux(current, over.any(), ~coming))),
         ]
         m.d.sync += [
             moves.eq(leaves),
-            excess.eq(candidate & passed & ~leaves),
+            excess.eq((candidate & passed & ~leaves) | late),
             stores.eq(stays),
             clears.eq(goes),
             closes.eq(step[3].close & (current | coming)),

@@ -382,8 +382,8 @@ class Session(wiring.Component):
             event.payload.stream.eq(done.stream),
             event.payload.state.eq(was),
             # Where a Terminate has had its turn, Order knows.
-            close.valid.eq(places & (fails | (done.command & (
-                (becomes.state == State.CLOSED) | (becomes.state == State.INITIATE_SENT))))),
+            close.valid.eq(fails | (places & done.command & (
+                (becomes.state == State.CLOSED) | (becomes.state == State.INITIATE_SENT)))),
             close.payload.stream.eq(done.stream),
             close.payload.session.eq(ended),
         ]

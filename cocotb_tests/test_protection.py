@@ -614,7 +614,7 @@ def load_of(
 
 @pytest.mark.parametrize("kind", ["tagged", "untagged", "message"])
 @pytest.mark.parametrize("count", [64, 1], ids=["every-other-stream", "same-stream"])
-@pytest.mark.parametrize("width", [64, 512])
+@pytest.mark.parametrize("width", [64, pytest.param(512, marks=pytest.mark.long)])
 def test_a_segment_takes_its_beats_whatever_stream_it_is_of(
     width: int, count: int, kind: str
 ) -> None:

@@ -19,7 +19,6 @@ and beside it, with ``RnicConfig.sctp``, what shares the way from Commit on::
 import re
 
 from amaranth import *
-from amaranth.back import verilog
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
@@ -48,6 +47,7 @@ from .spec import regs
 from .spec.config import RnicConfig
 from .stream import Beat, any_of, delayed
 from .table import Table
+from .verilog import convert
 
 __all__ = ["FlatRnic", "Rnic", "to_verilog"]
 
@@ -490,5 +490,5 @@ _WORDS = 4096
 
 def to_verilog(config=None):
     """The datapath as Verilog text, top module ``rnic``, with the ports of :class:`FlatRnic`."""
-    text = verilog.convert(FlatRnic(config or RnicConfig()), name="rnic", emit_src=False)
+    text = convert(FlatRnic(config or RnicConfig()), name="rnic")
     return _ZEROS.sub(lambda zeros: zeros[0] if int(zeros[1]) < _WORDS else "", text)

@@ -317,7 +317,7 @@ def _bench(verilog: str, *, reset: bool) -> tuple[str, list[str]]:
 _MODULE = re.compile(r"^module .*?^endmodule$", re.DOTALL | re.MULTILINE)
 #: A register that takes an unnamed step over, and the processes that say what steps are.
 _TAKES = re.compile(r"^  always @\(posedge clk\)\n    (.*\S) *<= (\\\$\d+ );\n", re.MULTILINE)
-_PROCESS = re.compile(r"^  always @\*(?: begin\n.*?^  end|\n.*;)\n", re.DOTALL | re.MULTILINE)
+_PROCESS = re.compile(r"^  always @\*(?: begin\n.*?^  end|\n[^\n]*;)\n", re.DOTALL | re.MULTILINE)
 _ASSIGNMENT = re.compile(r"^( +)((?:\{ )?(\\\$\d+ )[^=]*)= (.*);\n", re.MULTILINE)
 _NOTHING = re.compile(r" +if \(.*\) begin end\n")
 

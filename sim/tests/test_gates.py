@@ -138,7 +138,7 @@ def vectors() -> Plan:
 
 
 @needs_yosys
-@pytest.mark.usefixtures("synthesis")
+@pytest.mark.long
 def test_the_gates_of_the_rnic_agree() -> None:
     planned = vectors()
     sides = [

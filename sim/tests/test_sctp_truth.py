@@ -89,12 +89,11 @@ def like_the_peers(side: str, octets: bytes, got: bytes) -> bool:
     )
 
 
-#: A simulator with places for what is out of order takes minutes to build: that of one width only.
+#: A simulator with places for what is out of order takes minutes to build.
 RUNS = [
-    (name, width)
+    pytest.param(name, width, marks=[pytest.mark.long] * (name == "lossreorder" and bool(width)))
     for name in NAMES or ["absent"]
     for width in (None, 64, 512)
-    if (name, width) != ("lossreorder", 512)
 ]
 
 

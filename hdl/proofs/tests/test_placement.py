@@ -13,6 +13,8 @@ from ddp_rnic.hdl.proofs.harness import planted
 from ddp_rnic.hdl.proofs.tagged import CheckedTable, Inbounds
 from ddp_rnic.hdl.proofs.tests.run import bounded, covers, induction
 
+LONG = pytest.mark.long
+
 
 def test_a_tagged_segment_is_placed_inside_the_region_of_its_stag():
     proof = induction(Inbounds(CheckedTable()))
@@ -47,9 +49,11 @@ def test_an_entry_that_is_seen_while_it_is_replaced_is_caught():
     assert proof.status == "FAIL", proof.log
 
 
-def test_an_untagged_segment_is_placed_inside_a_posted_buffer():
+# A segment can be placed in cycle 14.
+@pytest.mark.parametrize("depth", [16, pytest.param(untagged.Inbuffer.DEPTH, marks=LONG)])
+def test_an_untagged_segment_is_placed_inside_a_posted_buffer(depth):
     component = UntaggedCheck(untagged.CONFIG)
-    proof = bounded(untagged.Inbuffer(component), depth=untagged.Inbuffer.DEPTH)
+    proof = bounded(untagged.Inbuffer(component), depth=depth, timeout=1800)
     assert proof.status == "PASS", proof.log
 
 
@@ -190,10 +194,16 @@ def test_no_queue_of_the_placement_engine_overflows():
 @pytest.mark.parametrize(
     "old, new",
     [
-        ("ready.room.eq(slot_jobs.half & burst_jobs.half)", "ready.room.eq(~slot_jobs.level[4])"),
-        ("Outlet(config.width, depth=QUEUE)", "Outlet(config.width, depth=4)"),
+        pytest.param(
+            "ready.room.eq(slot_jobs.half & burst_jobs.half)",
+            "ready.room.eq(~slot_jobs.level[4])",
+            id="jobs",
+            marks=LONG,
+        ),
+        pytest.param(
+            "Outlet(config.width, depth=QUEUE)", "Outlet(config.width, depth=4)", id="outlet"
+        ),
     ],
-    ids=["jobs", "outlet"],
 )
 def test_a_queue_that_overflows_is_caught(old, new):
     bug = planted("dma.placement", old, new)

@@ -16,6 +16,7 @@ def test_what_was_looked_up_is_counted_before_the_fence_looks():
     assert proof.status == "PASS", proof.log
 
 
+@pytest.mark.long
 def test_what_is_counted_too_late_is_caught():
     bug = planted(
         "ddp.commit",

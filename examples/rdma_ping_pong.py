@@ -3,10 +3,10 @@
 The octets that each gives to its TCP connection are carried to the other one here.
 """
 
-from ..sim.live import SimTransport
-from ..sim.rdma import Connection
-from ..sw_driver import PD, Access, Device
-from ..sw_driver.rdmap import CQ, Opcode
+from ddp_rnic.sim.live import SimTransport
+from ddp_rnic.sim.rdma import Connection
+from ddp_rnic.sw_driver import PD, Access, Device
+from ddp_rnic.sw_driver.rdmap import CQ, Opcode
 
 ROUNDS = 3
 RIGHTS = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ

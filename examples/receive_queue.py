@@ -4,9 +4,8 @@ The buffers are the rows of a numpy array that is registered once, without remot
 """
 
 import numpy as np
-
-from ..sim.live import Peer, SimTransport
-from ..sw_driver import CQ, PD, Access, Device, Stream
+from ddp_rnic.sim.live import Peer, SimTransport
+from ddp_rnic.sw_driver import CQ, PD, Access, Device, Stream
 
 rows = np.zeros((8, 2048), np.uint8)
 messages = [bytes([n + 1]) * (100 * n) for n in range(20)]

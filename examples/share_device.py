@@ -9,10 +9,10 @@ import tempfile
 import threading
 from pathlib import Path
 
-from ..sim.live import Peer, SimTransport
-from ..sw_driver import CQ, PD, Device, Stream
-from ..sw_driver.prm import Manager, Policy, connect
-from ..sw_driver.prm.audit import Audit
+from ddp_rnic.sim.live import Peer, SimTransport
+from ddp_rnic.sw_driver import CQ, PD, Device, Stream
+from ddp_rnic.sw_driver.prm import Manager, Policy, connect
+from ddp_rnic.sw_driver.prm.audit import Audit
 
 
 def program(name: str, path: Path, sim: SimTransport, results: dict[str, bytes]) -> None:

@@ -4,9 +4,8 @@ With a board, the transport alone is another one: ``UartTransport("/dev/ttyUSB0"
 """
 
 import numpy as np
-
-from ..sim.live import Peer, SimTransport
-from ..sw_driver import CQ, PD, Device, Stream
+from ddp_rnic.sim.live import Peer, SimTransport
+from ddp_rnic.sw_driver import CQ, PD, Device, Stream
 
 array = np.zeros(100_000, np.uint8)
 data = np.random.default_rng().integers(0, 256, 65_537, np.uint8)

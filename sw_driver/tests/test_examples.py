@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
 import sys
@@ -23,15 +22,11 @@ import pytest
     ],
 )
 def test_an_example_runs_and_is_short(name: str, lines: int, result: str) -> None:
-    run = subprocess.run(
-        [sys.executable, "-m", f"ddp_rnic.examples.{name}"], capture_output=True, text=True
-    )
+    example = Path(ddp_rnic.__file__).parent / "examples" / f"{name}.py"
+    run = subprocess.run([sys.executable, str(example)], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     assert run.stdout.splitlines()[-1].startswith(result)
-    source = importlib.util.find_spec(f"ddp_rnic.examples.{name}")
-    assert source is not None and source.origin is not None
-    with open(source.origin, encoding="utf-8") as file:
-        assert len(file.readlines()) < lines
+    assert len(example.read_text(encoding="utf-8").splitlines()) < lines
 
 
 def test_the_examples_of_the_readme_run() -> None:
@@ -40,4 +35,4 @@ def test_the_examples_of_the_readme_run() -> None:
     assert len(programs) == 1
     run = subprocess.run([sys.executable, "-c", programs[0]], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
-    assert "bytearray(b'placed by the gateware')" in run.stdout
+    assert "b'placed by the gateware'" in run.stdout

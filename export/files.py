@@ -19,6 +19,7 @@ def export(config: RnicConfig, folder: Path) -> list[Path]:
         ("component.xml", ipxact.component),
         (f"{MODULE}.rdl", registers.rdl),
         (f"{MODULE}.h", registers.header),
+        ("registers.md", registers.page),
         ("litex_rnic.py", examples.litex),
         ("vivado.tcl", examples.vivado),
     ):

@@ -1,4 +1,4 @@
-"""The register map for other tools: SystemRDL 2.0 and a C header, from ``hdl/spec/regs.py``."""
+"""The register map as a page, in SystemRDL 2.0 and as a C header, from ``hdl/spec/regs.py``."""
 
 from __future__ import annotations
 
@@ -29,6 +29,30 @@ def registers(config: RnicConfig) -> tuple[Register, ...]:
 def fields(register: Register) -> tuple[Field, ...]:
     """A register's fields; one that has none is a single field, ``value``."""
     return register.fields or (Field("value", 0, 32, register.doc),)
+
+
+def page(config: RnicConfig) -> str:
+    """The map to read, in Markdown; ``hdl/spec/registers.md`` is that of a device with SCTP."""
+    lines = [
+        "# Registers",
+        "",
+        "Behind `s_axil`, 32 bits each; addresses are in octets. Access is ro, rw or wo (a write",
+        "is a command, and reads give 0). What has an S is there with SCTP only. This page is",
+        "generated: `rnic export` writes that of any configuration.",
+        "",
+        "| address | register | access | |",
+        "|---|---|---|---|",
+    ]
+    for register in sorted(registers(config), key=lambda each: each.address):
+        parts = [register.doc]
+        for field in register.fields:
+            high = field.low + field.bits - 1
+            bits = f"{high}:{field.low}" if field.bits > 1 else f"{high}"
+            parts.append(f"{bits} `{field.name}`: {field.doc}")
+        text = "<br>".join(parts).replace("|", "\\|")
+        access = register.access + ", S" * register.sctp
+        lines.append(f"| {register.address:#05x} | `{register.name}` | {access} | {text} |")
+    return "\n".join([*lines, ""])
 
 
 def rdl(config: RnicConfig) -> str:

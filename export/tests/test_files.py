@@ -27,7 +27,15 @@ def test_it_writes_every_file_and_tells_them(tmp_path: Path) -> None:
     told = [Path(line) for line in result.stdout.splitlines()]
     assert sorted(told) == sorted(out.iterdir())
     assert {path.name for path in told} == {
-        *("rnic.v", "rnic.h", "rnic.rdl", "component.xml", "litex_rnic.py", "vivado.tcl")
+        *(
+            "rnic.v",
+            "rnic.h",
+            "rnic.rdl",
+            "registers.md",
+            "component.xml",
+            "litex_rnic.py",
+            "vivado.tcl",
+        )
     }
     assert (out / "rnic.v").read_text() == "// 256 True\n"
     for name in ("component.xml", "litex_rnic.py", "vivado.tcl"):

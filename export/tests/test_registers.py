@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from ddp_rnic.export.registers import CONSTANTS, header, rdl
+from ddp_rnic.export.registers import CONSTANTS, header, page, rdl
 from ddp_rnic.hdl.spec import regs
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.sim.verilator import compiler
@@ -99,3 +99,16 @@ def test_the_header_of_a_device_without_sctp_has_none_of_its_registers(tmp_path:
     flags = ("-x", "c", "-std=c99")
     assert compile_header(CONFIGS[1], tmp_path, sctp_only, *flags)
     assert not compile_header(CONFIGS[0], tmp_path, sctp_only, *flags)
+
+
+def test_the_page_of_the_project_is_that_of_its_registers() -> None:
+    """If not: ``rnic export --sctp`` writes it."""
+    kept = Path(regs.__file__).with_name("registers.md").read_text(encoding="utf-8")
+    assert page(RnicConfig(sctp=True)) == kept
+    rows = [line for line in kept.splitlines() if line.startswith("| 0x")]
+    assert len(rows) == len(regs.REGISTERS)
+    assert all(row.count(" | ") == 3 for row in rows)
+    assert (
+        page(RnicConfig())
+        == "\n".join(line for line in kept.splitlines() if ", S | " not in line) + "\n"
+    )

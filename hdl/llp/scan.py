@@ -247,8 +247,6 @@ class MpaScan(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         words = self.config.words
-        bits = words.bit_length() - 1
-        longest = self.config.longest_fpdu
 
         # All stages shift together, and only with a beat or after a packet's last: so a beat's
         # successors in its packet are always right behind it.
@@ -283,65 +281,106 @@ class MpaScan(wiring.Component):
                 *(after.eq(before) for before, after in zip(edges, edges[1:], strict=False)),
             ]
 
-        # Stage 0: the beat, and its place in the stream.
+        self._take(m, first, beat[0])
+        length, first_more = self._lengths(m, shift, beat[0], edges[0])
+        stop, more, oversize = self._ends(m, shift, length, edges[0])
+        here, there, known = self._cut(m, shift, length, first_more, stop, more, oversize, edges)
+        self._bound(m, shift, here, there, known, edges)
+        m.d.comb += [
+            self.ahead.marker_first.eq(edges[3].marked[0]),
+            self.ahead.marked.eq(edges[3].marked[-1]),
+            self.ahead.last.eq(edges[2].last),
+        ]
+
+        # Stage 5: given out together with the words that a header may reach into.
+        with m.If(shift):
+            m.d.sync += self.o.payload.bounds.eq(self.ahead.bounds)
+        m.d.comb += [
+            self.busy.eq(valid.any()),
+            self.o.payload.end.eq(beat[5].count),
+            self.o.payload.position.eq(beat[5].position),
+            self.o.payload.stream.eq(beat[5].stream),
+            self.o.payload.crc.eq(beat[5].settings.crc),
+            self.o.payload.markers.eq(beat[5].settings.markers),
+            self.o.payload.window.eq(Cat(beat[k].data for k in (5, 4, 3, 2))),
+        ]
+        return m
+
+    def _take(self, m, first, beat):
+        """Stage 0: the beat, and its place in the stream."""
+        words = self.config.words
         arriving = self.i.payload.llp.beat
         whole = ~arriving.count[:2].any() & ~arriving.error
         with m.If(self.i.valid & self.i.ready):
             m.d.sync += [
                 first.eq(arriving.last),
-                beat[0].data.eq(arriving.data),
-                beat[0].count.eq(Mux(whole, arriving.count[2:], 0)),
-                beat[0].last.eq(arriving.last),
-                beat[0].stream.eq(self.i.payload.llp.stream),
-                beat[0].settings.eq(self.i.payload.settings),
-                beat[0].position.eq(
-                    Mux(first, self.i.payload.llp.sequence[2:], beat[0].position + words)
+                beat.data.eq(arriving.data),
+                beat.count.eq(Mux(whole, arriving.count[2:], 0)),
+                beat.last.eq(arriving.last),
+                beat.stream.eq(self.i.payload.llp.stream),
+                beat.settings.eq(self.i.payload.settings),
+                beat.position.eq(
+                    Mux(first, self.i.payload.llp.sequence[2:], beat.position + words)
                 ),
             ]
 
-        # Stage 1: where the octets end, and where a marker stands; lengths in words.
-        phase = beat[0].position[:7]
+    def _lengths(self, m, shift, beat, edges):
+        """Stage 1: where the octets end, and where a marker stands; lengths in words of what a
+        header at each word tells of, and that of the first less one.
+        """
+        words = self.config.words
+        bits = words.bit_length() - 1
+        phase = beat.position[:7]
         marker = Signal(range(words))
         marked = Signal()
         m.d.comb += [
             marker.eq(-phase),
             marked.eq(
-                beat[0].settings.markers
+                beat.settings.markers
                 & ((phase[bits:].all() & phase[:bits].any()) | ~phase.any())
             ),
         ]
         length = [Signal(15, name=f"length{w}") for w in range(words)]
-        first_more = Signal(15)  # length[0] less one
+        first_more = Signal(15)
         with m.If(shift):
             m.d.sync += [
-                edges[0].last.eq(beat[0].last),
-                edges[0].used.eq(Cat(w < beat[0].count for w in range(words))),
-                edges[0].marked.eq(Cat(marked & (marker <= w) for w in range(words))),
+                edges.last.eq(beat.last),
+                edges.used.eq(Cat(w < beat.count for w in range(words))),
+                edges.marked.eq(Cat(marked & (marker <= w) for w in range(words))),
             ]
             # ULPDU_Length, the ULPDU, PAD to four octets, CRC: (length + 2 + 3 + 4) >> 2 words.
             for w in range(words):
                 ulpdu_length = Cat(
-                    beat[0].data.word_select(4 * w + 1, 8), beat[0].data.word_select(4 * w, 8)
+                    beat.data.word_select(4 * w + 1, 8), beat.data.word_select(4 * w, 8)
                 )
                 m.d.sync += length[w].eq((ulpdu_length + 9)[2:])
                 if not w:
                     m.d.sync += first_more.eq((ulpdu_length + 5)[2:])
+        return length, first_more
 
-        # Stage 2: if the header is at word w, where it ends (``stop``, right if that is in this
-        # beat), and how many words less one follow in later beats (``more``, negative if none).
+    def _ends(self, m, shift, length, edges):
+        """Stage 2: if the header is at word w, where it ends (``stop``, right if that is in this
+        beat), how many words less one follow in later beats (``more``, negative if none), and
+        whether it does not fit the packet buffer.
+        """
+        words, longest = self.config.words, self.config.longest_fpdu
         stop = [Signal(range(2 * words + 2), name=f"stop{w}") for w in range(words)]
         more = [Signal(signed(16), name=f"more{w}") for w in range(words)]
         oversize = Signal(words)
         for w in range(words):
-            later = edges[0].marked[words - 1] & ~edges[0].marked[w]
+            later = edges.marked[words - 1] & ~edges.marked[w]
             with m.If(shift):
                 m.d.sync += [
                     stop[w].eq(w + length[w]),
                     more[w].eq(length[w] + (later - (words - w) - 1)),
                     oversize[w].eq(length[w] > longest),
                 ]
+        return stop, more, oversize
 
-        # Stage 3: the same, one-hot, where in this beat and in the next.
+    def _cut(self, m, shift, length, first_more, stop, more, oversize, edges):
+        """Stage 3: the same, one-hot, where in this beat and in the next."""
+        words, longest = self.config.words, self.config.longest_fpdu
+        bits = words.bit_length() - 1
         here, there = (
             [[Signal(words + 1, name=f"{place}_{what}{w}") for what in ("ends", "starts")]
              for w in range(words + 1)] for place in ("here", "there")
@@ -372,8 +411,11 @@ class MpaScan(wiring.Component):
                         ) for p in range(w + 2, words + 1)
                     )]  # fmt: skip
                     m.d.sync += Cat(here[w]).eq(Cat(_meet(cuts, edges[1].used)))
+        return here, there, known
 
-        # Stage 4: the bounds, seen with the next beat, and how an FPDU on its way meets that.
+    def _bound(self, m, shift, here, there, known, edges):
+        """Stage 4: the bounds, seen with the next beat, and how an FPDU on its way meets that."""
+        words = self.config.words
         for w in range(words + 1):
             m.submodules[f"bound{w}"] = b = Module()
             inside = Signal(Landing(words), name="inside")
@@ -399,22 +441,3 @@ class MpaScan(wiring.Component):
             _settle(b, landing, *_meet(_cuts(left, edges[1]), edges[1].used), edges[1])
             with m.If(shift):
                 m.d.sync += self.ahead.ends[j].eq(landing)
-        m.d.comb += [
-            self.ahead.marker_first.eq(edges[3].marked[0]),
-            self.ahead.marked.eq(edges[3].marked[-1]),
-            self.ahead.last.eq(edges[2].last),
-        ]
-
-        # Stage 5: given out together with the words that a header may reach into.
-        with m.If(shift):
-            m.d.sync += self.o.payload.bounds.eq(self.ahead.bounds)
-        m.d.comb += [
-            self.busy.eq(valid.any()),
-            self.o.payload.end.eq(beat[5].count),
-            self.o.payload.position.eq(beat[5].position),
-            self.o.payload.stream.eq(beat[5].stream),
-            self.o.payload.crc.eq(beat[5].settings.crc),
-            self.o.payload.markers.eq(beat[5].settings.markers),
-            self.o.payload.window.eq(Cat(beat[k].data for k in (5, 4, 3, 2))),
-        ]
-        return m

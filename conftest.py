@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import csv
+import gc
 import os
 import random
 from pathlib import Path
 
 import pytest
+from ddp_rnic.hdl.spec.config import WIDTHS
 from ddp_rnic.sim.verilator import QUICK
 from hypothesis import settings
 
+# The objects of a design are many, and stay: to look through them often is for nothing.
+gc.set_threshold(100_000, 50, 100)
 # Tests run for seconds: the workers of xdist, and the commands that tests call, inherit it.
 os.environ.setdefault(QUICK, "1")
 
@@ -89,8 +93,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not config.getoption("--long"):
         skip = pytest.mark.skip(reason="takes minutes: pytest --long")
         for item in items:
-            if item.get_closest_marker("long"):
+            if item.get_closest_marker("long") or _between(item):
                 item.add_marker(skip)
+
+
+def _between(item: pytest.Item) -> bool:
+    """A block at a width that is neither the least nor the greatest."""
+    callspec = getattr(item, "callspec", None)
+    block = item.path.is_relative_to(Path(__file__).with_name("hdl"))
+    return block and callspec is not None and callspec.params.get("width") in WIDTHS[1:-1]
 
 
 def pytest_configure(config: pytest.Config) -> None:

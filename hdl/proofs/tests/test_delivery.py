@@ -1,5 +1,6 @@
 """No completion before its last write response, none twice."""
 
+import pytest
 from ddp_rnic.hdl.ddp.delivery import Delivery, Due
 from ddp_rnic.hdl.dma.burst import Bursts
 from ddp_rnic.hdl.proofs import bursts
@@ -59,6 +60,7 @@ def test_a_completion_too_soon_is_caught():
     assert proof.status == "FAIL", proof.log
 
 
+@pytest.mark.long
 def test_a_completion_twice_is_caught():
     bug = planted(
         "ddp.delivery",

@@ -194,17 +194,12 @@ def test_no_queue_of_the_placement_engine_overflows():
 @pytest.mark.parametrize(
     "old, new",
     [
-        pytest.param(
-            "ready.room.eq(slot_jobs.half & burst_jobs.half)",
-            "ready.room.eq(~slot_jobs.level[4])",
-            id="jobs",
-            marks=LONG,
-        ),
-        pytest.param(
-            "Outlet(config.width, depth=QUEUE)", "Outlet(config.width, depth=4)", id="outlet"
-        ),
+        ("ready.room.eq(slot_jobs.half & burst_jobs.half)", "ready.room.eq(~slot_jobs.level[4])"),
+        ("Outlet(config.width, depth=QUEUE)", "Outlet(config.width, depth=4)"),
     ],
+    ids=["jobs", "outlet"],
 )
+@LONG
 def test_a_queue_that_overflows_is_caught(old, new):
     bug = planted("dma.placement", old, new)
     proof = bounded(bursts.Room(bug.PlacementDma(bursts.CONFIG), lemmas=False), depth=28)

@@ -38,7 +38,7 @@ CONFIG = RnicConfig(
 CARELESS = ("self.i.ready.eq(~self.o.valid | self.o.ready)", "self.i.ready.eq(1)")
 #: A Skid that does.
 HASTY = ("advance.eq(~self.o.valid | self.o.ready)", "advance.eq(1)")
-
+LONG = pytest.mark.long
 
 #: The block, and the same with a bug.
 BLOCKS = {
@@ -79,13 +79,17 @@ def test_what_is_offered_stays(block):
     assert proof.status == "PASS", proof.log
 
 
-@pytest.mark.parametrize("block", [name for name, (_, bug) in BLOCKS.items() if bug])
+# Those of the larger blocks take longer.
+@pytest.mark.parametrize("block", [
+    pytest.param(name, marks=[LONG] * (name in ("placement", "delivery")))
+    for name, (_, bug) in BLOCKS.items() if bug
+])  # fmt: skip
 def test_an_offer_that_is_withdrawn_is_caught(block):
     proof = bounded(Steady(BLOCKS[block][1](), lemmas=False), depth=24)
     assert proof.status == "FAIL", proof.log
 
 
-@pytest.mark.parametrize("block", ["intake", "delivery"])
+@pytest.mark.parametrize("block", ["intake", pytest.param("delivery", marks=LONG)])
 def test_offers_have_to_wait_at_times(block):
     proof = covers(Steady(BLOCKS[block][0](), lemmas=False), depth=24)
     assert proof.status == "PASS", proof.log
@@ -107,6 +111,7 @@ def test_commit_has_room_for_what_it_takes_and_holds_what_it_offers():
     assert proof.status == "PASS", proof.log
 
 
+@LONG
 def test_a_commit_that_withdraws_a_move_is_caught():
     bug = planted(
         "ddp.commit",
@@ -117,6 +122,7 @@ def test_a_commit_that_withdraws_a_move_is_caught():
     assert proof.status == "FAIL", proof.log
 
 
+@LONG
 def test_a_commit_without_room_is_caught():
     bug = planted("ddp.commit", "moving < self.MOVES - 4", "moving <= self.MOVES + 3")
     bug.Commit.MOVES = 4

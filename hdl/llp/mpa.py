@@ -136,28 +136,8 @@ class MpaWalker(wiring.Component):
             turn.eq(scan.coming | (fire & stay)),
         ]
 
-        # An FPDU that goes on through the next beat: a marker moves its end by one word, which may
-        # cost a beat.
         ahead = scan.ahead
-        extra = ahead.marked & bound.low[-1]
-        none = Mux(extra, bound.none, bound.one)
-        ends = Signal(Landing(words))
-        passing = Signal(Landing(words))
-        passed = Signal(Bound(words))
-        m.d.comb += ends.eq(any_of(
-            Mux(bound.low[j], ahead.ends[j].as_value(), 0) for j in range(words)))
-        with m.If(following.on):
-            with m.If(none):
-                m.d.comb += passing.eq(ends)
-            with m.Else():
-                m.d.comb += [passing.broken.eq(ahead.last), passing.on.eq(~ahead.last)]
-            m.d.comb += [
-                passed.beats.eq(Mux(extra, bound.beats, bound.beats - 1)),
-                passed.low.eq(Mux(ahead.marked, bound.low.rotate_left(1), bound.low)),
-                passed.none.eq(none),
-                passed.one.eq(Mux(extra, bound.one, bound.beats == 2)),
-                passed.oversize.eq(bound.oversize),
-            ]
+        passing, passed = self._pass(m, following, bound, ahead)
         # An FPDU that begins.
         chosen = Signal(Bound(words))
         first = [following.fresh & ~ahead.marker_first, following.fresh & ahead.marker_first]
@@ -233,6 +213,32 @@ class MpaWalker(wiring.Component):
             self.busy.eq(scan.busy | headers.busy | self.slices.valid | late),
         ]
         return m
+
+    def _pass(self, m, following, bound, ahead):
+        """How an FPDU that goes on through the next beat meets the one behind, and what is known of
+        it then: a marker moves its end by one word, which may cost a beat.
+        """
+        words = self.config.words
+        extra = ahead.marked & bound.low[-1]
+        none = Mux(extra, bound.none, bound.one)
+        ends = Signal(Landing(words))
+        passing = Signal(Landing(words))
+        passed = Signal(Bound(words))
+        m.d.comb += ends.eq(any_of(
+            Mux(bound.low[j], ahead.ends[j].as_value(), 0) for j in range(words)))
+        with m.If(following.on):
+            with m.If(none):
+                m.d.comb += passing.eq(ends)
+            with m.Else():
+                m.d.comb += [passing.broken.eq(ahead.last), passing.on.eq(~ahead.last)]
+            m.d.comb += [
+                passed.beats.eq(Mux(extra, bound.beats, bound.beats - 1)),
+                passed.low.eq(Mux(ahead.marked, bound.low.rotate_left(1), bound.low)),
+                passed.none.eq(none),
+                passed.one.eq(Mux(extra, bound.one, bound.beats == 2)),
+                passed.oversize.eq(bound.oversize),
+            ]
+        return passing, passed
 
 
 class _Headers(wiring.Component):

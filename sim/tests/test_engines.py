@@ -860,7 +860,18 @@ def test_what_a_tool_complains_of_is_told(monkeypatch: pytest.MonkeyPatch, tmp_p
         verilator.build_library(standin.verilog(RnicConfig()) + "nonsense\n", harness)
 
 
-SPLIT = r"""module part(clk, a, b, q, r, s);
+#: What ``$2`` is, which is needed elsewhere, too.
+KEPT = r"""  always @* begin
+    if (\$auto$1 ) begin end
+    \$2  = r;
+    if (a) begin
+      \$2  = b;
+    end
+    \$2  = r;
+  end
+"""
+SPLIT = (
+    r"""module part(clk, a, b, q, r, s);
   input clk;
   input a;
   input [1:0] b;
@@ -887,15 +898,9 @@ SPLIT = r"""module part(clk, a, b, q, r, s);
       \$1 [1] = q[1];
     end
   end
-  always @* begin
-    if (\$auto$1 ) begin end
-    \$2  = r;
-    if (a) begin
-      \$2  = b;
-    end
-    \$2  = r;
-  end
-  always @* begin
+"""
+    + KEPT
+    + r"""  always @* begin
     \$3  = s;
     if (\$2 [0]) begin
       \$3  = a;
@@ -905,8 +910,10 @@ SPLIT = r"""module part(clk, a, b, q, r, s);
     \$1 [0] = q[0];
 endmodule
 """
-#: Of ``q``, only what is assigned is left; ``$2`` is needed elsewhere, and stays.
-JOINED = r"""  always @(posedge clk)
+)
+#: Of ``q``, only what is assigned is left.
+JOINED = (
+    r"""  always @(posedge clk)
     r <= \$2 ;
   always @(posedge clk) begin
     if (a) begin
@@ -914,21 +921,16 @@ JOINED = r"""  always @(posedge clk)
       q [1] <= q[1];
     end
   end
-  always @* begin
-    if (\$auto$1 ) begin end
-    \$2  = r;
-    if (a) begin
-      \$2  = b;
-    end
-    \$2  = r;
-  end
-  always @(posedge clk) begin
+"""
+    + KEPT
+    + r"""  always @(posedge clk) begin
     if (\$2 [0]) begin
       s  <= a;
     end
   end
 endmodule
 """
+)
 
 
 def test_a_register_and_what_it_becomes_are_joined_where_nothing_else_needs_that() -> None:

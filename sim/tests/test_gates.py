@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from amaranth.back import verilog
 from amaranth.hdl import Const, Module, Signal
 from amaranth.lib import memory
 from amaranth.lib.wiring import Component, In, Out
 from ddp_rnic.hdl.spec.config import RnicConfig
+from ddp_rnic.hdl.verilog import convert
 from ddp_rnic.sim import gates, verilator
 from ddp_rnic.sim.comparison import run
 from ddp_rnic.sim.regions import derive
@@ -95,7 +95,7 @@ class Cells(Component):
 def test_models_of_the_cells_are_as_the_rtl(tmp_path: Path) -> None:
     harness = tmp_path / "harness.cpp"
     harness.write_text(HARNESS)
-    text = verilog.convert(Cells(), name="rnic", emit_src=False)
+    text = convert(Cells(), name="rnic")
     cells = gates.synthesized(text, "rnic")
     for kind in ("BLOCK_RAM #(", "TRELLIS_DPR16X4 #(", "CCU2C #(", "TRELLIS_FF #(", "LUT4 #("):
         assert kind in cells, kind

@@ -387,8 +387,9 @@ class Reorder(wiring.Component):
             take.eq(some & go & idle & ~(drain.busy & drained)),
             drain.step.eq(drain.now & go & free),
             self.close.ready.eq(closing & calm.all()),
-            # What a probe frees does not show at once; it is not to be freed again.
-            sweep.step.eq((sweep.look | (sweep.check & ~drain.busy)) & ~some & idle),
+            # What a probe frees does not show at once; it is not to be freed again. ``over`` may
+            # have to be told.
+            sweep.step.eq((sweep.look | (sweep.check & go & ~drain.busy)) & ~some & idle),
             records.i.valid.eq(take),
             records.i.payload.eq(head.record),
         ]

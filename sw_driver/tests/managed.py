@@ -6,7 +6,7 @@ import io
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,6 +14,14 @@ from ddp_rnic.sim.live import SimTransport
 from ddp_rnic.sw_driver import Context, Device
 from ddp_rnic.sw_driver.prm import Manager, Policy
 from ddp_rnic.sw_driver.prm.audit import Audit
+
+
+def until(holds: Callable[[], object], what: str, seconds: float = 20) -> None:
+    """Wait until it holds."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, f"waited in vain: {what}"
+        time.sleep(0.01)
 
 
 class Managed:
@@ -31,18 +39,14 @@ class Managed:
 
     def awaited(self, event: str) -> list[dict]:
         """The same, once there is one."""
-        deadline = time.monotonic() + 20
-        while not (found := self.lines(event)):
-            assert time.monotonic() < deadline, f"no line of {event} comes"
-            time.sleep(0.01)
-        return found
+        until(lambda: self.lines(event), f"a line of {event}")
+        return self.lines(event)
 
     def all_gone(self) -> bool:
         """Wait until no client has anything of the device."""
-        deadline = time.monotonic() + 20
-        while self.manager.connections or self.manager.leaving:
-            assert time.monotonic() < deadline, "clients do not go"
-            time.sleep(0.01)
+        manager = self.manager
+        # A seat is free last of all: on its way out, a client is for a moment in neither list.
+        until(lambda: len(manager._seats) == manager.policy.clients, "all clients gone")
         there = self.context.capabilities
         context = self.context
         return (

@@ -369,6 +369,27 @@ def test_what_follows_the_final_item_is_too_much(ssns, pause):
     assert bench.over == [(1, 1, 0), (1, 1, 1)]
 
 
+def test_all_that_is_behind_the_final_item_is_told_however_late_it_is_heard():
+    bench = Bench(window=32, slots=32)
+    free = []
+
+    async def testbench(ctx):
+        for ssn in (0, *range(3, 30)):
+            bench.offer(1, ssn, first=ssn == 0)
+        await bench.settle(ctx)
+        bench.take = 0
+        bench.offer(1, 1)
+        bench.offer(1, 2, final=1)
+        await bench.step(ctx, 1000)  # twice round all places
+        free.append(ctx.get(bench.dut.free))
+        bench.take = 1
+        await bench.step(ctx, 1000)
+
+    bench.run(testbench)
+    assert bench.over == [(1, 1, 0)] + [(1, 1, 1)] * 27
+    assert 5 < free[0] < 32 == bench.free  # as many as there is room to tell of
+
+
 def test_the_host_sees_what_comes_next():
     bench = Bench()
 

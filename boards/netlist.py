@@ -162,7 +162,8 @@ def promote_resets(netlist: Netlist, top: str) -> int:
         if isinstance(bit, str) or len(flip_flops) < _MANY:
             continue
         name, bits = f"global_reset_{promoted}", [fresh + promoted]
-        cells[name] = {
+        # yosys takes no cell that has a net's name.
+        cells[f"{name}_buffer"] = {
             "hide_name": 0,
             "type": "DCCA",
             "parameters": {},

@@ -20,7 +20,7 @@ def test_a_board_at_its_pins_agrees_with_the_model(tmp_path: Path) -> None:
 def test_a_board_as_gates_agrees_with_the_model(tmp_path: Path) -> None:
     """The netlist that is placed."""
     text = board_gates.verilog(BOARD)
-    run_tests_on(text, "ddp_rnic.cocotb_tests.board_tests", tmp_path, COUNT)
+    run_tests_on(text, "ddp_rnic.cocotb_tests.board_tests", tmp_path, COUNT, netlist=True)
 
 
 def test_the_driver_reaches_a_board_at_its_uart(tmp_path: Path) -> None:

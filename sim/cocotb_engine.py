@@ -104,11 +104,12 @@ def run_tests_on(
     *,
     environment: Mapping[str, str] | None = None,
     waves: Path | None = None,
+    netlist: bool = False,
 ) -> None:
     """As :func:`run_tests`, on the Verilog of a module ``rnic``, which has a port ``rst``."""
     from cocotb_tools.runner import get_runner
 
-    executable = verilator.build_cocotb(text, waves=waves is not None)
+    executable = verilator.build_cocotb(text, waves=waves is not None, netlist=netlist)
     results, log = directory / "results.xml", directory / "sim.log"
     # What matters of a failure is in the results, or, when there are none, in the log.
     with suppress(SystemExit, RuntimeError):

@@ -112,7 +112,7 @@ def build_library(
     ).path()
 
 
-def build_cocotb(verilog: str, *, waves: bool = False) -> Path:
+def build_cocotb(verilog: str, *, waves: bool = False, netlist: bool = False) -> Path:
     """An executable of the design that cocotb runs in. Only the ports can be reached from there."""
     import cocotb_tools.config
 
@@ -125,6 +125,7 @@ def build_cocotb(verilog: str, *, waves: bool = False) -> Path:
         ports=True,
         link=(f"-Wl,-rpath,{libraries}", f"-L{libraries}", "-lcocotbvpi_verilator"),
         output=TOP,
+        netlist=netlist,
     ).path()
 
 

@@ -135,7 +135,10 @@ def test_a_reset_of_many_flip_flops_goes_by_the_global_network(count: int) -> No
         assert buffer["type"] == "DCCA"
         assert buffer["connections"]["CLKI"] == [ENABLE]
         reset = buffer["connections"]["CLKO"]
-        assert netlist["modules"]["top"]["netnames"].pop(name)["bits"] == reset
+        nets = netlist["modules"]["top"]["netnames"]
+        assert name not in nets  # yosys takes it for one namespace
+        (net,) = nets.keys() - before["modules"]["top"]["netnames"].keys()
+        assert nets.pop(net)["bits"] == reset
         for at in range(count):
             assert cells[f"r{at}"]["connections"]["LSR"] == reset
             cells[f"r{at}"]["connections"]["LSR"] = [ENABLE]

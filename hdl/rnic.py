@@ -191,14 +191,14 @@ class Rnic(wiring.Component):
             buffer.next.eq(walker.beats),
         ]
         # A segment may begin while its place is sure, a beat while the buffer has one. Of those
-        # that begin in the cycles until ``go`` follows, none is counted yet.
+        # that begin in the cycles until it follows, none is counted yet.
         credits = Signal(range(IN_FLIGHT + 1), init=IN_FLIGHT)
         begun = delayed(m, 1, walker.begun, "begun")
         with m.If(begun & ~commit.done):
             m.d.sync += credits.eq(credits - 1)
         with m.If(~begun & commit.done):
             m.d.sync += credits.eq(credits + 1)
-        m.d.sync += walker.go.eq((credits > 4) & buffer.space)
+        m.d.comb += walker.go.eq((credits > 4) & buffer.space)
         return intake.busy | walker.busy | (credits != IN_FLIGHT)
 
     def _check(self, m, commit, streams, control):

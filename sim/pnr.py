@@ -106,7 +106,11 @@ def to_verilog(netlist: Netlist, top: str, folder: Path) -> str:
 
 
 def frame(netlist: Netlist, top: str) -> Netlist:
-    """The block with its inputs from a shift register and its outputs, registered, on one pin."""
+    """The block with its inputs from a shift register and its outputs, registered, on one pin.
+
+    Each has a register of its own there, too, so that what is around the block does not pull it
+    apart.
+    """
     module = netlist["modules"][top]
     cells = dict(module["cells"])
     ports = module["ports"]
@@ -157,11 +161,14 @@ def frame(netlist: Netlist, top: str) -> Netlist:
         if port["direction"] == "input" and name not in pins:
             for bit in port["bits"]:
                 if bit in used:
-                    at = register(at, bit)
+                    at = register(at)
+                    register(at, bit)
     outputs = {
         bit for port in ports.values() if port["direction"] == "output" for bit in port["bits"]
     }
-    level = [register(bit) for bit in sorted(bit for bit in outputs if isinstance(bit, int))]
+    level = [
+        register(register(bit)) for bit in sorted(bit for bit in outputs if isinstance(bit, int))
+    ]
     while len(level) > 1:
         groups = [level[start : start + 4] for start in range(0, len(level), 4)]
         level = []

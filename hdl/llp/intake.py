@@ -4,7 +4,7 @@ from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from ..stream import Beat, Skid, Stage, Store
+from ..stream import Beat, Stage, Store
 
 __all__ = ["Intake", "KnownBeat", "LlpBeat", "LlpSettings"]
 
@@ -42,7 +42,7 @@ class KnownBeat(data.StructLayout):
 class Intake(wiring.Component):
     """Takes packets in, and looks up how their streams are set up.
 
-    Latency: 5 cycles. Throughput: a beat a cycle. Reset: empty. Errors: none.
+    Latency: 4 cycles. Throughput: a beat a cycle. Reset: empty. Errors: none.
 
     Parameters
     ----------
@@ -71,14 +71,11 @@ class Intake(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.queue = queue = Store(KnownBeat(self.width), depth=16)
-        # Between the distributed RAM and the skid's multiplexer there is a register.
         m.submodules.stage = stage = Stage(KnownBeat(self.width))
-        m.submodules.skid = skid = Skid(KnownBeat(self.width))
         valid = Signal(2)
         beats = [Signal(LlpBeat(self.width), name=f"beat{k}") for k in range(2)]
         wiring.connect(m, queue.o, stage.i)
-        wiring.connect(m, stage.o, skid.i)
-        wiring.connect(m, skid.o, wiring.flipped(self.o))
+        wiring.connect(m, stage.o, wiring.flipped(self.o))
         # Half of the queue is more than what can be on the way when ``half`` falls.
         m.d.sync += [
             self.i.ready.eq(queue.half),
@@ -91,7 +88,6 @@ class Intake(wiring.Component):
             queue.i.valid.eq(valid[1]),
             queue.i.payload.llp.eq(beats[1]),
             queue.i.payload.settings.eq(self.settings),
-            self.busy.eq(
-                self.i.valid | valid.any() | queue.o.valid | stage.o.valid | skid.o.valid),
+            self.busy.eq(self.i.valid | valid.any() | queue.o.valid | stage.o.valid),
         ]
         return m

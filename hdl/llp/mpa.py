@@ -64,7 +64,7 @@ class MpaWalker(wiring.Component):
     begins in it. An FPDU may begin at any word. A packet is a run of whole FPDUs of one stream; the
     first begins with the packet.
 
-    Latency: 7 cycles from a beat to its slice, 10 to the segments that begin in it, given the beats
+    Latency: 8 cycles from a beat to its slice, 11 to the segments that begin in it, given the beats
     that their headers reach into. Throughput: a beat a cycle, or an FPDU a cycle where more than
     one begins in a beat. Reset: empty; what was under way is forgotten.
     Errors: an FPDU that its packet ends inside has an ending with ``framing`` set; one that does
@@ -74,7 +74,7 @@ class MpaWalker(wiring.Component):
     -------
     i : In(stream.Signature(KnownBeat(width)))
     go : In(1)
-        There is room for one more beat and one more segment.
+        In the next cycle there is room for one more beat and one more segment.
     store : Out(stream.Signature(Store, always_ready=True))
     slices : Out(stream.Signature(Slice(width, 4), always_ready=True))
         To the CRC unit.
@@ -113,13 +113,12 @@ class MpaWalker(wiring.Component):
         m.submodules.headers = headers = _Headers(self.config)
         wiring.connect(m, wiring.flipped(self.i), scan.i)
         wiring.connect(m, headers.o, wiring.flipped(self.segments))
-        beat = scan.o.payload
+        beat = scan.o
 
         # The loop. ``step`` is what this beat is to the FPDU under way, ``bound`` what is known of
         # one that begins in it, ``stay`` that it has another one. What comes next, in the next
         # beat (``there``) or in this one (``here``), is known as well: one select of the bounds
-        # tells what comes after that. So whether a beat stays is in a register, and what moves all
-        # the beats on is no deeper than that.
+        # tells what comes after that. Whether a beat stays tells the scan what moves on.
         step = Signal(_Step(words))
         bound = Signal(Bound(words))
         following = Signal(_Step(words), init={"fresh": 1})
@@ -128,12 +127,12 @@ class MpaWalker(wiring.Component):
         again = Signal()
         starts, stay, closing = Signal(), Signal(), Signal()
 
-        fire = Signal()
-        turn = Signal()
+        fire, turn, go, stays = Signal(), Signal(), Signal(), Signal()
+        m.d.sync += go.eq(self.go)
         m.d.comb += [
-            fire.eq(scan.o.valid & self.go),
-            scan.o.ready.eq(self.go & ~stay),
+            fire.eq(scan.valid & go),
             turn.eq(scan.coming | (fire & stay)),
+            scan.goes.eq(self.go & ~stays),
         ]
 
         ahead = scan.ahead
@@ -142,16 +141,17 @@ class MpaWalker(wiring.Component):
         chosen = Signal(Bound(words))
         first = [following.fresh & ~ahead.marker_first, following.fresh & ahead.marker_first]
         m.d.comb += chosen.eq(any_of([
-            *(Mux(here[w], scan.o.payload.bounds[w].as_value(), 0) for w in range(words + 1)),
+            *(Mux(here[w], beat.bounds[w].as_value(), 0) for w in range(words + 1)),
             *(Mux(there[w] | any_of(first[w:w + 1]), ahead.bounds[w].as_value(), 0)
               for w in range(words + 1)),
         ]))
+        m.d.comb += stays.eq(Mux(turn, chosen.inside, stay))
+        m.d.sync += stay.eq(stays)
         with m.If(turn):
             m.d.sync += [
                 step.eq(following),
                 starts.eq(following.fresh | following.start),
                 closing.eq(following.start | following.close),
-                stay.eq(chosen.inside),
                 again.eq(fire & stay),
                 lo.eq(Mux(fire & stay, step.cut, 0)),
                 bound.eq(chosen.as_value() | passed.as_value()),

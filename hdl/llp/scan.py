@@ -4,7 +4,7 @@ from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from ..stream import any_of
+from ..stream import Skid, any_of
 from .intake import KnownBeat, LlpSettings
 from .segment import HEADER_WORDS
 
@@ -162,6 +162,30 @@ class Scan(data.StructLayout):
         )
 
 
+class _Later(data.StructLayout):
+    """What beats behind that of its header have of an FPDU.
+
+    Members
+    -------
+    more : 16
+        Its words there, less one; negative if there are none.
+    low : words
+        One-hot, as :class:`Bound` has it.
+    next : 1
+        It ends in the next beat.
+    """
+
+    def __init__(self, words):
+        super().__init__({"more": 16, "low": words, "next": 1})
+
+
+def _within(value, first, count):
+    """A value is one of so many from ``first`` on, by a table of its lower bits."""
+    bits = (first + count - 1).bit_length()
+    table = C(((1 << count) - 1) << first, 1 << bits)
+    return table.bit_select(value[:bits], 1) & ~value[bits:].any()
+
+
 def _marker(edges, word):
     """The marker stands at this word."""
     return edges.marked[word] & ~edges.marked[word - 1] if word else edges.marked[0]
@@ -215,7 +239,7 @@ class MpaScan(wiring.Component):
     A beat is given out when the six beats that follow it, or the rest of the packet, are inside: a
     header may reach into them.
 
-    Latency: 6 cycles, and as long as it takes six more beats or the packet's last to come.
+    Latency: 7 cycles, and as long as it takes six more beats or the packet's last to come.
     Throughput: 1 beat a cycle. Reset: empty. Errors: a packet's damaged last beat, or one that
     is not a multiple of four octets long, counts as empty, which breaks the FPDU that reaches
     into it.
@@ -223,7 +247,11 @@ class MpaScan(wiring.Component):
     Members
     -------
     i : In(stream.Signature(KnownBeat(width)))
-    o : Out(stream.Signature(Scan(words)))
+    goes : In(1)
+        In the next cycle the beat at ``o`` is done with, if there is one.
+    valid : Out(1)
+        There is a beat at ``o``, which stays until it goes.
+    o : Out(Scan(words))
     coming : Out(1)
         In the next cycle there is another beat at ``o``.
     ahead : Out(Ahead(words))
@@ -237,7 +265,9 @@ class MpaScan(wiring.Component):
         super().__init__(
             {
                 "i": In(stream.Signature(KnownBeat(config.width))),
-                "o": Out(stream.Signature(Scan(config.words))),
+                "goes": In(1),
+                "valid": Out(1),
+                "o": Out(Scan(config.words)),
                 "coming": Out(1),
                 "ahead": Out(Ahead(config.words)),
                 "busy": Out(1),
@@ -249,19 +279,32 @@ class MpaScan(wiring.Component):
         words = self.config.words
 
         # All stages shift together, and only with a beat or after a packet's last: so a beat's
-        # successors in its packet are always right behind it.
-        valid = Signal(6)
+        # successors in its packet are always right behind it. Whether they do is worked out one
+        # cycle before, as thousands of registers have to hear of it.
+        m.submodules.skid = skid = Skid(KnownBeat(self.config.width))
+        wiring.connect(m, wiring.flipped(self.i), skid.i)
+        arriving = skid.o
+        filled = Signal(6)
         first = Signal(init=1)
-        shift = Signal()
-        can_shift = self.i.valid | first
+        shift = Signal(init=1)
+        comes, begins, can_shift, shifts = Signal(), Signal(), Signal(), Signal()
+        full = Signal(2)
         m.d.comb += [
-            self.o.valid.eq(valid[-1] & can_shift),
-            shift.eq(can_shift & (~valid[-1] | self.o.ready)),
-            self.coming.eq(shift & valid[-2]),
-            self.i.ready.eq(~valid[-1] | self.o.ready),
+            arriving.ready.eq(shift),
+            comes.eq((arriving.valid & ~shift) | skid.i.valid | ~skid.i.ready),
+            begins.eq(Mux(arriving.valid & shift, arriving.payload.llp.beat.last, first)),
+            full.eq(Mux(shift, filled[-3:-1], filled[-2:])),
+            can_shift.eq(comes | begins),
+            shifts.eq(can_shift & (~full[1] | self.goes)),
+        ]
+        m.d.sync += [
+            first.eq(begins),
+            shift.eq(shifts),
+            self.valid.eq(can_shift & full[1]),
+            self.coming.eq(shifts & full[0]),
         ]
         with m.If(shift):
-            m.d.sync += valid.eq(Cat(self.i.valid, valid))
+            m.d.sync += filled.eq(Cat(arriving.valid, filled))
 
         common = data.StructLayout(
             {
@@ -281,10 +324,10 @@ class MpaScan(wiring.Component):
                 *(after.eq(before) for before, after in zip(edges, edges[1:], strict=False)),
             ]
 
-        self._take(m, first, beat[0])
-        length, first_more = self._lengths(m, shift, beat[0], edges[0])
-        stop, more, oversize = self._ends(m, shift, length, edges[0])
-        here, there, known = self._cut(m, shift, length, first_more, stop, more, oversize, edges)
+        self._take(m, arriving, first, beat[0])
+        length, start = self._lengths(m, shift, beat[0], edges[0])
+        stop, later, oversize = self._ends(m, shift, length, edges[0])
+        here, there, known = self._cut(m, shift, length, [*later, start], stop, oversize, edges)
         self._bound(m, shift, here, there, known, edges)
         m.d.comb += [
             self.ahead.marker_first.eq(edges[3].marked[0]),
@@ -294,39 +337,38 @@ class MpaScan(wiring.Component):
 
         # Stage 5: given out together with the words that a header may reach into.
         with m.If(shift):
-            m.d.sync += self.o.payload.bounds.eq(self.ahead.bounds)
+            m.d.sync += self.o.bounds.eq(self.ahead.bounds)
         m.d.comb += [
-            self.busy.eq(valid.any()),
-            self.o.payload.end.eq(beat[5].count),
-            self.o.payload.position.eq(beat[5].position),
-            self.o.payload.stream.eq(beat[5].stream),
-            self.o.payload.crc.eq(beat[5].settings.crc),
-            self.o.payload.markers.eq(beat[5].settings.markers),
-            self.o.payload.window.eq(Cat(beat[k].data for k in (5, 4, 3, 2))),
+            self.busy.eq(filled.any() | arriving.valid),
+            self.o.end.eq(beat[5].count),
+            self.o.position.eq(beat[5].position),
+            self.o.stream.eq(beat[5].stream),
+            self.o.crc.eq(beat[5].settings.crc),
+            self.o.markers.eq(beat[5].settings.markers),
+            self.o.window.eq(Cat(beat[k].data for k in (5, 4, 3, 2))),
         ]
         return m
 
-    def _take(self, m, first, beat):
+    def _take(self, m, taken, first, beat):
         """Stage 0: the beat, and its place in the stream."""
         words = self.config.words
-        arriving = self.i.payload.llp.beat
+        arriving = taken.payload.llp.beat
         whole = ~arriving.count[:2].any() & ~arriving.error
-        with m.If(self.i.valid & self.i.ready):
+        with m.If(taken.valid & taken.ready):
             m.d.sync += [
-                first.eq(arriving.last),
                 beat.data.eq(arriving.data),
                 beat.count.eq(Mux(whole, arriving.count[2:], 0)),
                 beat.last.eq(arriving.last),
-                beat.stream.eq(self.i.payload.llp.stream),
-                beat.settings.eq(self.i.payload.settings),
+                beat.stream.eq(taken.payload.llp.stream),
+                beat.settings.eq(taken.payload.settings),
                 beat.position.eq(
-                    Mux(first, self.i.payload.llp.sequence[2:], beat.position + words)
+                    Mux(first, taken.payload.llp.sequence[2:], beat.position + words)
                 ),
             ]
 
     def _lengths(self, m, shift, beat, edges):
         """Stage 1: where the octets end, and where a marker stands; lengths in words of what a
-        header at each word tells of, and that of the first less one.
+        header at each word tells of; and what is to come of the first.
         """
         words = self.config.words
         bits = words.bit_length() - 1
@@ -341,7 +383,7 @@ class MpaScan(wiring.Component):
             ),
         ]
         length = [Signal(15, name=f"length{w}") for w in range(words)]
-        first_more = Signal(15)
+        start = Signal(_Later(words))
         with m.If(shift):
             m.d.sync += [
                 edges.last.eq(beat.last),
@@ -355,29 +397,41 @@ class MpaScan(wiring.Component):
                 )
                 m.d.sync += length[w].eq((ulpdu_length + 9)[2:])
                 if not w:
-                    m.d.sync += first_more.eq((ulpdu_length + 5)[2:])
-        return length, first_more
+                    more = (ulpdu_length + 5)[2:]
+                    m.d.sync += [
+                        start.more.eq(more),
+                        start.low.eq(1 << more[:bits]),
+                        start.next.eq(_within(ulpdu_length, 0, 4 * words - 5)),
+                    ]
+        return length, start
 
     def _ends(self, m, shift, length, edges):
         """Stage 2: if the header is at word w, where it ends (``stop``, right if that is in this
-        beat), how many words less one follow in later beats (``more``, negative if none), and
-        whether it does not fit the packet buffer.
+        beat), what later beats have of it, and whether it does not fit the packet buffer.
         """
         words, longest = self.config.words, self.config.longest_fpdu
+        bits = words.bit_length() - 1
         stop = [Signal(range(2 * words + 2), name=f"stop{w}") for w in range(words)]
-        more = [Signal(signed(16), name=f"more{w}") for w in range(words)]
+        later = [Signal(_Later(words), name=f"later{w}") for w in range(words)]
         oversize = Signal(words)
         for w in range(words):
-            later = edges.marked[words - 1] & ~edges.marked[w]
+            # Words less one that are here, a marker counted.
+            here, marked = words - w + 1, edges.marked[words - 1] & ~edges.marked[w]
+            low = (1 << length[w][:bits])[:words]
             with m.If(shift):
                 m.d.sync += [
                     stop[w].eq(w + length[w]),
-                    more[w].eq(length[w] + (later - (words - w) - 1)),
+                    later[w].more.eq(length[w] + (marked - here)),
+                    later[w].low.eq(Mux(
+                        marked, low.rotate_right(here - 1), low.rotate_right(here))),
+                    later[w].next.eq(Mux(
+                        marked, _within(length[w], here - 1, words),
+                        _within(length[w], here, words))),
                     oversize[w].eq(length[w] > longest),
                 ]
-        return stop, more, oversize
+        return stop, later, oversize
 
-    def _cut(self, m, shift, length, first_more, stop, more, oversize, edges):
+    def _cut(self, m, shift, length, later, stop, oversize, edges):
         """Stage 3: the same, one-hot, where in this beat and in the next."""
         words, longest = self.config.words, self.config.longest_fpdu
         bits = words.bit_length() - 1
@@ -387,27 +441,24 @@ class MpaScan(wiring.Component):
         )  # fmt: skip
         known = [Signal(Bound(words), name=f"known{w}") for w in range(words + 1)]
         for w in range(words + 1):
-            rest = more[w] if w < words else Cat(first_more, C(0, 1))
-            low = Signal(words, name=f"low{w}")
-            none = Signal(name=f"none{w}")
-            m.d.comb += [low.eq(1 << rest[:bits]), none.eq(~rest[bits:].any())]
+            rest = later[w]
             with m.If(shift):
-                cuts = [none & cut for cut in _cuts(low, edges[0])]
+                cuts = [rest.next & cut for cut in _cuts(rest.low, edges[0])]
                 m.d.sync += [
                     Cat(there[w]).eq(Cat(_meet(cuts, edges[0].used))),
-                    known[w].beats.eq(rest[bits:-1]),
-                    known[w].none.eq(none),
-                    known[w].one.eq(rest[bits:] == 1),
-                    known[w].low.eq(low),
+                    known[w].beats.eq(rest.more[bits:-1]),
+                    known[w].none.eq(rest.next),
+                    known[w].one.eq(rest.more[bits:] == 1),
+                    known[w].low.eq(rest.low),
                     known[w].oversize.eq(oversize[w] if w < words else length[0] > longest),
                 ]
                 if w < words:
-                    later = edges[1].marked[words - 1] & ~edges[1].marked[w]
+                    marked = edges[1].marked[words - 1] & ~edges[1].marked[w]
                     # An FPDU has no less than two words: ULPDU_Length, PAD and CRC.
                     cuts = [*[C(0, 1)] * (w + 2), *(
-                        rest[-1] & (
-                            (stop[w] == p) & ~(later & edges[1].marked[p - 1])
-                            | ((stop[w] == p - 1) & later & edges[1].marked[p - 2])
+                        rest.more[-1] & (
+                            (stop[w] == p) & ~(marked & edges[1].marked[p - 1])
+                            | ((stop[w] == p - 1) & marked & edges[1].marked[p - 2])
                         ) for p in range(w + 2, words + 1)
                     )]  # fmt: skip
                     m.d.sync += Cat(here[w]).eq(Cat(_meet(cuts, edges[1].used)))

@@ -6,8 +6,8 @@ from amaranth.hdl import Cover
 from .harness import Harness, if_, streams
 
 __all__ = [
-    "Accesses", "BacklogOrder", "Committed", "QueueOrder", "SkidOrder", "StageOrder", "Steady",
-    "StoreOrder", "TakenIn", "items", "stored", "valid_from_ready",
+    "Accesses", "BacklogOrder", "Committed", "QueueOrder", "Scanned", "SkidOrder", "StageOrder",
+    "Steady", "StoreOrder", "TakenIn", "items", "stored", "valid_from_ready",
 ]
 
 
@@ -111,6 +111,25 @@ class TakenIn(Steady):
         count = items(m, queue)
         self.always(if_(queue.i.valid, count < queue.depth), "there is room")
         stored(self, m, "queue.", count, queue.depth)
+
+
+class Scanned(Harness):
+    """The scan holds a beat that it gives out until it was told that the beat goes.
+
+    Assumes that beats are held. By induction of depth 1.
+    """
+
+    def rules(self, m):
+        dut = self.dut
+        self.polite(dut.i)
+        told = self.past(dut.goes)
+        waits = self.past(dut.valid & ~told)
+        same = Value.cast(dut.o) == self.past(dut.o)
+        self.always(if_(waits, dut.valid & same), "a beat is held")
+        inside = self.inside
+        can_shift = inside.component("skid").o.valid | inside["first"]
+        self.lemma(dut.valid == (inside["filled"][-1] & can_shift), "what is given out")
+        self.lemma(if_(dut.valid, inside["shift"] == told), "a beat goes when that was told")
 
 
 class Committed(Steady):

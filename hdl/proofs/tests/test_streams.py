@@ -16,6 +16,7 @@ from ddp_rnic.hdl.proofs.streams import (
     BacklogOrder,
     Committed,
     QueueOrder,
+    Scanned,
     SkidOrder,
     StageOrder,
     Steady,
@@ -44,26 +45,20 @@ LONG = pytest.mark.long
 BLOCKS = {
     "intake": (
         lambda: Intake(64),
-        lambda: planted("llp.intake", Skid=planted("stream", *HASTY).Skid).Intake(64),
-    ),
-    "scan": (
-        lambda: MpaScan(CONFIG),
-        lambda: planted(
-            "llp.scan", "can_shift & (~valid[-1] | self.o.ready)", "can_shift"
-        ).MpaScan(CONFIG),
+        lambda: planted("llp.intake", Stage=planted("stream", *CARELESS).Stage).Intake(64),
     ),
     "placement": (
         lambda: PlacementDma(CONFIG),
         lambda: planted(
             "dma.placement", Outlet=planted(
-                "dma.outlet", "(self.w.valid & ~self.w.ready)", "C(0)"
+                "dma.outlet", Skid=planted("stream", *HASTY).Skid
             ).Outlet,
         ).PlacementDma(CONFIG),
     ),
     "delivery": (
         lambda: Delivery(CONFIG),
         lambda: planted(
-            "ddp.delivery", "w_stage.o.ready.eq(w.ready)", "w_stage.o.ready.eq(1)"
+            "ddp.delivery", "w_skid.o.ready.eq(w.ready)", "w_skid.o.ready.eq(1)"
         ).Delivery(CONFIG),
     ),
     "exceptions": (
@@ -103,6 +98,17 @@ def test_the_intake_has_room_for_what_it_takes():
 def test_an_intake_that_takes_too_much_is_caught():
     bug = planted("llp.intake", "self.i.ready.eq(queue.half)", "self.i.ready.eq(~queue.level[4])")
     proof = bounded(TakenIn(bug.Intake(64), lemmas=False), depth=24)
+    assert proof.status == "FAIL", proof.log
+
+
+def test_the_scan_holds_a_beat_until_it_goes():
+    proof = induction(Scanned(MpaScan(CONFIG)))
+    assert proof.status == "PASS", proof.log
+
+
+def test_a_scan_that_lets_a_beat_go_too_soon_is_caught():
+    bug = planted("llp.scan", "can_shift & (~full[1] | self.goes)", "can_shift")
+    proof = bounded(Scanned(bug.MpaScan(CONFIG), lemmas=False), depth=24)
     assert proof.status == "FAIL", proof.log
 
 

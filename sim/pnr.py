@@ -40,6 +40,10 @@ DEVICE = ("--85k", "--speed", "8", "--package", "CABGA756")
 #: The placer heeds the slowest paths more than it does by default: 10 to 20 % on a design of many
 #: block RAMs, for some more time.
 PLACER = ("--placer-heap-critexp", "6", "--placer-heap-timingweight", "60")
+#: A block of more flip-flops than this is placed by nextpnr's other placer: it asks for two thirds of
+#: the wire, so that the 512-bit top is routed in five minutes.
+MANY = 30_000
+WIDE_PLACER = ("--placer", "static")
 
 
 def check_tools() -> None:
@@ -106,11 +110,7 @@ def to_verilog(netlist: Netlist, top: str, folder: Path) -> str:
 
 
 def frame(netlist: Netlist, top: str) -> Netlist:
-    """The block with its inputs from a shift register and its outputs, registered, on one pin.
-
-    Each has a register of its own there, too, so that what is around the block does not pull it
-    apart.
-    """
+    """The block with its inputs from a shift register and its outputs, registered, on one pin."""
     module = netlist["modules"][top]
     cells = dict(module["cells"])
     ports = module["ports"]
@@ -161,14 +161,11 @@ def frame(netlist: Netlist, top: str) -> Netlist:
         if port["direction"] == "input" and name not in pins:
             for bit in port["bits"]:
                 if bit in used:
-                    at = register(at)
-                    register(at, bit)
+                    at = register(at, bit)
     outputs = {
         bit for port in ports.values() if port["direction"] == "output" for bit in port["bits"]
     }
-    level = [
-        register(register(bit)) for bit in sorted(bit for bit in outputs if isinstance(bit, int))
-    ]
+    level = [register(bit) for bit in sorted(bit for bit in outputs if isinstance(bit, int))]
     while len(level) > 1:
         groups = [level[start : start + 4] for start in range(0, len(level), 4)]
         level = []
@@ -236,7 +233,7 @@ def measure(
             report = f"{name}_{seed}.report.json"
             arguments = [
                 *DEVICE,
-                *PLACER,
+                *(PLACER if size["ff"] <= MANY else WIDE_PLACER),
                 "--json",
                 f"{name}.json",
                 "--freq",

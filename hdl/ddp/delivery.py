@@ -323,9 +323,9 @@ class Ring(wiring.Component):
         bits = min(8 * completion.OCTETS, width)
         beat = data.StructLayout({"data": bits, "last": 1, "upper": 1})
         m.submodules.w_queue = w_queue = Store(beat, depth=QUEUE)
-        m.submodules.w_skid = w_skid = Skid(beat)
+        m.submodules.w_stage = w_stage = Stage(beat)
         m.submodules.aw_queue = aw_queue = Store(64, depth=QUEUE)
-        m.submodules.aw_skid = aw_skid = Skid(64)
+        m.submodules.aw_stage = aw_stage = Stage(64)
 
         phase = next(field for field in completion.FIELDS if field.name == "phase")
         phase_bit = (8 * phase.octet + phase.bit) % bits
@@ -379,20 +379,20 @@ class Ring(wiring.Component):
             # No more than half of a queue can be on the way when half of it is last seen free.
             credits.open.eq(w_queue.half & aw_queue.half),
         ]
-        wiring.connect(m, w_queue.o, w_skid.i)
-        wiring.connect(m, aw_queue.o, aw_skid.i)
+        wiring.connect(m, w_queue.o, w_stage.i)
+        wiring.connect(m, aw_queue.o, aw_stage.i)
 
         # At 512 bits a completion is half a beat.
         w, aw = self.bus.w, self.bus.aw
-        sent, address = w_skid.o.payload, aw_skid.o.payload
+        sent, address = w_stage.o.payload, aw_stage.o.payload
         m.d.comb += [
-            w.valid.eq(w_skid.o.valid),
-            w_skid.o.ready.eq(w.ready),
+            w.valid.eq(w_stage.o.valid),
+            w_stage.o.ready.eq(w.ready),
             w.payload.data.eq(sent.data.replicate(halves)),
             w.payload.strb.eq(~0),
             w.payload.last.eq(sent.last),
-            aw.valid.eq(aw_skid.o.valid),
-            aw_skid.o.ready.eq(aw.ready),
+            aw.valid.eq(aw_stage.o.valid),
+            aw_stage.o.ready.eq(aw.ready),
             aw.payload.addr.eq(address),
             aw.payload.len.eq(beats - 1),
         ]

@@ -5,7 +5,7 @@ from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..bus.axi import AxiWrite
-from ..stream import Beat, Pointers, Skid
+from ..stream import Beat, Pointers
 
 __all__ = ["ExceptionBeat", "Heading", "OutBeat", "Outlet"]
 
@@ -64,7 +64,7 @@ class Outlet(wiring.Component):
     a packet comes before its first beat, when that beat has been counted.
 
     Latency: 2 cycles. Throughput: 1 beat a cycle. Reset: empty. Errors: none. The outputs are
-    registers, but for ``valid``, one gate behind them.
+    registers.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ class Outlet(wiring.Component):
     i : In(stream.Signature(OutBeat, always_ready=True))
     heading : In(stream.Signature(Heading, always_ready=True))
     taken : Out(1)
-        A beat has left the storage.
+        A beat has left the storage for the output register.
     w : Out(stream of {data: width, strb: width // 8, last: 1})
     exceptions : Out(stream.Signature(ExceptionBeat(width)))
     """
@@ -103,9 +103,9 @@ class Outlet(wiring.Component):
             shape=Heading(), depth=self.depth, init=[])
         write, read = storage.write_port(), storage.read_port(domain="comb")
         write_heading, heading = headings.write_port(), headings.read_port(domain="comb")
-        m.submodules.skid = skid = Skid(data.StructLayout({
-            "beat": self.shape, "heading": Heading()}))
-        beat, out = skid.o.payload.beat, self.exceptions.payload
+        out = self.exceptions.payload
+        beat = Signal(self.shape, reset_less=True)
+        advance = Signal()
         pop = Signal()
 
         m.d.comb += [
@@ -115,25 +115,27 @@ class Outlet(wiring.Component):
             pointers.push.eq(self.i.valid),
             pointers.pop.eq(pop),
             write.data.eq(self.i.payload),
-            # What the outputs wait for is one gate from the enable of the wide register, and goes
-            # no further.
-            skid.i.valid.eq(pointers.some),
-            skid.i.payload.beat.eq(read.data),
-            skid.i.payload.heading.eq(heading.data),
-            skid.o.ready.eq(Mux(beat.exception, self.exceptions.ready, self.w.ready)),
-            pop.eq(pointers.some & skid.i.ready),
-            self.w.valid.eq(skid.o.valid & ~beat.exception),
-            self.exceptions.valid.eq(skid.o.valid & beat.exception),
+            # Each output has its valid register, so that ``ready`` is one gate away from the
+            # enable of the wide register.
+            advance.eq(~((self.w.valid & ~self.w.ready)
+                         | (self.exceptions.valid & ~self.exceptions.ready))),
+            pop.eq(advance & pointers.some),
             self.w.payload.data.eq(beat.data),
             self.w.payload.strb.eq(beat.strobe),
             self.w.payload.last.eq(beat.last),
             out.beat.data.eq(beat.data),
             out.beat.count.eq(beat.strobe),
             out.beat.last.eq(beat.last),
-            *(out[name].eq(skid.o.payload.heading[name]) for name, _ in Heading()),
             write_heading.en.eq(self.heading.valid),
             write_heading.data.eq(self.heading.payload),
         ]
+        with m.If(advance):
+            m.d.sync += [
+                beat.eq(read.data),
+                *(out[name].eq(heading.data[name]) for name, _ in Heading()),
+                self.w.valid.eq(pointers.some & ~read.data.exception),
+                self.exceptions.valid.eq(pointers.some & read.data.exception),
+            ]
         # A packet that is not yet out has a beat on the way, or is the last one: headings need no
         # more room than beats do, and no count of their own.
         with m.If(self.heading.valid):

@@ -27,8 +27,8 @@ def test_the_frame_registers_every_input_and_output() -> None:
     assert netlist == before
     assert set(framed["ports"]) == {"clk", "si", "so"}
     kinds = [cell["type"] for name, cell in framed["cells"].items() if name.startswith("frame")]
-    # we, wa, ra and wd by way of a shift register and another one; rd into 18, 18, 5, 2 and 1
-    assert kinds.count("TRELLIS_FF") == 2 * (1 + 10 + 10 + BITS) + 2 * BITS + 5 + 2 + 1
+    # we, wa, ra and wd by way of a shift register; rd into 18, 5, 2 and 1 registers
+    assert kinds.count("TRELLIS_FF") == 1 + 10 + 10 + BITS + BITS + 5 + 2 + 1
     assert kinds.count("LUT4") == 5 + 2 + 1
     drivers = [
         bit

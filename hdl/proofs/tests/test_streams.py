@@ -51,14 +51,14 @@ BLOCKS = {
         lambda: PlacementDma(CONFIG),
         lambda: planted(
             "dma.placement", Outlet=planted(
-                "dma.outlet", Skid=planted("stream", *HASTY).Skid
+                "dma.outlet", "(self.w.valid & ~self.w.ready)", "C(0)"
             ).Outlet,
         ).PlacementDma(CONFIG),
     ),
     "delivery": (
         lambda: Delivery(CONFIG),
         lambda: planted(
-            "ddp.delivery", "w_skid.o.ready.eq(w.ready)", "w_skid.o.ready.eq(1)"
+            "ddp.delivery", "w_stage.o.ready.eq(w.ready)", "w_stage.o.ready.eq(1)"
         ).Delivery(CONFIG),
     ),
     "exceptions": (

@@ -41,8 +41,8 @@ DEVICE = ("--85k", "--speed", "8", "--package", "CABGA756")
 #: block RAMs, for some more time.
 PLACER = ("--placer-heap-critexp", "6", "--placer-heap-timingweight", "60")
 #: A block of more flip-flops than this is placed by nextpnr's other placer: it asks for two thirds
-#: of the wire, so that the 512-bit top is routed in five minutes.
-MANY = 30_000
+#: of the wire, so that the 512-bit top is routed in five minutes. Smaller ones it makes slower.
+MANY = 25_000
 WIDE_PLACER = ("--placer", "static")
 
 

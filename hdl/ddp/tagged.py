@@ -155,36 +155,8 @@ class TaggedCheck(wiring.Component):
             forbidden.eq(~allowed),
         ]
 
-        # Octets from there to the region's end, and the host address, lower then upper halves.
-        room_low, address_low = Signal(33), Signal(33)
-        m.d.sync += [
-            room_low.eq(size[:32] - offset[:32]),
-            address_low.eq(host[:32] + offset[:32]),
-        ]
-        offset_high = after(1, offset[32:], "offset_high")
-        size_high = after(1, size[32:], "size_high")
-        host_high = after(1, host[32:], "host_high")
-        room_high, address_high = Signal(33), Signal(32)
-        past, some = Signal(), Signal(4)
-        m.d.sync += [
-            room_high.eq(size_high - offset_high - room_low[32]),
-            address_high.eq(host_high + offset_high + address_low[32]),
-            past.eq(room_low[:16] < after(1, length, "length_6")),
-            some.eq(Cat(room_low.word_select(k, 8).any() for k in range(4))),
-        ]
-
-        high, negative, less, empty = Signal(4), Signal(), Signal(), Signal()
-        m.d.sync += [
-            less.eq(past & ~some[2:].any()),
-            empty.eq(~some.any()),
-            high.eq(Cat(room_high.word_select(k, 8).any() for k in range(4))),
-            negative.eq(after(2, below, "below") | room_high[32]),
-        ]
-        outside, too_long = Signal(), Signal()
-        m.d.sync += [
-            outside.eq(negative | (empty & ~high.any())),
-            too_long.eq(less & ~high.any()),
-        ]
+        outside, too_long, address_low, address_high = self._fit(
+            m, size, host, offset, below, length)
 
         # The first check that fails decides. The rest of the result waits for it.
         rest = Signal(data.StructLayout({
@@ -230,3 +202,39 @@ class TaggedCheck(wiring.Component):
                         result.code.eq(number.code),
                     ]
         return m
+
+    def _fit(self, m, size, host, offset, below, length):
+        """Whether the segment begins outside of the region, and whether it ends there: octets from
+        its offset to the region's end, and the host address, lower then upper halves.
+        """
+        after = partial(delayed, m)
+        room_low, address_low = Signal(33), Signal(33)
+        m.d.sync += [
+            room_low.eq(size[:32] - offset[:32]),
+            address_low.eq(host[:32] + offset[:32]),
+        ]
+        offset_high = after(1, offset[32:], "offset_high")
+        size_high = after(1, size[32:], "size_high")
+        host_high = after(1, host[32:], "host_high")
+        room_high, address_high = Signal(33), Signal(32)
+        past, some = Signal(), Signal(4)
+        m.d.sync += [
+            room_high.eq(size_high - offset_high - room_low[32]),
+            address_high.eq(host_high + offset_high + address_low[32]),
+            past.eq(room_low[:16] < after(1, length, "length_6")),
+            some.eq(Cat(room_low.word_select(k, 8).any() for k in range(4))),
+        ]
+
+        high, negative, less, empty = Signal(4), Signal(), Signal(), Signal()
+        m.d.sync += [
+            less.eq(past & ~some[2:].any()),
+            empty.eq(~some.any()),
+            high.eq(Cat(room_high.word_select(k, 8).any() for k in range(4))),
+            negative.eq(after(2, below, "below") | room_high[32]),
+        ]
+        outside, too_long = Signal(), Signal()
+        m.d.sync += [
+            outside.eq(negative | (empty & ~high.any())),
+            too_long.eq(less & ~high.any()),
+        ]
+        return outside, too_long, address_low, address_high

@@ -71,6 +71,7 @@ class Intake(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.queue = queue = Store(KnownBeat(self.width), depth=16)
+        # A register between the distributed RAM and the multiplexer of the skid that follows.
         m.submodules.stage = stage = Stage(KnownBeat(self.width))
         valid = Signal(2)
         beats = [Signal(LlpBeat(self.width), name=f"beat{k}") for k in range(2)]

@@ -99,21 +99,26 @@ class Pointers(wiring.Component):
         m = Module()
         following = Signal.like(self.read, init=1)
         second = Signal.like(self.read, init=2)
-        # One item is in it, or none.
-        few = Signal(init=1)
+        third = Signal.like(self.read, init=3)
+        # One item is in it, or none; or two.
+        few, two = Signal(init=1), Signal()
         with m.If(self.push):
             m.d.sync += self.write.eq(self.write + 1)
         with m.If(self.pop):
             m.d.sync += [
                 self.read.eq(following),
                 following.eq(second),
-                second.eq(second + 1),
+                second.eq(third),
+                third.eq(third + 1),
             ]
-        # In gates, so that it is a register without enable.
-        m.d.sync += few.eq(
-            (few & ~(self.push & ~self.pop & self.some))
-            | (self.pop & ~self.push & (second == self.write)))
-        m.d.sync += self.some.eq(self.push | (self.some & ~(self.pop & few)))
+        # In gates, so that they are registers without enable.
+        grows, shrinks = self.push & ~self.pop, self.pop & ~self.push
+        m.d.sync += [
+            self.some.eq(self.push | (self.some & ~(self.pop & few))),
+            few.eq((few & ~(grows & self.some)) | (shrinks & two)),
+            two.eq((two & ~(grows | shrinks)) | (grows & few & self.some)
+                   | (shrinks & (third == self.write))),
+        ]
         return m
 
 
@@ -286,11 +291,10 @@ class Queue(wiring.Component):
 class Prefetch(wiring.Component):
     """A ring in block RAM whose reader sees its items as a stream.
 
-    Whoever writes keeps the ring's addresses. Items that have been read wait in a small store in
-    front of the output, so that the block RAM is read through its output register and no path
-    goes from ``o.ready`` to it.
+    Whoever writes keeps the ring's addresses. The block RAM is read through its output register,
+    both of which hold an item that cannot go on, and no path goes from ``o.ready`` to it.
 
-    Latency: 4 cycles from ``some`` to ``o``; an item is written a cycle before ``some`` tells of
+    Latency: 3 cycles from ``some`` to ``o``; an item is written a cycle before ``some`` tells of
     it. Throughput: a write and an item a cycle. Reset: nothing was read. Errors: none. The output
     is a register; ``pop`` is combinational from ``some``.
 
@@ -312,9 +316,6 @@ class Prefetch(wiring.Component):
     o : Out(stream.Signature(shape))
     """
 
-    #: Items on their way or in the store: in front of the ring, in addition to it.
-    AHEAD = 16
-
     def __init__(self, shape, *, depth):
         self.shape = shape
         self.depth = depth
@@ -334,37 +335,38 @@ class Prefetch(wiring.Component):
         m.submodules.storage = storage = memory.Memory(
             shape=self.shape, depth=self.depth, init=[],
             attrs={"ram_style": "block", "no_rw_check": 1})
-        m.submodules.ahead = ahead = Store(self.shape, depth=self.AHEAD)
         m.submodules.skid = skid = Skid(self.shape)
         write, read = storage.write_port(), storage.read_port()
-        # Without reset, to become the output register of the block RAM.
+        # What was read is in the block RAM's latch, then in its output register, which has no
+        # reset.
         held = Signal(self.shape, reset_less=True)
-        go = Signal()
-        coming = Signal(2)
+        latched, staged = Signal(), Signal()
+        fetches, moves = Signal(), Signal()
 
-        wiring.connect(m, ahead.o, skid.i)
         wiring.connect(m, skid.o, wiring.flipped(self.o))
         m.d.comb += [
             write.en.eq(self.write.valid),
             write.addr.eq(self.write.payload.address),
             write.data.eq(self.write.payload.item),
+            moves.eq(~staged | skid.i.ready),
+            fetches.eq(~latched | moves),
+            self.pop.eq(self.some & fetches),
             read.addr.eq(self.address),
             read.en.eq(self.pop),
-            self.pop.eq(self.some & go),
-            ahead.i.valid.eq(coming[-1]),
-            ahead.i.payload.eq(held),
+            skid.i.valid.eq(staged),
+            skid.i.payload.eq(held),
         ]
-        # Half of the store is more than can be on the way.
-        m.d.sync += [go.eq(ahead.half), coming.eq(Cat(self.pop, coming))]
-        with m.If(coming[0]):
-            m.d.sync += held.eq(read.data)
+        with m.If(fetches):
+            m.d.sync += latched.eq(self.some)
+        with m.If(moves):
+            m.d.sync += [staged.eq(latched), held.eq(read.data)]
         return m
 
 
 class Backlog(wiring.Component):
     """First in, first out, in block RAM: a deep :class:`Store`.
 
-    Latency: 5 cycles. Throughput: 1 item a cycle. Reset: empty. Errors: none; a push into a full
+    Latency: 4 cycles. Throughput: 1 item a cycle. Reset: empty. Errors: none; a push into a full
     backlog is not allowed. The output is a register.
 
     Parameters

@@ -419,11 +419,14 @@ class Commit(wiring.Component):
         taken, of_item, verdict = self._sources(m, pending, flows, under)
         m.d.sync += [
             moved.eq(moves.o.valid & moves.o.ready),
-            moving.eq(moving + under[0] - moved),
             under.eq(Cat(taken, under)),
             under_way.eq(taken | under.any()),
             room.eq((moving < self.MOVES - 4) & events.half & self.record_room),
         ]
+        with m.If(under[0] & ~moved):
+            m.d.sync += moving.eq(moving + 1)
+        with m.Elif(moved & ~under[0]):
+            m.d.sync += moving.eq(moving - 1)
         late, disorder = self._late(m, pause)
         m.d.comb += [
             pause.hold.eq(self.hold),

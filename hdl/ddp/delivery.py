@@ -87,7 +87,7 @@ class Due(wiring.Component):
     when it comes true and not when the ring has room, so that a message which waits for the ring
     cannot see ``retired`` go round.
 
-    Latency: 4 cycles from the last ``done`` to ``o``; 8 from a message to ``o`` if that came
+    Latency: 4 cycles from the last ``done`` to ``o``; 7 from a message to ``o`` if that came
     before. Throughput: 1 message and 1 ``done`` a cycle; a ``done`` with an error and a ``clear``
     cost a cycle each. Reset: empty; the failed streams stay. Errors: none.
 
@@ -411,7 +411,7 @@ class Delivery(wiring.Component):
     ``count`` are retired, once, while the ring is enabled and has a free entry. Until then it
     waits in the backlog.
 
-    Latency: 14 cycles from the last ``done`` to ``bus.w``, 15 to ``bus.aw``.
+    Latency: 13 cycles from the last ``done`` to ``bus.w``, 14 to ``bus.aw``.
     Throughput: a completion every max(1, 256 / width) cycles; a ``done`` a cycle.
     Reset: empty, ring disabled; the failed streams stay until ``clear``.
     Errors: a ``done`` with ``error`` fails its stream: messages of the stream that become due

@@ -8,7 +8,7 @@ from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
 from ..spec import ddp
-from ..stream import delayed
+from ..stream import delayed, nibbles
 from .header import DdpHeader
 
 __all__ = ["Advanced", "Post", "QueueState", "UntaggedBuffer", "UntaggedCheck", "UntaggedResult"]
@@ -288,7 +288,8 @@ class UntaggedCheck(wiring.Component):
         port, read = storage.write_port(), storage.read_port()
         held = Signal(shape, name=f"{name}_held", reset_less=True)
         written = [Signal(shape, name=f"{name}_written{k}", reset_less=True) for k in range(2)]
-        clash = Signal(2, name=f"{name}_clash")
+        same = Signal(1 + -(-len(index) // 4), name=f"{name}_same")
+        clash = Signal(name=f"{name}_clash")
         m.d.comb += read.addr.eq(index)
         m.d.sync += [
             port.en.eq(write),
@@ -296,9 +297,10 @@ class UntaggedCheck(wiring.Component):
             Value.cast(port.data).eq(write_value),
             held.eq(read.data),
             # What was written in the cycle of the look-up came too late for it.
-            clash.eq(Cat(port.en & (port.addr == index), clash)),
+            same.eq(Cat(port.en, nibbles(port.addr, index))),
+            clash.eq(same.all()),
             written[0].eq(port.data),
             written[1].eq(written[0]),
-            value.eq(Mux(clash[1], written[1], held)),
+            value.eq(Mux(clash, written[1], held)),
         ]
         return value

@@ -135,14 +135,15 @@ class Credits(wiring.Component):
         m = Module()
         used = Signal(range(self.limit + 1))
         free = Signal(init=1)
+        one = Signal(init=self.limit == 1)  # so many are free
         still_free = Signal()
         m.d.comb += still_free.eq(free)
         with m.If(self.take & ~self.give):
-            m.d.comb += still_free.eq(used != self.limit - 1)
-            m.d.sync += [used.eq(used + 1), self.idle.eq(0)]
+            m.d.comb += still_free.eq(~one)
+            m.d.sync += [used.eq(used + 1), self.idle.eq(0), one.eq(used == self.limit - 2)]
         with m.Elif(self.give & ~self.take):
             m.d.comb += still_free.eq(1)
-            m.d.sync += [used.eq(used - 1), self.idle.eq(used == 1)]
+            m.d.sync += [used.eq(used - 1), self.idle.eq(used == 1), one.eq(~free)]
         m.d.comb += self.soon.eq(still_free & self.open)
         m.d.sync += [free.eq(still_free), self.ok.eq(self.soon)]
         return m

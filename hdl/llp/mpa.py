@@ -127,10 +127,9 @@ class MpaWalker(wiring.Component):
         again = Signal()
         starts, stay, closing = Signal(), Signal(), Signal()
 
-        fire, turn, go, stays = Signal(), Signal(), Signal(), Signal()
-        m.d.sync += go.eq(self.go)
+        fire, turn, stays = Signal(), Signal(), Signal()
+        m.d.sync += fire.eq(scan.offers & self.go)
         m.d.comb += [
-            fire.eq(scan.valid & go),
             turn.eq(scan.coming | (fire & stay)),
             scan.goes.eq(self.go & ~stays),
         ]

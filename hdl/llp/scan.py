@@ -249,11 +249,11 @@ class MpaScan(wiring.Component):
     i : In(stream.Signature(KnownBeat(width)))
     goes : In(1)
         In the next cycle the beat at ``o`` is done with, if there is one.
-    valid : Out(1)
-        There is a beat at ``o``, which stays until it goes.
     o : Out(Scan(words))
+    offers : Out(1)
+        In the next cycle there is a beat at ``o``, which stays until it goes; combinational.
     coming : Out(1)
-        In the next cycle there is another beat at ``o``.
+        In the next cycle that is another one.
     ahead : Out(Ahead(words))
         Of that beat.
     busy : Out(1)
@@ -266,8 +266,8 @@ class MpaScan(wiring.Component):
             {
                 "i": In(stream.Signature(KnownBeat(config.width))),
                 "goes": In(1),
-                "valid": Out(1),
                 "o": Out(Scan(config.words)),
+                "offers": Out(1),
                 "coming": Out(1),
                 "ahead": Out(Ahead(config.words)),
                 "busy": Out(1),
@@ -296,11 +296,11 @@ class MpaScan(wiring.Component):
             full.eq(Mux(shift, filled[-3:-1], filled[-2:])),
             can_shift.eq(comes | begins),
             shifts.eq(can_shift & (~full[1] | self.goes)),
+            self.offers.eq(can_shift & full[1]),
         ]
         m.d.sync += [
             first.eq(begins),
             shift.eq(shifts),
-            self.valid.eq(can_shift & full[1]),
             self.coming.eq(shifts & full[0]),
         ]
         with m.If(shift):

@@ -18,7 +18,7 @@ from ..dma.slots import Slots
 from ..dma.steps import Job
 from ..spec.config import RnicConfig
 from .harness import Harness, if_
-from .streams import items, stored
+from .streams import items, pointed, stored
 
 __all__ = [
     "BURST_JOB", "Beats", "Bursts", "CONFIG", "Jobs", "Room", "Strobes", "addresses", "slots",
@@ -503,21 +503,13 @@ class Room(Harness):
         ]
         way = sum(valid & ~_slot(slot, one).silent for valid, one in stages)
         used, free = inside["credits.used"], inside["credits.free"]
-        some = inside["outlet.pointers.some"]
         taken = inside["outlet.taken"]
         self.lemma(used == way + beat.valid + count + taken, "each beat has a credit")
         self.lemma(used <= limit, "no more than there are")
         self.lemma(free == (used != limit), "free")
+        self.lemma(inside["credits.one"] == (used == limit - 1), "one")
         self.lemma(if_(inside["slots.steps.goes"], free), "ok")
-        self.lemma(some == (count != 0), "some")
-        write, read = inside["outlet.pointers.write"], inside["outlet.pointers.read"]
-        following, second = (
-            inside[f"outlet.pointers.{name}"] for name in ("following", "second"))
-        bits = len(read)
-        self.lemma((write - read)[:bits] == count[:bits], "pointers")
-        self.lemma(following == (read + 1)[:bits], "following")
-        self.lemma(second == (read + 2)[:bits], "second")
-        self.lemma(inside["outlet.pointers.few"] == (count < 2), "few")
+        pointed(self, "outlet.pointers.", count)
 
 
 def _slot(like, signal):

@@ -122,14 +122,14 @@ class Scanned(Harness):
     def rules(self, m):
         dut = self.dut
         self.polite(dut.i)
-        told = self.past(dut.goes)
-        waits = self.past(dut.valid & ~told)
+        told, valid = self.past(dut.goes), self.past(dut.offers)
+        waits = self.past(valid & ~told)
         same = Value.cast(dut.o) == self.past(dut.o)
-        self.always(if_(waits, dut.valid & same), "a beat is held")
+        self.always(if_(waits, valid & same), "a beat is held")
         inside = self.inside
         can_shift = inside.component("skid").o.valid | inside["first"]
-        self.lemma(dut.valid == (inside["filled"][-1] & can_shift), "what is given out")
-        self.lemma(if_(dut.valid, inside["shift"] == told), "a beat goes when that was told")
+        self.lemma(valid == (inside["filled"][-1] & can_shift), "what is given out")
+        self.lemma(if_(valid, inside["shift"] == told), "a beat goes when that was told")
 
 
 class Committed(Steady):
@@ -228,18 +228,28 @@ def items(m, queue):
 
 def stored(harness, m, path, count, depth):
     """Lemmas: a store by its path has ``count`` items. Gives its pointer to the first one."""
-    inside = harness.inside
-    write, read = inside[f"{path}pointers.write"], inside[f"{path}pointers.read"]
-    some, few = inside[f"{path}pointers.some"], inside[f"{path}pointers.few"]
-    following, second = inside[f"{path}pointers.following"], inside[f"{path}pointers.second"]
-    bits = len(read)
+    read = pointed(harness, f"{path}pointers.", count)
     harness.lemma(count <= depth, "no more than fit")
+    harness.lemma(
+        harness.inside[f"{path}level"] == count + harness.inside[f"{path}popped"], "level")
+    return read
+
+
+def pointed(harness, path, count):
+    """Lemmas: a ring's pointers, by their path, are those of ``count`` items. Gives the one to the
+    first.
+    """
+    some, few, two, write, read, following, second, third = (
+        harness.inside[f"{path}{name}"]
+        for name in ("some", "few", "two", "write", "read", "following", "second", "third"))
+    bits = len(read)
     harness.lemma(some == (count != 0), "some")
-    harness.lemma((write - read)[:bits] == count[:bits], "pointers")
     harness.lemma(few == (count < 2), "few")
+    harness.lemma(two == (count == 2), "two")
+    harness.lemma((write - read)[:bits] == count[:bits], "pointers")
     harness.lemma(following == (read + 1)[:bits], "following")
     harness.lemma(second == (read + 2)[:bits], "second")
-    harness.lemma(inside[f"{path}level"] == count + inside[f"{path}popped"], "level")
+    harness.lemma(third == (read + 3)[:bits], "third")
     return read
 
 
@@ -290,7 +300,7 @@ class BacklogOrder(_Order):
     """
 
     DEPTH = 14
-    late = 5
+    late = 4
 
     def rules(self, m):
         super().rules(m)

@@ -184,7 +184,7 @@ def test_a_backlog_keeps_its_items_in_order():
 
 
 def test_a_backlog_that_reads_too_early_is_caught():
-    bug = planted("stream", "ahead.i.valid.eq(coming[-1])", "ahead.i.valid.eq(coming[0])")
+    bug = planted("stream", "skid.i.valid.eq(staged)", "skid.i.valid.eq(latched)")
     proof = bounded(BacklogOrder(bug.Backlog(4, depth=16)), depth=BacklogOrder.DEPTH)
     assert proof.status == "FAIL", proof.log
 

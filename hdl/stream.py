@@ -8,7 +8,7 @@ from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 __all__ = ["Backlog", "Beat", "Pointers", "Prefetch", "Queue", "Skid", "Stage", "Store", "any_of",
-           "delayed", "nibbles"]
+           "delayed", "nibbles", "plus"]
 
 
 def any_of(values):
@@ -19,6 +19,11 @@ def any_of(values):
 def nibbles(one, other):
     """Which nibbles of two values are equal: the first of two steps of a wide comparison."""
     return Cat(one[at:at + 4] == other[at:at + 4] for at in range(0, len(one), 4))
+
+
+def plus(one, other, carry):
+    """The sum of two values and a bit, in one chain of carries; a bit longer than the longer one."""
+    return (Cat(C(1, 1), one) + Cat(carry, other))[1:]
 
 
 def delayed(m, cycles, value, name):
@@ -338,28 +343,36 @@ class Prefetch(wiring.Component):
         m.submodules.skid = skid = Skid(self.shape)
         write, read = storage.write_port(), storage.read_port()
         # What was read is in the block RAM's latch, then in its output register, which has no
-        # reset.
+        # reset. Whether each of them takes something is known a cycle before: a ring's block RAMs
+        # lie far apart.
         held = Signal(self.shape, reset_less=True)
         latched, staged = Signal(), Signal()
-        fetches, moves = Signal(), Signal()
+        fetches, moves = Signal(init=1), Signal(init=1)
+        still_latched, still_staged, full = Signal(), Signal(), Signal()
 
         wiring.connect(m, skid.o, wiring.flipped(self.o))
         m.d.comb += [
             write.en.eq(self.write.valid),
             write.addr.eq(self.write.payload.address),
             write.data.eq(self.write.payload.item),
-            moves.eq(~staged | skid.i.ready),
-            fetches.eq(~latched | moves),
             self.pop.eq(self.some & fetches),
             read.addr.eq(self.address),
-            read.en.eq(self.pop),
+            read.en.eq(fetches),
             skid.i.valid.eq(staged),
             skid.i.payload.eq(held),
+            # In the next cycle.
+            still_latched.eq(self.some | ~fetches),
+            still_staged.eq(latched | ~moves),
+            full.eq(self.o.valid & ~self.o.ready & (staged | ~skid.i.ready)),
         ]
-        with m.If(fetches):
-            m.d.sync += latched.eq(self.some)
+        m.d.sync += [
+            latched.eq(still_latched),
+            staged.eq(still_staged),
+            moves.eq(~(still_staged & full)),
+            fetches.eq(~(still_latched & still_staged & full)),
+        ]
         with m.If(moves):
-            m.d.sync += [staged.eq(latched), held.eq(read.data)]
+            m.d.sync += held.eq(read.data)
         return m
 
 

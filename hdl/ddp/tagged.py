@@ -7,7 +7,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..spec import ddp
-from ..stream import delayed, nibbles
+from ..stream import delayed, nibbles, plus
 from .header import DdpHeader
 from .stag import StagEntry
 
@@ -145,10 +145,10 @@ class TaggedCheck(wiring.Component):
 
         # The offset's upper half; below the base if it borrows.
         offset = Signal(64)
-        below = Signal()
+        above = Signal()
         unknown, foreign, forbidden = Signal(), Signal(), Signal()
         m.d.sync += [
-            Cat(offset[32:], below).eq(to_high - base_high - offset_low[32]),
+            Cat(offset[32:], above).eq(plus(to_high, ~base_high, ~offset_low[32])),
             offset[:32].eq(offset_low[:32]),
             unknown.eq(~alive | ~key.all()),
             foreign.eq(~Mux(bound, stream_equal, pd).all()),
@@ -156,7 +156,7 @@ class TaggedCheck(wiring.Component):
         ]
 
         outside, too_long, address_low, address_high = self._fit(
-            m, size, host, offset, below, length)
+            m, size, host, offset, above, length)
 
         # The first check that fails decides. The rest of the result waits for it.
         rest = Signal(data.StructLayout({
@@ -203,7 +203,7 @@ class TaggedCheck(wiring.Component):
                     ]
         return m
 
-    def _fit(self, m, size, host, offset, below, length):
+    def _fit(self, m, size, host, offset, above, length):
         """Whether the segment begins outside of the region, and whether it ends there: octets from
         its offset to the region's end, and the host address, lower then upper halves.
         """
@@ -219,8 +219,8 @@ class TaggedCheck(wiring.Component):
         room_high, address_high = Signal(33), Signal(32)
         past, some = Signal(), Signal(4)
         m.d.sync += [
-            room_high.eq(size_high - offset_high - room_low[32]),
-            address_high.eq(host_high + offset_high + address_low[32]),
+            room_high.eq(plus(size_high, ~offset_high, ~room_low[32])),
+            address_high.eq(plus(host_high, offset_high, address_low[32])),
             past.eq(room_low[:16] < after(1, length, "length_6")),
             some.eq(Cat(room_low.word_select(k, 8).any() for k in range(4))),
         ]
@@ -230,7 +230,7 @@ class TaggedCheck(wiring.Component):
             less.eq(past & ~some[2:].any()),
             empty.eq(~some.any()),
             high.eq(Cat(room_high.word_select(k, 8).any() for k in range(4))),
-            negative.eq(after(2, below, "below") | room_high[32]),
+            negative.eq(~(after(2, above, "above") & room_high[32])),
         ]
         outside, too_long = Signal(), Signal()
         m.d.sync += [

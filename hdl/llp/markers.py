@@ -7,6 +7,7 @@ from amaranth.lib.wiring import In, Out
 from ..ddp.commit import Move
 from ..dma.pages import PagedPlacement
 from ..dma.placement import Placement
+from ..stream import plus
 
 __all__ = ["MarkerCut"]
 
@@ -51,6 +52,7 @@ class MarkerCut(wiring.Component):
         beat_bits = self.config.octets.bit_length() - 1
         rest = Signal(Placement(self.config))
         phase = Signal(7)
+        at_marker = Signal()
         gap = Signal(10)  # octets to the next marker
         more = Signal()  # it comes before the end
         carry = Signal()
@@ -79,6 +81,7 @@ class MarkerCut(wiring.Component):
                 paged.pages.eq(payload.pages),
                 rest.eq(payload.placement),
                 phase.eq(payload.phase),
+                at_marker.eq(~payload.phase.any()),
                 carry.eq(0),
             ]
         with m.If(takes & self.i.valid):
@@ -91,14 +94,15 @@ class MarkerCut(wiring.Component):
         with m.If(begin):
             # A payload that begins at a marker begins after it.
             m.d.sync += [begin.eq(0), measure.eq(1), gap.eq((128 - phase) << 2)]
-            with m.If(~phase.any()):
+            with m.If(at_marker):
                 m.d.sync += [gap.eq(127 << 2), rest.start.eq(rest.start + 4)]
         with m.If(measure):
             m.d.sync += [
                 measure.eq(0),
                 part.eq(1),
                 more.eq(rest.length > gap),
-                next_start.eq(rest.start + gap + 4),
+                next_start.eq(
+                    Cat(rest.start[:2], plus(rest.start[2:], gap[2:], C(1, 1)))),
                 next_length.eq(rest.length - gap),
                 next_low.eq(rest.address[:16] + gap),
             ]

@@ -287,13 +287,14 @@ class MpaScan(wiring.Component):
         filled = Signal(6)
         first = Signal(init=1)
         shift = Signal(init=1)
+        holds = Signal()  # not ``shift``, for what has to say whether it will
         comes, begins, can_shift, shifts = Signal(), Signal(), Signal(), Signal()
         full = Signal(2)
         m.d.comb += [
             arriving.ready.eq(shift),
-            comes.eq((arriving.valid & ~shift) | skid.i.valid | ~skid.i.ready),
-            begins.eq(Mux(arriving.valid & shift, arriving.payload.llp.beat.last, first)),
-            full.eq(Mux(shift, filled[-3:-1], filled[-2:])),
+            comes.eq((arriving.valid & holds) | skid.i.valid | ~skid.i.ready),
+            begins.eq(Mux(arriving.valid & ~holds, arriving.payload.llp.beat.last, first)),
+            full.eq(Mux(holds, filled[-2:], filled[-3:-1])),
             can_shift.eq(comes | begins),
             shifts.eq(can_shift & (~full[1] | self.goes)),
             self.offers.eq(can_shift & full[1]),
@@ -301,6 +302,7 @@ class MpaScan(wiring.Component):
         m.d.sync += [
             first.eq(begins),
             shift.eq(shifts),
+            holds.eq(~shifts),
             self.coming.eq(shifts & full[0]),
         ]
         with m.If(shift):

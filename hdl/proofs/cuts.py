@@ -87,6 +87,7 @@ class MarkerParts(Harness):
             self.lemma(if_(steps["part"], after == value[:len(after)]), f"the next {name}")
         high = Mux(steps["measure"] & carry, more, rest.address[16:])
         self.lemma(if_(held, Cat(rest.address[:16], high) == now), "where it goes on")
+        self.lemma(gap[:2] == 0, "whole words to the marker")
         self.lemma(if_(steps["begin"], ~carry), "no carry yet")
         self.lemma(if_(steps["part"], steps["more"] == (rest.length > gap)), "more")
         self.lemma(if_(steps["measure"] | steps["part"], gap != 0), "a gap")

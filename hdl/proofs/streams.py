@@ -130,6 +130,7 @@ class Scanned(Harness):
         can_shift = inside.component("skid").o.valid | inside["first"]
         self.lemma(valid == (inside["filled"][-1] & can_shift), "what is given out")
         self.lemma(if_(valid, inside["shift"] == told), "a beat goes when that was told")
+        self.lemma(inside["holds"] == ~inside["shift"], "holds")
 
 
 class Committed(Steady):

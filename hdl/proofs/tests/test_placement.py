@@ -25,7 +25,7 @@ def test_a_tagged_segment_is_placed_inside_the_region_of_its_stag():
     "old, new",
     [
         ("past.eq(room_low[:16] < ", "past.eq(room_low[:16] + 1 < "),
-        ('negative.eq(after(2, below, "below") | ', "negative.eq("),
+        ('negative.eq(~(after(2, above, "above") & room_high[32])', "negative.eq(~(room_high[32])"),
         ("forbidden.eq(~allowed)", "forbidden.eq(0)"),
         ("~Mux(bound, stream_equal, pd)", "~Mux(bound, pd, stream_equal)"),
         ("alive.eq(entry.valid)", "alive.eq(1)"),

@@ -22,7 +22,7 @@ def nibbles(one, other):
 
 
 def plus(one, other, carry):
-    """The sum of two values and a bit, in one chain of carries; a bit longer than the longer one."""
+    """The sum of two values and a bit, in one chain of carries, with the bit carried out."""
     return (Cat(C(1, 1), one) + Cat(carry, other))[1:]
 
 

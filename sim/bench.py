@@ -11,11 +11,13 @@ so that the ring gets two entries for it, and one for its packet.
 
 from __future__ import annotations
 
+import os
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,6 +51,8 @@ _SPEED_PAYLOAD, _SPEED_CYCLES = 1440, 1_000_000
 
 Rows = list[dict[str, Any]]
 Results = dict[str, Rows]
+#: One at a time makes Verilog.
+_ELABORATION = threading.Lock()
 #: Called with the steps done, all steps, and what is done now.
 Progress = Callable[[int, int, str], None]
 
@@ -118,15 +122,16 @@ def _text(block: str, config: RnicConfig) -> tuple[str, str]:
     return pnr_flow.component_verilog(component, block), block
 
 
-def _place_and_route(block: str, config: RnicConfig, seed: int, keep: Path | None) -> Rows:
-    text, top = _text(block, config)
-    return pnr_flow.measure(text, top, block=block, width=config.width, seeds=[seed], keep=keep)
+def _place_and_route(block: str, config: RnicConfig, seeds: Sequence[int]) -> Rows:
+    with _ELABORATION:
+        text, top = _text(block, config)
+    return pnr_flow.measure(text, top, block=block, width=config.width, seeds=seeds)
 
 
-def place_peer(peer: Peer, seed: int, keep: Path | None) -> Rows:
+def place_peer(peer: Peer, seeds: Sequence[int]) -> Rows:
     return pnr_flow.measure(
         peer.verilog, peer.top, block=peer.name, width=None, parameters=peer.parameters,
-        systemverilog=peer.path.suffix == ".sv", seeds=[seed], keep=keep,
+        systemverilog=peer.path.suffix == ".sv", seeds=seeds,
     )  # fmt: skip
 
 
@@ -160,7 +165,6 @@ def run_bench(
     peers: Iterable[Peer] = (),
     seeds: Iterable[int] = (1,),
     engine: Engine | None = None,
-    keep: Path | None = None,
     progress: Progress | None = None,
 ) -> Results:
     """Measure, and return lists of rows: ``cycles``, ``latency``, ``simulation``, ``pnr``.
@@ -172,15 +176,14 @@ def run_bench(
     sctp
         Cycles of DDP over SCTP as well; what simulates it takes minutes to build, once.
     pnr
-        Place and route the blocks as well, which takes minutes for the top of each width.
+        Place and route the blocks as well, as many at a time as there are processors. The top of a
+        width takes minutes.
     peers
         Place and route these likewise.
     seeds
         nextpnr's, a row each.
     engine
         What simulates; the compiled engine if not given.
-    keep
-        A folder for netlists, reports and logs of place and route.
     progress
         Called before each step.
 
@@ -194,6 +197,7 @@ def run_bench(
     engine = engine or load("compiled")
     seeds, peers = tuple(seeds), tuple(peers)
     steps: list[tuple[str, str, Callable[[], Rows]]] = []
+    placed: list[tuple[str, Callable[[], Rows]]] = []
     for config in (RnicConfig(width=width) for width in widths):
         bits = f"at {config.width} bits"
         steps += [
@@ -205,19 +209,25 @@ def run_bench(
             measure = partial(_sctp_cycles, engine, replace(config, sctp=True))
             steps.append(("cycles", f"cycles over SCTP {bits}", measure))
         for block in BLOCKS if pnr else ():
-            steps += [
-                ("pnr", f"{block} {bits}", partial(_place_and_route, block, config, seed, keep))
-                for seed in seeds
-            ]
-    for peer in peers:
-        steps += [("pnr", peer.name, partial(place_peer, peer, seed, keep)) for seed in seeds]
-    if pnr or peers:
+            placed.append((f"{block} {bits}", partial(_place_and_route, block, config, seeds)))
+    placed += [(peer.name, partial(place_peer, peer, seeds)) for peer in peers]
+    if placed:
         pnr_flow.check_tools()
     results: Results = {"cycles": [], "latency": [], "simulation": [], "pnr": []}
+    tell = progress or (lambda done, total, what: None)
+    total = len(steps) + len(placed)
     for done, (kind, what, step) in enumerate(steps):
-        if progress is not None:
-            progress(done, len(steps), what)
+        tell(done, total, what)
         results[kind] += step()
+    # Nothing is timed any more. What takes longest comes first.
+    pool = ThreadPoolExecutor(os.cpu_count())
+    try:
+        running = [(what, pool.submit(place)) for what, place in reversed(placed)]
+        for done, (what, future) in enumerate(running, len(steps)):
+            tell(done, total, what)
+            results["pnr"][:0] = future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
     return results
 
 

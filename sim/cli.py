@@ -232,6 +232,9 @@ def bench(
         int | None,
         typer.Option(help="Datapath width in bits. Default: each of them.", show_default=False),
     ] = None,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Place and route with the seeds from 1 to this one.")
+    ] = 1,
     sctp: Annotated[
         bool, typer.Option("--sctp", help="Also cycles of DDP over SCTP; its build takes minutes.")
     ] = False,
@@ -268,7 +271,7 @@ def bench(
         with _bar("measuring") as progress:
             results = numbers.run_bench(
                 WIDTHS if width is None else (width,), sctp=sctp, pnr=pnr, peers=peers,
-                progress=progress,
+                seeds=range(1, seeds + 1), progress=progress,
             )  # fmt: skip
         if plots is not None:
             drawing.draw(results, plots)

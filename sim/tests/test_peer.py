@@ -77,6 +77,6 @@ def test_peers_are_measured_behind_our_own_blocks(
 def test_a_peer_has_the_area_of_its_parameters(adder: Path) -> None:
     for width in (4, 24):
         peer = Peer.of(f"{adder}:adder:WIDTH={width}")
-        (row,) = bench.place_peer(peer, [1])
+        (row,) = bench.of_peer(pnr.measure, peer)
         assert (row["block"], row["width"], row["ff"]) == (f"adder WIDTH={width}", None, width)
         assert row["fmax_mhz"] > 100

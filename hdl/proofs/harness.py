@@ -70,6 +70,10 @@ class Inside:
         )
         return row
 
+    def read(self, path):
+        """What a memory has read by its first port."""
+        return self.part(path)._read_ports[0]._data
+
 
 def _assignments(statements):
     for one in statements:

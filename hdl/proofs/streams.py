@@ -296,14 +296,39 @@ class SkidOrder(_Order):
 class BacklogOrder(_Order):
     """:class:`_Order` of a Backlog.
 
-    Assumes no push when it is full. Bounded: for the first ``DEPTH`` cycles, in which four items
-    go through.
+    Assumes no push when it is full. By induction of depth 5.
     """
 
-    DEPTH = 14
     late = 4
 
     def rules(self, m):
         super().rules(m)
-        self.assume(if_(self.dut.i.valid, self.count < self.dut.depth))
-        self.always(if_(self.dut.half, self.count < self.dut.depth // 2), "half of it is free")
+        dut, inside = self.dut, self.inside
+        self.assume(if_(dut.i.valid, self.count < dut.depth))
+        self.always(if_(dut.half, self.count < dut.depth // 2), "half of it is free")
+
+        # On its way out an item is in each of these, or in none; the others are in the ring.
+        latched, staged = inside["ring.latched"], inside["ring.staged"]
+        full, spare = inside["ring.skid.full"], inside["ring.skid.spare"]
+        places = [
+            (full, spare), (staged, inside["ring.held"]), (latched, inside.read("ring.storage")),
+        ]
+        passed = dut.o.valid
+        for there, item in places:
+            here = self.followed & there & (self.ahead == passed)
+            self.lemma(if_(here, item == self.item), "an item on its way")
+            passed = passed + there
+        self.lemma(if_(full, dut.o.valid), "the spare one is the second")
+        self.lemma(inside["ring.moves"] == ~(staged & full), "moves")
+        self.lemma(inside["ring.fetches"] == ~(latched & staged & full), "fetches")
+
+        inner, behind = Signal.like(self.count), Signal.like(self.count)
+        place = Signal(range(dut.depth))
+        m.d.comb += [inner.eq(self.count - passed), behind.eq(self.ahead - passed)]
+        self.lemma(self.count >= passed, "what is on its way is counted")
+        self.lemma(self.count <= dut.depth, "no more than fit")
+        m.d.comb += place.eq(pointed(self, "pointers.", inner) + behind)
+        waits = self.followed & (self.ahead >= passed)
+        row = Value.cast(inside.row("ring.storage", place))
+        self.lemma(if_(waits, row == self.item), "an item in the ring")
+        self.lemma(inside["level"] == self.count + inside["popped"], "level")

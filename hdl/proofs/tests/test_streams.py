@@ -179,13 +179,22 @@ def test_items_go_through_a_queue():
 
 
 def test_a_backlog_keeps_its_items_in_order():
-    proof = bounded(BacklogOrder(Backlog(4, depth=16)), depth=BacklogOrder.DEPTH)
+    proof = induction(BacklogOrder(Backlog(4, depth=16)), depth=5)
     assert proof.status == "PASS", proof.log
 
 
-def test_a_backlog_that_reads_too_early_is_caught():
-    bug = planted("stream", "skid.i.valid.eq(staged)", "skid.i.valid.eq(latched)")
-    proof = bounded(BacklogOrder(bug.Backlog(4, depth=16)), depth=BacklogOrder.DEPTH)
+@pytest.mark.parametrize(
+    "old, new",
+    [
+        ("skid.i.valid.eq(staged)", "skid.i.valid.eq(latched)"),
+        ("fetches.eq(~(still_latched & still_staged & full))", "fetches.eq(1)"),
+        ("moves.eq(~(still_staged & full))", "moves.eq(1)"),
+    ],
+    ids=["early", "latch", "register"],
+)
+def test_a_backlog_that_loses_an_item_is_caught(old, new):
+    bug = planted("stream", old, new)
+    proof = bounded(BacklogOrder(bug.Backlog(4, depth=16), lemmas=False), depth=14)
     assert proof.status == "FAIL", proof.log
 
 

@@ -75,6 +75,9 @@ def _rate(figure: Any, results: dict[str, Rows]) -> None:
     found = rates(results)
     for width, points in found.items():
         axes.loglog(*zip(*points, strict=True), marker="o", base=2, label=f"{width} bits")
+    sizes = _in_order(size for points in found.values() for size, _ in points)
+    axes.set_xticks(sizes, [str(size) for size in sizes], rotation=45)
+    axes.yaxis.set_major_formatter(lambda rate, _: f"{rate:g}")
     known = set(found) <= set(_clocks(results))
     axes.set_xlabel("octets of payload of a segment")
     axes.set_ylabel(f"payload, {'Gb/s' if known else 'bits a cycle'}")

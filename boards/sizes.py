@@ -22,7 +22,7 @@ MEDIUM = dict(
         queue_depth=16, buffers=128, pages=64, backlog=64, exception_octets=4096, associations=4,
         window=32, places=32, initiates=4),
     memory=16 * 1024,
-    small=64,
+    small=32,
 )
 SMALL = dict(
     config=RnicConfig(

@@ -159,7 +159,7 @@ def test_build_says_what_does_not_fit(tools, tmp_path):
 def test_small_memories_go_to_distributed_ram_where_a_board_says_so(tools, tmp_path):
     tools()
     assert rnic("build", "ecpix5-45f", "--out", tmp_path).exit_code == 0
-    assert "r:SIZE<=64" in (tmp_path / "rnic.ys").read_text()
+    assert "r:SIZE<=32" in (tmp_path / "rnic.ys").read_text()
     assert rnic("build", "ecpix5", "--out", tmp_path).exit_code == 0
     assert "SIZE" not in (tmp_path / "rnic.ys").read_text()
 

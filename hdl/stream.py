@@ -8,7 +8,7 @@ from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 __all__ = ["Backlog", "Beat", "Pointers", "Prefetch", "Queue", "Skid", "Stage", "Store", "any_of",
-           "delayed", "nibbles", "plus"]
+           "counted", "delayed", "nibbles", "plus"]
 
 
 def any_of(values):
@@ -35,6 +35,14 @@ def delayed(m, cycles, value, name):
     return value
 
 
+def counted(m, count, up, down):
+    """Counts up and down, by one."""
+    with m.If(up & ~down):
+        m.d.sync += count.eq(count + 1)
+    with m.Elif(down & ~up):
+        m.d.sync += count.eq(count - 1)
+
+
 def _levelled(m, store, left):
     """Keeps a store's ``level`` and ``half``; ``left`` is high as an item leaves.
 
@@ -44,10 +52,7 @@ def _levelled(m, store, left):
     level = store.level
     m.d.comb += store.half.eq(~level[-2:].any())
     m.d.sync += popped.eq(left)
-    with m.If(store.i.valid & ~popped):
-        m.d.sync += level.eq(level + 1)
-    with m.Elif(popped & ~store.i.valid):
-        m.d.sync += level.eq(level - 1)
+    counted(m, level, store.i.valid, popped)
 
 
 class Beat(data.StructLayout):
@@ -335,8 +340,8 @@ class Prefetch(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        # A place is not read in the cycle that it is written in, so synthesis need not provide
-        # for that.
+        # What is read of a place in the cycle that it is written in is not used, so synthesis need
+        # not provide for that.
         m.submodules.storage = storage = memory.Memory(
             shape=self.shape, depth=self.depth, init=[],
             attrs={"ram_style": "block", "no_rw_check": 1})

@@ -14,6 +14,7 @@ from ddp_rnic.boards.catalog import BOARDS
 from ddp_rnic.boards.common import Top
 from ddp_rnic.boards.pll import PHASE_DETECTOR, VCO, dividers
 from ddp_rnic.boards.registers import as_csv, as_json
+from ddp_rnic.boards.sizes import MEDIUM
 from ddp_rnic.boards.virtual import VirtualPlatform
 from ddp_rnic.hdl.spec import board as spec
 from ddp_rnic.hdl.spec import regs
@@ -159,7 +160,7 @@ def test_build_says_what_does_not_fit(tools, tmp_path):
 def test_small_memories_go_to_distributed_ram_where_a_board_says_so(tools, tmp_path):
     tools()
     assert rnic("build", "ecpix5-45f", "--out", tmp_path).exit_code == 0
-    assert "r:SIZE<=32" in (tmp_path / "rnic.ys").read_text()
+    assert f"r:SIZE<={MEDIUM['small']}" in (tmp_path / "rnic.ys").read_text()
     assert rnic("build", "ecpix5", "--out", tmp_path).exit_code == 0
     assert "SIZE" not in (tmp_path / "rnic.ys").read_text()
 

@@ -10,7 +10,7 @@ from ..dma.placement import Placement
 from ..llp.segment import HEADER_WORDS, IN_FLIGHT, Outcome, Segment, Verdict
 from ..net.delay import Delay
 from ..spec import ddp
-from ..stream import Backlog, Pointers, Skid, Stage, Store, delayed
+from ..stream import Backlog, Pointers, Skid, Stage, Store, counted, delayed
 from .admission import Action, Admitted
 from .delivery import Record
 from .state import ErrorState
@@ -423,10 +423,7 @@ class Commit(wiring.Component):
             under_way.eq(taken | under.any()),
             room.eq((moving < self.MOVES - 4) & events.half & self.record_room),
         ]
-        with m.If(under[0] & ~moved):
-            m.d.sync += moving.eq(moving + 1)
-        with m.Elif(moved & ~under[0]):
-            m.d.sync += moving.eq(moving - 1)
+        counted(m, moving, under[0], moved)
         late, disorder = self._late(m, pause)
         m.d.comb += [
             pause.hold.eq(self.hold),

@@ -271,6 +271,8 @@ def bench(
     if xilinx is not None and xilinx not in FAMILIES:
         choice = ", ".join(FAMILIES)
         raise _refuse(f"Xilinx family must be one of {choice}, not {xilinx}", BAD_INPUT)
+    if seeds > 1 and not pnr and not peer:
+        raise _refuse("--seeds is of place and route: give --pnr or --peer too", BAD_INPUT)
     try:
         peers = [Peer.of(each) for each in peer or ()]
         if plots is not None:

@@ -8,10 +8,7 @@ from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 __all__ = ["Backlog", "Beat", "Pointers", "Prefetch", "Queue", "Skid", "Stage", "Store", "any_of",
-           "copies", "counted", "delayed", "nibbles", "parts", "plus"]
-
-#: A register of more bits than these has an enable for each quarter of them.
-WIDE = 400
+           "counted", "delayed", "nibbles", "plus"]
 
 
 def any_of(values):
@@ -36,32 +33,6 @@ def delayed(m, cycles, value, name):
         m.d.sync += stage.eq(value)
         value = stage
     return value
-
-
-def copies(m, value, count, *, name, known=False):
-    """``count`` registers of the same ``value``, which synthesis does not merge into one again.
-
-    They differ in what they hold at reset, in whether they are reset at all, and in polarity: up
-    to eight cannot be told to be the same. The value is not to be used before it has been clocked
-    in once; if it is ``known`` to be 0 at reset there are up to three, beside a register of it, and
-    those without reset take what it is while a reset lasts.
-    """
-    value = Value.cast(value)
-    ones = (1 << len(value)) - 1
-    result = []
-    for _, n in zip(range(count), (2, 4, 6) if known else range(8), strict=False):
-        init = ones if n & (4 if known else 1) else 0
-        copy = Signal(len(value), init=init, reset_less=bool(n & 2), name=f"{name}{n}")
-        m.d.sync += copy.eq(~value if n & 4 else value)
-        result.append(~copy if n & 4 else copy)
-    return result
-
-
-def parts(shape):
-    """The slices of a register that have an enable each."""
-    bits = Shape.cast(shape).width
-    size = -(-bits // 4) if bits > WIDE else bits
-    return [slice(at, min(at + size, bits)) for at in range(0, bits, size)]
 
 
 def counted(m, count, up, down):
@@ -235,22 +206,14 @@ class Stage(wiring.Component):
     """
 
     def __init__(self, shape):
-        self.shape = shape
         super().__init__({"i": In(stream.Signature(shape)), "o": Out(stream.Signature(shape))})
 
     def elaborate(self, platform):
         m = Module()
         m.d.comb += self.i.ready.eq(~self.o.valid | self.o.ready)
         # Whether there is an item does not gate the wide register.
-        taken, given = Value.cast(self.i.payload), Value.cast(self.o.payload)
-        first, *others = parts(self.shape)
         with m.If(self.i.ready):
-            m.d.sync += [self.o.valid.eq(self.i.valid), given[first].eq(taken[first])]
-        still_valid = self.i.valid | (self.o.valid & ~self.o.ready)
-        valids = copies(m, still_valid, len(others), name="valid", known=True)
-        for part, valid in zip(others, valids, strict=True):
-            with m.If(~valid | self.o.ready):
-                m.d.sync += given[part].eq(taken[part])
+            m.d.sync += [self.o.valid.eq(self.i.valid), self.o.payload.eq(self.i.payload)]
         return m
 
 
@@ -280,27 +243,15 @@ class Skid(wiring.Component):
         full = Signal()
         advance = Signal()
         m.d.comb += [advance.eq(~self.o.valid | self.o.ready), self.i.ready.eq(~full)]
-        second, taken, given = (
-            Value.cast(value) for value in (spare, self.i.payload, self.o.payload))
-        first, *others = parts(self.shape)
         with m.If(~full):
-            m.d.sync += second[first].eq(taken[first])
+            m.d.sync += spare.eq(self.i.payload)
         # Whether there is an item does not gate the wide register.
         with m.If(advance):
             m.d.sync += [
                 self.o.valid.eq(full | self.i.valid),
-                given[first].eq(Mux(full, second[first], taken[first])),
+                self.o.payload.eq(Mux(full, spare, self.i.payload)),
             ]
-        still_full = ~advance & (full | self.i.valid)
-        m.d.sync += full.eq(still_full)
-        still_valid = full | self.i.valid | ~advance
-        valids = copies(m, still_valid, len(others), name="valid", known=True)
-        fulls = copies(m, still_full, len(others), name="full", known=True)
-        for part, valid, filled in zip(others, valids, fulls, strict=True):
-            with m.If(~filled):
-                m.d.sync += second[part].eq(taken[part])
-            with m.If(~valid | self.o.ready):
-                m.d.sync += given[part].eq(Mux(filled, second[part], taken[part]))
+        m.d.sync += full.eq(~advance & (full | self.i.valid))
         return m
 
 

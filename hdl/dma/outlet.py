@@ -5,7 +5,7 @@ from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..bus.axi import AxiWrite
-from ..stream import Beat, Pointers, copies, parts
+from ..stream import Beat, Pointers
 
 __all__ = ["ExceptionBeat", "Heading", "OutBeat", "Outlet"]
 
@@ -129,23 +129,13 @@ class Outlet(wiring.Component):
             write_heading.en.eq(self.heading.valid),
             write_heading.data.eq(self.heading.payload),
         ]
-        given, taken = Value.cast(beat), Value.cast(read.data)
-        first, *others = parts(self.shape)
         with m.If(advance):
             m.d.sync += [
-                given[first].eq(taken[first]),
+                beat.eq(read.data),
                 *(out[name].eq(heading.data[name]) for name, _ in Heading()),
                 self.w.valid.eq(pointers.some & ~read.data.exception),
                 self.exceptions.valid.eq(pointers.some & read.data.exception),
             ]
-        still_w = Mux(advance, pointers.some & ~read.data.exception, self.w.valid)
-        still_exception = Mux(
-            advance, pointers.some & read.data.exception, self.exceptions.valid)
-        ws = copies(m, still_w, len(others), name="w", known=True)
-        exceptions = copies(m, still_exception, len(others), name="exception", known=True)
-        for part, w, exception in zip(others, ws, exceptions, strict=True):
-            with m.If(~((w & ~self.w.ready) | (exception & ~self.exceptions.ready))):
-                m.d.sync += given[part].eq(taken[part])
         # A packet that is not yet out has a beat on the way, or is the last one: headings need no
         # more room than beats do, and no count of their own.
         with m.If(self.heading.valid):

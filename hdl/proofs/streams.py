@@ -3,7 +3,6 @@
 from amaranth import *
 from amaranth.hdl import Cover
 
-from ..stream import parts
 from .harness import Harness, if_, streams
 
 __all__ = [
@@ -274,20 +273,12 @@ class QueueOrder(StoreOrder):
         self.lemma(if_(dut.i.ready, inner < dut.depth), "there is room")
 
 
-def copied(harness, name, value):
-    """Lemmas: the copies that a wide register has of ``value`` are the same, or its opposite."""
-    if len(parts(harness.dut.shape)) > 1:
-        for n in (2, 4, 6):
-            harness.lemma(harness.inside[f"{name}{n}"] == (~value if n & 4 else value), name)
-
-
 class StageOrder(_Order):
     """:class:`_Order` of a Stage. Assumes nothing. By induction of depth 1."""
 
     def rules(self, m):
         super().rules(m)
         self.lemma(self.count == self.dut.o.valid, "one register")
-        copied(self, "valid", self.dut.o.valid)
 
 
 class SkidOrder(_Order):
@@ -300,8 +291,6 @@ class SkidOrder(_Order):
         self.lemma(if_(full, self.dut.o.valid), "the spare one is the second")
         second = self.followed & (self.ahead == 1)
         self.lemma(if_(second, full & (spare == self.item)), "the item in the spare")
-        copied(self, "valid", self.dut.o.valid)
-        copied(self, "full", full)
 
 
 class BacklogOrder(_Order):

@@ -6,7 +6,7 @@ from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
 from ..spec.config import power_of_two
-from ..stream import nibbles
+from ..stream import counted, nibbles
 
 __all__ = ["Advance", "Arrival", "Judged", "Released", "SESSION_BITS", "Ticket", "Verdict",
            "Window", "place_of", "session_after", "storage_of"]
@@ -352,10 +352,7 @@ class Window(wiring.Component):
         # Like the tables, it is not reset.
         free = Signal.like(self.free, init=slots, reset_less=True)
         m.d.comb += [emptied.eq(frees & ~released.express), self.free.eq(free)]
-        with m.If(emptied & ~placed[0]):
-            m.d.sync += free.eq(free + 1)
-        with m.Elif(placed[0] & ~emptied):
-            m.d.sync += free.eq(free - 1)
+        counted(m, free, emptied, placed[0])
         return base, given, passed
 
     def _near(self, m, item, place):

@@ -92,6 +92,7 @@ class CompiledEngine(Engine):
 
     def __init__(self, built: Path | None = None) -> None:
         self._built = built  #: the library to run; otherwise one is built for the configuration
+        self._builds: dict[tuple[RnicConfig, bool], Path] = {}
 
     def run(
         self,
@@ -106,7 +107,7 @@ class CompiledEngine(Engine):
         progress: Callable[[int, int], None] | None = None,
     ) -> Outcome:
         table, octets = _arrays(checked(config, operations, memory, ring))
-        library = open_library(self._built or build(config, waves=waves is not None))
+        library = open_library(self._built or self._build(config, waves is not None))
         counted = counter_registers(sctp=config.sctp)
         settings = settings_of(stalls, ring, counted)
         ranges = np.array([(each.start, each.stop) for each in faults], _RANGE)
@@ -134,6 +135,11 @@ class CompiledEngine(Engine):
             return _outcome(library, sim, cycle, counted)
         finally:
             library.sim_free(sim)
+
+    def _build(self, config: RnicConfig, waves: bool) -> Path:
+        if (config, waves) not in self._builds:
+            self._builds[config, waves] = build(config, waves=waves)
+        return self._builds[config, waves]
 
 
 def build(config: RnicConfig, *, gates: str | None = None, waves: bool = False) -> Path:

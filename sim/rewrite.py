@@ -117,7 +117,7 @@ _DECLARED = re.compile(r"^  (?:\(\*|(?:input|output|wire|reg) ).*\n", re.MULTILI
 _INPUT = re.compile(r"^  input (\[\d+:0\] )?(\\\S+|\w+) ?;", re.MULTILINE)
 _OUTPUT = re.compile(r"^  output (?:\[\d+:0\] )?(\\\S+|\w+) ?;", re.MULTILINE)
 _REGISTER = re.compile(r"^  reg (\[\d+:0\] )?(\\\S+|\w+) *(?:= (\S+))?;", re.MULTILINE)
-_MEMORY = re.compile(r"^  reg \[\d+:0\] (\w+) \[\d+:0\];", re.MULTILINE)
+_MEMORY = re.compile(r"^  reg \[\d+:0\] (\\\S+|\w+) +\[\d+:0\];", re.MULTILINE)
 _WIRE = re.compile(r"^  assign (\\\S+|\w+) *(?:\[[\d:]+\] )?= (.*);\n", re.MULTILINE)
 _PART = re.compile(r"^  (\\\S+|\w+) +(?:\\\S+|\w+) +\(\n(.*?)\n  \);\n", re.DOTALL | re.MULTILINE)
 _PORT = re.compile(r"^    \.(\\\S+|\w+) ?\((.*)\),?$", re.MULTILINE)
@@ -127,12 +127,11 @@ _CLOCKED = re.compile(
 _SET = re.compile(r"^ +(?!if |else |case)(.*?) *<= .*;$", re.MULTILINE)
 #: A process that does nothing but write to a memory: when.
 _STORE = re.compile(
-    r"^  always @\(posedge clk\) begin\n    if \((.*)\)\n      \w+\[.*\] <= .*;\n  end\n",
+    r"^  always @\(posedge clk\) begin\n"
+    r"    if \((.*)\)\n      (?:\\\S+ +|\w+)\[.*\] <= .*;\n  end\n",
     re.MULTILINE,
 )
-
-
-#: When a memory is written to of which it cannot be told.
+#: When a memory is written to by any other process: it may be always.
 _ALWAYS = "1'h1"
 
 

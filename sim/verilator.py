@@ -188,7 +188,7 @@ class _Build:
             Path(module).read_text(encoding="utf-8") for module in (__file__, rewrite.__file__)
         )
         key = digest(
-            *(self._verilog, self._main, repr(self._public), repr(self._netlist)),
+            *(self._verilog, self._main, repr(self._public)),
             *(*self._link, *self._tools, *how, *rewritten),
         )
         kept = cache_directory() / "builds" / key

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import re
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 from amaranth.back import verilog
-from amaranth.hdl import Cat, Elaboratable, Module, Signal
+from amaranth.hdl import Cat, Module, Signal
+from amaranth.lib import wiring
 from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.sim import rewrite, verilator
 from ddp_rnic.sim.engine import ToolError
 from ddp_rnic.sim.rewrite import join_registers, let_sleep
@@ -94,12 +99,11 @@ def test_a_register_and_what_it_becomes_are_joined_where_nothing_else_needs_that
     assert join_registers(JOINED) == JOINED
 
 
-class Part(Elaboratable):
+class Part(wiring.Component):
     """Registers without an enable, after one another: what enters goes on for three cycles."""
 
     def __init__(self) -> None:
-        self.i = Signal(8)
-        self.o = Signal(8)
+        super().__init__({"i": In(8), "o": Out(8)})
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
@@ -109,24 +113,21 @@ class Part(Elaboratable):
         return m
 
 
-class Sleeper(Elaboratable):
+class Sleeper(wiring.Component):
     """All that a sleeper may have: ``go`` has it work for a while without another input.
 
     ``data`` is stored, and nothing else. Of ``mask`` there is a way to ``o`` without a register.
     """
 
     def __init__(self) -> None:
-        self.go = Signal()
-        self.push = Signal()
-        self.data = Signal(8)
-        self.mask = Signal(8)
-        self.o = Signal(32)
+        super().__init__({"go": In(1), "push": In(1), "data": In(8), "mask": In(8), "o": Out(32)})
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
         m.submodules.part = part = Part()
-        m.submodules.stored = stored = Memory(shape=8, depth=4, init=[3, 2, 1, 0])
-        m.submodules.counts = counts = Memory(shape=8, depth=4, init=[])
+        stored = Memory(shape=8, depth=4, init=[3, 2, 1, 0])
+        counts = Memory(shape=8, depth=4, init=[])
+        m.submodules += stored, counts
         rest = Signal(4)
         late = Signal(8)
         place = rest[2:]
@@ -145,12 +146,11 @@ class Sleeper(Elaboratable):
         return m
 
 
-class Restless(Elaboratable):
+class Restless(wiring.Component):
     """A delay line, which never sleeps, beside a part that does."""
 
     def __init__(self) -> None:
-        self.i = Signal(8)
-        self.o = Signal(8)
+        super().__init__({"i": In(8), "o": Out(8)})
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
@@ -163,10 +163,11 @@ class Restless(Elaboratable):
         return m
 
 
-class Inner(Elaboratable):
+class Inner(wiring.Component):
+    """Two sleepers, the second started by the first, and what is restless behind it."""
+
     def __init__(self) -> None:
-        self.inputs = Signal(32)
-        self.o = Signal(32)
+        super().__init__({"inputs": In(32), "o": Out(32)})
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
@@ -188,12 +189,11 @@ class Inner(Elaboratable):
         return m
 
 
-class Outer(Elaboratable):
+class Outer(wiring.Component):
     """A module ``rnic`` with an instance ``rnic``, as the gateware is."""
 
     def __init__(self) -> None:
-        self.inputs = Signal(32)
-        self.o = Signal(32)
+        super().__init__({"inputs": In(32), "o": Out(32)})
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
@@ -204,11 +204,7 @@ class Outer(Elaboratable):
 
 @pytest.fixture(scope="module")
 def joined() -> str:
-    outer = Outer()
-    text = verilog.convert(
-        outer, name="rnic", ports=[outer.inputs, outer.o], strip_internal_attrs=True
-    )
-    return join_registers(text)
+    return join_registers(verilog.convert(Outer(), name="rnic", strip_internal_attrs=True))
 
 
 HARNESS = """
@@ -231,21 +227,22 @@ void run(const uint32_t *inputs, uint32_t *outputs, uint64_t cycles) {
 """
 
 
-def outputs(text: str, inputs: NDArray[np.uint32], monkeypatch: pytest.MonkeyPatch) -> NDArray:
-    """What a design gives in each cycle. The text is taken as it is."""
-    with monkeypatch.context() as patched:
-        patched.setattr(rewrite, "join_registers", lambda given: given)
-        patched.setattr(rewrite, "let_sleep", lambda given, _: given)
-        build = verilator._Build(
-            text, HARNESS, waves=False, flags=["-DVL_TIME_CONTEXT"], link=["-shared"], output="x.so"
+@pytest.fixture
+def outputs(inputs: NDArray[np.uint32], tmp_path: Path) -> Callable[[str], NDArray[np.uint32]]:
+    """What a design gives in each cycle. As a netlist, its text is taken as it is."""
+    harness = tmp_path / "harness.cpp"
+    harness.write_text(HARNESS)
+
+    def run(text: str) -> NDArray[np.uint32]:
+        library = ctypes.CDLL(str(verilator.build_library(text, harness, netlist=True)))
+        given = np.zeros_like(inputs)
+        library.run(
+            *(ctypes.c_void_p(each.ctypes.data) for each in (inputs, given)),
+            ctypes.c_uint64(len(inputs)),
         )
-        library = ctypes.CDLL(str(build.path()))
-    given = np.zeros_like(inputs)
-    library.run(
-        *(ctypes.c_void_p(each.ctypes.data) for each in (inputs, given)),
-        ctypes.c_uint64(len(inputs)),
-    )
-    return given
+        return given
+
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -264,15 +261,15 @@ def inputs() -> NDArray[np.uint32]:
 
 
 def test_asleep_or_not_every_cycle_gives_the_same(
-    joined: str, inputs: NDArray[np.uint32], monkeypatch: pytest.MonkeyPatch
+    joined: str, outputs: Callable[[str], NDArray[np.uint32]]
 ) -> None:
     asleep = let_sleep(joined, verilator.TOP)
     # Two sleepers with their part, and the part of what has a delay line.
     awake = re.findall(r"iff bench\.rnic\.rnic\.(\S+)", asleep)
     assert {name.removeprefix("\\") for name in awake} == {"tagged", "cut", "commit"}
-    expected = outputs(joined, inputs, monkeypatch)
+    expected = outputs(joined)
     assert len(set(expected)) > 1000
-    assert np.array_equal(outputs(asleep, inputs, monkeypatch), expected)
+    assert np.array_equal(outputs(asleep), expected)
 
 
 @pytest.mark.parametrize(
@@ -286,16 +283,22 @@ def test_asleep_or_not_every_cycle_gives_the_same(
     ],
 )
 def test_what_a_sleeper_forgets_shows(
-    forgotten: str, joined: str, inputs: NDArray[np.uint32], monkeypatch: pytest.MonkeyPatch
+    forgotten: str, joined: str, outputs: Callable[[str], NDArray[np.uint32]]
 ) -> None:
     asleep = let_sleep(joined, verilator.TOP)
     wrong, found = re.subn(forgotten, "", asleep)
     assert found
-    expected = outputs(joined, inputs, monkeypatch)
-    assert not np.array_equal(outputs(wrong, inputs, monkeypatch), expected)
+    expected = outputs(joined)
+    assert not np.array_equal(outputs(wrong), expected)
 
 
 def test_what_is_set_and_not_declared_is_told() -> None:
     text = "module \\rnic.rnic.cut (clk);\n  always @(posedge clk)\n    x <= 1'h1;\nendmodule\n"
     with pytest.raises(ToolError, match=r"rnic\.rnic\.cut: cannot tell what is set: x"):
         let_sleep(text, verilator.TOP)
+
+
+def test_every_sleeper_is_an_instance_of_the_gateware() -> None:
+    text = "".join(map(verilator.verilog, (RnicConfig(), RnicConfig(mpa=False, sctp=True))))
+    names = re.findall(r"^module \\rnic\.rnic\.([\w.]+)", text, re.MULTILINE)
+    assert set(rewrite._SLEEPERS) <= set(names)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from .common import Top
-from .netlist import absorb_output_registers, area, promote_resets
+from .netlist import absorb_output_registers, area, extract_shift_registers, promote_resets
 from .registers import as_csv, as_json
 from .sizes import SMALL
 
@@ -149,6 +149,7 @@ def synthesize(board, folder, *, seed=1, progress=None):
     path = folder / f"{NAME}.json"
     netlist = json.loads(path.read_text(encoding="utf-8"))
     absorb_output_registers(netlist, NAME)
+    extract_shift_registers(netlist, NAME)
     promote_resets(netlist, NAME)
     path.write_text(json.dumps(netlist), encoding="utf-8")
     return netlist, commands

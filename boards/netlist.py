@@ -1,5 +1,5 @@
-"""Netlists as yosys writes them in JSON: their area, registers that block RAM has already, and
-resets that go everywhere.
+"""Netlists as yosys writes them in JSON: their area, registers that block RAM has already, shift
+registers, and resets that go everywhere.
 """
 
 import re
@@ -7,12 +7,19 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Netlist", "absorb_output_registers", "area", "next_net", "promote_resets"]
+__all__ = [
+    "Netlist", "absorb_output_registers", "area", "extract_shift_registers", "flip_flop",
+    "new_cell", "next_net", "promote_resets",
+]  # fmt: skip
 
 Netlist = dict[str, Any]
 
 #: Flip-flops that a reset has to reach before it gets a global network.
 _MANY = 1000
+#: Words and bits of a distributed RAM.
+_WORDS, _BITS = 16, 4
+#: What these cells put out is of the clocks of what they take in.
+_LOGIC = {"LUT4", "PFUMX", "L6MUX21", "CCU2C"}
 
 
 class _Wires:
@@ -136,6 +143,129 @@ def _register_kind(cell: Netlist | None, port: str) -> tuple[int | str, int | st
     return connections["CLK"][0], enable[0]
 
 
+class _Clocks:
+    """Of which clocks nets are."""
+
+    def __init__(self, module: Netlist) -> None:
+        self.drivers = {
+            bit: cell
+            for cell in module["cells"].values()
+            for port, bits in cell["connections"].items()
+            if cell["port_directions"][port] == "output"
+            for bit in bits
+        }
+        self.known: dict[int | str, frozenset[Any]] = {"0": frozenset(), "1": frozenset()}
+
+    def of(self, bit: int | str) -> frozenset[Any]:
+        """Clocks of the registers and memories behind a net; None is among them for anything else,
+        such as a pin.
+        """
+        if bit not in self.known:
+            kind, pins = "", {}
+            if cell := self.drivers.get(bit):
+                kind, pins = cell["type"], cell["connections"]
+            if kind in _LOGIC:
+                sources = [
+                    source
+                    for port, bits in pins.items()
+                    if cell["port_directions"][port] == "input"
+                    for source in bits
+                ]
+                clocks = frozenset().union(*map(self.of, sources))
+            elif kind == "TRELLIS_DPR16X4":
+                clocks = frozenset(pins["WCK"]).union(*map(self.of, pins["RAD"]))
+            elif kind == "DP16KD":
+                clocks = frozenset(pins["CLKA"] + pins["CLKB"])
+            else:
+                clocks = frozenset(pins["CLK"] if kind == "TRELLIS_FF" else [None])
+            self.known[bit] = clocks
+        return self.known[bit]
+
+
+def extract_shift_registers(netlist: Netlist, top: str) -> int:
+    """Moves shift registers into distributed RAM, in place; how many flip-flops are gone.
+
+    Such are flip-flops in a row, of which each but the last is read by the next one only, that have
+    neither an enable nor a reset and start at 0. A row becomes a bit of a ring of as many words
+    that is read where it is being written; one counter is for all rings of a length. A row stays
+    whose input is not of its own clock alone: it may be there to synchronize.
+    """
+    module = netlist["modules"][top]
+    cells, wires, clocks = module["cells"], _Wires(module), _Clocks(module)
+    plain = {name: _register_kind(cell, "DI") for name, cell in cells.items()}
+    following: dict[str, str] = {}
+    for name, kind in plain.items():
+        if kind is not None and kind[1] == "1":
+            readers = wires.readers[cells[name]["connections"]["Q"][0]]
+            if len(readers) == 1 and readers[0][1] == "DI" and plain[readers[0][0]] == kind:
+                following[name] = readers[0][0]
+    rows: defaultdict[tuple[int | str, int], list[list[str]]] = defaultdict(list)
+    for first in following.keys() - set(following.values()):
+        row = [first]
+        while row[-1] in following:
+            row.append(following[row[-1]])
+        (clock,) = cells[first]["connections"]["CLK"]
+        if clocks.of(cells[first]["connections"]["DI"][0]) == {clock}:
+            for start in range(0, len(row) - 1, _WORDS):
+                part = row[start : start + _WORDS]
+                rows[clock, len(part)].append(part)
+    fresh = next_net(module)
+    for (clock, length), parts in sorted(rows.items()):
+        name = f"shift_{clock}_{length}"
+        width = (length - 1).bit_length()
+        at, after = list(range(fresh, fresh + width)), range(fresh + width, fresh + 2 * width)
+        fresh += 2 * width
+        address = at + ["0"] * (_BITS - width)
+        steps = [(word + 1) % length if word < length else 0 for word in range(_WORDS)]
+        for bit in range(width):
+            table = "".join(str(step >> bit & 1) for step in reversed(steps))
+            inputs = {pin: [net] for pin, net in zip("ABCD", address, strict=True)}
+            cells[f"{name}_next_{bit}"] = new_cell(
+                "LUT4", {"INIT": table}, inputs, {"Z": [after[bit]]}
+            )
+            cells[f"{name}_at_{bit}"] = flip_flop(clock, after[bit], at[bit])
+        parts.sort()
+        for start in range(0, len(parts), _BITS):
+            ends = [(cells[part[0]], cells[part[-1]]) for part in parts[start : start + _BITS]]
+            spare = _BITS - len(ends)
+            data = [first["connections"]["DI"][0] for first, _ in ends] + ["0"] * spare
+            output = [last["connections"]["Q"][0] for _, last in ends]
+            output += range(fresh, fresh + spare)
+            fresh += spare
+            cells[f"{name}_{start}"] = new_cell(
+                "TRELLIS_DPR16X4",
+                {"INITVAL": "0" * _WORDS * _BITS, "WCKMUX": "WCK", "WREMUX": "WRE"},
+                {"DI": data, "RAD": address, "WAD": address, "WCK": [clock], "WRE": ["1"]},
+                {"DO": output},
+            )
+    gone = [name for parts in rows.values() for part in parts for name in part]
+    for name in gone:
+        del cells[name]
+    return len(gone)
+
+
+def new_cell(
+    kind: str, parameters: dict[str, str], inputs: dict[str, Any], outputs: dict[str, Any]
+) -> Netlist:
+    """A cell of a netlist, with the bits at its pins."""
+    return {
+        "hide_name": 0,
+        "type": kind,
+        "parameters": parameters,
+        "attributes": {},
+        "port_directions": dict.fromkeys(inputs, "input") | dict.fromkeys(outputs, "output"),
+        "connections": inputs | outputs,
+    }
+
+
+def flip_flop(clock: int | str, data: int | str, output: int) -> Netlist:
+    """A flip-flop without enable and reset that starts at 0."""
+    parameters = {"GSR": "DISABLED", "CEMUX": "1 ", "CLKMUX": "CLK", "LSRMUX": "LSR",
+                  "REGSET": "RESET"}  # fmt: skip
+    inputs = {"CLK": [clock], "DI": [data], "LSR": ["0"]}
+    return new_cell("TRELLIS_FF", parameters, inputs, {"Q": [output]})
+
+
 def next_net(module: Netlist) -> int:
     """The first number of which a module has no net, nor a higher one."""
     lists = [bits for cell in module["cells"].values() for bits in cell["connections"].values()]
@@ -163,14 +293,7 @@ def promote_resets(netlist: Netlist, top: str) -> int:
             continue
         name, bits = f"global_reset_{promoted}", [fresh + promoted]
         # yosys takes no cell that has a net's name.
-        cells[f"{name}_buffer"] = {
-            "hide_name": 0,
-            "type": "DCCA",
-            "parameters": {},
-            "attributes": {},
-            "port_directions": {"CLKI": "input", "CE": "input", "CLKO": "output"},
-            "connections": {"CLKI": [bit], "CE": ["1"], "CLKO": bits},
-        }
+        cells[f"{name}_buffer"] = new_cell("DCCA", {}, {"CLKI": [bit], "CE": ["1"]}, {"CLKO": bits})
         module["netnames"][name] = {"hide_name": 0, "bits": bits, "attributes": {}}
         for flip_flop in flip_flops:
             flip_flop["connections"]["LSR"] = bits

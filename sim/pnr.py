@@ -24,7 +24,14 @@ from amaranth import Signal, Value
 from amaranth.back import verilog
 from amaranth.lib.wiring import Component
 
-from ..boards.netlist import Netlist, absorb_output_registers, area, next_net
+from ..boards.netlist import (
+    Netlist,
+    absorb_output_registers,
+    area,
+    flip_flop,
+    new_cell,
+    next_net,
+)
 from .engine import ToolError
 
 __all__ = [
@@ -142,37 +149,20 @@ def frame(netlist: Netlist, top: str) -> Netlist:
         fresh += 1
         return fresh - 1
 
-    def cell(
-        kind: str, parameters: dict[str, str], inputs: dict[str, Any], output: str, bit: int
-    ) -> int:
-        cells[f"frame_{len(cells)}"] = {
-            "hide_name": 0,
-            "type": kind,
-            "parameters": parameters,
-            "attributes": {},
-            "port_directions": dict.fromkeys(inputs, "input") | {output: "output"},
-            "connections": {name: [value] for name, value in inputs.items()} | {output: [bit]},
-        }
-        return bit
+    def add(cell: Netlist) -> None:
+        cells[f"frame_{len(cells)}"] = cell
 
     def register(bit: int, output: int | None = None) -> int:
-        parameters = {
-            "GSR": "DISABLED",
-            "CEMUX": "1 ",
-            "CLKMUX": "CLK",
-            "LSRMUX": "LSR",
-            "REGSET": "RESET",
-        }
-        inputs = {"CLK": clock, "DI": bit, "LSR": "0"}
-        return cell("TRELLIS_FF", parameters, inputs, "Q", net() if output is None else output)
+        output = net() if output is None else output
+        add(flip_flop(clock, bit, output))
+        return output
 
     pins = {"clk": {"direction": "input", "bits": [clock]}}
     for name in ("rst",):
         if name in ports and ports[name]["bits"][0] in used:
             pins[name] = {"direction": "input", "bits": [net()]}
-            cell(
-                "DCCA", {}, {"CLKI": pins[name]["bits"][0], "CE": "1"}, "CLKO", *ports[name]["bits"]
-            )
+            inputs = {"CLKI": pins[name]["bits"], "CE": ["1"]}
+            add(new_cell("DCCA", {}, inputs, {"CLKO": ports[name]["bits"]}))
     first = at = net()
     for name, port in ports.items():
         if port["direction"] == "input" and name not in pins:
@@ -187,8 +177,10 @@ def frame(netlist: Netlist, top: str) -> Netlist:
         groups = [level[start : start + 4] for start in range(0, len(level), 4)]
         level = []
         for group in groups:
-            inputs = dict(zip("ABCD", [*group, "0", "0", "0"], strict=False))
-            level.append(register(cell("LUT4", {"INIT": f"{0x6996:016b}"}, inputs, "Z", net())))
+            inputs = {pin: [bit] for pin, bit in zip("ABCD", [*group, "0", "0", "0"], strict=False)}
+            parity = net()
+            add(new_cell("LUT4", {"INIT": f"{0x6996:016b}"}, inputs, {"Z": [parity]}))
+            level.append(register(parity))
     pins["si"] = {"direction": "input", "bits": [first]}
     pins["so"] = {"direction": "output", "bits": level or [at]}
     names = {

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ddp_rnic.boards import netlist
 from ddp_rnic.boards.netlist import Netlist
 
 BITS = 18
@@ -13,18 +14,20 @@ OUTPUT, COPY = list(range(80, 98)), list(range(100, 118))
 
 
 def flip_flop(data: int, output: int, **changes: Any) -> Netlist:
-    parameters = {"GSR": "DISABLED", "CEMUX": "1 ", "CLKMUX": "CLK", "LSRMUX": "LSR"}
-    parameters |= {"REGSET": "RESET"}
-    connections: dict[str, Any] = {"CLK": [CLOCK], "DI": [data], "LSR": ["0"], "Q": [output]}
+    cell = netlist.flip_flop(CLOCK, data, output)
     for name, value in changes.items():
-        (connections if isinstance(value, list) else parameters)[name] = value
-    directions = {name: "output" if name == "Q" else "input" for name in connections}
-    return {
-        "type": "TRELLIS_FF",
-        "parameters": parameters,
-        "port_directions": directions,
-        "connections": connections,
-    }
+        if isinstance(value, list):
+            cell["connections"][name] = value
+            cell["port_directions"][name] = "input"
+        else:
+            cell["parameters"][name] = value
+    return cell
+
+
+def logic(inputs: list[int], output: int) -> Netlist:
+    """The exclusive-or of up to four nets."""
+    pins = {pin: [bit] for pin, bit in zip("ABCD", [*inputs, "0", "0", "0"], strict=False)}
+    return netlist.new_cell("LUT4", {"INIT": f"{0x6996:016b}"}, pins, {"Z": [output]})
 
 
 def port(direction: str, bits: list[int]) -> Netlist:
@@ -38,12 +41,8 @@ def ram(**changes: Any) -> Netlist:
         inputs |= {f"AD{side}{4 + at}": [bit] for at, bit in enumerate(address)}
     inputs |= {f"DIA{at}": [bit] for at, bit in enumerate(WRITE_DATA)}
     outputs = {f"DOB{at}": [bit] for at, bit in enumerate(READ_DATA)}
-    block = {
-        "type": "DP16KD",
-        "parameters": {"REGMODE_A": "NOREG", "REGMODE_B": "NOREG", "CLKBMUX": "CLKB"},
-        "port_directions": dict.fromkeys(inputs, "input") | dict.fromkeys(outputs, "output"),
-        "connections": inputs | outputs,
-    }
+    parameters = {"REGMODE_A": "NOREG", "REGMODE_B": "NOREG", "CLKBMUX": "CLKB"}
+    block = netlist.new_cell("DP16KD", parameters, inputs, outputs)
     cells = {"block": block} | {
         f"q{at}": flip_flop(READ_DATA[at], OUTPUT[at], **changes) for at in range(BITS)
     }

@@ -1,5 +1,5 @@
-"""Registers move into the block RAM before them, resets of many onto the global network, and
-nothing else changes.
+"""Registers move into the block RAM before them, shift registers into distributed RAM, resets of
+many onto the global network, and nothing else changes.
 """
 
 import copy
@@ -7,22 +7,33 @@ import random
 from typing import Any
 
 import pytest
-from ddp_rnic.boards.netlist import Netlist, absorb_output_registers, promote_resets
+from ddp_rnic.boards.netlist import (
+    Netlist,
+    absorb_output_registers,
+    area,
+    extract_shift_registers,
+    promote_resets,
+)
 from ddp_rnic.boards.tests.netlists import (
     BITS,
+    CLOCK,
     COPY,
     ENABLE,
     OTHER_CLOCK,
     OUTPUT,
     READ_DATA,
+    WRITE_DATA,
     flip_flop,
+    logic,
     port,
     ram,
 )
 
 
 class Run:
-    """Simulates such a netlist: block RAM as in its data sheet, flip-flops with enable."""
+    """Simulates such a netlist: block RAM as in its data sheet, distributed RAM written each cycle,
+    tables, flip-flops with enable.
+    """
 
     def __init__(self, netlist: Netlist) -> None:
         self.module = netlist["modules"]["top"]
@@ -41,9 +52,14 @@ class Run:
         for name, value in values.items():
             for at, bit in enumerate(self.module["ports"][name]["bits"]):
                 self.nets[bit] = value >> at & 1
+        self._settle()
         now: dict[Any, int] = {}
         for cell in self.module["cells"].values():
             connections, parameters = cell["connections"], cell["parameters"]
+            if cell["type"] == "TRELLIS_DPR16X4":
+                cell["words"][self._get(connections["WAD"])] = self._get(connections["DI"])
+            if cell["type"] in ("TRELLIS_DPR16X4", "LUT4"):
+                continue
             if cell["type"] == "TRELLIS_FF":
                 if parameters["CEMUX"] != "CE" or self._get(connections["CE"]):
                     now[connections["Q"][0]] = self._get(connections["DI"])
@@ -59,7 +75,20 @@ class Run:
             if self._get(connections["WEA"]):
                 self.words[self._bus(cell, "ADA", 4, 10)] = self._bus(cell, "DIA", 0, BITS)
         self.nets |= now
+        self._settle()
         return self._get(self.module["ports"]["rd"]["bits"])
+
+    def _settle(self) -> None:
+        """What tables and distributed RAM put out; no table reads another one here."""
+        for cell in self.module["cells"].values():
+            connections = cell["connections"]
+            if cell["type"] == "LUT4":
+                at = self._get([connections[pin][0] for pin in "ABCD"])
+                self.nets[connections["Z"][0]] = int(cell["parameters"]["INIT"], 2) >> at & 1
+            elif cell["type"] == "TRELLIS_DPR16X4":
+                words = cell.setdefault("words", [0] * 16)
+                word = words[self._get(connections["RAD"])]
+                self.nets |= {bit: word >> at & 1 for at, bit in enumerate(connections["DO"])}
 
 
 @pytest.mark.parametrize("enabled", (False, True))
@@ -118,6 +147,102 @@ def test_a_port_with_another_reader_or_unlike_registers_stays() -> None:
     odd = flip_flop(READ_DATA[3], OUTPUT[3], CEMUX="CE", CE=[ENABLE])
     netlist["modules"]["top"]["cells"]["q3"] = odd
     assert absorb_output_registers(netlist, "top") == 0
+
+
+def row(first: int, length: int, data: int, **changes: Any) -> dict[str, Netlist]:
+    """Flip-flops in a row, from net ``data`` to net ``first + length - 1``."""
+    nets = [data, *range(first, first + length)]
+    return {f"f{net}": flip_flop(nets[at], net, **changes) for at, net in enumerate(nets[1:])}
+
+
+def test_shift_registers_in_distributed_ram_give_the_same_in_the_same_cycles() -> None:
+    seed = random.getrandbits(32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    before = ram()
+    module = before["modules"]["top"]
+    outputs = []
+    for number in range(30):
+        length = rng.choice((2, 3, 4, 9, 16, 17, 18, 33, 50))
+        first = 1000 + 100 * number
+        module["cells"] |= row(first, length, rng.choice(OUTPUT))
+        outputs.append(first + length - 1)
+    lengths = [output % 100 + 1 for output in outputs]
+    module["ports"] |= {"taps": port("output", OUTPUT), "rd": port("output", outputs)}
+    after = copy.deepcopy(before)
+    # A row of more than 16 is one of 16 and the rest, of which a single one stays a flip-flop.
+    assert extract_shift_registers(after, "top") == sum(
+        length - (length % 16 == 1) for length in lengths
+    )
+    rams = [
+        cell for cell in after["modules"]["top"]["cells"].values()
+        if cell["type"] == "TRELLIS_DPR16X4"
+    ]  # fmt: skip
+    parts = [16] * sum(length // 16 for length in lengths) + [length % 16 for length in lengths]
+    assert len(rams) == sum(-(-parts.count(part) // 4) for part in set(parts) - {0, 1})
+    left, right = Run(before), Run(after)
+    for cycle in range(500):
+        values = {"we": rng.random() < 0.7, "wd": rng.getrandbits(BITS)}
+        values |= {"wa": rng.randrange(16), "ra": rng.randrange(16)}
+        expected, got = left.cycle(**values), right.cycle(**values)
+        assert got == expected, f"cycle {cycle}: expected {expected:#x} got {got:#x}"
+    assert expected
+
+
+@pytest.mark.parametrize(
+    "changes",
+    (
+        {"CEMUX": "CE", "CE": [ENABLE]},
+        {"LSR": [ENABLE]},
+        {"REGSET": "SET"},
+        {"CLKMUX": "INV"},
+    ),
+    ids=lambda changes: " ".join(changes),
+)
+def test_a_shift_register_with_more_than_a_clock_stays(changes: dict[str, Any]) -> None:
+    netlist = ram()
+    module = netlist["modules"]["top"]
+    module["cells"] |= row(1000, 5, OUTPUT[0], **changes)
+    module["ports"]["last"] = port("output", [1004])
+    before = copy.deepcopy(netlist)
+    assert extract_shift_registers(netlist, "top") == 0
+    assert netlist == before
+
+
+def test_what_is_read_on_the_way_stays() -> None:
+    netlist = ram()
+    module = netlist["modules"]["top"]
+    module["cells"] |= row(1000, 7, OUTPUT[0])
+    module["ports"]["tap"] = port("output", [1002])
+    module["ports"]["last"] = port("output", [1006])
+    assert extract_shift_registers(netlist, "top") == 7
+    kept = {bit for cell in module["cells"].values() for bit in cell["connections"].get("DO", [])}
+    assert {1002, 1006} <= kept
+    assert area(netlist, "top")["ff"] == BITS + 2 + 2
+
+
+@pytest.mark.parametrize("source", ("pin", "pin through logic", "other clock", "both clocks"))
+def test_a_row_that_may_synchronize_stays(source: str) -> None:
+    netlist = ram()
+    module = netlist["modules"]["top"]
+    cells = module["cells"]
+    data = WRITE_DATA[0]
+    if source == "pin through logic":
+        cells["logic"] = logic([WRITE_DATA[0], OUTPUT[0]], 900)
+        data = 900
+    elif source == "other clock":
+        cells["far"] = flip_flop(OUTPUT[0], 900, CLK=[OTHER_CLOCK])
+        data = 900
+    elif source == "both clocks":
+        cells["block"]["connections"]["CLKA"] = [OTHER_CLOCK]
+        cells["logic"] = logic([OUTPUT[0], READ_DATA[0]], 900)
+        data = 900
+    cells |= row(1000, 3, data)
+    module["ports"]["last"] = port("output", [1002])
+    before = copy.deepcopy(netlist)
+    assert extract_shift_registers(netlist, "top") == 0
+    assert netlist == before
+    assert cells["f1000"]["connections"]["CLK"] == [CLOCK]
 
 
 @pytest.mark.parametrize("count", (999, 1000))

@@ -219,7 +219,8 @@ def _place_block_rams(board, netlist, arguments, folder):
         return json.loads((folder / "placed.json").read_text(encoding="utf-8"))
 
     _, count = CAPACITY[board.platform().device[-3:]]
-    device = arguments[:arguments.index("--lpf")]
+    # The other placer never ends where there is no net.
+    device = ["heap" if each == PLACER else each for each in arguments[:arguments.index("--lpf")]]
     free = floorplan.sites(placed(floorplan.block_rams(count), *device)).values()
     first = placed(netlist, *arguments)
     for name, bel in floorplan.assign(first, sorted(free)).items():

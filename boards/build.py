@@ -153,7 +153,8 @@ def synthesize(board, folder, *, seed=1, progress=None):
     path = folder / f"{NAME}.json"
     netlist = json.loads(path.read_text(encoding="utf-8"))
     absorb_output_registers(netlist, NAME)
-    extract_shift_registers(netlist, NAME)
+    if board.small:
+        extract_shift_registers(netlist, NAME)
     promote_resets(netlist, NAME)
     path.write_text(json.dumps(netlist), encoding="utf-8")
     return netlist, commands

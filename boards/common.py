@@ -44,8 +44,9 @@ class Board:
     config, memory
         The RNIC, and octets of placement memory, of the size that the device has block RAM for.
     small
-        Memories of up to so many words go to distributed RAM, whatever the gateware asks for; 0:
-        none do.
+        Memories of up to so many words go to distributed RAM, whatever the gateware asks for, so do
+        shift registers, and block RAMs are placed before all else (:mod:`.floorplan`), since the
+        device is nearly full. 0: there is room enough, and nothing of this.
     eth
         Number of the PHY's resource ``eth_rgmii``.
     rx_delay, tx_delay

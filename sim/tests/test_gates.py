@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import random
 from functools import partial
@@ -10,12 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from amaranth.hdl import Const, Module, Signal
+from amaranth.hdl import Cat, Const, Module, Signal
 from amaranth.lib import memory
 from amaranth.lib.wiring import Component, In, Out
+from ddp_rnic.boards.netlist import extract_shift_registers
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.hdl.verilog import convert
-from ddp_rnic.sim import gates, verilator
+from ddp_rnic.sim import gates, pnr, verilator
 from ddp_rnic.sim.comparison import run
 from ddp_rnic.sim.regions import derive
 from ddp_rnic.sim.replay import Plan, plan
@@ -29,6 +31,8 @@ needs_yosys = pytest.mark.skipif(
 
 #: Width, depth and octets-like lanes of memories: block RAM in each of its widths, and distributed.
 MEMORIES = [(36, 512, 9), (18, 1024, 9), (9, 2048, 9), (4, 4096, 4), (1, 16384, 1), (4, 16, 4)]
+#: Cycles of shift registers.
+DELAYS = (2, 3, 5, 16, 17, 20, 40)
 HARNESS = """
 #include "Vtop.h"
 #include "verilated.h"
@@ -48,7 +52,7 @@ void play(const uint64_t *i, uint64_t *o, uint64_t cycles) {
 
 
 class Cells(Component):
-    """Memories, carries, and registers that start at 1, are reset, or are enabled."""
+    """Memories, carries, shift registers; registers that start at 1, are reset, or are enabled."""
 
     def __init__(self) -> None:
         super().__init__({"i": In(64), "o": Out(64)})
@@ -83,8 +87,14 @@ class Cells(Component):
             m.d.sync += total.eq(0)
         with m.If(self.i[62]):
             m.d.sync += held.eq(self.i[30:46])
+        late = [started[2 * number : 2 * number + 2] for number in range(len(DELAYS))]
+        for number, cycles in enumerate(DELAYS):
+            for cycle in range(cycles):
+                before = late[number]
+                late[number] = Signal(2, name=f"late_{number}_{cycle}", reset_less=True)
+                m.d.sync += late[number].eq(before)
         folded = Signal(64)
-        for number, part in enumerate([*parts, total, started, held]):
+        for number, part in enumerate([*parts, total, started, held, Cat(late)]):
             before, folded = folded, Signal(64, name=f"folded_{number}")
             m.d.comb += folded.eq((before << 5) ^ (before >> 59) ^ part)
         m.d.comb += self.o.eq(folded)
@@ -96,7 +106,12 @@ def test_models_of_the_cells_are_as_the_rtl(tmp_path: Path) -> None:
     harness = tmp_path / "harness.cpp"
     harness.write_text(HARNESS)
     text = convert(Cells(), name="rnic")
-    cells = gates.synthesized(text, "rnic")
+    netlist = pnr.synthesize(text, "rnic", tmp_path)
+    shifted = copy.deepcopy(netlist)
+    # All but the last of a row of 17.
+    assert extract_shift_registers(shifted, "rnic") == 2 * (sum(DELAYS) - 1)
+    shifted_cells = gates.of_netlist(shifted, "rnic", tmp_path)
+    cells = gates.of_netlist(netlist, "rnic", tmp_path)
     for kind in ("BLOCK_RAM #(", "TRELLIS_DPR16X4 #(", "CCU2C #(", "TRELLIS_FF #(", "LUT4 #("):
         assert kind in cells, kind
     assert '"OUTREG"' in cells
@@ -106,7 +121,7 @@ def test_models_of_the_cells_are_as_the_rtl(tmp_path: Path) -> None:
     at = cells.index(".INIT(16'h") + len(".INIT(16'h")
     spoilt = f"{cells[:at]}{int(cells[at : at + 4], 16) ^ 0xFFFF:04x}{cells[at + 4 :]}"
     outputs = []
-    for each in (text, cells, spoilt):
+    for each in (text, cells, shifted_cells, spoilt):
         library = ctypes.CDLL(str(verilator.build_library(each, harness, netlist=each is not text)))
         output = np.zeros_like(inputs)
         library.play(
@@ -115,10 +130,12 @@ def test_models_of_the_cells_are_as_the_rtl(tmp_path: Path) -> None:
             ctypes.c_uint64(len(inputs)),
         )
         outputs.append(output)
-    wrong = np.flatnonzero(outputs[0] != outputs[1])
-    assert not len(wrong), f"first in cycle {wrong[0]}"
-    assert len(set(outputs[0].tolist())) > 19_000
-    assert (outputs[2] != outputs[0]).any()
+    expected, *same, other = outputs
+    for output in same:
+        wrong = np.flatnonzero(output != expected)
+        assert not len(wrong), f"first in cycle {wrong[0]}"
+    assert len(set(expected.tolist())) > 19_000
+    assert (other != expected).any()
 
 
 def vectors() -> Plan:

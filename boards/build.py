@@ -9,7 +9,6 @@ import sys
 from dataclasses import dataclass
 from importlib.util import find_spec
 
-from . import floorplan
 from .common import Top
 from .netlist import absorb_output_registers, area, extract_shift_registers, promote_resets
 from .registers import as_csv, as_json
@@ -108,9 +107,6 @@ def build(board, folder, *, seed=1, progress=None):
     _fits(board, area(netlist, NAME))
     (folder / "registers.json").write_text(as_json(board), encoding="utf-8")
     (folder / "csr.csv").write_text(as_csv(board), encoding="utf-8")
-    if board.small:
-        say("places of block RAMs")
-        _place_block_rams(board, netlist, commands["NEXTPNR_ECP5"], folder)
     say(TOOLS["NEXTPNR_ECP5"][2])
     _run("NEXTPNR_ECP5", commands["NEXTPNR_ECP5"], folder)
     report = report_of(board, json.loads((folder / "timing.json").read_text(encoding="utf-8")))
@@ -144,7 +140,7 @@ def synthesize(board, folder, *, seed=1, progress=None):
         ecppack_opts=["--compress"],
     )
     folder.mkdir(parents=True, exist_ok=True)
-    for stale in (f"{NAME}.bit", "report.json", "timing.json", "placed.json"):
+    for stale in (f"{NAME}.bit", "report.json", "timing.json"):
         (folder / stale).unlink(missing_ok=True)
     plan.extract(folder)
     commands = _commands((folder / f"{plan.script}.sh").read_text(encoding="utf-8"))
@@ -210,23 +206,6 @@ def _fits(board, used):
         raise BuildError(
             f"the design does not fit on the {device} of {board.name}{least}: it needs"
             f" {' and '.join(over)}")
-
-
-def _place_block_rams(board, netlist, arguments, folder):
-    """Has each block RAM placed as :mod:`.floorplan` says, in ``rnic.json``."""
-    def placed(design, *options):
-        (folder / f"{NAME}.json").write_text(json.dumps(design), encoding="utf-8")
-        _run("NEXTPNR_ECP5", [*options, "--no-route", "--write", "placed.json"], folder)
-        return json.loads((folder / "placed.json").read_text(encoding="utf-8"))
-
-    _, count = CAPACITY[board.platform().device[-3:]]
-    # The other placer never ends where there is no net.
-    device = ["heap" if each == PLACER else each for each in arguments[:arguments.index("--lpf")]]
-    free = floorplan.sites(placed(floorplan.block_rams(count), *device)).values()
-    first = placed(netlist, *arguments)
-    for name, bel in floorplan.assign(first, sorted(free)).items():
-        netlist["modules"][NAME]["cells"][name]["attributes"]["BEL"] = bel
-    (folder / f"{NAME}.json").write_text(json.dumps(netlist), encoding="utf-8")
 
 
 def report_of(board, timing):

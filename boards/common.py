@@ -44,9 +44,8 @@ class Board:
     config, memory
         The RNIC, and octets of placement memory, of the size that the device has block RAM for.
     small
-        Memories of up to so many words go to distributed RAM, whatever the gateware asks for, so do
-        shift registers, and block RAMs are placed before all else (:mod:`.floorplan`), since the
-        device is nearly full. 0: there is room enough, and nothing of this.
+        Memories of up to so many words go to distributed RAM, whatever the gateware asks for, and
+        so do shift registers, since the device is nearly full; 0: none do.
     eth
         Number of the PHY's resource ``eth_rgmii``.
     rx_delay, tx_delay

@@ -16,8 +16,8 @@ Netlist = dict[str, Any]
 
 #: Flip-flops that a reset has to reach before it gets a global network.
 _MANY = 1000
-#: Words and bits of a distributed RAM.
-_WORDS, _BITS = 16, 4
+#: Words of a distributed RAM, bits of their address, and of a word.
+_WORDS, _ADDRESS, _BITS = 16, 4, 4
 #: What these cells put out is of the clocks of what they take in.
 _LOGIC = {"LUT4", "PFUMX", "L6MUX21", "CCU2C"}
 
@@ -215,7 +215,7 @@ def extract_shift_registers(netlist: Netlist, top: str) -> int:
         width = (length - 1).bit_length()
         at, after = list(range(fresh, fresh + width)), range(fresh + width, fresh + 2 * width)
         fresh += 2 * width
-        address = at + ["0"] * (_BITS - width)
+        address = at + ["0"] * (_ADDRESS - width)
         steps = [(word + 1) % length if word < length else 0 for word in range(_WORDS)]
         for bit in range(width):
             table = "".join(str(step >> bit & 1) for step in reversed(steps))

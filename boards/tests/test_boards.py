@@ -101,12 +101,6 @@ class Tools:
             cells = {f"c{k}": new_cell(kind, {}, {}, {}) for k, kind in enumerate(kinds)}
             netlist = {"modules": {"rnic": {"cells": cells, "ports": {}, "netnames": {}}}}
             (folder / "rnic.json").write_text(json.dumps(netlist))
-        elif "--write" in arguments:
-            ((_, module),) = json.loads((folder / "rnic.json").read_text())["modules"].items()
-            rams = [cell for cell in module["cells"].values() if cell["type"] == "DP16KD"]
-            for at, cell in enumerate(rams):
-                cell["attributes"]["NEXTPNR_BEL"] = f"X{at % 90}/Y{at // 90}/EBR0"
-            (folder / "placed.json").write_text(json.dumps({"modules": {"top": module}}))
         elif variable == "NEXTPNR_ECP5":
             timing = json.loads(json.dumps(TIMING))
             timing["fmax"]["$glbnet$clk"]["achieved"] = self.reaches
@@ -169,18 +163,6 @@ def test_small_memories_go_to_distributed_ram_where_a_board_says_so(tools, tmp_p
     assert f"r:SIZE<={MEDIUM['small']}" in (tmp_path / "rnic.ys").read_text()
     assert rnic("build", "ecpix5", "--out", tmp_path).exit_code == 0
     assert "SIZE" not in (tmp_path / "rnic.ys").read_text()
-
-
-def test_block_rams_have_places_of_their_own_where_there_is_little_room(tools, tmp_path):
-    made = tools(memories=100)
-    assert rnic("build", "ecpix5-45f", "--out", tmp_path).exit_code == 0
-    (_, *placed, _) = made.ran
-    assert [("--write" in arguments, "rnic.lpf" in arguments) for _, arguments in placed] == [
-        (True, False), (True, True), (False, True)]
-    cells = json.loads((tmp_path / "rnic.json").read_text())["modules"]["rnic"]["cells"]
-    places = [cell["attributes"].get("BEL") for cell in cells.values() if cell["type"] == "DP16KD"]
-    assert len(set(places) - {None}) == 100
-    assert all(int(place.split("/")[1][1:]) < 2 for place in places), "one of the device's 108"
 
 
 def test_the_boards_are_told():

@@ -308,6 +308,7 @@ class Control(wiring.Component):
             registers.cap_window.eq(config.window),
             registers.cap_places.eq(config.places),
             registers.cap_mpa.eq(config.mpa),
+            # It stays for as long as its words are written: an access takes four cycles.
             sctp.associations.valid.eq(registers.assoc_commit),
             write.way.eq(registers.assoc_place[16]),
             write.place.eq(registers.assoc_place),

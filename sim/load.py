@@ -181,7 +181,7 @@ class SctpLoad(Load):
 
     def setup(self) -> list[Operation]:
         """The same region and stream, of an association in which the peer accepted a session."""
-        (move,) = insert({}, _KEY)
+        (move,) = insert({}, _KEY, self.config.associations)
         association = _write("ASSOC", **regs.association(move, first=_STREAM, count=1))
         accept = struct.pack(">H", Function.ACCEPT)
         return [

@@ -589,7 +589,7 @@ class _Replayer(Host):
         self._posted: dict[tuple[int, int], int] = {}  # buffers
         self._used: dict[tuple[int, int], int] = {}  # those whose message was delivered
         self._waiting: list[Arrival] = []
-        self._sctp = SctpHost(self)
+        self._sctp = SctpHost(self, config.associations)
         for allotment in allotments:
             golden.add(allotment.region)
 

@@ -26,8 +26,9 @@ _WORD = 0xFFFFFFFF
 class SctpHost:
     """What a host does for SCTP, beside the streams and regions that ``host`` has."""
 
-    def __init__(self, host: _Replayer) -> None:
+    def __init__(self, host: _Replayer, associations: int) -> None:
         self._host = host
+        self._associations = associations
         self._places: dict[tuple[int, int], AssociationKey] = {}
         self._owners: dict[AssociationKey, End] = {}
 
@@ -69,7 +70,7 @@ class SctpHost:
         for key in _keys(end):
             self._owners[key] = end
             try:
-                moves = insert(self._places, key)
+                moves = insert(self._places, key, self._associations)
             except ValueError as error:
                 raise RegionError(f"{end}: {error}") from None
             for way, place, moved in moves:

@@ -141,9 +141,10 @@ class Association(Closing):
 
     def _enter(self, key: AssociationKey) -> None:
         """Write a key to the table; others may have to move."""
-        places = self.context.places
+        assert self.context.sctp is not None
+        places, most = self.context.places, self.context.sctp.associations
         try:
-            moves = insert({place: known for place, (known, _) in places.items()}, key)
+            moves = insert({place: known for place, (known, _) in places.items()}, key, most)
         except ValueError as error:
             known = any(key == each for each, _ in places.values())
             raise (StateError if known else ResourceExhausted)(str(error)) from error

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 from ..hdl.spec import ddp, regs
 from ..hdl.spec.completion import OCTETS, Completion, Kind, decode, phase
 from ..hdl.spec.config import LIMITS, WIDTHS
-from ..hdl.spec.net import HASH_BITS, WAYS, AssociationKey
+from ..hdl.spec.net import WAYS, AssociationKey, place_bits
 from .closing import Closing
 from .errors import (
     ErrorEvent,
@@ -321,7 +321,7 @@ class Context(Closing):
         if self.sctp is not None:
             registers.write("ASSOC_FLAGS", 0)
             for way in range(WAYS):
-                for place in range(1 << HASH_BITS):
+                for place in range(1 << place_bits(self.sctp.associations)):
                     where = regs.pack("ASSOC_PLACE", way=way, place=place)
                     registers.write_all("ASSOC", PLACE=where, COMMIT=1)
         registers.write("STREAM_FLAGS", 0)

@@ -343,7 +343,10 @@ class SctpReceiver(wiring.Component):
     def __init__(self, config):
         self.config = config
         self._walker = walker = SctpWalker(config)
-        self._table = AssociationTable(associations=config.associations)
+        # An SCTP packet takes at least 46 octets of a frame, and as long until its names are the
+        # next one's.
+        self._table = AssociationTable(
+            associations=config.associations, words=max(1, 256 // config.width))
         item = SctpItem(config)
         super().__init__({
             "i": In(stream.Signature(Beat(config.width))),

@@ -55,7 +55,8 @@ class FrameBeat(data.StructLayout):
 
 
 class Frame(data.StructLayout):
-    """What a frame was. Only ``kind`` means anything unless that is SCTP.
+    """What a frame was. Only ``kind`` means anything unless that is SCTP; then its addresses, ports
+    and tag, and ``v6``, stay until the next frame's.
 
     Members
     -------
@@ -91,7 +92,7 @@ class _Names(wiring.Component):
     valid : In(1), beat : In(FrameBeat(width))
     facts : In(Facts())
         Of the beat's frame.
-    source, destination, ports, tag
+    v6, source, destination, ports, tag
         As the octets lie.
     """
 
@@ -106,6 +107,7 @@ class _Names(wiring.Component):
             "valid": In(1),
             "beat": In(FrameBeat(width)),
             "facts": In(Facts()),
+            "v6": Out(1),
             "source": Out(128),
             "destination": Out(128),
             "ports": Out(32),
@@ -143,6 +145,8 @@ class _Names(wiring.Component):
         v6 = delayed(m, 1, self.facts.v6, "v6")
 
         # Cycle 2.
+        with m.If(at[self.SOURCE[0] // words]):
+            m.d.sync += self.v6.eq(v6)
         for address, (v4_word, v6_word) in (
                 (self.source, self.SOURCE), (self.destination, self.DESTINATION)):
             for k in range(4):
@@ -319,12 +323,12 @@ class FrameParser(wiring.Component):
             frame.kind.eq(kind),
             frame.octets.eq(ending.octets),
             frame.udp.eq(ending.udp),
-            frame.v6.eq(at_end.v6),
         ]
         # Numbers have their highest octet first.
         ports, tag = names.ports, names.tag
         m.d.comb += [
             self.frames.valid.eq(ended[-1]),
+            frame.v6.eq(names.v6),
             frame.source.eq(names.source),
             frame.destination.eq(names.destination),
             frame.source_port.eq(Cat(ports[8:16], ports[:8])),

@@ -7,7 +7,6 @@ from functools import cache
 from typing import NamedTuple
 
 __all__ = [
-    "HASH_BITS",
     "KEY_FIELDS",
     "SCTP_UDP_PORT",
     "WAYS",
@@ -18,6 +17,7 @@ __all__ = [
     "hash_bits",
     "hash_way",
     "insert",
+    "place_bits",
 ]
 
 SCTP_UDP_PORT = 9899  #: RFC 6951 section 3, "sctp-tunneling"
@@ -55,7 +55,6 @@ KEY_FIELDS = (
 )
 
 WAYS = 2
-HASH_BITS = 9  #: of a place in either way
 
 
 class AssociationKey(NamedTuple):
@@ -79,33 +78,40 @@ class Move(NamedTuple):
     key: AssociationKey
 
 
-@cache
-def hash_bits(way: int) -> tuple[tuple[tuple[str, int], ...], ...]:
-    """The key's bits, as (field, bit), whose exclusive-or is each bit of a place.
+def place_bits(associations: int) -> int:
+    """Bits of a place in either way of the table, of a device with so many associations: 128 places
+    up to 16, 512 above. An even number of bits would spread ports that are alike over few places.
+    """
+    return 7 if associations <= 16 else 9
 
-    Each field is folded from its bit 0, so that the low nine bits alone reach every place. In the
+
+@cache
+def hash_bits(way: int, width: int) -> tuple[tuple[tuple[str, int], ...], ...]:
+    """The key's bits, as (field, bit), whose exclusive-or is each of the ``width`` bits of a place.
+
+    Each field is folded from its bit 0, so that its lowest bits alone reach every place. In the
     second way every fold is turned by one more bit: what cancels in one does not in the other.
     """
-    terms: list[list[tuple[str, int]]] = [[] for _ in range(HASH_BITS)]
+    terms: list[list[tuple[str, int]]] = [[] for _ in range(width)]
     for number, (name, bits) in enumerate(KEY_FIELDS):
         for bit in range(bits):
             # Fields start at different bits, so that equal ports do not cancel.
-            turned = bit + (4 if way else 2) * number + way * (bit // HASH_BITS)
-            terms[turned % HASH_BITS].append((name, bit))
+            turned = bit + (4 if way else 2) * number + way * (bit // width)
+            terms[turned % width].append((name, bit))
     return tuple(map(tuple, terms))
 
 
-def hash_way(way: int, key: AssociationKey) -> int:
-    """The place where a way of the table may hold a key."""
+def hash_way(way: int, key: AssociationKey, width: int) -> int:
+    """The place, of ``width`` bits, where a way of the table may hold a key."""
     values = key._asdict()
     return sum(
         (sum(values[name] >> bit & 1 for name, bit in terms) & 1) << at
-        for at, terms in enumerate(hash_bits(way))
+        for at, terms in enumerate(hash_bits(way, width))
     )
 
 
 def insert(
-    entries: Mapping[tuple[int, int], AssociationKey], key: AssociationKey
+    entries: Mapping[tuple[int, int], AssociationKey], key: AssociationKey, associations: int
 ) -> tuple[Move, ...]:
     """Find room for one more key (cuckoo hashing).
 
@@ -115,13 +121,16 @@ def insert(
         Keys in the table by (way, place).
     key
         The one to be added.
+    associations
+        Of the device.
 
     Returns the writes in the order in which to do them: a key that moves is written to its new
     place before its old one is overwritten, so it is found all the time.
 
     Raises :exc:`ValueError` if the key is in the table, or no moves make room for it.
     """
-    nests = [(way, hash_way(way, key)) for way in range(WAYS)]
+    width = place_bits(associations)
+    nests = [(way, hash_way(way, key, width)) for way in range(WAYS)]
     if any(entries.get(nest) == key for nest in nests):
         raise ValueError(f"association must not be in the table already: {key}")
     # Breadth first: the fewest moves.
@@ -132,7 +141,7 @@ def insert(
         if nest not in entries:
             break
         way = 1 - nest[0]
-        other = (way, hash_way(way, entries[nest]))
+        other = (way, hash_way(way, entries[nest], width))
         if other not in came_from:
             came_from[other] = nest
             queue.append(other)

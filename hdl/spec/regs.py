@@ -296,7 +296,7 @@ REGISTERS = (
         0x1BC,
         "rw",
         "Where the entry goes.",
-        (_f("place", 0, 9, "Of the way."), _f("way", 16, 1, "Of the table.")),
+        (_f("place", 0, 9, "Of the way, which has 128 or 512."), _f("way", 16, 1, "Of the table.")),
     ),
     Register("ASSOC_COMMIT", 0x1C0, "wo", "Writes the entry."),
     Register("SESSION_STREAM", 0x1C4, "rw", "The DDP Stream of the registers that follow."),

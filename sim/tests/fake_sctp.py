@@ -13,7 +13,7 @@ import dpkt
 import google_crc32c
 from ddp_rnic.hdl.spec import regs
 from ddp_rnic.hdl.spec.completion import ChunkStatus, Completion, Kind, Status
-from ddp_rnic.hdl.spec.net import AssociationKey, hash_way
+from ddp_rnic.hdl.spec.net import AssociationKey, hash_way, place_bits
 from ddp_rnic.hdl.spec.sctp import Diversion, Function, Reason, State
 from ddp_rnic.sim.engine import ExceptionPacket
 from ddp_rnic.sim.model.ddp import DataSink
@@ -96,7 +96,8 @@ class FakeSctp:
             values["ASSOC_TAG"],
             bool(flags["v6"]),
         )
-        assert hash_way(nest[0], key) == nest[1], "the entry would never be found"
+        width = place_bits(self.device.config.associations)
+        assert hash_way(nest[0], key, width) == nest[1], "the entry would never be found"
         assert flags["number"] < self.device.config.associations
         assert streams["first"] + streams["count"] <= self.device.config.streams
         self.entries[nest] = key, flags["number"], streams["first"], streams["count"]

@@ -320,7 +320,7 @@ class Play:
     def _associate(self) -> None:
         entries: dict[tuple[int, int], AssociationKey] = {}
         for key in KEYS:
-            for move in insert(entries, key):
+            for move in insert(entries, key, RnicConfig().associations):
                 entries[move.way, move.place] = move.key
                 entry = regs.association(move, first=FIRST, count=COUNT, number=ASSOCIATION)
                 self.write("ASSOC", **entry, COMMIT=1)

@@ -117,13 +117,14 @@ def run(width, frames, entries=None, *, idle=0.0, stall=0.0, damaged=(), late=0,
     async def source(ctx):
         table = {}
         for key in entries or {}:
-            for move in insert(table, key):
+            for move in insert(table, key, config.associations):
                 table[move.way, move.place] = move.key
                 values = entries[move.key]._asdict() | move.key._asdict() | {"valid": 1}
                 ctx.set(dut.write.payload, {"way": move.way, "place": move.place, "entry": values})
                 ctx.set(dut.write.valid, 1)
                 await ctx.tick()
-        ctx.set(dut.write.valid, 0)
+                ctx.set(dut.write.valid, 0)
+                await ctx.tick().repeat(3)
         for number, frame in enumerate(frames):
             for at in range(0, len(frame), size):
                 part = frame[at : at + size]

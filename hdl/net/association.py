@@ -82,7 +82,7 @@ class AssociationTable(wiring.Component):
     associations : int
         From 2 up to 65536.
     words : int
-        Words of an entry, a power of two.
+        Words of an entry: 1, 2 or 4.
 
     Members
     -------
@@ -99,7 +99,8 @@ class AssociationTable(wiring.Component):
             raise TypeError(f"Associations must be an integer, not {associations!r}")
         if not 2 <= associations <= 1 << 16:
             raise ValueError(f"Associations must be from 2 to 65536, not {associations!r}")
-        exact_log2(words)
+        if words not in (1, 2, 4):
+            raise ValueError(f"Words of an entry must be 1, 2 or 4, not {words!r}")
         self.associations = associations
         self.words = words
         self.latency = 7 + words
@@ -121,8 +122,7 @@ class AssociationTable(wiring.Component):
         held = Cat(held, C(0, 8 * key_octets - len(held)), told)
 
         # The words of what is looked for, from cycle 0 on, to be compared in cycle 4.
-        sctp = frame.kind == Kind.SCTP
-        asked, turn = self._turns(m, self.i.valid & sctp)
+        _, turn = self._turns(m, self.i.valid & (frame.kind == Kind.SCTP))
         m.submodules.keys = keys = Delay(8 * octets, 4)
         m.d.comb += keys.i.eq(self._word(wanted, turn, octets))
         first, last = (delayed(m, cycles, turn == at, name) for cycles, at, name in (

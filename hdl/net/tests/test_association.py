@@ -253,11 +253,15 @@ def test_words_of_two_entries_are_not_taken_for_one(words, entries):
     assert not any(found_while_written(words, entries).values())
 
 
-@pytest.mark.parametrize("associations, error", [(1, ValueError), ("64", TypeError)])
-def test_a_wrong_number_of_associations_is_refused(associations, error):
+@pytest.mark.parametrize("wrong, error, message", (
+    ({"associations": 1}, ValueError, "Associations must be"),
+    ({"associations": "64"}, TypeError, "Associations must be"),
+    ({"words": 3}, ValueError, "Words of an entry must be"),
+))  # fmt: skip
+def test_what_a_table_cannot_be_is_refused(wrong, error, message):
     with warnings.catch_warnings():
         # The table that was refused is never used; it goes here and now.
         warnings.simplefilter("ignore", UnusedElaboratable)
-        with pytest.raises(error, match="Associations must be"):
-            AssociationTable(associations=associations)
+        with pytest.raises(error, match=message):
+            AssociationTable(**wrong)
         gc.collect()

@@ -162,7 +162,7 @@ class Device(wiring.Component):
         m.d.comb += self.received.eq(self._counter(
             m, registers, "link_frames", receive.good, domain="eth_rx"))
         self._counter(m, registers, "link_damaged", receive.damaged, domain="eth_rx")
-        self._counter(m, registers, "link_dropped", crossing.dropped, domain="eth_rx")
+        self._counter(m, registers, "link_dropped", crossing.dropped)
 
     def _frames(self, m, rnic, decoder, registers):
         """What is the host's: packets of the exception stream, and frames to be sent."""

@@ -145,7 +145,7 @@ def cross(frames, *, stalled=0.0, hold=0, seed=1):
 
     async def count(ctx):
         nonlocal dropped
-        async for *_, drops in ctx.tick("eth_rx").sample(dut.dropped):
+        async for *_, drops in ctx.tick().sample(dut.dropped):
             dropped += drops
 
     async def read(ctx):

@@ -122,8 +122,8 @@ class FrameCrossing(wiring.Component):
     """Frames out of the domain of the PHY's clock, whole or not at all.
 
     A frame is taken if there is room for the longest one as it begins, so that none has to be
-    broken off; otherwise it is dropped and counted. That is decided behind the crossing, which a few
-    beats of distributed RAM are enough for: what the PHY's clock reaches is little.
+    broken off; otherwise it is dropped and counted. That is decided behind the crossing, for which
+    a few beats of distributed RAM are enough.
 
     Latency: 7 to 9 cycles of the reader. Throughput: a beat a cycle of the reader. Reset: the
     writer's domain empties the crossing, the reader's what is behind it. Errors: none.

@@ -70,8 +70,8 @@ class AssociationTable(wiring.Component):
     Entries are written and compared in ``words``, one a cycle: the narrower the datapath, the more
     cycles an SCTP packet takes to pass, and the less block RAM and comparators suffice.
 
-    A write counts for the frames that come after it. For one that comes in its own cycle, or
-    up to ``words - 2`` cycles later, the place reads as empty, or, of one word, as written.
+    A write counts for the frames that come after it. For those from ``words`` cycles before it to
+    ``words - 2`` behind it the place reads as empty.
 
     Latency: ``latency``, 7 cycles and one a word. Throughput: a frame each cycle, of SCTP and a
     write one in ``words``. Reset: the entries stay, no look-up or write is under way. Errors:
@@ -194,6 +194,7 @@ class AssociationTable(wiring.Component):
         return under_way, turn
 
     def _word(self, value, turn, octets):
+        """The word, of so many octets, of a value that has its turn."""
         return Cat(value, C(0, 8 * octets * self.words - len(value))).word_select(turn, 8 * octets)
 
     def _folded(self, m, bits):

@@ -64,7 +64,7 @@ def test_keys_of_any_family_spread_over_both_ways(family, associations, width):
         taken = [hash_way(way, key, width) for key in keys]
         assert all(0 <= place < places for place in taken)
         # Half as many keys at random as places take 39 in 100 of them, 256 of 512 give or take 6.
-        assert len(set(taken)) > 0.34 * places, f"way {way}: {len(set(taken))} places"
+        assert len(set(taken)) > places * 175 / 512, f"way {way}: {len(set(taken))} places"
     entries, _ = fill(keys, associations)
     assert set(entries.values()) == set(keys)
 
@@ -81,7 +81,7 @@ def test_two_keys_that_differ_in_one_field_share_no_more_than_one_place(width):
         assert not any(shared), "one bit changes both places"
         other = draw(rng, key.v6)
         both += all(hash_way(way, key, width) == hash_way(way, other, width) for way in range(WAYS))
-    assert both < 4 << 2 * (9 - width)
+    assert both < 4
 
 
 def test_a_key_twice_or_one_too_many_is_refused():
@@ -103,8 +103,8 @@ def test_a_key_twice_or_one_too_many_is_refused():
 
 
 def run(dut, writes, lookups):
-    """Writes the table, then looks up one a cycle; returns a result for each, with its cycle. Of an
-    SCTP frame all but what its association is known by is gone a cycle later."""
+    """Writes the table, then looks up one a cycle, each of which changes what it gives; returns a
+    result for each, with its cycle."""
     results = []
 
     async def drive(ctx):

@@ -20,6 +20,7 @@ from ddp_rnic.hdl.net.tests.frames import (
     udp,
 )
 from ddp_rnic.hdl.spec.config import WIDTHS
+from ddp_rnic.hdl.spec.net import KEY_FIELDS
 from scapy.layers.inet import IP, UDP, IPOption_Timestamp
 from scapy.layers.inet6 import (
     IPv6,
@@ -73,15 +74,21 @@ def run(width, frames, *, idle=0.0, damaged=(), seed=0, udp_port=PORT):
         ctx.set(dut.i.valid, 0)
 
     async def watch(ctx):
-        cycle = 0
+        cycle, named = 0, (0, None)
         while len(results) < len(frames) or cycle < sent[-1] + 2 * LATENCY:
             *_, shown, beat, given, result = await ctx.tick().sample(
                 dut.o.valid, dut.o.payload, dut.frames.valid, dut.frames.payload
             )
             if shown:
                 beats.append((cycle, beat))
+            names = [result[name] for name, _ in KEY_FIELDS]
             if given:
                 results.append((cycle, result))
+                if result.kind == Kind.SCTP:
+                    named = cycle, names
+            # For as long as the table of associations looks at them.
+            if named[1] and cycle < named[0] + 256 // width:
+                assert names == named[1], f"names of cycle {named[0]} are gone in {cycle}"
             cycle += 1
             assert cycle < limit, f"watchdog: {len(results)} results of {len(frames)}"
 

@@ -4,7 +4,7 @@ from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from ..stream import Beat, Stage, Store
+from ..stream import Beat, Store
 
 __all__ = ["Intake", "KnownBeat", "LlpBeat", "LlpSettings"]
 
@@ -42,7 +42,8 @@ class KnownBeat(data.StructLayout):
 class Intake(wiring.Component):
     """Takes packets in, and looks up how their streams are set up.
 
-    Latency: 4 cycles. Throughput: a beat a cycle. Reset: empty. Errors: none.
+    Latency: 3 cycles. Throughput: a beat a cycle. Reset: empty. Errors: none. ``o.payload`` is
+    combinational, read from distributed RAM.
 
     Parameters
     ----------
@@ -71,12 +72,9 @@ class Intake(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.queue = queue = Store(KnownBeat(self.width), depth=16)
-        # A register between the distributed RAM and the multiplexer of the skid that follows.
-        m.submodules.stage = stage = Stage(KnownBeat(self.width))
         valid = Signal(2)
         beats = [Signal(LlpBeat(self.width), name=f"beat{k}") for k in range(2)]
-        wiring.connect(m, queue.o, stage.i)
-        wiring.connect(m, stage.o, wiring.flipped(self.o))
+        wiring.connect(m, queue.o, wiring.flipped(self.o))
         # Half of the queue is more than what can be on the way when ``half`` falls.
         m.d.sync += [
             self.i.ready.eq(queue.half),
@@ -89,6 +87,6 @@ class Intake(wiring.Component):
             queue.i.valid.eq(valid[1]),
             queue.i.payload.llp.eq(beats[1]),
             queue.i.payload.settings.eq(self.settings),
-            self.busy.eq(self.i.valid | valid.any() | queue.o.valid | stage.o.valid),
+            self.busy.eq(self.i.valid | valid.any() | queue.o.valid),
         ]
         return m

@@ -4,7 +4,7 @@ from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from ..stream import Skid, any_of
+from ..stream import any_of
 from .intake import KnownBeat, LlpSettings
 from .segment import HEADER_WORDS
 
@@ -281,30 +281,36 @@ class MpaScan(wiring.Component):
         # All stages shift together, and only with a beat or after a packet's last: so a beat's
         # successors in its packet are always right behind it. Whether they do is worked out one
         # cycle before, as thousands of registers have to hear of it.
-        m.submodules.skid = skid = Skid(KnownBeat(self.config.width))
-        wiring.connect(m, wiring.flipped(self.i), skid.i)
-        arriving = skid.o
+        # So is whether the register takes a beat that they come from.
+        arriving = stream.Signature(KnownBeat(self.config.width)).create(path=("arriving",))
+        takes = Signal(init=1)
         filled = Signal(6)
         first = Signal(init=1)
         shift = Signal(init=1)
         holds = Signal()  # not ``shift``, for what has to say whether it will
-        comes, begins, can_shift, shifts = Signal(), Signal(), Signal(), Signal()
+        comes, begins, can_shift, goes, shifts = (Signal() for _ in range(5))
         full = Signal(2)
         m.d.comb += [
+            self.i.ready.eq(takes),
             arriving.ready.eq(shift),
-            comes.eq((arriving.valid & holds) | skid.i.valid | ~skid.i.ready),
+            comes.eq(self.i.valid | ~takes),
             begins.eq(Mux(arriving.valid & ~holds, arriving.payload.llp.beat.last, first)),
             full.eq(Mux(holds, filled[-2:], filled[-3:-1])),
             can_shift.eq(comes | begins),
-            shifts.eq(can_shift & (~full[1] | self.goes)),
+            goes.eq(~full[1] | self.goes),
+            shifts.eq(can_shift & goes),
             self.offers.eq(can_shift & full[1]),
         ]
         m.d.sync += [
             first.eq(begins),
             shift.eq(shifts),
             holds.eq(~shifts),
+            takes.eq(~comes | goes),
+            arriving.valid.eq(comes),
             self.coming.eq(shifts & full[0]),
         ]
+        with m.If(takes):
+            m.d.sync += arriving.payload.eq(self.i.payload)
         with m.If(shift):
             m.d.sync += filled.eq(Cat(arriving.valid, filled))
 
@@ -356,9 +362,11 @@ class MpaScan(wiring.Component):
         words = self.config.words
         arriving = taken.payload.llp.beat
         whole = ~arriving.count[:2].any() & ~arriving.error
+        # Whether there is a beat does not gate the wide register.
+        with m.If(taken.ready):
+            m.d.sync += beat.data.eq(arriving.data)
         with m.If(taken.valid & taken.ready):
             m.d.sync += [
-                beat.data.eq(arriving.data),
                 beat.count.eq(Mux(whole, arriving.count[2:], 0)),
                 beat.last.eq(arriving.last),
                 beat.stream.eq(taken.payload.llp.stream),

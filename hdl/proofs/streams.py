@@ -127,10 +127,12 @@ class Scanned(Harness):
         same = Value.cast(dut.o) == self.past(dut.o)
         self.always(if_(waits, valid & same), "a beat is held")
         inside = self.inside
-        can_shift = inside.component("skid").o.valid | inside["first"]
+        arrived = inside["arriving__valid"]
+        can_shift = arrived | inside["first"]
         self.lemma(valid == (inside["filled"][-1] & can_shift), "what is given out")
         self.lemma(if_(valid, inside["shift"] == told), "a beat goes when that was told")
         self.lemma(inside["holds"] == ~inside["shift"], "holds")
+        self.lemma(inside["takes"] == ~(arrived & inside["holds"]), "takes")
 
 
 class Committed(Steady):
@@ -296,10 +298,10 @@ class SkidOrder(_Order):
 class BacklogOrder(_Order):
     """:class:`_Order` of a Backlog.
 
-    Assumes no push when it is full. By induction of depth 5.
+    Assumes no push when it is full. By induction of depth 6.
     """
 
-    late = 4
+    late = 5
 
     def rules(self, m):
         super().rules(m)
@@ -308,10 +310,12 @@ class BacklogOrder(_Order):
         self.always(if_(dut.half, self.count < dut.depth // 2), "half of it is free")
 
         # On its way out an item is in each of these, or in none; the others are in the ring.
-        latched, staged = inside["ring.latched"], inside["ring.staged"]
+        latched, staged, came = (
+            inside[f"ring.{name}"] for name in ("latched", "staged", "came"))
         full, spare = inside["ring.skid.full"], inside["ring.skid.spare"]
         places = [
-            (full, spare), (staged, inside["ring.held"]), (latched, inside.read("ring.storage")),
+            (full, spare), (came, inside["ring.near"]), (staged, inside["ring.held"]),
+            (latched, inside.read("ring.storage")),
         ]
         passed = dut.o.valid
         for there, item in places:
@@ -319,8 +323,9 @@ class BacklogOrder(_Order):
             self.lemma(if_(here, item == self.item), "an item on its way")
             passed = passed + there
         self.lemma(if_(full, dut.o.valid), "the spare one is the second")
-        self.lemma(inside["ring.moves"] == ~(staged & full), "moves")
-        self.lemma(inside["ring.fetches"] == ~(latched & staged & full), "fetches")
+        self.lemma(inside["ring.nears"] == ~(came & full), "nears")
+        self.lemma(inside["ring.moves"] == ~(staged & came & full), "moves")
+        self.lemma(inside["ring.fetches"] == ~(latched & staged & came & full), "fetches")
 
         inner, behind = Signal.like(self.count), Signal.like(self.count)
         place = Signal(range(dut.depth))

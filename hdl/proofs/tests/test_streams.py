@@ -43,10 +43,6 @@ LONG = pytest.mark.long
 
 #: The block, and the same with a bug.
 BLOCKS = {
-    "intake": (
-        lambda: Intake(64),
-        lambda: planted("llp.intake", Stage=planted("stream", *CARELESS).Stage).Intake(64),
-    ),
     "placement": (
         lambda: PlacementDma(CONFIG),
         lambda: planted(
@@ -84,9 +80,16 @@ def test_an_offer_that_is_withdrawn_is_caught(block):
     assert proof.status == "FAIL", proof.log
 
 
-@pytest.mark.parametrize("block", ["intake", pytest.param("delivery", marks=LONG)])
-def test_offers_have_to_wait_at_times(block):
-    proof = covers(Steady(BLOCKS[block][0](), lemmas=False), depth=24)
+@pytest.mark.parametrize(
+    "harness",
+    [
+        lambda: TakenIn(Intake(64), lemmas=False),
+        pytest.param(lambda: Steady(Delivery(CONFIG), lemmas=False), marks=LONG),
+    ],
+    ids=["intake", "delivery"],
+)
+def test_offers_have_to_wait_at_times(harness):
+    proof = covers(harness(), depth=24)
     assert proof.status == "PASS", proof.log
 
 
@@ -107,7 +110,7 @@ def test_the_scan_holds_a_beat_until_it_goes():
 
 
 def test_a_scan_that_lets_a_beat_go_too_soon_is_caught():
-    bug = planted("llp.scan", "can_shift & (~full[1] | self.goes)", "can_shift")
+    bug = planted("llp.scan", "shifts.eq(can_shift & goes)", "shifts.eq(can_shift)")
     proof = bounded(Scanned(bug.MpaScan(CONFIG), lemmas=False), depth=24)
     assert proof.status == "FAIL", proof.log
 
@@ -179,18 +182,19 @@ def test_items_go_through_a_queue():
 
 
 def test_a_backlog_keeps_its_items_in_order():
-    proof = induction(BacklogOrder(Backlog(4, depth=16)), depth=5)
+    proof = induction(BacklogOrder(Backlog(4, depth=16)), depth=6)
     assert proof.status == "PASS", proof.log
 
 
 @pytest.mark.parametrize(
     "old, new",
     [
-        ("skid.i.valid.eq(staged)", "skid.i.valid.eq(latched)"),
-        ("fetches.eq(~(still_latched & still_staged & full))", "fetches.eq(1)"),
-        ("moves.eq(~(still_staged & full))", "moves.eq(1)"),
+        ("skid.i.valid.eq(came)", "skid.i.valid.eq(staged)"),
+        ("fetches.eq(~(still_latched & still_staged & still_near & full))", "fetches.eq(1)"),
+        ("moves.eq(~(still_staged & still_near & full))", "moves.eq(1)"),
+        ("nears.eq(~(still_near & full))", "nears.eq(1)"),
     ],
-    ids=["early", "latch", "register"],
+    ids=["early", "latch", "register", "near"],
 )
 def test_a_backlog_that_loses_an_item_is_caught(old, new):
     bug = planted("stream", old, new)

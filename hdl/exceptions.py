@@ -73,7 +73,7 @@ class ExceptionQueue(wiring.Component):
     A packet is dropped when one of its beats finds the queue full, and what the queue has of it
     makes room at once. So is a packet that is longer than the queue.
 
-    Latency: 5 cycles from the last beat of a packet to its first one. Throughput: 1 beat a cycle.
+    Latency: 6 cycles from the last beat of a packet to its first one. Throughput: 1 beat a cycle.
     Reset: empty. Errors: none. The output is a register.
 
     Parameters

@@ -8,7 +8,7 @@ from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 __all__ = ["Backlog", "Beat", "Pointers", "Prefetch", "Queue", "Skid", "Stage", "Store", "any_of",
-           "counted", "delayed", "nibbles", "plus"]
+           "copies", "counted", "delayed", "nibbles", "plus"]
 
 
 def any_of(values):
@@ -33,6 +33,23 @@ def delayed(m, cycles, value, name):
         m.d.sync += stage.eq(value)
         value = stage
     return value
+
+
+def copies(m, value, count, *, name):
+    """``count`` registers of the same ``value``, which synthesis does not merge into one again.
+
+    They differ in what they hold at reset, in whether they are reset at all, and in polarity: up
+    to eight cannot be told to be the same. The value is not to be used before it has been clocked
+    in once.
+    """
+    value = Value.cast(value)
+    result = []
+    for n in range(count):
+        ones = (1 << len(value)) - 1 if n & 1 else 0
+        copy = Signal(len(value), init=ones, reset_less=bool(n & 2), name=f"{name}{n}")
+        m.d.sync += copy.eq(~value if n & 4 else value)
+        result.append(~copy if n & 4 else copy)
+    return result
 
 
 def counted(m, count, up, down):
@@ -302,9 +319,10 @@ class Prefetch(wiring.Component):
     """A ring in block RAM whose reader sees its items as a stream.
 
     Whoever writes keeps the ring's addresses. The block RAM is read through its output register,
-    both of which hold an item that cannot go on, and no path goes from ``o.ready`` to it.
+    both of which hold an item that cannot go on, and no path goes from ``o.ready`` to it. Nor does
+    a gate lie behind it, for it is far from some of its readers.
 
-    Latency: 3 cycles from ``some`` to ``o``; an item is written a cycle before ``some`` tells of
+    Latency: 4 cycles from ``some`` to ``o``; an item is written a cycle before ``some`` tells of
     it. Throughput: a write and an item a cycle. Reset: nothing was read. Errors: none. The output
     is a register; ``pop`` is combinational from ``some``.
 
@@ -348,12 +366,12 @@ class Prefetch(wiring.Component):
         m.submodules.skid = skid = Skid(self.shape)
         write, read = storage.write_port(), storage.read_port()
         # What was read is in the block RAM's latch, then in its output register, which has no
-        # reset. Whether each of them takes something is known a cycle before: a ring's block RAMs
-        # lie far apart.
-        held = Signal(self.shape, reset_less=True)
-        latched, staged = Signal(), Signal()
-        fetches, moves = Signal(init=1), Signal(init=1)
-        still_latched, still_staged, full = Signal(), Signal(), Signal()
+        # reset, then in a register near the reader. Whether each of them takes something is known
+        # a cycle before: a ring's block RAMs lie far apart.
+        held, near = Signal(self.shape, reset_less=True), Signal(self.shape, reset_less=True)
+        latched, staged, came = Signal(), Signal(), Signal()
+        fetches, moves, nears = Signal(init=1), Signal(init=1), Signal(init=1)
+        still_latched, still_staged, still_near, full = Signal(), Signal(), Signal(), Signal()
 
         wiring.connect(m, skid.o, wiring.flipped(self.o))
         m.d.comb += [
@@ -363,28 +381,33 @@ class Prefetch(wiring.Component):
             self.pop.eq(self.some & fetches),
             read.addr.eq(self.address),
             read.en.eq(fetches),
-            skid.i.valid.eq(staged),
-            skid.i.payload.eq(held),
+            skid.i.valid.eq(came),
+            skid.i.payload.eq(near),
             # In the next cycle.
             still_latched.eq(self.some | ~fetches),
             still_staged.eq(latched | ~moves),
-            full.eq(self.o.valid & ~self.o.ready & (staged | ~skid.i.ready)),
+            still_near.eq(staged | ~nears),
+            full.eq(self.o.valid & ~self.o.ready & (came | ~skid.i.ready)),
         ]
         m.d.sync += [
             latched.eq(still_latched),
             staged.eq(still_staged),
-            moves.eq(~(still_staged & full)),
-            fetches.eq(~(still_latched & still_staged & full)),
+            came.eq(still_near),
+            nears.eq(~(still_near & full)),
+            moves.eq(~(still_staged & still_near & full)),
+            fetches.eq(~(still_latched & still_staged & still_near & full)),
         ]
         with m.If(moves):
             m.d.sync += held.eq(read.data)
+        with m.If(nears):
+            m.d.sync += near.eq(held)
         return m
 
 
 class Backlog(wiring.Component):
     """First in, first out, in block RAM: a deep :class:`Store`.
 
-    Latency: 4 cycles. Throughput: 1 item a cycle. Reset: empty. Errors: none; a push into a full
+    Latency: 5 cycles. Throughput: 1 item a cycle. Reset: empty. Errors: none; a push into a full
     backlog is not allowed. The output is a register.
 
     Parameters

@@ -4,26 +4,11 @@ from amaranth import *
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
+from ..stream import copies
+
 __all__ = ["Join", "Lanes", "Rotate"]
 
 GROUP = 8  # lanes that share one copy of a control register
-
-
-def copies(m, value, count, *, name):
-    """``count`` registers of the same ``value``, which synthesis does not merge into one again.
-
-    They differ in what they hold at reset, in whether they are reset at all, and in polarity: up
-    to eight cannot be told to be the same. The value is not to be used before it has been clocked
-    in once.
-    """
-    value = Value.cast(value)
-    result = []
-    for n in range(count):
-        ones = (1 << len(value)) - 1 if n & 1 else 0
-        copy = Signal(len(value), init=ones, reset_less=bool(n & 2), name=f"{name}{n}")
-        m.d.sync += copy.eq(~value if n & 4 else value)
-        result.append(~copy if n & 4 else copy)
-    return result
 
 
 class Rotate(wiring.Component):

@@ -10,7 +10,7 @@ from ddp_rnic.hdl.exceptions import ExceptionQueue
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
 
 OCTETS = 4096
-LATENCY = 5
+LATENCY = 6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,7 +158,7 @@ def test_packets_come_out_whole_and_in_order_or_not_at_all(width, source, sink):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_a_packet_is_shown_five_cycles_after_its_last_beat_and_not_before(width):
+def test_a_packet_is_shown_six_cycles_after_its_last_beat_and_not_before(width):
     octets = width // 8
     rng = random.Random(width)
     for length in (1, octets, 2 * octets, 10 * octets, OCTETS):

@@ -201,20 +201,20 @@ def test_a_backlog_gives_items_as_they_came_at_every_level(depth, give, take):
 
 
 @pytest.mark.parametrize("depth", (16, 512))
-def test_an_item_takes_four_cycles_through_a_backlog_and_items_follow_each_cycle(depth):
+def test_an_item_takes_five_cycles_through_a_backlog_and_items_follow_each_cycle(depth):
     dut = Backlog(16, depth=depth)
     count = 3 * depth
 
     async def testbench(ctx):
         # The first items wait for a while; after that there is never a gap.
-        held = 20 if depth > 16 else 4
+        held = 20 if depth > 16 else 5
         got = []
         for cycle in range(count + held + 10):
             ctx.set(dut.i.valid, cycle < count)
             ctx.set(dut.i.payload, cycle)
             ctx.set(dut.o.ready, cycle >= held)
             _, _, valid, item = await ctx.tick().sample(dut.o.valid, dut.o.payload)
-            assert valid == (4 <= cycle < count + held), f"cycle {cycle}"
+            assert valid == (5 <= cycle < count + held), f"cycle {cycle}"
             if valid and cycle >= held:
                 got.append(item)
         assert got == list(range(count))
@@ -258,7 +258,7 @@ def test_a_struct_comes_out_of_a_backlog_as_a_struct():
         ctx.set(dut.i.valid, 1)
         await ctx.tick()
         ctx.set(dut.i.valid, 0)
-        await ctx.tick().repeat(3)
+        await ctx.tick().repeat(4)
         assert ctx.get(dut.o.valid)
         assert ctx.get(dut.o.payload) == shape.const(item)
 

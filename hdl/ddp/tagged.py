@@ -68,7 +68,7 @@ class TaggedCheck(wiring.Component):
     none. A zero-length segment's STag and TO are not checked (section 5.2). Of an untagged
     segment only length and version are.
 
-    Latency: 10 cycles. Throughput: a segment a cycle. Reset: empty. Errors: see ``CheckResult``.
+    Latency: 12 cycles. Throughput: a segment a cycle. Reset: empty. Errors: see ``CheckResult``.
 
     Members
     -------
@@ -78,7 +78,7 @@ class TaggedCheck(wiring.Component):
     o : Out(stream.Signature(CheckResult, always_ready=True))
     """
 
-    LATENCY = 10
+    LATENCY = 12
 
     def __init__(self, entries):
         self.entries = entries
@@ -99,15 +99,18 @@ class TaggedCheck(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         bits = self.entries.bit_length() - 1
-        valid = Signal(self.LATENCY - 1)
-        m.d.sync += [valid.eq(Cat(self.i.valid, valid)), self.o.valid.eq(valid[-1])]
-        m.d.comb += self.index.eq(self.i.payload.header.stag[8 : 8 + bits])
-
         after = partial(delayed, m)
+
+        # Two cycles for the way to the table, as many as untagged segments take longer.
+        came = after(2, self.i.valid, "came")
+        near = after(2, self.i.payload, "near")
+        valid = Signal(self.LATENCY - 3)
+        m.d.sync += [valid.eq(Cat(came, valid)), self.o.valid.eq(valid[-1])]
 
         # Two cycles for the look-up, and one for the way from the table; meanwhile the end of the
         # segment, its 64-bit sum in two halves.
-        header = self.i.payload.header
+        header = near.header
+        m.d.comb += self.index.eq(header.stag[8 : 8 + bits])
         first_low = Signal(33)
         m.d.sync += first_low.eq(header.to[:32] + header.length)
         to_1 = after(1, header.to, "to")
@@ -116,7 +119,7 @@ class TaggedCheck(wiring.Component):
         wrap = after(7, sum_high[32], "wrap")
         stag = after(3, header.stag, "stag")
         to = after(2, to_1, "to_2")
-        rights = after(3, self.i.payload.rights, "rights")
+        rights = after(3, near.rights, "rights")
         length = after(5, header.length, "length")
         entry = Signal(StagEntry(self.entries), reset_less=True)
         with m.If(valid[1]):
@@ -127,7 +130,9 @@ class TaggedCheck(wiring.Component):
         identity = nibbles(Cat(entry.key, entry.tag), Cat(stag[:8], stag[8 + bits :]))
         key, pd, stream_equal = Signal(len(identity)), Signal(4), Signal(4)
         allowed, bound, alive = Signal(), Signal(), Signal()
-        offset_low = Signal(33)
+        offset_low = Signal(32)
+        # A borrow of the lower half, the other way round: no gate before the upper half's carries.
+        no_borrow = Signal()
         with m.If(valid[2]):
             m.d.sync += [
                 key.eq(identity),
@@ -136,7 +141,7 @@ class TaggedCheck(wiring.Component):
                 stream_equal.eq(nibbles(entry.owner, rights.stream)),
                 bound.eq(entry.bound),
                 allowed.eq(entry.remote_write),
-                offset_low.eq(to[:32] - entry.to[:32]),
+                Cat(offset_low, no_borrow).eq(plus(to[:32], ~entry.to[:32], C(1, 1))),
             ]
         to_high = after(1, to[32:], "to_high")
         base_high = after(1, entry.to[32:], "base_high")
@@ -148,8 +153,8 @@ class TaggedCheck(wiring.Component):
         above = Signal()
         unknown, foreign, forbidden = Signal(), Signal(), Signal()
         m.d.sync += [
-            Cat(offset[32:], above).eq(plus(to_high, ~base_high, ~offset_low[32])),
-            offset[:32].eq(offset_low[:32]),
+            Cat(offset[32:], above).eq(plus(to_high, ~base_high, no_borrow)),
+            offset[:32].eq(offset_low),
             unknown.eq(~alive | ~key.all()),
             foreign.eq(~Mux(bound, stream_equal, pd).all()),
             forbidden.eq(~allowed),

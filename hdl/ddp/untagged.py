@@ -8,7 +8,7 @@ from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
 from ..spec import ddp
-from ..stream import delayed, nibbles
+from ..stream import copies, delayed, nibbles
 from .header import DdpHeader
 
 __all__ = ["Advanced", "Post", "QueueState", "UntaggedBuffer", "UntaggedCheck", "UntaggedResult"]
@@ -101,7 +101,7 @@ class UntaggedCheck(wiring.Component):
     until the host has set it up again. So segments of one queue may follow each other in every
     cycle.
 
-    Latency: 10 cycles. Throughput: a segment a cycle. Reset: the queues stay. Errors: see
+    Latency: 12 cycles. Throughput: a segment a cycle. Reset: the queues stay. Errors: see
     ``UntaggedResult``.
 
     Parameters
@@ -122,7 +122,7 @@ class UntaggedCheck(wiring.Component):
     o : Out(stream.Signature(UntaggedResult(), always_ready=True))
     """
 
-    LATENCY = 10
+    LATENCY = 12
 
     def __init__(self, config):
         self.config = config
@@ -146,7 +146,8 @@ class UntaggedCheck(wiring.Component):
         after = partial(delayed, m)
 
         # Where to look, and what follows from the header alone.
-        index = after(1, Cat(header.qn[:QN_BITS], self.i.payload.stream)[:index_bits], "index")
+        index_of_header = Cat(header.qn[:QN_BITS], self.i.payload.stream)[:index_bits]
+        index = after(1, index_of_header, "index")
         msn = after(1, header.msn, "msn")
         following = Signal(32, reset_less=True)
         end = Signal(33, reset_less=True)
@@ -180,22 +181,26 @@ class UntaggedCheck(wiring.Component):
                 Mux(writes[0], writes[2], beyond))
         first = self._look_up(m, "first", Signal(32), index, *writes)
         # The buffer is there before it counts.
+        beyond_post = after(1, (post_held.msn + 1)[:32], "beyond_post")
         limit = self._look_up(
             m, "limit", Signal(data.StructLayout({"msn": 32, "open": 1})), index,
             post_valid[2] | state_valid,
             Mux(state_valid, index_of(state_held), index_of(post_held)),
             Mux(state_valid, Cat(state_held.msn, state_held.open),
-                Cat((post_held.msn + 1)[:32], C(1))),
+                Cat(beyond_post, C(1))),
         )
         ring_bits = exact_log2(self.config.queue_depth)
+        # A register of its own for the way to many block RAMs.
+        (place,) = copies(
+            m, Cat(header.msn[:ring_bits], index_of_header), 1, name="place")
         buffer = self._buffer(
-            m, Cat(msn[:ring_bits], index), post_valid[0],
+            m, place, post_valid[0],
             Cat(post_held.msn[:ring_bits], index_of(post_held)), post_held)
 
         # All differences; the address in two halves.
-        first, limit = after(3, first, "first"), after(3, limit, "limit")
-        msn, end = after(6, msn, "msn"), after(6, end, "end")
-        mo = after(7, header.mo, "mo")
+        first, limit = after(5, first, "first"), after(5, limit, "limit")
+        msn, end = after(8, msn, "msn"), after(8, end, "end")
+        mo = after(9, header.mo, "mo")
         ahead, left = Signal(32, reset_less=True), Signal(32, reset_less=True)
         room, rest = Signal(33, reset_less=True), Signal(34, reset_less=True)
         low = Signal(33, reset_less=True)
@@ -207,13 +212,13 @@ class UntaggedCheck(wiring.Component):
             low.eq(buffer.address[:32] + mo),
         ]
         high = after(1, buffer.address[32:], "high")
-        closed = after(1, ~limit.open, "closed") | after(8, header.qn[QN_BITS:].any(), "no_queue")
+        closed = after(1, ~limit.open, "closed") | after(10, header.qn[QN_BITS:].any(), "no_queue")
 
         # Flags, and the first one that is set.
         flags = [
             after(1, flag, name)
             for flag, name in (
-                (closed, "no_queue_9"),
+                (closed, "no_queue_11"),
                 (ahead[-1], "behind"),
                 (left[-1] | ~left.any(), "no_buffer"),
                 (room[-1], "beyond"),
@@ -246,11 +251,12 @@ class UntaggedCheck(wiring.Component):
         return m
 
     def _buffer(self, m, place, write, written, post):
-        """The buffer at a place of its queue's ring, 6 cycles later; a post is written in the same
+        """The buffer at a place of its queue's ring, 8 cycles later; a post is written in the same
         way.
 
         A ring has the slots of its buffers, so that the wide table need not have room for all
-        buffers of all queues. Both take many block RAMs, and a register is for the way from them.
+        buffers of all queues. Both take many block RAMs, and registers are for the ways to them
+        and from them.
         """
         m.submodules.rings = rings = memory.Memory(
             shape=range(self.config.buffers), depth=1 << len(place), init=[],
@@ -260,23 +266,20 @@ class UntaggedCheck(wiring.Component):
         ring_port, read_ring = rings.write_port(), rings.read_port()
         port, read = buffers.write_port(), buffers.read_port()
         # Without reset, to become the output registers of the block RAM.
-        slot = Signal(range(self.config.buffers), name="slot_0", reset_less=True)
-        buffer = Signal(UntaggedBuffer(), name="buffer_0", reset_less=True)
-        near = Signal(UntaggedBuffer(), name="buffer_1", reset_less=True)
+        slot = Signal(range(self.config.buffers), name="slot_read", reset_less=True)
+        buffer = Signal(UntaggedBuffer(), name="buffer_read", reset_less=True)
+        writes = delayed(m, 1, Cat(write, post.slot, post.buffer), "buffer_write")
         m.d.comb += read_ring.addr.eq(place)
         m.d.sync += [
             ring_port.en.eq(write),
             ring_port.addr.eq(written),
             ring_port.data.eq(post.slot),
-            port.en.eq(write),
-            port.addr.eq(post.slot),
-            port.data.eq(post.buffer),
+            Cat(port.en, port.addr, Value.cast(port.data)).eq(writes),
             slot.eq(read_ring.data),
-            read.addr.eq(slot),
+            read.addr.eq(delayed(m, 1, slot, "slot")),
             buffer.eq(read.data),
-            near.eq(buffer),
         ]
-        return near
+        return delayed(m, 2, buffer, "buffer")
 
     def _look_up(self, m, name, value, index, write, write_index, write_value):
         """What a table holds at ``index``, 3 cycles later. It knows of the writes of all cycles

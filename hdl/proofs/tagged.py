@@ -7,6 +7,7 @@ from amaranth.lib.wiring import In, Out
 
 from ..ddp.stag import StagTable
 from ..ddp.tagged import CheckResult, TaggedCheck
+from ..stream import delayed
 from .harness import Harness, if_
 
 __all__ = ["CheckedTable", "Inbounds"]
@@ -73,15 +74,26 @@ class Inbounds(Harness):
         stored = Mux(before, Value.cast(written.entry), stored)
         self.lemma(stored == Value.cast(entry), "the row's entry")
 
+        # What comes in is looked up two cycles later.
+        given, came = dut.i.payload, dut.i.valid
+        for cycle in range(2):
+            given, came = (
+                delayed(m, 1, value, f"{name}_{cycle}_given")
+                for value, name in ((given, "near"), (came, "came")))
+            self.lemma(Value.cast(given) == self.inside[f"check.near_{cycle}"], "near")
+            self.lemma(came == self.inside[f"check.came_{cycle}"], "came")
+
         # One look-up of that row, any one, is followed: what it found comes out so much later.
         begin = self.any(1, name="begin")
         begun = Signal()
-        age = Signal(TaggedCheck.LATENCY)
-        m.d.comb += begun.eq(begin & dut.i.valid & (dut.check.index == row) & ~age[:-1].any())
+        age = Signal(TaggedCheck.LATENCY - 2)
+        bits = ENTRIES.bit_length() - 1
+        looked_up = given.header.stag[8 : 8 + bits]
+        m.d.comb += begun.eq(begin & came & (looked_up == row) & ~age[:-1].any())
         m.d.sync += age.eq(Cat(begun, age))
         kept_entry, kept = Signal(shape), Signal.like(dut.i.payload)
         with m.If(begun):
-            m.d.sync += [kept_entry.eq(entry), kept.eq(dut.i.payload)]
+            m.d.sync += [kept_entry.eq(entry), kept.eq(given)]
         self.lemma((age & (age - 1)) == 0, "one is followed")
 
         header, rights, result = kept.header, kept.rights, dut.o.payload
@@ -91,7 +103,6 @@ class Inbounds(Harness):
         m.d.comb += due.eq(age[-1])
         self.always(if_(due, dut.o.valid), "a result comes")
         placed = due & ~result.error & result.tagged & (result.length != 0)
-        bits = ENTRIES.bit_length() - 1
         offset = Signal(64)
         m.d.comb += offset.eq(result.address - kept_entry.address)
         owner = Mux(kept_entry.bound, rights.stream, rights.pd)
@@ -191,7 +202,8 @@ class Inbounds(Harness):
             address.eq(entry.address + offset[:64]),
         ]
         low, short = room[:32], room[:32] < header.length
-        holds(4, "offset_low", (header.to[:32] - entry.to[:32])[:33], **flow)
+        holds(4, "offset_low", offset[:32], **flow)
+        holds(4, "no_borrow", header.to[:32] >= entry.to[:32], **flow)
         travels(4, 4, "to_high", header.to[32:])
         travels(4, 4, "base_high", entry.to[32:], **flow)
         travels(4, 5, "size", entry.length, **flow)

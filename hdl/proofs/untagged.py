@@ -31,7 +31,7 @@ class Inbuffer(Harness):
     which a queue is opened, buffers are posted, and segments come in any cycle from then on.
     """
 
-    DEPTH = 18
+    DEPTH = 20
 
     def rules(self, m):
         dut = self.dut

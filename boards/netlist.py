@@ -1,5 +1,5 @@
 """Netlists as yosys writes them in JSON: their area, registers that block RAM has already, shift
-registers, and resets that go everywhere.
+registers, and resets and enables that go everywhere.
 """
 
 import re
@@ -9,13 +9,15 @@ from typing import Any
 
 __all__ = [
     "Netlist", "absorb_output_registers", "area", "extract_shift_registers", "flip_flop",
-    "new_cell", "next_net", "promote_resets",
+    "new_cell", "next_net", "promote_resets", "replicate_enables",
 ]  # fmt: skip
 
 Netlist = dict[str, Any]
 
 #: Flip-flops that a reset has to reach before it gets a global network.
 _MANY = 1000
+#: Flip-flops that one gate enables.
+_PART = 64
 #: Words of a distributed RAM, bits of their address, and of a word.
 _WORDS, _ADDRESS, _BITS = 16, 4, 4
 #: What these cells put out is of the clocks of what they take in.
@@ -242,6 +244,42 @@ def extract_shift_registers(netlist: Netlist, top: str) -> int:
     for name in gone:
         del cells[name]
     return len(gone)
+
+
+def replicate_enables(netlist: Netlist, top: str) -> int:
+    """Gives each part of a wide register its own copy of the gate that enables it, in place; how
+    many copies there are.
+
+    A gate that has to reach hundreds of flip-flops is far from most of them; of what it looks at,
+    the way to a copy in their midst takes the same time to all of them.
+    """
+    module = netlist["modules"][top]
+    cells = module["cells"]
+    gates = {cell["connections"]["Z"][0]: name for name, cell in cells.items()
+             if cell["type"] == "LUT4"}
+    enabled: defaultdict[str, list[str]] = defaultdict(list)
+    for name, cell in cells.items():
+        if cell["type"] == "TRELLIS_FF":
+            for bit in cell["connections"].get("CE", []):
+                if bit in gates:
+                    enabled[gates[bit]].append(name)
+    fresh = next_net(module)
+    copies = 0
+    for gate, flip_flops in enabled.items():
+        # In the order of their bits, as far as names tell.
+        flip_flops.sort(key=lambda name: [
+            int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)])
+        parts = len(flip_flops) // _PART
+        for part in range(1, parts):
+            cell = cells[gate]
+            cells[f"{gate}_copy{part}"] = cell | {
+                "connections": cell["connections"] | {"Z": [fresh]}}
+            for name in flip_flops[part * len(flip_flops) // parts :
+                                   (part + 1) * len(flip_flops) // parts]:
+                cells[name]["connections"]["CE"] = [fresh]
+            fresh += 1
+            copies += 1
+    return copies
 
 
 def new_cell(

@@ -31,6 +31,7 @@ from ..boards.netlist import (
     flip_flop,
     new_cell,
     next_net,
+    replicate_enables,
 )
 from .engine import ToolError
 
@@ -97,7 +98,8 @@ def synthesize(
 ) -> Netlist:
     """The netlist of module ``top`` of a Verilog text, in cells of the ECP5.
 
-    Block RAM is read through its output register where the text allows.
+    Block RAM is read through its output register where the text allows, and the enable of a wide
+    register has a gate in each part of it.
     """
     run_yosys(
         "synth_ecp5 -latches warn",
@@ -105,6 +107,7 @@ def synthesize(
     )  # fmt: skip
     netlist: Netlist = json.loads((folder / f"{top}.json").read_text())
     absorb_output_registers(netlist, top)
+    replicate_enables(netlist, top)
     return netlist
 
 

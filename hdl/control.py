@@ -205,7 +205,11 @@ class Control(wiring.Component):
             m.d.sync += revoke.eq(1)
         with m.Elif(~sweep.revoke.valid):
             m.d.sync += revoke.eq(0)
-        m.d.sync += sweeping.eq(sweep.busy)
+        fences = Signal()
+        m.d.sync += [
+            sweeping.eq(sweep.busy),
+            fences.eq(((commit | revoke) & ~sweep.revoke.valid) | (sweeping & ~sweep.busy)),
+        ]
         m.d.comb += [
             # The host's next write could be to a register that the command is about, or be the next
             # command.
@@ -215,7 +219,7 @@ class Control(wiring.Component):
             sweep.entry.eq(self.stag_entry),
             sweep.start.eq(wanted & ~sweep.busy),
             sweep.stream.eq(registers.stream_index),
-            fence.start.eq(((commit | revoke) & ~sweep.revoke.valid) | (sweeping & ~sweep.busy)),
+            fence.start.eq(fences),
             fence.issued.eq(self.issued),
             fence.retired.eq(self.retired),
             self.stags.valid.eq(commit | revoke | sweep.revoke.valid),
@@ -232,7 +236,7 @@ class Control(wiring.Component):
         ]
         with m.If(revoke | sweep.revoke.valid):
             m.d.comb += entry.valid.eq(0)
-        return revoke | wanted | sweep.busy | sweeping | fence.busy
+        return revoke | wanted | sweep.busy | sweeping | fences | fence.busy
 
     def _queues(self, m, registers):
         """Untagged queues, and their buffers."""

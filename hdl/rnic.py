@@ -45,7 +45,7 @@ from .llp.segment import IN_FLIGHT
 from .llp.verdict import Judge
 from .spec import regs
 from .spec.config import RnicConfig
-from .stream import Beat, any_of, delayed
+from .stream import Beat, any_of, delayed, nibbles
 from .table import Table
 from .verilog import convert
 
@@ -111,11 +111,9 @@ class Rnic(wiring.Component):
 
         receiving = self._mpa(m, commit, streams) if config.mpa else C(0)
         untagged = self._check(m, commit, streams, control)
-        # A register: it does not see to what comes in, which shows at once.
-        moving = delayed(
-            m, 1, self._place(m, commit, delivery, exceptions, control), "moving")
+        moving = self._place(m, commit, delivery, exceptions, control)
         if config.sctp:
-            moving = moving | self._sctp(m, commit, untagged, delivery, control)
+            moving = Cat(moving, self._sctp(m, commit, untagged, delivery, control))
 
         # Out: completions, errors and exceptions.
         wiring.connect(m, commit.records, delivery.records)
@@ -142,21 +140,22 @@ class Rnic(wiring.Component):
             self.irq.eq(control.irq),
         ]
 
-        # Idle is what has been quiet for so long that nothing is between two blocks.
+        # Idle is what has been quiet for so long that nothing is between two blocks. They are far
+        # apart: what each of them says has a register.
         busy, quiet = Signal(), Signal(4)
-        m.d.sync += busy.eq(
-            receiving
-            | commit.busy
-            | moving
-            | delivery.busy
-            | delivery.failed.valid
-            | exceptions.o.valid
-        )
+        m.d.sync += busy.eq(delayed(m, 1, Cat(
+            receiving,
+            commit.busy,
+            moving,
+            delivery.busy,
+            delivery.failed.valid,
+            exceptions.o.valid,
+        ), "at_work").any())
         # What the host does to the ring may set delivery going again.
         given = Cat(control.ring.enable, control.ring.consumer)
-        known = Signal.like(given)
+        known = delayed(m, 1, given, "given")
         changed = Signal()
-        m.d.sync += [known.eq(given), changed.eq(known != given)]
+        m.d.sync += changed.eq(~delayed(m, 1, nibbles(known, given), "same").all())
         with m.If(busy | changed):
             m.d.sync += quiet.eq(0)
         with m.Elif(~quiet.all()):
@@ -198,7 +197,9 @@ class Rnic(wiring.Component):
             m.d.sync += credits.eq(credits - 1)
         with m.If(~begun & commit.done):
             m.d.sync += credits.eq(credits + 1)
-        m.d.comb += walker.go.eq((credits > 4) & buffer.space)
+        enough = Signal(init=1)
+        m.d.sync += enough.eq(credits > 5)
+        m.d.comb += walker.go.eq(enough & buffer.space)
         return intake.busy | walker.busy | (credits != IN_FLIGHT)
 
     def _check(self, m, commit, streams, control):
@@ -282,7 +283,7 @@ class Rnic(wiring.Component):
                 dma.read_data.eq(buffers[0].data),
                 buffers[0].free.valid.eq(dma.release.valid),
             ]
-        return markers.o.valid | ~markers.i.ready | cut.busy | ~dma.idle
+        return Cat(markers.o.valid, ~markers.i.ready, cut.busy, ~dma.idle)
 
 
     def _sctp(self, m, commit, untagged, delivery, control):

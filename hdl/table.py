@@ -65,11 +65,13 @@ class Table(wiring.Component):
         # A register for the way from the host, and one for the way to many block RAMs.
         coming = Signal()
         written = Signal(self.write.p.shape())
-        m.d.sync += [coming.eq(self.write.valid), write.en.eq(coming)]
-        with m.If(self.write.valid):
-            m.d.sync += written.eq(self.write.payload)
-        with m.If(coming):
-            m.d.sync += [write.addr.eq(written.index), write.data.eq(written.entry)]
+        m.d.sync += [
+            coming.eq(self.write.valid),
+            written.eq(self.write.payload),
+            write.en.eq(coming),
+            write.addr.eq(written.index),
+            write.data.eq(written.entry),
+        ]
         writes = (
             (self.write.valid, self.write.payload.index),
             (coming, written.index),

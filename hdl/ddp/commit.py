@@ -10,7 +10,7 @@ from ..dma.placement import Placement
 from ..llp.segment import HEADER_WORDS, IN_FLIGHT, Outcome, Segment, Verdict
 from ..net.delay import Delay
 from ..spec import ddp
-from ..stream import Backlog, Pointers, Skid, Stage, Store, counted, delayed
+from ..stream import Backlog, Pointers, Skid, Stage, Store, counted, delayed, plus
 from .admission import Action, Admitted
 from .delivery import Record
 from .state import ErrorState
@@ -220,7 +220,7 @@ class Pending(wiring.Component):
 class Pause(wiring.Component):
     """Does what is not a segment's, once no segment is on its way through the checks.
 
-    Latency: 4 cycles from a pause to ``acting``. Throughput: one thing at a time. Reset: segments
+    Latency: 5 cycles from a pause to ``acting``. Throughput: one thing at a time. Reset: segments
     flow. Errors: none.
 
     Members
@@ -236,7 +236,7 @@ class Pause(wiring.Component):
     stream : Out(16)
         The stream to look up.
     acting : Out(1)
-        Its error state is there, looked up three cycles ago.
+        Its error state is there, looked up four cycles ago.
     clearing : Out(1)
         It is to be cleared; otherwise it met a bus error.
     """
@@ -254,11 +254,14 @@ class Pause(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
+        # Requests come from afar.
+        clear = delayed(m, 1, self.clear.valid, "clear_valid")
+        bus_error = delayed(m, 1, self.bus_errors.valid, "bus_error")
         m.d.sync += [
             self.held.eq(0), self.acting.eq(0), self.clear.ready.eq(0), self.bus_errors.ready.eq(0)]
         with m.FSM():
             with m.State("Segments"):
-                with m.If(self.clear.valid | self.bus_errors.valid | self.hold):
+                with m.If(clear | bus_error | self.hold):
                     m.d.sync += self.flowing.eq(0)
                     m.next = "Drain"
             with m.State("Drain"):
@@ -267,13 +270,12 @@ class Pause(wiring.Component):
             with m.State("Hold"):
                 m.d.sync += [
                     self.held.eq(self.hold),
-                    self.clearing.eq(self.clear.valid),
-                    self.stream.eq(
-                        Mux(self.clear.valid, self.clear.payload, self.bus_errors.payload)),
+                    self.clearing.eq(clear),
+                    self.stream.eq(Mux(clear, self.clear.payload, self.bus_errors.payload)),
                 ]
-                with m.If(self.clear.valid | (self.bus_errors.valid & self.room)):
+                with m.If(clear | (bus_error & self.room)):
                     m.next = "Look Up"
-                with m.Elif(~self.hold & ~self.bus_errors.valid):
+                with m.Elif(~self.hold & ~bus_error):
                     m.d.sync += self.flowing.eq(1)
                     m.next = "Segments"
             with m.State("Look Up"):
@@ -281,6 +283,8 @@ class Pause(wiring.Component):
             with m.State("Wait"):
                 m.next = "Wait Again"
             with m.State("Wait Again"):
+                m.next = "Wait Once More"
+            with m.State("Wait Once More"):
                 m.d.sync += [
                     self.acting.eq(1),
                     self.clear.ready.eq(self.clearing),
@@ -288,6 +292,8 @@ class Pause(wiring.Component):
                 ]
                 m.next = "Act"
             with m.State("Act"):
+                m.next = "Answered"
+            with m.State("Answered"):
                 m.next = "Hold"
         return m
 
@@ -432,7 +438,9 @@ class Commit(wiring.Component):
             pause.room.eq(room),
         ]
         found, owner, end = self._gather(m, verdict, under[HEAD + CHECKS - 1])
-        m.d.comb += errors.index.eq(Mux(under[HEAD + CHECKS - 3], owner, pause.stream))
+        index = Signal(16, reset_less=True)
+        m.d.sync += index.eq(Mux(under[HEAD + CHECKS - 4], owner, pause.stream))
+        m.d.comb += errors.index.eq(index)
         acts = self._decide(
             m, under[HEAD + CHECKS], segment, found, end, of_item, disorder)
         m.d.sync += self.busy.eq(
@@ -524,7 +532,7 @@ class Commit(wiring.Component):
 
     def _gather(self, m, verdict, now):
         """All that the checks say, which comes ``now``, an LLP error first, since then the header
-        cannot be trusted; the segment's stream three cycles before, and the word after its last.
+        cannot be trusted; the segment's stream four cycles before, and the word after its last.
         """
 
         after = partial(delayed, m)
@@ -552,7 +560,9 @@ class Commit(wiring.Component):
                 found.enable.eq(tagged.enable),
                 found.length.eq(tagged.length),
                 found.some.eq(tagged.length.any()),
-                found.cut.eq(marked & (tagged.length > Cat(C(0, 2), to_marker))),
+                # A marker is no further than 2**9 octets.
+                found.cut.eq(marked & (
+                    tagged.length[9:].any() | (tagged.length[:9] > Cat(C(0, 2), to_marker)))),
                 found.address.eq(Mux(tagged.tagged, tagged.address, untagged.address)),
                 found.pages.eq(Mux(tagged.tagged, tagged.pages, untagged.pages)),
                 found.total.eq(untagged.total),
@@ -567,7 +577,7 @@ class Commit(wiring.Component):
             )):
                 with m.If(condition) if not position else m.Elif(condition):
                     m.d.sync += [found.type.eq(type), found.code.eq(code)]
-        return found, after(CHECKS - 2, head.stream, "owner"), after(1, verdict.end, "end")
+        return found, after(CHECKS - 3, head.stream, "owner"), after(1, verdict.end, "end")
 
     def _decide(self, m, judges, segment, found, end, of_item, disorder):
         """What becomes of it, and of a stream's error state; whether that is being done."""
@@ -592,9 +602,18 @@ class Commit(wiring.Component):
             errors.update.eq(raises | pause.acting),
             errors.becomes.eq(~(pause.acting & pause.clearing)),
         ]
-        # A bus error has a stream and no segment.
+        # A bus error has a stream and no segment; what tells it has time to reach all of the event.
         event = events.i.payload
         m.d.sync += events.i.valid.eq(raises | fails)
+        with m.If(judges):
+            m.d.sync += [
+                event.stream.eq(stream),
+                event.type.eq(found.type),
+                event.code.eq(found.code),
+                event.header.eq(header),
+                event.length.eq(Cat(header[8:16], header[:8])),
+                event.sequence.eq(sequence),
+            ]
         with m.If(pause.acting):
             m.d.sync += [
                 event.eq(0),
@@ -609,15 +628,6 @@ class Commit(wiring.Component):
                         event.code.eq(ddp.MSN_RANGE.code),
                         event.sequence.eq(disorder.sequence),
                     ]
-        with m.If(judges):
-            m.d.sync += [
-                event.stream.eq(stream),
-                event.type.eq(found.type),
-                event.code.eq(found.code),
-                event.header.eq(header),
-                event.length.eq(Cat(header[8:16], header[:8])),
-                event.sequence.eq(sequence),
-            ]
 
         # The decision is a few flags; what they choose follows a register behind.
         acts, passes, cut = Signal(), Signal(), Signal()
@@ -629,8 +639,8 @@ class Commit(wiring.Component):
         until = Signal.like(end)
         # The FPDU's words are counted in two halves, a cycle each.
         half = len(end) // 2
-        low = Signal(half + 1)
-        whole = Cat(low[:half], until[half:] - held.start[half:] - low[half])
+        low, no_borrow = Signal(half), Signal()
+        whole = Cat(low, plus(until[half:], ~held.start[half:], no_borrow))
         with m.If(judges):
             m.d.sync += [
                 held.eq(segment),
@@ -638,7 +648,7 @@ class Commit(wiring.Component):
                 held.header.eq(header),
                 held.sequence.eq(sequence),
                 known.eq(found),
-                low.eq(end[:half] - segment.start[:half]),
+                Cat(low, no_borrow).eq(plus(end[:half], ~segment.start[:half], C(1, 1))),
                 until.eq(end),
             ]
         m.d.sync += [

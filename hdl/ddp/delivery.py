@@ -87,7 +87,7 @@ class Due(wiring.Component):
     when it comes true and not when the ring has room, so that a message which waits for the ring
     cannot see ``retired`` go round.
 
-    Latency: 4 cycles from the last ``done`` to ``o``; 7 from a message to ``o`` if that came
+    Latency: 4 cycles from the last ``done`` to ``o``; 8 from a message to ``o`` if that came
     before. Throughput: 1 message and 1 ``done`` a cycle; a ``done`` with an error and a ``clear``
     cost a cycle each. Reset: empty; the failed streams stay. Errors: none.
 
@@ -143,7 +143,7 @@ class Due(wiring.Component):
         left = Signal(2)
         # Without reset, to become the output register of the block RAM.
         held = Signal(reset_less=True)
-        retires = Signal()
+        retires, fails = Signal(), Signal()
 
         # A placement is retired; the state of its stream is written a cycle before the first
         # message that this makes due can look it up. Clearing a stream goes first.
@@ -154,13 +154,14 @@ class Due(wiring.Component):
         m.d.sync += self.done.ready.eq(failed.half & ~self.clear.valid)
         m.d.comb += [
             retires.eq(self.done.valid & self.done.ready),
-            failed.i.valid.eq(retires & self.done.payload.error),
-            failed.i.payload.eq(self.done.payload.stream),
+            fails.eq(retires & self.done.payload.error),
         ]
         m.d.sync += [
             clears.eq(self.clear.valid),
             clear_1.eq(self.clear.payload),
-            write.en.eq(clears | failed.i.valid),
+            failed.i.valid.eq(fails),
+            failed.i.payload.eq(self.done.payload.stream),
+            write.en.eq(clears | fails),
             write.data.eq(~clears),
             write.addr.eq(Mux(clears, clear_1, self.done.payload.stream)),
         ]
@@ -265,9 +266,13 @@ class Ring(wiring.Component):
         started, allowed, room = Signal(), Signal(), Signal()
         issue = Signal()
         good, bad = Signal(), Signal()
-        mask = Signal(15)
+        # Of what counts entries: the bits of an entry's place, and the one that tells the turn.
+        mask, turn = Signal(15), Signal(16)
         with m.If(self.enable & ~started):
-            m.d.sync += mask.eq(Cat(self.size > k for k in range(15)))
+            m.d.sync += [
+                mask.eq(Cat(self.size > k for k in range(15))),
+                turn.eq(Cat(self.size == k for k in range(16))),
+            ]
 
         # An entry is free if ``issued`` is not behind the consumer, and ahead of it by less than
         # the ring's size. Both answers, with ``issue`` and without, are made in each cycle. What
@@ -312,10 +317,10 @@ class Ring(wiring.Component):
         with m.If(restarts):
             m.d.sync += [issued.eq(0), producer.eq(0), failed.eq(0)]
         m.d.comb += self.busy.eq(~credits.idle | (self.i.valid & room))
-        self._write(m, mask, credits, go=room & credits.ok, issue=issue)
+        self._write(m, mask, turn, credits, go=room & credits.ok, issue=issue)
         return m
 
-    def _write(self, m, mask, credits, *, go, issue):
+    def _write(self, m, mask, turn, credits, *, go, issue):
         """Sends a completion in beats, and its address, when it is there and ``go`` is."""
         width = self.config.width
         beats = max(1, 8 * completion.OCTETS // width)
@@ -346,7 +351,7 @@ class Ring(wiring.Component):
         step_1, step_2 = Signal(), Signal()
         first_1, first_2, first_3 = Signal(), Signal(), Signal()
         beat_1, beat_2 = Signal(beat), Signal(beat)
-        entry_1, turn_1 = Signal.like(mask), Signal()
+        entry_1, turn_1 = Signal.like(mask), Signal.like(turn)
         low_2, low_3 = Signal(half + 1), Signal(half)
         high_3 = Signal(64 - 5 - half)
         entry = self.i.payload.as_value()
@@ -363,11 +368,11 @@ class Ring(wiring.Component):
             entry_1.eq(self.issued & mask),
         ]
         with m.If(issue):
-            m.d.sync += turn_1.eq(self.issued.bit_select(self.size, 1))
+            m.d.sync += turn_1.eq(self.issued & turn)
         with m.If(step_1):
             m.d.sync += [beat_2.eq(beat_1), low_2.eq(self.base[5 : 5 + half] + entry_1)]
             with m.If(beat_1.last):
-                m.d.sync += beat_2.data[phase_bit].eq(~turn_1)
+                m.d.sync += beat_2.data[phase_bit].eq(~turn_1.any())
         with m.If(step_2):
             m.d.sync += [low_3.eq(low_2), high_3.eq(self.base[5 + half :] + low_2[half])]
         m.d.comb += [
@@ -411,7 +416,7 @@ class Delivery(wiring.Component):
     ``count`` are retired, once, while the ring is enabled and has a free entry. Until then it
     waits in the backlog.
 
-    Latency: 13 cycles from the last ``done`` to ``bus.w``, 14 to ``bus.aw``.
+    Latency: 14 cycles from the last ``done`` to ``bus.w``, 15 to ``bus.aw``.
     Throughput: a completion every max(1, 256 / width) cycles; a ``done`` a cycle.
     Reset: empty, ring disabled; the failed streams stay until ``clear``.
     Errors: a ``done`` with ``error`` fails its stream: messages of the stream that become due

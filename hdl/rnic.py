@@ -113,7 +113,7 @@ class Rnic(wiring.Component):
         untagged = self._check(m, commit, streams, control)
         moving = self._place(m, commit, delivery, exceptions, control)
         if config.sctp:
-            moving = Cat(moving, self._sctp(m, commit, untagged, delivery, control))
+            receiving = receiving | self._sctp(m, commit, untagged, delivery, control)
 
         # Out: completions, errors and exceptions.
         wiring.connect(m, commit.records, delivery.records)
@@ -140,17 +140,11 @@ class Rnic(wiring.Component):
             self.irq.eq(control.irq),
         ]
 
-        # Idle is what has been quiet for so long that nothing is between two blocks. They are far
-        # apart: what each of them says has a register.
+        # Idle is what has been quiet for so long that nothing is between two blocks. What comes in
+        # shows at once; what the others say, which are far apart, has a register.
         busy, quiet = Signal(), Signal(4)
-        m.d.sync += busy.eq(delayed(m, 1, Cat(
-            receiving,
-            commit.busy,
-            moving,
-            delivery.busy,
-            delivery.failed.valid,
-            exceptions.o.valid,
-        ), "at_work").any())
+        m.d.sync += busy.eq(receiving | commit.busy | delayed(m, 1, Cat(
+            moving, delivery.busy, delivery.failed.valid, exceptions.o.valid), "moving").any())
         # What the host does to the ring may set delivery going again.
         given = Cat(control.ring.enable, control.ring.consumer)
         known = delayed(m, 1, given, "given")

@@ -103,7 +103,7 @@ class ItemHold(wiring.Component):
     * one whose framing is broken is an EXCEPTION;
     * any other is TAKEN.
 
-    Latency: 12 cycles from a frame's last item, or 11 from its verdict, to its first item.
+    Latency: 13 cycles from a frame's last item, or 12 from its verdict, to its first item.
     Throughput: an item a cycle. Reset: empty. Errors: see above.
 
     Members
@@ -313,8 +313,8 @@ class SctpReceiver(wiring.Component):
     :class:`ItemHold` says which. A frame of ``MOST_CHUNKS`` chunks or more is an EXCEPTION, and
     those from that number on do not show.
 
-    Latency: 74 cycles at 64 bits, 76 at 512, from a frame's last beat to its first item: 43 through
-    the parser, 4 to the walker, and 11 from the checksum's verdict. Throughput: a beat a cycle, or
+    Latency: 76 cycles at 64 bits, 78 at 512, from a frame's last beat to its first item: 43 through
+    the parser, 5 to the walker, and 12 from the checksum's verdict. Throughput: a beat a cycle, or
     an item a cycle. Reset: empty; associations stay. Errors: see above; nothing holds the receiver
     up but ``space`` and ``go``.
 

@@ -180,8 +180,8 @@ class UntaggedCheck(wiring.Component):
                 writes[0] | known, Mux(writes[0], writes[1], index_of(advanced)),
                 Mux(writes[0], writes[2], beyond))
         first = self._look_up(m, "first", Signal(32), index, *writes)
-        # The buffer is there before it counts.
         beyond_post = after(1, (post_held.msn + 1)[:32], "beyond_post")
+        # The buffer is there before it counts.
         limit = self._look_up(
             m, "limit", Signal(data.StructLayout({"msn": 32, "open": 1})), index,
             post_valid[2] | state_valid,

@@ -98,9 +98,18 @@ def test_the_intake_has_room_for_what_it_takes():
     assert proof.status == "PASS", proof.log
 
 
-def test_an_intake_that_takes_too_much_is_caught():
-    bug = planted("llp.intake", "self.i.ready.eq(queue.half)", "self.i.ready.eq(~queue.level[4])")
-    proof = bounded(TakenIn(bug.Intake(64), lemmas=False), depth=24)
+@pytest.mark.parametrize(
+    "bug",
+    [
+        lambda: planted(
+            "llp.intake", "self.i.ready.eq(queue.half)", "self.i.ready.eq(~queue.level[4])"),
+        lambda: planted("llp.intake", Store=planted(
+            "stream", "pop.eq(pointers.some & self.o.ready)", "pop.eq(pointers.some)").Store),
+    ],
+    ids=["takes too much", "withdraws"],
+)
+def test_an_intake_that_errs_is_caught(bug):
+    proof = bounded(TakenIn(bug().Intake(64), lemmas=False), depth=24)
     assert proof.status == "FAIL", proof.log
 
 
@@ -206,13 +215,14 @@ def test_a_backlog_that_loses_an_item_is_caught(old, new):
     "component",
     [
         lambda: Rnic(CONFIG),
+        lambda: Intake(64),
         *(block for block, _ in BLOCKS.values()),
         lambda: Commit(CONFIG),
         Registers,
         lambda: Backlog(4, depth=16),
         lambda: Skid(4),
     ],
-    ids=["rnic", *BLOCKS, "commit", "registers", "backlog", "skid"],
+    ids=["rnic", "intake", *BLOCKS, "commit", "registers", "backlog", "skid"],
 )
 def test_no_offer_waits_for_ready(component):
     pairs, offers = valid_from_ready(netlist(component()))

@@ -50,11 +50,14 @@ class _Step(data.StructLayout):
     on : 1
         An FPDU fills the beat.
     cut : range(words + 1)
+    inside : 1
+        With ``start``, the one that begins ends in this beat too, and another begins.
     """
 
     def __init__(self, words):
         super().__init__({
-            "fresh": 1, "start": 1, "close": 1, "broken": 1, "on": 1, "cut": range(words + 1)})
+            "fresh": 1, "start": 1, "close": 1, "broken": 1, "on": 1, "cut": range(words + 1),
+            "inside": 1})
 
 
 class MpaWalker(wiring.Component):
@@ -64,7 +67,7 @@ class MpaWalker(wiring.Component):
     begins in it. An FPDU may begin at any word. A packet is a run of whole FPDUs of one stream; the
     first begins with the packet.
 
-    Latency: 8 cycles from a beat to its slice, 11 to the segments that begin in it, given the beats
+    Latency: 9 cycles from a beat to its slice, 12 to the segments that begin in it, given the beats
     that their headers reach into. Throughput: a beat a cycle, or an FPDU a cycle where more than
     one begins in a beat. Reset: empty; what was under way is forgotten.
     Errors: an FPDU that its packet ends inside has an ending with ``framing`` set; one that does
@@ -118,7 +121,8 @@ class MpaWalker(wiring.Component):
         # The loop. ``step`` is what this beat is to the FPDU under way, ``bound`` what is known of
         # one that begins in it, ``stay`` that it has another one. What comes next, in the next
         # beat (``there``) or in this one (``here``), is known as well: one select of the bounds
-        # tells what comes after that. Whether a beat stays tells the scan what moves on.
+        # tells what comes after that. Whether a beat stays tells the scan what moves on, so it is
+        # known a step before.
         step = Signal(_Step(words))
         bound = Signal(Bound(words))
         following = Signal(_Step(words), init={"fresh": 1})
@@ -144,7 +148,8 @@ class MpaWalker(wiring.Component):
             *(Mux(there[w] | any_of(first[w:w + 1]), ahead.bounds[w].as_value(), 0)
               for w in range(words + 1)),
         ]))
-        m.d.comb += stays.eq(Mux(turn, chosen.inside, stay))
+        m.d.comb += stays.eq(
+            Mux(turn, following.inside | (following.fresh & ahead.inside), stay))
         m.d.sync += stay.eq(stays)
         with m.If(turn):
             m.d.sync += [
@@ -159,7 +164,7 @@ class MpaWalker(wiring.Component):
                 following.fresh.eq(
                     chosen.tail | chosen.broken | following.close | following.broken),
                 *(following[name].eq(chosen.landing[name] | passing[name])
-                  for name in ("start", "close", "broken", "on", "cut")),
+                  for name in ("start", "close", "broken", "on", "cut", "inside")),
             ]
 
         # What the beat is to the others.

@@ -28,6 +28,8 @@ class Landing(data.StructLayout):
     header : words + 1
         With ``start``, one-hot: the word that holds the next FPDU's ULPDU_Length, after the marker
         if one stands at ``cut``. The highest bit is the first word of the next beat.
+    inside : 1
+        The next FPDU ends in that beat too, and another begins.
     """
 
     def __init__(self, words):
@@ -39,6 +41,7 @@ class Landing(data.StructLayout):
                 "on": 1,
                 "cut": range(words + 1),
                 "header": words + 1,
+                "inside": 1,
             }
         )
 
@@ -65,17 +68,15 @@ class Bound(data.StructLayout):
 
     Members
     -------
-    inside : 1
-        It ends in this beat and another begins.
     tail : 1
         It ends where the beat's octets end.
     broken : 1
         The packet ends inside it.
     landing : Landing
-        How it meets the next beat, or with ``inside`` this one. All 0 after ``tail`` and
-        ``broken``, and without the header of what is inside.
+        How it meets the next beat, or this one if it ends in it and another begins; then without
+        the header. All 0 after ``tail`` and ``broken``.
     here : words + 1
-        With ``inside``, the header of ``landing``.
+        The header of one that begins where this one ends, in this beat.
     beats, low :
         If it goes on through the next beat too: beats that it fills before its last one, counted
         from the next, and one-hot its words in that last one (bit j for j + 1 words).
@@ -88,7 +89,6 @@ class Bound(data.StructLayout):
     def __init__(self, words):
         super().__init__(
             {
-                "inside": 1,
                 "tail": 1,
                 "broken": 1,
                 "landing": Landing(words),
@@ -111,6 +111,8 @@ class Ahead(data.StructLayout):
         One for each word where a header may be; the highest for the first word of the beat behind.
     marker_first, marked : 1
         A marker stands at its first word, or at any.
+    inside : 1
+        If an FPDU begins with it, that ends in it, and another begins.
     ends : ArrayLayout(Landing, words)
         How an FPDU that fills this beat meets the one behind it, if it has j + 1 words left there,
         or before this beat's marker.
@@ -124,6 +126,7 @@ class Ahead(data.StructLayout):
                 "bounds": data.ArrayLayout(Bound(words), words + 1),
                 "marker_first": 1,
                 "marked": 1,
+                "inside": 1,
                 "ends": data.ArrayLayout(Landing(words), words),
                 "last": 1,
             }
@@ -177,6 +180,35 @@ class _Later(data.StructLayout):
 
     def __init__(self, words):
         super().__init__({"more": 16, "low": words, "next": 1})
+
+
+class _Cuts:
+    """Registers behind stage 3, for each word: ends and starts in this beat and in the next,
+    one-hot; what else is known; and in this beat whether an FPDU from there ends in it with another
+    behind it.
+    """
+
+    def __init__(self, words):
+        self.here, self.there = (
+            [[Signal(words + 1, name=f"{place}_{what}{w}") for what in ("ends", "starts")]
+             for w in range(words + 1)] for place in ("here", "there")
+        )  # fmt: skip
+        self.known = [Signal(Bound(words), name=f"known{w}") for w in range(words + 1)]
+        self.inside = Signal(words)
+
+
+class _Settled:
+    """Registers behind stage 4: how an FPDU from each word meets this beat and the next, what else
+    is known of it; how one on its way meets the next.
+    """
+
+    def __init__(self, words):
+        self.here, self.there = (
+            [Signal(Landing(words), name=f"{place}{w}") for w in range(words + 1)]
+            for place in ("ends_here", "ends_there")
+        )
+        self.known = [Signal(Bound(words), name=f"settled{w}") for w in range(words + 1)]
+        self.ends = [Signal(Landing(words), name=f"passed{j}") for j in range(words)]
 
 
 def _within(value, first, count):
@@ -236,10 +268,10 @@ class MpaScan(wiring.Component):
     and the markers between (RFC 5044 section 4.3) decide where it ends. The walker then only
     selects, while the beat before is walked: so what it selects comes out of registers.
 
-    A beat is given out when the six beats that follow it, or the rest of the packet, are inside: a
-    header may reach into them.
+    A beat is given out when the seven beats that follow it, or the rest of the packet, are inside:
+    a header may reach into the first of them.
 
-    Latency: 7 cycles, and as long as it takes six more beats or the packet's last to come.
+    Latency: 8 cycles, and as long as it takes seven more beats or the packet's last to come.
     Throughput: 1 beat a cycle. Reset: empty. Errors: a packet's damaged last beat, or one that
     is not a multiple of four octets long, counts as empty, which breaks the FPDU that reaches
     into it.
@@ -284,7 +316,7 @@ class MpaScan(wiring.Component):
         # So is whether the register takes a beat that they come from.
         arriving = stream.Signature(KnownBeat(self.config.width)).create(path=("arriving",))
         takes = Signal(init=1)
-        filled = Signal(6)
+        filled = Signal(7)
         first = Signal(init=1)
         shift = Signal(init=1)
         holds = Signal()  # not ``shift``, for what has to say whether it will
@@ -324,8 +356,8 @@ class MpaScan(wiring.Component):
                 "settings": LlpSettings(),
             }
         )
-        beat = [Signal(common, name=f"beat{k}") for k in range(6)]
-        edges = [Signal(Edges(words), name=f"edges{k}") for k in range(1, 5)]
+        beat = [Signal(common, name=f"beat{k}") for k in range(7)]
+        edges = [Signal(Edges(words), name=f"edges{k}") for k in range(1, 6)]
         with m.If(shift):
             m.d.sync += [
                 *(after.eq(before) for before, after in zip(beat, beat[1:], strict=False)),
@@ -334,26 +366,27 @@ class MpaScan(wiring.Component):
 
         self._take(m, arriving, first, beat[0])
         length, start = self._lengths(m, shift, beat[0], edges[0])
-        stop, later, oversize = self._ends(m, shift, length, edges[0])
-        here, there, known = self._cut(m, shift, length, [*later, start], stop, oversize, edges)
-        self._bound(m, shift, here, there, known, edges)
+        stop, later, oversize, behind = self._ends(m, shift, length, edges[0])
+        cuts = self._cut(m, shift, length, [*later, start], stop, oversize, behind, edges)
+        settled = self._settled(m, shift, cuts, edges)
+        self._bound(m, shift, cuts.inside, settled, edges)
         m.d.comb += [
-            self.ahead.marker_first.eq(edges[3].marked[0]),
-            self.ahead.marked.eq(edges[3].marked[-1]),
-            self.ahead.last.eq(edges[2].last),
+            self.ahead.marker_first.eq(edges[4].marked[0]),
+            self.ahead.marked.eq(edges[4].marked[-1]),
+            self.ahead.last.eq(edges[3].last),
         ]
 
-        # Stage 5: given out together with the words that a header may reach into.
+        # Stage 6: given out together with the words that a header may reach into.
         with m.If(shift):
             m.d.sync += self.o.bounds.eq(self.ahead.bounds)
         m.d.comb += [
             self.busy.eq(filled.any() | arriving.valid),
-            self.o.end.eq(beat[5].count),
-            self.o.position.eq(beat[5].position),
-            self.o.stream.eq(beat[5].stream),
-            self.o.crc.eq(beat[5].settings.crc),
-            self.o.markers.eq(beat[5].settings.markers),
-            self.o.window.eq(Cat(beat[k].data for k in (5, 4, 3, 2))),
+            self.o.end.eq(beat[6].count),
+            self.o.position.eq(beat[6].position),
+            self.o.stream.eq(beat[6].stream),
+            self.o.crc.eq(beat[6].settings.crc),
+            self.o.markers.eq(beat[6].settings.markers),
+            self.o.window.eq(Cat(beat[k].data for k in (6, 5, 4, 3))),
         ]
         return m
 
@@ -416,14 +449,21 @@ class MpaScan(wiring.Component):
         return length, start
 
     def _ends(self, m, shift, length, edges):
-        """Stage 2: if the header is at word w, where it ends (``stop``, right if that is in this
-        beat), what later beats have of it, and whether it does not fit the packet buffer.
+        """Stage 2: if the header is at word w, where it ends (``stop``, modulo a beat, right if
+        that is in this beat), what later beats have of it, and whether it does not fit the packet
+        buffer. And before which words another one can end and have octets behind it, if the marker
+        is not before it.
         """
         words, longest = self.config.words, self.config.longest_fpdu
         bits = words.bit_length() - 1
-        stop = [Signal(range(2 * words + 2), name=f"stop{w}") for w in range(words)]
+        stop = [Signal(bits, name=f"stop{w}") for w in range(words)]
         later = [Signal(_Later(words), name=f"later{w}") for w in range(words)]
         oversize = Signal(words)
+        behind = Signal(words)
+        with m.If(shift):
+            m.d.sync += behind.eq(Cat(C(0, 1), *(
+                Mux(edges.marked[p - 1], edges.used[p + 1] if p + 1 < words else 0, edges.used[p])
+                for p in range(1, words))))
         for w in range(words):
             # Words less one that are here, a marker counted.
             here, marked = words - w + 1, edges.marked[words - 1] & ~edges.marked[w]
@@ -439,61 +479,66 @@ class MpaScan(wiring.Component):
                         _within(length[w], here, words))),
                     oversize[w].eq(length[w] > longest),
                 ]
-        return stop, later, oversize
+        return stop, later, oversize, behind
 
-    def _cut(self, m, shift, length, later, stop, oversize, edges):
-        """Stage 3: the same, one-hot, where in this beat and in the next."""
+    def _cut(self, m, shift, length, later, stop, oversize, behind, edges):
+        """Stage 3: the same, one-hot, where in this beat and in the next; and whether another one
+        begins in this beat.
+        """
         words, longest = self.config.words, self.config.longest_fpdu
         bits = words.bit_length() - 1
-        here, there = (
-            [[Signal(words + 1, name=f"{place}_{what}{w}") for what in ("ends", "starts")]
-             for w in range(words + 1)] for place in ("here", "there")
-        )  # fmt: skip
-        known = [Signal(Bound(words), name=f"known{w}") for w in range(words + 1)]
+        cut = _Cuts(words)
         for w in range(words + 1):
             rest = later[w]
             with m.If(shift):
-                cuts = [rest.next & cut for cut in _cuts(rest.low, edges[0])]
+                there = [rest.next & at for at in _cuts(rest.low, edges[0])]
                 m.d.sync += [
-                    Cat(there[w]).eq(Cat(_meet(cuts, edges[0].used))),
-                    known[w].beats.eq(rest.more[bits:-1]),
-                    known[w].none.eq(rest.next),
-                    known[w].one.eq(rest.more[bits:] == 1),
-                    known[w].low.eq(rest.low),
-                    known[w].oversize.eq(oversize[w] if w < words else length[0] > longest),
+                    Cat(cut.there[w]).eq(Cat(_meet(there, edges[0].used))),
+                    cut.known[w].beats.eq(rest.more[bits:-1]),
+                    cut.known[w].none.eq(rest.next),
+                    cut.known[w].one.eq(rest.more[bits:] == 1),
+                    cut.known[w].low.eq(rest.low),
+                    cut.known[w].oversize.eq(
+                        oversize[w] if w < words else length[0] > longest),
                 ]
                 if w < words:
-                    marked = edges[1].marked[words - 1] & ~edges[1].marked[w]
+                    used, marked = edges[1].used, edges[1].marked
+                    unmoved = Cat(C(0, 1), used[1:])
+                    # A marker between, and before the end, moves that by one word.
+                    moved = [
+                        C(0, 1), *(marked[p - 1] & ~marked[w] for p in range(1, words + 1))]
                     # An FPDU has no less than two words: ULPDU_Length, PAD and CRC.
-                    cuts = [*[C(0, 1)] * (w + 2), *(
+                    here = [*[C(0, 1)] * (w + 2), *(
                         rest.more[-1] & (
-                            (stop[w] == p) & ~(marked & edges[1].marked[p - 1])
-                            | ((stop[w] == p - 1) & marked & edges[1].marked[p - 2])
+                            (stop[w] == p % words) & ~moved[p]
+                            | ((stop[w] == p - 1) & moved[p - 1])
                         ) for p in range(w + 2, words + 1)
                     )]  # fmt: skip
-                    m.d.sync += Cat(here[w]).eq(Cat(_meet(cuts, edges[1].used)))
-        return here, there, known
+                    m.d.sync += [
+                        Cat(cut.here[w]).eq(Cat(_meet(here, used))),
+                        cut.inside[w].eq(rest.more[-1] & Mux(
+                            marked[w], unmoved.bit_select(stop[w], 1),
+                            behind.bit_select(stop[w], 1))),
+                    ]
+        return cut
 
-    def _bound(self, m, shift, here, there, known, edges):
-        """Stage 4: the bounds, seen with the next beat, and how an FPDU on its way meets that."""
+    def _settled(self, m, shift, cuts, edges):
+        """Stage 4: how FPDUs from each word end in this beat, and how they meet the next one, which
+        is seen with it; likewise those on their way.
+        """
         words = self.config.words
+        settled = _Settled(words)
+        here, there, ends = settled.here, settled.there, settled.ends
         for w in range(words + 1):
-            m.submodules[f"bound{w}"] = b = Module()
-            inside = Signal(Landing(words), name="inside")
-            following = Signal(Landing(words), name="following")
-            _settle(b, inside, *here[w], edges[2])
-            _settle(b, following, *there[w], edges[1])
-            bound = self.ahead.bounds[w]
-            done = inside.start | inside.close | edges[2].last
+            m.submodules[f"settle{w}"] = b = Module()
+            landings = [Signal(Landing(words), name=name) for name in ("here", "there")]
+            _settle(b, landings[0], *cuts.here[w], edges[2])
+            _settle(b, landings[1], *cuts.there[w], edges[1])
             with m.If(shift):
                 m.d.sync += [
-                    bound.eq(known[w]),
-                    bound.inside.eq(inside.start),
-                    bound.tail.eq(inside.close),
-                    bound.broken.eq(inside.broken),
-                    bound.landing.eq(Mux(inside.start, inside, Mux(done, 0, following))),
-                    bound.landing.header.eq(Mux(done, 0, following.header)),
-                    bound.here.eq(inside.header),
+                    here[w].eq(landings[0]),
+                    there[w].eq(landings[1]),
+                    settled.known[w].eq(cuts.known[w]),
                 ]
         for j in range(words):
             m.submodules[f"end{j}"] = b = Module()
@@ -501,4 +546,34 @@ class MpaScan(wiring.Component):
             left = Mux(edges[2].marked[-1], C(1 << (j + 1) % words, words), C(1 << j, words))
             _settle(b, landing, *_meet(_cuts(left, edges[1]), edges[1].used), edges[1])
             with m.If(shift):
-                m.d.sync += self.ahead.ends[j].eq(landing)
+                m.d.sync += ends[j].eq(landing)
+        return settled
+
+    def _bound(self, m, shift, next_inside, settled, edges):
+        """Stage 5: the bounds; and whether who begins where one ends will end in the same beat."""
+        words = self.config.words
+        ahead = self.ahead
+        insides = Cat(here.start for here in settled.here)
+        for w in range(words + 1):
+            bound, here, there = ahead.bounds[w], settled.here[w], settled.there[w]
+            done = here.start | here.close | edges[3].last
+            with m.If(shift):
+                m.d.sync += [
+                    bound.eq(settled.known[w]),
+                    bound.tail.eq(here.close),
+                    bound.broken.eq(here.broken),
+                    bound.landing.eq(Mux(here.start, here, Mux(done, 0, there))),
+                    bound.landing.header.eq(Mux(done, 0, there.header)),
+                    bound.landing.inside.eq(
+                        (here.header & insides).any()
+                        | (~done & (there.header & next_inside).any())),
+                    bound.here.eq(here.header),
+                ]
+        with m.If(shift):
+            m.d.sync += ahead.inside.eq(
+                Mux(edges[3].marked[0], settled.here[1].start, settled.here[0].start))
+            for landing, end in zip(ahead.ends, settled.ends, strict=True):
+                m.d.sync += [
+                    landing.eq(end),
+                    landing.inside.eq((end.header & next_inside).any()),
+                ]

@@ -358,4 +358,4 @@ def test_latency_from_the_last_beat_is_what_the_docstring_says(width):
     sim.add_clock(1e-6)
     sim.add_testbench(drive)
     sim.run()
-    assert seen == {"slices": 8, "store": 8, "segments": 11, "endings": 9}
+    assert seen == {"slices": 9, "store": 9, "segments": 12, "endings": 10}

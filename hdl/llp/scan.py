@@ -182,6 +182,20 @@ class _Later(data.StructLayout):
         super().__init__({"more": 16, "low": words, "next": 1})
 
 
+class _Ends:
+    """Registers behind stage 2, for a header at each word: where its FPDU ends (``stop``, modulo a
+    beat, right if that is in this beat), what later beats have of it, and whether it does not fit
+    the packet buffer. And whether octets are ``behind`` an end at each word, that a marker before
+    it moves by one.
+    """
+
+    def __init__(self, words):
+        self.stop = [Signal(range(words), name=f"stop{w}") for w in range(words)]
+        self.later = [Signal(_Later(words), name=f"later{w}") for w in range(words)]
+        self.oversize = Signal(words)
+        self.behind = Signal(words)
+
+
 class _Cuts:
     """Registers behind stage 3, for each word: ends and starts in this beat and in the next,
     one-hot; what else is known; and in this beat whether an FPDU from there ends in it with another
@@ -366,8 +380,8 @@ class MpaScan(wiring.Component):
 
         self._take(m, arriving, first, beat[0])
         length, start = self._lengths(m, shift, beat[0], edges[0])
-        stop, later, oversize, behind = self._ends(m, shift, length, edges[0])
-        cuts = self._cut(m, shift, length, [*later, start], stop, oversize, behind, edges)
+        ends = self._ends(m, shift, length, edges[0])
+        cuts = self._cut(m, shift, length, start, ends, edges)
         settled = self._settled(m, shift, cuts, edges)
         self._bound(m, shift, cuts.inside, settled, edges)
         m.d.comb += [
@@ -449,19 +463,12 @@ class MpaScan(wiring.Component):
         return length, start
 
     def _ends(self, m, shift, length, edges):
-        """Stage 2: if the header is at word w, where it ends (``stop``, modulo a beat, right if
-        that is in this beat), what later beats have of it, and whether it does not fit the packet
-        buffer. And before which words another one can end and have octets behind it, if the marker
-        is not before it.
-        """
+        """Stage 2: what follows from these lengths."""
         words, longest = self.config.words, self.config.longest_fpdu
         bits = words.bit_length() - 1
-        stop = [Signal(bits, name=f"stop{w}") for w in range(words)]
-        later = [Signal(_Later(words), name=f"later{w}") for w in range(words)]
-        oversize = Signal(words)
-        behind = Signal(words)
+        ends = _Ends(words)
         with m.If(shift):
-            m.d.sync += behind.eq(Cat(C(0, 1), *(
+            m.d.sync += ends.behind.eq(Cat(C(0, 1), *(
                 Mux(edges.marked[p - 1], edges.used[p + 1] if p + 1 < words else 0, edges.used[p])
                 for p in range(1, words))))
         for w in range(words):
@@ -470,18 +477,18 @@ class MpaScan(wiring.Component):
             low = (1 << length[w][:bits])[:words]
             with m.If(shift):
                 m.d.sync += [
-                    stop[w].eq(w + length[w]),
-                    later[w].more.eq(length[w] + (marked - here)),
-                    later[w].low.eq(Mux(
+                    ends.stop[w].eq(w + length[w]),
+                    ends.later[w].more.eq(length[w] + (marked - here)),
+                    ends.later[w].low.eq(Mux(
                         marked, low.rotate_right(here - 1), low.rotate_right(here))),
-                    later[w].next.eq(Mux(
+                    ends.later[w].next.eq(Mux(
                         marked, _within(length[w], here - 1, words),
                         _within(length[w], here, words))),
-                    oversize[w].eq(length[w] > longest),
+                    ends.oversize[w].eq(length[w] > longest),
                 ]
-        return stop, later, oversize, behind
+        return ends
 
-    def _cut(self, m, shift, length, later, stop, oversize, behind, edges):
+    def _cut(self, m, shift, length, start, ends, edges):
         """Stage 3: the same, one-hot, where in this beat and in the next; and whether another one
         begins in this beat.
         """
@@ -489,7 +496,7 @@ class MpaScan(wiring.Component):
         bits = words.bit_length() - 1
         cut = _Cuts(words)
         for w in range(words + 1):
-            rest = later[w]
+            rest = ends.later[w] if w < words else start
             with m.If(shift):
                 there = [rest.next & at for at in _cuts(rest.low, edges[0])]
                 m.d.sync += [
@@ -499,10 +506,10 @@ class MpaScan(wiring.Component):
                     cut.known[w].one.eq(rest.more[bits:] == 1),
                     cut.known[w].low.eq(rest.low),
                     cut.known[w].oversize.eq(
-                        oversize[w] if w < words else length[0] > longest),
+                        ends.oversize[w] if w < words else length[0] > longest),
                 ]
                 if w < words:
-                    used, marked = edges[1].used, edges[1].marked
+                    stop, used, marked = ends.stop[w], edges[1].used, edges[1].marked
                     unmoved = Cat(C(0, 1), used[1:])
                     # A marker between, and before the end, moves that by one word.
                     moved = [
@@ -510,15 +517,14 @@ class MpaScan(wiring.Component):
                     # An FPDU has no less than two words: ULPDU_Length, PAD and CRC.
                     here = [*[C(0, 1)] * (w + 2), *(
                         rest.more[-1] & (
-                            (stop[w] == p % words) & ~moved[p]
-                            | ((stop[w] == p - 1) & moved[p - 1])
+                            (stop == p % words) & ~moved[p] | ((stop == p - 1) & moved[p - 1])
                         ) for p in range(w + 2, words + 1)
                     )]  # fmt: skip
                     m.d.sync += [
                         Cat(cut.here[w]).eq(Cat(_meet(here, used))),
                         cut.inside[w].eq(rest.more[-1] & Mux(
-                            marked[w], unmoved.bit_select(stop[w], 1),
-                            behind.bit_select(stop[w], 1))),
+                            marked[w], unmoved.bit_select(stop, 1),
+                            ends.behind.bit_select(stop, 1))),
                     ]
         return cut
 

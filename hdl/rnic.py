@@ -410,6 +410,12 @@ class FlatRnic(wiring.Component):
                 for k in range(octets)
             )
 
+        def keep(count):
+            """Octets of a beat, one bit each; in eights, so that it is two gates deep."""
+            eights, rest = count[3:], count[:3]
+            return Cat(
+                (eights > k // 8) | ((eights == k // 8) & (rest > k % 8)) for k in range(octets))
+
         if self.config.sctp:
             frame = rnic.frames.payload
             m.d.comb += [
@@ -437,7 +443,7 @@ class FlatRnic(wiring.Component):
             rnic.exceptions.ready.eq(self.m_axis_exc_tready),
             self.m_axis_exc_tdata.eq(exception.beat.data),
             self.m_axis_exc_tlast.eq(exception.beat.last),
-            self.m_axis_exc_tkeep.eq(Cat(k < exception.beat.count for k in range(octets))),
+            self.m_axis_exc_tkeep.eq(keep(exception.beat.count)),
             self.m_axis_exc_tid.eq(exception.stream),
             self.m_axis_exc_tuser.eq(Cat(exception.sequence, exception.reason)),
             # Full beats, incrementing, modifiable and bufferable, unprivileged, secure, data.

@@ -132,7 +132,10 @@ class MpaWalker(wiring.Component):
         starts, stay, closing = Signal(), Signal(), Signal()
 
         fire, turn, stays = Signal(), Signal(), Signal()
-        m.d.sync += fire.eq(scan.offers & self.go)
+        # Not ``stay`` and not ``fire``, for what tells the scan: it lies far from the rest.
+        leaves, waits = Signal(init=1), Signal(init=1)
+        fires = scan.offers & self.go
+        m.d.sync += [fire.eq(fires), waits.eq(~fires)]
         m.d.comb += [
             turn.eq(scan.coming | (fire & stay)),
             scan.goes.eq(self.go & ~stays),
@@ -148,9 +151,9 @@ class MpaWalker(wiring.Component):
             *(Mux(there[w] | any_of(first[w:w + 1]), ahead.bounds[w].as_value(), 0)
               for w in range(words + 1)),
         ]))
-        m.d.comb += stays.eq(
-            Mux(turn, following.inside | (following.fresh & ahead.inside), stay))
-        m.d.sync += stay.eq(stays)
+        inside = following.inside | (following.fresh & ahead.inside)
+        m.d.comb += stays.eq(Mux(scan.still, ~leaves & (waits | inside), inside))
+        m.d.sync += [stay.eq(stays), leaves.eq(~stays)]
         with m.If(turn):
             m.d.sync += [
                 step.eq(following),

@@ -298,8 +298,8 @@ class MpaScan(wiring.Component):
     o : Out(Scan(words))
     offers : Out(1)
         In the next cycle there is a beat at ``o``, which stays until it goes; combinational.
-    coming : Out(1)
-        In the next cycle that is another one.
+    coming, still : Out(1)
+        In the next cycle that is another one; not so.
     ahead : Out(Ahead(words))
         Of that beat.
     busy : Out(1)
@@ -315,6 +315,7 @@ class MpaScan(wiring.Component):
                 "o": Out(Scan(config.words)),
                 "offers": Out(1),
                 "coming": Out(1),
+                "still": Out(1, init=1),
                 "ahead": Out(Ahead(config.words)),
                 "busy": Out(1),
             }
@@ -354,6 +355,7 @@ class MpaScan(wiring.Component):
             takes.eq(~comes | goes),
             arriving.valid.eq(comes),
             self.coming.eq(shifts & full[0]),
+            self.still.eq(~(shifts & full[0])),
         ]
         with m.If(takes):
             m.d.sync += arriving.payload.eq(self.i.payload)
@@ -520,12 +522,11 @@ class MpaScan(wiring.Component):
                             (stop == p % words) & ~moved[p] | ((stop == p - 1) & moved[p - 1])
                         ) for p in range(w + 2, words + 1)
                     )]  # fmt: skip
-                    m.d.sync += [
-                        Cat(cut.here[w]).eq(Cat(_meet(here, used))),
-                        cut.inside[w].eq(rest.more[-1] & Mux(
+                    m.d.sync += Cat(cut.here[w]).eq(Cat(_meet(here, used)))
+                    if w + 2 < words:
+                        m.d.sync += cut.inside[w].eq(rest.more[-1] & Mux(
                             marked[w], unmoved.bit_select(stop, 1),
-                            ends.behind.bit_select(stop, 1))),
-                    ]
+                            ends.behind.bit_select(stop, 1)))
         return cut
 
     def _settled(self, m, shift, cuts, edges):

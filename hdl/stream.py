@@ -60,18 +60,6 @@ def counted(m, count, up, down):
         m.d.sync += count.eq(count - 1)
 
 
-def _levelled(m, store, left):
-    """Keeps a store's ``level`` and ``half``; ``left`` is high as an item leaves.
-
-    The level hears of that one cycle late: it errs on the full side.
-    """
-    popped = Signal()
-    level = store.level
-    m.d.comb += store.half.eq(~level[-2:].any())
-    m.d.sync += popped.eq(left)
-    counted(m, level, store.i.valid, popped)
-
-
 class Beat(data.StructLayout):
     """One beat of a packet, ``width`` bits of data.
 
@@ -93,10 +81,10 @@ class Beat(data.StructLayout):
 
 
 class Pointers(wiring.Component):
-    """Addresses of a ring, and whether something is in it.
+    """Addresses of a ring, and how much is in it.
 
-    No count is kept, and which item is the last one is known beforehand: a push or a pop reaches
-    the registers through one gate.
+    Which item is the last one is known beforehand: a push or a pop reaches ``some`` through one
+    gate.
 
     Latency: 1 cycle. Throughput: a push and a pop a cycle. Reset: empty. Errors: none; a push
     into a full ring and a pop from an empty one are not allowed.
@@ -110,6 +98,8 @@ class Pointers(wiring.Component):
     -------
     push, pop : In(1)
     some : Out(1)
+    level : Out(range(depth + 1))
+        Items in it, with the one that left in the last cycle.
     write, read : Out(range(depth))
     """
 
@@ -118,33 +108,31 @@ class Pointers(wiring.Component):
             "push": In(1),
             "pop": In(1),
             "some": Out(1),
+            "level": Out(range(depth + 1)),
             "write": Out(range(depth)),
             "read": Out(range(depth)),
         })
 
     def elaborate(self, platform):
         m = Module()
-        following = Signal.like(self.read, init=1)
-        second = Signal.like(self.read, init=2)
-        third = Signal.like(self.read, init=3)
-        # One item is in it, or none; or two.
-        few, two = Signal(init=1), Signal()
+        popped = Signal()
+        # What the level is.
+        none, one, two = Signal(init=1), Signal(), Signal()
+        counted(m, self.level, self.push, popped)
+        with m.If(self.push ^ popped):
+            m.d.sync += [
+                none.eq(one & popped),
+                one.eq(Mux(popped, two, none)),
+                two.eq(Mux(popped, self.level == 3, one)),
+            ]
         with m.If(self.push):
             m.d.sync += self.write.eq(self.write + 1)
         with m.If(self.pop):
-            m.d.sync += [
-                self.read.eq(following),
-                following.eq(second),
-                second.eq(third),
-                third.eq(third + 1),
-            ]
-        # In gates, so that they are registers without enable.
-        grows, shrinks = self.push & ~self.pop, self.pop & ~self.push
+            m.d.sync += self.read.eq(self.read + 1)
         m.d.sync += [
-            self.some.eq(self.push | (self.some & ~(self.pop & few))),
-            few.eq((few & ~(grows & self.some)) | (shrinks & two)),
-            two.eq((two & ~(grows | shrinks)) | (grows & few & self.some)
-                   | (shrinks & (third == self.write))),
+            popped.eq(self.pop),
+            # In gates, so that it is a register without enable.
+            self.some.eq(self.push | (self.some & ~(self.pop & Mux(popped, two, one)))),
         ]
         return m
 
@@ -195,6 +183,8 @@ class Store(wiring.Component):
         m.d.comb += [
             self.o.valid.eq(pointers.some),
             self.o.payload.eq(read.data),
+            self.level.eq(pointers.level),
+            self.half.eq(~self.level[-2:].any()),
             pointers.push.eq(self.i.valid),
             pointers.pop.eq(pointers.some & self.o.ready),
             write.en.eq(self.i.valid),
@@ -202,7 +192,6 @@ class Store(wiring.Component):
             write.data.eq(self.i.payload),
             read.addr.eq(pointers.read),
         ]
-        _levelled(m, self, pointers.pop)
         return m
 
 
@@ -319,8 +308,8 @@ class Prefetch(wiring.Component):
     """A ring in block RAM whose reader sees its items as a stream.
 
     Whoever writes keeps the ring's addresses. The block RAM is read through its output register,
-    both of which hold an item that cannot go on, and no path goes from ``o.ready`` to it. Nor does
-    a gate lie behind it, for it is far from some of its readers.
+    and no path goes from ``o.ready`` to it. Nor does a gate lie behind it, for it is far from some
+    of its readers.
 
     Latency: 4 cycles from ``some`` to ``o``; an item is written a cycle before ``some`` tells of
     it. Throughput: a write and an item a cycle. Reset: nothing was read. Errors: none. The output
@@ -366,41 +355,32 @@ class Prefetch(wiring.Component):
         m.submodules.skid = skid = Skid(self.shape)
         write, read = storage.write_port(), storage.read_port()
         # What was read is in the block RAM's latch, then in its output register, which has no
-        # reset, then in a register near the reader. Whether each of them takes something is known
-        # a cycle before: a ring's block RAMs lie far apart.
+        # reset, then in a register near the reader. Whether they move is known a cycle before: a
+        # ring's block RAMs lie far apart.
         held, near = Signal(self.shape, reset_less=True), Signal(self.shape, reset_less=True)
-        latched, staged, came = Signal(), Signal(), Signal()
-        fetches, moves, nears = Signal(init=1), Signal(init=1), Signal(init=1)
-        still_latched, still_staged, still_near, full = Signal(), Signal(), Signal(), Signal()
+        latched, staged, came, moves = Signal(), Signal(), Signal(), Signal(init=1)
 
         wiring.connect(m, skid.o, wiring.flipped(self.o))
         m.d.comb += [
             write.en.eq(self.write.valid),
             write.addr.eq(self.write.payload.address),
             write.data.eq(self.write.payload.item),
-            self.pop.eq(self.some & fetches),
+            self.pop.eq(self.some & moves),
             read.addr.eq(self.address),
-            read.en.eq(fetches),
+            read.en.eq(moves),
             skid.i.valid.eq(came),
             skid.i.payload.eq(near),
-            # In the next cycle.
-            still_latched.eq(self.some | ~fetches),
-            still_staged.eq(latched | ~moves),
-            still_near.eq(staged | ~nears),
-            full.eq(self.o.valid & ~self.o.ready & (came | ~skid.i.ready)),
         ]
-        m.d.sync += [
-            latched.eq(still_latched),
-            staged.eq(still_staged),
-            came.eq(still_near),
-            nears.eq(~(still_near & full)),
-            moves.eq(~(still_staged & still_near & full)),
-            fetches.eq(~(still_latched & still_staged & still_near & full)),
-        ]
+        # While the skid is full they stay.
+        m.d.sync += moves.eq(~(self.o.valid & ~self.o.ready & (came | ~skid.i.ready)))
         with m.If(moves):
-            m.d.sync += held.eq(read.data)
-        with m.If(nears):
-            m.d.sync += near.eq(held)
+            m.d.sync += [
+                latched.eq(self.some),
+                staged.eq(latched),
+                came.eq(staged),
+                held.eq(read.data),
+                near.eq(held),
+            ]
         return m
 
 
@@ -445,6 +425,7 @@ class Backlog(wiring.Component):
         m = Module()
         m.submodules.pointers = pointers = Pointers(self.depth)
         m.submodules.ring = ring = Prefetch(self.shape, depth=self.depth)
+        popped = Signal()
 
         wiring.connect(m, ring.o, wiring.flipped(self.o))
         m.d.comb += [
@@ -455,6 +436,8 @@ class Backlog(wiring.Component):
             ring.write.payload.item.eq(self.i.payload),
             ring.some.eq(pointers.some),
             ring.address.eq(pointers.read),
+            self.half.eq(~self.level[-2:].any()),
         ]
-        _levelled(m, self, self.o.valid & self.o.ready)
+        m.d.sync += popped.eq(self.o.valid & self.o.ready)
+        counted(m, self.level, self.i.valid, popped)
         return m

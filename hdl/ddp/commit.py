@@ -257,8 +257,15 @@ class Pause(wiring.Component):
         # Requests come from afar.
         clear = delayed(m, 1, self.clear.valid, "clear_valid")
         bus_error = delayed(m, 1, self.bus_errors.valid, "bus_error")
+        # Cycles since the error state is looked up, in ones.
+        since = Signal(5)
+        answered = since[2] & ~since[3]
         m.d.sync += [
-            self.held.eq(0), self.acting.eq(0), self.clear.ready.eq(0), self.bus_errors.ready.eq(0)]
+            self.held.eq(0),
+            self.acting.eq(answered),
+            self.clear.ready.eq(answered & self.clearing),
+            self.bus_errors.ready.eq(answered & ~self.clearing),
+        ]
         with m.FSM():
             with m.State("Segments"):
                 with m.If(clear | bus_error | self.hold):
@@ -274,27 +281,15 @@ class Pause(wiring.Component):
                     self.stream.eq(Mux(clear, self.clear.payload, self.bus_errors.payload)),
                 ]
                 with m.If(clear | (bus_error & self.room)):
-                    m.next = "Look Up"
+                    m.next = "Act"
                 with m.Elif(~self.hold & ~bus_error):
                     m.d.sync += self.flowing.eq(1)
                     m.next = "Segments"
-            with m.State("Look Up"):
-                m.next = "Wait"
-            with m.State("Wait"):
-                m.next = "Wait Again"
-            with m.State("Wait Again"):
-                m.next = "Wait Once More"
-            with m.State("Wait Once More"):
-                m.d.sync += [
-                    self.acting.eq(1),
-                    self.clear.ready.eq(self.clearing),
-                    self.bus_errors.ready.eq(~self.clearing),
-                ]
-                m.next = "Act"
             with m.State("Act"):
-                m.next = "Answered"
-            with m.State("Answered"):
-                m.next = "Hold"
+                m.d.sync += since.eq(Cat(C(1, 1), since))
+                with m.If(since[-1]):
+                    m.d.sync += since.eq(0)
+                    m.next = "Hold"
         return m
 
 
@@ -603,7 +598,9 @@ class Commit(wiring.Component):
             errors.becomes.eq(~(pause.acting & pause.clearing)),
         ]
         # A bus error has a stream and no segment; what tells it has time to reach all of the event.
-        event = events.i.payload
+        # Without reset: it would take a gate, where the event of a bus error sets most bits to 0.
+        event = Signal(ErrorEvent(), reset_less=True)
+        m.d.comb += events.i.payload.eq(event)
         m.d.sync += events.i.valid.eq(raises | fails)
         with m.If(judges):
             m.d.sync += [

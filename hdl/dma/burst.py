@@ -158,10 +158,10 @@ class Bursts(wiring.Component):
         wiring.connect(m, wiring.flipped(self.i), addresses.i)
         wiring.connect(m, queue.o, stage.i)
         wiring.connect(m, stage.o, wiring.flipped(self.aw))
+        # Both queues have room: ``waiting`` by the credits, ``queue`` because no more than half of
+        # it can be on the way when half of it is last seen free.
+        m.d.sync += credits.open.eq(queue.half)
         m.d.comb += [
-            # Both queues have room: ``waiting`` by the credits, ``queue`` because no more than half
-            # of it can be on the way when half of it is last seen free.
-            credits.open.eq(queue.half),
             addresses.go.eq(credits.soon),
             credits.take.eq(addresses.taken),
             queue.i.valid.eq(addresses.o.valid),

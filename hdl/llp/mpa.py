@@ -314,8 +314,10 @@ class _Headers(wiring.Component):
         phase = Signal(7)
         passed = Signal(HEADER_WORDS)
         plain = Signal(32 * HEADER_WORDS, reset_less=True)
-        shift, long_shift = Signal(), Signal()
         phase_2 = Signal(7)
+        # Length and header have 4 words, with an untagged header 5.
+        words_before = Signal(range(8))
+        tagged = Mux(passed[0], exact.word_select(1, 32), exact)[8 * 2 + 7]
         m.d.sync += [
             phase.eq(side[0].sequence),
             # The next marker stands 128 - at words on, or here.
@@ -328,14 +330,10 @@ class _Headers(wiring.Component):
                     for j in range(HEADER_WORDS)
                 )
             ),
-            shift.eq(passed[3]),
-            long_shift.eq(passed[4]),
+            words_before.eq(Mux(tagged, 4 + passed[3], 5 + passed[4])),
             phase_2.eq(phase),
         ]
         payload = self.o.payload
-        # Length and header have 4 words, with an untagged header 5.
-        words_before = Signal(range(8))
-        m.d.comb += words_before.eq(Mux(plain[8 * 2 + 7], 4 + shift, 5 + long_shift))
         m.d.sync += [
             payload.header.eq(plain),
             payload.stream.eq(side[2].stream),

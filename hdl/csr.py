@@ -15,7 +15,7 @@ __all__ = ["Counters", "Registers"]
 class Registers(wiring.Component):
     """The decoder of :mod:`ddp_rnic.hdl.spec.regs`.
 
-    Latency: a write's response 4 cycles after address and data, a read's data 4 after the address.
+    Latency: a write's response 5 cycles after address and data, a read's data 5 after the address.
     Throughput: one access at a time. Reset: registers are 0.
     Errors: DECERR for an address without a register, SLVERR for a write to a read-only one; neither
     has an effect.
@@ -51,13 +51,23 @@ class Registers(wiring.Component):
         bus = self.bus
         ports = [(register, getattr(self, register.name.lower())) for register in self.registers]
 
-        def select(hits, address):
-            with m.Switch(address[2:]):
-                for n, (register, _) in enumerate(ports):
-                    with m.Case(register.address >> 2):
-                        m.d.sync += hits.eq(1 << n)
-                with m.Default():
-                    m.d.sync += hits.eq(0)
+        def select(waits, address, name):
+            """Which register an address that ``waits`` is of, two cycles later: its row first, of
+            16 registers, and its place in a row.
+            """
+            used = sorted({register.address >> 6 for register, _ in ports})
+            rows = Signal(len(used), name=f"{name}_rows")
+            places = Signal(16, name=f"{name}_places")
+            hits = Signal(len(ports), name=f"{name}_hit")
+            with m.If(waits):
+                m.d.sync += [
+                    rows.eq(Cat(address[6:] == row for row in used)),
+                    places.eq(1 << address[2:6]),
+                ]
+            m.d.sync += hits.eq(Cat(
+                rows[used.index(register.address >> 6)] & places[register.address >> 2 & 15]
+                for register, _ in ports))
+            return hits
 
         def some(now, hits, name, *accesses):
             """Whether a register that is accessed so was hit ``now``, a cycle later; in fours."""
@@ -71,13 +81,14 @@ class Registers(wiring.Component):
 
         # Writes: wait for address and data, decode, act, answer. ``free`` and, of reads,
         # ``reading`` tell in one register where an access is: they enable wide ones.
-        write_hit = Signal(len(ports))
-        free, writing = Signal(init=1), Signal()
+        free, begins, writing = Signal(init=1), Signal(), Signal()
+        write_hit = select(free, bus.aw.payload.addr, "write")
         answers = Signal()
         allowed = some(writing, write_hit, "allowed", "rw", "wo")
         refused = some(writing, write_hit, "refused", "ro")
         m.d.sync += [
-            writing.eq(0),
+            begins.eq(0),
+            writing.eq(begins),
             answers.eq(writing),
             *(port.eq(writing & hit) for hit, (register, port) in zip(
                 write_hit, ports, strict=True) if register.access == "wo"),
@@ -93,9 +104,7 @@ class Registers(wiring.Component):
                     allowed, Response.OKAY, Mux(refused, Response.SLVERR, Response.DECERR))),
             ]
         with m.If(bus.aw.valid & bus.w.valid & free & ~self.hold):
-            m.d.sync += [writing.eq(1), free.eq(0)]
-        with m.If(free):
-            select(write_hit, bus.aw.payload.addr)
+            m.d.sync += [begins.eq(1), free.eq(0)]
         m.d.comb += [bus.aw.ready.eq(writing), bus.w.ready.eq(writing)]
         with m.If(writing):
             for hit, (register, port) in zip(write_hit, ports, strict=True):
@@ -108,19 +117,18 @@ class Registers(wiring.Component):
                                 )
 
         # Reads: decode, gather in groups of four, gather all.
-        read_hit = Signal(len(ports))
-        step = Signal(2)
-        found = some(step[0], read_hit, "found", "ro", "rw", "wo")
-        groups = []
+        step = Signal(3)
         reading = Signal()
+        read_hit = select(~reading, bus.ar.payload.addr, "read")
+        found = some(step[1], read_hit, "found", "ro", "rw", "wo")
+        groups = []
         m.d.sync += step.eq(Cat(bus.ar.valid & ~reading, step))
         m.d.comb += bus.ar.ready.eq(~reading)
         with m.If(~reading):
             m.d.sync += reading.eq(bus.ar.valid)
-            select(read_hit, bus.ar.payload.addr)
         for first in range(0, len(ports), 4):
             group = Signal(32, name=f"group{first // 4}")
-            with m.If(step[0]):
+            with m.If(step[1]):
                 m.d.sync += group.eq(any_of(
                     Mux(hit, port, 0)
                     for hit, (register, port) in zip(
@@ -133,14 +141,14 @@ class Registers(wiring.Component):
             m.d.sync += bus.r.valid.eq(0)
         with m.If(bus.r.ready & bus.r.valid):
             m.d.sync += reading.eq(0)
-        with m.If(step[1]):
+        with m.If(step[2]):
             m.d.sync += [
                 bus.r.valid.eq(1),
                 bus.r.payload.data.eq(any_of(groups)),
                 bus.r.payload.resp.eq(Mux(found, Response.OKAY, Response.DECERR)),
             ]
         low = [register.name for register in self.registers].index("PLACED_OCTETS_LO")
-        m.d.comb += self.octets_read.eq(step[0] & read_hit[low])
+        m.d.comb += self.octets_read.eq(step[1] & read_hit[low])
         return m
 
 

@@ -220,7 +220,7 @@ class Pending(wiring.Component):
 class Pause(wiring.Component):
     """Does what is not a segment's, once no segment is on its way through the checks.
 
-    Latency: 5 cycles from a pause to ``acting``. Throughput: one thing at a time. Reset: segments
+    Latency: 6 cycles from a pause to ``acting``. Throughput: one thing at a time. Reset: segments
     flow. Errors: none.
 
     Members
@@ -236,7 +236,7 @@ class Pause(wiring.Component):
     stream : Out(16)
         The stream to look up.
     acting : Out(1)
-        Its error state is there, looked up four cycles ago.
+        Its error state is there, looked up five cycles ago.
     clearing : Out(1)
         It is to be cleared; otherwise it met a bus error.
     """
@@ -258,15 +258,14 @@ class Pause(wiring.Component):
         clear = delayed(m, 1, self.clear.valid, "clear_valid")
         bus_error = delayed(m, 1, self.bus_errors.valid, "bus_error")
         # Cycles since the error state is looked up, in ones.
-        since = Signal(5)
-        answered = since[2] & ~since[3]
+        since = Signal(6)
+        answered = since[3] & ~since[4]
         m.d.sync += [
-            self.held.eq(0),
             self.acting.eq(answered),
             self.clear.ready.eq(answered & self.clearing),
             self.bus_errors.ready.eq(answered & ~self.clearing),
         ]
-        with m.FSM():
+        with m.FSM() as fsm:
             with m.State("Segments"):
                 with m.If(clear | bus_error | self.hold):
                     m.d.sync += self.flowing.eq(0)
@@ -276,7 +275,6 @@ class Pause(wiring.Component):
                     m.next = "Hold"
             with m.State("Hold"):
                 m.d.sync += [
-                    self.held.eq(self.hold),
                     self.clearing.eq(clear),
                     self.stream.eq(Mux(clear, self.clear.payload, self.bus_errors.payload)),
                 ]
@@ -290,6 +288,7 @@ class Pause(wiring.Component):
                 with m.If(since[-1]):
                     m.d.sync += since.eq(0)
                     m.next = "Hold"
+        m.d.sync += self.held.eq(fsm.ongoing("Hold") & self.hold)
         return m
 
 
@@ -434,7 +433,7 @@ class Commit(wiring.Component):
         ]
         found, owner, end = self._gather(m, verdict, under[HEAD + CHECKS - 1])
         index = Signal(16, reset_less=True)
-        m.d.sync += index.eq(Mux(under[HEAD + CHECKS - 4], owner, pause.stream))
+        m.d.sync += index.eq(Mux(under[HEAD + CHECKS - 5], owner, pause.stream))
         m.d.comb += errors.index.eq(index)
         acts = self._decide(
             m, under[HEAD + CHECKS], segment, found, end, of_item, disorder)
@@ -527,7 +526,7 @@ class Commit(wiring.Component):
 
     def _gather(self, m, verdict, now):
         """All that the checks say, which comes ``now``, an LLP error first, since then the header
-        cannot be trusted; the segment's stream four cycles before, and the word after its last.
+        cannot be trusted; the segment's stream five cycles before, and the word after its last.
         """
 
         after = partial(delayed, m)
@@ -572,7 +571,7 @@ class Commit(wiring.Component):
             )):
                 with m.If(condition) if not position else m.Elif(condition):
                     m.d.sync += [found.type.eq(type), found.code.eq(code)]
-        return found, after(CHECKS - 3, head.stream, "owner"), after(1, verdict.end, "end")
+        return found, after(CHECKS - 4, head.stream, "owner"), after(1, verdict.end, "end")
 
     def _decide(self, m, judges, segment, found, end, of_item, disorder):
         """What becomes of it, and of a stream's error state; whether that is being done."""

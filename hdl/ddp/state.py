@@ -13,14 +13,14 @@ class ErrorState(wiring.Component):
     Look-ups and what comes of them go through in order, one a cycle: the state that is shown holds
     all that was decided before.
 
-    Latency: 3 cycles from ``index`` to ``ended``. Throughput: 1 a cycle. Reset: the states stay.
+    Latency: 4 cycles from ``index`` to ``ended``. Throughput: 1 a cycle. Reset: the states stay.
     Errors: none.
 
     Members
     -------
     index : In(16)
     ended : Out(1)
-        The stream of three cycles ago is in error; combinational from registers.
+        The stream of four cycles ago is in error; combinational from registers.
     update : In(1), becomes : In(1)
         That stream's state from now on.
     """
@@ -34,28 +34,29 @@ class ErrorState(wiring.Component):
         m.submodules.storage = storage = memory.Memory(
             shape=1, depth=self.streams, init=[], attrs={"ram_style": "block", "no_rw_check": 1})
         read, write = storage.read_port(), storage.write_port()
-        # Without reset, to become the output register of the block RAM.
-        known = Signal(reset_less=True)
-        # index[k] came k cycles ago. The table does not have what the last four look-ups became:
-        # three of them are looked at a cycle before the last one is known.
-        index = [self.index, *(Signal(16, name=f"index{k}") for k in range(1, 6))]
+        # Without reset, to become the output register of the block RAM; and one near the reader.
+        known, near = Signal(reset_less=True), Signal(reset_less=True)
+        # index[k] came k cycles ago. The table does not have what the last five look-ups became:
+        # four of them are looked at a cycle before the last one is known.
+        index = [self.index, *(Signal(16, name=f"index{k}") for k in range(1, 8))]
         m.d.sync += [later.eq(earlier) for earlier, later in zip(index, index[1:], strict=False)]
-        same, earlier_same, became = Signal(), Signal(3), Signal(3)
-        state, before = known, Signal()
-        for k in reversed(range(3)):
+        same, earlier_same, became = Signal(), Signal(4), Signal(4)
+        state, before = near, Signal()
+        for k in reversed(range(4)):
             state = Mux(earlier_same[k], became[k], state)
         m.d.comb += [
             read.addr.eq(self.index),
-            write.addr.eq(index[4]),
+            write.addr.eq(index[5]),
             self.ended.eq(Mux(same, became[0], before)),
         ]
         m.d.sync += [
             write.en.eq(self.update),
             write.data.eq(self.becomes),
             known.eq(read.data),
+            near.eq(known),
             before.eq(state),
-            same.eq(index[2] == index[3]),
-            earlier_same.eq(Cat(index[1] == index[k] for k in range(3, 6))),
+            same.eq(index[3] == index[4]),
+            earlier_same.eq(Cat(index[2] == index[k] for k in range(4, 8))),
             became.eq(Cat(Mux(self.update, self.becomes, self.ended), became)),
         ]
         return m

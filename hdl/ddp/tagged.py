@@ -107,18 +107,21 @@ class TaggedCheck(wiring.Component):
         valid = Signal(self.LATENCY - 3)
         m.d.sync += [valid.eq(Cat(came, valid)), self.o.valid.eq(valid[-1])]
 
-        # Two cycles for the look-up, and one for the way from the table; meanwhile the end of the
-        # segment, its 64-bit sum in two halves.
+        # Two cycles for the look-up, and one for the way from the table; meanwhile whether the end
+        # of the segment wraps: it does where the lower half carries and the upper one is all ones.
         header = near.header
         m.d.comb += self.index.eq(header.stag[8 : 8 + bits])
         first_low = Signal(33)
         m.d.sync += first_low.eq(header.to[:32] + header.length)
-        to_2 = after(2, header.to, "to")
-        sum_high = Signal(33)
-        m.d.sync += sum_high.eq(to_2[32:] + after(1, first_low[32], "carry"))
-        wrap = after(6, sum_high[32], "wrap")
+        to_1 = after(1, header.to, "to_1")
+        ones, wraps = Signal(8), Signal()
+        m.d.sync += [
+            ones.eq(nibbles(to_1[32:], C(2**32 - 1, 32))),
+            wraps.eq(after(1, first_low[32], "carry") & ones.all()),
+        ]
+        wrap = after(6, wraps, "wrap")
         stag = after(3, header.stag, "stag")
-        to = after(1, to_2, "to_3")
+        to = after(2, to_1, "to")
         rights = after(3, near.rights, "rights")
         length = after(5, header.length, "length")
         entry = Signal(StagEntry(self.entries), reset_less=True)
@@ -213,9 +216,11 @@ class TaggedCheck(wiring.Component):
         its offset to the region's end, and the host address, lower then upper halves.
         """
         after = partial(delayed, m)
-        room_low, address_low = Signal(33), Signal(33)
+        room_low = Signal(32)
+        no_borrow_6 = Signal()
+        address_low = Signal(33)
         m.d.sync += [
-            room_low.eq(size[:32] - offset[:32]),
+            Cat(room_low, no_borrow_6).eq(plus(size[:32], ~offset[:32], C(1, 1))),
             address_low.eq(host[:32] + offset[:32]),
         ]
         offset_high = after(1, offset[32:], "offset_high")
@@ -224,7 +229,7 @@ class TaggedCheck(wiring.Component):
         room_high, address_high = Signal(33), Signal(32)
         past, some = Signal(), Signal(4)
         m.d.sync += [
-            room_high.eq(plus(size_high, ~offset_high, ~room_low[32])),
+            room_high.eq(plus(size_high, ~offset_high, no_borrow_6)),
             address_high.eq(plus(host_high, offset_high, address_low[32])),
             past.eq(room_low[:16] < after(1, length, "length_6")),
             some.eq(Cat(room_low.word_select(k, 8).any() for k in range(4))),

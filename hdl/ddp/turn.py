@@ -144,7 +144,7 @@ class Turn(wiring.Component):
             fails.eq(valid[3] & ~known.control & (wrong | ~known.placed)),
         ]
         m.d.comb += [
-            errors.index.eq(item[1].stream),
+            errors.index.eq(item[0].stream),
             errors.update.eq(clears[4] | fails),
             errors.becomes.eq(~clears[4]),
         ]

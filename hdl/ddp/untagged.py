@@ -204,12 +204,14 @@ class UntaggedCheck(wiring.Component):
         ahead, left = Signal(32, reset_less=True), Signal(32, reset_less=True)
         room, rest = Signal(33, reset_less=True), Signal(34, reset_less=True)
         low = Signal(33, reset_less=True)
+        high_after = Signal(32, reset_less=True)
         m.d.sync += [
             ahead.eq(msn - first),
             left.eq(limit.msn - msn),
             room.eq(buffer.length - mo),
             rest.eq(buffer.length - end),
             low.eq(buffer.address[:32] + mo),
+            high_after.eq(buffer.address[32:] + 1),
         ]
         high = after(1, buffer.address[32:], "high")
         closed = after(1, ~limit.open, "closed") | after(10, header.qn[QN_BITS:].any(), "no_queue")
@@ -230,7 +232,7 @@ class UntaggedCheck(wiring.Component):
         )
         disorder = after(1, ahead.any(), "disorder")
         address = Signal(64, reset_less=True)
-        m.d.sync += address.eq(Cat(low[:32], high + low[32]))
+        m.d.sync += address.eq(Cat(low[:32], Mux(low[32], high_after, high)))
         result = self.o.payload
         m.d.sync += [
             result.eq(0),

@@ -131,13 +131,13 @@ class MpaWalker(wiring.Component):
         again = Signal()
         starts, stay, closing = Signal(), Signal(), Signal()
 
-        fire, turn, stays = Signal(), Signal(), Signal()
+        fire, repeats, turn, stays = Signal(), Signal(), Signal(), Signal()
         # Not ``stay`` and not ``fire``, for what tells the scan: it lies far from the rest.
         leaves, waits = Signal(init=1), Signal(init=1)
         fires = scan.offers & self.go
-        m.d.sync += [fire.eq(fires), waits.eq(~fires)]
+        m.d.sync += [fire.eq(fires), waits.eq(~fires), repeats.eq(fires & stays)]
         m.d.comb += [
-            turn.eq(scan.coming | (fire & stay)),
+            turn.eq(scan.coming | repeats),
             scan.goes.eq(self.go & ~stays),
         ]
 
@@ -159,8 +159,8 @@ class MpaWalker(wiring.Component):
                 step.eq(following),
                 starts.eq(following.fresh | following.start),
                 closing.eq(following.start | following.close),
-                again.eq(fire & stay),
-                lo.eq(Mux(fire & stay, step.cut, 0)),
+                again.eq(repeats),
+                lo.eq(Mux(repeats, step.cut, 0)),
                 bound.eq(chosen.as_value() | passed.as_value()),
                 here.eq(chosen.here),
                 there.eq(chosen.landing.header | passing.header),

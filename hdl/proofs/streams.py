@@ -77,7 +77,8 @@ class Accesses(Steady):
     def rules(self, m):
         super().rules(m)
         bus, inside = self.dut.bus, self.inside
-        step, writing, answers = inside["step"], inside["writing"], inside["answers"]
+        step, answers = inside["step"], inside["answers"]
+        begins, writing = inside["begins"], inside["writing"]
         reads, writes = Signal(2), Signal(2)
         m.d.sync += [
             reads.eq(reads + (bus.ar.valid & bus.ar.ready) - (bus.r.valid & bus.r.ready)),
@@ -85,15 +86,16 @@ class Accesses(Steady):
         ]
         self.always(bus.aw.ready == bus.w.ready, "address and data are taken together")
         self.always(if_(bus.aw.ready, bus.aw.valid & bus.w.valid), "both are there")
-        self.always(reads == (step[0] | step[1] | bus.r.valid), "a read is answered once")
+        self.always(reads == (step.any() | bus.r.valid), "a read is answered once")
         self.always(writes == (answers | bus.b.valid), "a write is answered once")
         # Where a request can be.
         self.lemma((step & (step - 1)) == 0, "one read at a time")
-        self.lemma(if_(bus.r.valid, ~step[0] & ~step[1]), "no read behind an answer")
-        self.lemma(if_(writing, ~bus.b.valid & ~answers), "no write behind an answer")
+        self.lemma(if_(bus.r.valid, ~step.any()), "no read behind an answer")
+        self.lemma(if_(begins, bus.aw.valid & bus.w.valid & ~writing), "one write at a time")
+        self.lemma(if_(begins | writing, ~bus.b.valid & ~answers), "no write behind an answer")
         self.lemma(if_(answers, ~bus.b.valid), "one answer at a time")
         self.lemma(inside["reading"] == (step.any() | bus.r.valid), "reading")
-        self.lemma(inside["free"] == ~(writing | answers | bus.b.valid), "free")
+        self.lemma(inside["free"] == ~(begins | writing | answers | bus.b.valid), "free")
 
 
 class TakenIn(Steady):

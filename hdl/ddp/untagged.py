@@ -214,7 +214,9 @@ class UntaggedCheck(wiring.Component):
             high_after.eq(buffer.address[32:] + 1),
         ]
         high = after(1, buffer.address[32:], "high")
-        closed = after(1, ~limit.open, "closed") | after(10, header.qn[QN_BITS:].any(), "no_queue")
+        beyond_queues = after(1, Cat(
+            header.qn[at:at + 4].any() for at in range(QN_BITS, 32, 4)), "beyond_queues")
+        closed = after(1, ~limit.open, "closed") | after(9, beyond_queues.any(), "no_queue")
 
         # Flags, and the first one that is set.
         flags = [

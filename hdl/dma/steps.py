@@ -137,12 +137,11 @@ class Credits(wiring.Component):
         free = Signal(init=1)
         one = Signal(init=self.limit == 1)  # so many are free
         still_free = Signal()
-        m.d.comb += still_free.eq(free)
+        # Who takes one found it free.
+        m.d.comb += still_free.eq(self.give | (free & ~(self.take & one)))
         with m.If(self.take & ~self.give):
-            m.d.comb += still_free.eq(~one)
             m.d.sync += [used.eq(used + 1), self.idle.eq(0), one.eq(used == self.limit - 2)]
         with m.Elif(self.give & ~self.take):
-            m.d.comb += still_free.eq(1)
             m.d.sync += [used.eq(used - 1), self.idle.eq(used == 1), one.eq(~free)]
         m.d.comb += self.soon.eq(still_free & self.open)
         m.d.sync += [free.eq(still_free), self.ok.eq(self.soon)]

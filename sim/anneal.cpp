@@ -1,0 +1,497 @@
+// Improves the placement of a netlist on an ECP5 by simulated annealing, for the latest paths most of
+// all. `placement.py` says what goes in and comes out, and why.
+//
+// anneal PROBLEM RESULT SWEEPS TEMPERATURE REACH SEED
+//
+// Distances are in tiles, times in nanoseconds. What is made small is the half perimeter of all nets,
+// and for each connection its delay times a weight that grows with the length of its longest path. A
+// connection that would use up more than half of the time that its paths had left costs extra, as the
+// weights are of before the move.
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+#include <vector>
+
+using std::vector;
+using Place = std::array<int, 3>;  // column, row, place in the tile
+
+enum Kind { TABLE, FLIP_FLOP, RAM_WRITE, BLOCK_RAM, OTHER };
+enum Mobility { SINGLE, RIGID, BLOCK, FIXED };  // one logic cell, several, a block RAM, or stays
+enum Flag { MULTIPLEXED = 1, CARRY = 2, RAM = 4 };  // of a table; a flip-flop's 1: fed from outside
+
+constexpr int TILE = 8;             // logic cells in a tile
+constexpr int LATE = 240;           // of so many paths one is longer than the time aimed at
+constexpr int TRIES = 16;           // places tried for what has to make way
+constexpr int FANOUT = 48;          // nets of more sinks have no length
+constexpr double PER_NS = 30;       // tiles that a nanosecond is worth on a path as long as the aim
+constexpr double STEEP = 8;         // exponent of a path's length in the weight
+constexpr double OVER = 10;         // how much dearer time is that a path does not have
+constexpr double PATIENCE = 30;     // the most that a weight grows while a path stays late
+constexpr double URGENT = 0.97;     // what part of the aim makes a path urgent
+constexpr double HEAT = 0.02;       // how much hotter late connections are
+
+struct Cell {
+    int unit, kind, tile_set, slice_set, flags;
+    Place at;
+    vector<int> inputs, nets, driven;  // connections to it, all its nets, the nets it drives
+};
+struct Unit {
+    int mobility;
+    vector<int> cells;
+};
+struct Connection {
+    int net, cell, pin;
+    float fixed;  // delay of a way that has no other, or -1
+    float weight, limit, patience;
+};
+struct Net {
+    int cell, pin;
+    vector<int> sinks;
+};
+struct Gate {
+    int from, to;
+    float delay;
+};
+
+static int columns, rows;
+static vector<char> logic_tile, block_site;
+static vector<std::pair<int, int>> block_sites;
+static vector<Cell> cells;
+static vector<Unit> units;
+static vector<Net> nets;
+static vector<Connection> connections;
+static vector<Gate> gates;
+static int pins;
+static vector<float> starts;
+static vector<std::pair<int, float>> ends;
+static vector<std::array<int, 2 * TILE>> occupied;  // tables, then flip-flops, of a tile
+static vector<int> ram_write, block_ram;            // of a tile
+
+static uint64_t state = 88172645463325252ull;
+static uint64_t random64() {
+    state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+    return state;
+}
+static int below(int n) { return int((random64() >> 11) % uint64_t(n)); }
+static double fraction() { return double(random64() >> 11) / 9007199254740992.0; }
+static int tile(int x, int y) { return x * rows + y; }
+static bool inside(int x, int y) { return x >= 0 && y >= 0 && x < columns && y < rows; }
+
+// The median of what nextpnr's router needs for a distance on a device of speed grade 8.
+static float routed(int distance) {
+    static const vector<float> table = [] {
+        const double x[] = {0, 1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 25, 30, 35, 40, 45, 50, 60, 70, 80, 400};
+        const double y[] = {.40, .58, .70, .79, .88, .96, 1.0, 1.06, 1.16, 1.36, 1.54,
+                            1.73, 1.93, 2.12, 2.34, 2.55, 2.80, 3.4, 3.9, 4.6, 24};
+        vector<float> made;
+        for (int i = 0, k = 0; i < 400; i++) {
+            while (x[k + 1] < i) k++;
+            made.push_back(float(y[k] + (y[k + 1] - y[k]) * (i - x[k]) / (x[k + 1] - x[k])));
+        }
+        return made;
+    }();
+    return table[size_t(distance)];
+}
+static float delay(const Connection& c) {
+    if (c.fixed >= 0) return c.fixed;
+    const Place &a = cells[nets[c.net].cell].at, &b = cells[c.cell].at;
+    return routed(std::abs(a[0] - b[0]) + std::abs(a[1] - b[1]));
+}
+static int length(const Net& net) {
+    const Place& a = cells[net.cell].at;
+    int low[2] = {a[0], a[1]}, high[2] = {a[0], a[1]};
+    for (int sink : net.sinks) {
+        const Place& b = cells[connections[sink].cell].at;
+        for (int i = 0; i < 2; i++) low[i] = std::min(low[i], b[i]), high[i] = std::max(high[i], b[i]);
+    }
+    return high[0] - low[0] + high[1] - low[1];
+}
+
+static int& seat(const Cell& c, const Place& at) {
+    int t = tile(at[0], at[1]);
+    return c.kind == RAM_WRITE ? ram_write[t] : occupied[t][at[2] + (c.kind == FLIP_FLOP ? TILE : 0)];
+}
+static int& seat(int c) { return seat(cells[c], cells[c].at); }
+static void lift(int c) { seat(c) = -1; }
+static bool drop(int c) {
+    if (seat(c) >= 0) return false;
+    seat(c) = c;
+    return true;
+}
+// The rules of nextpnr for a tile: flip-flops of it have clock and reset in common, those of a slice
+// the enable too; a slice has carries or none; a multiplexer's select uses a flip-flop's own input.
+static bool legal(int t) {
+    int of_tile = -1;
+    for (int slice = 0; slice < TILE / 2; slice++) {
+        int of_slice = -1, carry = -1;
+        for (int z = 2 * slice; z < 2 * slice + 2; z++) {
+            int table = occupied[t][z], flip_flop = occupied[t][z + TILE], flags = 0;
+            if (table >= 0) {
+                flags = cells[table].flags;
+                if (slice == 2 && ram_write[t] >= 0 && !(flags & RAM)) return false;
+                if (carry >= 0 && carry != (flags & CARRY)) return false;
+                carry = flags & CARRY;
+            }
+            if (flip_flop < 0) continue;
+            const Cell& f = cells[flip_flop];
+            if ((flags & MULTIPLEXED) && f.flags) return false;
+            if (of_slice >= 0 && of_slice != f.slice_set) return false;
+            if (of_tile >= 0 && of_tile != f.tile_set) return false;
+            of_slice = f.slice_set, of_tile = f.tile_set;
+        }
+    }
+    return true;
+}
+
+// Static timing analysis.
+static vector<int> order, pin_net, pin_connection;
+static vector<vector<int>> gates_to, gates_from;
+static vector<float> arrival, tail;
+static vector<int> urgent;  // units with a late path
+static double worst, aim;
+static void sort_pins() {
+    gates_to.resize(pins), gates_from.resize(pins);
+    pin_net.assign(pins, -1), pin_connection.assign(pins, -1);
+    vector<int> open(pins, 0);
+    for (size_t i = 0; i < gates.size(); i++) {
+        gates_to[gates[i].to].push_back(int(i)), gates_from[gates[i].from].push_back(int(i));
+        open[gates[i].to]++;
+    }
+    for (size_t n = 0; n < nets.size(); n++) {
+        pin_net[nets[n].pin] = int(n);
+        for (int c : nets[n].sinks) pin_connection[connections[c].pin] = c, open[connections[c].pin]++;
+    }
+    for (int p = 0; p < pins; p++)
+        if (!open[p]) order.push_back(p);
+    for (size_t i = 0; i < order.size(); i++) {
+        int p = order[i];
+        for (int g : gates_from[p])
+            if (!--open[gates[g].to]) order.push_back(gates[g].to);
+        if (pin_net[p] >= 0)
+            for (int c : nets[pin_net[p]].sinks)
+                if (!--open[connections[c].pin]) order.push_back(connections[c].pin);
+    }
+}
+static void analyse(bool first) {
+    const float never = -1e9f;
+    arrival.assign(pins, never), tail.assign(pins, never);
+    for (int p : order) {
+        float at = starts[p] >= 0 ? starts[p] : never;
+        if (pin_connection[p] >= 0) {
+            const Connection& c = connections[pin_connection[p]];
+            at = std::max(at, arrival[nets[c.net].pin] + delay(c));
+        }
+        for (int g : gates_to[p]) at = std::max(at, arrival[gates[g].from] + gates[g].delay);
+        arrival[p] = at;
+    }
+    vector<float> latest;
+    for (auto& [pin, setup] : ends) {
+        tail[pin] = std::max(tail[pin], setup);
+        latest.push_back(arrival[pin] + setup);
+    }
+    size_t kth = latest.size() / LATE;
+    std::nth_element(latest.begin(), latest.begin() + long(kth), latest.end(), std::greater<float>());
+    aim = std::max(latest[kth], 0.1f);
+    worst = *std::max_element(latest.begin(), latest.end());
+    for (size_t i = order.size(); i-- > 0;) {
+        int p = order[i];
+        float left = tail[p];
+        for (int g : gates_from[p]) left = std::max(left, tail[gates[g].to] + gates[g].delay);
+        if (pin_net[p] >= 0)
+            for (int c : nets[pin_net[p]].sinks)
+                left = std::max(left, tail[connections[c].pin] + delay(connections[c]));
+        tail[p] = left;
+    }
+    urgent.clear();
+    for (Connection& c : connections) {
+        double path = arrival[nets[c.net].pin] + delay(c) + tail[c.pin];
+        c.weight = 0, c.limit = 1e9f;
+        if (path < 0 || c.fixed >= 0) continue;
+        double part = std::clamp(path / aim, 0.3, 1.5);
+        double grown = part > 1 ? c.patience * part : c.patience * 0.97;
+        c.patience = float(first ? 1 : std::clamp(grown, 1.0, PATIENCE));
+        c.weight = float(std::pow(part, STEEP) * c.patience);
+        c.limit = float(delay(c) + std::max(0.0, (aim - path) / 2));
+        if (path > URGENT * aim)
+            for (int end : {c.cell, nets[c.net].cell})
+                if (units[cells[end].unit].mobility != FIXED) urgent.push_back(cells[end].unit);
+    }
+}
+
+// What a move costs, of the nets and connections of the cells that it moves.
+static vector<int> touched_nets, touched_connections, net_mark, connection_mark;
+static int mark = 0;
+static void touch(const vector<int>& moved) {
+    mark++;
+    touched_nets.clear(), touched_connections.clear();
+    auto add = [](vector<int>& list, vector<int>& marks, int i) {
+        if (marks[i] != mark) marks[i] = mark, list.push_back(i);
+    };
+    for (int c : moved) {
+        for (int n : cells[c].nets) add(touched_nets, net_mark, n);
+        for (int i : cells[c].inputs) add(touched_connections, connection_mark, i);
+        for (int n : cells[c].driven)
+            for (int i : nets[n].sinks) add(touched_connections, connection_mark, i);
+    }
+}
+static double cost() {
+    double sum = 0;
+    for (int n : touched_nets)
+        if (nets[n].sinks.size() <= FANOUT) sum += length(nets[n]);
+    for (int i : touched_connections) {
+        const Connection& c = connections[i];
+        if (c.weight <= 0) continue;
+        double d = delay(c);
+        sum += PER_NS * (c.weight * d + OVER * std::max(0.0, d - c.limit));
+    }
+    return sum;
+}
+static bool accept(double more, double temperature) {
+    return more <= 0 || (temperature > 0 && fraction() < std::exp(-more / temperature));
+}
+
+static void move_block(int u, int x, int y, double temperature) {
+    int c = units[u].cells[0], other = block_ram[tile(x, y)];
+    if (!block_site[tile(x, y)] || other == c) return;
+    if (other >= 0 && units[cells[other].unit].mobility != BLOCK) return;
+    vector<int> moved{c};
+    if (other >= 0) moved.push_back(other);
+    touch(moved);
+    double before = cost();
+    Place from = cells[c].at, to = {x, y, 0};
+    cells[c].at = to;
+    if (other >= 0) cells[other].at = from;
+    if (accept(cost() - before, temperature)) {
+        block_ram[tile(from[0], from[1])] = other, block_ram[tile(x, y)] = c;
+        return;
+    }
+    cells[c].at = from;
+    if (other >= 0) cells[other].at = to;
+}
+
+// Where the displaced unit v, of one logic cell, may go: first to where what displaced it was.
+static bool make_way(int v, const Place& left, int tries) {
+    const vector<int>& own = units[v].cells;
+    const Place home = cells[own[0]].at;
+    for (int i = 0; i < tries; i++) {
+        Place to = left;
+        if (i > 0) {
+            to = {home[0] + below(9) - 4, home[1] + below(9) - 4, below(TILE)};
+            if (!inside(to[0], to[1]) || !logic_tile[tile(to[0], to[1])]) continue;
+        }
+        bool free = true;
+        for (int c : own) cells[c].at = to, free &= seat(c) < 0;
+        if (free) {
+            for (int c : own) drop(c);
+            if (legal(tile(to[0], to[1]))) return true;
+            for (int c : own) lift(c);
+        }
+    }
+    for (int c : own) cells[c].at = home;
+    return false;
+}
+static void move_logic(int u, const Place& to, double temperature) {
+    const Unit& unit = units[u];
+    const Place base = cells[unit.cells[0]].at;
+    Place by = {to[0] - base[0], to[1] - base[1], unit.mobility == SINGLE ? to[2] - base[2] : 0};
+    if (by == Place{0, 0, 0}) return;
+    static vector<int> moved, displaced;
+    static vector<Place> lefts, olds, news;
+    moved = unit.cells, displaced.clear(), lefts.clear();
+    for (int c : unit.cells) {
+        Place there = cells[c].at;
+        for (int i = 0; i < 3; i++) there[i] += by[i];
+        if (!inside(there[0], there[1]) || !logic_tile[tile(there[0], there[1])]) return;
+        int other = seat(cells[c], there);
+        if (other < 0 || cells[other].unit == u) continue;
+        int v = cells[other].unit;
+        if (units[v].mobility != SINGLE) return;
+        if (std::find(displaced.begin(), displaced.end(), v) == displaced.end())
+            displaced.push_back(v), lefts.push_back(cells[c].at);
+    }
+    for (int v : displaced) moved.insert(moved.end(), units[v].cells.begin(), units[v].cells.end());
+    olds.clear();
+    for (int c : moved) olds.push_back(cells[c].at), lift(c);
+    for (int c : unit.cells)
+        for (int i = 0; i < 3; i++) cells[c].at[i] += by[i];
+    bool possible = true;
+    size_t dropped = 0;
+    while (dropped < unit.cells.size()) possible &= drop(moved[dropped++]);
+    for (size_t i = 0; i < displaced.size() && possible; i++) {
+        possible = make_way(displaced[i], lefts[i], unit.mobility == SINGLE ? 1 : TRIES);
+        if (possible) dropped += units[displaced[i]].cells.size();
+    }
+    for (size_t i = 0; i < unit.cells.size() && possible; i++) {
+        const Place& at = cells[moved[i]].at;
+        possible = legal(tile(at[0], at[1]));
+    }
+    if (possible) {
+        touch(moved);
+        double after = cost();
+        news.clear();
+        for (size_t i = 0; i < moved.size(); i++) news.push_back(cells[moved[i]].at), cells[moved[i]].at = olds[i];
+        double before = cost();
+        for (size_t i = 0; i < moved.size(); i++) cells[moved[i]].at = news[i];
+        if (accept(after - before, temperature)) return;
+    }
+    for (size_t i = 0; i < dropped; i++) lift(moved[i]);
+    for (size_t i = 0; i < moved.size(); i++) cells[moved[i]].at = olds[i];
+    for (int c : moved) drop(c);
+}
+
+// A place for a unit: near its own, or on the way to a cell that one of its cells is connected with.
+static Place propose(const Unit& unit, double reach) {
+    Place at = cells[unit.cells[0]].at;
+    at[2] = below(TILE);
+    if (unit.mobility == BLOCK) {
+        auto site = block_sites[below(int(block_sites.size()))];
+        return {site.first, site.second, 0};
+    }
+    if (fraction() < 0.65) {
+        int r = int(reach);
+        return {at[0] + below(2 * r + 1) - r, at[1] + below(2 * r + 1) - r, at[2]};
+    }
+    int from = unit.cells[below(int(unit.cells.size()))], best = from;
+    const Cell& c = cells[from];
+    int choices = int(c.inputs.size() + c.driven.size());
+    float most = -1;
+    for (int i = 0; i < 3 && choices > 0; i++) {
+        int k = below(choices);
+        const Connection* way;
+        int other;
+        if (k < int(c.inputs.size())) {
+            way = &connections[c.inputs[k]], other = nets[way->net].cell;
+        } else {
+            const Net& n = nets[c.driven[k - int(c.inputs.size())]];
+            way = &connections[n.sinks[below(int(n.sinks.size()))]], other = way->cell;
+        }
+        if (way->weight > most) most = way->weight, best = other;
+    }
+    double part = fraction();
+    for (int i = 0; i < 2; i++) at[i] += int(std::lround((cells[best].at[i] - c.at[i]) * part)) + below(5) - 2;
+    return at;
+}
+static double heat(const Unit& unit) {
+    float most = 0;
+    const Cell& c = cells[unit.cells[below(int(unit.cells.size()))]];
+    for (int i : c.inputs) most = std::max(most, connections[i].weight);
+    for (int n : c.driven)
+        if (nets[n].sinks.size() <= FANOUT)
+            for (int i : nets[n].sinks) most = std::max(most, connections[i].weight);
+    return 1 + HEAT * PER_NS * most;
+}
+
+static bool read_problem(FILE* f) {
+    auto integer = [f] {
+        int i = 0;
+        if (fscanf(f, "%d", &i) != 1) exit(2);
+        return i;
+    };
+    auto real = [f] {
+        float x = 0;
+        if (fscanf(f, "%f", &x) != 1) exit(2);
+        return x;
+    };
+    columns = integer(), rows = integer();
+    logic_tile.resize(columns * rows), block_site.resize(columns * rows);
+    for (int i = integer(); i-- > 0;) {
+        int x = integer(), y = integer();
+        logic_tile[tile(x, y)] = 1;
+    }
+    for (int i = integer(); i-- > 0;) {
+        int x = integer(), y = integer();
+        block_site[tile(x, y)] = 1, block_sites.push_back({x, y});
+    }
+    units.resize(integer());
+    for (Unit& u : units) u.mobility = integer();
+    cells.resize(integer());
+    for (size_t i = 0; i < cells.size(); i++) {
+        Cell& c = cells[i];
+        c.unit = integer(), c.kind = integer();
+        c.at[0] = integer(), c.at[1] = integer(), c.at[2] = integer();
+        c.tile_set = integer(), c.slice_set = integer(), c.flags = integer();
+        units[c.unit].cells.push_back(int(i));
+    }
+    pins = integer();
+    gates.resize(integer());
+    for (Gate& g : gates) g.from = integer(), g.to = integer(), g.delay = real();
+    starts.assign(pins, -1);
+    for (int i = integer(); i-- > 0;) {
+        int p = integer();
+        starts[p] = real();
+    }
+    for (int i = integer(); i-- > 0;) {
+        int p = integer();
+        ends.push_back({p, real()});
+    }
+    nets.resize(integer());
+    for (size_t i = 0; i < nets.size(); i++) {
+        Net& n = nets[i];
+        n.cell = integer(), n.pin = integer();
+        cells[n.cell].driven.push_back(int(i)), cells[n.cell].nets.push_back(int(i));
+        for (int k = integer(); k-- > 0;) {
+            Connection c{int(i), integer(), integer(), real(), 0, 0, 1};
+            n.sinks.push_back(int(connections.size()));
+            cells[c.cell].inputs.push_back(int(connections.size())), cells[c.cell].nets.push_back(int(i));
+            connections.push_back(c);
+        }
+    }
+    return !ends.empty();
+}
+
+int main(int argc, char** argv) {
+    FILE* in = argc == 7 ? fopen(argv[1], "r") : nullptr;
+    if (!in || !read_problem(in)) return 2;
+    int sweeps = atoi(argv[3]);
+    double hottest = atof(argv[4]), farthest = atof(argv[5]);
+    state += 7919 * uint64_t(atoi(argv[6]));
+    std::array<int, 2 * TILE> none;
+    none.fill(-1);
+    occupied.assign(columns * rows, none);
+    ram_write.assign(columns * rows, -1), block_ram.assign(columns * rows, -1);
+    net_mark.assign(nets.size(), 0), connection_mark.assign(connections.size(), 0);
+    vector<int> movable, large;
+    for (size_t u = 0; u < units.size(); u++) {
+        if (units[u].mobility != FIXED) movable.push_back(int(u));
+        if (units[u].mobility == RIGID || units[u].mobility == BLOCK) large.push_back(int(u));
+    }
+    for (size_t i = 0; i < cells.size(); i++) {
+        if (cells[i].kind == BLOCK_RAM) block_ram[tile(cells[i].at[0], cells[i].at[1])] = int(i);
+        if (cells[i].kind < BLOCK_RAM && !drop(int(i))) return 2;
+    }
+    for (int t = 0; t < columns * rows; t++)
+        if (!legal(t)) return 2;
+    sort_pins();
+    analyse(true);
+    double at_first = worst;
+    for (int sweep = 0; sweep < sweeps; sweep++) {
+        double done = double(sweep) / sweeps;
+        double reach = farthest * std::pow(3 / farthest, done);
+        double temperature = sweep < sweeps - 8 ? hottest * std::pow(0.02, done) : 0;
+        for (int part = 0; part < 5; part++) {
+            if (sweep + part) analyse(false);
+            for (size_t i = 0; i < 2 * movable.size(); i++) {
+                double choice = fraction();
+                const vector<int>& from = choice < 0.12 && !large.empty()     ? large
+                                          : choice < 0.3 && !urgent.empty() ? urgent
+                                                                             : movable;
+                int u = from[below(int(from.size()))];
+                Place to = propose(units[u], reach);
+                double local = temperature > 0 ? temperature * heat(units[u]) : 0;
+                if (units[u].mobility == BLOCK) move_block(u, to[0], to[1], local);
+                else move_logic(u, to, local);
+            }
+        }
+    }
+    analyse(false);
+    FILE* out = fopen(argv[2], "w");
+    if (!out) return 2;
+    fprintf(out, "%.3f %.3f\n", at_first, worst);
+    for (const Cell& c : cells) fprintf(out, "%d %d %d\n", c.at[0], c.at[1], c.at[2]);
+    return fclose(out) ? 2 : 0;
+}

@@ -1,0 +1,382 @@
+"""A better placement than nextpnr's own, for an LFE5UM5G-85F of speed grade 8.
+
+nextpnr's placers leave single cells dozens of tiles from all that they are connected with, and
+their last step, which would mend that, goes no farther than three tiles: on a design of short paths
+these decide the clock. So nextpnr places first; ``anneal.cpp`` moves cells on by simulated
+annealing, with delays as nextpnr routes them and a full timing analysis between; then each cell
+gets its place as an attribute, and nextpnr checks it and routes. What counts is nextpnr's own
+timing analysis at the end.
+
+nextpnr places a carry chain itself, whatever attributes it has. It does so where the chain's
+neighbours have their places already, and what is around the chains is annealed once more, with the
+chains where they are.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from ..boards.netlist import Netlist, new_cell, next_net
+from . import verilator
+from .engine import ToolError
+
+__all__ = ["Annealed", "Placed", "anneal", "constrain"]
+
+_SOURCE = Path(__file__).with_name("anneal.cpp")
+#: Columns and rows of tiles, and where logic and block RAM are.
+_SIZE = (127, 96)
+_BLOCK_ROWS = (22, 46, 70, 82)
+_BLOCK_COLUMNS = [
+    4 + 9 * group + 2 * place + (group > 6) * 2 + (place > 3)
+    for group in range(13)
+    for place in range(4)
+]
+_NO_LOGIC_ROWS = {10, 34, 58, *_BLOCK_ROWS}
+_LOGIC = [(x, y) for x in range(2, 125) for y in range(2, 94) if y not in _NO_LOGIC_ROWS]
+_BLOCKS = [(x, y) for x in _BLOCK_COLUMNS for y in _BLOCK_ROWS]
+#: What anneal.cpp calls them.
+_TABLE, _FLIP_FLOP, _RAM_WRITE, _BLOCK_RAM, _OTHER = range(5)
+_KINDS = {
+    "TRELLIS_COMB": _TABLE,
+    "TRELLIS_FF": _FLIP_FLOP,
+    "TRELLIS_RAMW": _RAM_WRITE,
+    "DP16KD": _BLOCK_RAM,
+}
+_SINGLE, _RIGID, _BLOCK, _FIXED = range(4)
+_MULTIPLEXED, _CARRY, _RAM = 1, 2, 4
+#: Ways that are within a logic cell, a tile or a chain, with their delays in ns.
+_INNER = {"FCI": 0.0, "F1": 0.0, "FXA": 0.0, "FXB": 0.0, "DI": 0.12}
+_CLOCKS = {"CLK", "CLKA", "CLKB", "WCK"}
+#: Pins of a distributed RAM's write port, in the order of its address's and data's bits.
+_WRITE_ADDRESS, _WRITE_DATA = ("D0", "B0", "C0", "A0"), ("C1", "A1", "D1", "B1")
+#: Those of a table's address.
+_READ_ADDRESS = "DBCA"
+
+
+class Placed:
+    """A placed netlist, as nextpnr writes it."""
+
+    def __init__(self, netlist: Netlist) -> None:
+        (module,) = netlist["modules"].values()
+        self.cells: dict[str, Netlist] = module["cells"]
+        self.names = sorted(self.cells)
+        self.drivers: dict[int, tuple[str, str]] = {}
+        self.sinks: defaultdict[int, list[tuple[str, str]]] = defaultdict(list)
+        for name in self.names:
+            cell = self.cells[name]
+            for port, net in self.nets(name).items():
+                if cell["port_directions"][port] == "output":
+                    self.drivers[net] = name, port
+                elif cell["port_directions"][port] == "input":
+                    self.sinks[net].append((name, port))
+
+    def nets(self, name: str) -> dict[str, int]:
+        connections = self.cells[name]["connections"]
+        return {port: bits[0] for port, bits in connections.items() if len(bits) == 1}
+
+    def mode(self, name: str) -> str:
+        return str(self.cells[name]["parameters"].get("MODE", "LOGIC"))
+
+    def place(self, name: str) -> tuple[int, int, int]:
+        """Column, row, and logic cell of the tile."""
+        bel = self.cells[name]["attributes"]["NEXTPNR_BEL"]
+        match = re.fullmatch(r"X(\d+)/Y(\d+)/(?:SLICE(.)\.\D+(\d?))?.*", bel)
+        assert match is not None, bel
+        column, row, part, half = match.groups()
+        return int(column), int(row), 2 * "ABCD".index(part) + int(half or 0) if part else 0
+
+    def of_chain(self, name: str) -> bool:
+        """Whether a cell moves with a carry chain."""
+        if self.mode(name) == "CCU2":
+            return True
+        return any(
+            port == "DI" and self.mode(self.drivers[net][0]) == "CCU2"
+            for port, net in self.nets(name).items()
+            if net in self.drivers
+        )
+
+    def inner(self, port: str, name: str, driver: str) -> float | None:
+        """Delay of a way that no placement changes; None of any other."""
+        kind = self.cells[name]["type"]
+        if kind == "TRELLIS_COMB" and self.cells[driver]["type"] == "TRELLIS_RAMW":
+            return 0.0
+        return _INNER.get(port) if kind in ("TRELLIS_COMB", "TRELLIS_FF") else None
+
+    def units(self) -> dict[str, str]:
+        """Cells that only move together, as the name of one of them for each."""
+        parents = {name: name for name in self.names}
+
+        def root(name: str) -> str:
+            while parents[name] != name:
+                parents[name] = parents[parents[name]]
+                name = parents[name]
+            return name
+
+        for net, sinks in self.sinks.items():
+            if net in self.drivers:
+                driver = self.drivers[net][0]
+                for name, port in sinks:
+                    if self.inner(port, name, driver) is not None:
+                        parents[root(name)] = root(driver)
+        for name in self.names:
+            base, _, part = name.rpartition("$")
+            for pattern, other in (
+                (r"CCU2_COMB1", f"{base}$CCU2_COMB0"),
+                (r"RAMW_BLOCK\d|DPRAM_COMB\d", f"{base}$RAMW_SLICE"),
+            ):
+                if re.fullmatch(pattern, part) and other in parents:
+                    parents[root(name)] = root(other)
+        return {name: root(name) for name in self.names}
+
+
+def _gates(mode: str, name: str, pins: Iterable[str]) -> list[tuple[str, str, float]]:
+    """Ways through a table, with their delays in ns at speed grade 8."""
+    have = set(pins)
+    ways = [(pin, "F", 0.18) for pin in "ABCD"] + [(pin, "OFX", 0.306) for pin in "ABCD"]
+    ways += [("M", "OFX", 0.193), ("F1", "OFX", 0.126), ("FXA", "OFX", 0.18), ("FXB", "OFX", 0.18)]
+    if mode == "CCU2":
+        second = name.endswith("COMB1")
+        ways += [(pin, "FCO", 0.355) for pin in "ABCD"]
+        ways += [("FCI", "FCO", 0.0 if second else 0.056), ("FCI", "F", 0.293 if second else 0.328)]
+    return [way for way in ways if have.issuperset(way[:2])]
+
+
+def _problem(placed: Placed, *, keep_chains: bool) -> str:
+    """What anneal.cpp reads."""
+    groups = placed.units()
+    members: defaultdict[str, list[str]] = defaultdict(list)
+    for name in placed.names:
+        members[groups[name]].append(name)
+    lines: list[Iterable[object]] = [_SIZE, [len(_LOGIC)], *_LOGIC, [len(_BLOCKS)], *_BLOCKS]
+    lines.append([len(members)])
+    for names in members.values():
+        kinds = {_KINDS.get(placed.cells[name]["type"], _OTHER) for name in names}
+        places = {placed.place(name) for name in names}
+        # A lone cell of a multiplexer, a carry chain or a RAM keeps its place in the tile.
+        bound = any(_flags(placed, name) and placed.cells[name]["type"] == "TRELLIS_COMB"
+                    for name in names)  # fmt: skip
+        if kinds == {_BLOCK_RAM}:
+            mobility = _BLOCK
+        elif _OTHER in kinds or names[0].startswith("$PACKER"):
+            mobility = _FIXED
+        elif keep_chains and any(map(placed.of_chain, names)):
+            mobility = _FIXED
+        else:
+            mobility = _RIGID if len(places) > 1 or bound or _RAM_WRITE in kinds else _SINGLE
+        lines.append([mobility])
+    unit = {group: number for number, group in enumerate(members)}
+    number = {name: index for index, name in enumerate(placed.names)}
+    pins: dict[tuple[str, str], int] = {}
+    sets: dict[object, int] = {}
+    gates: list[Iterable[object]] = []
+    starts: list[Iterable[object]] = []
+    ends: list[Iterable[object]] = []
+
+    def pin(name: str, port: str) -> int:
+        return pins.setdefault((name, port), len(pins))
+
+    lines.append([len(placed.names)])
+    for name in placed.names:
+        cell, nets = placed.cells[name], placed.nets(name)
+        kind = _KINDS.get(cell["type"], _OTHER)
+        of_tile = of_slice = -1
+        if kind == _FLIP_FLOP:
+            settings = {key: value.strip() for key, value in cell["parameters"].items()}
+            for tile, ports, keys in (
+                (True, ("CLK", "LSR"), ("CLKMUX", "LSRMUX", "SRMODE")),
+                (False, ("CE",), ("CEMUX", "GSR")),
+            ):
+                key = (tile, *map(nets.get, ports), *map(settings.get, keys))
+                found = sets.setdefault(key, len(sets))
+                of_tile, of_slice = (found, of_slice) if tile else (of_tile, found)
+            starts += [(pin(name, "Q"), 0.395)] if "Q" in nets else []
+            ends += [(pin(name, port), 0.287 * (port == "LSR"))
+                     for port in nets if port in ("DI", "M", "CE", "LSR")]  # fmt: skip
+        elif kind == _TABLE:
+            gates += [(pin(name, a), pin(name, b), delay)
+                      for a, b, delay in _gates(placed.mode(name), name, nets)]  # fmt: skip
+            ends += [(pin(name, port), 0.266 * (port == "WRE"))
+                     for port in nets if port.startswith("W") and port != "WCK"]  # fmt: skip
+        elif kind == _RAM_WRITE:
+            ways = [*zip(_WRITE_ADDRESS, (f"WADO{bit}" for bit in range(4)), strict=True),
+                    *zip(_WRITE_DATA, (f"WDO{bit}" for bit in range(4)), strict=True)]  # fmt: skip
+            gates += [(pin(name, a), pin(name, b), 0.0)
+                      for a, b in ways if a in nets and b in nets]  # fmt: skip
+        elif kind == _BLOCK_RAM:
+            for port in nets:
+                if cell["port_directions"][port] == "output":
+                    registered = cell["parameters"].get(f"REGMODE_{port[2]}") == "OUTREG"
+                    starts.append((pin(name, port), 0.738 if registered else 4.1))
+                elif port not in _CLOCKS:
+                    ends.append((pin(name, port), 0.2))
+        at = placed.place(name)
+        lines.append((unit[groups[name]], kind, *at, of_tile, of_slice, _flags(placed, name)))
+    nets_: list[Iterable[object]] = []
+    for net, sinks in placed.sinks.items():
+        if net not in placed.drivers:
+            continue
+        driver, port = placed.drivers[net]
+        sinks = [(name, sink) for name, sink in sinks if sink not in _CLOCKS]
+        kind = placed.cells[driver]["type"]
+        if not sinks or kind in ("DCCA", "TRELLIS_IO") or driver.startswith("$PACKER"):
+            continue
+        row: list[object] = [number[driver], pin(driver, port), len(sinks)]
+        for name, sink in sinks:
+            delay = placed.inner(sink, name, driver)
+            row += [number[name], pin(name, sink), -1 if delay is None else delay]
+        nets_.append(row)
+    lines.append([len(pins)])
+    for part in (gates, starts, ends, nets_):
+        lines += [[len(part)], *part]
+    return "".join(" ".join(map(str, line)) + "\n" for line in lines)
+
+
+def _flags(placed: Placed, name: str) -> int:
+    cell, mode = placed.cells[name], placed.mode(name)
+    if cell["type"] not in ("TRELLIS_COMB", "TRELLIS_FF"):
+        return 0
+    flags = _MULTIPLEXED if "M" in placed.nets(name) else 0
+    return flags | {"CCU2": _CARRY, "DPRAM": _RAM, "RAMW_BLOCK": _RAM}.get(mode, 0)
+
+
+def _program() -> Path:
+    """anneal.cpp, compiled now or before."""
+    text = _SOURCE.read_text(encoding="utf-8")
+    command = [*verilator.compiler(), "-std=c++17", "-O2", "-ffp-contract=off"]
+    kept = verilator.cache_directory() / "anneal" / verilator.digest(text, *command)
+    with verilator.locked(kept):
+        if not kept.exists():
+            made = kept.with_suffix(".tmp")
+            run = subprocess.run(
+                [*command, "-o", str(made), str(_SOURCE)], capture_output=True, text=True
+            )
+            if run.returncode:
+                raise ToolError(f"the C++ compiler failed:\n{run.stderr.strip()[-1000:]}")
+            made.rename(kept)
+    return kept
+
+
+class Annealed(NamedTuple):
+    """A better place for each cell: column, row, and logic cell of the tile; and how long the
+    longest path is about, before and after, in ns.
+    """
+
+    places: dict[str, tuple[int, int, int]]
+    before: float
+    after: float
+
+
+def anneal(placed: Placed, seed: int, *, keep_chains: bool = False) -> Annealed:
+    """Finds better places for the cells of a placed netlist.
+
+    With ``keep_chains`` carry chains stay, and what is around them does not go far.
+
+    Raises
+    ------
+    ToolError
+        There is no C++ compiler, or it failed.
+    """
+    sweeps, temperature, reach = (100, 0.5, 9) if keep_chains else (250, 4, 25)
+    with tempfile.TemporaryDirectory(prefix="rnic-anneal-") as made:
+        problem, result = Path(made) / "problem", Path(made) / "result"
+        problem.write_text(_problem(placed, keep_chains=keep_chains))
+        arguments = [problem, result, sweeps, temperature, reach, seed]
+        run = subprocess.run([_program(), *map(str, arguments)], check=False)
+        if run.returncode:
+            raise ToolError(f"annealing failed, with exit code {run.returncode}")
+        lengths, *lines = result.read_text().splitlines()
+    before, after = map(float, lengths.split())
+    places: dict[str, tuple[int, int, int]] = {}
+    for name, line in zip(placed.names, lines, strict=True):
+        column, row, part = map(int, line.split())
+        places[name] = column, row, part
+    return Annealed(places, before, after)
+
+
+def constrain(netlist: Netlist, top: str, placed: Placed, annealed: Annealed) -> Netlist:
+    """The netlist with a place for each cell but those that move with a carry chain.
+
+    A distributed RAM has no one place, so it is taken apart as nextpnr does it.
+    """
+    module = netlist["modules"][top]
+    fresh = next_net(module)
+    cells: dict[str, Netlist] = {}
+    rams = [cell for cell in module["cells"].values() if cell["type"] == "TRELLIS_DPR16X4"]
+    read = {net for cell in rams for net in cell["connections"]["DO"]}
+    for name, cell in module["cells"].items():
+        if cell["type"] == "TRELLIS_FF" and cell["connections"].get("DI", [None])[0] in read:
+            cell = _as_fed(cell, "M" if "M" in placed.nets(name) else "DI")
+        if cell["type"] != "TRELLIS_DPR16X4":
+            cells[name] = cell | {"attributes": dict(cell["attributes"])}
+            continue
+        nets = list(range(fresh, fresh + 8))
+        fresh += 8
+        cells |= _ram_parts(name, cell, nets)
+    for name, (column, row, part) in annealed.places.items():
+        if name not in cells or placed.of_chain(name):
+            continue
+        kind = placed.cells[name]["type"]
+        slice_, half = "ABCD"[part // 2], part % 2
+        bel = {
+            "TRELLIS_COMB": f"SLICE{slice_}.K{half}",
+            "TRELLIS_FF": f"SLICE{slice_}.FF{half}",
+            "TRELLIS_RAMW": "SLICEC.RAMW",
+            "DP16KD": f"EBR{_BLOCK_COLUMNS.index(column) % 4 if column in _BLOCK_COLUMNS else 0}",
+        }.get(kind)
+        if bel:
+            cells[name]["attributes"]["BEL"] = f"X{column}/Y{row}/{bel}"
+    return netlist | {"modules": netlist["modules"] | {top: module | {"cells": cells}}}
+
+
+def _as_fed(cell: Netlist, port: str) -> Netlist:
+    """A flip-flop whose data come from its own logic cell, ``DI``, or from outside, ``M``."""
+    if port in cell["connections"]:
+        return cell
+    ways, connections = dict(cell["port_directions"]), dict(cell["connections"])
+    ways[port], connections[port] = ways.pop("DI"), connections.pop("DI")
+    parameters = cell["parameters"] | {"SD": "0 "}
+    return cell | {"port_directions": ways, "connections": connections, "parameters": parameters}
+
+
+def _ram_parts(name: str, cell: Netlist, nets: list[int]) -> dict[str, Netlist]:
+    """A distributed RAM as its write port, its four tables, and the two that it blocks."""
+    parameters, connections = cell["parameters"], cell["connections"]
+    contents = parameters["INITVAL"].replace("x", "0")[::-1]
+    write = dict(zip(_WRITE_ADDRESS, connections["WAD"], strict=True))
+    write |= dict(zip(_WRITE_DATA, connections["DI"], strict=True))
+    address = {f"WAD{bit}": [nets[bit]] for bit in range(4)}
+    parts = {
+        f"{name}$RAMW_SLICE": new_cell(
+            "TRELLIS_RAMW",
+            {},
+            {port: [net] for port, net in write.items()},
+            {f"{'WADO' if i < 4 else 'WDO'}{i % 4}": [net] for i, net in enumerate(nets)},
+        )
+    }
+    plain = {"WREMUX": "WRE", "CCU2_INJECT1": "NO"}
+    for bit in range(4):
+        table = ["0"] * 16
+        for word in range(16):
+            # Bits of the table's own index, from the lowest, are A, B, C and D.
+            at = sum((word >> i & 1) << "ABCD".index(pin) for i, pin in enumerate(_READ_ADDRESS))
+            table[15 - at] = contents[4 * word + bit]
+        inputs = {port: [net] for port, net in zip(_READ_ADDRESS, connections["RAD"], strict=True)}
+        inputs |= address | {"WD": [nets[4 + bit]]}
+        inputs |= {port: connections[port] for port in ("WCK", "WRE")}
+        settings = {key: parameters[key] for key in ("WCKMUX", "WREMUX")}
+        parts[f"{name}$DPRAM_COMB{bit}"] = new_cell(
+            "TRELLIS_COMB",
+            plain | settings | {"INITVAL": "".join(table), "MODE": "DPRAM"},
+            inputs,
+            {"F": [connections["DO"][bit]]},
+        )
+    for half in range(2):
+        blocked = plain | {"INITVAL": "0" * 16, "MODE": "RAMW_BLOCK"}
+        parts[f"{name}$RAMW_BLOCK{half}"] = new_cell("TRELLIS_COMB", blocked, {}, {})
+    return parts

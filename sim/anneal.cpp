@@ -1,12 +1,12 @@
-// Improves the placement of a netlist on an ECP5 by simulated annealing, for the latest paths most of
-// all. `placement.py` says what goes in and comes out, and why.
+// Improves the placement of a netlist on an ECP5 by simulated annealing, for the latest paths most
+// of all. `placement.py` says what goes in and comes out, and why.
 //
 // anneal PROBLEM RESULT SWEEPS TEMPERATURE REACH SEED
 //
-// Distances are in tiles, times in nanoseconds. What is made small is the half perimeter of all nets,
-// and for each connection its delay times a weight that grows with the length of its longest path. A
-// connection that would use up more than half of the time that its paths had left costs extra, as the
-// weights are of before the move.
+// Distances are in tiles, times in nanoseconds. What is made small is the half perimeter of all
+// nets, and for each connection a high power of the length of its longest path. That length is of
+// the last timing analysis, of which there are five a sweep, but for the connection's own delay.
+// What comes out is the best placement that an analysis has seen.
 
 #include <algorithm>
 #include <array>
@@ -29,10 +29,9 @@ constexpr int LATE = 240;           // of so many paths one is longer than the t
 constexpr int TRIES = 16;           // places tried for what has to make way
 constexpr int FANOUT = 48;          // nets of more sinks have no length
 constexpr double PER_NS = 30;       // tiles that a nanosecond is worth on a path as long as the aim
-constexpr double STEEP = 8;         // exponent of a path's length in the weight
-constexpr double OVER = 10;         // how much dearer time is that a path does not have
-constexpr double PATIENCE = 30;     // the most that a weight grows while a path stays late
+constexpr int STEEP = 32;           // exponent of a path's length in what it costs; a power of two
 constexpr double URGENT = 0.97;     // what part of the aim makes a path urgent
+constexpr double NORM = 40;         // exponent of a path's length in what a placement is judged by
 constexpr double HEAT = 0.02;       // how much hotter late connections are
 
 struct Cell {
@@ -46,8 +45,8 @@ struct Unit {
 };
 struct Connection {
     int net, cell, pin;
-    float fixed;  // delay of a way that has no other, or -1
-    float weight, limit, patience;
+    float fixed;                // delay of a way that has no other, or -1
+    float path, before, weight;  // as last analysed: the longest path by it, its delay, its urgency
 };
 struct Net {
     int cell, pin;
@@ -85,9 +84,10 @@ static bool inside(int x, int y) { return x >= 0 && y >= 0 && x < columns && y <
 // The median of what nextpnr's router needs for a distance on a device of speed grade 8.
 static float routed(int distance) {
     static const vector<float> table = [] {
-        const double x[] = {0, 1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 25, 30, 35, 40, 45, 50, 60, 70, 80, 400};
-        const double y[] = {.40, .58, .70, .79, .88, .96, 1.0, 1.06, 1.16, 1.36, 1.54,
-                            1.73, 1.93, 2.12, 2.34, 2.55, 2.80, 3.4, 3.9, 4.6, 24};
+        const double x[] = {0,  1,  2,  3,  4,  5,  6,  8,  10, 15, 20,
+                            25, 30, 35, 40, 45, 50, 60, 70, 80, 400};
+        const double y[] = {.40,  .58,  .70,  .79,  .88,  .96,  1.0, 1.06, 1.16, 1.36, 1.54,
+                            1.73, 1.93, 2.12, 2.34, 2.55, 2.80, 3.4, 3.9,  4.6,  24};
         vector<float> made;
         for (int i = 0, k = 0; i < 400; i++) {
             while (x[k + 1] < i) k++;
@@ -107,24 +107,23 @@ static int length(const Net& net) {
     int low[2] = {a[0], a[1]}, high[2] = {a[0], a[1]};
     for (int sink : net.sinks) {
         const Place& b = cells[connections[sink].cell].at;
-        for (int i = 0; i < 2; i++) low[i] = std::min(low[i], b[i]), high[i] = std::max(high[i], b[i]);
+        for (int i = 0; i < 2; i++)
+            low[i] = std::min(low[i], b[i]), high[i] = std::max(high[i], b[i]);
     }
     return high[0] - low[0] + high[1] - low[1];
 }
 
 static int& seat(const Cell& c, const Place& at) {
     int t = tile(at[0], at[1]);
-    return c.kind == RAM_WRITE ? ram_write[t] : occupied[t][at[2] + (c.kind == FLIP_FLOP ? TILE : 0)];
+    if (c.kind == RAM_WRITE) return ram_write[t];
+    return occupied[t][at[2] + (c.kind == FLIP_FLOP ? TILE : 0)];
 }
 static int& seat(int c) { return seat(cells[c], cells[c].at); }
 static void lift(int c) { seat(c) = -1; }
-static bool drop(int c) {
-    if (seat(c) >= 0) return false;
-    seat(c) = c;
-    return true;
-}
-// The rules of nextpnr for a tile: flip-flops of it have clock and reset in common, those of a slice
-// the enable too; a slice has carries or none; a multiplexer's select uses a flip-flop's own input.
+static void drop(int c) { seat(c) = c; }
+// The rules of nextpnr for a tile: flip-flops of it have clock and reset in common, those of a
+// slice the enable too; a slice has carries or none; a multiplexer's select uses a flip-flop's own
+// input.
 static bool legal(int t) {
     int of_tile = -1;
     for (int slice = 0; slice < TILE / 2; slice++) {
@@ -153,7 +152,8 @@ static vector<int> order, pin_net, pin_connection;
 static vector<vector<int>> gates_to, gates_from;
 static vector<float> arrival, tail;
 static vector<int> urgent;  // units with a late path
-static double worst, aim;
+static double worst, score;    // the longest path, and a mean of all that heeds the long ones
+static double aim;             // so long are paths to be
 static void sort_pins() {
     gates_to.resize(pins), gates_from.resize(pins);
     pin_net.assign(pins, -1), pin_connection.assign(pins, -1);
@@ -164,7 +164,10 @@ static void sort_pins() {
     }
     for (size_t n = 0; n < nets.size(); n++) {
         pin_net[nets[n].pin] = int(n);
-        for (int c : nets[n].sinks) pin_connection[connections[c].pin] = c, open[connections[c].pin]++;
+        for (int c : nets[n].sinks) {
+            int pin = connections[c].pin;
+            pin_connection[pin] = c, open[pin]++;
+        }
     }
     for (int p = 0; p < pins; p++)
         if (!open[p]) order.push_back(p);
@@ -177,7 +180,7 @@ static void sort_pins() {
                 if (!--open[connections[c].pin]) order.push_back(connections[c].pin);
     }
 }
-static void analyse(bool first) {
+static void analyse() {
     const float never = -1e9f;
     arrival.assign(pins, never), tail.assign(pins, never);
     for (int p : order) {
@@ -195,9 +198,13 @@ static void analyse(bool first) {
         latest.push_back(arrival[pin] + setup);
     }
     size_t kth = latest.size() / LATE;
-    std::nth_element(latest.begin(), latest.begin() + long(kth), latest.end(), std::greater<float>());
-    aim = std::max(latest[kth], 0.1f);
+    auto middle = latest.begin() + long(kth);
+    std::nth_element(latest.begin(), middle, latest.end(), std::greater<float>());
+    aim = std::max(*middle, 0.1f);
     worst = *std::max_element(latest.begin(), latest.end());
+    score = 0;
+    for (float path : latest) score += std::pow(std::max(path, 0.0f) / worst, NORM);
+    score = worst * std::pow(score, 1 / NORM);
     for (size_t i = order.size(); i-- > 0;) {
         int p = order[i];
         float left = tail[p];
@@ -209,15 +216,10 @@ static void analyse(bool first) {
     }
     urgent.clear();
     for (Connection& c : connections) {
-        double path = arrival[nets[c.net].pin] + delay(c) + tail[c.pin];
-        c.weight = 0, c.limit = 1e9f;
-        if (path < 0 || c.fixed >= 0) continue;
-        double part = std::clamp(path / aim, 0.3, 1.5);
-        double grown = part > 1 ? c.patience * part : c.patience * 0.97;
-        c.patience = float(first ? 1 : std::clamp(grown, 1.0, PATIENCE));
-        c.weight = float(std::pow(part, STEEP) * c.patience);
-        c.limit = float(delay(c) + std::max(0.0, (aim - path) / 2));
-        if (path > URGENT * aim)
+        c.before = delay(c);
+        c.path = c.fixed < 0 ? arrival[nets[c.net].pin] + c.before + tail[c.pin] : -1;
+        c.weight = c.path < 0 ? 0 : float(std::pow(c.path / aim, STEEP - 1));
+        if (c.path > URGENT * aim)
             for (int end : {c.cell, nets[c.net].cell})
                 if (units[cells[end].unit].mobility != FIXED) urgent.push_back(cells[end].unit);
     }
@@ -245,9 +247,10 @@ static double cost() {
         if (nets[n].sinks.size() <= FANOUT) sum += length(nets[n]);
     for (int i : touched_connections) {
         const Connection& c = connections[i];
-        if (c.weight <= 0) continue;
-        double d = delay(c);
-        sum += PER_NS * (c.weight * d + OVER * std::max(0.0, d - c.limit));
+        if (c.path < 0) continue;
+        double length = std::max(0.0, (c.path + delay(c) - c.before) / aim);
+        for (int power = 1; power < STEEP; power *= 2) length *= length;
+        sum += PER_NS * aim / STEEP * length;
     }
     return sum;
 }
@@ -295,6 +298,23 @@ static bool make_way(int v, const Place& left, int tries) {
     for (int c : own) cells[c].at = home;
     return false;
 }
+// What cell c cannot be with at a place: what is there, and flip-flops of other clocks, resets and
+// enables.
+static const vector<int>& in_the_way(int c, const Place& at) {
+    static vector<int> found;
+    found.clear();
+    if (int other = seat(cells[c], at); other >= 0) found.push_back(other);
+    if (cells[c].kind != FLIP_FLOP || units[cells[c].unit].mobility == SINGLE) return found;
+    for (int z = 0; z < TILE; z++) {
+        int other = occupied[tile(at[0], at[1])][z + TILE];
+        if (other < 0 || z == at[2]) continue;
+        bool same_slice = z / 2 == at[2] / 2;
+        if (cells[other].tile_set != cells[c].tile_set ||
+            (same_slice && cells[other].slice_set != cells[c].slice_set))
+            found.push_back(other);
+    }
+    return found;
+}
 static void move_logic(int u, const Place& to, double temperature) {
     const Unit& unit = units[u];
     const Place base = cells[unit.cells[0]].at;
@@ -307,21 +327,22 @@ static void move_logic(int u, const Place& to, double temperature) {
         Place there = cells[c].at;
         for (int i = 0; i < 3; i++) there[i] += by[i];
         if (!inside(there[0], there[1]) || !logic_tile[tile(there[0], there[1])]) return;
-        int other = seat(cells[c], there);
-        if (other < 0 || cells[other].unit == u) continue;
-        int v = cells[other].unit;
-        if (units[v].mobility != SINGLE) return;
-        if (std::find(displaced.begin(), displaced.end(), v) == displaced.end())
-            displaced.push_back(v), lefts.push_back(cells[c].at);
+        for (int other : in_the_way(c, there)) {
+            int v = cells[other].unit;
+            if (v == u) continue;
+            if (units[v].mobility != SINGLE) return;
+            if (std::find(displaced.begin(), displaced.end(), v) == displaced.end())
+                displaced.push_back(v), lefts.push_back(cells[c].at);
+        }
     }
     for (int v : displaced) moved.insert(moved.end(), units[v].cells.begin(), units[v].cells.end());
     olds.clear();
     for (int c : moved) olds.push_back(cells[c].at), lift(c);
     for (int c : unit.cells)
         for (int i = 0; i < 3; i++) cells[c].at[i] += by[i];
+    for (int c : unit.cells) drop(c);
     bool possible = true;
-    size_t dropped = 0;
-    while (dropped < unit.cells.size()) possible &= drop(moved[dropped++]);
+    size_t dropped = unit.cells.size();
     for (size_t i = 0; i < displaced.size() && possible; i++) {
         possible = make_way(displaced[i], lefts[i], unit.mobility == SINGLE ? 1 : TRIES);
         if (possible) dropped += units[displaced[i]].cells.size();
@@ -334,7 +355,8 @@ static void move_logic(int u, const Place& to, double temperature) {
         touch(moved);
         double after = cost();
         news.clear();
-        for (size_t i = 0; i < moved.size(); i++) news.push_back(cells[moved[i]].at), cells[moved[i]].at = olds[i];
+        for (size_t i = 0; i < moved.size(); i++)
+            news.push_back(cells[moved[i]].at), cells[moved[i]].at = olds[i];
         double before = cost();
         for (size_t i = 0; i < moved.size(); i++) cells[moved[i]].at = news[i];
         if (accept(after - before, temperature)) return;
@@ -344,7 +366,8 @@ static void move_logic(int u, const Place& to, double temperature) {
     for (int c : moved) drop(c);
 }
 
-// A place for a unit: near its own, or on the way to a cell that one of its cells is connected with.
+// A place for a unit: near its own, or on the way to a cell that one of its cells is connected
+// with.
 static Place propose(const Unit& unit, double reach) {
     Place at = cells[unit.cells[0]].at;
     at[2] = below(TILE);
@@ -373,7 +396,8 @@ static Place propose(const Unit& unit, double reach) {
         if (way->weight > most) most = way->weight, best = other;
     }
     double part = fraction();
-    for (int i = 0; i < 2; i++) at[i] += int(std::lround((cells[best].at[i] - c.at[i]) * part)) + below(5) - 2;
+    for (int i = 0; i < 2; i++)
+        at[i] += int(std::lround((cells[best].at[i] - c.at[i]) * part)) + below(5) - 2;
     return at;
 }
 static double heat(const Unit& unit) {
@@ -435,9 +459,10 @@ static bool read_problem(FILE* f) {
         n.cell = integer(), n.pin = integer();
         cells[n.cell].driven.push_back(int(i)), cells[n.cell].nets.push_back(int(i));
         for (int k = integer(); k-- > 0;) {
-            Connection c{int(i), integer(), integer(), real(), 0, 0, 1};
+            Connection c{int(i), integer(), integer(), real(), 0, 0, 0};
             n.sinks.push_back(int(connections.size()));
-            cells[c.cell].inputs.push_back(int(connections.size())), cells[c.cell].nets.push_back(int(i));
+            cells[c.cell].inputs.push_back(int(connections.size()));
+            cells[c.cell].nets.push_back(int(i));
             connections.push_back(c);
         }
     }
@@ -462,19 +487,26 @@ int main(int argc, char** argv) {
     }
     for (size_t i = 0; i < cells.size(); i++) {
         if (cells[i].kind == BLOCK_RAM) block_ram[tile(cells[i].at[0], cells[i].at[1])] = int(i);
-        if (cells[i].kind < BLOCK_RAM && !drop(int(i))) return 2;
+        if (cells[i].kind < BLOCK_RAM) drop(int(i));
     }
     for (int t = 0; t < columns * rows; t++)
         if (!legal(t)) return 2;
     sort_pins();
-    analyse(true);
-    double at_first = worst;
+    analyse();
+    double at_first = worst, best = score, best_worst = worst;
+    vector<Place> places;
+    auto keep_best = [&] {
+        if (score >= best && !places.empty()) return;
+        best = score, best_worst = worst, places.clear();
+        for (const Cell& c : cells) places.push_back(c.at);
+    };
+    keep_best();
     for (int sweep = 0; sweep < sweeps; sweep++) {
         double done = double(sweep) / sweeps;
         double reach = farthest * std::pow(3 / farthest, done);
         double temperature = sweep < sweeps - 8 ? hottest * std::pow(0.02, done) : 0;
         for (int part = 0; part < 5; part++) {
-            if (sweep + part) analyse(false);
+            if (sweep + part) analyse(), keep_best();
             for (size_t i = 0; i < 2 * movable.size(); i++) {
                 double choice = fraction();
                 const vector<int>& from = choice < 0.12 && !large.empty()     ? large
@@ -488,10 +520,10 @@ int main(int argc, char** argv) {
             }
         }
     }
-    analyse(false);
+    analyse(), keep_best();
     FILE* out = fopen(argv[2], "w");
     if (!out) return 2;
-    fprintf(out, "%.3f %.3f\n", at_first, worst);
-    for (const Cell& c : cells) fprintf(out, "%d %d %d\n", c.at[0], c.at[1], c.at[2]);
+    fprintf(out, "%.3f %.3f\n", at_first, best_worst);
+    for (const Place& at : places) fprintf(out, "%d %d %d\n", at[0], at[1], at[2]);
     return fclose(out) ? 2 : 0;
 }

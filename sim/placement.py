@@ -8,8 +8,8 @@ gets its place as an attribute, and nextpnr checks it and routes. What counts is
 timing analysis at the end.
 
 nextpnr places a carry chain itself, whatever attributes it has. It does so where the chain's
-neighbours have their places already, and what is around the chains is annealed once more, with the
-chains where they are.
+neighbours have their places already, in several ways, of which the best one is taken; then what is
+around the chains is annealed once more, with the chains where they are.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..boards.netlist import Netlist, new_cell, next_net
 from . import verilator
 from .engine import ToolError
 
-__all__ = ["Annealed", "Placed", "anneal", "constrain"]
+__all__ = ["Annealed", "Placed", "anneal", "constrain", "longest_path"]
 
 _SOURCE = Path(__file__).with_name("anneal.cpp")
 #: Columns and rows of tiles, and where logic and block RAM are.
@@ -282,12 +282,21 @@ def anneal(placed: Placed, seed: int, *, keep_chains: bool = False) -> Annealed:
     ToolError
         There is no C++ compiler, or it failed.
     """
-    sweeps, temperature, reach = (100, 0.5, 9) if keep_chains else (250, 4, 25)
+    sweeps, temperature, reach = (80, 0.5, 9) if keep_chains else (200, 4, 25)
+    return _run(placed, keep_chains, (sweeps, temperature, reach, seed))
+
+
+def longest_path(placed: Placed) -> float:
+    """How long the longest path of a placed netlist is about, in ns."""
+    return _run(placed, True, (0, 0, 1, 0)).before
+
+
+def _run(placed: Placed, keep_chains: bool, settings: Iterable[float]) -> Annealed:
     with tempfile.TemporaryDirectory(prefix="rnic-anneal-") as made:
         problem, result = Path(made) / "problem", Path(made) / "result"
         problem.write_text(_problem(placed, keep_chains=keep_chains))
-        arguments = [problem, result, sweeps, temperature, reach, seed]
-        run = subprocess.run([_program(), *map(str, arguments)], check=False)
+        arguments = [str(problem), str(result), *map(str, settings)]
+        run = subprocess.run([_program(), *arguments], check=False)
         if run.returncode:
             raise ToolError(f"annealing failed, with exit code {run.returncode}")
         lengths, *lines = result.read_text().splitlines()

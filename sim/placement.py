@@ -316,11 +316,9 @@ def constrain(netlist: Netlist, top: str, placed: Placed, annealed: Annealed) ->
     module = netlist["modules"][top]
     fresh = next_net(module)
     cells: dict[str, Netlist] = {}
-    rams = [cell for cell in module["cells"].values() if cell["type"] == "TRELLIS_DPR16X4"]
-    read = {net for cell in rams for net in cell["connections"]["DO"]}
     for name, cell in module["cells"].items():
-        if cell["type"] == "TRELLIS_FF" and cell["connections"].get("DI", [None])[0] in read:
-            cell = _as_fed(cell, "M" if "M" in placed.nets(name) else "DI")
+        if cell["type"] == "TRELLIS_FF" and "M" in placed.nets(name):
+            cell = _fed_from_outside(cell)
         if cell["type"] != "TRELLIS_DPR16X4":
             cells[name] = cell | {"attributes": dict(cell["attributes"])}
             continue
@@ -343,12 +341,13 @@ def constrain(netlist: Netlist, top: str, placed: Placed, annealed: Annealed) ->
     return netlist | {"modules": netlist["modules"] | {top: module | {"cells": cells}}}
 
 
-def _as_fed(cell: Netlist, port: str) -> Netlist:
-    """A flip-flop whose data come from its own logic cell, ``DI``, or from outside, ``M``."""
-    if port in cell["connections"]:
-        return cell
+def _fed_from_outside(cell: Netlist) -> Netlist:
+    """A flip-flop that no table before it takes into its own logic cell.
+
+    Of several flip-flops behind a table nextpnr takes one, and not the same one each time.
+    """
     ways, connections = dict(cell["port_directions"]), dict(cell["connections"])
-    ways[port], connections[port] = ways.pop("DI"), connections.pop("DI")
+    ways["M"], connections["M"] = ways.pop("DI"), connections.pop("DI")
     parameters = cell["parameters"] | {"SD": "0 "}
     return cell | {"port_directions": ways, "connections": connections, "parameters": parameters}
 

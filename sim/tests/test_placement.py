@@ -137,11 +137,14 @@ def test_no_two_cells_are_in_one_place(measured: Measured) -> None:
 def test_carry_chains_are_left_to_nextpnr(measured: Measured, tmp_path: Path) -> None:
     placed = measured[0][0]
     names = [name for name in placed.names if placed.cells[name]["type"] == "TRELLIS_FF"]
-    cells = {name: {"type": "TRELLIS_FF", "attributes": {}, "connections": {}} for name in names}
+    plain = {"type": "TRELLIS_FF", "attributes": {}, "parameters": {}}
+    plain |= {"port_directions": {"DI": "input"}, "connections": {"DI": [1]}}
+    cells = {name: plain for name in names}
     module = {"cells": cells, "ports": {}, "netnames": {}}
     given = constrain({"modules": {"top": module}}, "top", placed, anneal(placed, 1))
     for name, cell in given["modules"]["top"]["cells"].items():
         assert ("BEL" in cell["attributes"]) != placed.of_chain(name)
+        assert set(cell["connections"]) == set(placed.nets(name)) & {"DI", "M"}
 
 
 def test_a_compiler_that_fails_is_told(

@@ -51,12 +51,14 @@ DEVICE = ("--85k", "--speed", "8", "--package", "CABGA756")
 #: The placer heeds the slowest paths more than it does by default: 10 to 20 % on a design of many
 #: block RAMs, for some more time.
 PLACER = ("--placer-heap-critexp", "6", "--placer-heap-timingweight", "60")
-#: In a block of more flip-flops than this it is places more than gates that decide the clock.
-MANY = 10_000
-#: What places it: at first nextpnr's other placer, which asks for two thirds of the wire, and later
-#: the usual one, for the carry chains among cells that have their places. How much it should heed
-#: timing there differs by design, so that each of these is tried.
-FIRST_PLACER = ("--placer", "static")
+#: nextpnr's other placer: it asks for two thirds of the wire. A block of many flip-flops is routed
+#: in minutes with it, and smaller ones are slower.
+STATIC_PLACER = ("--placer", "static")
+#: In a block of so many flip-flops it is places more than gates that decide the clock, so that its
+#: placement is annealed. A larger one has not been annealed and routed yet.
+ANNEALED = range(10_000, 25_000)
+#: What places the carry chains among cells that have their places. How much it should heed timing
+#: there differs by design, so that each of these is tried.
 CHAIN_PLACERS = [("--placer-heap-timingweight", weight) for weight in ("50", "100", "200", "400")]
 
 
@@ -284,10 +286,11 @@ def measure(
         for seed in seeds:
             say(f"{what}: place and route, seed {seed}")
             job = _Job(folder, f"{name}_{seed}", seed, frequency)
-            if size["ff"] <= MANY:
-                fmax = job.route(framed, PLACER)
+            if size["ff"] not in ANNEALED:
+                small = size["ff"] < ANNEALED.start
+                fmax = job.route(framed, PLACER if small else STATIC_PLACER)
             else:
-                placed = job.place(framed, FIRST_PLACER)
+                placed = job.place(framed, STATIC_PLACER)
                 for keep_chains in (False, True):
                     annealed = anneal(placed, seed, keep_chains=keep_chains)
                     refined = constrain(framed, top, placed, annealed)

@@ -55,7 +55,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Placed], li
             placed.append(self)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pnr, "MANY", 0)
+        patch.setattr(pnr, "ANNEALED", range(10_000))
         patch.setattr(pnr, "Placed", Noting)
         folder = tmp_path_factory.mktemp("pnr")
         text = pnr.component_verilog(Everything(), "everything")

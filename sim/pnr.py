@@ -267,7 +267,8 @@ def measure(
     Raises
     ------
     ToolError
-        yosys or nextpnr is not installed, or failed.
+        yosys or nextpnr is not installed, or failed; or there is no C++ compiler to build what
+        anneals with.
     """
     say = progress or (lambda line: None)
     name = "_".join(re.findall(r"\w+", f"{block} {width or ''}"))

@@ -241,9 +241,14 @@ class Control(wiring.Component):
     def _queues(self, m, registers):
         """Untagged queues, and their buffers."""
         state, post = self.queue.payload, self.post.payload
+        # Known long before it is asked for: a register for each octet is between.
         known = Signal()
+        index, number = registers.queue_stream, registers.queue_number
+        beyond = Signal(5)
         m.d.sync += [
-            known.eq(self._known(registers.queue_stream) & ~registers.queue_number[2:].any()),
+            beyond.eq(Cat(~self._known(index), number[2:8].any(),
+                          *(number.word_select(k, 8).any() for k in range(1, 4)))),
+            known.eq(~beyond.any()),
             self.post.valid.eq(registers.buffer_post & known),
         ]
         change = registers.queue_open | registers.queue_close

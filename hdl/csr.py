@@ -162,7 +162,7 @@ class Counters(wiring.Component):
     tally : In(Tally)
     completed, exception_dropped : In(1)
     hold : In(1)
-        Keep the upper half of ``octets`` for ``octets_high``.
+        Keep the upper half of ``octets`` for ``octets_high``, from the next cycle but one.
     placed, exceptions, errors, dropped, digest, delivered, exceptions_dropped : Out(32)
     octets_low, octets_high : Out(32)
     """
@@ -194,7 +194,7 @@ class Counters(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         tally, completed, dropped = Signal(Tally()), Signal(), Signal()
-        carry = Signal()
+        carry, held = Signal(), Signal()
         high = Signal(32)
         m.d.sync += [
             tally.eq(self.tally),
@@ -214,7 +214,8 @@ class Counters(wiring.Component):
         m.d.sync += [
             Cat(self.octets_low, carry).eq(self.octets_low + tally.octets),
             high.eq(high + carry),
+            held.eq(self.hold),
         ]
-        with m.If(self.hold):
-            m.d.sync += self.octets_high.eq(high + carry)
+        with m.If(held):
+            m.d.sync += self.octets_high.eq(high)
         return m

@@ -5,7 +5,7 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from .dma.outlet import ExceptionBeat
-from .stream import Prefetch
+from .stream import Prefetch, nibbles
 
 __all__ = ["ExceptionQueue"]
 
@@ -73,7 +73,7 @@ class ExceptionQueue(wiring.Component):
     A packet is dropped when one of its beats finds the queue full, and what the queue has of it
     makes room at once. So is a packet that is longer than the queue.
 
-    Latency: 6 cycles from the last beat of a packet to its first one. Throughput: 1 beat a cycle.
+    Latency: 7 cycles from the last beat of a packet to its first one. Throughput: 1 beat a cycle.
     Reset: empty. Errors: none. The output is a register.
 
     Parameters
@@ -103,9 +103,12 @@ class ExceptionQueue(wiring.Component):
         m.submodules.extent = extent = Extent(self.depth)
         m.submodules.ring = ring = Prefetch(self.shape, depth=self.depth)
         read = Signal(range(self.depth))
-        following, second = Signal.like(read, init=1), Signal.like(read, init=2)
-        some, more = Signal(), Signal()
-        few = Signal()  # one beat is left
+        following, second, third = (Signal.like(read, init=1 + k) for k in range(3))
+        some, more, lately = Signal(), Signal(), Signal()
+        # One beat is left of what was kept two cycles ago: found in two steps, the first of which
+        # compares both pointers that may be the next, in nibbles.
+        few = Signal()
+        kept_next = [Signal(len(nibbles(read, read)), name=f"kept_next{k}") for k in range(2)]
         dropping, drops = Signal(), Signal()
         last = self.i.payload.beat.last
 
@@ -134,9 +137,14 @@ class ExceptionQueue(wiring.Component):
             extent.free.eq(ring.pop),
         ]
         with m.If(ring.pop):
-            m.d.sync += [read.eq(following), following.eq(second), second.eq(second + 1)]
+            m.d.sync += [
+                read.eq(following), following.eq(second), second.eq(third), third.eq(third + 1)]
         m.d.sync += [
-            few.eq(Mux(ring.pop, second == extent.kept, following == extent.kept)),
-            some.eq(more | (some & ~(ring.pop & few))),
+            *(near.eq(Mux(ring.pop, nibbles(far, extent.kept), nibbles(here, extent.kept)))
+              for near, here, far in zip(kept_next, (following, second), (second, third),
+                                         strict=True)),
+            few.eq(Mux(ring.pop, kept_next[1].all(), kept_next[0].all())),
+            lately.eq(more),
+            some.eq(lately | (some & ~(ring.pop & few))),
         ]
         return m

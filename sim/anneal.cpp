@@ -6,7 +6,8 @@
 // Distances are in tiles, times in nanoseconds. What is made small is the half perimeter of all
 // nets, and for each connection a high power of the length of its longest path. That length is of
 // the last timing analysis, of which there are five a sweep, but for the connection's own delay.
-// What comes out is the best placement that an analysis has seen.
+// What comes out is the best placement that an analysis has seen: how long the longest path is before
+// and after, and for each cell its place and the longest path by its inputs.
 
 #include <algorithm>
 #include <array>
@@ -27,15 +28,22 @@ enum Flag { MULTIPLEXED = 1, CARRY = 2, RAM = 4 };  // of a table; a flip-flop's
 constexpr int TILE = 8;             // logic cells in a tile
 constexpr int LATE = 240;           // of so many paths one is longer than the time aimed at
 constexpr int TRIES = 16;           // places tried for what has to make way
+constexpr int REGION = 8;           // tiles of a region, each way
+constexpr int CROWD = 28;           // ends of connections in a tile, on average, that are routed
+constexpr double CROWDED = 0.03;    // what the square of each more in a region costs
 constexpr int FANOUT = 48;          // nets of more sinks have no length
 constexpr double PER_NS = 30;       // tiles that a nanosecond is worth on a path as long as the aim
 constexpr int STEEP = 32;           // exponent of a path's length in what it costs; a power of two
 constexpr double URGENT = 0.97;     // what part of the aim makes a path urgent
+constexpr int NEAR = 4;             // tiles between what moves together
+constexpr double TOGETHER = 0.5;    // how often what is late moves with what is near
+constexpr size_t GROUP = 16;        // units that do
 constexpr double NORM = 40;         // exponent of a path's length in what a placement is judged by
 constexpr double HEAT = 0.02;       // how much hotter late connections are
 
 struct Cell {
     int unit, kind, tile_set, slice_set, flags;
+    int ends;  // connections to it and nets that it drives, but those within a tile
     Place at;
     vector<int> inputs, nets, driven;  // connections to it, all its nets, the nets it drives
 };
@@ -111,6 +119,24 @@ static int length(const Net& net) {
             low[i] = std::min(low[i], b[i]), high[i] = std::max(high[i], b[i]);
     }
     return high[0] - low[0] + high[1] - low[1];
+}
+
+// What routing finds in a region: ends of connections, beyond those that it has room for.
+static vector<int> crowd;
+static int& region(const Place& at) {
+    return crowd[at[0] / REGION * ((rows + REGION - 1) / REGION) + at[1] / REGION];
+}
+static double crowding(const vector<int>& moved, const vector<Place>& from,
+                       const vector<Place>& to) {
+    double more = 0;
+    auto square = [](double over) { return over > 0 ? over * over : 0; };
+    for (size_t i = 0; i < moved.size(); i++) {
+        int &a = region(from[i]), &b = region(to[i]), ends = cells[moved[i]].ends;
+        if (&a == &b) continue;
+        more += square(a - ends) - square(a) + square(b + ends) - square(b);
+        a -= ends, b += ends;
+    }
+    return CROWDED * more;
 }
 
 static int& seat(const Cell& c, const Place& at) {
@@ -300,11 +326,11 @@ static bool make_way(int v, const Place& left, int tries) {
 }
 // What cell c cannot be with at a place: what is there, and flip-flops of other clocks, resets and
 // enables.
-static const vector<int>& in_the_way(int c, const Place& at) {
+static const vector<int>& in_the_way(int c, const Place& at, bool single) {
     static vector<int> found;
     found.clear();
     if (int other = seat(cells[c], at); other >= 0) found.push_back(other);
-    if (cells[c].kind != FLIP_FLOP || units[cells[c].unit].mobility == SINGLE) return found;
+    if (cells[c].kind != FLIP_FLOP || single) return found;
     for (int z = 0; z < TILE; z++) {
         int other = occupied[tile(at[0], at[1])][z + TILE];
         if (other < 0 || z == at[2]) continue;
@@ -315,21 +341,23 @@ static const vector<int>& in_the_way(int c, const Place& at) {
     }
     return found;
 }
-static void move_logic(int u, const Place& to, double temperature) {
-    const Unit& unit = units[u];
-    const Place base = cells[unit.cells[0]].at;
-    Place by = {to[0] - base[0], to[1] - base[1], unit.mobility == SINGLE ? to[2] - base[2] : 0};
+static void move_logic(const vector<int>& group, const Place& to, double temperature) {
+    const Place base = cells[units[group[0]].cells[0]].at;
+    bool single = group.size() == 1 && units[group[0]].mobility == SINGLE;
+    Place by = {to[0] - base[0], to[1] - base[1], single ? to[2] - base[2] : 0};
     if (by == Place{0, 0, 0}) return;
-    static vector<int> moved, displaced;
+    static vector<int> own, moved, displaced;
     static vector<Place> lefts, olds, news;
-    moved = unit.cells, displaced.clear(), lefts.clear();
-    for (int c : unit.cells) {
+    own.clear(), displaced.clear(), lefts.clear();
+    for (int u : group) own.insert(own.end(), units[u].cells.begin(), units[u].cells.end());
+    moved = own;
+    for (int c : own) {
         Place there = cells[c].at;
         for (int i = 0; i < 3; i++) there[i] += by[i];
         if (!inside(there[0], there[1]) || !logic_tile[tile(there[0], there[1])]) return;
-        for (int other : in_the_way(c, there)) {
+        for (int other : in_the_way(c, there, single)) {
             int v = cells[other].unit;
-            if (v == u) continue;
+            if (std::find(group.begin(), group.end(), v) != group.end()) continue;
             if (units[v].mobility != SINGLE) return;
             if (std::find(displaced.begin(), displaced.end(), v) == displaced.end())
                 displaced.push_back(v), lefts.push_back(cells[c].at);
@@ -338,17 +366,17 @@ static void move_logic(int u, const Place& to, double temperature) {
     for (int v : displaced) moved.insert(moved.end(), units[v].cells.begin(), units[v].cells.end());
     olds.clear();
     for (int c : moved) olds.push_back(cells[c].at), lift(c);
-    for (int c : unit.cells)
+    for (int c : own)
         for (int i = 0; i < 3; i++) cells[c].at[i] += by[i];
-    for (int c : unit.cells) drop(c);
+    for (int c : own) drop(c);
     bool possible = true;
-    size_t dropped = unit.cells.size();
+    size_t dropped = own.size();
     for (size_t i = 0; i < displaced.size() && possible; i++) {
-        possible = make_way(displaced[i], lefts[i], unit.mobility == SINGLE ? 1 : TRIES);
+        possible = make_way(displaced[i], lefts[i], single ? 1 : TRIES);
         if (possible) dropped += units[displaced[i]].cells.size();
     }
-    for (size_t i = 0; i < unit.cells.size() && possible; i++) {
-        const Place& at = cells[moved[i]].at;
+    for (size_t i = 0; i < own.size() && possible; i++) {
+        const Place& at = cells[own[i]].at;
         possible = legal(tile(at[0], at[1]));
     }
     if (possible) {
@@ -359,7 +387,8 @@ static void move_logic(int u, const Place& to, double temperature) {
             news.push_back(cells[moved[i]].at), cells[moved[i]].at = olds[i];
         double before = cost();
         for (size_t i = 0; i < moved.size(); i++) cells[moved[i]].at = news[i];
-        if (accept(after - before, temperature)) return;
+        if (accept(after - before + crowding(moved, olds, news), temperature)) return;
+        crowding(moved, news, olds);
     }
     for (size_t i = 0; i < dropped; i++) lift(moved[i]);
     for (size_t i = 0; i < moved.size(); i++) cells[moved[i]].at = olds[i];
@@ -399,6 +428,42 @@ static Place propose(const Unit& unit, double reach) {
     for (int i = 0; i < 2; i++)
         at[i] += int(std::lround((cells[best].at[i] - c.at[i]) * part)) + below(5) - 2;
     return at;
+}
+// The unit and what late connections join it with nearby: a step of each alone would make a path
+// longer, as the first tile of a way costs most. And a place for it, on the way to the far end of
+// the unit's latest connection; false if none is far.
+static bool gather(int u, vector<int>& group, Place& to) {
+    auto apart = [](int a, int b) {
+        const Place &x = cells[a].at, &y = cells[b].at;
+        return std::abs(x[0] - y[0]) + std::abs(x[1] - y[1]);
+    };
+    auto each = [](int u, auto found) {
+        for (int c : units[u].cells) {
+            for (int i : cells[c].inputs) found(connections[i], c, nets[connections[i].net].cell);
+            for (int n : cells[c].driven)
+                for (int i : nets[n].sinks) found(connections[i], c, connections[i].cell);
+        }
+    };
+    float latest = float(URGENT * aim);
+    int near = -1, far = -1;
+    each(u, [&](const Connection& way, int c, int other) {
+        if (way.path > latest && apart(c, other) > NEAR) latest = way.path, near = c, far = other;
+    });
+    if (far < 0) return false;
+    group.assign(1, u);
+    for (size_t i = 0; i < group.size(); i++)
+        each(group[i], [&](const Connection& way, int c, int other) {
+            int v = cells[other].unit;
+            if (way.path > URGENT * aim && apart(c, other) <= NEAR && group.size() < GROUP &&
+                units[v].mobility <= RIGID && v != cells[far].unit &&
+                std::find(group.begin(), group.end(), v) == group.end())
+                group.push_back(v);
+        });
+    to = cells[units[u].cells[0]].at;
+    double part = fraction();
+    for (int i = 0; i < 2; i++)
+        to[i] += int(std::lround((cells[far].at[i] - cells[near].at[i]) * part)) + below(3) - 1;
+    return true;
 }
 static double heat(const Unit& unit) {
     float most = 0;
@@ -489,15 +554,31 @@ int main(int argc, char** argv) {
         if (cells[i].kind == BLOCK_RAM) block_ram[tile(cells[i].at[0], cells[i].at[1])] = int(i);
         if (cells[i].kind < BLOCK_RAM) drop(int(i));
     }
+    crowd.assign((columns + REGION - 1) * (rows + REGION - 1), 0);
+    for (size_t t = 0; t < logic_tile.size(); t++)
+        if (logic_tile[t]) region({int(t) / rows, int(t) % rows, 0}) -= CROWD;
+    for (Cell& c : cells) {
+        c.ends = 0;
+        if (c.kind == BLOCK_RAM || c.kind == OTHER) continue;
+        for (int i : c.inputs) c.ends += connections[i].fixed < 0;
+        for (int n : c.driven)
+            for (size_t k = 0; k < nets[n].sinks.size(); k++)
+                if (connections[nets[n].sinks[k]].fixed < 0) {
+                    c.ends++;
+                    break;
+                }
+        region(c.at) += c.ends;
+    }
     for (int t = 0; t < columns * rows; t++)
         if (!legal(t)) return 2;
     sort_pins();
     analyse();
-    double at_first = worst, best = score, best_worst = worst;
+    double at_first = worst, best = score;
     vector<Place> places;
+    vector<int> group;
     auto keep_best = [&] {
         if (score >= best && !places.empty()) return;
-        best = score, best_worst = worst, places.clear();
+        best = score, places.clear();
         for (const Cell& c : cells) places.push_back(c.at);
     };
     keep_best();
@@ -513,17 +594,27 @@ int main(int argc, char** argv) {
                                           : choice < 0.3 && !urgent.empty() ? urgent
                                                                              : movable;
                 int u = from[below(int(from.size()))];
-                Place to = propose(units[u], reach);
                 double local = temperature > 0 ? temperature * heat(units[u]) : 0;
+                group.assign(1, u);
+                Place to;
+                bool together = &from == &urgent && units[u].mobility != BLOCK &&
+                                fraction() < TOGETHER && gather(u, group, to);
+                if (!together) to = propose(units[u], reach);
                 if (units[u].mobility == BLOCK) move_block(u, to[0], to[1], local);
-                else move_logic(u, to, local);
+                else move_logic(group, to, local);
             }
         }
     }
     analyse(), keep_best();
+    for (size_t i = 0; i < cells.size(); i++) cells[i].at = places[i];
+    analyse();
     FILE* out = fopen(argv[2], "w");
     if (!out) return 2;
-    fprintf(out, "%.3f %.3f\n", at_first, best_worst);
-    for (const Place& at : places) fprintf(out, "%d %d %d\n", at[0], at[1], at[2]);
+    fprintf(out, "%.3f %.3f\n", at_first, worst);
+    for (const Cell& c : cells) {
+        float path = 0;
+        for (int i : c.inputs) path = std::max(path, connections[i].path);
+        fprintf(out, "%d %d %d %.3f\n", c.at[0], c.at[1], c.at[2], path);
+    }
     return fclose(out) ? 2 : 0;
 }

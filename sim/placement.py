@@ -7,9 +7,11 @@ annealing, with delays as nextpnr routes them and a full timing analysis between
 gets its place as an attribute, and nextpnr checks it and routes. What counts is nextpnr's own
 timing analysis at the end.
 
-nextpnr places a carry chain itself, whatever attributes it has. It does so where the chain's
-neighbours have their places already, in several ways, of which the best one is taken; then what is
-around the chains is annealed once more, with the chains where they are.
+nextpnr places a carry chain itself, whatever attributes it has; but the cells that it makes of one,
+given instead of the chain, go where they are told. It then counts the carry of a slice for each
+half of it, so that a long chain seems slower than it is. Where that would make the longest path
+longer, the chain stays whole, and nextpnr finds the place that was meant for it, as it is the only
+one of its length: in any other tile a chain would begin at a cell that is taken.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from ..boards.netlist import Netlist, new_cell, next_net
 from . import verilator
 from .engine import ToolError
 
-__all__ = ["Annealed", "Placed", "anneal", "constrain", "longest_path"]
+__all__ = ["Annealed", "Placed", "anneal", "constrain"]
 
 _SOURCE = Path(__file__).with_name("anneal.cpp")
 #: Columns and rows of tiles, and where logic and block RAM are.
@@ -53,6 +55,10 @@ _MULTIPLEXED, _CARRY, _RAM = 1, 2, 4
 #: Ways that are within a logic cell, a tile or a chain, with their delays in ns.
 _INNER = {"FCI": 0.0, "F1": 0.0, "FXA": 0.0, "FXB": 0.0, "DI": 0.12}
 _CLOCKS = {"CLK", "CLKA", "CLKB", "WCK"}
+#: How annealing begins, and for how long it goes on: sweeps, temperature, and reach in tiles.
+_SCHEDULE = (300, 4, 25)
+#: How much longer than it is taken for a path of some connections is routed, in ns.
+_ROUTED = 0.3
 #: Pins of a distributed RAM's write port, in the order of its address's and data's bits.
 _WRITE_ADDRESS, _WRITE_DATA = ("D0", "B0", "C0", "A0"), ("C1", "A1", "D1", "B1")
 #: Those of a table's address.
@@ -91,15 +97,23 @@ class Placed:
         column, row, part, half = match.groups()
         return int(column), int(row), 2 * "ABCD".index(part) + int(half or 0) if part else 0
 
-    def of_chain(self, name: str) -> bool:
-        """Whether a cell moves with a carry chain."""
-        if self.mode(name) == "CCU2":
-            return True
-        return any(
-            port == "DI" and self.mode(self.drivers[net][0]) == "CCU2"
-            for port, net in self.nets(name).items()
-            if net in self.drivers
-        )
+    def chains(self) -> list[list[str]]:
+        """The tables of each carry chain, in order."""
+        found = []
+        for name in self.names:
+            carry = self.nets(name).get("FCI")
+            if self.mode(name) != "CCU2" or carry in self.drivers:
+                continue
+            chain = [name]
+            while following := self.sinks.get(self.nets(chain[-1]).get("FCO", -1)):
+                chain.append(following[0][0])
+            found.append(chain)
+        return found
+
+    def behind(self, name: str) -> str | None:
+        """The table whose result a flip-flop takes within its logic cell."""
+        net = self.nets(name).get("DI")
+        return self.drivers[net][0] if net in self.drivers else None
 
     def inner(self, port: str, name: str, driver: str) -> float | None:
         """Delay of a way that no placement changes; None of any other."""
@@ -135,20 +149,24 @@ class Placed:
         return {name: root(name) for name in self.names}
 
 
-def _gates(mode: str, name: str, pins: Iterable[str]) -> list[tuple[str, str, float]]:
+def _gates(
+    mode: str, name: str, pins: Iterable[str], *, apart: bool
+) -> list[tuple[str, str, float]]:
     """Ways through a table, with their delays in ns at speed grade 8."""
     have = set(pins)
     ways = [(pin, "F", 0.18) for pin in "ABCD"] + [(pin, "OFX", 0.306) for pin in "ABCD"]
     ways += [("M", "OFX", 0.193), ("F1", "OFX", 0.126), ("FXA", "OFX", 0.18), ("FXB", "OFX", 0.18)]
     if mode == "CCU2":
-        second = name.endswith("COMB1")
+        second = name.endswith("COMB1") and not apart
         ways += [(pin, "FCO", 0.355) for pin in "ABCD"]
         ways += [("FCI", "FCO", 0.0 if second else 0.056), ("FCI", "F", 0.293 if second else 0.328)]
     return [way for way in ways if have.issuperset(way[:2])]
 
 
-def _problem(placed: Placed, *, keep_chains: bool) -> str:
-    """What anneal.cpp reads."""
+def _problem(placed: Placed, given: dict[str, tuple[int, int, int]], *, apart: bool) -> str:
+    """What anneal.cpp reads, of cells in the given places, with chains as slow as if taken
+    ``apart``.
+    """
     groups = placed.units()
     members: defaultdict[str, list[str]] = defaultdict(list)
     for name in placed.names:
@@ -157,15 +175,13 @@ def _problem(placed: Placed, *, keep_chains: bool) -> str:
     lines.append([len(members)])
     for names in members.values():
         kinds = {_KINDS.get(placed.cells[name]["type"], _OTHER) for name in names}
-        places = {placed.place(name) for name in names}
+        places = {given[name] for name in names}
         # A lone cell of a multiplexer, a carry chain or a RAM keeps its place in the tile.
         bound = any(_flags(placed, name) and placed.cells[name]["type"] == "TRELLIS_COMB"
                     for name in names)  # fmt: skip
         if kinds == {_BLOCK_RAM}:
             mobility = _BLOCK
         elif _OTHER in kinds or names[0].startswith("$PACKER"):
-            mobility = _FIXED
-        elif keep_chains and any(map(placed.of_chain, names)):
             mobility = _FIXED
         else:
             mobility = _RIGID if len(places) > 1 or bound or _RAM_WRITE in kinds else _SINGLE
@@ -200,7 +216,7 @@ def _problem(placed: Placed, *, keep_chains: bool) -> str:
                      for port in nets if port in ("DI", "M", "CE", "LSR")]  # fmt: skip
         elif kind == _TABLE:
             gates += [(pin(name, a), pin(name, b), delay)
-                      for a, b, delay in _gates(placed.mode(name), name, nets)]  # fmt: skip
+                      for a, b, delay in _gates(placed.mode(name), name, nets, apart=apart)]
             ends += [(pin(name, port), 0.266 * (port == "WRE"))
                      for port in nets if port.startswith("W") and port != "WCK"]  # fmt: skip
         elif kind == _RAM_WRITE:
@@ -215,8 +231,8 @@ def _problem(placed: Placed, *, keep_chains: bool) -> str:
                     starts.append((pin(name, port), 0.738 if registered else 4.1))
                 elif port not in _CLOCKS:
                     ends.append((pin(name, port), 0.2))
-        at = placed.place(name)
-        lines.append((unit[groups[name]], kind, *at, of_tile, of_slice, _flags(placed, name)))
+        lines.append(
+            (unit[groups[name]], kind, *given[name], of_tile, of_slice, _flags(placed, name)))
     nets_: list[Iterable[object]] = []
     for net, sinks in placed.sinks.items():
         if net not in placed.drivers:
@@ -263,38 +279,38 @@ def _program() -> Path:
 
 
 class Annealed(NamedTuple):
-    """A better place for each cell: column, row, and logic cell of the tile; and how long the
-    longest path is about, before and after, in ns.
+    """A place for each cell: column, row, and logic cell of the tile; the longest path by the
+    inputs of each; and how long the longest of all is about, before and after, in ns.
     """
 
     places: dict[str, tuple[int, int, int]]
+    paths: dict[str, float]
     before: float
     after: float
 
 
-def anneal(placed: Placed, seed: int, *, keep_chains: bool = False) -> Annealed:
+def anneal(placed: Placed, seed: int) -> Annealed:
     """Finds better places for the cells of a placed netlist.
-
-    With ``keep_chains`` carry chains stay, and what is around them does not go far.
 
     Raises
     ------
     ToolError
         There is no C++ compiler, or it failed.
     """
-    sweeps, temperature, reach = (80, 0.5, 9) if keep_chains else (200, 4, 25)
-    return _run(placed, keep_chains, (sweeps, temperature, reach, seed))
+    places = {name: placed.place(name) for name in placed.names}
+    return _run(placed, places, (*_SCHEDULE, seed))
 
 
-def longest_path(placed: Placed) -> float:
-    """How long the longest path of a placed netlist is about, in ns."""
-    return _run(placed, True, (0, 0, 1, 0)).before
-
-
-def _run(placed: Placed, keep_chains: bool, settings: Iterable[float]) -> Annealed:
+def _run(
+    placed: Placed,
+    given: dict[str, tuple[int, int, int]],
+    settings: Iterable[float],
+    *,
+    apart: bool = False,
+) -> Annealed:
     with tempfile.TemporaryDirectory(prefix="rnic-anneal-") as made:
         problem, result = Path(made) / "problem", Path(made) / "result"
-        problem.write_text(_problem(placed, keep_chains=keep_chains))
+        problem.write_text(_problem(placed, given, apart=apart))
         arguments = [str(problem), str(result), *map(str, settings)]
         run = subprocess.run([_program(), *arguments], check=False)
         if run.returncode:
@@ -302,16 +318,19 @@ def _run(placed: Placed, keep_chains: bool, settings: Iterable[float]) -> Anneal
         lengths, *lines = result.read_text().splitlines()
     before, after = map(float, lengths.split())
     places: dict[str, tuple[int, int, int]] = {}
+    paths: dict[str, float] = {}
     for name, line in zip(placed.names, lines, strict=True):
-        column, row, part = map(int, line.split())
-        places[name] = column, row, part
-    return Annealed(places, before, after)
+        column, row, part, path = line.split()
+        places[name] = int(column), int(row), int(part)
+        paths[name] = float(path)
+    return Annealed(places, paths, before, after)
 
 
 def constrain(netlist: Netlist, top: str, placed: Placed, annealed: Annealed) -> Netlist:
-    """The netlist with a place for each cell but those that move with a carry chain.
+    """The netlist with a place for each cell but those of carry chains that stay whole, and with
+    no place left for these but the one that they have in ``annealed``.
 
-    A distributed RAM has no one place, so it is taken apart as nextpnr does it.
+    A distributed RAM and a chain have no one place, so they are taken apart as nextpnr does it.
     """
     module = netlist["modules"][top]
     fresh = next_net(module)
@@ -325,10 +344,25 @@ def constrain(netlist: Netlist, top: str, placed: Placed, annealed: Annealed) ->
         nets = list(range(fresh, fresh + 8))
         fresh += 8
         cells |= _ram_parts(name, cell, nets)
-    for name, (column, row, part) in annealed.places.items():
-        if name not in cells or placed.of_chain(name):
+    paths = _run(placed, annealed.places, (0, 0, 1, 0), apart=True).paths
+    whole: set[str] = set()
+    for chain in placed.chains():
+        if max(paths[name] for name in chain) > annealed.after - _ROUTED:
+            whole.update(chain)
             continue
+        parts = _chain_parts(placed, chain, module["cells"], fresh)
+        fresh += len(chain)
+        for name in chain:
+            cells.pop(name.rpartition("$")[0], None)
+        cells |= parts
+    taken: set[tuple[int, int]] = set()
+    for name, (column, row, part) in annealed.places.items():
         kind = placed.cells[name]["type"]
+        if kind == "TRELLIS_COMB" and part == 0:
+            taken.add((column, row))
+        given = _part_name(name)
+        if given not in cells or not whole.isdisjoint((name, placed.behind(name))):
+            continue
         slice_, half = "ABCD"[part // 2], part % 2
         bel = {
             "TRELLIS_COMB": f"SLICE{slice_}.K{half}",
@@ -337,7 +371,12 @@ def constrain(netlist: Netlist, top: str, placed: Placed, annealed: Annealed) ->
             "DP16KD": f"EBR{_BLOCK_COLUMNS.index(column) % 4 if column in _BLOCK_COLUMNS else 0}",
         }.get(kind)
         if bel:
-            cells[name]["attributes"]["BEL"] = f"X{column}/Y{row}/{bel}"
+            cells[given]["attributes"]["BEL"] = f"X{column}/Y{row}/{bel}"
+    for column, row in _LOGIC:
+        if (column, row) not in taken:
+            nothing = new_cell("TRELLIS_COMB", {"INITVAL": "0" * 16, "MODE": "LOGIC"}, {}, {})
+            nothing["attributes"]["BEL"] = f"X{column}/Y{row}/SLICEA.K0"
+            cells[f"no_chain_{column}_{row}"] = nothing
     return netlist | {"modules": netlist["modules"] | {top: module | {"cells": cells}}}
 
 
@@ -350,6 +389,49 @@ def _fed_from_outside(cell: Netlist) -> Netlist:
     ways["M"], connections["M"] = ways.pop("DI"), connections.pop("DI")
     parameters = cell["parameters"] | {"SD": "0 "}
     return cell | {"port_directions": ways, "connections": connections, "parameters": parameters}
+
+
+def _part_name(name: str) -> str:
+    """What a cell is called that nextpnr made: its own names it would give again."""
+    return name.replace("$nextpnr", "$part")
+
+
+def _chain_parts(
+    placed: Placed, chain: list[str], cells: dict[str, Netlist], fresh: int
+) -> dict[str, Netlist]:
+    """The tables of a carry chain, also those by which a carry comes in and goes out, connected as
+    the cells of the netlist that they are made of. Carries between them are new nets.
+    """
+    carries: dict[int, int] = {}
+
+    def net(at: int, port: str, bit: int) -> str | int:
+        base, _, part = chain[at].rpartition("$")
+        if port in ("FCI", "FCO"):
+            return carries.setdefault(bit, fresh + len(carries))
+        if base in cells:
+            name = "S" if port == "F" else port
+            (bit,) = cells[base]["connections"][name + part[-1]]
+            return bit
+        if placed.drivers[bit][0].startswith("$PACKER"):
+            return "01"[placed.drivers[bit][0] == "$PACKER_VCC"]
+        # A carry to or from elsewhere. Where one goes out and on, it also comes in behind.
+        before, after = (chain[i].rpartition("$")[0] if 0 <= i < len(chain) else "" for i in
+                         (at - 1 - int(part[-1]), at + 2 - int(part[-1])))  # fmt: skip
+        (bit,) = (cells[before]["connections"]["COUT"] if before in cells
+                  else cells[after]["connections"]["CIN"])  # fmt: skip
+        return bit
+
+    parts = {}
+    for at, name in enumerate(chain):
+        ways = placed.cells[name]["port_directions"]
+        nets = {port: [net(at, port, bit)] for port, bit in placed.nets(name).items()}
+        parts[_part_name(name)] = new_cell(
+            "TRELLIS_COMB",
+            placed.cells[name]["parameters"],
+            {port: bits for port, bits in nets.items() if ways[port] == "input"},
+            {port: bits for port, bits in nets.items() if ways[port] == "output"},
+        )
+    return parts
 
 
 def _ram_parts(name: str, cell: Netlist, nets: list[int]) -> dict[str, Netlist]:

@@ -35,7 +35,7 @@ from ..boards.netlist import (
     replicate_enables,
 )
 from .engine import ToolError
-from .placement import Placed, anneal, constrain, longest_path
+from .placement import Placed, anneal, constrain
 
 __all__ = [
     "check_tools",
@@ -55,11 +55,8 @@ PLACER = ("--placer-heap-critexp", "6", "--placer-heap-timingweight", "60")
 #: in minutes with it, and smaller ones are slower.
 STATIC_PLACER = ("--placer", "static")
 #: In a block of so many flip-flops it is places more than gates that decide the clock, so that its
-#: placement is annealed. A larger one has not been annealed and routed yet.
-ANNEALED = range(10_000, 25_000)
-#: What places the carry chains among cells that have their places. How much it should heed timing
-#: there differs by design, so that each of these is tried.
-CHAIN_PLACERS = [("--placer-heap-timingweight", weight) for weight in ("50", "100", "200", "400")]
+#: placement is annealed.
+ANNEALED = 10_000
 
 
 def check_tools() -> None:
@@ -212,17 +209,7 @@ class _Job:
         self._run(netlist, *placer, "--no-route", "--write", written)
         return Placed(json.loads((self._folder / written).read_text()))
 
-    def place_best(
-        self, netlist: Netlist, placers: Iterable[Sequence[str]]
-    ) -> tuple[float, Placed, Sequence[str]]:
-        """The netlist with places by the placer with which the longest path is shortest; its length
-        in ns, about, the netlist, and the placer.
-        """
-        tried = ((self.place(netlist, placer), placer) for placer in placers)
-        found = ((longest_path(placed), placed, placer) for placed, placer in tried)
-        return min(found, key=lambda choice: choice[0])
-
-    def route(self, netlist: Netlist, placer: Sequence[str]) -> float:
+    def route(self, netlist: Netlist, placer: Sequence[str] = ()) -> float:
         """The clock of the netlist placed and routed, in MHz."""
         report = f"{self._name}.report.json"
         self._run(netlist, *placer, "--report", report)
@@ -287,17 +274,13 @@ def measure(
         for seed in seeds:
             say(f"{what}: place and route, seed {seed}")
             job = _Job(folder, f"{name}_{seed}", seed, frequency)
-            if size["ff"] not in ANNEALED:
-                small = size["ff"] < ANNEALED.start
-                fmax = job.route(framed, PLACER if small else STATIC_PLACER)
+            if size["ff"] < ANNEALED:
+                fmax = job.route(framed, PLACER)
             else:
                 placed = job.place(framed, STATIC_PLACER)
-                for keep_chains in (False, True):
-                    annealed = anneal(placed, seed, keep_chains=keep_chains)
-                    refined = constrain(framed, top, placed, annealed)
-                    length, placed, placer = job.place_best(refined, CHAIN_PLACERS)
-                    say(f"{what}: annealed from about {annealed.before} to {length} ns")
-                fmax = job.route(refined, placer)
+                annealed = anneal(placed, seed)
+                say(f"{what}: annealed from about {annealed.before} to {annealed.after} ns")
+                fmax = job.route(constrain(framed, top, placed, annealed))
             rows.append(
                 {"block": block, "width": width, "seed": seed, "fmax_mhz": round(fmax, 1), **size}
             )

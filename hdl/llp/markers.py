@@ -61,6 +61,7 @@ class MarkerCut(wiring.Component):
         next_start = Signal(len(rest.start))
         next_length = Signal(len(rest.length))
         next_low = Signal(17)
+        behind_marker = Signal(len(rest.start))
         upper = rest.address[16:]
         upper_more = Signal(len(upper))
         # ``takes`` is ``whole & goes``, known a cycle before, as it enables a wide register.
@@ -82,6 +83,7 @@ class MarkerCut(wiring.Component):
                 rest.eq(payload.placement),
                 phase.eq(payload.phase),
                 at_marker.eq(~payload.phase.any()),
+                behind_marker.eq(payload.placement.start + 4),
                 carry.eq(0),
             ]
         with m.If(takes & self.i.valid):
@@ -95,7 +97,7 @@ class MarkerCut(wiring.Component):
             # A payload that begins at a marker begins after it.
             m.d.sync += [begin.eq(0), measure.eq(1), gap.eq((128 - phase) << 2)]
             with m.If(at_marker):
-                m.d.sync += [gap.eq(127 << 2), rest.start.eq(rest.start + 4)]
+                m.d.sync += [gap.eq(127 << 2), rest.start.eq(behind_marker)]
         with m.If(measure):
             m.d.sync += [
                 measure.eq(0),

@@ -132,10 +132,16 @@ class MpaWalker(wiring.Component):
         starts, stay, closing = Signal(), Signal(), Signal()
 
         fire, repeats, turn, stays = Signal(), Signal(), Signal(), Signal()
-        # Not ``stay`` and not ``fire``, for what tells the scan: it lies far from the rest.
-        leaves, waits = Signal(init=1), Signal(init=1)
+        # A beat stays if it has an FPDU inside, where there is one that ``may_stay``, and whatever
+        # it has where it is one that ``must_stay``, as it has not been walked.
+        may_stay, must_stay = Signal(), Signal()
         fires = scan.offers & self.go
-        m.d.sync += [fire.eq(fires), waits.eq(~fires), repeats.eq(fires & stays)]
+        m.d.sync += [
+            fire.eq(fires),
+            repeats.eq(fires & stays),
+            may_stay.eq(stays | scan.enters | (scan.follows & self.go)),
+            must_stay.eq(stays & ~(fires | scan.enters)),
+        ]
         m.d.comb += [
             turn.eq(scan.coming | repeats),
             scan.goes.eq(self.go & ~stays),
@@ -145,15 +151,14 @@ class MpaWalker(wiring.Component):
         passing, passed = self._pass(m, following, bound, ahead)
         # An FPDU that begins.
         chosen = Signal(Bound(words))
-        first = [following.fresh & ~ahead.marker_first, following.fresh & ahead.marker_first]
         m.d.comb += chosen.eq(any_of([
             *(Mux(here[w], beat.bounds[w].as_value(), 0) for w in range(words + 1)),
-            *(Mux(there[w] | any_of(first[w:w + 1]), ahead.bounds[w].as_value(), 0)
-              for w in range(words + 1)),
+            *(Mux(there[w], ahead.bounds[w].as_value(), 0) for w in range(words + 1)),
+            Mux(following.fresh, ahead.opening.as_value(), 0),
         ]))
         inside = following.inside | (following.fresh & ahead.inside)
-        m.d.comb += stays.eq(Mux(scan.still, ~leaves & (waits | inside), inside))
-        m.d.sync += [stay.eq(stays), leaves.eq(~stays)]
+        m.d.comb += stays.eq(must_stay | (may_stay & inside))
+        m.d.sync += stay.eq(stays)
         with m.If(turn):
             m.d.sync += [
                 step.eq(following),

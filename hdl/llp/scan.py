@@ -109,8 +109,11 @@ class Ahead(data.StructLayout):
     -------
     bounds : ArrayLayout(Bound, words + 1)
         One for each word where a header may be; the highest for the first word of the beat behind.
-    marker_first, marked : 1
-        A marker stands at its first word, or at any.
+    opening : Bound
+        Of an FPDU that begins with it: of its first word, or of the second, where a marker stands
+        at the first.
+    marked : 1
+        A marker stands at any of its words.
     inside : 1
         If an FPDU begins with it, that ends in it, and another begins.
     ends : ArrayLayout(Landing, words)
@@ -124,7 +127,7 @@ class Ahead(data.StructLayout):
         super().__init__(
             {
                 "bounds": data.ArrayLayout(Bound(words), words + 1),
-                "marker_first": 1,
+                "opening": Bound(words),
                 "marked": 1,
                 "inside": 1,
                 "ends": data.ArrayLayout(Landing(words), words),
@@ -298,8 +301,10 @@ class MpaScan(wiring.Component):
     o : Out(Scan(words))
     offers : Out(1)
         In the next cycle there is a beat at ``o``, which stays until it goes; combinational.
-    coming, still : Out(1)
-        In the next cycle that is another one; not so.
+    enters, follows : Out(1)
+        In the next cycle that is another one; it is if the one that is there goes; combinational.
+    coming : Out(1)
+        In this cycle it is another one than in the last.
     ahead : Out(Ahead(words))
         Of that beat.
     busy : Out(1)
@@ -314,8 +319,9 @@ class MpaScan(wiring.Component):
                 "goes": In(1),
                 "o": Out(Scan(config.words)),
                 "offers": Out(1),
+                "enters": Out(1),
+                "follows": Out(1),
                 "coming": Out(1),
-                "still": Out(1, init=1),
                 "ahead": Out(Ahead(config.words)),
                 "busy": Out(1),
             }
@@ -347,6 +353,8 @@ class MpaScan(wiring.Component):
             goes.eq(~full[1] | self.goes),
             shifts.eq(can_shift & goes),
             self.offers.eq(can_shift & full[1]),
+            self.follows.eq(can_shift & full[0]),
+            self.enters.eq(self.follows & ~full[1]),
         ]
         m.d.sync += [
             first.eq(begins),
@@ -354,8 +362,7 @@ class MpaScan(wiring.Component):
             holds.eq(~shifts),
             takes.eq(~comes | goes),
             arriving.valid.eq(comes),
-            self.coming.eq(shifts & full[0]),
-            self.still.eq(~(shifts & full[0])),
+            self.coming.eq(self.enters | (self.follows & self.goes)),
         ]
         with m.If(takes):
             m.d.sync += arriving.payload.eq(self.i.payload)
@@ -387,7 +394,6 @@ class MpaScan(wiring.Component):
         settled = self._settled(m, shift, cuts, edges)
         self._bound(m, shift, cuts.inside, settled, edges)
         m.d.comb += [
-            self.ahead.marker_first.eq(edges[4].marked[0]),
             self.ahead.marked.eq(edges[4].marked[-1]),
             self.ahead.last.eq(edges[3].last),
         ]
@@ -559,26 +565,31 @@ class MpaScan(wiring.Component):
     def _bound(self, m, shift, next_inside, settled, edges):
         """Stage 5: the bounds; and whether who begins where one ends will end in the same beat."""
         words = self.config.words
-        ahead = self.ahead
+        ahead, marker_first = self.ahead, edges[3].marked[0]
         insides = Cat(here.start for here in settled.here)
-        for w in range(words + 1):
-            bound, here, there = ahead.bounds[w], settled.here[w], settled.there[w]
+        bounds = [Signal(Bound(words), name=f"bound{w}") for w in range(words + 1)]
+        for bound, here, there, known in zip(
+            bounds, settled.here, settled.there, settled.known, strict=True
+        ):
             done = here.start | here.close | edges[3].last
-            with m.If(shift):
-                m.d.sync += [
-                    bound.eq(settled.known[w]),
-                    bound.tail.eq(here.close),
-                    bound.broken.eq(here.broken),
-                    bound.landing.eq(Mux(here.start, here, Mux(done, 0, there))),
-                    bound.landing.header.eq(Mux(done, 0, there.header)),
-                    bound.landing.inside.eq(
-                        (here.header & insides).any()
-                        | (~done & (there.header & next_inside).any())),
-                    bound.here.eq(here.header),
-                ]
+            m.d.comb += [
+                bound.eq(known),
+                bound.tail.eq(here.close),
+                bound.broken.eq(here.broken),
+                bound.landing.eq(Mux(here.start, here, Mux(done, 0, there))),
+                bound.landing.header.eq(Mux(done, 0, there.header)),
+                bound.landing.inside.eq(
+                    (here.header & insides).any()
+                    | (~done & (there.header & next_inside).any())),
+                bound.here.eq(here.header),
+            ]
         with m.If(shift):
-            m.d.sync += ahead.inside.eq(
-                Mux(edges[3].marked[0], settled.here[1].start, settled.here[0].start))
+            m.d.sync += [
+                *(after.eq(bound) for after, bound in zip(ahead.bounds, bounds, strict=True)),
+                ahead.opening.eq(Mux(marker_first, bounds[1], bounds[0])),
+                ahead.inside.eq(
+                    Mux(marker_first, settled.here[1].start, settled.here[0].start)),
+            ]
             for landing, end in zip(ahead.ends, settled.ends, strict=True):
                 m.d.sync += [
                     landing.eq(end),

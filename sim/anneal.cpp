@@ -127,7 +127,7 @@ static int length(const Net& net) {
 // What routing finds in a region: ends of connections, beyond those that it has room for.
 static vector<int> crowd;
 static int& region(const Place& at) {
-    return crowd[at[0] / REGION * ((rows + REGION - 1) / REGION) + at[1] / REGION];
+    return crowd[at[0] / REGION * (rows / REGION + 1) + at[1] / REGION];
 }
 static double crowding(const vector<int>& moved, const vector<Place>& from,
                        const vector<Place>& to) {
@@ -605,7 +605,7 @@ int main(int argc, char** argv) {
         vector<int>& alike = shapes[shape];
         alike.push_back(int(u)), units[u].alike = &alike;
     }
-    crowd.assign((columns + REGION - 1) * (rows + REGION - 1), 0);
+    crowd.assign((columns / REGION + 1) * (rows / REGION + 1), 0);
     for (size_t t = 0; t < logic_tile.size(); t++)
         if (logic_tile[t]) region({int(t) / rows, int(t) % rows, 0}) -= CROWD;
     for (Cell& c : cells) {
@@ -613,11 +613,8 @@ int main(int argc, char** argv) {
         if (c.kind == BLOCK_RAM || c.kind == OTHER) continue;
         for (int i : c.inputs) c.ends += connections[i].fixed < 0;
         for (int n : c.driven)
-            for (size_t k = 0; k < nets[n].sinks.size(); k++)
-                if (connections[nets[n].sinks[k]].fixed < 0) {
-                    c.ends++;
-                    break;
-                }
+            c.ends += std::any_of(nets[n].sinks.begin(), nets[n].sinks.end(),
+                                  [](int i) { return connections[i].fixed < 0; });
         region(c.at) += c.ends;
     }
     for (int t = 0; t < columns * rows; t++)
@@ -646,16 +643,16 @@ int main(int argc, char** argv) {
                                                                              : movable;
                 int u = from[below(int(from.size()))];
                 double local = temperature > 0 ? temperature * heat(units[u]) : 0;
-                group.assign(1, u);
-                Place to;
-                bool together = &from == &urgent && units[u].mobility != BLOCK &&
-                                fraction() < TOGETHER && gather(u, group, to);
                 const vector<int>* alike = units[u].alike;
                 if (alike && &from == &large && fraction() < EXCHANGED) {
                     int v = (*alike)[size_t(below(int(alike->size())))];
                     if (v != u) exchange(u, v, local);
                     continue;
                 }
+                group.assign(1, u);
+                Place to;
+                bool together = &from == &urgent && units[u].mobility != BLOCK &&
+                                fraction() < TOGETHER && gather(u, group, to);
                 if (!together) to = propose(units[u], reach);
                 if (units[u].mobility == BLOCK) move_block(u, to[0], to[1], local);
                 else move_logic(group, to, local);

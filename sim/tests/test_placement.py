@@ -177,7 +177,7 @@ def test_a_better_placement_is_found_and_found_again(measured: Measured) -> None
 
 
 def test_paths_by_chains_that_are_taken_apart_are_longer(measured: Measured) -> None:
-    places, still = measured.annealed.places, (0, 0, 1, 0)
+    places, still = measured.annealed.places, placement._STILL
     whole, apart = (
         placement._run(measured.first, places, still, apart=apart) for apart in (False, True)
     )

@@ -25,6 +25,8 @@ def main() -> None:
         sys.exit("ddp-rnic needs Python 3.11 or later")
     if len(sys.argv) < 2:
         sys.exit(__doc__)
+    if Path(sys.prefix).resolve() == ENVIRONMENT.resolve():
+        sys.exit("run.py makes .venv: call it with the system's Python, not with the one in .venv")
     programs = ENVIRONMENT / "bin"
     _set_up(programs / "python")
     command = programs / sys.argv[1]

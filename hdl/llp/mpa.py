@@ -42,21 +42,21 @@ class _Step(data.StructLayout):
     fresh : 1
         The first FPDU begins at word 0.
     start : 1
-        An FPDU ends at ``cut`` and the next begins.
+        An FPDU ends at word ``cut`` and the next begins.
     close : 1
         An FPDU ends where the octets do.
     broken : 1
         The packet ends inside an FPDU.
     on : 1
         An FPDU fills the beat.
-    cut : range(words + 1)
+    cut : range(words)
     inside : 1
         With ``start``, the one that begins ends in this beat too, and another begins.
     """
 
     def __init__(self, words):
         super().__init__({
-            "fresh": 1, "start": 1, "close": 1, "broken": 1, "on": 1, "cut": range(words + 1),
+            "fresh": 1, "start": 1, "close": 1, "broken": 1, "on": 1, "cut": range(words),
             "inside": 1})
 
 
@@ -120,13 +120,14 @@ class MpaWalker(wiring.Component):
 
         # The loop. ``step`` is what this beat is to the FPDU under way, ``bound`` what is known of
         # one that begins in it, ``stay`` that it has another one. What comes next, in the next
-        # beat (``there``) or in this one (``here``), is known as well: one select of the bounds
-        # tells what comes after that. Whether a beat stays tells the scan what moves on, so it is
-        # known a step before.
+        # beat or in this one, is known as well, and one-hot the word ``at`` which it has a header:
+        # one select of the bounds tells what comes after that. Whether a beat stays tells the scan
+        # what moves on, so it is known a step before.
         step = Signal(_Step(words))
         bound = Signal(Bound(words))
         following = Signal(_Step(words), init={"fresh": 1})
-        here, there = Signal(words + 1), Signal(words + 1)
+        at = Signal(words + 1)
+        not_fresh = Signal()  # for what it selects
         lo = Signal(range(words))
         again = Signal()
         starts, stay, closing = Signal(), Signal(), Signal()
@@ -145,6 +146,7 @@ class MpaWalker(wiring.Component):
         m.d.comb += [
             turn.eq(scan.coming | repeats),
             scan.goes.eq(self.go & ~stays),
+            scan.stays.eq(stays),
         ]
 
         ahead = scan.ahead
@@ -152,10 +154,11 @@ class MpaWalker(wiring.Component):
         # An FPDU that begins.
         chosen = Signal(Bound(words))
         m.d.comb += chosen.eq(any_of([
-            *(Mux(here[w], beat.bounds[w].as_value(), 0) for w in range(words + 1)),
-            *(Mux(there[w], ahead.bounds[w].as_value(), 0) for w in range(words + 1)),
-            Mux(following.fresh, ahead.opening.as_value(), 0),
+            *(Mux(at[w], ahead.bounds[w].as_value(), 0) for w in range(words + 1)),
+            Mux(not_fresh, 0, Mux(
+                ahead.first, ahead.bounds[1].as_value(), ahead.bounds[0].as_value())),
         ]))
+        fresh = chosen.tail | chosen.broken | following.close | following.broken
         inside = following.inside | (following.fresh & ahead.inside)
         m.d.comb += stays.eq(must_stay | (may_stay & inside))
         m.d.sync += stay.eq(stays)
@@ -167,10 +170,9 @@ class MpaWalker(wiring.Component):
                 again.eq(repeats),
                 lo.eq(Mux(repeats, step.cut, 0)),
                 bound.eq(chosen.as_value() | passed.as_value()),
-                here.eq(chosen.here),
-                there.eq(chosen.landing.header | passing.header),
-                following.fresh.eq(
-                    chosen.tail | chosen.broken | following.close | following.broken),
+                at.eq(chosen.landing.header | passing.header),
+                following.fresh.eq(fresh),
+                not_fresh.eq(~fresh),
                 *(following[name].eq(chosen.landing[name] | passing[name])
                   for name in ("start", "close", "broken", "on", "cut", "inside")),
             ]
@@ -265,7 +267,7 @@ class _Headers(wiring.Component):
             {
                 "valid": In(1),
                 "window": In(32 * (config.words + HEADER_WORDS)),
-                "cut": In(range(config.words + 1)),
+                "cut": In(range(config.words)),
                 "position": In(30),
                 "beats": In(range(config.buffer_octets // config.octets)),
                 "stream": In(16),

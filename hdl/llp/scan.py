@@ -24,7 +24,8 @@ class Landing(data.StructLayout):
         The packet ends inside it.
     on : 1
         It goes on through the whole beat.
-    cut : range(words + 1)
+    cut : range(words)
+        With ``start``.
     header : words + 1
         With ``start``, one-hot: the word that holds the next FPDU's ULPDU_Length, after the marker
         if one stands at ``cut``. The highest bit is the first word of the next beat.
@@ -39,7 +40,7 @@ class Landing(data.StructLayout):
                 "close": 1,
                 "broken": 1,
                 "on": 1,
-                "cut": range(words + 1),
+                "cut": range(words),
                 "header": words + 1,
                 "inside": 1,
             }
@@ -73,10 +74,8 @@ class Bound(data.StructLayout):
     broken : 1
         The packet ends inside it.
     landing : Landing
-        How it meets the next beat, or this one if it ends in it and another begins; then without
-        the header. All 0 after ``tail`` and ``broken``.
-    here : words + 1
-        The header of one that begins where this one ends, in this beat.
+        How it meets the next beat, or this one if it ends in it and another begins. All 0 after
+        ``tail`` and ``broken``.
     beats, low :
         If it goes on through the next beat too: beats that it fills before its last one, counted
         from the next, and one-hot its words in that last one (bit j for j + 1 words).
@@ -92,7 +91,6 @@ class Bound(data.StructLayout):
                 "tail": 1,
                 "broken": 1,
                 "landing": Landing(words),
-                "here": words + 1,
                 "beats": 15 - (words.bit_length() - 1),
                 "low": words,
                 "none": 1,
@@ -109,9 +107,9 @@ class Ahead(data.StructLayout):
     -------
     bounds : ArrayLayout(Bound, words + 1)
         One for each word where a header may be; the highest for the first word of the beat behind.
-    opening : Bound
-        Of an FPDU that begins with it: of its first word, or of the second, where a marker stands
-        at the first.
+        While the one that is walked stays, of that.
+    first : 1
+        A marker stands at its first word.
     marked : 1
         A marker stands at any of its words.
     inside : 1
@@ -127,7 +125,7 @@ class Ahead(data.StructLayout):
         super().__init__(
             {
                 "bounds": data.ArrayLayout(Bound(words), words + 1),
-                "opening": Bound(words),
+                "first": 1,
                 "marked": 1,
                 "inside": 1,
                 "ends": data.ArrayLayout(Landing(words), words),
@@ -143,8 +141,6 @@ class Scan(data.StructLayout):
     -------
     window : 32 * (words + HEADER_WORDS)
         This beat's words and those that follow.
-    bounds : ArrayLayout(Bound, words + 1)
-        As :class:`Ahead` has them, of this beat.
     end : range(words + 1)
         Words that hold octets.
     position : 30
@@ -158,7 +154,6 @@ class Scan(data.StructLayout):
         super().__init__(
             {
                 "window": 32 * (words + HEADER_WORDS),
-                "bounds": data.ArrayLayout(Bound(words), words + 1),
                 "end": range(words + 1),
                 "position": 30,
                 "stream": 16,
@@ -188,15 +183,16 @@ class _Later(data.StructLayout):
 class _Ends:
     """Registers behind stage 2, for a header at each word: where its FPDU ends (``stop``, modulo a
     beat, right if that is in this beat), what later beats have of it, and whether it does not fit
-    the packet buffer. And whether octets are ``behind`` an end at each word, that a marker before
-    it moves by one.
+    the packet buffer. And the ``last`` word that holds octets, and whether a marker stands
+    ``before`` it.
     """
 
     def __init__(self, words):
         self.stop = [Signal(range(words), name=f"stop{w}") for w in range(words)]
         self.later = [Signal(_Later(words), name=f"later{w}") for w in range(words)]
         self.oversize = Signal(words)
-        self.behind = Signal(words)
+        self.last = Signal(range(words))
+        self.before = Signal()
 
 
 class _Cuts:
@@ -235,6 +231,14 @@ def _within(value, first, count):
     return table.bit_select(value[:bits], 1) & ~value[bits:].any()
 
 
+def _above(one, other):
+    """One is more than the other, both of few bits: no chain of carries."""
+    above = C(0)
+    for a, b in zip(one, other, strict=True):
+        above = (a & ~b) | (above & (a | ~b))
+    return above
+
+
 def _marker(edges, word):
     """The marker stands at this word."""
     return edges.marked[word] & ~edges.marked[word - 1] if word else edges.marked[0]
@@ -258,7 +262,7 @@ def _settle(m, landing, ends, starts, edges):
         landing.close.eq(ended & ~start),
         landing.broken.eq(edges.last & ~ended),
         landing.on.eq(~edges.last & ~ended),
-        landing.cut.eq(any_of(Mux(ends[p], p, 0) for p in range(1, words + 1))),
+        landing.cut.eq(any_of(Mux(starts[p], p, 0) for p in range(1, words))),
     ]
     for word in range(1, words + 1):
         here = starts[word] & ~marker[word] if word < words else 0
@@ -298,6 +302,8 @@ class MpaScan(wiring.Component):
     i : In(stream.Signature(KnownBeat(width)))
     goes : In(1)
         In the next cycle the beat at ``o`` is done with, if there is one.
+    stays : In(1)
+        In the next cycle it has another FPDU.
     o : Out(Scan(words))
     offers : Out(1)
         In the next cycle there is a beat at ``o``, which stays until it goes; combinational.
@@ -317,6 +323,7 @@ class MpaScan(wiring.Component):
             {
                 "i": In(stream.Signature(KnownBeat(config.width))),
                 "goes": In(1),
+                "stays": In(1),
                 "o": Out(Scan(config.words)),
                 "offers": Out(1),
                 "enters": Out(1),
@@ -341,6 +348,7 @@ class MpaScan(wiring.Component):
         first = Signal(init=1)
         shift = Signal(init=1)
         holds = Signal()  # not ``shift``, for what has to say whether it will
+        moves = Signal()  # ``shift`` again, for the bounds
         comes, begins, can_shift, goes, shifts = (Signal() for _ in range(5))
         full = Signal(2)
         m.d.comb += [
@@ -360,6 +368,7 @@ class MpaScan(wiring.Component):
             first.eq(begins),
             shift.eq(shifts),
             holds.eq(~shifts),
+            moves.eq(shifts),
             takes.eq(~comes | goes),
             arriving.valid.eq(comes),
             self.coming.eq(self.enters | (self.follows & self.goes)),
@@ -389,18 +398,17 @@ class MpaScan(wiring.Component):
 
         self._take(m, arriving, first, beat[0])
         length, start = self._lengths(m, shift, beat[0], edges[0])
-        ends = self._ends(m, shift, length, edges[0])
+        ends = self._ends(m, shift, length, edges[0], beat[1].count)
         cuts = self._cut(m, shift, length, start, ends, edges)
         settled = self._settled(m, shift, cuts, edges)
-        self._bound(m, shift, cuts.inside, settled, edges)
+        self._bound(m, shift, moves, cuts.inside, settled, edges)
         m.d.comb += [
+            self.ahead.first.eq(edges[4].marked[0]),
             self.ahead.marked.eq(edges[4].marked[-1]),
             self.ahead.last.eq(edges[3].last),
         ]
 
         # Stage 6: given out together with the words that a header may reach into.
-        with m.If(shift):
-            m.d.sync += self.o.bounds.eq(self.ahead.bounds)
         m.d.comb += [
             self.busy.eq(filled.any() | arriving.valid),
             self.o.end.eq(beat[6].count),
@@ -470,15 +478,16 @@ class MpaScan(wiring.Component):
                     ]
         return length, start
 
-    def _ends(self, m, shift, length, edges):
+    def _ends(self, m, shift, length, edges, count):
         """Stage 2: what follows from these lengths."""
         words, longest = self.config.words, self.config.longest_fpdu
         bits = words.bit_length() - 1
         ends = _Ends(words)
         with m.If(shift):
-            m.d.sync += ends.behind.eq(Cat(C(0, 1), *(
-                Mux(edges.marked[p - 1], edges.used[p + 1] if p + 1 < words else 0, edges.used[p])
-                for p in range(1, words))))
+            m.d.sync += [
+                ends.last.eq(count - 1),
+                ends.before.eq((edges.marked[:-1] & edges.used[1:]).any()),
+            ]
         for w in range(words):
             # Words less one that are here, a marker counted.
             here, marked = words - w + 1, edges.marked[words - 1] & ~edges.marked[w]
@@ -506,7 +515,8 @@ class MpaScan(wiring.Component):
         for w in range(words + 1):
             rest = ends.later[w] if w < words else start
             with m.If(shift):
-                there = [rest.next & at for at in _cuts(rest.low, edges[0])]
+                goes_on = rest.next & ~edges[1].last
+                there = [goes_on & at for at in _cuts(rest.low, edges[0])]
                 m.d.sync += [
                     Cat(cut.there[w]).eq(Cat(_meet(there, edges[0].used))),
                     cut.known[w].beats.eq(rest.more[bits:-1]),
@@ -518,7 +528,6 @@ class MpaScan(wiring.Component):
                 ]
                 if w < words:
                     stop, used, marked = ends.stop[w], edges[1].used, edges[1].marked
-                    unmoved = Cat(C(0, 1), used[1:])
                     # A marker between, and before the end, moves that by one word.
                     moved = [
                         C(0, 1), *(marked[p - 1] & ~marked[w] for p in range(1, words + 1))]
@@ -530,9 +539,10 @@ class MpaScan(wiring.Component):
                     )]  # fmt: skip
                     m.d.sync += Cat(cut.here[w]).eq(Cat(_meet(here, used)))
                     if w + 2 < words:
-                        m.d.sync += cut.inside[w].eq(rest.more[-1] & Mux(
-                            marked[w], unmoved.bit_select(stop, 1),
-                            ends.behind.bit_select(stop, 1)))
+                        # Octets are behind its end, though a marker moves that by a word.
+                        m.d.sync += cut.inside[w].eq(
+                            rest.more[-1] & stop.any() & ~_above(stop, ends.last)
+                            & ~((stop == ends.last) & ends.before & ~marked[w]))
         return cut
 
     def _settled(self, m, shift, cuts, edges):
@@ -542,11 +552,16 @@ class MpaScan(wiring.Component):
         words = self.config.words
         settled = _Settled(words)
         here, there, ends = settled.here, settled.there, settled.ends
+        # Of one that begins at each word, before the marker if one stands there.
+        insides = Cat(
+            Mux(_marker(edges[2], p), cuts.inside[p + 1] if p + 1 < words else 0, cuts.inside[p])
+            for p in range(words))
         for w in range(words + 1):
             m.submodules[f"settle{w}"] = b = Module()
             landings = [Signal(Landing(words), name=name) for name in ("here", "there")]
             _settle(b, landings[0], *cuts.here[w], edges[2])
             _settle(b, landings[1], *cuts.there[w], edges[1])
+            b.d.comb += landings[0].inside.eq((cuts.here[w][1][:words] & insides).any())
             with m.If(shift):
                 m.d.sync += [
                     here[w].eq(landings[0]),
@@ -562,12 +577,13 @@ class MpaScan(wiring.Component):
                 m.d.sync += ends[j].eq(landing)
         return settled
 
-    def _bound(self, m, shift, next_inside, settled, edges):
+    def _bound(self, m, shift, moves, next_inside, settled, edges):
         """Stage 5: the bounds; and whether who begins where one ends will end in the same beat."""
         words = self.config.words
         ahead, marker_first = self.ahead, edges[3].marked[0]
-        insides = Cat(here.start for here in settled.here)
-        bounds = [Signal(Bound(words), name=f"bound{w}") for w in range(words + 1)]
+        bounds, held = (
+            [Signal(Bound(words), name=f"{name}{w}") for w in range(words + 1)]
+            for name in ("bound", "held"))
         for bound, here, there, known in zip(
             bounds, settled.here, settled.there, settled.known, strict=True
         ):
@@ -576,17 +592,22 @@ class MpaScan(wiring.Component):
                 bound.eq(known),
                 bound.tail.eq(here.close),
                 bound.broken.eq(here.broken),
-                bound.landing.eq(Mux(here.start, here, Mux(done, 0, there))),
-                bound.landing.header.eq(Mux(done, 0, there.header)),
-                bound.landing.inside.eq(
-                    (here.header & insides).any()
-                    | (~done & (there.header & next_inside).any())),
-                bound.here.eq(here.header),
+                # Who ends in this beat, or with the packet, does not end in the next.
+                bound.landing.start.eq(here.start | there.start),
+                bound.landing.close.eq(there.close),
+                bound.landing.broken.eq(there.broken & ~done),
+                bound.landing.on.eq(there.on & ~done),
+                bound.landing.cut.eq(here.cut | there.cut),
+                bound.landing.header.eq(here.header | there.header),
+                bound.landing.inside.eq(here.inside | (there.header & next_inside).any()),
             ]
+        for given, own, bound in zip(ahead.bounds, held, bounds, strict=True):
+            with m.If(shift):
+                m.d.sync += own.eq(bound)
+            with m.If(~self.stays):
+                m.d.sync += given.eq(Mux(moves, bound, own))
         with m.If(shift):
             m.d.sync += [
-                *(after.eq(bound) for after, bound in zip(ahead.bounds, bounds, strict=True)),
-                ahead.opening.eq(Mux(marker_first, bounds[1], bounds[0])),
                 ahead.inside.eq(
                     Mux(marker_first, settled.here[1].start, settled.here[0].start)),
             ]

@@ -278,9 +278,12 @@ def test_gaps_and_back_pressure_change_nothing(width, idle, stall, markers):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_a_marker_may_stand_at_every_word_of_an_fpdu(width):
-    runs = [(512 - 4 * offset, [40, 33]) for offset in range(22)]
-    check(width, runs, per_packet=2, markers=True)
+@pytest.mark.parametrize(
+    "lengths", [[40, 33], [2, 14], [2, 18], [14, 2], [2, 14, 14], [14, 2, 14], [2, 46, 14]], ids=str)
+def test_a_marker_may_stand_at_every_word_of_an_fpdu(width, lengths):
+    # Among them those that a marker moves to where the beat ends, or the packet.
+    runs = [(512 - 4 * offset, lengths) for offset in range(22)]
+    check(width, runs, per_packet=len(lengths), markers=True)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -291,12 +294,13 @@ def test_a_stream_without_crc_takes_any_crc_field(width):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_an_fpdu_that_its_packet_ends_inside_is_broken_and_the_next_packet_is_not(width):
-    fpdus = lay_out([bytes(30), bytes(100)], 0, markers=False)
+@pytest.mark.parametrize("lengths", [(30, 100), (30, 30), (30, 6), (2, 10), (2, 2)], ids=str)
+def test_an_fpdu_that_its_packet_ends_inside_is_broken_and_the_next_packet_is_not(width, lengths):
+    *fpdus, other = lay_out([*map(bytes, lengths), bytes(100)], 0, markers=False)
     packets, outcomes = [], []
     for keep in range(4, len(fpdus[1]), 4):
-        packets += [(0, fpdus[0] + fpdus[1][:keep]), (0, fpdus[0]), (0, fpdus[1])]
-        outcomes += [Outcome.GOOD, Outcome.FRAMING, Outcome.GOOD, Outcome.GOOD]
+        packets += [(0, fpdus[0] + fpdus[1][:keep]), (0, other), (0, fpdus[0]), (0, fpdus[1])]
+        outcomes += [Outcome.GOOD, Outcome.FRAMING, *[Outcome.GOOD] * 3]
     segments, verdicts, _, _ = run_front(width, packets)
     assert [v.outcome for v in verdicts] == outcomes
     assert len(segments) == len(verdicts)

@@ -278,8 +278,8 @@ def test_gaps_and_back_pressure_change_nothing(width, idle, stall, markers):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize(
-    "lengths", [[40, 33], [2, 14], [2, 18], [14, 2], [2, 14, 14], [14, 2, 14], [2, 46, 14]], ids=str)
+@pytest.mark.parametrize("lengths", [
+    [40, 33], [2, 14], [2, 18], [14, 2], [2, 14, 14], [14, 2, 14], [2, 46, 14]], ids=str)
 def test_a_marker_may_stand_at_every_word_of_an_fpdu(width, lengths):
     # Among them those that a marker moves to where the beat ends, or the packet.
     runs = [(512 - 4 * offset, lengths) for offset in range(22)]

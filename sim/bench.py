@@ -280,6 +280,18 @@ def render(results: Results, console: Console) -> None:
             table.add_row(*("" if row[name] is None else str(row[name]) for name in headings))
         if results[kind]:
             console.print(table)
+    _render_parts(results["pnr"], console)
+
+
+def _render_parts(rows: Rows, console: Console) -> None:
+    """Where the area of the tops goes; it is the same with each seed."""
+    tops = {row["width"]: row["parts"] for row in rows if row["block"] == "top"}
+    table = _table("LUT4, FF, DP16KD of the top by part", "part", *(f"{w} bits" for w in tops))
+    for part in dict.fromkeys(part for parts in tops.values() for part in parts):
+        areas = [parts.get(part, {}).values() for parts in tops.values()]
+        table.add_row(part or "between them", *(" ".join(map(str, area)) for area in areas))
+    if tops:
+        console.print(table)
 
 
 def _render_sctp(rows: Rows, across: list[str], console: Console) -> None:

@@ -28,6 +28,7 @@ from ..boards.netlist import (
     Netlist,
     absorb_output_registers,
     area,
+    area_by_part,
     flip_flop,
     new_cell,
     next_net,
@@ -256,7 +257,7 @@ def measure(
     keep: Path | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> list[dict[str, Any]]:
-    """Places and routes module ``top`` of a Verilog text, once a seed.
+    """Places and routes module ``top`` of a Verilog text, once a seed; a row of the result each.
 
     Parameters
     ----------
@@ -288,7 +289,7 @@ def measure(
             folder.mkdir(parents=True, exist_ok=True)
         say(f"{what}: synthesis")
         netlist = synthesize(text, top, folder, parameters=parameters, systemverilog=systemverilog)
-        size = area(netlist, top)
+        size = {**area(netlist, top), "parts": area_by_part(netlist, top)}
         promote_resets(netlist, top)
         framed = frame(netlist, top)
         for seed in seeds:

@@ -11,7 +11,9 @@ from ddp_rnic.boards.netlist import (
     Netlist,
     absorb_output_registers,
     area,
+    area_by_part,
     extract_shift_registers,
+    new_cell,
     promote_resets,
     replicate_enables,
 )
@@ -295,3 +297,27 @@ def test_the_gate_of_a_wide_enable_is_copied_for_each_part_of_the_register() -> 
     for _ in range(50):
         values = {"a": rng.getrandbits(1), "b": rng.getrandbits(1), "d": rng.getrandbits(width)}
         assert before.cycle(**values) == after.cycle(**values)
+
+
+@pytest.mark.parametrize("wrapper", ["", "wrapper."])
+def test_area_is_told_of_each_instance(wrapper: str) -> None:
+    netlist = ram()
+    module = netlist["modules"]["top"]
+    scopes = [*([wrapper[:-1]] if wrapper else []),
+              *(wrapper + name for name in ("store$12", "check", "check.sum"))]
+    cells = {name: new_cell("$scopeinfo", {}, {}, {}) for name in scopes}
+    # Named by itself, by the net that it drives, by a field of a net that is in no instance.
+    cells[f"{wrapper}check.sum.carry_LUT4_Z"] = logic([OUTPUT[0]], 1000)
+    cells["abc"] = logic([OUTPUT[1]], 1001)
+    cells[f"{wrapper}beat.count_LUT4_Z"] = logic([OUTPUT[2]], 1002)
+    cells["carry"] = new_cell("CCU2C", {}, {"A0": [OUTPUT[3]]}, {"S0": [1003]})
+    module["netnames"][f"{wrapper}check.sum.o.data"] = {"bits": [1001, 1003]}
+    module["netnames"][f"{wrapper}store$12.read"] = {"bits": READ_DATA + OUTPUT}
+    module["cells"] |= cells
+    parts = area_by_part(netlist, "top")
+    assert parts == {
+        "store": {"lut4": 0, "ff": BITS, "dp16kd": 1},
+        "check": {"lut4": 4, "ff": 0, "dp16kd": 0},
+        "": {"lut4": 1, "ff": 0, "dp16kd": 0},
+    }
+    assert list(parts) == ["store", "check", ""]

@@ -17,6 +17,10 @@ from typer.testing import CliRunner
 WIDTH = 64
 ROW = {"block": "top", "width": WIDTH, "seed": 1, "fmax_mhz": 201.5}
 ROW |= {"lut4": 5000, "ff": 6000, "dp16kd": 29}
+ROW["parts"] = {
+    "walker": {"lut4": 4000, "ff": 5900, "dp16kd": 29},
+    "": {"lut4": 1000, "ff": 100, "dp16kd": 0},
+}
 
 
 @pytest.fixture(scope="module")
@@ -198,3 +202,4 @@ def test_tables_hold_the_numbers(results: bench.Results) -> None:
     assert any("1500 octets" in line and "8.273 (8.273)" in line for line in lines)
     assert any("one segment" in line and " 12 " in line for line in lines)
     assert any("top" in line and "201.5" in line and "29" in line for line in lines)
+    assert any("walker" in line and "4000 5900 29" in line for line in lines)

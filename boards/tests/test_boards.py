@@ -157,6 +157,15 @@ def test_build_says_what_does_not_fit(tools, tmp_path):
     assert len(made.ran) == 1, "nothing is placed"
 
 
+@pytest.mark.parametrize(("cells", "placer"), [(21_000, "static"), (22_000, "heap")])
+def test_a_full_device_has_the_placer_that_gives_up(tools, tmp_path, cells, placer):
+    made = tools(cells=cells)
+    assert rnic("build", "versa-ecp5-5g", "--out", tmp_path).exit_code == 0
+    nextpnr = dict(made.ran)["NEXTPNR_ECP5"]
+    assert nextpnr[nextpnr.index("--placer") + 1] == placer
+    assert ("--placer-heap-cell-placement-timeout" in nextpnr) == (placer == "heap")
+
+
 def test_small_memories_go_to_distributed_ram_where_a_board_says_so(tools, tmp_path):
     tools()
     assert rnic("build", "ecpix5-45f", "--out", tmp_path).exit_code == 0

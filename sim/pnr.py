@@ -289,7 +289,7 @@ def measure(
             folder.mkdir(parents=True, exist_ok=True)
         say(f"{what}: synthesis")
         netlist = synthesize(text, top, folder, parameters=parameters, systemverilog=systemverilog)
-        size = {**area(netlist, top), "parts": area_by_part(netlist, top)}
+        size, parts = area(netlist, top), area_by_part(netlist, top)
         promote_resets(netlist, top)
         framed = frame(netlist, top)
         for seed in seeds:
@@ -303,7 +303,6 @@ def measure(
                 say(f"{what}: annealed from about {annealed.before} to {annealed.after} ns")
                 refined = constrain(framed, top, placed, annealed)
                 fmax = job.route(refined, job.placer_for(refined, annealed.after))
-            rows.append(
-                {"block": block, "width": width, "seed": seed, "fmax_mhz": round(fmax, 1), **size}
-            )
+            row = {"block": block, "width": width, "seed": seed, "fmax_mhz": round(fmax, 1)}
+            rows.append(row | size | {"parts": parts})
     return rows

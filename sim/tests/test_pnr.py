@@ -47,11 +47,14 @@ def test_a_missing_tool_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         pnr.synthesize("module top(); endmodule", "top", tmp_path)
 
 
+TABLE = {"wa": In(9), "ra": In(9), "we": In(1), "wd": In(36), "rd": Out(36)}
+
+
 class Table(Component):
     """A memory read through a register without reset, and never where it is being written."""
 
     def __init__(self) -> None:
-        super().__init__({"wa": In(9), "ra": In(9), "we": In(1), "wd": In(36), "rd": Out(36)})
+        super().__init__(TABLE)
 
     def elaborate(self, platform: object) -> Module:
         m = Module()
@@ -83,7 +86,7 @@ class Tables(Component):
     """Two tables, one behind the other."""
 
     def __init__(self) -> None:
-        super().__init__(dict(Table().signature.members))
+        super().__init__(TABLE)
 
     def elaborate(self, platform: object) -> Module:
         m = Module()

@@ -17,9 +17,9 @@ GAP = 12  #: octets between frames at least, IEEE 802.3 section 4.4.2 (interPack
 class FrameTransmit(wiring.Component):
     """Sends a frame: preamble, its octets, padding up to 60, FCS, and the gap behind it.
 
-    Latency: 9 cycles from ``start`` to the frame's first octet, behind its preamble. Throughput: an
-    octet a cycle; ``done`` comes with the last octet of the gap. Reset: idle. Errors: none; of
-    ``start`` while a frame is being sent nothing becomes.
+    Latency: 11 cycles from ``start`` to the frame's first octet, behind its preamble. Throughput:
+    an octet a cycle; ``done`` comes 2 cycles before the last octet of the gap. Reset: idle.
+    Errors: none; of ``start`` while a frame is being sent nothing becomes.
 
     Members
     -------
@@ -27,7 +27,7 @@ class FrameTransmit(wiring.Component):
     length : In(range(LONGEST + 1))
         Octets of the frame, 1 at least; stays until ``done``.
     address : Out(range(LONGEST + 1)), octet : In(8)
-        Reads the frame: the octet comes a cycle later.
+        Reads the frame: the octet comes two cycles later.
     done : Out(1)
         High for a cycle.
     o : Out(GmiiOctet())
@@ -45,30 +45,37 @@ class FrameTransmit(wiring.Component):
         m.submodules.crc = crc = CRC32_ETHERNET(8).create()
         count = Signal(range(board.LONGEST + 1))
         octet = Signal(8)
-        valid = Signal()
-        m.d.comb += crc.data.eq(octet)
+        valid, starts, summed, checks = Signal(), Signal(), Signal(), Signal()
+        # Octets are summed up, and their sum follows them, a cycle after they were chosen.
+        chosen = Signal(8)
+        goes, begins, sums, ends = Signal(), Signal(), Signal(), Signal()
+        part = Signal(2)
         m.d.sync += [
-            self.o.valid.eq(valid),
-            self.o.data.eq(octet),
+            Cat(goes, begins, sums, ends).eq(Cat(valid, starts, summed, checks)),
+            chosen.eq(octet),
+            part.eq(count),
+            self.o.valid.eq(goes),
+            self.o.data.eq(Mux(ends, crc.crc.word_select(part, 8), chosen)),
             count.eq(count + 1),
         ]
+        m.d.comb += [crc.start.eq(begins), crc.valid.eq(sums), crc.data.eq(chosen)]
 
         with m.FSM():
             with m.State("Idle"):
-                m.d.comb += crc.start.eq(1)
+                m.d.comb += starts.eq(1)
                 m.d.sync += count.eq(0)
                 with m.If(self.start):
                     m.next = "Preamble"
             with m.State("Preamble"):
                 m.d.comb += [valid.eq(1), octet.eq(PREAMBLE)]
                 with m.If(count == 7):
-                    m.d.comb += octet.eq(SFD)
+                    m.d.comb += [octet.eq(SFD), self.address.eq(1)]
                     m.d.sync += count.eq(0)
                     m.next = "Frame"
             with m.State("Frame"):
                 m.d.comb += [
-                    valid.eq(1), octet.eq(self.octet), crc.valid.eq(1),
-                    self.address.eq(count + 1),
+                    valid.eq(1), octet.eq(self.octet), summed.eq(1),
+                    self.address.eq(count + 2),
                 ]
                 with m.If(count + 1 == self.length):
                     m.next = "Padding"
@@ -76,12 +83,12 @@ class FrameTransmit(wiring.Component):
                         m.d.sync += count.eq(0)
                         m.next = "Check Sequence"
             with m.State("Padding"):
-                m.d.comb += [valid.eq(1), crc.valid.eq(1)]
+                m.d.comb += [valid.eq(1), summed.eq(1)]
                 with m.If(count + 1 == board.SHORTEST):
                     m.d.sync += count.eq(0)
                     m.next = "Check Sequence"
             with m.State("Check Sequence"):
-                m.d.comb += [valid.eq(1), octet.eq(crc.crc.word_select(count[:2], 8))]
+                m.d.comb += [valid.eq(1), checks.eq(1)]
                 with m.If(count == FCS - 1):
                     m.d.sync += count.eq(0)
                     m.next = "Gap"

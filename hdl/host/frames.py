@@ -142,21 +142,24 @@ class TransmitFrame(wiring.Component):
         m.submodules.done = done = PulseSynchronizer(domain, "sync")
         # It stays as it is from before the pulse crosses until the frame is sent.
         length = Signal(range(board.LONGEST + 1))
-        lane = Signal(2)
+        # Without reset, to become the output register of the block RAM.
+        held = Signal(32, reset_less=True)
+        lane, lane_1 = Signal(2), Signal(2)
         m.d.comb += [
             write.addr.eq(self.address),
             write.data.eq(self.data),
             write.en.eq(self.write & (~self.busy).replicate(4)),
             read.addr.eq(transmit.address[2:]),
             read.en.eq(1),
-            transmit.octet.eq(read.data.word_select(lane, 8)),
+            transmit.octet.eq(held.word_select(lane_1, 8)),
             transmit.length.eq(length),
             transmit.start.eq(start.o),
             done.i.eq(transmit.done),
             self.sent.eq(done.o),
             self.o.eq(transmit.o),
         ]
-        m.d[domain] += lane.eq(transmit.address[:2])
+        m.d[domain] += [
+            held.eq(read.data), lane.eq(transmit.address[:2]), lane_1.eq(lane)]
         m.d.sync += start.i.eq(0)
         with m.If(done.o):
             m.d.sync += self.busy.eq(0)

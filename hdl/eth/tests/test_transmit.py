@@ -17,8 +17,11 @@ def transmit(*frames):
     current = b""
 
     async def memory(ctx):
+        # Two cycles behind the address.
+        before = 0
         async for *_, address in ctx.tick().sample(dut.address):
-            ctx.set(dut.octet, current[address] if address < len(current) else 0xEE)
+            ctx.set(dut.octet, current[before] if before < len(current) else 0xEE)
+            before = address
 
     async def main(ctx):
         nonlocal current

@@ -9,6 +9,7 @@ import pytest
 from ddp_rnic.cocotb_tests.datapath_tests import COUNT
 from ddp_rnic.cocotb_tests.errors import ADDRESS, CASES, LENGTH, PD, STAG, STREAM, TO, scenario_of
 from ddp_rnic.cocotb_tests.scenario import Scenario, random_scenario, tagged
+from ddp_rnic.hdl.spec import regs
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
 from ddp_rnic.hdl.spec.ddp import LLP_FRAMING, LOCAL_CATASTROPHIC
 from ddp_rnic.sim.cocotb_engine import run_tests
@@ -20,6 +21,7 @@ from ddp_rnic.sim.engine import (
     Outcome,
     Packet,
     Stalls,
+    WriteRegister,
     load,
 )
 
@@ -69,6 +71,28 @@ def test_errors_have_their_number_and_write_nothing(width: int, case: str) -> No
 @pytest.mark.parametrize("width", WIDTHS)
 def test_random_traffic_agrees_with_the_model(width: int, seed: int) -> None:
     run("compiled", width, random_scenario(seed, 1500))
+
+
+@pytest.mark.parametrize("stalls", [UNSTALLED, STALLED], ids=["unstalled", "stalled"])
+def test_a_relaxed_rnic_with_short_addresses_agrees_with_the_model(stalls: Stalls) -> None:
+    """Whatever the bits of addresses say that do not count."""
+    scenario = random_scenario(7, 800)
+    high = [
+        regs.address(f"{name}_HI") for name in ("STAG_ADDR", "BUFFER_ADDR", "PAGE_ADDR", "CQ_BASE")
+    ]
+    scenario.operations[:0] = [WriteRegister(each, 0) for each in high]
+    scenario.operations = [
+        replace(each, value=each.value | 0xA5A5_A500)
+        if isinstance(each, WriteRegister) and each.address in high
+        else each
+        for each in scenario.operations
+    ]
+    memory = scenario.memory.copy()
+    config = RnicConfig(address=40, relaxed=True)
+    outcome = load("compiled").run(
+        config, scenario.operations, memory, stalls=stalls, ring=scenario.ring
+    )
+    scenario.check(outcome, memory)
 
 
 @pytest.mark.parametrize("stalled", BACK_PRESSURE)

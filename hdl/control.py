@@ -3,6 +3,7 @@
 from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
+from amaranth.utils import exact_log2
 
 from .bus.axi import AxiLite
 from .csr import Counters, Registers
@@ -12,7 +13,7 @@ from .ddp.fence import Fence, Sweep
 from .ddp.session import Answer, Command
 from .ddp.stag import StagEntry
 from .ddp.untagged import Post, QueueState
-from .dma.pages import PageEntry
+from .dma.pages import PAGE_SHIFTS, PageEntry
 from .llp.intake import LlpSettings
 from .llp.segment import HEADER_WORDS
 from .net.association import AssociationWrite
@@ -165,6 +166,12 @@ class Control(wiring.Component):
         """There is such a stream."""
         return ~index[self.config.streams.bit_length() - 1:].any()
 
+    def _address(self, registers, name, *, linear=False):
+        """An address in host memory as far as it counts, or one that may be linear."""
+        whole = Cat(getattr(registers, f"{name}_lo"), getattr(registers, f"{name}_hi"))
+        most = exact_log2(self.config.pages) + PAGE_SHIFTS[-1] if linear else 0
+        return whole[:max(self.config.address, most)]
+
     def _set_up(self, m, registers):
         """Tables that the host writes as they are."""
         setting, page = self.streams.payload, self.pages.payload
@@ -183,7 +190,7 @@ class Control(wiring.Component):
             self.pages.valid.eq(registers.page_commit),
             page.index.eq(registers.page_index),
             page.entry.valid.eq(1),
-            page.entry.address.eq(Cat(registers.page_addr_lo, registers.page_addr_hi) >> 12),
+            page.entry.address.eq(self._address(registers, "page_addr") >> 12),
         ]
 
     def _revoke(self, m, registers):
@@ -231,7 +238,7 @@ class Control(wiring.Component):
             entry.owner.eq(registers.stag_owner),
             entry.to.eq(Cat(registers.stag_to_lo, registers.stag_to_hi)),
             entry.length.eq(Cat(registers.stag_len_lo, registers.stag_len_hi)),
-            entry.address.eq(Cat(registers.stag_addr_lo, registers.stag_addr_hi)),
+            entry.address.eq(self._address(registers, "stag_addr", linear=True)),
             entry.pages.eq(registers.stag_pages),
         ]
         with m.If(revoke | sweep.revoke.valid):
@@ -265,7 +272,7 @@ class Control(wiring.Component):
             post.qn.eq(registers.queue_number),
             post.msn.eq(registers.queue_msn),
             post.slot.eq(registers.buffer_slot),
-            post.buffer.address.eq(Cat(registers.buffer_addr_lo, registers.buffer_addr_hi)),
+            post.buffer.address.eq(self._address(registers, "buffer_addr", linear=True)),
             post.buffer.length.eq(registers.buffer_length),
             post.buffer.pages.eq(registers.buffer_pages),
             post.buffer.cookie.eq(registers.buffer_cookie),
@@ -276,7 +283,7 @@ class Control(wiring.Component):
         m.submodules.coalesce = coalesce = Coalesce()
         m.d.comb += [
             self.ring.enable.eq(registers.cq_enable),
-            self.ring.base.eq(Cat(registers.cq_base_lo, registers.cq_base_hi)),
+            self.ring.base.eq(self._address(registers, "cq_base")),
             self.ring.size.eq(registers.cq_size),
             self.ring.consumer.eq(registers.cq_consumer),
             registers.cq_producer.eq(self.producer),

@@ -73,8 +73,8 @@ class ExceptionQueue(wiring.Component):
     A packet is dropped when one of its beats finds the queue full, and what the queue has of it
     makes room at once. So is a packet that is longer than the queue.
 
-    Latency: 7 cycles from the last beat of a packet to its first one. Throughput: 1 beat a cycle.
-    Reset: empty. Errors: none. The output is a register.
+    Latency: 7 cycles from the last beat of a packet to its first one, 5 if the configuration is
+    ``relaxed``. Throughput: 1 beat a cycle. Reset: empty. Errors: none. The output is a register.
 
     Parameters
     ----------
@@ -101,7 +101,8 @@ class ExceptionQueue(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.extent = extent = Extent(self.depth)
-        m.submodules.ring = ring = Prefetch(self.shape, depth=self.depth)
+        m.submodules.ring = ring = Prefetch(
+            self.shape, depth=self.depth, relaxed=self.config.relaxed)
         read = Signal(range(self.depth))
         following, second, third = (Signal.like(read, init=1 + k) for k in range(3))
         some, more, lately = Signal(), Signal(), Signal()

@@ -315,11 +315,15 @@ class Prefetch(wiring.Component):
     it. Throughput: a write and an item a cycle. Reset: nothing was read. Errors: none. The output
     is a register; ``pop`` is combinational from ``some``.
 
+    If it is ``relaxed``, the block RAM's output register is the output, and ``o.ready`` goes to the
+    block RAM: 2 cycles from ``some`` to ``o``, and ``pop`` is combinational from ``o.ready`` too.
+
     Parameters
     ----------
     shape
     depth : int
         Items in the ring, a power of two.
+    relaxed : bool
 
     Members
     -------
@@ -333,9 +337,10 @@ class Prefetch(wiring.Component):
     o : Out(stream.Signature(shape))
     """
 
-    def __init__(self, shape, *, depth):
+    def __init__(self, shape, *, depth, relaxed=False):
         self.shape = shape
         self.depth = depth
+        self.relaxed = relaxed
         written = data.StructLayout({"item": shape, "address": range(depth)})
         super().__init__({
             "write": In(stream.Signature(written, always_ready=True)),
@@ -352,7 +357,8 @@ class Prefetch(wiring.Component):
         m.submodules.storage = storage = memory.Memory(
             shape=self.shape, depth=self.depth, init=[],
             attrs={"ram_style": "block", "no_rw_check": 1})
-        m.submodules.skid = skid = Skid(self.shape)
+        if not self.relaxed:
+            m.submodules.skid = skid = Skid(self.shape)
         write, read = storage.write_port(), storage.read_port()
         # What was read is in the block RAM's latch, then in its output register, which has no
         # reset, then in a register near the reader. Whether they move is known a cycle before: a
@@ -360,7 +366,8 @@ class Prefetch(wiring.Component):
         held, near = Signal(self.shape, reset_less=True), Signal(self.shape, reset_less=True)
         latched, staged, came, moves = Signal(), Signal(), Signal(), Signal(init=1)
 
-        wiring.connect(m, skid.o, wiring.flipped(self.o))
+        if not self.relaxed:
+            wiring.connect(m, skid.o, wiring.flipped(self.o))
         m.d.comb += [
             write.en.eq(self.write.valid),
             write.addr.eq(self.write.payload.address),
@@ -368,9 +375,17 @@ class Prefetch(wiring.Component):
             self.pop.eq(self.some & moves),
             read.addr.eq(self.address),
             read.en.eq(moves),
-            skid.i.valid.eq(came),
-            skid.i.payload.eq(near),
         ]
+        if self.relaxed:
+            advance = ~self.o.valid | self.o.ready
+            m.d.comb += [moves.eq(~latched | advance), self.o.payload.eq(held)]
+            with m.If(moves):
+                m.d.sync += latched.eq(self.some)
+            with m.If(advance):
+                m.d.sync += [self.o.valid.eq(latched), held.eq(read.data)]
+            return m
+
+        m.d.comb += [skid.i.valid.eq(came), skid.i.payload.eq(near)]
         # While the skid is full they stay.
         m.d.sync += moves.eq(~(self.o.valid & ~self.o.ready & (came | ~skid.i.ready)))
         with m.If(moves):
@@ -387,14 +402,16 @@ class Prefetch(wiring.Component):
 class Backlog(wiring.Component):
     """First in, first out, in block RAM: a deep :class:`Store`.
 
-    Latency: 5 cycles. Throughput: 1 item a cycle. Reset: empty. Errors: none; a push into a full
-    backlog is not allowed. The output is a register.
+    Latency: 5 cycles, 3 if ``relaxed``. Throughput: 1 item a cycle. Reset: empty. Errors: none; a
+    push into a full backlog is not allowed. The output is a register.
 
     Parameters
     ----------
     shape
     depth : int
         Items that fit, a power of two from 16 up.
+    relaxed : bool
+        As of the :class:`Prefetch`.
 
     Members
     -------
@@ -406,7 +423,7 @@ class Backlog(wiring.Component):
         Items in it, with the one that left in the last cycle.
     """
 
-    def __init__(self, shape, *, depth):
+    def __init__(self, shape, *, depth, relaxed=False):
         if not isinstance(depth, int):
             raise TypeError(f"Backlog depth must be an integer, not {depth!r}")
         if depth < 16 or depth & (depth - 1):
@@ -414,6 +431,7 @@ class Backlog(wiring.Component):
                 f"Backlog depth must be a power of two and at least 16, not {depth!r}")
         self.shape = shape
         self.depth = depth
+        self.relaxed = relaxed
         super().__init__({
             "i": In(stream.Signature(shape, always_ready=True)),
             "o": Out(stream.Signature(shape)),
@@ -424,7 +442,8 @@ class Backlog(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.pointers = pointers = Pointers(self.depth)
-        m.submodules.ring = ring = Prefetch(self.shape, depth=self.depth)
+        m.submodules.ring = ring = Prefetch(
+            self.shape, depth=self.depth, relaxed=self.relaxed)
         popped = Signal()
 
         wiring.connect(m, ring.o, wiring.flipped(self.o))

@@ -397,7 +397,8 @@ class Commit(wiring.Component):
             segment, waiting = pending.segment, pending.waiting
         m.submodules.moves = moves = Store(Move(config), depth=self.MOVES)
         m.submodules.stage = stage = Stage(Move(config))
-        m.submodules.events = events = Backlog(ErrorEvent(), depth=max(512, 2 * config.streams))
+        m.submodules.events = events = Backlog(
+            ErrorEvent(), depth=max(512, 2 * config.streams), relaxed=config.relaxed)
         m.submodules.errors = errors = ErrorState(config.streams)
         if config.mpa:
             wiring.connect(m, wiring.flipped(self.segments), pending.segments)

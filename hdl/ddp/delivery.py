@@ -128,7 +128,8 @@ class Due(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.waiting = waiting = Backlog(self.shape, depth=self.config.backlog)
+        m.submodules.waiting = waiting = Backlog(
+            self.shape, depth=self.config.backlog, relaxed=self.config.relaxed)
         m.submodules.failed = failed = Store(16, depth=QUEUE)
         m.submodules.stage = stage = Stage(16)
         m.submodules.states = states = memory.Memory(
@@ -486,8 +487,10 @@ class Delivery(wiring.Component):
         names = [name for name, _ in kept if name != "failed"]
         m.submodules.due = due = Due(config)
         m.submodules.messages = messages = Backlog(
-            data.StructLayout({name: kept[name].shape for name in names}), depth=config.backlog)
-        m.submodules.failures = failures = Backlog(1, depth=config.backlog)
+            data.StructLayout({name: kept[name].shape for name in names}), depth=config.backlog,
+            relaxed=config.relaxed)
+        m.submodules.failures = failures = Backlog(
+            1, depth=config.backlog, relaxed=config.relaxed)
         m.submodules.skid = skid = Skid(kept)
         m.submodules.ring = ring = Ring(config)
         record = self.records.payload

@@ -146,7 +146,7 @@ class Bursts(wiring.Component):
         m.submodules.queue = queue = Store(address, depth=QUEUE)
         m.submodules.stage = stage = Stage(address)
         m.submodules.waiting = waiting = Backlog(
-            origin, depth=max(16, self.config.outstanding))
+            origin, depth=max(16, self.config.outstanding), relaxed=self.config.relaxed)
         m.submodules.answers = answers = Queue(1, depth=QUEUE)
         m.submodules.credits = credits = Credits(self.config.outstanding)
         m.submodules.skid = skid = Skid(Done())

@@ -201,9 +201,11 @@ class ItemHold(wiring.Component):
         """The records, one for each frame: what becomes of it."""
         m.submodules.endings = endings = Queue(_Ending(self.config), depth=32)
         m.submodules.owners = owners = Backlog(
-            AssociationResult(self.config.associations), depth=128)
+            AssociationResult(self.config.associations), depth=128,
+            relaxed=self.config.relaxed)
         m.submodules.verdicts = verdicts = Queue(1, depth=16)
-        m.submodules.records = records = Backlog(_Record(self.config), depth=128)
+        m.submodules.records = records = Backlog(
+            _Record(self.config), depth=128, relaxed=self.config.relaxed)
         take = Signal()
         m.d.comb += [
             endings.i.valid.eq(ended),
@@ -364,7 +366,8 @@ class SctpReceiver(wiring.Component):
         m = Module()
         width = self.config.width
         m.submodules.parser = parser = FrameParser(width, udp_port=self.config.udp_port)
-        m.submodules.beats = beats = Backlog(FrameBeat(width), depth=128)
+        m.submodules.beats = beats = Backlog(
+            FrameBeat(width), depth=128, relaxed=self.config.relaxed)
         m.submodules.walker = walker = self._walker
         m.submodules.judge = judge = PacketJudge()
         m.submodules.table = table = self._table

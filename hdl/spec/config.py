@@ -58,6 +58,10 @@ class RnicConfig:
         too.
     exception_octets
         Size of the exception queue.
+    address
+        Bits of an address in host memory that count; those above are taken for 0.
+    relaxed
+        For a slow clock: less area, by leaving out registers that only a fast one needs.
     mpa
         DDP over MPA (RFC 5044), with a port for packets of FPDUs.
     sctp
@@ -84,6 +88,8 @@ class RnicConfig:
     pages: int = 2048
     backlog: int = 512
     exception_octets: int = 16384
+    address: int = 64
+    relaxed: bool = False
     mpa: bool = True
     sctp: bool = False
     associations: int = 64
@@ -99,9 +105,14 @@ class RnicConfig:
             )
         for name, (low, high) in LIMITS.items():
             power_of_two(name, getattr(self, name), low, high)
-        for name, value in (("mpa", self.mpa), ("sctp", self.sctp)):
+        for name in ("relaxed", "mpa", "sctp"):
+            value = getattr(self, name)
             if not isinstance(value, bool):
                 raise TypeError(f"{name} must be True or False, not {value!r}")
+        if not isinstance(self.address, int) or isinstance(self.address, bool):
+            raise TypeError(f"address must be an integer, not {self.address!r}")
+        if not 12 <= self.address <= 64:
+            raise ValueError(f"address must be from 12 to 64, not {self.address!r}")
         if not self.mpa and not self.sctp:
             raise ValueError("mpa or sctp must be True")
         if not isinstance(self.udp_port, int) or isinstance(self.udp_port, bool):

@@ -12,9 +12,13 @@ from ddp_rnic.hdl.spec.config import RnicConfig
         ({"mpa": False}, ValueError, "mpa or sctp must be True"),
         ({"mpa": 1}, TypeError, "mpa must be True or False, not 1"),
         ({"sctp": "no"}, TypeError, "sctp must be True or False, not 'no'"),
+        ({"relaxed": 1}, TypeError, "relaxed must be True or False, not 1"),
+        ({"address": "64"}, TypeError, "address must be an integer, not '64'"),
+        ({"address": 11}, ValueError, "address must be from 12 to 64, not 11"),
+        ({"address": 65}, ValueError, "address must be from 12 to 64, not 65"),
     ],
 )
-def test_an_rnic_has_mpa_or_sctp_or_both(
+def test_parameters_that_cannot_be_are_refused(
     parameters: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=f"^{message}$"):

@@ -10,7 +10,7 @@ from typing import Any
 
 __all__ = [
     "Netlist", "absorb_output_registers", "area", "area_by_part", "extract_shift_registers",
-    "flip_flop", "new_cell", "next_net", "promote_resets", "replicate_enables",
+    "flip_flop", "fold_enables", "new_cell", "next_net", "promote_resets", "replicate_enables",
 ]  # fmt: skip
 
 Netlist = dict[str, Any]
@@ -19,6 +19,8 @@ Netlist = dict[str, Any]
 _MANY = 1000
 #: Flip-flops that one gate enables.
 _PART = 64
+#: Flip-flops of an enable that is made into gates.
+_FEW = 8
 #: Words of a distributed RAM, bits of their address, and of a word.
 _WORDS, _ADDRESS, _BITS = 16, 4, 4
 #: What these cells put out is of the clocks of what they take in.
@@ -281,6 +283,38 @@ def replicate_enables(netlist: Netlist, top: str) -> int:
             fresh += 1
             copies += 1
     return copies
+
+
+def fold_enables(netlist: Netlist, top: str) -> int:
+    """Turns enables of few flip-flops into gates in front of these, in place; of how many
+    flip-flops.
+
+    Those of a slice have one enable, so a full device has no place for many that are of few each.
+    """
+    module = netlist["modules"][top]
+    cells = module["cells"]
+    enabled: defaultdict[tuple[Any, ...], list[Netlist]] = defaultdict(list)
+    for cell in cells.values():
+        # What belongs in a pin's cell stays as it is.
+        if (cell["type"] == "TRELLIS_FF" and cell["parameters"]["CEMUX"].strip() == "CE"
+                and "syn_useioff" not in cell["attributes"]):
+            pins = cell["connections"]
+            enabled[tuple(pins["CLK"] + pins["CE"] + pins.get("LSR", []))].append(cell)
+    fresh = next_net(module)
+    first = fresh
+    for flip_flops in enabled.values():
+        for cell in flip_flops if len(flip_flops) <= _FEW else ():
+            pins = cell["connections"]
+            # B where A is 1, C where it is 0.
+            cells[f"folded_{fresh}"] = new_cell(
+                "LUT4", {"INIT": "11011000" * 2},
+                {"A": pins.pop("CE"), "B": pins["DI"], "C": pins["Q"], "D": ["0"]}, {"Z": [fresh]},
+            )  # fmt: skip
+            pins["DI"] = [fresh]
+            del cell["port_directions"]["CE"]
+            cell["parameters"]["CEMUX"] = "1 "
+            fresh += 1
+    return fresh - first
 
 
 def new_cell(

@@ -13,6 +13,7 @@ from ddp_rnic.boards.netlist import (
     area,
     area_by_part,
     extract_shift_registers,
+    fold_enables,
     new_cell,
     promote_resets,
     replicate_enables,
@@ -25,6 +26,7 @@ from ddp_rnic.boards.tests.netlists import (
     OTHER_CLOCK,
     OUTPUT,
     READ_DATA,
+    WRITE,
     WRITE_DATA,
     flip_flop,
     logic,
@@ -210,6 +212,38 @@ def test_a_shift_register_with_more_than_a_clock_stays(changes: dict[str, Any]) 
     before = copy.deepcopy(netlist)
     assert extract_shift_registers(netlist, "top") == 0
     assert netlist == before
+
+
+def test_an_enable_of_few_flip_flops_becomes_gates_that_do_the_same() -> None:
+    rng = random.Random(1)
+    before = ram()
+    module = before["modules"]["top"]
+    outputs = {}
+    for enable, count in ((ENABLE, 8), (WRITE, 9)):
+        outputs[enable] = list(range(1000 * enable, 1000 * enable + count))
+        for at, output in enumerate(outputs[enable]):
+            module["cells"][f"e{output}"] = flip_flop(
+                OUTPUT[at], output, CEMUX="CE", CE=[enable]
+            )
+    module["cells"]["pin"] = flip_flop(OUTPUT[0], 9000, CEMUX="CE", CE=[OTHER_CLOCK])
+    module["cells"]["pin"]["attributes"]["syn_useioff"] = "1"
+    module["ports"] |= {
+        "taps": port("output", OUTPUT), "rd": port("output", sum(outputs.values(), [])),
+    }  # fmt: skip
+    after = copy.deepcopy(before)
+    assert fold_enables(after, "top") == len(outputs[ENABLE])
+    cells = after["modules"]["top"]["cells"].values()
+    enabled = [cell["connections"]["Q"][0] for cell in cells if "CE" in cell["connections"]]
+    assert sorted(enabled) == [*outputs[WRITE], 9000]
+    left, right = Run(before), Run(after)
+    seen = set()
+    for cycle in range(500):
+        values = {"we": rng.random() < 0.5, "ce": rng.random() < 0.5, "wd": rng.getrandbits(BITS)}
+        values |= {"wa": rng.randrange(16), "ra": rng.randrange(16)}
+        expected, got = left.cycle(**values), right.cycle(**values)
+        assert got == expected, f"cycle {cycle}: expected {expected:#x} got {got:#x}"
+        seen.add(got)
+    assert len(seen) > 100
 
 
 def test_what_is_read_on_the_way_stays() -> None:

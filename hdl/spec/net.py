@@ -14,10 +14,12 @@ __all__ = [
     "EtherType",
     "Move",
     "Protocol",
+    "TcpField",
     "hash_bits",
     "hash_way",
     "insert",
     "place_bits",
+    "tcp_words",
 ]
 
 SCTP_UDP_PORT = 9899  #: RFC 6951 section 3, "sctp-tunneling"
@@ -36,12 +38,53 @@ class Protocol(IntEnum):
     """Protocol numbers of IPv4, which are the Next Header values of IPv6."""
 
     HOP_BY_HOP = 0
+    TCP = 6
     UDP = 17
     ROUTING = 43
     FRAGMENT = 44
     AUTHENTICATION = 51
     DESTINATION_OPTIONS = 60
     SCTP = 132
+
+
+class TcpField(IntEnum):
+    """Words of a TCP connection's entry. The first octet of an address, and of the ports as the
+    segment has them, is the lowest; an IPv4 address has the first of four words.
+    """
+
+    SOURCE = 0  # the peer's address, to 3
+    DESTINATION = 4  # to 7
+    PORTS = 8
+    SEQUENCE = 9  # sequence number of the first octet behind MPA's start-up
+    SETTINGS = 10  # bit 0: valid; 1: IPv6; 2: MPA markers; from 16 up: the DDP Stream
+
+
+def tcp_words(
+    source: bytes,
+    destination: bytes,
+    ports: tuple[int, int],
+    *,
+    sequence: int,
+    stream: int,
+    markers: bool = False,
+) -> list[tuple[int, int]]:
+    """Field and word of each part of a TCP connection's entry, in the order to write them in.
+
+    ``source`` and ``ports[0]`` are the peer's.
+    """
+    words = [
+        (first + at // 4, int.from_bytes(address[at : at + 4], "little"))
+        for first, address in ((TcpField.SOURCE, source), (TcpField.DESTINATION, destination))
+        for at in range(0, len(address), 4)
+    ]
+    octets = b"".join(port.to_bytes(2, "big") for port in ports)
+    settings = 1 | (len(source) == 16) << 1 | bool(markers) << 2 | stream << 16
+    return [
+        *words,
+        (TcpField.PORTS, int.from_bytes(octets, "little")),
+        (TcpField.SEQUENCE, sequence),
+        (TcpField.SETTINGS, settings),
+    ]
 
 
 #: What an association is known by: (name, bits).

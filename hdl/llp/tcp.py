@@ -305,7 +305,7 @@ class TcpReceiver(wiring.Component):
     window : int
         Octets that a connection may have on the way, a power of two from 2048 to 65536.
     streams : int
-        DDP Streams; of a stream's number in SETTINGS more bits do not count.
+        DDP Streams.
 
     Members
     -------
@@ -371,6 +371,9 @@ class TcpReceiver(wiring.Component):
             self.write.ready.eq(headers.idle & cutter.idle),
             segments.write.valid.eq(self.write.valid & self.write.ready),
             segments.write.payload.eq(write),
+            # There is no connection of a stream that there is not.
+            segments.write.payload.word[0].eq(settings[0] & (
+                (write.field != TcpField.SETTINGS) | (settings[16:] < self.streams))),
             cutter.start.valid.eq(segments.write.valid & (write.field == TcpField.SETTINGS)),
             cutter.start.payload.index.eq(write.index),
             cutter.start.payload.settings.markers.eq(settings[2]),

@@ -56,7 +56,7 @@ class TcpField(IntEnum):
     DESTINATION = 4  # to 7
     PORTS = 8
     SEQUENCE = 9  # sequence number of the first octet behind MPA's start-up
-    SETTINGS = 10  # bit 0: valid; 1: IPv6; 2: MPA markers; from 16 up: the DDP Stream
+    SETTINGS = 10  # bit 0: valid, if there is the stream; 1: IPv6; 2: MPA markers; 16 to 31: stream
 
 
 def tcp_words(

@@ -24,9 +24,9 @@ QUIET = 40
 class Bench:
     """A receiver; ``stall`` is the share of cycles in which nobody takes its packets."""
 
-    def __init__(self, width, *, stall=0.0, seed=1):
+    def __init__(self, width, *, streams=1 << 16, stall=0.0, seed=1):
         self.dut = TcpReceiver(
-            width, connections=CONNECTIONS, window=WINDOW, streams=1 << 16)
+            width, connections=CONNECTIONS, window=WINDOW, streams=streams)
         self.octets = width // 8
         self.rng = random.Random(seed)
         self.stall, self.host = stall, True
@@ -438,6 +438,24 @@ def test_a_connection_starts_anew():
 
     bench.run(testbench)
     assert bench.packets == [model.FpduReceived(end.stream, 0, short)]
+
+
+@pytest.mark.parametrize("streams, there", [(8, True), (4, False)])
+def test_there_is_no_connection_of_a_stream_that_there_is_not(streams, there):
+    end = connection()
+    assert end.stream == 7
+    (packet,) = fpdus(20)
+    ((frame, _),) = segments(end, packet, len(packet))
+    bench = Bench(64, streams=streams)
+
+    async def testbench(ctx):
+        await bench.connect(ctx, [end])
+        await bench.send(ctx, frame)
+        await bench.quiet(ctx)
+
+    bench.run(testbench)
+    assert bench.frames == ([] if there else [frame])
+    assert len(bench.packets) == there
 
 
 def test_a_connection_is_written_between_frames():

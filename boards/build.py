@@ -10,9 +10,14 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from .common import Top
-from .netlist import absorb_output_registers, area, extract_shift_registers, promote_resets
+from .netlist import (
+    absorb_output_registers,
+    area,
+    extract_shift_registers,
+    fold_enables,
+    promote_resets,
+)
 from .registers import as_csv, as_json
-from .sizes import SMALL
 
 __all__ = ["BuildError", "Clock", "Report", "ToolMissing", "build", "program", "report_of",
            "synthesize"]
@@ -139,7 +144,7 @@ def synthesize(board, folder, *, seed=1, progress=None):
     say("elaboration")
     plan = board.platform().prepare(
         Top(board), NAME,
-        script_after_read=_memories(board.small),
+        script_after_read=_memories(board.small, dense=board.config.relaxed),
         nextpnr_opts=["--report", "timing.json", "--seed", str(seed), "--timing-allow-fail"],
         ecppack_opts=["--compress"],
     )
@@ -155,12 +160,14 @@ def synthesize(board, folder, *, seed=1, progress=None):
     absorb_output_registers(netlist, NAME)
     if board.small:
         extract_shift_registers(netlist, NAME)
+    if board.config.relaxed:
+        fold_enables(netlist, NAME)
     promote_resets(netlist, NAME)
     path.write_text(json.dumps(netlist), encoding="utf-8")
     return netlist, commands
 
 
-def _memories(small):
+def _memories(small, *, dense):
     """Commands of yosys: small memories go to distributed RAM, and a memory for which it does not
     matter what is read where it is being written has no logic to decide that. yosys heeds
     ``no_rw_check`` of Verilog's memories only, not of those that come in RTLIL. All ports of such a
@@ -171,6 +178,9 @@ def _memories(small):
         commands.append(
             f"setparam -set RD_COLLISION_X_MASK {reads}'b{'1' * reads}"
             f" t:$mem_v2 a:no_rw_check %i r:RD_PORTS={reads} %i r:WR_PORTS=1 %i")
+    if dense:
+        # Without bits that are always 0: those of a memory, then those of the one behind it.
+        commands += ["flatten", *(4 * ["opt -full", "opt_mem"])]
     if small:
         commands.append(f'setattr -set ram_style "distributed" t:$mem_v2 r:SIZE<={small} %i')
     return "\n".join(commands)
@@ -206,9 +216,8 @@ def _placer(board, used):
     there = (("lut4", "LUT4", luts), ("ff", "flip-flops", luts), ("dp16kd", "block RAMs", memories))
     over = [f"{used[kind]} {name} of {most}" for kind, name, most in there if used[kind] > most]
     if over:
-        least = ", even with the smallest tables" if board.config == SMALL["config"] else ""
         raise BuildError(
-            f"the design does not fit on the {device} of {board.name}{least}: it needs"
+            f"the design does not fit on the {device} of {board.name}: it needs"
             f" {' and '.join(over)}")
     return STATIC_PLACER if used["lut4"] <= ROOMY * luts else PLACER
 

@@ -43,6 +43,8 @@ class Board:
         Makes its amaranth-boards platform, with clock, PHY and UART in its resources.
     config, memory
         The RNIC, and octets of placement memory, of the size that the device has block RAM for.
+    connections, window
+        With MPA: TCP connections, and octets that each may have on the way.
     small
         Memories of up to so many words go to distributed RAM, whatever the gateware asks for, and
         so do shift registers, since the device is nearly full; 0: none do.
@@ -63,6 +65,8 @@ class Board:
     platform: Callable[[], object]
     config: RnicConfig
     memory: int
+    connections: int = 0
+    window: int = 0
     small: int = 0
     eth: int = 0
     rx_delay: int = 0
@@ -89,7 +93,8 @@ class Top(Elaboratable):
         m = Module()
         board = self.board
         m.submodules.device = device = Device(
-            board.config, memory_octets=board.memory, clock=board.clock, baud=board.baud)
+            board.config, memory_octets=board.memory, connections=board.connections,
+            window=board.window, clock=board.clock, baud=board.baud)
         parts = {name: "-" for name in _parts(platform, "eth_rgmii", board.eth)}
         phy = platform.request("eth_rgmii", board.eth, dir=parts)
         uart = platform.request("uart", 0, dir={"rx": "-", "tx": "-"})

@@ -11,9 +11,11 @@ from ..hdl.spec import regs
 __all__ = ["as_csv", "as_json"]
 
 
-def _registers():
+def _registers(board):
     """Window, register and address of each."""
-    for window, registers in ((spec.RNIC, regs.REGISTERS), (spec.BOARD, spec.REGISTERS)):
+    tcp = spec.TCP_REGISTERS if board.connections else ()
+    for window, registers in (
+            (spec.RNIC, regs.REGISTERS), (spec.BOARD, (*spec.REGISTERS, *tcp))):
         for register in registers:
             yield window, register, window.address + register.address
 
@@ -27,7 +29,7 @@ def as_json(board):
         "windows": [asdict(window) for window in spec.WINDOWS],
         "registers": [
             {"window": window.name, **asdict(register), "address": address}
-            for window, register, address in _registers()
+            for window, register, address in _registers(board)
         ],
     }, indent=1) + "\n"
 
@@ -38,7 +40,7 @@ def as_csv(board):
     writer = csv.writer(text, lineterminator="\n")
     for window in (spec.RNIC, spec.BOARD):
         writer.writerow(["csr_base", window.name.lower(), f"{window.address:#010x}", "", ""])
-    for window, register, address in _registers():
+    for window, register, address in _registers(board):
         # LiteX knows of registers that are read only, and of others.
         access = "ro" if register.access == "ro" else "rw"
         name = f"{window.name}_{register.name}".lower()

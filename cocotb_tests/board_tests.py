@@ -150,9 +150,9 @@ async def an_association_is_placed_and_delivered(dut: Any) -> None:
     planned = traffic()
     bench = await started(dut, planned.ring)
     await bench.play(planned.operations)
-    memory = await bench.memory(_looked_at(planned), len(planned.memory))
+    memory = await bench.memory(looked_at(planned), len(planned.memory))
     expected = planned.expected_memory()
-    assert expected.any() and sum(map(len, _looked_at(planned))) > expected.astype(bool).sum()
+    assert expected.any() and sum(map(len, looked_at(planned))) > expected.astype(bool).sum()
     outcome = await bench.outcome()
     assert compare(planned, outcome, memory) == []
     messages = [each for each in outcome.completions if each.kind is Kind.MESSAGE]
@@ -161,7 +161,7 @@ async def an_association_is_placed_and_delivered(dut: Any) -> None:
     assert await bench.link.read(board.address("HOST_ERRORS")) == [0]
 
 
-def _looked_at(planned: Plan) -> list[range]:
+def looked_at(planned: Plan) -> list[range]:
     """Where memory is read back: what is written there, and what is around it."""
     written = planned.expected_memory().nonzero()[0]
     around: list[range] = []

@@ -9,7 +9,7 @@ from unittest import mock
 import cocotb
 from cocotb.task import bridge, resume
 from ddp_rnic.boards.ecpix5 import ECPIX5_85
-from ddp_rnic.boards.sizes import SMALL
+from ddp_rnic.boards.sizes import MEDIUM
 from ddp_rnic.sim.board_bench import BoardBench
 from ddp_rnic.sim.engine import Ring
 from ddp_rnic.sw_driver import CQ, PD, Device
@@ -19,7 +19,7 @@ from ddp_rnic.sw_driver.uart import UartTransport
 #: How many tests there are.
 COUNT = 1
 #: The fewest cycles for a bit that the bridge takes: time is short in a simulation.
-BOARD = replace(ECPIX5_85, baud=ECPIX5_85.clock // 8, **SMALL)  # type: ignore[arg-type]
+BOARD = replace(ECPIX5_85, baud=ECPIX5_85.clock // 8, **MEDIUM)  # type: ignore[arg-type]
 SHORTEST = 60
 #: Nanoseconds after which an answer is late.
 _LATE = 1_000_000

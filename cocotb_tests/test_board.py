@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from ddp_rnic.boards.virtual import to_verilog
-from ddp_rnic.cocotb_tests import driver_tests
+from ddp_rnic.cocotb_tests import driver_tests, tcp_board_tests
 from ddp_rnic.cocotb_tests.board_tests import BOARD, COUNT
 from ddp_rnic.sim import board_gates
 from ddp_rnic.sim.cocotb_engine import run_tests_on
@@ -16,11 +16,23 @@ def test_a_board_at_its_pins_agrees_with_the_model(tmp_path: Path) -> None:
     run_tests_on(to_verilog(BOARD), "ddp_rnic.cocotb_tests.board_tests", tmp_path, COUNT)
 
 
+def test_a_board_with_tcp_at_its_pins_agrees_with_the_models(tmp_path: Path) -> None:
+    text = to_verilog(tcp_board_tests.BOARD)
+    run_tests_on(text, tcp_board_tests.__name__, tmp_path, tcp_board_tests.COUNT)
+
+
 @pytest.mark.long
 def test_a_board_as_gates_agrees_with_the_model(tmp_path: Path) -> None:
     """The netlist that is placed."""
     text = board_gates.verilog(BOARD)
     run_tests_on(text, "ddp_rnic.cocotb_tests.board_tests", tmp_path, COUNT, netlist=True)
+
+
+@pytest.mark.long
+def test_a_board_with_tcp_as_gates_agrees_with_the_models(tmp_path: Path) -> None:
+    text = board_gates.verilog(tcp_board_tests.BOARD)
+    name = tcp_board_tests.__name__
+    run_tests_on(text, name, tmp_path, tcp_board_tests.COUNT, netlist=True)
 
 
 def test_the_driver_reaches_a_board_at_its_uart(tmp_path: Path) -> None:

@@ -94,13 +94,14 @@ class HostLink:
 class BoardBench:
     """Plays operations as an engine does, frames by RGMII and everything else by the UART.
 
-    The pins have the names of the ECPIX-5's.
+    The pins have the names of the ECPIX-5's. ``sctp`` tells whether the RNIC has SCTP.
     """
 
     dut: Any
     clock: int
     baud: int
     ring: Ring
+    sctp: bool = True
     events: list[ErrorEvent] = field(default_factory=list)
     exceptions: list[ExceptionPacket] = field(default_factory=list)
     completions: list[Completion] = field(default_factory=list)
@@ -194,7 +195,7 @@ class BoardBench:
     async def outcome(self) -> Outcome:
         """What came of it, but for memory."""
         values = {}
-        for name in counter_registers(sctp=True):
+        for name in counter_registers(sctp=self.sctp):
             (values[name],) = await self.link.read(board.RNIC.address + regs.address(name))
         return Outcome(0, self.events, self.exceptions, counters(values), self.completions)
 

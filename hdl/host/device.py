@@ -10,10 +10,12 @@ from ..bus.memory import PlacementMemory
 from ..eth.mdio import Mdio
 from ..eth.receive import FrameCrossing, FrameReceive
 from ..eth.rgmii import GmiiOctet
+from ..llp.tcp import TcpReceiver
 from ..rnic import Rnic
 from ..spec import board
 from ..spec.config import RnicConfig
-from .frames import ReceivedPacket, TransmitFrame
+from ..spec.sctp import Diversion
+from .frames import OneByOne, ReceivedPacket, TransmitFrame
 from .registers import BoardRegisters
 from .uart import UartBridge, UartReceive, UartTransmit
 
@@ -36,9 +38,11 @@ class Device(wiring.Component):
     Parameters
     ----------
     config : RnicConfig
-        With SCTP.
+        With SCTP, or with MPA.
     memory_octets : int
         Of placement memory, a power of two.
+    connections, window : int
+        With MPA, of :class:`~..llp.tcp.TcpReceiver`.
     clock : int
         Frequency of ``sync`` in Hz.
     baud : int
@@ -58,15 +62,18 @@ class Device(wiring.Component):
         The link is.
     """
 
-    def __init__(self, config, *, memory_octets, clock, baud):
-        if not isinstance(config, RnicConfig) or not config.sctp:
+    def __init__(self, config, *, memory_octets, clock, baud, connections=0, window=0):
+        if not isinstance(config, RnicConfig) or config.both:
             raise ValueError(
-                f"Device configuration must be an RnicConfig with SCTP, not {config!r}")
+                f"Device configuration must be an RnicConfig with SCTP or MPA, not {config!r}")
         if not memory_octets <= board.MEMORY.size:
             raise ValueError(
                 f"Device memory must be at most {board.MEMORY.size} octets, not {memory_octets!r}")
         self.config = config
         self.memory_octets = memory_octets
+        self._tcp = TcpReceiver(
+            config.width, connections=connections, window=window,
+            streams=config.streams) if config.mpa else None
         self.clock, self.baud = clock, baud
         super().__init__({
             "rx": In(GmiiOctet()),
@@ -89,7 +96,8 @@ class Device(wiring.Component):
         width = self.config.width
         m.submodules.rnic = rnic = Rnic(self.config)
         m.submodules.memory = memory = PlacementMemory(width, self.memory_octets)
-        m.submodules.registers = registers = BoardRegisters()
+        m.submodules.registers = registers = BoardRegisters(
+            tcp=self.config.mpa)
         m.submodules.decoder = decoder = AxiLiteDecoder(board.WINDOWS)
         wiring.connect(m, rnic.bus, memory.bus)
         wiring.connect(m, rnic.completions, memory.completions)
@@ -149,11 +157,15 @@ class Device(wiring.Component):
     def _receive(self, m, rnic, registers):
         """Frames from the PHY to the RNIC."""
         m.submodules.receive = receive = DomainRenamer("eth_rx")(FrameReceive(self.config.width))
-        m.submodules.crossing = crossing = FrameCrossing(self.config.width, domain="eth_rx")
+        m.submodules.crossing = crossing = FrameCrossing(
+            self.config.width, domain="eth_rx", relaxed=self.config.relaxed)
         link = Signal(4)
         m.submodules.link = FFSynchronizer(self.link, link)
         wiring.connect(m, receive.o, crossing.i)
-        wiring.connect(m, crossing.o, rnic.frames)
+        if self._tcp is None:
+            wiring.connect(m, crossing.o, rnic.frames)
+        else:
+            self._connections(m, crossing, rnic, registers)
         m.d.comb += [
             receive.i.eq(self.rx),
             registers.status[:4].eq(link),
@@ -164,6 +176,33 @@ class Device(wiring.Component):
         self._counter(m, registers, "link_damaged", receive.damaged, domain="eth_rx")
         self._counter(m, registers, "link_dropped", crossing.dropped)
 
+    def _connections(self, m, crossing, rnic, registers):
+        """TCP in front of the RNIC."""
+        m.submodules.tcp = tcp = self._tcp
+        wiring.connect(m, crossing.o, tcp.i)
+        wiring.connect(m, tcp.packets, rnic.packets)
+        place = registers.tcp_place
+        write = tcp.write.payload
+        with m.If(registers.tcp_write):
+            m.d.sync += tcp.write.valid.eq(1)
+        with m.Elif(tcp.write.ready):
+            m.d.sync += tcp.write.valid.eq(0)
+        with m.If(~tcp.write.valid):
+            m.d.sync += [
+                write.index.eq(place[:8]), write.field.eq(place[8:]),
+                write.word.eq(registers.tcp_word),
+            ]
+        m.d.comb += [
+            registers.cap_connections.eq(tcp.connections),
+            registers.cap_tcp_window.eq(tcp.window),
+            tcp.look.eq(place[:8]),
+            registers.tcp_next.eq(tcp.next),
+            registers.tcp_acknowledged.eq(tcp.peer.acknowledged),
+            registers.tcp_state.eq(Cat(tcp.peer.window, tcp.broken, tcp.write.valid)),
+        ]
+        for name in ("taken", "host", "dropped", "lost"):
+            self._counter(m, registers, f"tcp_{name}", getattr(tcp, name))
+
     def _frames(self, m, rnic, decoder, registers):
         """What is the host's: packets of the exception stream, and frames to be sent."""
         m.submodules.packet = packet = ReceivedPacket(self.config.width)
@@ -172,7 +211,19 @@ class Device(wiring.Component):
             board.RECEIVED.size.bit_length() - 1, latency=3)
         m.submodules.frame_end = frame_end = Endpoint(
             board.TRANSMIT.size.bit_length() - 1, latency=1)
-        wiring.connect(m, rnic.exceptions, packet.i)
+        if self._tcp is None:
+            wiring.connect(m, rnic.exceptions, packet.i)
+        else:
+            m.submodules.one_by_one = both = OneByOne(self.config.width)
+            wiring.connect(m, rnic.exceptions, both.i[0])
+            wiring.connect(m, both.o, packet.i)
+            frames = self._tcp.frames
+            m.d.comb += [
+                both.i[1].valid.eq(frames.valid),
+                both.i[1].payload.beat.eq(frames.payload),
+                both.i[1].payload.reason.eq(Diversion.FRAME),
+                frames.ready.eq(both.i[1].ready),
+            ]
         wiring.connect(m, decoder.received, packet_end.bus)
         wiring.connect(m, decoder.transmit, frame_end.bus)
         writes = Signal()

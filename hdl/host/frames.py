@@ -10,7 +10,47 @@ from ..eth.rgmii import GmiiOctet
 from ..eth.transmit import FrameTransmit
 from ..spec import board
 
-__all__ = ["ReceivedPacket", "TransmitFrame"]
+__all__ = ["OneByOne", "ReceivedPacket", "TransmitFrame"]
+
+
+class OneByOne(wiring.Component):
+    """The packets of two exception streams in one, in turn where both have one.
+
+    Latency: 1 cycle from a packet's first beat on. Throughput: a beat a cycle, and a cycle a
+    packet. Reset: the next beats begin packets. Errors: none.
+
+    Parameters
+    ----------
+    width : int
+
+    Members
+    -------
+    i : In(stream.Signature(ExceptionBeat(width))).array(2)
+    o : Out(stream.Signature(ExceptionBeat(width)))
+    """
+
+    def __init__(self, width):
+        beats = stream.Signature(ExceptionBeat(width))
+        super().__init__({"i": In(beats).array(2), "o": Out(beats)})
+
+    def elaborate(self, platform):
+        m = Module()
+        one, other = self.i
+        inside, second = Signal(), Signal()
+        with m.If(~inside):
+            m.d.sync += [
+                inside.eq(one.valid | other.valid),
+                second.eq(other.valid & ~(one.valid & second)),
+            ]
+        with m.Elif(self.o.valid & self.o.ready & self.o.payload.beat.last):
+            m.d.sync += inside.eq(0)
+        m.d.comb += [
+            self.o.valid.eq(inside & Mux(second, other.valid, one.valid)),
+            self.o.payload.eq(Mux(second, other.payload, one.payload)),
+            one.ready.eq(inside & ~second & self.o.ready),
+            other.ready.eq(inside & second & self.o.ready),
+        ]
+        return m
 
 
 class ReceivedPacket(wiring.Component):

@@ -13,7 +13,7 @@ __all__ = ["BoardRegisters"]
 
 
 class BoardRegisters(wiring.Component):
-    """The decoder of the board's registers.
+    """The decoder of the board's registers, with ``tcp`` those of TCP among them.
 
     Latency: a write acts 2 cycles behind its address. Throughput: an access at a time. Reset:
     registers are 0. Errors: SLVERR for an address without a register, and for a write to a
@@ -26,18 +26,19 @@ class BoardRegisters(wiring.Component):
     read-write, Out(1) if it is write-only, high for one cycle as it is written.
     """
 
-    def __init__(self):
+    def __init__(self, *, tcp=False):
+        self.registers = (*board.REGISTERS, *(board.TCP_REGISTERS if tcp else ()))
         super().__init__({
             "bus": In(AxiLite(board.BOARD.size.bit_length() - 1)),
             **{register.name.lower(): {"ro": In(32), "rw": Out(32), "wo": Out(1)}[register.access]
-               for register in board.REGISTERS},
+               for register in self.registers},
         })
 
     def elaborate(self, platform):
         m = Module()
         m.submodules.end = end = Endpoint(board.BOARD.size.bit_length() - 1, latency=2)
         wiring.connect(m, wiring.flipped(self.bus), end.bus)
-        ports = [(register, getattr(self, register.name.lower())) for register in board.REGISTERS]
+        ports = [(register, getattr(self, register.name.lower())) for register in self.registers]
         hit = Signal(len(ports))
         write, writes = Signal(4), Signal()
         m.d.sync += [write.eq(end.write), hit.eq(0)]

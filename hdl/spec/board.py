@@ -14,6 +14,10 @@ has the lowest address. Outside the windows, and where a window has nothing, a r
 * ``TRANSMIT`` takes a frame without FCS: while STATUS.transmitting is clear write its octets,
   then TRANSMIT_LENGTH, then TRANSMIT_SEND. A frame of less than 60 octets is padded.
 
+A board whose RNIC takes DDP over MPA has TCP in front of it, and TCP_REGISTERS. A connection is set
+up field by field (:class:`.net.TcpField`): write TCP_PLACE, TCP_WORD and TCP_WRITE, which lie in a
+row, while TCP_STATE.writing is clear; SETTINGS comes last. To change one, write it as 0 first.
+
 MDIO (IEEE 802.3 clause 22) is there for the PHY: while STATUS.mdio is clear write MDIO_ADDRESS,
 then MDIO_READ, or MDIO_DATA and MDIO_WRITE; what was read is in MDIO_RESULT once STATUS.mdio is
 clear.
@@ -30,6 +34,7 @@ __all__ = [
     "NOTHING",
     "REGISTERS",
     "SHORTEST",
+    "TCP_REGISTERS",
     "VERSION",
     "WINDOWS",
     "Window",
@@ -147,7 +152,52 @@ REGISTERS = (
     ),
 )
 
-BY_NAME = {register.name: register for register in REGISTERS}
+#: Likewise, on a board with TCP.
+TCP_REGISTERS = (
+    Register("CAP_CONNECTIONS", 0x0A0, "ro", "TCP connections of which segments are taken."),
+    Register(
+        "CAP_TCP_WINDOW", 0x0A4, "ro", "Octets that the host may offer a connection as its window."
+    ),
+    Register(
+        "TCP_PLACE",
+        0x0A8,
+        "rw",
+        "Of a connection: that of TCP_WRITE, and of the registers from TCP_NEXT to TCP_STATE.",
+        (
+            Field("connection", 0, 8, "Its number."),
+            Field("field", 8, 4, "TcpField that is written."),
+        ),
+    ),
+    Register("TCP_WORD", 0x0AC, "rw", "What TCP_WRITE writes."),
+    Register("TCP_WRITE", 0x0B0, "wo", "Writes it; ignored while TCP_STATE.writing is set."),
+    Register(
+        "TCP_NEXT",
+        0x0B4,
+        "ro",
+        "Octets taken of the connection since it was set up, modulo 2^32: the host acknowledges"
+        " SEQUENCE and these.",
+    ),
+    Register(
+        "TCP_ACKNOWLEDGED", 0x0B8, "ro", "Acknowledgment Number of the last segment taken, or 0."
+    ),
+    Register(
+        "TCP_STATE",
+        0x0BC,
+        "ro",
+        "What there is to know of the connection.",
+        (
+            Field("window", 0, 16, "Window of the last segment taken, or 0."),
+            Field("broken", 16, 1, "An FPDU is longer than CAP_TCP_WINDOW: nothing more is taken."),
+            Field("writing", 17, 1, "TCP_WRITE has not had its effect yet."),
+        ),
+    ),
+    Register("TCP_TAKEN", 0x0C0, "ro", "Segments taken."),
+    Register("TCP_HOST", 0x0C4, "ro", "Frames that were the host's."),
+    Register("TCP_DROPPED", 0x0C8, "ro", "Segments with a wrong checksum, and damaged frames."),
+    Register("TCP_LOST", 0x0CC, "ro", "Frames that were the host's and found no room."),
+)
+
+BY_NAME = {register.name: register for register in (*REGISTERS, *TCP_REGISTERS)}
 
 
 def address(name: str) -> int:

@@ -6,7 +6,7 @@ import pytest
 from amaranth.sim import Simulator
 from ddp_rnic.hdl.bus.tests.lite import manager
 from ddp_rnic.hdl.eth.tests.wire import on_wire, with_fcs
-from ddp_rnic.hdl.host.frames import ReceivedPacket, TransmitFrame
+from ddp_rnic.hdl.host.frames import OneByOne, ReceivedPacket, TransmitFrame
 from ddp_rnic.hdl.host.registers import BoardRegisters
 from ddp_rnic.hdl.spec import board
 
@@ -15,7 +15,7 @@ OKAY, SLVERR = 0, 2
 
 def run_registers(script, **inputs):
     """Runs ``script(write, read)``; returns the cycles in which each write-only port was high."""
-    dut = BoardRegisters()
+    dut = BoardRegisters(tcp=True)
     pulses = {}
 
     async def main(ctx):
@@ -26,7 +26,7 @@ def run_registers(script, **inputs):
         await ctx.tick().repeat(4)
 
     async def watch(ctx):
-        names = [each.name for each in board.REGISTERS if each.access == "wo"]
+        names = [each.name for each in board.BY_NAME.values() if each.access == "wo"]
         ports = [getattr(dut, name.lower()) for name in names]
         async for *_, in ctx.tick():
             for name, port in zip(names, ports, strict=True):
@@ -40,7 +40,7 @@ def run_registers(script, **inputs):
     return pulses
 
 
-@pytest.mark.parametrize("register", board.REGISTERS, ids=lambda each: each.name)
+@pytest.mark.parametrize("register", board.BY_NAME.values(), ids=lambda each: each.name)
 def test_a_register_does_what_its_access_says(register):
     value = random.Random(register.name).getrandbits(32)
 
@@ -119,6 +119,54 @@ def test_packets_wait_one_by_one_until_they_are_read(width):
     simulator.add_testbench(host)
     simulator.run()
     assert seen == [(len(data), data[:board.RECEIVED.size], *rest) for data, *rest in packets]
+
+
+@pytest.mark.parametrize("stall", [0, 0.6])
+def test_packets_of_two_streams_come_one_by_one(stall):
+    """Each whole, and in turn while both have one."""
+    rng = random.Random(1)
+    dut = OneByOne(64)
+    packets = [[(10 * number + source, rng.randint(1, 5)) for number in range(20)]
+               for source in range(2)]
+    seen = []
+
+    def sends(source):
+        async def send(ctx):
+            for label, beats in packets[source]:
+                for beat in range(beats):
+                    while rng.random() < stall:
+                        await ctx.tick()
+                    ctx.set(dut.i[source].payload, {
+                        "beat": {"data": beat, "count": 8, "last": int(beat == beats - 1),
+                                 "error": 0},
+                        "stream": label, "sequence": 0, "reason": source})
+                    ctx.set(dut.i[source].valid, 1)
+                    await ctx.tick().until(dut.i[source].ready)
+                    ctx.set(dut.i[source].valid, 0)
+        return send
+
+    async def take(ctx):
+        while sum(beats for _, beats in seen) < sum(beats for each in packets for _, beats in each):
+            ctx.set(dut.o.ready, rng.random() >= stall)
+            _, _, valid, ready, beat = await ctx.tick().sample(
+                dut.o.valid, dut.o.ready, dut.o.payload)
+            if valid and ready:
+                if beat.beat.data == 0:
+                    seen.append((beat.stream, 0))
+                assert (beat.stream, beat.beat.data) == seen[-1], "a packet is not whole"
+                seen[-1] = beat.stream, beat.beat.data + 1
+                assert beat.beat.last == (seen[-1] in packets[beat.reason])
+
+    simulator = Simulator(dut)
+    simulator.add_clock(1e-8)
+    for source in range(2):
+        simulator.add_testbench(sends(source), background=True)
+    simulator.add_testbench(take)
+    simulator.run()
+    for source in range(2):
+        assert [each for each in seen if each in packets[source]] == packets[source]
+    if not stall:
+        assert [label % 2 for label, _ in seen] == [n % 2 for n in range(1, len(seen) + 1)]
 
 
 def send_frames(frames, *, length=None):

@@ -14,13 +14,13 @@ def test_windows_do_not_overlap_and_lie_at_multiples_of_their_size() -> None:
 
 
 def test_registers_are_words_of_their_window_each_at_its_own_address() -> None:
-    addresses = [register.address for register in board.REGISTERS]
+    addresses = [register.address for register in (*board.REGISTERS, *board.TCP_REGISTERS)]
     assert len(set(addresses)) == len(addresses)
     assert all(at % 4 == 0 and at < board.BOARD.size for at in addresses)
     assert board.RNIC.size == 1 << regs.ADDRESS_BITS
 
 
-@pytest.mark.parametrize("register", board.REGISTERS, ids=lambda register: register.name)
+@pytest.mark.parametrize("register", board.BY_NAME.values(), ids=lambda register: register.name)
 def test_fields_of_a_register_do_not_overlap(register: regs.Register) -> None:
     end = 0
     for field in sorted(register.fields, key=lambda field: field.low):

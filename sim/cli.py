@@ -179,7 +179,7 @@ def compare_devices(
         has = None
         if port is not None:
             with targets.Board(port) as link:
-                has, memory = link.config(), link.memory
+                has, room = link.config(), link.room
             if width not in (None, has.width):
                 raise ValueError(f"--width is {width}, and the board has {has.width} bits")
         config = has or RnicConfig(width=width or 64)
@@ -187,7 +187,7 @@ def compare_devices(
         traffic, given, queues, ends, notes, _ = found
         plans, changes = plan(traffic, given, config, ends, queues)
         if has is not None:
-            comparing.check_fits(plans, changes, has, memory)
+            comparing.check_fits(plans, changes, has, room)
         result = comparing.Comparison(
             str(capture or "generated workload"), config.width, notes=[*notes, *changes]
         )
@@ -652,7 +652,8 @@ def _input(
     wire: bool = False,
 ) -> tuple[Traffic, list[Region], list[Queue], dict[int, int], list[str], bool]:
     """Traffic, regions, queues that are given, streams that the host stops, notes, whether the
-    regions are derived. ``wire``: only what Ethernet frames bring, as they do.
+    regions are derived. ``wire``: for a board, which takes DDP over SCTP, frames as they are on
+    Ethernet, or over MPA.
     """
     if capture is None:
         workload = generate()
@@ -660,13 +661,20 @@ def _input(
     else:
         captured, given = read_capture(capture), Given([], [])
     captured.check()
-    by_mpa = traffic_of(captured)
-    traffic = with_sctp(Traffic((), ()) if wire else by_mpa, captured.sctp)
+    by_mpa, by_sctp, left = traffic_of(captured), captured.sctp, ""
+    if wire and config.sctp:
+        if by_mpa.arrivals:
+            left = f"{_count(len(by_mpa.arrivals), 'FPDU')} over TCP: it takes DDP over SCTP"
+        by_mpa = Traffic((), ())
+    elif wire:
+        if by_sctp:
+            left = f"{_count(len(by_sctp), 'frame')} with SCTP: it takes DDP over MPA"
+        by_sctp = ()
+    traffic = with_sctp(by_mpa, by_sctp)
     notes = [*captured.notes, *traffic.notes]
-    if wire and by_mpa.arrivals:
-        left = f"{_count(len(by_mpa.arrivals), 'FPDU')} over TCP: a board has no port for MPA"
-        if traffic.sctp is None:
-            raise CaptureError(f"{captured.path} has nothing for a board but {left}")
+    if left:
+        if not traffic.arrivals and traffic.sctp is None:
+            raise CaptureError(f"{captured.path} has nothing for the board but {left}")
         notes.append(f"left out, {left}")
     if wire and traffic.sctp is not None:
         traffic = on_wire(traffic)

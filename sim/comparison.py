@@ -13,7 +13,7 @@ from ..hdl.spec.config import RnicConfig
 from ..sw_driver import RnicError
 from .capture import CaptureError
 from .compare import Difference, compare
-from .engine import DeviceError
+from .engine import DeviceError, Packet
 from .play import Link, play
 from .regions import RegionError
 from .replay import Plan
@@ -21,7 +21,7 @@ from .report import Run
 from .sctp_traffic import Incoming
 from .traffic import Traffic
 
-__all__ = ["Comparison", "Row", "Side", "check_fits", "on_wire", "run"]
+__all__ = ["Comparison", "Room", "Row", "Side", "check_fits", "on_wire", "run"]
 
 #: Makes the link to a device that a plan is played on, and is told where waves go.
 Opener = Callable[[Plan, Path | None], Link]
@@ -149,14 +149,41 @@ def on_wire(traffic: Traffic) -> Traffic:
     return replace(traffic, sctp=replace(traffic.sctp, steps=steps))
 
 
-def check_fits(plans: Sequence[Plan], changes: Sequence[str], has: RnicConfig, memory: int) -> None:
+class Room(NamedTuple):
+    """What a board has beside its RNIC: octets of memory, and, with MPA, TCP connections and
+    octets of the window of each.
+    """
+
+    memory: int
+    connections: int = 0
+    window: int = 0
+
+
+def check_fits(plans: Sequence[Plan], changes: Sequence[str], has: RnicConfig, room: Room) -> None:
     """Raise :class:`~.regions.RegionError` unless a board has room for these plans."""
     if any(plan.config != has for plan in plans):
         raise RegionError(f"the board is too small for this: {'; '.join(changes)}")
     for plan in plans:
         octets = len(plan.memory) + plan.ring.entries * OCTETS
-        if octets > memory:
+        if octets > room.memory:
             raise RegionError(
-                f"the board has {memory} octets of memory, and this needs {octets}:"
+                f"the board has {room.memory} octets of memory, and this needs {octets}:"
                 " give fewer or shorter regions"
+            )
+        packets = [each for each in plan.packets() if isinstance(each, Packet)]
+        streams = len({each.stream for each in packets})
+        if streams > room.connections:
+            raise RegionError(
+                f"the board takes {room.connections} TCP connections, and this has {streams}"
+            )
+        longest = max((len(each.raw) for sent in plan.sent for each in sent), default=0)
+        if packets and longest > room.window:
+            raise RegionError(
+                f"the board has a TCP window of {room.window} octets, and an FPDU has {longest}"
+            )
+        longest = max((len(each.octets) for each in plan.golden.exceptions), default=0)
+        if longest > board.RECEIVED.size:
+            raise RegionError(
+                f"the board shows its host packets of up to {board.RECEIVED.size} octets, and one"
+                f" of {longest} would come to it"
             )

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from ..hdl.spec import board
+from ..hdl.spec import board, regs
 from ..hdl.spec.config import RnicConfig
 from ..sw_driver import Device, TransportTimeout, UnsupportedDevice
 from ..sw_driver.ethernet import BoardEthernet
+from ..sw_driver.tcp import BoardTcp
 from ..sw_driver.uart import UartTransport
 from . import gates
+from .comparison import Room
 from .engine import ExceptionPacket, Frame, Packet
 from .live import SimTransport
 from .play import Link
 from .replay import Plan
+from .tcp_sender import TcpSender
 
 __all__ = ["Board", "Simulated", "Target", "of_names", "open_link"]
 
 #: Seconds in which a frame comes back from the PHY.
 _PATIENCE = 1.0
+_IDLE = regs.pack("STATUS", idle=1)
 #: Cycles between two looks of the host's at a simulated device.
 _CYCLES = 100
 
@@ -61,7 +66,7 @@ def open_link(
     if target is not Target.BOARD:
         return Simulated(target, plan.config, waves=waves, progress=say)
     assert port is not None
-    return Board(port)
+    return Board(port, {stream.number: stream.markers for stream in plan.streams})
 
 
 class Simulated(Link):
@@ -119,43 +124,86 @@ class Simulated(Link):
 
 
 class Board(Link):
-    """A board behind its serial port. Frames reach it by its own PHY, which loops them back."""
+    """A board behind its serial port. Frames reach it by its own PHY, which loops them back; with
+    DDP over MPA they have TCP segments.
+
+    Parameters
+    ----------
+    port
+        Of its host link.
+    markers
+        Whether a stream over MPA has them, by its number.
+    """
 
     transport: UartTransport
 
-    def __init__(self, port: str) -> None:
+    def __init__(self, port: str, markers: Mapping[int, bool] | None = None) -> None:
         self._packets: list[ExceptionPacket] = []
+        self._tcp: BoardTcp | None = None
+        self._sender: TcpSender | None = None
         with ExitStack() as stack:
             self.transport = stack.enter_context(UartTransport(port))
             self._ethernet = BoardEthernet(self.transport)
+            with suppress(UnsupportedDevice):
+                self._tcp = BoardTcp(self.transport)
             stack.enter_context(self._ethernet.looped_back())
+            if self._tcp is not None:
+                self._sender = stack.enter_context(TcpSender(self._tcp, self._loop, markers or {}))
             self._open = stack.pop_all()
 
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
     @property
-    def memory(self) -> int:
-        """Octets of placement memory."""
-        return self.transport.read_words(board.address("CAP_MEMORY"), 1)[0]
+    def room(self) -> Room:
+        """What it has for a plan beside its RNIC."""
+        (memory,) = self.transport.read_words(board.address("CAP_MEMORY"), 1)
+        if self._tcp is None:
+            return Room(memory)
+        return Room(memory, self._tcp.connections, self._tcp.window)
 
     def config(self) -> RnicConfig:
         """What the RNIC on the board is like, as far as its capabilities tell."""
         device = Device(self.transport)
         has, sctp = device.query(), device.query_sctp()
-        if sctp is None:
+        if sctp is None and self._tcp is None:
             raise UnsupportedDevice("the board's RNIC has no SCTP, and no other port for frames")
-        return RnicConfig(
+        config = RnicConfig(
             width=has.width, stags=has.stags, streams=has.streams, buffer_octets=has.buffer,
-            queue_depth=has.queue, buffers=has.buffers, pages=has.pages, sctp=True,
+            queue_depth=has.queue, buffers=has.buffers, pages=has.pages,
+        )  # fmt: skip
+        if sctp is None:
+            return config
+        return replace(
+            config, sctp=True,
             associations=sctp.associations, window=sctp.window, places=sctp.places,
         )  # fmt: skip
 
     def send(self, operation: Packet | Frame) -> None:
-        if isinstance(operation, Packet):
-            raise TypeError("a board has no port for packets of FPDUs")
+        if isinstance(operation, Frame) == (self._sender is not None):
+            has, lacks = ("MPA", "SCTP") if self._sender else ("SCTP", "MPA")
+            raise UnsupportedDevice(f"the board takes DDP over {has}, and this is for {lacks}")
+        if isinstance(operation, Frame):
+            self._loop(operation.octets)
+        elif self._sender is not None:
+            self._sender.give(operation)
+
+    @property
+    def sending(self) -> int:
+        return 0 if self._sender is None else self._sender.waiting
+
+    def wait(self) -> None:
+        # An idle RNIC has taken all that was whole: TCP holds nothing.
+        if self._sender is not None and self._sender.waiting:
+            if self.transport.read(regs.address("STATUS")) & _IDLE:
+                self._sender.send_next()
+                return
+        super().wait()
+
+    def _loop(self, octets: bytes) -> None:
+        """Send a frame, and wait until it came in."""
         before = self._ethernet.seen()
-        self._ethernet.send(operation.octets)
+        self._ethernet.send(octets)
         deadline = time.monotonic() + _PATIENCE
         while self._ethernet.seen() == before:
             if time.monotonic() > deadline:

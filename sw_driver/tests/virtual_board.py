@@ -13,9 +13,12 @@ from collections.abc import Callable
 from typing import Any
 
 from ddp_rnic.hdl.spec import board
+from ddp_rnic.hdl.spec.sctp import Diversion
 from ddp_rnic.sim.engine import ExceptionPacket
 from ddp_rnic.sim.live import SimTransport
+from ddp_rnic.sim.model.tcp import Diverted, FpduReceived
 from ddp_rnic.sw_driver.errors import TransportError
+from ddp_rnic.sw_driver.tests.virtual_tcp import VirtualTcp
 
 #: Seconds after which a command that is not whole is given up.
 _PATIENCE = 0.1
@@ -45,6 +48,8 @@ class VirtualBoard:
         Values of the board's registers that are others.
     memory
         Octets of placement memory.
+    tcp
+        What takes frames, in front of gateware with MPA.
 
     Attributes
     ----------
@@ -52,6 +57,8 @@ class VirtualBoard:
         The device to open.
     commands, answers
         What is done to octets on their way to the board, and from it.
+    spoil
+        What is done to FPDUs on their way to the gateware.
     broken
         Commands that were given up.
     control
@@ -63,13 +70,19 @@ class VirtualBoard:
     """
 
     def __init__(
-        self, sim: SimTransport, *, memory: int = 1 << 20, registers: dict[str, int] | None = None
+        self,
+        sim: SimTransport,
+        *,
+        memory: int = 1 << 20,
+        registers: dict[str, int] | None = None,
+        tcp: VirtualTcp | None = None,
     ) -> None:
         self.memory = bytearray(memory)
         self.commands: Mangle = bytes
         self.answers: Mangle = bytes
+        self.spoil: Mangle = bytes
         self.broken = 0
-        self._sim = sim
+        self._sim, self._tcp = sim, tcp
         self._octets: Any = (ctypes.c_ubyte * memory).from_buffer(self.memory)
         sim.map(0, ctypes.addressof(self._octets), memory)
         self.control = 0x1140
@@ -77,6 +90,7 @@ class VirtualBoard:
         self.phy = 7
         self._frame = bytearray(board.TRANSMIT.size)
         self._taken = 0  # packets of the exception stream
+        self._diverted: list[ExceptionPacket] = []  # frames that TCP leaves to the host
         self._waiting: list[ExceptionPacket] = []
         values = {
             "ID": board.ID, "VERSION": board.VERSION, "CAP_MEMORY": memory,
@@ -148,23 +162,36 @@ class VirtualBoard:
         if address == board.address("MDIO_RESULT"):
             silent = self._values[board.address("MDIO_ADDRESS")] >> 8 != self.phy
             return board.pack("MDIO_RESULT", data=self.control, silent=silent)
-        for name, value in _OF_PACKET.items():
+        for name, shown in _OF_PACKET.items():
             if address == board.address(f"RECEIVED_{name}"):
-                return value(self._waiting[0])
+                return shown(self._waiting[0])
+        if self._tcp is not None and (value := self._tcp.read(address)) is not None:
+            return value
         return self._values.get(address, board.NOTHING)
 
     def _packets(self) -> list[ExceptionPacket]:
         """Those of the exception stream that the host has not taken, and that are whole."""
         begun = len(self._sim.exceptions())
         self._sim.run(_WHOLE)
-        return self._sim.exceptions()[self._taken : begun]
+        return self._diverted + self._sim.exceptions()[self._taken : begun]
 
     def _send(self) -> None:
         """A frame is sent; it is padded, and comes in again or is gone."""
         octets = bytes(self._frame[: self._values[board.address("TRANSMIT_LENGTH")]])
         if self.loops and self.control & _LOOPBACK:
-            self._sim.send_frame(octets.ljust(board.SHORTEST, b"\0"))
+            self._receive(octets.ljust(board.SHORTEST, b"\0"))
             self._values[board.address("LINK_FRAMES")] += 1
+
+    def _receive(self, octets: bytes) -> None:
+        """A frame comes in."""
+        if self._tcp is None:
+            self._sim.send_frame(octets)
+            return
+        for event in self._tcp.receiver.receive(octets):
+            if isinstance(event, FpduReceived):
+                self._sim.send(event.stream, event.position, self.spoil(event.octets))
+            elif isinstance(event, Diverted):
+                self._diverted.append(ExceptionPacket(0, 0, event.octets, Diversion.FRAME))
 
     def _write(self, address: int, word: int) -> None:
         at = address - board.MEMORY.address
@@ -180,11 +207,14 @@ class VirtualBoard:
         elif address == board.address("TRANSMIT_SEND"):
             self._send()
         elif address == board.address("RECEIVED_POP"):
-            self._taken += 1
+            if self._diverted:
+                del self._diverted[0]
+            else:
+                self._taken += 1
         elif address == board.address("MDIO_WRITE"):
             if self._values[board.address("MDIO_ADDRESS")] >> 8 == self.phy:
                 self.control = self._values[board.address("MDIO_DATA")]
-        else:
+        elif self._tcp is None or not self._tcp.write(address, word):
             self._values[address] = word
 
 

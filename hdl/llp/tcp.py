@@ -99,7 +99,7 @@ class TcpSegments(wiring.Component):
         known = self._whose(m)
         starts = self.write.valid & (write.field == TcpField.SETTINGS)
         sequences, (first,) = self._memory(m, "sequences", 32, self.index)
-        ends, (own, self_end, self_next) = self._memory(
+        ends, (own, asked, looked) = self._memory(
             m, "ends", 32, self.index, self.ask, self.look)
         peers, (peer,) = self._memory(m, "peers", TcpPeer(), self.look)
 
@@ -138,8 +138,8 @@ class TcpSegments(wiring.Component):
             peers.en.eq(ends.en),
             peers.addr.eq(ends.addr),
             peers.data.eq(Mux(starts, 0, Cat(facts.acknowledged, facts.window))),
-            self.end.eq(self_end),
-            self.next.eq(self_next),
+            self.end.eq(asked),
+            self.next.eq(looked),
             self.peer.eq(peer),
         ]
         return m

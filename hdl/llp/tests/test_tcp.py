@@ -31,7 +31,7 @@ class Bench:
         self.rng = random.Random(seed)
         self.stall, self.host = stall, True
         self.packets, self.frames, self.counts = [], [], Counter()
-        self.began = []
+        self.began, self.ended, self.showed = [], [], []
         self.cycle = self.latest = 0
 
     def run(self, *testbenches):
@@ -65,7 +65,11 @@ class Bench:
                 if beat.beat.last:
                     self.packets.append(model.FpduReceived(*first, bytes(packet)))
                     packet, first = bytearray(), None
+            if pulses[1]:
+                self.ended.append(self.cycle)
             if came and goes:
+                if not frame:
+                    self.showed.append(self.cycle)
                 frame += self._octets(other)
                 if other.last:
                     self.frames.append(bytes(frame))
@@ -335,6 +339,19 @@ def test_a_frame_takes_as_long_as_the_docstring_says():
     bench.run(testbench)
     words = -(-(len(frames[0]) + 2) // 4)
     assert ended[2] - ended[1] == words + 10
+
+
+def test_the_hosts_frames_follow_four_cycles_behind_their_end():
+    bench = Bench(64)
+
+    async def testbench(ctx):
+        for length in (1, 60, 300):
+            await bench.send(ctx, bytes(length))
+            await bench.quiet(ctx)
+
+    bench.run(testbench)
+    # A frame of one word is a beat at once.
+    assert [at - end for at, end in zip(bench.showed, bench.ended, strict=True)] == [3, 4, 4]
 
 
 @pytest.mark.parametrize("markers", [False, True])

@@ -50,6 +50,9 @@ class FrameTransmit(wiring.Component):
         chosen = Signal(8)
         goes, begins, sums, ends = Signal(), Signal(), Signal(), Signal()
         part = Signal(2)
+        # The address is two octets ahead, and tells a cycle before which octet is the last.
+        ahead = Signal(range(board.LONGEST + 3))
+        final, enough, padded = Signal(), Signal(), Signal()
         m.d.sync += [
             Cat(goes, begins, sums, ends).eq(Cat(valid, starts, summed, checks)),
             chosen.eq(octet),
@@ -57,34 +60,38 @@ class FrameTransmit(wiring.Component):
             self.o.valid.eq(goes),
             self.o.data.eq(Mux(ends, crc.crc.word_select(part, 8), chosen)),
             count.eq(count + 1),
+            ahead.eq(ahead + 1),
+            final.eq(ahead == self.length),
+            enough.eq(ahead >= board.SHORTEST),
+            padded.eq(ahead == board.SHORTEST),
         ]
-        m.d.comb += [crc.start.eq(begins), crc.valid.eq(sums), crc.data.eq(chosen)]
+        m.d.comb += [
+            crc.start.eq(begins), crc.valid.eq(sums), crc.data.eq(chosen), self.address.eq(ahead)]
 
         with m.FSM():
             with m.State("Idle"):
                 m.d.comb += starts.eq(1)
-                m.d.sync += count.eq(0)
+                m.d.sync += [count.eq(0), ahead.eq(0)]
                 with m.If(self.start):
                     m.next = "Preamble"
             with m.State("Preamble"):
                 m.d.comb += [valid.eq(1), octet.eq(PREAMBLE)]
+                with m.If(count < 6):
+                    m.d.sync += ahead.eq(0)
                 with m.If(count == 7):
-                    m.d.comb += [octet.eq(SFD), self.address.eq(1)]
+                    m.d.comb += octet.eq(SFD)
                     m.d.sync += count.eq(0)
                     m.next = "Frame"
             with m.State("Frame"):
-                m.d.comb += [
-                    valid.eq(1), octet.eq(self.octet), summed.eq(1),
-                    self.address.eq(count + 2),
-                ]
-                with m.If(count + 1 == self.length):
+                m.d.comb += [valid.eq(1), octet.eq(self.octet), summed.eq(1)]
+                with m.If(final):
                     m.next = "Padding"
-                    with m.If(count + 1 >= board.SHORTEST):
+                    with m.If(enough):
                         m.d.sync += count.eq(0)
                         m.next = "Check Sequence"
             with m.State("Padding"):
                 m.d.comb += [valid.eq(1), summed.eq(1)]
-                with m.If(count + 1 == board.SHORTEST):
+                with m.If(padded):
                     m.d.sync += count.eq(0)
                     m.next = "Check Sequence"
             with m.State("Check Sequence"):

@@ -34,11 +34,12 @@ TOOLS = {
 }
 #: nextpnr's usual placer, which gives up where it finds no place for a carry chain.
 PLACER = ("--placer", "heap", "--placer-heap-cell-placement-timeout", "1000")
-#: Its other placer, for designs that take up to half of a device: it asks for two thirds of the
-#: wire, and of a board's clocks none is near the limit, so that routing takes less than half the
-#: time. In a fuller device it may search for ever.
+#: Its other placer, for designs that take up to half of a device, and for those made for a slow
+#: clock: it asks for two thirds of the wire, so that routing takes less than half the time. In a
+#: fuller device it may search for ever; after so many seconds the usual one is asked.
 STATIC_PLACER = ("--placer", "static")
 ROOMY = 0.5
+PATIENCE = 3600
 
 
 class BuildError(Exception):
@@ -114,11 +115,14 @@ def build(board, folder, *, seed=1, progress=None):
     """
     say = progress or (lambda step: None)
     netlist, commands = synthesize(board, folder, seed=seed, progress=say)
-    placer = _placer(board, area(netlist, NAME))
+    placers = _placers(board, area(netlist, NAME))
     (folder / "registers.json").write_text(as_json(board), encoding="utf-8")
     (folder / "csr.csv").write_text(as_csv(board), encoding="utf-8")
     say(TOOLS["NEXTPNR_ECP5"][2])
-    _run("NEXTPNR_ECP5", [*commands["NEXTPNR_ECP5"], *placer], folder)
+    for placer, limit in placers:
+        if _run("NEXTPNR_ECP5", [*commands["NEXTPNR_ECP5"], *placer], folder, limit=limit):
+            break
+        say(f"placement, which took more than {limit} s, by other means")
     report = report_of(board, json.loads((folder / "timing.json").read_text(encoding="utf-8")))
     (folder / "report.json").write_text(report.as_json(), encoding="utf-8")
     if not report.met:
@@ -196,21 +200,29 @@ def _commands(script):
     return commands
 
 
-def _run(variable, arguments, folder):
-    """Runs a tool in a process of its own; it sees what is below the folder."""
+def _run(variable, arguments, folder, *, limit=None):
+    """Runs a tool in a process of its own, which sees what is below the folder; whether it ended
+    within so many seconds.
+    """
     package, function, _ = TOOLS[variable]
     script = f"import sys, {package}; sys.exit({package}.{function}(sys.argv[1:]))"
-    result = subprocess.run(
-        [sys.executable, "-c", script, *arguments], cwd=folder, capture_output=True, text=True,
-        check=False)
+    try:
+        result = subprocess.run(
+            [sys.executable, "-c", script, *arguments], cwd=folder, capture_output=True, text=True,
+            timeout=limit, check=False)
+    except subprocess.TimeoutExpired:
+        return False
     if result.returncode:
         lines = [line for line in (result.stdout + result.stderr).splitlines() if "ERROR" in line]
         why = lines[-1] if lines else f"exit code {result.returncode}"
         raise BuildError(f"{package.replace('_', '-')}: {why}")
+    return True
 
 
-def _placer(board, used):
-    """Options of the placer for a netlist; raises unless a board's device has what it needs."""
+def _placers(board, used):
+    """Placers for a netlist, each with options and a limit in seconds; raises unless a board's
+    device has what it needs.
+    """
     device = board.platform().device
     luts, memories = CAPACITY[device[-3:]]
     there = (("lut4", "LUT4", luts), ("ff", "flip-flops", luts), ("dp16kd", "block RAMs", memories))
@@ -219,7 +231,8 @@ def _placer(board, used):
         raise BuildError(
             f"the design does not fit on the {device} of {board.name}: it needs"
             f" {' and '.join(over)}")
-    return STATIC_PLACER if used["lut4"] <= ROOMY * luts else PLACER
+    first = board.config.relaxed or used["lut4"] <= ROOMY * luts
+    return [*([(STATIC_PLACER, PATIENCE)] if first else []), (PLACER, None)]
 
 
 def report_of(board, timing):

@@ -91,12 +91,15 @@ def test_a_report_has_the_path_of_the_clock_with_the_least_margin():
 class Tools:
     """Stands for yosys and nextpnr."""
 
-    def __init__(self, cells=1000, memories=50, reaches=80.0):
+    def __init__(self, cells=1000, memories=50, reaches=80.0, late=()):
         self.cells, self.memories, self.reaches = cells, memories, reaches
+        self.late = late
         self.ran = []
 
-    def __call__(self, variable, arguments, folder):
+    def __call__(self, variable, arguments, folder, *, limit=None):
         self.ran.append((variable, arguments))
+        if limit and set(self.late) & set(arguments):
+            return False
         if variable == "YOSYS":
             kinds = ["LUT4"] * self.cells + ["DP16KD"] * self.memories
             cells = {f"c{k}": new_cell(kind, {}, {}, {}) for k, kind in enumerate(kinds)}
@@ -109,6 +112,7 @@ class Tools:
             (folder / "timing.json").write_text(json.dumps(timing))
         else:
             (folder / "rnic.bit").write_bytes(b"bits")
+        return True
 
 
 @pytest.fixture
@@ -158,13 +162,31 @@ def test_build_says_what_does_not_fit(tools, tmp_path):
     assert len(made.ran) == 1, "nothing is placed"
 
 
-@pytest.mark.parametrize(("cells", "placer"), [(21_000, "static"), (22_000, "heap")])
-def test_a_full_device_has_the_placer_that_gives_up(tools, tmp_path, cells, placer):
+@pytest.mark.parametrize(("board", "cells", "placer"), [
+    ("versa-ecp5-5g", 21_000, "static"), ("versa-ecp5-5g", 22_000, "heap"),
+    ("colorlight-5a-75b", 17_000, "static")])
+def test_a_full_device_has_the_placer_that_gives_up(tools, tmp_path, board, cells, placer):
     made = tools(cells=cells)
-    assert rnic("build", "versa-ecp5-5g", "--out", tmp_path).exit_code == 0
+    assert rnic("build", board, "--out", tmp_path).exit_code == 0
     nextpnr = dict(made.ran)["NEXTPNR_ECP5"]
     assert nextpnr[nextpnr.index("--placer") + 1] == placer
     assert ("--placer-heap-cell-placement-timeout" in nextpnr) == (placer == "heap")
+
+
+def test_a_placer_that_searches_for_ever_is_left_for_the_other(tools, tmp_path):
+    made = tools(late=["static"])
+    assert rnic("build", "ecpix5", "--out", tmp_path).exit_code == 0
+    asked = [arguments[arguments.index("--placer") + 1]
+             for tool, arguments in made.ran if tool == "NEXTPNR_ECP5"]
+    assert asked == ["static", "heap"]
+
+
+def test_a_tool_is_stopped_after_its_limit(monkeypatch, tmp_path):
+    monkeypatch.setitem(building.TOOLS, "WAITS", ("waits", "wait", "nothing"))
+    (tmp_path / "waits.py").write_text("from time import sleep\ndef wait(_): sleep(60)\n")
+    assert building._run("WAITS", [], tmp_path, limit=0.5) is False
+    (tmp_path / "waits.py").write_text("def wait(_): return 0\n")
+    assert building._run("WAITS", [], tmp_path, limit=60) is True
 
 
 def test_small_memories_go_to_distributed_ram_where_a_board_says_so(tools, tmp_path):

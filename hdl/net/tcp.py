@@ -1,5 +1,7 @@
 """The headers of TCP segments in frames, a word a cycle."""
 
+from types import SimpleNamespace
+
 from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
@@ -184,6 +186,10 @@ class TcpHeaders(wiring.Component):
                     m.d.sync += cut.eq(1)
                 m.next = "End"
 
+        s = SimpleNamespace(
+            n=n, got=got, word=word, number=number, upper=upper, lower=lower, facts=facts, bad=bad,
+            header=header, total=total, segment=segment, left=left, offset=offset, flags=flags,
+            over=over, in_segment=in_segment, ip_sum=ip_sum, tcp_sum=tcp_sum, ends=ends)
         with m.FSM():
             with m.State("Ethernet"):
                 m.d.comb += [
@@ -209,86 +215,9 @@ class TcpHeaders(wiring.Component):
                         m.d.sync += bad.eq(1)
                         m.next = "Rest"
                 ends(early=True)
-            with m.State("IPv4"):
-                address = (n == 3) | (n == 4)
-                m.d.comb += [
-                    self.i.ready.eq(1),
-                    ip_sum.add.eq(got),
-                    tcp_sum.add.eq(got & address),
-                    self.o.names.valid.eq(got & address),
-                    self.o.names.payload.field.eq(
-                        Mux(n == 3, TcpField.SOURCE, TcpField.DESTINATION)),
-                ]
-                with m.If(got):
-                    m.d.sync += n.eq(n + 1)
-                    with m.Switch(n):
-                        with m.Case(0):
-                            m.d.sync += [
-                                header.eq(number[24:28]),
-                                total.eq(lower),
-                                bad.eq((number[28:] != 4) | (number[24:28] < IPV4_WORDS)),
-                            ]
-                        with m.Case(1):
-                            # It is a fragment: more of them come, or it has an offset.
-                            m.d.sync += bad.eq(bad | number[:14].any())
-                        with m.Case(2):
-                            m.d.sync += bad.eq(bad | (number[16:24] != Protocol.TCP))
-                    # If the header is longer than the packet, no frame is long enough for this.
-                    m.d.sync += [segment.eq(total - (header << 2)), left.eq(segment)]
-                    with m.If((n >= IPV4_WORDS - 1) & bad):
-                        m.next = "Rest"
-                    with m.Elif((n >= IPV4_WORDS - 1) & (n + 1 == header)):
-                        m.d.sync += n.eq(0)
-                        m.next = "TCP"
-                ends(early=True)
-            with m.State("IPv6"):
-                m.d.comb += [
-                    self.i.ready.eq(1),
-                    tcp_sum.add.eq(got & (n >= 2)),
-                    self.o.names.valid.eq(got & (n >= 2)),
-                    self.o.names.payload.field.eq(n - 2 + TcpField.SOURCE),
-                ]
-                with m.If(got):
-                    m.d.sync += [n.eq(n + 1), left.eq(segment)]
-                    with m.Switch(n):
-                        with m.Case(0):
-                            m.d.sync += bad.eq(number[28:] != 6)
-                        with m.Case(1):
-                            m.d.sync += [
-                                segment.eq(upper), bad.eq(bad | (number[8:16] != Protocol.TCP))]
-                    with m.If(n == IPV6_WORDS - 1):
-                        m.d.sync += n.eq(0)
-                        m.next = "TCP"
-                        with m.If(bad):
-                            m.next = "Rest"
-                ends(early=True)
-            with m.State("TCP"):
-                m.d.comb += [
-                    self.i.ready.eq(1),
-                    in_segment.eq(1),
-                    tcp_sum.add.eq(got),
-                    self.o.names.valid.eq(got & (n == 0)),
-                    self.o.names.payload.field.eq(TcpField.PORTS),
-                ]
-                with m.If(got):
-                    m.d.sync += n.eq(n + 1)
-                    with m.Switch(n):
-                        with m.Case(1):
-                            m.d.sync += facts.sequence.eq(number)
-                        with m.Case(2):
-                            m.d.sync += facts.acknowledged.eq(number)
-                        with m.Case(3):
-                            m.d.sync += [
-                                offset.eq(number[28:]),
-                                flags.eq(number[16:22]),
-                                facts.window.eq(lower),
-                                bad.eq(segment < 4 * TCP_WORDS),
-                            ]
-                    with m.If(n < TCP_WORDS - 1):
-                        ends(early=True)
-                    with m.Elif(word.last | (n + 1 == offset) | (offset < TCP_WORDS)):
-                        m.d.sync += over.eq(word.last)
-                        m.next = "Pause"
+            self._ipv4(m, s)
+            self._ipv6(m, s)
+            self._tcp(m, s)
             with m.State("Pause"):
                 m.d.comb += [pseudo.eq(1), tcp_sum.add.eq(step == 0)]
                 m.d.sync += step.eq(step + 1)
@@ -321,3 +250,94 @@ class TcpHeaders(wiring.Component):
             self.o.good.eq(tcp_sum.good),
         ]
         return m
+
+    def _ipv4(self, m, s):
+        """RFC 791 section 3.1."""
+        with m.State("IPv4"):
+            address = (s.n == 3) | (s.n == 4)
+            m.d.comb += [
+                self.i.ready.eq(1),
+                s.ip_sum.add.eq(s.got),
+                s.tcp_sum.add.eq(s.got & address),
+                self.o.names.valid.eq(s.got & address),
+                self.o.names.payload.field.eq(
+                    Mux(s.n == 3, TcpField.SOURCE, TcpField.DESTINATION)),
+            ]
+            with m.If(s.got):
+                m.d.sync += s.n.eq(s.n + 1)
+                with m.Switch(s.n):
+                    with m.Case(0):
+                        m.d.sync += [
+                            s.header.eq(s.number[24:28]),
+                            s.total.eq(s.lower),
+                            s.bad.eq((s.number[28:] != 4) | (s.number[24:28] < IPV4_WORDS)),
+                        ]
+                    with m.Case(1):
+                        # It is a fragment: more of them come, or it has an offset.
+                        m.d.sync += s.bad.eq(s.bad | s.number[:14].any())
+                    with m.Case(2):
+                        m.d.sync += s.bad.eq(s.bad | (s.number[16:24] != Protocol.TCP))
+                # If the header is longer than the packet, no frame is long enough for this.
+                m.d.sync += [s.segment.eq(s.total - (s.header << 2)), s.left.eq(s.segment)]
+                with m.If((s.n >= IPV4_WORDS - 1) & s.bad):
+                    m.next = "Rest"
+                with m.Elif((s.n >= IPV4_WORDS - 1) & (s.n + 1 == s.header)):
+                    m.d.sync += s.n.eq(0)
+                    m.next = "TCP"
+            s.ends(early=True)
+
+    def _ipv6(self, m, s):
+        """RFC 8200 section 3."""
+        with m.State("IPv6"):
+            m.d.comb += [
+                self.i.ready.eq(1),
+                s.tcp_sum.add.eq(s.got & (s.n >= 2)),
+                self.o.names.valid.eq(s.got & (s.n >= 2)),
+                self.o.names.payload.field.eq(s.n - 2 + TcpField.SOURCE),
+            ]
+            with m.If(s.got):
+                m.d.sync += [s.n.eq(s.n + 1), s.left.eq(s.segment)]
+                with m.Switch(s.n):
+                    with m.Case(0):
+                        m.d.sync += s.bad.eq(s.number[28:] != 6)
+                    with m.Case(1):
+                        m.d.sync += [
+                            s.segment.eq(s.upper),
+                            s.bad.eq(s.bad | (s.number[8:16] != Protocol.TCP)),
+                        ]
+                with m.If(s.n == IPV6_WORDS - 1):
+                    m.d.sync += s.n.eq(0)
+                    m.next = "TCP"
+                    with m.If(s.bad):
+                        m.next = "Rest"
+            s.ends(early=True)
+
+    def _tcp(self, m, s):
+        """RFC 9293 section 3.1."""
+        with m.State("TCP"):
+            m.d.comb += [
+                self.i.ready.eq(1),
+                s.in_segment.eq(1),
+                s.tcp_sum.add.eq(s.got),
+                self.o.names.valid.eq(s.got & (s.n == 0)),
+                self.o.names.payload.field.eq(TcpField.PORTS),
+            ]
+            with m.If(s.got):
+                m.d.sync += s.n.eq(s.n + 1)
+                with m.Switch(s.n):
+                    with m.Case(1):
+                        m.d.sync += s.facts.sequence.eq(s.number)
+                    with m.Case(2):
+                        m.d.sync += s.facts.acknowledged.eq(s.number)
+                    with m.Case(3):
+                        m.d.sync += [
+                            s.offset.eq(s.number[28:]),
+                            s.flags.eq(s.number[16:22]),
+                            s.facts.window.eq(s.lower),
+                            s.bad.eq(s.segment < 4 * TCP_WORDS),
+                        ]
+                with m.If(s.n < TCP_WORDS - 1):
+                    s.ends(early=True)
+                with m.Elif(s.word.last | (s.n + 1 == s.offset) | (s.offset < TCP_WORDS)):
+                    m.d.sync += s.over.eq(s.word.last)
+                    m.next = "Pause"

@@ -182,7 +182,7 @@ class TransmitFrame(wiring.Component):
         m.submodules.done = done = PulseSynchronizer(domain, "sync")
         # It stays as it is from before the pulse crosses until the frame is sent.
         length = Signal(range(board.LONGEST + 1))
-        # Without reset, to become the output register of the block RAM.
+        # Behind the block RAM, whose own output register is of no use: it has one clock.
         held = Signal(32, reset_less=True)
         lane, lane_1 = Signal(2), Signal(2)
         m.d.comb += [

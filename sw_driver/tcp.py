@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ..hdl.spec import board
+from ..hdl.spec import board, regs
 from ..hdl.spec.net import TcpField, tcp_words
 from .closing import Closing
 from .errors import (
@@ -66,6 +66,8 @@ class BoardTcp:
         How many the board takes.
     window
         Octets that the host may offer a connection as its window.
+    streams
+        DDP Streams of its RNIC.
     """
 
     def __init__(self, link: UartTransport) -> None:
@@ -77,6 +79,7 @@ class BoardTcp:
             raise UnsupportedDevice(
                 "the board takes no TCP: use one whose RNIC takes DDP over MPA, not over SCTP"
             )
+        (self.streams,) = link.read_words(board.RNIC.address + regs.address("CAP_STREAMS"), 1)
         for number in range(self.connections):
             self.write(number, [_OFF])
 
@@ -103,9 +106,10 @@ class BoardTcp:
             Whether the peer sends markers.
         """
         ends = _ends(peer, host)
-        for name, value, bits in (("sequence", sequence, 32), ("stream", stream, 16)):
-            if not 0 <= value < 1 << bits:
-                raise InvalidRequest(f"{name} must be from 0 to 2**{bits} - 1, not {value!r}")
+        if not 0 <= sequence < 1 << 32:
+            raise InvalidRequest(f"sequence must be from 0 to 2**32 - 1, not {sequence!r}")
+        if not 0 <= stream < self.streams:
+            raise InvalidRequest(f"stream must be from 0 to {self.streams - 1}, not {stream!r}")
         words = tcp_words(*ends, sequence=sequence, stream=stream, markers=markers)
         with self.lock:
             if any(each.ends == ends for each in self.open.values()):

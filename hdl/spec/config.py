@@ -59,7 +59,7 @@ class RnicConfig:
     exception_octets
         Size of the exception queue.
     address
-        Bits of an address in host memory that count; those above are taken for 0.
+        Bits of an address in host memory that must count; those above may be taken for 0.
     relaxed
         For a slow clock: less area, by leaving out registers that only a fast one needs.
     mpa

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
-from ddp_rnic.hdl.spec import board
+from ddp_rnic.hdl.spec import board, regs
 from ddp_rnic.sim.model.tcp import FpduReceived
 from ddp_rnic.sim.tests.frames import A, B, ethernet, tcp_packet
 from ddp_rnic.sw_driver import (
@@ -21,6 +21,7 @@ from ddp_rnic.sw_driver.tcp import BoardTcp, Progress
 from ddp_rnic.sw_driver.tests.virtual_tcp import VirtualTcp
 from ddp_rnic.sw_driver.uart import UartTransport
 
+STREAMS = 64
 #: An FPDU of an ULPDU of five octets, without its CRC's value.
 FPDU = b"\0\5" + bytes(range(5)) + b"\0" + b"\xcc" * 4
 
@@ -45,6 +46,8 @@ class Link:
     def _read(self, address: int) -> int:
         if self.tcp is None:
             return board.NOTHING
+        if address == board.RNIC.address + regs.address("CAP_STREAMS"):
+            return STREAMS
         value = self.tcp.read(address)
         assert value is not None
         if address == board.address("TCP_STATE") and self._left:
@@ -83,10 +86,10 @@ def test_segments_of_a_connection_are_taken_until_it_is_closed(
     segment = tcp_packet(peer, host, 0xFFFFFFFF, octets)
     assert not taken(virtual, segment)
     with receiver.connect(
-        peer, host, sequence=0xFFFFFFFF, stream=0xFFFF, markers=markers
+        peer, host, sequence=0xFFFFFFFF, stream=STREAMS - 1, markers=markers
     ) as connection:
         assert connection.number == 0 and connection.progress() == Progress(0, 0, 0, False)
-        assert taken(virtual, segment) == [FpduReceived(0xFFFF, 0, octets)]
+        assert taken(virtual, segment) == [FpduReceived(STREAMS - 1, 0, octets)]
         assert connection.progress() == Progress(len(octets), 0, 0xFFFF, False)
         following = tcp_packet(peer, host, len(octets) - 1, b"\0\5")
         assert not taken(virtual, following)
@@ -138,8 +141,8 @@ def test_what_an_earlier_host_left_is_gone() -> None:
         ({"host": ("10.7.0.1", 1 << 16)}, r"ports must be from 1 to 65535, not \(40000, 65536\)"),
         ({"sequence": -1}, r"sequence must be from 0 to 2\*\*32 - 1, not -1"),
         ({"sequence": 1 << 32}, r"sequence must be from 0 to 2\*\*32 - 1, not 4294967296"),
-        ({"stream": -1}, r"stream must be from 0 to 2\*\*16 - 1, not -1"),
-        ({"stream": 1 << 16}, r"stream must be from 0 to 2\*\*16 - 1, not 65536"),
+        ({"stream": -1}, "stream must be from 0 to 63, not -1"),
+        ({"stream": STREAMS}, "stream must be from 0 to 63, not 64"),
     ],
 )
 def test_what_cannot_be_is_refused(changed: dict[str, Any], sentence: str) -> None:

@@ -183,15 +183,14 @@ class Device(wiring.Component):
         wiring.connect(m, tcp.packets, rnic.packets)
         place = registers.tcp_place
         write = tcp.write.payload
-        with m.If(registers.tcp_write):
-            m.d.sync += tcp.write.valid.eq(1)
-        with m.Elif(tcp.write.ready):
-            m.d.sync += tcp.write.valid.eq(0)
         with m.If(~tcp.write.valid):
             m.d.sync += [
+                tcp.write.valid.eq(registers.tcp_write),
                 write.index.eq(place[:8]), write.field.eq(place[8:]),
                 write.word.eq(registers.tcp_word),
             ]
+        with m.Elif(tcp.write.ready):
+            m.d.sync += tcp.write.valid.eq(0)
         m.d.comb += [
             registers.cap_connections.eq(tcp.connections),
             registers.cap_tcp_window.eq(tcp.window),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from enum import StrEnum
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -49,8 +50,19 @@ app = typer.Typer(
 )
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"rnic {metadata.version('ddp-rnic')}")
+        raise typer.Exit()
+
+
 @app.callback()
-def rnic() -> None:
+def rnic(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print it and exit."),
+    ] = False,
+) -> None:
     """An open hardware RNIC datapath for iWARP's Direct Data Placement (RFC 5041)."""
 
 

@@ -368,7 +368,13 @@ class MpaSender:
                 if at != self.position + len(out):
                     # Section 4.3: reserved, and FPDUPTR: octets from the ULPDU_Length field to the
                     # marker, which is zero for a marker just before that field.
-                    out += struct.pack(">HH", 0, max(0, at - _MARKER - start))
+                    pointer = max(0, at - _MARKER - start)
+                    if pointer >= 1 << 16:
+                        raise ValueError(
+                            f"ULPDU of {len(ulpdu)} octets is too long for markers: FPDUPTR would"
+                            f" be {pointer}"
+                        )
+                    out += struct.pack(">HH", 0, pointer)
                 out += content[:piece]
                 content = content[piece:]
         else:

@@ -6,6 +6,7 @@ import json
 import shlex
 import struct
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -327,3 +328,8 @@ def test_other_ends_have_their_own_exit_code(
 def test_an_unknown_option_is_bad_input(sim: Ground) -> None:
     assert sim("--no-such-option").exit_code == 2
     assert sim("--engine", "steam").exit_code == 2
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    result = CliRunner().invoke(cli.app, ["--version"])
+    assert result.exit_code == 0 and result.stdout == f"rnic {metadata.version('ddp-rnic')}\n"

@@ -161,6 +161,17 @@ def test_a_marker_between_two_fpdus_belongs_to_the_second() -> None:
     assert [(f.position, len(f.raw)) for f in frames] == [(0, 512), (512, 12)]
 
 
+def test_a_pointer_that_a_marker_cannot_hold_is_refused() -> None:
+    """Section 4.3: FPDUPTR has 16 bits, and the octets of an FPDU with markers may be more."""
+    sender = MpaSender(markers=True)
+    with pytest.raises(ValueError, match="ULPDU of 65535 octets is too long for markers"):
+        sender.send(bytes(65535))
+    assert sender.position == 0
+    octets = sender.send(bytes(65000))
+    (frame,) = MpaReceiver(markers=True).receive(octets)
+    assert frame.raw == octets
+
+
 ULPDUS = st.lists(st.one_of(st.binary(max_size=24), st.integers(0, 3000).map(bytes)), max_size=8)
 POSITIONS = st.integers(0, 1 << 12).map(lambda position: 4 * position)
 

@@ -125,7 +125,7 @@ class FrameCrossing(wiring.Component):
     broken off; otherwise it is dropped and counted. That is decided behind the crossing, for which
     a few beats of distributed RAM are enough.
 
-    Latency: 7 to 9 cycles of the reader, 2 less if ``relaxed``. Throughput: a beat a cycle of the
+    Latency: 8 or 9 cycles of the reader, 2 less if ``relaxed``. Throughput: a beat a cycle of the
     reader. Reset: the writer's domain empties the crossing, the reader's what is behind it.
     Errors: none.
 

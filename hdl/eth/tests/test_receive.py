@@ -119,11 +119,11 @@ def test_what_does_not_begin_with_a_preamble_is_no_frame():
         [], {"good": 0, "damaged": 0})
 
 
-def cross(frames, *, stalled=0.0, hold=0, seed=1):
+def cross(frames, *, stalled=0.0, hold=0, seed=1, relaxed=False):
     """What comes out of the crossing, and how many frames it dropped; the reader first holds up for
     so many cycles.
     """
-    dut = FrameCrossing(domain="eth_rx")
+    dut = FrameCrossing(domain="eth_rx", relaxed=relaxed)
     rng = random.Random(seed)
     out, dropped = [], 0
     done = False
@@ -172,11 +172,51 @@ def cross(frames, *, stalled=0.0, hold=0, seed=1):
     return out, dropped
 
 
+@pytest.mark.parametrize("relaxed", [False, True])
 @pytest.mark.parametrize("stalled", [0.0, 0.5])
-def test_frames_cross_at_line_rate(stalled):
+def test_frames_cross_at_line_rate(stalled, relaxed):
     rng = random.Random(2)
     frames = [rng.randbytes(rng.choice([60, 61, 300, board.LONGEST])) for _ in range(12)]
-    assert cross(frames, stalled=stalled) == (frames, 0)
+    assert cross(frames, stalled=stalled, relaxed=relaxed) == (frames, 0)
+
+
+@pytest.mark.parametrize("relaxed, cycles", [(False, {8, 9}), (True, {6, 7})])
+def test_a_crossing_takes_as_long_as_it_says(relaxed, cycles):
+    assert {latency(relaxed, phase) for phase in range(16)} == cycles
+
+
+def latency(relaxed, phase):
+    """Cycles of the reader from a beat's clock edge to the one that takes it; the reader's clock
+    is `phase` ns behind the writer's.
+    """
+    dut = FrameCrossing(domain="eth_rx", relaxed=relaxed)
+    cycles = taken = None
+
+    async def write(ctx):
+        nonlocal taken
+        await ctx.tick("eth_rx").repeat(20)
+        ctx.set(dut.i.payload, {"data": 1, "count": 8, "last": 1, "error": 0})
+        ctx.set(dut.i.valid, 1)
+        await ctx.tick("eth_rx")
+        taken = cycles
+        ctx.set(dut.i.valid, 0)
+
+    async def read(ctx):
+        nonlocal cycles
+        cycles = 0
+        ctx.set(dut.o.ready, 1)
+        async for *_, valid in ctx.tick().sample(dut.o.valid):
+            cycles += 1
+            if valid:
+                return
+
+    simulator = Simulator(dut)
+    simulator.add_clock(8e-9, domain="eth_rx", phase=4e-9)
+    simulator.add_clock(16e-9, phase=(4 + phase) * 1e-9)
+    simulator.add_testbench(write)
+    simulator.add_testbench(read)
+    simulator.run()
+    return cycles - taken
 
 
 def test_frames_without_room_are_dropped_whole_and_counted():

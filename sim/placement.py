@@ -181,18 +181,7 @@ def _problem(placed: Placed, given: dict[str, tuple[int, int, int]], *, apart: b
     lines: list[Iterable[object]] = [_SIZE, [len(_LOGIC)], *_LOGIC, [len(_BLOCKS)], *_BLOCKS]
     lines.append([len(members)])
     for names in members.values():
-        kinds = {_KINDS.get(placed.cells[name]["type"], _OTHER) for name in names}
-        places = {given[name] for name in names}
-        # A lone cell of a multiplexer, a carry chain or a RAM keeps its place in the tile.
-        bound = any(_flags(placed, name) and placed.cells[name]["type"] == "TRELLIS_COMB"
-                    for name in names)  # fmt: skip
-        if kinds == {_BLOCK_RAM}:
-            mobility = _BLOCK
-        elif _OTHER in kinds or names[0].startswith("$PACKER"):
-            mobility = _FIXED
-        else:
-            mobility = _RIGID if len(places) > 1 or bound or _RAM_WRITE in kinds else _SINGLE
-        lines.append([mobility])
+        lines.append([_mobility(placed, names, {given[name] for name in names})])
     unit = {group: number for number, group in enumerate(members)}
     number = {name: index for index, name in enumerate(placed.names)}
     pins: dict[tuple[str, str], int] = {}
@@ -261,6 +250,19 @@ def _problem(placed: Placed, given: dict[str, tuple[int, int, int]], *, apart: b
     for part in (gates, starts, ends, nets_):
         lines += [[len(part)], *part]
     return "".join(" ".join(map(str, line)) + "\n" for line in lines)
+
+
+def _mobility(placed: Placed, names: list[str], places: set[tuple[int, int, int]]) -> int:
+    """How cells that move together move."""
+    kinds = {_KINDS.get(placed.cells[name]["type"], _OTHER) for name in names}
+    if kinds == {_BLOCK_RAM}:
+        return _BLOCK
+    if _OTHER in kinds or names[0].startswith("$PACKER"):
+        return _FIXED
+    # A lone cell of a multiplexer, a carry chain or a RAM keeps its place in the tile.
+    bound = any(_flags(placed, name) and placed.cells[name]["type"] == "TRELLIS_COMB"
+                for name in names)  # fmt: skip
+    return _RIGID if len(places) > 1 or bound or _RAM_WRITE in kinds else _SINGLE
 
 
 def _flags(placed: Placed, name: str) -> int:
@@ -388,29 +390,44 @@ def constrain(netlist: Netlist, top: str, placed: Placed, annealed: Annealed) ->
             )
         if given not in cells or name in whole or table in whole:
             continue
-        slice_, half = "ABCD"[part // 2], part % 2
-        bel = {
-            "TRELLIS_COMB": f"SLICE{slice_}.K{half}",
-            "TRELLIS_FF": f"SLICE{slice_}.FF{half}",
-            "TRELLIS_RAMW": "SLICEC.RAMW",
-            "DP16KD": f"EBR{_BLOCK_COLUMNS.index(column) % 4 if column in _BLOCK_COLUMNS else 0}",
-        }.get(kind)
+        bel = _bel(kind, column, part)
         if bel:
             cells[given]["attributes"]["BEL"] = f"X{column}/Y{row}/{bel}"
-    empty = [tile for tile in _LOGIC if tile not in taken]
+    cells |= _fillers([tile for tile in _LOGIC if tile not in taken], anchored)
+    return netlist | {"modules": netlist["modules"] | {top: module | {"cells": cells}}}
+
+
+def _bel(kind: str, column: int, part: int) -> str | None:
+    """nextpnr's name for a place in its tile."""
+    slice_, half = "ABCD"[part // 2], part % 2
+    return {
+        "TRELLIS_COMB": f"SLICE{slice_}.K{half}",
+        "TRELLIS_FF": f"SLICE{slice_}.FF{half}",
+        "TRELLIS_RAMW": "SLICEC.RAMW",
+        "DP16KD": f"EBR{_BLOCK_COLUMNS.index(column) % 4 if column in _BLOCK_COLUMNS else 0}",
+    }.get(kind)
+
+
+def _fillers(
+    empty: list[tuple[int, int]], anchored: list[tuple[tuple[int, int], set[int]]]
+) -> dict[str, Netlist]:
+    """A table in each empty tile, so that no whole chain begins there, which draws the chains to
+    their own tiles by the nets that it shares with the nearest.
+    """
+    empty = list(empty)
     inputs: dict[tuple[int, int], dict[str, list[int]]] = {tile: {} for tile in empty}
     for (column, row), around in anchored:
         empty.sort(key=lambda tile: abs(tile[0] - column) + abs(tile[1] - row))
         pins = ((tile, pin) for tile in empty for pin in "ABCD" if pin not in inputs[tile])
         for net, (tile, pin) in zip(sorted(around), list(islice(pins, len(around))), strict=False):
             inputs[tile][pin] = [net]
+    settings = {"INITVAL": "0" * 16, "MODE": "LOGIC"}
+    fillers = {}
     for (column, row), connections in inputs.items():
-        settings = {"INITVAL": "0" * 16, "MODE": "LOGIC"}
-        cells[f"no_chain_{column}_{row}"] = filler = new_cell(
-            "TRELLIS_COMB", settings, connections, {}
-        )
+        filler = new_cell("TRELLIS_COMB", settings, connections, {})
         filler["attributes"]["BEL"] = f"X{column}/Y{row}/SLICEA.K0"
-    return netlist | {"modules": netlist["modules"] | {top: module | {"cells": cells}}}
+        fillers[f"no_chain_{column}_{row}"] = filler
+    return fillers
 
 
 def _fed_from_outside(cell: Netlist) -> Netlist:

@@ -1,5 +1,8 @@
 """Frames out to a PHY."""
 
+from functools import reduce
+from operator import xor
+
 from amaranth import *
 from amaranth.lib import wiring
 from amaranth.lib.crc.catalog import CRC32_ETHERNET
@@ -17,8 +20,8 @@ GAP = 12  #: octets between frames at least, IEEE 802.3 section 4.4.2 (interPack
 class FrameTransmit(wiring.Component):
     """Sends a frame: preamble, its octets, padding up to 60, FCS, and the gap behind it.
 
-    Latency: 11 cycles from ``start`` to the frame's first octet, behind its preamble. Throughput:
-    an octet a cycle; ``done`` comes 2 cycles before the last octet of the gap. Reset: idle.
+    Latency: 12 cycles from ``start`` to the frame's first octet, behind its preamble. Throughput:
+    an octet a cycle; ``done`` comes 3 cycles before the last octet of the gap. Reset: idle.
     Errors: none; of ``start`` while a frame is being sent nothing becomes.
 
     Members
@@ -42,36 +45,42 @@ class FrameTransmit(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.crc = crc = CRC32_ETHERNET(8).create()
         count = Signal(range(board.LONGEST + 1))
-        octet = Signal(8)
-        valid, starts, summed, checks = Signal(), Signal(), Signal(), Signal()
-        # Octets are summed up, and their sum follows them, a cycle after they were chosen.
-        chosen = Signal(8)
-        goes, begins, sums, ends = Signal(), Signal(), Signal(), Signal()
-        part = Signal(2)
+        # What is sent is chosen, then added to the sum, and goes out; the sum's octets follow it.
+        octet, chosen, added = Signal(8), Signal(8), Signal(8)
+        valid, goes, goes_1 = Signal(), Signal(), Signal()
+        summed, sums, divides = Signal(), Signal(), Signal()
+        checks, ends, ends_1 = Signal(), Signal(), Signal()
+        # The FCS begins with ones (IEEE 802.3 section 3.2.9): as good as zeros and the frame's
+        # first octets inverted. So it is 0 again when its own octets have left.
+        addend, inverts = Signal(8), Signal(FCS)
+        # An octet is in it, and counts as its last one, a cycle before it is divided.
+        fcs = Signal(32)
         # The address is two octets ahead, and tells a cycle before which octet is the last.
         ahead = Signal(range(board.LONGEST + 3))
         final, enough, padded = Signal(), Signal(), Signal()
         m.d.sync += [
-            Cat(goes, begins, sums, ends).eq(Cat(valid, starts, summed, checks)),
+            Cat(goes, sums, ends).eq(Cat(valid, summed, checks)),
             chosen.eq(octet),
-            part.eq(count),
-            self.o.valid.eq(goes),
-            self.o.data.eq(Mux(ends, crc.crc.word_select(part, 8), chosen)),
+            addend.eq(Mux(summed, octet ^ inverts[0].replicate(8), 0)),
+            Cat(goes_1, divides, ends_1).eq(Cat(goes, sums, ends)),
+            added.eq(chosen),
+            fcs.eq((fcs >> 8) ^ addend ^ Mux(divides, _divided(fcs[:8]), 0)),
+            self.o.valid.eq(goes_1),
+            self.o.data.eq(Mux(ends_1, ~fcs[:8], added)),
             count.eq(count + 1),
             ahead.eq(ahead + 1),
             final.eq(ahead == self.length),
             enough.eq(ahead >= board.SHORTEST),
             padded.eq(ahead == board.SHORTEST),
         ]
-        m.d.comb += [
-            crc.start.eq(begins), crc.valid.eq(sums), crc.data.eq(chosen), self.address.eq(ahead)]
+        with m.If(summed):
+            m.d.sync += inverts.eq(inverts >> 1)
+        m.d.comb += self.address.eq(ahead)
 
         with m.FSM():
             with m.State("Idle"):
-                m.d.comb += starts.eq(1)
-                m.d.sync += [count.eq(0), ahead.eq(0)]
+                m.d.sync += [count.eq(0), ahead.eq(0), inverts.eq(~0)]
                 with m.If(self.start):
                     m.next = "Preamble"
             with m.State("Preamble"):
@@ -104,3 +113,12 @@ class FrameTransmit(wiring.Component):
                     m.d.comb += self.done.eq(1)
                     m.next = "Idle"
         return m
+
+
+def _divided(octet):
+    """What remains of an octet at the end of the FCS's register, 8 bits later."""
+    sums = CRC32_ETHERNET(8)
+    remainders = [sums.compute([1 << bit]) ^ sums.compute([0]) for bit in range(8)]
+    return Cat(
+        reduce(xor, (octet[at] for at in range(8) if remainders[at] >> bit & 1))
+        for bit in range(32))

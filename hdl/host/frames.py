@@ -173,24 +173,28 @@ class TransmitFrame(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         domain = self.domain
-        m.submodules.storage = storage = memory.Memory(
-            shape=32, depth=board.TRANSMIT.size // 4, init=[], attrs={"ram_style": "block"})
-        write = storage.write_port(granularity=8)
-        read = storage.read_port(domain=domain)
         m.submodules.transmit = transmit = DomainRenamer(domain)(FrameTransmit())
         m.submodules.start = start = PulseSynchronizer("sync", domain)
         m.submodules.done = done = PulseSynchronizer(domain, "sync")
         # It stays as it is from before the pulse crosses until the frame is sent.
         length = Signal(range(board.LONGEST + 1))
-        # Behind the block RAM, whose own output register is of no use: it has one clock.
         held = Signal(32, reset_less=True)
         lane, lane_1 = Signal(2), Signal(2)
+        # Two of 16 bits: block RAM of 32 is read through an output register of the writer's clock.
+        for half in range(2):
+            m.submodules[f"storage_{half}"] = storage = memory.Memory(
+                shape=16, depth=board.TRANSMIT.size // 4, init=[], attrs={"ram_style": "block"})
+            write = storage.write_port(granularity=8)
+            read = storage.read_port(domain=domain)
+            m.d.comb += [
+                write.addr.eq(self.address),
+                write.data.eq(self.data.word_select(half, 16)),
+                write.en.eq(self.write.word_select(half, 2) & (~self.busy).replicate(2)),
+                read.addr.eq(transmit.address[2:]),
+                read.en.eq(1),
+            ]
+            m.d[domain] += held.word_select(half, 16).eq(read.data)
         m.d.comb += [
-            write.addr.eq(self.address),
-            write.data.eq(self.data),
-            write.en.eq(self.write & (~self.busy).replicate(4)),
-            read.addr.eq(transmit.address[2:]),
-            read.en.eq(1),
             transmit.octet.eq(held.word_select(lane_1, 8)),
             transmit.length.eq(length),
             transmit.start.eq(start.o),
@@ -198,8 +202,7 @@ class TransmitFrame(wiring.Component):
             self.sent.eq(done.o),
             self.o.eq(transmit.o),
         ]
-        m.d[domain] += [
-            held.eq(read.data), lane.eq(transmit.address[:2]), lane_1.eq(lane)]
+        m.d[domain] += [lane.eq(transmit.address[:2]), lane_1.eq(lane)]
         m.d.sync += start.i.eq(0)
         with m.If(done.o):
             m.d.sync += self.busy.eq(0)

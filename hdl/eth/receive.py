@@ -57,6 +57,8 @@ class FrameReceive(wiring.Component):
         octets = self.width // 8
         least, most = board.SHORTEST + FCS, board.LONGEST + FCS
         length = Signal(range(most + 2))
+        # It has an FCS's octets, as many as it must have, more than it may have.
+        begun, enough, long = Signal(), Signal(), Signal()
         error = Signal()
         # The last octets are behind the frame, but which ones are the last is known late.
         behind = Signal(8 * FCS)
@@ -73,13 +75,14 @@ class FrameReceive(wiring.Component):
             with m.State("Between Frames"):
                 m.d.comb += crc.start.eq(1)
                 m.d.sync += [length.eq(0), error.eq(0), beat.count.eq(0)]
+                m.d.sync += [begun.eq(0), enough.eq(0), long.eq(0)]
                 with m.If(self.i.valid & (self.i.data == SFD)):
                     m.next = "Frame"
                 with m.Elif(self.i.valid & (self.i.data != PREAMBLE)):
                     m.next = "No Frame"
             with m.State("Frame"):
                 m.d.comb += [
-                    take.eq(self.i.valid & (length != most + 1)),
+                    take.eq(self.i.valid & ~long),
                     ends.eq(~take),
                 ]
                 with m.If(ends):
@@ -93,8 +96,11 @@ class FrameReceive(wiring.Component):
                 length.eq(length + 1),
                 error.eq(error | self.i.error),
                 behind.eq(Cat(behind[8:], self.i.data)),
+                begun.eq(begun | (length == FCS - 1)),
+                enough.eq(enough | (length == least - 1)),
+                long.eq(length == most),
             ]
-            with m.If(length >= FCS):
+            with m.If(begun):
                 m.d.sync += beat.count.eq(Mux(full, 1, beat.count + 1))
                 with m.Switch(Mux(full, 0, beat.count)):
                     for lane in range(octets):
@@ -108,8 +114,7 @@ class FrameReceive(wiring.Component):
             self.o.payload.count.eq(beat.count),
             self.o.payload.last.eq(ends),
         ]
-        m.d.comb += wrong.eq(
-            error | ~crc.match_detected | (length < least) | (length > most))
+        m.d.comb += wrong.eq(error | ~crc.match_detected | ~enough | long)
         m.d.sync += [
             self.o.payload.error.eq(ends & wrong),
             self.good.eq(ends & ~wrong),

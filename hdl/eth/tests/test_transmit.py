@@ -76,3 +76,10 @@ def test_frames_keep_the_gap():
     pieces, gaps = bursts(transmit(*frames))
     assert pieces == [on_wire(with_fcs(frame)) for frame in frames]
     assert len(gaps) == 3 and all(gap >= GAP for gap in gaps)
+
+
+def test_latency_is_what_the_docstring_says():
+    seen = transmit(b"frame" + bytes(60))
+    assert seen[12:17] == list(b"frame") and seen[11] == 0xD5, "12 cycles from start"
+    # transmit() looks on for 3 cycles after done.
+    assert [octet is None for octet in seen[-GAP - 1:]] == [False] + GAP * [True]

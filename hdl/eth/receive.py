@@ -74,8 +74,10 @@ class FrameReceive(wiring.Component):
         with m.FSM():
             with m.State("Between Frames"):
                 m.d.comb += crc.start.eq(1)
-                m.d.sync += [length.eq(0), error.eq(0), beat.count.eq(0)]
-                m.d.sync += [begun.eq(0), enough.eq(0), long.eq(0)]
+                m.d.sync += [
+                    length.eq(0), begun.eq(0), enough.eq(0), long.eq(0), error.eq(0),
+                    beat.count.eq(0),
+                ]
                 with m.If(self.i.valid & (self.i.data == SFD)):
                     m.next = "Frame"
                 with m.Elif(self.i.valid & (self.i.data != PREAMBLE)):

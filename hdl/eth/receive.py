@@ -75,8 +75,8 @@ class FrameReceive(wiring.Component):
             with m.State("Between Frames"):
                 m.d.comb += crc.start.eq(1)
                 m.d.sync += [
-                    length.eq(0), begun.eq(0), enough.eq(0), long.eq(0), error.eq(0),
-                    beat.count.eq(0),
+                    length.eq(0), error.eq(0), beat.count.eq(0),
+                    begun.eq(0), enough.eq(0), long.eq(0),
                 ]
                 with m.If(self.i.valid & (self.i.data == SFD)):
                     m.next = "Frame"

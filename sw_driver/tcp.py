@@ -43,7 +43,8 @@ class Progress(NamedTuple):
     acknowledged, window
         Acknowledgment Number and Window of the segment that was taken last, or 0.
     broken
-        An FPDU is longer than the board's window: nothing more is taken.
+        An FPDU is longer than the board's window, or too short for a DDP header: nothing more is
+        taken.
     """
 
     taken: int
@@ -90,6 +91,8 @@ class BoardTcp:
         *,
         sequence: int,
         stream: int,
+        sent: int,
+        span: int = 1 << 16,
         markers: bool = False,
     ) -> TcpConnection:
         """Have the segments of a connection taken from now on.
@@ -102,15 +105,25 @@ class BoardTcp:
             Sequence number of the peer's first octet behind MPA's start-up.
         stream
             The DDP Stream.
+        sent
+            Sequence number of the octet that the host sends next (SND.NXT); later ones by
+            :meth:`TcpConnection.set_sent`.
+        span
+            How far an Acknowledgment Number may lie before SND.NXT: as many octets as the host has
+            on the way, and the largest window that the peer has offered (RFC 5961 section 5.2). The
+            board leaves segments with another one to the host.
         markers
             Whether the peer sends markers.
         """
         ends = _ends(peer, host)
-        if not 0 <= sequence < 1 << 32:
-            raise InvalidRequest(f"sequence must be from 0 to 2**32 - 1, not {sequence!r}")
+        for name, value in (("sequence", sequence), ("sent", sent), ("span", span)):
+            if not 0 <= value < 1 << 32:
+                raise InvalidRequest(f"{name} must be from 0 to 2**32 - 1, not {value!r}")
         if not 0 <= stream < self.streams:
             raise InvalidRequest(f"stream must be from 0 to {self.streams - 1}, not {stream!r}")
-        words = tcp_words(*ends, sequence=sequence, stream=stream, markers=markers)
+        words = tcp_words(
+            *ends, sequence=sequence, stream=stream, sent=sent, span=span, markers=markers
+        )
         with self.lock:
             if any(each.ends == ends for each in self.open.values()):
                 raise StateError(f"the connection from {peer!r} to {host!r} is set up already")
@@ -181,6 +194,18 @@ class TcpConnection(Closing):
             if self.closed:
                 raise StateError(f"TCP connection {self.number} is closed")
             return self._tcp.progress(self.number)
+
+    def set_sent(self, sent: int) -> None:
+        """Have octets before sequence number ``sent`` acknowledged by the peer: SND.NXT.
+
+        The host calls this before it sends them.
+        """
+        if not 0 <= sent < 1 << 32:
+            raise InvalidRequest(f"sent must be from 0 to 2**32 - 1, not {sent!r}")
+        with self._tcp.lock:
+            if self.closed:
+                raise StateError(f"TCP connection {self.number} is closed")
+            self._tcp.write(self.number, [(TcpField.SENT, sent)])
 
     def close(self) -> None:
         """Have nothing more of it taken, and give its number back; the second time does nothing.

@@ -16,7 +16,8 @@ has the lowest address. Outside the windows, and where a window has nothing, a r
 
 A board whose RNIC takes DDP over MPA has TCP in front of it, and TCP_REGISTERS. A connection is set
 up field by field (:class:`.net.TcpField`): write TCP_PLACE, TCP_WORD and TCP_WRITE, which lie in a
-row, while TCP_STATE.writing is clear; SETTINGS comes last. To change one, write it as 0 first.
+row, while TCP_STATE.writing is clear; SETTINGS comes last. To change one, write SETTINGS as 0 first;
+SENT alone may be written at any time.
 
 MDIO (IEEE 802.3 clause 22) is there for the PHY: while STATUS.mdio is clear write MDIO_ADDRESS,
 then MDIO_READ, or MDIO_DATA and MDIO_WRITE; what was read is in MDIO_RESULT once STATUS.mdio is
@@ -187,7 +188,8 @@ TCP_REGISTERS = (
         "What there is to know of the connection.",
         (
             Field("window", 0, 16, "Window of the last segment taken, or 0."),
-            Field("broken", 16, 1, "An FPDU is longer than CAP_TCP_WINDOW: nothing more is taken."),
+            Field("broken", 16, 1, "An FPDU is longer than CAP_TCP_WINDOW, or too short"
+                  " for a DDP header: nothing more is taken."),
             Field("writing", 17, 1, "TCP_WRITE has not had its effect yet."),
         ),
     ),

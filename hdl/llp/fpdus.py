@@ -179,9 +179,9 @@ class FpduCutter(wiring.Component):
     same position in its ring, modulo the window.
 
     Connections that may have a whole FPDU take turns, one FPDU each. No FPDU costs more cycles
-    than its octets take on a wire that brings 16 bits in a cycle, which is 1 Gb/s at 62.5 MHz. So no
-    peer can use up what the other connections need: the length of an FPDU that is not whole yet is
-    worked out once, and a connection is broken by an FPDU that is too short to be legal.
+    than its octets take on a wire that brings 16 bits in a cycle, which is 1 Gb/s at 62.5 MHz. So
+    no peer can use up what the other connections need: the length of an FPDU that is not whole yet
+    is worked out once, and a connection is broken by an FPDU that is too short to be legal.
 
     Latency: 8 cycles from ``taken`` to a packet's first beat at 64 bits, where no other connection
     has its turn. Throughput: a word a cycle, ``OVERHEAD`` cycles more an FPDU, and one for each

@@ -16,8 +16,8 @@ has the lowest address. Outside the windows, and where a window has nothing, a r
 
 A board whose RNIC takes DDP over MPA has TCP in front of it, and TCP_REGISTERS. A connection is set
 up field by field (:class:`.net.TcpField`): write TCP_PLACE, TCP_WORD and TCP_WRITE, which lie in a
-row, while TCP_STATE.writing is clear; SETTINGS comes last. To change one, write SETTINGS as 0 first;
-SENT alone may be written at any time.
+row, while TCP_STATE.writing is clear; SETTINGS comes last. To change one, write SETTINGS as 0
+first; SENT alone may be written at any time.
 
 MDIO (IEEE 802.3 clause 22) is there for the PHY: while STATUS.mdio is clear write MDIO_ADDRESS,
 then MDIO_READ, or MDIO_DATA and MDIO_WRITE; what was read is in MDIO_RESULT once STATUS.mdio is

@@ -295,8 +295,8 @@ class TcpReceiver:
         payload = segment[header:]
         if not payload or sequence != (connection.sequence + incoming.next) % _SEQUENCE:
             return None
-        # RFC 5961 section 5.2: "The ACK value is considered acceptable only if it is in the range of
-        # ((SND.UNA - MAX.SND.WND) <= SEG.ACK <= SND.NXT)."
+        # RFC 5961 section 5.2: "The ACK value is considered acceptable only if it is in the range
+        # of ((SND.UNA - MAX.SND.WND) <= SEG.ACK <= SND.NXT)."
         if (incoming.sent - acknowledgment) % _SEQUENCE > connection.span:
             return None
         if incoming.broken or len(incoming.held) + len(payload) > self.window:

@@ -267,7 +267,8 @@ def test_nothing_waits_for_anything(stall):
     """
     ends = [connection(number, markers=number % 2) for number in range(CONNECTIONS)]
     rng = random.Random(1)
-    sent = [fpdus(*(rng.randrange(14, 500) for _ in range(12)), markers=each.markers) for each in ends]
+    sent = [fpdus(*(rng.randrange(14, 500) for _ in range(12)), markers=each.markers)
+            for each in ends]
     left = []
     for end, packets in zip(ends, sent, strict=True):
         octets = b"".join(packets)
@@ -532,7 +533,7 @@ def test_fifteen_bad_peers_cost_a_good_one_nothing(kind):
     ends = [connection(number, markers=kind == "claim" and number) for number in range(16)]
     good = fpdus(*[200] * 24)
     queues = []
-    for number, end in enumerate(ends[1:], 1):
+    for end in ends[1:]:
         queues.append(list(segments(end, *bad_octets(kind))))
     left = list(segments(ends[0], b"".join(good), *map(len, good)))
     rng = random.Random(1)

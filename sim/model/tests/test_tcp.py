@@ -116,7 +116,8 @@ def test_a_frame_of_linux() -> None:
     )
     source, destination = bytes((10, 7, 0, 1)), bytes((10, 7, 0, 2))
     receiver = TcpReceiver(3, WINDOW)
-    receiver.connect(1, Connection(source, destination, 46802, 18518, STREAM, 0x47548280, sent=0x39471464))
+    known = Connection(source, destination, 46802, 18518, STREAM, 0x47548280, sent=0x39471464)
+    receiver.connect(1, known)
     assert receiver.peer(1) == (0, 0)
     assert receiver.receive(octets) == [FpduReceived(STREAM, 0, octets[-24:])]
     assert receiver.next(1) == 24

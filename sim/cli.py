@@ -288,6 +288,8 @@ def bench(
         raise _refuse("--seeds is of place and route: give --pnr or --peer too", BAD_INPUT)
     try:
         peers = [Peer.of(each) for each in peer or ()]
+        for each in peers:
+            each.check()
         if plots is not None:
             drawing.prepare(plots)
     except (OSError, ValueError) as error:

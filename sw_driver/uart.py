@@ -7,9 +7,9 @@ numbers come most significant octet first. A read is answered with the words, a 
 
 from __future__ import annotations
 
+import math
 import os
 import struct
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -17,7 +17,9 @@ from contextlib import contextmanager, suppress
 import serial
 
 from ..hdl.spec import board, regs
-from .errors import TransportError, TransportTimeout, UnsupportedDevice
+from .checks import integer, shown
+from .closing import ProcessLock
+from .errors import TransportError, TransportTimeout, UnsupportedDevice, WrongType
 from .memory import Arena, Bounce, Memory
 from .transport import Transport
 
@@ -62,12 +64,15 @@ class UartTransport(Transport):
     """
 
     def __init__(self, port: str, baudrate: int = 1_000_000) -> None:
-        self._lock = threading.RLock()
+        if not isinstance(port, str):
+            raise WrongType(f"port must be a device or a URL, not {shown(port)}")
+        baudrate = integer("baudrate", baudrate, 1, math.inf, "at least 1")
+        self._lock = ProcessLock("the serial port")
         self._pending: list[tuple[int, int]] = []  # to be written to registers, and read back
         self._unsure = False  # a command was given, and nothing was read since
         try:
             self._serial = serial.serial_for_url(port, baudrate, timeout=_PATIENCE, exclusive=True)
-        except (serial.SerialException, ValueError) as error:
+        except (serial.SerialException, ValueError, OverflowError) as error:
             raise TransportError(f"the serial port {port} cannot be opened: {error}") from error
         # USB adapters keep what came in for 16 ms otherwise; those that cannot are as they are.
         with suppress(ValueError, OSError, AttributeError, NotImplementedError):

@@ -6,14 +6,16 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from ...hdl.spec.ddp import ErrorType
 from .. import cq as ddp
+from ..buffers import copy_of, octets_of
+from ..checks import any_integer, flag, instance, integer, shown
 from ..closing import Closing
 from ..cq import WcStatus
 from ..errors import ErrorEvent, InvalidRequest, StateError, StreamError
-from ..pd import MR, PD, Access, octets_of
+from ..pd import MR, PD, Access
 from ..stream import Stream
 from . import wire
 from .cq import CQ, WC, Opcode
@@ -28,6 +30,7 @@ _OPCODE = {
 }
 
 
+@runtime_checkable
 class Source(Protocol):
     """A Data Source with the LLP below it: gives the octets that carry a DDP message."""
 
@@ -112,12 +115,13 @@ class QP(Closing):
         ird: int = 16,
         ord: int = 16,
     ) -> None:
-        depth = pd.context.capabilities.queue
-        for name, value, most in (("ird", ird, depth), ("ord", ord, (1 << 14) - 1)):
-            if not 0 <= value <= most:
-                raise InvalidRequest(f"{name} must be from 0 to {most}, not {value!r}")
+        order = "QP(pd, cq, source)"
+        instance("a queue pair's protection domain", pd, PD, order)
+        instance("a queue pair's completion queue", cq, CQ, f"{order}, with the CQ of RDMAP")
+        instance("a queue pair's source", source, Source, order)
+        self.ird = integer("ird", ird, 0, pd.context.capabilities.queue)
+        self.ord = integer("ord", ord, 0, (1 << 14) - 1)
         self.context, self.pd, self.cq, self.source = pd.context, pd, cq, source
-        self.ird, self.ord = ird, ord
         self.state = QPState.RTS
         self.sent: Terminate | None = None
         self.received: Terminate | None = None
@@ -178,13 +182,14 @@ class QP(Closing):
         solicited
             SEND, SEND_WITH_INV: the peer is to have an event.
         """
+        if not isinstance(opcode, Opcode) or opcode not in _OPCODE:
+            raise InvalidRequest(f"opcode must be one of {[*_OPCODE]}, not {shown(opcode)}")
         sends = opcode in (Opcode.SEND, Opcode.SEND_WITH_INV)
-        if opcode not in _OPCODE:
-            raise InvalidRequest(f"opcode must be one of {[*_OPCODE]}, not {opcode!r}")
-        if solicited and not sends:
+        if flag("solicited", solicited) and not sends:
             raise InvalidRequest("only a Send can be solicited")
-        if not 0 <= stag < 1 << 32 or (stag and opcode is Opcode.SEND):
-            raise InvalidRequest(f"stag must be a Steering Tag that is used, not {stag!r}")
+        rule = "a Steering Tag that is used"
+        stag = integer("stag", stag, 0, 0 if opcode is Opcode.SEND else (1 << 32) - 1, rule)
+        to = any_integer("to", to)
         message, length, sink = b"", 0, None
         with self.context.lock:
             self._check()
@@ -193,7 +198,7 @@ class QP(Closing):
                     raise InvalidRequest("an RDMA Read must not be posted, as ORD is 0")
                 length = 0 if buffer is None else len(octets_of(buffer))
             else:
-                message = _copy_of(buffer)
+                message = b"" if buffer is None else copy_of(buffer)
                 length = len(message)
             if length >= 1 << 32 or not 0 <= to <= (1 << 64) - length:
                 raise InvalidRequest(f"{length} octets at TO {to!r} cannot be")
@@ -202,7 +207,7 @@ class QP(Closing):
                 sink = self.pd.register(buffer, Access.REMOTE_WRITE, stream=self.stream)
             kind = _OPCODE[opcode]
             if sends:
-                kind = wire.SENDS[opcode is Opcode.SEND_WITH_INV, solicited]
+                kind = wire.SENDS[opcode is Opcode.SEND_WITH_INV, bool(solicited)]
             request = _Request(
                 opcode, wr_id, message, length, stag, to, wire.control(kind), sink
             )  # fmt: skip
@@ -443,11 +448,3 @@ class QP(Closing):
 
     def __repr__(self) -> str:
         return f"<QP on {self.stream!r}, {self.state.name}>"
-
-
-def _copy_of(buffer: object) -> bytes:
-    """A message."""
-    try:
-        return b"" if buffer is None else memoryview(buffer).tobytes()  # type: ignore[arg-type]
-    except TypeError as error:
-        raise InvalidRequest(f"a message must be octets, not {type(buffer).__name__}") from error

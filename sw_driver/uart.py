@@ -13,6 +13,7 @@ import struct
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import Protocol, runtime_checkable
 
 import serial
 
@@ -40,6 +41,17 @@ _PATIENCE = 0.5
 _ATTEMPTS = 3
 #: Registers that show what was written to them.
 _KEPT = {register.address for register in regs.REGISTERS if register.access == "rw"}
+
+
+@runtime_checkable
+class BoardLink(Protocol):
+    """What reaches the words of a board's address map."""
+
+    def read_words(self, address: int, count: int) -> list[int]:
+        """Read words."""
+
+    def write_words(self, address: int, words: Sequence[int]) -> None:
+        """Write words that cannot be read back."""
 
 
 class UartTransport(Transport):

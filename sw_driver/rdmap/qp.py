@@ -29,6 +29,9 @@ _OPCODE = {
     Opcode.RDMA_READ: Message.READ_REQUEST,
 }
 
+#: The ``wr_id`` of the buffer for the Send with which a peer's start-up ends.
+_RTR = object()
+
 
 @runtime_checkable
 class Source(Protocol):
@@ -61,7 +64,9 @@ class _Request:
     to: int = 0
     control: int = 0
     sink: MR | None = None  #: of a Read
+    sink_stag: int = 0  #: of a Read: the STag that its response names
     done: bool = False
+    told: bool = True  #: a completion tells of it
 
 
 class _Refused(Exception):
@@ -209,23 +214,51 @@ class QP(Closing):
             if sends:
                 kind = wire.SENDS[opcode is Opcode.SEND_WITH_INV, bool(solicited)]
             request = _Request(
-                opcode, wr_id, message, length, stag, to, wire.control(kind), sink
+                opcode, wr_id, message, length, stag, to, wire.control(kind), sink,
+                sink.stag if sink else 0,
             )  # fmt: skip
             self._requests.append(request)
             self._unsent.append(request)
             self._transmit()
+
+    def send_rtr(self, opcode: Opcode, stag: int = 0) -> None:
+        """Send a message of no octets, which tells the peer that this side is ready to receive.
+
+        For MPA's start-up (RFC 6581 section 9.2), as the first message; no completion tells of it.
+
+        Parameters
+        ----------
+        opcode
+            SEND, RDMA_WRITE or RDMA_READ.
+        stag
+            RDMA_WRITE, RDMA_READ: the Steering Tag that it names, a Read as source and sink.
+        """
+        with self.context.lock:
+            self._check()
+            names = 0 if opcode is Opcode.SEND else stag
+            request = _Request(
+                opcode, None, b"", 0, names, control=wire.control(_OPCODE[opcode]),
+                sink_stag=names, told=False,
+            )  # fmt: skip
+            self._requests.append(request)
+            self._unsent.append(request)
+            self._transmit()
+
+    def expect_rtr(self) -> None:
+        """Take the Send of no octets that tells that the peer is ready to receive, as the first."""
+        self.stream.post_recv(None, Queue.SEND, wr_id=_RTR)
 
     def _transmit(self) -> None:
         """Send what may go: in order, and with no more than ORD reads outstanding."""
         while self._unsent:
             request = self._unsent[0]
             if request.opcode is Opcode.RDMA_READ:
-                if len(self._reads) >= self.ord:
+                # One of start-up does not count: the responder has room for it.
+                if len(self._reads) >= self.ord and request.told:
                     return
                 self._reads.append(request)
-                sink = request.sink
                 header = ReadRequest(
-                    sink.stag if sink else 0, sink.to if sink else 0, request.length,
+                    request.sink_stag, request.sink.to if request.sink else 0, request.length,
                     request.stag, request.to,
                 )  # fmt: skip
                 self._untagged(Queue.READ_REQUEST, header.encode(), request.control << 32)
@@ -247,9 +280,10 @@ class QP(Closing):
         """Completions of requests that are done, none before those that were posted earlier."""
         while self._requests and self._requests[0].done:
             request = self._requests.popleft()
-            self.cq.put(
-                WC(self, WcStatus.SUCCESS, request.opcode, request.wr_id, request.length)
-            )  # fmt: skip
+            if request.told:
+                self.cq.put(
+                    WC(self, WcStatus.SUCCESS, request.opcode, request.wr_id, request.length)
+                )
 
     def data_to_send(self) -> bytes:
         """The octets that are to be sent next, once."""
@@ -268,6 +302,8 @@ class QP(Closing):
 
     def take(self, message: ddp.WC) -> None:
         """A DDP message was delivered, or its buffer comes back."""
+        if message.wr_id is _RTR:
+            return
         if self.state is not QPState.RTS or message.status is not WcStatus.SUCCESS:
             if message.opcode is ddp.Opcode.RECV and message.qn == Queue.SEND:
                 status = message.status
@@ -299,8 +335,7 @@ class QP(Closing):
         if opcode == Message.WRITE:
             return
         read = self._reads[0] if self._reads else None
-        sink = read.sink.stag if read is not None and read.sink is not None else 0
-        if opcode != Message.READ_RESPONSE or read is None or message.stag != sink:
+        if opcode != Message.READ_RESPONSE or read is None or message.stag != read.sink_stag:
             raise _Refused(wire.UNEXPECTED_OPCODE, message)
         self._reads.popleft()
         if read.sink is not None:
@@ -418,7 +453,8 @@ class QP(Closing):
         self.state = state
         self.stream.close()
         for request in self._requests:
-            self.cq.put(WC(self, WcStatus.FLUSHED, request.opcode, request.wr_id))
+            if request.told:
+                self.cq.put(WC(self, WcStatus.FLUSHED, request.opcode, request.wr_id))
             if request.sink is not None:
                 request.sink.close()
         for queue in (self._requests, self._unsent, self._reads):

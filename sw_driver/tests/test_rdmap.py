@@ -122,6 +122,64 @@ def test_a_terminate_octet_by_octet() -> None:
     assert str(Terminate(Layer.DDP, 7, 7)) == "DDP 0x7/0x07 unknown error"
 
 
+#: RFC 5040 section 4.8, figure 9: "Invalid STag" of RDMA's Remote Protection Error, for example,
+#: has another number than DDP's, and each code its Error Type.
+RDMA_CODES = {
+    1: {
+        0: "Invalid STag", 1: "Base or bounds violation", 2: "Access rights violation",
+        3: "STag not associated with RDMAP Stream", 4: "TO wrap", 9: "STag cannot be Invalidated",
+        0xFF: "Unspecified Error",
+    },
+    2: {
+        5: "Invalid RDMAP version", 6: "Unexpected OpCode",
+        7: "Catastrophic error, localized to RDMAP Stream", 8: "Catastrophic error, global",
+        9: "STag cannot be Invalidated", 0xFF: "Unspecified Error",
+    },
+}  # fmt: skip
+#: RFC 5041 section 7.2.
+DDP_CODES = {
+    0: {0: "Local Catastrophic"},
+    1: {
+        0: "Invalid STag", 1: "Base or bounds violation", 2: "STag not associated with DDP Stream",
+        3: "TO wrap", 4: "Invalid DDP version",
+    },
+    2: {
+        1: "Invalid QN", 2: "Invalid MSN - no buffer available",
+        3: "Invalid MSN - MSN range is not valid", 4: "Invalid MO",
+        5: "DDP Message too long for available buffer", 6: "Invalid DDP version",
+    },
+}  # fmt: skip
+#: RFC 5044 section 8, RFC 6581 section 8: "Layer: 0x2 - LLP Error Type: 0x0 - MPA".
+MPA_CODES = {
+    0: {
+        1: "TCP connection closed, terminated or lost", 2: "MPA CRC does not match",
+        3: "MPA Marker and ULPDU Length field mismatch",
+        4: "Invalid MPA Request Frame or MPA Response Frame", 5: "Local Catastrophic Error",
+        6: "Insufficient IRD Resources", 7: "No Matching RTR Option",
+    },
+}  # fmt: skip
+
+
+def test_each_layer_has_its_own_table_of_errors() -> None:
+    """RFC 5040 section 4.8: figure 9 gives RDMA's types and codes, and of the others: "See DDP
+    Specification [DDP]", "For MPA, see MPA Specification [MPA]".
+    """
+    tables = {Layer.RDMA: RDMA_CODES, Layer.DDP: DDP_CODES, Layer.LLP: MPA_CODES}
+    for layer, types in tables.items():
+        for kind in range(16):
+            for code in range(256):
+                text = types.get(kind, {}).get(code, "unknown error")
+                if layer is Layer.RDMA and kind == 0:
+                    # "This error type does not have an error code. Any value in this field is
+                    # acceptable."
+                    text = "Local Catastrophic"
+                if layer is Layer.DDP and kind == 3:
+                    # RFC 5041 section 7.2: "Reserved for the use by the LLP".
+                    text = "the LLP's error"
+                told = str(Terminate(layer, kind, code))
+                assert told == f"{layer.name} {kind:#x}/{code:#04x} {text}"
+
+
 @pytest.mark.parametrize(
     "terminate",
     [

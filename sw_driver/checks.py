@@ -50,7 +50,7 @@ def flag(name: str, value: object) -> bool:
     raise WrongType(f"{name} must be True or False, not {shown(value)}")
 
 
-def instance(name: str, value: object, kind: type[Any], order: str = "") -> None:
+def instance(name: str, value: object, kind: Any, order: str = "") -> None:
     """Raises unless a value is of a class.
 
     Parameters

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,15 +26,17 @@ from ddp_rnic.sw_driver import (
     Context,
     Device,
     InvalidRequest,
+    RnicTimeout,
     StateError,
     Stream,
     StreamError,
     StreamState,
     WcStatus,
 )
+from ddp_rnic.sw_driver import context as driver_context
 from ddp_rnic.sw_driver.prm import connect
 from ddp_rnic.sw_driver.rdmap import CQ, QP, WC, Layer, Opcode, QPState, Terminate
-from ddp_rnic.sw_driver.tests.managed import managed
+from ddp_rnic.sw_driver.tests.managed import managed, until
 
 BOTH = Access.REMOTE_WRITE | Access.REMOTE_READ
 Sent = list[tuple[Header, bytes]]
@@ -486,6 +491,101 @@ def test_an_stag_that_cannot_be_invalidated_ends_the_stream(
     assert {wc.status for wc in taken} == {WcStatus.FLUSHED} and len(taken) >= 1
     assert taken[0].wr_id == "message" and not region.revoked
     assert bench.terminate() == bytes([0x01, code, 0, 0])
+
+
+# --- waiting --------------------------------------------------------------------------------------
+
+
+def late(act: Callable[[], object], wait: Callable[[], list[WC]]) -> tuple[list[WC], float]:
+    """What a thread that waits gets of something, and how long it took from then on."""
+    taken: list[tuple[list[WC], float]] = []
+    thread = threading.Thread(target=lambda: taken.append((wait(), time.monotonic())))
+    thread.start()
+    time.sleep(0.3)
+    begun = time.monotonic()
+    act()
+    thread.join(30)
+    ((completions, ended),) = taken
+    return completions, ended - begun
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_wait_ends_with_the_completion_that_another_thread_makes(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, asynchronous: bool
+) -> None:
+    """Of a Send that another thread posts, of what a peer sends, and of a flush: at once."""
+    monkeypatch.setattr(driver_context, "SLICE", 20)
+
+    def wait() -> list[WC]:
+        if asynchronous:
+            return asyncio.run(bench.cq.wait_async(15))
+        return bench.cq.wait(15)
+
+    completions, took = late(lambda: bench.qp.post_send(Opcode.SEND, b"1", wr_id="sent"), wait)
+    assert statuses(completions) == [("sent", WcStatus.SUCCESS)] and took < 5
+    bench.qp.post_recv(bytearray(4), wr_id="received")
+    # The Write gives no completion, and the wait goes on.
+    region = bench.pd.register(bytearray(8))
+    completions, took = late(
+        lambda: (bench.write(region.stag, 0, b"1"), bench.send(b"2", Message.SEND)), wait
+    )
+    assert statuses(completions) == [("received", WcStatus.SUCCESS)] and took < 5
+    bench.qp.post_recv(bytearray(4), wr_id="flushed")
+    completions, took = late(bench.qp.disconnect, wait)
+    assert statuses(completions) == [("flushed", WcStatus.FLUSHED)] and took < 5
+
+
+def test_a_wait_of_a_managers_client_ends_as_early(tmp_path: Path) -> None:
+    with managed(tmp_path) as served, connect(tmp_path / "rnic.sock") as context:
+        bench = begin(served.sim, context)
+        for n in range(40):  # more than the waits that the manager answers at a time
+            completions, took = late_now(bench, n)
+            assert statuses(completions) == [(n, WcStatus.SUCCESS)] and took < 5
+        bench.qp.post_recv(bytearray(4), wr_id="received")
+        completions, took = late(lambda: bench.send(b"2", Message.SEND), lambda: bench.cq.wait(15))
+        assert statuses(completions) == [("received", WcStatus.SUCCESS)] and took < 5
+
+
+def late_now(bench: Bench, n: int) -> tuple[list[WC], float]:
+    """As soon as a thread waits, another one posts a Send."""
+    taken: list[WC] = []
+    thread = threading.Thread(target=lambda: taken.extend(bench.cq.wait(15)))
+    thread.start()
+    until(lambda: bench.cq.messages._waiting, "a thread that waits")  # type: ignore[attr-defined]
+    begun = time.monotonic()
+    bench.qp.post_send(Opcode.SEND, b"1", wr_id=n)
+    thread.join(30)
+    return taken, time.monotonic() - begun
+
+
+def test_asyncio_waits_for_rdmap_while_the_loop_goes_on(bench: Bench) -> None:
+    """As sw_driver.CQ's wait_async: in time, cancelled, and closed."""
+
+    async def session() -> None:
+        begun = time.monotonic()
+        with pytest.raises(RnicTimeout, match=r"within 0\.1 seconds"):
+            await bench.cq.wait_async(0.1)
+        assert 0.1 <= time.monotonic() - begun < 5
+        waiter = asyncio.create_task(bench.cq.wait_async())
+        await asyncio.sleep(0.05)
+        assert not waiter.done()
+        bench.qp.post_send(Opcode.SEND, b"1", wr_id="sent")
+        assert statuses(await waiter) == [("sent", WcStatus.SUCCESS)]
+        cancelled = asyncio.create_task(bench.cq.wait_async())
+        await asyncio.sleep(0.05)
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        closed = asyncio.create_task(bench.cq.wait_async(20))
+        await asyncio.sleep(0.05)
+        bench.cq.close()
+        with pytest.raises(StateError, match="the completion queue is closed"):
+            await closed
+
+    begun = time.monotonic()
+    # With it ends the loop's pool of threads: none of them goes on waiting.
+    asyncio.run(session())
+    assert time.monotonic() - begun < 15
 
 
 # --- other errors ---------------------------------------------------------------------------------

@@ -236,7 +236,7 @@ class MR(Closing):
         self.written = False
 
     def _pull(self) -> None:
-        self.mapping.memory.pull(0, self.length)
+        self.mapping.memory.pull_written()
 
     def _within(self, offset: int, length: int) -> tuple[int, int]:
         """Return offset and length as ints, if the region has these octets."""

@@ -115,6 +115,11 @@ class _RecordedMemory(Memory):
             self._inner.pull(offset, length)
             result["octets"] = self.view[offset : offset + length].hex()
 
+    def pull_written(self) -> None:
+        with self._recorder.noted("pull", memory=self._number, offset=0) as result:
+            self._inner.pull_written()
+            result["octets"] = self.view.hex()
+
     def push(self, offset: int, length: int) -> None:
         octets = self.view[offset : offset + length].hex()
         with self._recorder.noted("push", memory=self._number, offset=offset, octets=octets):

@@ -35,6 +35,7 @@ from ..errors import (
     TransportError,
     UnsupportedDevice,
 )
+from ..memory import Copy
 from ..pd import MR, PD
 from ..stream import ORDER, QUEUES, Stream, StreamState, part_of, queues_of
 from . import protocol
@@ -190,21 +191,26 @@ class _Buffer:
     """
 
     def __init__(self, view: memoryview, mapped: _Mapped, offset: int, copy: bool) -> None:
-        self.view, self.mapped, self.offset, self.copy = view, mapped, offset, copy
-        if copy:
-            self.push(0, len(view))
+        self.view, self.mapped, self.offset = view, mapped, offset
+        self.copy = Copy(view) if copy else None
+        self.push(0, len(view))
 
     def pull(self, offset: int, length: int) -> None:
         """Show the program what the device has written."""
-        if self.copy:
-            end = offset + length
-            self.view[offset:end] = memoryview(self.mapped.map)[offset:end]
+        if self.copy is not None:
+            self.copy.set(offset, self.mapped.map[offset : offset + length])
+
+    def pull_written(self) -> None:
+        """The same of all, and octets that the program has written elsewhere stay."""
+        if self.copy is not None:
+            self.copy.merge(self.mapped.map[: len(self.view)])
 
     def push(self, offset: int, length: int) -> None:
         """The other way."""
-        if self.copy:
-            end = offset + length
-            self.mapped.map[offset:end] = self.view[offset:end]
+        if self.copy is not None:
+            octets = bytes(self.view[offset : offset + length])
+            self.mapped.map[offset : offset + length] = octets
+            self.copy.note(offset, octets)
 
 
 class ClientContext(Context):
@@ -280,7 +286,7 @@ class ClientContext(Context):
 
     def release(self, buffer: _Buffer) -> None:
         """It is not written any more."""
-        if buffer.copy:
+        if buffer.copy is not None:
             self.remove(Object.MEMORY, buffer.mapped.handle)
 
     # -- the driver's interface -------------------------------------------------------------------
@@ -404,7 +410,7 @@ class ClientMR(MR):
             self.forget()
 
     def _pull(self) -> None:
-        self.memory.pull(0, self.length)
+        self.memory.pull_written()
 
     def forget(self) -> None:
         self.revoked = True

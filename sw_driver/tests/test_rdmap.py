@@ -526,9 +526,12 @@ def test_a_wait_ends_with_the_completion_that_another_thread_makes(
     bench.qp.post_recv(bytearray(4), wr_id="received")
     # The Write gives no completion, and the wait goes on.
     region = bench.pd.register(bytearray(8))
-    completions, took = late(
-        lambda: (bench.write(region.stag, 0, b"1"), bench.send(b"2", Message.SEND)), wait
-    )
+
+    def send() -> None:
+        bench.write(region.stag, 0, b"1")
+        bench.send(b"2", Message.SEND)
+
+    completions, took = late(send, wait)
     assert statuses(completions) == [("received", WcStatus.SUCCESS)] and took < 5
     bench.qp.post_recv(bytearray(4), wr_id="flushed")
     completions, took = late(bench.qp.disconnect, wait)

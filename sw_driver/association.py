@@ -331,6 +331,8 @@ def _keys(
         raise WrongType(f"ports must be the peer's port and this end's, not {shown(ports)}")
     source_port, destination_port = (integer("ports", port, 0, (1 << 16) - 1) for port in ports)
     tag = integer("tag", tag, 0, _WORD, "from 0 to 2**32 - 1")
+    if not isinstance(paths, Sequence):
+        raise WrongType(f"paths must be pairs of addresses, not {shown(paths)}")
     if not paths:
         raise InvalidRequest("an association must have a path: the peer's address and this end's")
     keys = []

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 import reprlib
+import threading
+from pathlib import Path
 from typing import Any
 
 from .errors import InvalidRequest, WrongType
@@ -74,4 +77,15 @@ def seconds(name: str, value: object) -> float | None:
     number = float(value)
     if math.isnan(number):
         raise InvalidRequest(f"{name} must be seconds, or None, not {number!r}")
-    return number
+    # Python's own waits take no longer ones.
+    return None if number >= threading.TIMEOUT_MAX else max(number, 0.0)
+
+
+def file_path(name: str, value: object) -> Path:
+    """Returns a path that a file can have."""
+    if not isinstance(value, (str, os.PathLike)):
+        raise WrongType(f"{name} must be a file's path, not {shown(value)}")
+    path = Path(value)
+    if "\0" in str(path):
+        raise InvalidRequest(f"{name} must be a file's path, not {shown(str(path))}")
+    return path

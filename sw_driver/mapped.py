@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ..hdl.spec import regs
-from .checks import instance, integer
+from .checks import file_path, instance, integer
 from .errors import InvalidRequest, ResourceExhausted, StateError, TransportError
 from .memory import Arena, Bounce, Extent, Memory, Shared
 from .transport import Transport
@@ -129,6 +129,7 @@ class MappedTransport(Transport):
         instance("memory", memory, HostMemory)
         self._memory = memory
         start = offset & -_PAGE
+        path = file_path("path", path)
         try:
             self._file = os.open(path, os.O_RDWR | os.O_SYNC)
         except OSError as error:
@@ -150,27 +151,32 @@ class MappedTransport(Transport):
         self._interrupt = UioInterrupt(self._file) if _is_uio(self._file) else None
 
     def read(self, address: int) -> int:
-        return int(self._words()[address // 4])
+        self._check()
+        return int(self._registers[address // 4])
 
     def write(self, address: int, value: int) -> None:
-        self._words()[address // 4] = value
+        self._check()
+        self._registers[address // 4] = value
 
-    def _words(self) -> Any:
+    def _check(self) -> None:
+        """Raise unless the device is this process's, and still."""
         if self.inherited:
             raise StateError(
                 "the registers belong to the parent process: open the transport after the fork"
             )
         if self._registers is None:
             raise TransportError("the transport is closed")
-        return self._registers
 
     def pin(self, view: memoryview) -> Memory:
+        self._check()
         return self._memory.pin(view)
 
     def allocate(self, octets: int) -> Memory:
+        self._check()
         return self._memory.allocate(octets)
 
     def wait(self, timeout: float) -> None:
+        self._check()
         if self._interrupt is None:
             super().wait(timeout)
         else:

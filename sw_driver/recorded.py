@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .checks import instance
+from .checks import file_path, instance
 from .closing import ProcessLock
 from .errors import InvalidRequest, TransportError, TransportTimeout
 from .memory import Extent, Memory
@@ -36,6 +36,7 @@ class Recorder(Transport):
 
     def __init__(self, inner: Transport, path: Path | str) -> None:
         instance("what is recorded", inner, Transport)
+        path = file_path("path", path)
         self._inner = inner
         # By lines, so that a forked child has none to write a second time.
         self._file = open(path, "w", encoding="utf-8", buffering=1)
@@ -137,7 +138,7 @@ class Replay(Transport):
     """
 
     def __init__(self, path: Path | str) -> None:
-        self._path = Path(path)
+        self._path = file_path("path", path)
         self._lock = ProcessLock("the recording")
         lines = self._path.read_text(encoding="utf-8").splitlines()
         try:

@@ -21,7 +21,7 @@ from typing import ClassVar
 
 from ..association import Association
 from ..buffers import octets_of
-from ..checks import any_integer, flag, instance, integer, seconds
+from ..checks import any_integer, file_path, flag, instance, integer, seconds
 from ..context import Capabilities, Context
 from ..cq import CQ, WC, Opcode, WcStatus, refresh
 from ..errors import (
@@ -56,7 +56,7 @@ def connect(path: Path | str) -> ClientContext:
     ResourceExhausted
         The manager does not take this client now.
     """
-    return ClientContext(path)
+    return ClientContext(file_path("path", path))
 
 
 class Link:
@@ -168,11 +168,12 @@ class _Mapped:
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
             self.map = mmap.mmap(descriptor, octets)
             answer = link.ask(protocol.Memory(), descriptor).result()
-        except OSError as error:
+        except (OSError, OverflowError) as error:
             # A timeout of the driver's own is one too.
             if isinstance(error, RnicError):
                 raise
-            raise ResourceExhausted(f"{octets} octets cannot be had: {error.strerror}") from error
+            reason = getattr(error, "strerror", None) or error
+            raise ResourceExhausted(f"{octets} octets cannot be had: {reason}") from error
         finally:
             os.close(descriptor)
         (self.handle,) = HANDLE.unpack(answer)
@@ -443,7 +444,7 @@ class ClientCQ(CQ):
             self.streams: set[Stream] = set()
             #: All that its completions may name, by their handles.
             self.named: dict[int, ClientStream] = {}
-            self.handle = context.make(protocol.Queue(cqe))
+            self.handle = context.make(protocol.Queue(min(cqe, 0xFFFFFFFF)))
             context.cqs.add(self)
 
     def poll(self, num_entries: int = 16) -> list[WC]:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import math
 from collections.abc import Callable, Iterator
@@ -23,18 +24,20 @@ from ddp_rnic.sw_driver import (
     Association,
     Device,
     InvalidRequest,
+    ResourceExhausted,
     RnicError,
+    RnicTimeout,
     StateError,
     Stream,
     TransportError,
     WrongType,
 )
 from ddp_rnic.sw_driver.ethernet import BoardEthernet
-from ddp_rnic.sw_driver.mapped import MappedTransport
+from ddp_rnic.sw_driver.mapped import MappedTransport, Pagemap
 from ddp_rnic.sw_driver.prm import connect
 from ddp_rnic.sw_driver.rdmap import CQ as RdmapCQ
 from ddp_rnic.sw_driver.rdmap import QP, Opcode
-from ddp_rnic.sw_driver.recorded import Recorder
+from ddp_rnic.sw_driver.recorded import Recorder, Replay
 from ddp_rnic.sw_driver.tcp import BoardTcp
 from ddp_rnic.sw_driver.tests.conftest import Bench, begin
 from ddp_rnic.sw_driver.tests.managed import managed
@@ -409,6 +412,34 @@ def test_methods_check_what_they_are_given(bench: Bench, qp: QP) -> None:
             attempt()
             pytest.fail(message)
     assert qp.data_to_send() == b""
+
+
+@pytest.mark.parametrize("timeout", [math.inf, 1e300, 10**30, np.float64(5), np.int64(5)])
+def test_times_of_any_length_are_taken(bench: Bench, qp: QP, timeout: Any) -> None:
+    bench.stream.post_recv(bytearray(4), wr_id="received")
+    bench.peer.send(b"1")
+    assert bench.cq.wait(timeout)[0].wr_id == "received"
+    qp.post_send(Opcode.SEND, b"1", wr_id="sent")
+    assert asyncio.run(qp.cq.wait_async(timeout))[0].wr_id == "sent"
+    with pytest.raises(RnicTimeout):
+        bench.cq.wait(-timeout)
+
+
+def test_a_managers_client_takes_what_does_not_fit_its_frames_for_too_much(tmp_path: Path) -> None:
+    with managed(tmp_path), connect(tmp_path / "rnic.sock") as context:
+        for call in (lambda: CQ(context, 1 << 40), lambda: context.allocate(1 << 70)):
+            with pytest.raises(ResourceExhausted):
+                call()
+        with CQ(context) as cq, pytest.raises(RnicTimeout):
+            cq.wait(-math.inf)
+
+
+@pytest.mark.parametrize("path", [None, 7, b"/dev/null", "a\0b"], ids=repr)
+def test_what_is_no_path_is_refused(bench: Bench, tmp_path: Path, path: Any) -> None:
+    attempts: list[Call] = [connect, Replay, lambda p: Recorder(bench.sim, p)]
+    for attempt in [*attempts, lambda p: MappedTransport(p, Pagemap())]:
+        with pytest.raises(InvalidRequest, match="path must be a file's path, not"):
+            attempt(path)
 
 
 def test_a_long_value_is_cut_in_messages(bench: Bench) -> None:

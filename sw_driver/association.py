@@ -239,6 +239,7 @@ class Association(Closing):
         """The device has told something."""
         if len(self._reports) >= self._room:
             self._overrun = True
+        self.context.wake()
         if self._overrun:
             return
         kind, tag = completion.kind, completion.tag

@@ -288,7 +288,7 @@ class Stream(Closing):
         if completion.tagged:
             region = self.context.tags.get(completion.tag)
             if region is not None:
-                region.written = True
+                self._show_region(region)
             self.cq.put(
                 WC(
                     self, status, Opcode.TAGGED, stag=completion.tag, mr=region,
@@ -304,6 +304,10 @@ class Stream(Closing):
                     completion.qn, completion.tag, rsvdulp=completion.rsvdulp,
                 )
             )  # fmt: skip
+
+    def _show_region(self, region: MR) -> None:
+        """Has the host shown what a tagged message has brought, once its completion is taken."""
+        region.written = True
 
     def _give_back(self, posted: _Posted) -> None:
         self.context.buffers.append(posted.slot)

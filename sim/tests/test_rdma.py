@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from ddp_rnic.sim.live import SimTransport
-from ddp_rnic.sim.model.ddp import decode_segment
+from ddp_rnic.sim.model.ddp import DataSource, decode_segment
 from ddp_rnic.sim.model.header import Header, TaggedHeader, UntaggedHeader
-from ddp_rnic.sim.model.mpa import Enhanced, Fpdu, MpaReceiver, StartupFrame
+from ddp_rnic.sim.model.mpa import Enhanced, Fpdu, MpaReceiver, MpaSender, StartupFrame
 from ddp_rnic.sim.model.rdmap import ReadRequest, opcode
 from ddp_rnic.sim.model.tests.test_tshark import TcpScript, tshark
 from ddp_rnic.sim.rdma import Connection, Rtr
@@ -390,6 +390,30 @@ def test_a_responder_names_what_both_can_or_what_it_can(
     assert (initiator.qp.sent is None) == matches
     if not matches:
         assert responder.qp.received == Terminate(Layer.LLP, 0, 7)
+
+
+@pytest.mark.parametrize(
+    ("message", "control", "terminate"),
+    [
+        (b"", 0x47, bytes([0x02, 6])),  # a Terminate in the queue of Sends
+        (b"", 0x83, bytes([0x02, 5])),
+        (b"1", 0x43, bytes([0x12, 5])),
+    ],
+)
+def test_a_send_that_begins_is_checked_as_any_other(
+    bench: Bench, message: bytes, control: int, terminate: bytes
+) -> None:
+    """RFC 5040 section 7.2: opcode and version; RFC 6581 section 9: "zero-length"."""
+    responder = bench.make()
+    asked = Enhanced(ird=1, ord=1, peer_to_peer=True, rtr_fpdu=True)
+    responder.receive(StartupFrame(kind="request", revision=2, enhanced=asked).encode())
+    responder.accept(rtr=Rtr.SEND)
+    source = DataSource(1440)
+    (segment,) = source.untagged(0, message, rsvdulp=control << 32)
+    responder.receive(MpaSender().send(segment))
+    bench.sim.run(2000)
+    assert bench.cq.poll() == []
+    assert responder.qp.sent is not None and responder.qp.sent.encode()[:2] == terminate
 
 
 def test_a_flush_does_not_tell_of_the_message_that_begins(bench: Bench) -> None:

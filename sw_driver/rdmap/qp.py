@@ -302,14 +302,12 @@ class QP(Closing):
 
     def take(self, message: ddp.WC) -> None:
         """A DDP message was delivered, or its buffer comes back."""
-        if message.wr_id is _RTR:
-            return
         if self.state is not QPState.RTS or message.status is not WcStatus.SUCCESS:
             if message.opcode is ddp.Opcode.RECV and message.qn == Queue.SEND:
                 status = message.status
                 if status is WcStatus.SUCCESS:  # after the error: it is not delivered any more
                     status = WcStatus.FLUSHED
-                self.cq.put(WC(self, status, Opcode.RECV, message.wr_id))
+                self._received(message, status)
             return
         try:
             if message.opcode is ddp.Opcode.TAGGED:
@@ -318,8 +316,22 @@ class QP(Closing):
                 self._take_untagged(message)
         except _Refused as refused:
             if message.opcode is ddp.Opcode.RECV and message.qn == Queue.SEND:
-                self.cq.put(WC(self, WcStatus.FLUSHED, Opcode.RECV, message.wr_id))
+                self._received(message, WcStatus.FLUSHED)
             self.terminate(refused.terminate)
+
+    def _received(
+        self,
+        message: ddp.WC,
+        status: WcStatus,
+        solicited: bool = False,
+        invalidated: int | None = None,
+    ) -> None:
+        """Tell of a Send's buffer, unless start-up has posted it."""
+        if message.wr_id is not _RTR:
+            length = message.byte_len if status is WcStatus.SUCCESS else 0
+            self.cq.put(
+                WC(self, status, Opcode.RECV, message.wr_id, length, solicited, invalidated)
+            )
 
     def _opcode(self, octet: int, message: ddp.WC) -> int:
         """The RDMAP opcode, once it and the version are known to be valid (section 7.2)."""
@@ -356,12 +368,7 @@ class QP(Closing):
                 stag = message.rsvdulp & 0xFFFFFFFF if invalidates else None
                 if stag is not None:
                     self._invalidate(stag, message)
-                self.cq.put(
-                    WC(
-                        self, WcStatus.SUCCESS, Opcode.RECV, message.wr_id, message.byte_len,
-                        solicited, stag,
-                    )
-                )  # fmt: skip
+                self._received(message, WcStatus.SUCCESS, solicited, stag)
             case _:
                 raise _Refused(wire.UNEXPECTED_OPCODE, message)
 

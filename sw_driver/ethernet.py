@@ -8,8 +8,11 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from ..hdl.spec import board
+from .buffers import copy_of
+from .checks import instance
+from .closing import close_after
 from .errors import InvalidRequest, TransportTimeout
-from .uart import UartTransport
+from .uart import BoardLink
 
 #: Seconds for what takes a board microseconds.
 _PATIENCE = 1.0
@@ -40,11 +43,13 @@ class BoardEthernet:
         To the board.
     """
 
-    def __init__(self, link: UartTransport) -> None:
+    def __init__(self, link: BoardLink) -> None:
+        instance("a board's link", link, BoardLink)
         self._link = link
 
     def send(self, octets: bytes) -> None:
         """Send a frame without FCS, and wait until it has left; a short one is padded."""
+        octets = copy_of(octets)
         if not 14 <= len(octets) <= board.LONGEST:
             raise InvalidRequest(
                 f"a frame must have from 14 to {board.LONGEST} octets, not {len(octets)}"
@@ -83,8 +88,10 @@ class BoardEthernet:
         self._set_mdio(phy, _LOOPBACK | _GIGABIT)
         try:
             yield
-        finally:
-            self._set_mdio(phy, before)
+        except BaseException as error:
+            close_after(error, lambda: self._set_mdio(phy, before))
+            raise
+        self._set_mdio(phy, before)
 
     def _mdio(self, phy: int) -> int | None:
         """The control register of a PHY, if there is one."""

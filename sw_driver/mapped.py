@@ -7,6 +7,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import math
 import mmap
 import os
 import select
@@ -15,11 +16,13 @@ import struct
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ..hdl.spec import regs
-from .errors import InvalidRequest, ResourceExhausted, TransportError
+from .checks import file_path, instance, integer
+from .errors import InvalidRequest, ResourceExhausted, StateError, TransportError
 from .memory import Arena, Bounce, Extent, Memory, Shared
 from .transport import Transport
 
@@ -59,15 +62,28 @@ class UioInterrupt:
         self._file = file
         self._lock = threading.Lock()
         self._enable()
+        self._woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def wait(self, timeout: float) -> None:
         """Return when it comes, or after so many seconds."""
-        if select.select([self._file], [], [], timeout)[0]:
+        ready = select.select([self._file, self._woken], [], [], timeout)[0]
+        if self._woken in ready:
+            with suppress(BlockingIOError):  # another wait was faster
+                os.eventfd_read(self._woken)
+        if self._file in ready:
             # Others may wait too: who is late finds that it was read.
             with self._lock:
                 if select.select([self._file], [], [], 0)[0]:
                     os.read(self._file, 4)
                     self._enable()
+
+    def wake(self) -> None:
+        """Have a wait return at once, or the next one, if none is under way."""
+        os.eventfd_write(self._woken, 1)
+
+    def close(self) -> None:
+        """Let go of what the waits are woken by."""
+        os.close(self._woken)
 
     def _enable(self) -> None:
         """The kernel masks it when it comes, unless its driver has no mask and refuses this."""
@@ -106,10 +122,14 @@ class MappedTransport(Transport):
     """
 
     def __init__(self, path: Path | str, memory: HostMemory, *, offset: int = 0) -> None:
-        if offset < 0 or offset % 4:
-            raise InvalidRequest(f"offset must be a multiple of 4, not {offset!r}")
+        rule = "a multiple of 4"
+        offset = integer("offset", offset, 0, math.inf, rule)
+        if offset % 4:
+            raise InvalidRequest(f"offset must be {rule}, not {offset!r}")
+        instance("memory", memory, HostMemory)
         self._memory = memory
         start = offset & -_PAGE
+        path = file_path("path", path)
         try:
             self._file = os.open(path, os.O_RDWR | os.O_SYNC)
         except OSError as error:
@@ -121,7 +141,7 @@ class MappedTransport(Transport):
             raise TransportError(f"{path} is in use: close the other transport") from error
         try:
             self._map = mmap.mmap(self._file, offset - start + _REGISTERS, offset=start)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, OverflowError) as error:
             os.close(self._file)
             raise TransportError(
                 f"{path} cannot be mapped from {start:#x} on: {error}; check the offset"
@@ -131,31 +151,46 @@ class MappedTransport(Transport):
         self._interrupt = UioInterrupt(self._file) if _is_uio(self._file) else None
 
     def read(self, address: int) -> int:
-        return int(self._words()[address // 4])
+        self._check()
+        return int(self._registers[address // 4])
 
     def write(self, address: int, value: int) -> None:
-        self._words()[address // 4] = value
+        self._check()
+        self._registers[address // 4] = value
 
-    def _words(self) -> Any:
+    def _check(self) -> None:
+        """Raise unless the device is this process's, and still."""
+        if self.inherited:
+            raise StateError(
+                "the registers belong to the parent process: open the transport after the fork"
+            )
         if self._registers is None:
             raise TransportError("the transport is closed")
-        return self._registers
 
     def pin(self, view: memoryview) -> Memory:
+        self._check()
         return self._memory.pin(view)
 
     def allocate(self, octets: int) -> Memory:
+        self._check()
         return self._memory.allocate(octets)
 
     def wait(self, timeout: float) -> None:
+        self._check()
         if self._interrupt is None:
             super().wait(timeout)
         else:
             self._interrupt.wait(timeout)
 
+    def wake(self) -> None:
+        if self._interrupt is not None:
+            self._interrupt.wake()
+
     def close(self) -> None:
         if self._registers is not None:
             self._registers = None
+            if self._interrupt is not None:
+                self._interrupt.close()
             self._map.close()
             os.close(self._file)
             self._memory.close()

@@ -35,6 +35,10 @@ class Memory(ABC):
     def pull(self, offset: int, length: int) -> None:
         """Make ``view`` show what the device has written there."""
 
+    def pull_written(self) -> None:
+        """Make ``view`` show all that the device has written, and keep the host's own octets."""
+        self.pull(0, len(self.view))
+
     @abstractmethod
     def push(self, offset: int, length: int) -> None:
         """Make the device see what the host has written to ``view`` there."""
@@ -101,10 +105,56 @@ class Arena:
         insort(self._free, Extent(start, length))
 
 
+class Copy:
+    """A host's octets and the copy of them that a device writes, told apart.
+
+    Parameters
+    ----------
+    view
+        The host's octets; the copy begins with them.
+    """
+
+    _BLOCK = 4096
+
+    def __init__(self, view: memoryview) -> None:
+        self._view = view
+        self._known = bytearray(view)  # what the copy had when it was looked at last
+
+    def note(self, offset: int, octets: bytes) -> None:
+        """The copy has these octets, which are the host's."""
+        self._known[offset : offset + len(octets)] = octets
+
+    def set(self, offset: int, octets: bytes) -> None:
+        """The copy has these octets: the host gets all of them."""
+        self._view[offset : offset + len(octets)] = octets
+        self.note(offset, octets)
+
+    def merge(self, octets: bytes) -> None:
+        """The copy has these octets: what is new in it goes to the host, and nothing else.
+
+        The host may have written to its octets where the device has not.
+        """
+        for start in range(0, len(octets), self._BLOCK):
+            part = slice(start, start + self._BLOCK)
+            now, known = octets[part], self._known[part]
+            if now == known:
+                continue
+            if self._view[part] != known:
+                host = self._view[part]
+                now = bytes(
+                    new if new != old else own
+                    for new, old, own in zip(now, known, host, strict=True)
+                )
+            self._view[part] = now
+        self._known[:] = octets
+
+
 class Bounce(Memory):
     """Octets of the host with a copy in memory of the device, which is what the device writes.
 
     :meth:`pull` copies to the host, :meth:`push` to the device; it begins with a push of all.
+    :meth:`pull_written` copies what the device has written, so that octets that the host has
+    written meanwhile, elsewhere, stay as they are.
 
     Parameters
     ----------
@@ -129,6 +179,7 @@ class Bounce(Memory):
         self._arena, self._read, self._write = arena, read, write
         self._address = arena.allocate(max(len(view), 1), alignment)
         self.extents = (Extent(self._address, len(view)),)
+        self._copy = Copy(view)
         try:
             self.push(0, len(view))
         except BaseException:
@@ -136,10 +187,15 @@ class Bounce(Memory):
             raise
 
     def pull(self, offset: int, length: int) -> None:
-        self.view[offset : offset + length] = self._read(self._address + offset, length)
+        self._copy.set(offset, self._read(self._address + offset, length))
+
+    def pull_written(self) -> None:
+        self._copy.merge(self._read(self._address, len(self.view)))
 
     def push(self, offset: int, length: int) -> None:
-        self._write(self._address + offset, bytes(self.view[offset : offset + length]))
+        octets = bytes(self.view[offset : offset + length])
+        self._write(self._address + offset, octets)
+        self._copy.note(offset, octets)
 
     def close(self) -> None:
         self._arena.free(self._address)

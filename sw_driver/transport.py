@@ -43,6 +43,12 @@ class Transport(Closing):
         """
         time.sleep(min(timeout, 0.001))
 
+    def wake(self) -> None:
+        """Have a :meth:`wait` of another thread return, or the next one, if none is under way.
+
+        Here for links whose wait is short anyhow.
+        """
+
     def entropy(self, octets: int) -> bytes:
         """Octets that nobody can predict."""
         return secrets.token_bytes(octets)

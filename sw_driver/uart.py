@@ -7,17 +7,20 @@ numbers come most significant octet first. A read is answered with the words, a 
 
 from __future__ import annotations
 
+import math
 import os
 import struct
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import Protocol, runtime_checkable
 
 import serial
 
 from ..hdl.spec import board, regs
-from .errors import TransportError, TransportTimeout, UnsupportedDevice
+from .checks import integer, shown
+from .closing import ProcessLock
+from .errors import TransportError, TransportTimeout, UnsupportedDevice, WrongType
 from .memory import Arena, Bounce, Memory
 from .transport import Transport
 
@@ -38,6 +41,17 @@ _PATIENCE = 0.5
 _ATTEMPTS = 3
 #: Registers that show what was written to them.
 _KEPT = {register.address for register in regs.REGISTERS if register.access == "rw"}
+
+
+@runtime_checkable
+class BoardLink(Protocol):
+    """What reaches the words of a board's address map."""
+
+    def read_words(self, address: int, count: int) -> list[int]:
+        """Read words."""
+
+    def write_words(self, address: int, words: Sequence[int]) -> None:
+        """Write words that cannot be read back."""
 
 
 class UartTransport(Transport):
@@ -62,12 +76,15 @@ class UartTransport(Transport):
     """
 
     def __init__(self, port: str, baudrate: int = 1_000_000) -> None:
-        self._lock = threading.RLock()
+        if not isinstance(port, str):
+            raise WrongType(f"port must be a device or a URL, not {shown(port)}")
+        baudrate = integer("baudrate", baudrate, 1, math.inf, "at least 1")
+        self._lock = ProcessLock("the serial port")
         self._pending: list[tuple[int, int]] = []  # to be written to registers, and read back
         self._unsure = False  # a command was given, and nothing was read since
         try:
             self._serial = serial.serial_for_url(port, baudrate, timeout=_PATIENCE, exclusive=True)
-        except (serial.SerialException, ValueError) as error:
+        except (serial.SerialException, ValueError, OverflowError) as error:
             raise TransportError(f"the serial port {port} cannot be opened: {error}") from error
         # USB adapters keep what came in for 16 ms otherwise; those that cannot are as they are.
         with suppress(ValueError, OSError, AttributeError, NotImplementedError):

@@ -7,6 +7,7 @@ import mmap
 import os
 import socket
 import struct
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from ddp_rnic.hdl.spec import regs
-from ddp_rnic.sw_driver import Device, InvalidRequest, ResourceExhausted, TransportError
+from ddp_rnic.sw_driver import Device, InvalidRequest, ResourceExhausted, StateError, TransportError
 from ddp_rnic.sw_driver.errors import UnsupportedDevice
 from ddp_rnic.sw_driver.mapped import MappedTransport, Pagemap, UDmaBuf, UioInterrupt
 from ddp_rnic.sw_driver.memory import Extent, lay_out
@@ -84,6 +85,48 @@ def test_the_interrupt_of_uio_is_enabled_read_and_enabled_again() -> None:
         interrupt.wait(10)
         assert time.monotonic() - begun < 2
         assert kernel.recv(4) == struct.pack("=I", 1)
+
+
+def test_a_wait_for_the_interrupt_of_uio_is_woken() -> None:
+    """Whether it has begun, or begins after that; and it is woken once."""
+    kernel, user = socket.socketpair()
+    with kernel, user:
+        interrupt = UioInterrupt(user.fileno())
+        interrupt.wake()
+        begun = time.monotonic()
+        interrupt.wait(10)
+        assert time.monotonic() - begun < 2
+        thread = threading.Thread(target=interrupt.wait, args=(10,))
+        thread.start()
+        time.sleep(0.05)
+        interrupt.wake()
+        thread.join(2)
+        assert not thread.is_alive()
+        interrupt.wait(0.05)
+        assert 0.05 <= time.monotonic() - begun < 5
+        interrupt.close()
+
+
+def test_a_forked_child_does_not_touch_the_parents_registers(
+    registers: Path, udmabuf: UDmaBuf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are mapped into the child, too, and so is the memory that the device writes."""
+    with MappedTransport(registers, udmabuf, offset=0x2000) as transport:
+        before = registers.read_bytes()
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "getpid", lambda: 1)
+            for call in (
+                lambda: transport.read(0),
+                lambda: transport.write(8, 5),
+                lambda: transport.wait(0.01),
+                lambda: transport.pin(memoryview(bytearray(8))),
+                lambda: transport.allocate(8),
+            ):
+                with pytest.raises(StateError, match="open the transport after the fork"):
+                    call()
+            transport.close()
+        assert transport.read(regs.address("ID")) == regs.ID
+        assert registers.read_bytes() == before
 
 
 # -- udmabuf --------------------------------------------------------------------------------------

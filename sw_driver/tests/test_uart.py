@@ -72,6 +72,42 @@ def test_a_board_without_dma_is_a_device_like_any_other(board: VirtualBoard) -> 
     assert board.broken == 0
 
 
+def test_completions_bring_what_was_written_once_and_leave_the_hosts_octets(
+    board: VirtualBoard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A region's copy is as long as the region, and the link is slow."""
+    array = np.zeros(1000, np.uint8)
+    with UartTransport(board.port) as transport, Device(transport).open() as context:
+        pd, cq, other = PD(context), CQ(context), CQ(context)
+        stream = Stream(pd, cq)
+        peer, region, read = Peer(board._sim, stream.number), pd.register(array), []
+        ask = transport.read_memory
+
+        def count(address: int, length: int) -> bytes:
+            read.append(length)
+            return ask(address, length)
+
+        monkeypatch.setattr(region.mapping.memory, "_read", count)
+        for n in range(10):
+            peer.write(region.stag, 10 * n, bytes([n + 1]) * 10)
+        # The host uses the rest of its buffer, which no peer writes.
+        array[500:] = 0xEE
+        taken = cq.wait(10)
+        while len(taken) < 10:
+            assert other.poll() == []  # serves the device, and takes nothing
+            calls, more = len(read), cq.poll()
+            # None of one that is not taken.
+            assert len(read) == calls + bool(more)
+            taken += more
+        assert [wc.mr for wc in taken] == [region] * 10 and len(read) < 10
+        assert (array[:100] == np.repeat(np.arange(1, 11), 10)).all()
+        assert (array[500:] == 0xEE).all()
+        calls = len(read)
+        assert cq.poll() == [] and len(read) == calls
+        region.revoke()
+        assert (array[500:] == 0xEE).all() and not array[100:500].any()
+
+
 def test_a_link_that_loses_damages_and_adds_octets_of_answers_is_asked_again(
     board: VirtualBoard,
 ) -> None:

@@ -40,7 +40,10 @@ class Board:
     name, title
         What the command line calls it, and what it is.
     platform
-        Makes its amaranth-boards platform, with clock, PHY and UART in its resources.
+        Makes its amaranth-boards platform, with clock, PHY and UART in its resources. A PHY whose
+        resource has no ``rst`` is never reset.
+    warning
+        A sentence that a user reads before the build; empty: none.
     config, memory
         The RNIC, and octets of placement memory, of the size that the device has block RAM for.
     connections, window
@@ -57,7 +60,9 @@ class Board:
     lit
         LEDs' pins that are on for good: the common ones of a colour.
     cable
-        What openFPGALoader calls the way to it.
+        Options that tell openFPGALoader the way to it.
+    clock, baud
+        Hz of the RNIC, and rate of the host link.
     """
 
     name: str
@@ -65,6 +70,7 @@ class Board:
     platform: Callable[[], object]
     config: RnicConfig
     memory: int
+    warning: str = ""
     connections: int = 0
     window: int = 0
     small: int = 0
@@ -139,10 +145,13 @@ class Top(Elaboratable):
             phy.tx_data, _either(phy, "tx_ctl", "tx_ctrl"), phy.tx_clk, delay=board.tx_delay))
         m.submodules.mdc = mdc = io.Buffer("o", phy.mdc)
         m.submodules.mdio = mdio = io.Buffer("io", phy.mdio)
-        m.submodules.phy_rst = phy_rst = io.Buffer("o", phy.rst)
-        waiting = Signal(range(int(PHY_RESET * board.clock)), init=int(PHY_RESET * board.clock) - 1)
-        with m.If(waiting != 0):
-            m.d.sync += waiting.eq(waiting - 1)
+        if hasattr(phy, "rst"):
+            m.submodules.phy_rst = phy_rst = io.Buffer("o", phy.rst)
+            cycles = int(PHY_RESET * board.clock)
+            waiting = Signal(range(cycles), init=cycles - 1)
+            with m.If(waiting != 0):
+                m.d.sync += waiting.eq(waiting - 1)
+            m.d.comb += phy_rst.o.eq(waiting != 0)
         m.d.comb += [
             device.rx.eq(receive.o),
             device.link.eq(receive.link),
@@ -151,7 +160,6 @@ class Top(Elaboratable):
             device.mdio.eq(mdio.i),
             mdio.o.eq(device.mdio_level),
             mdio.oe.eq(device.mdio_drive),
-            phy_rst.o.eq(waiting != 0),
         ]
 
     def _leds(self, m, platform, device):

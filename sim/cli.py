@@ -459,9 +459,11 @@ def build(
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
     if list_:
         for each in BOARDS.values():
-            console.print(f"{each.name:18} {each.title}")
+            console.print(f"{each.name:22} {each.title}")
         return
     chosen = _board(board)
+    if chosen.warning:
+        typer.echo(f"warning: {chosen.warning}", err=True)
     folder = out or Path("build", chosen.name)
     if folder.exists() and not folder.is_dir():
         raise _refuse(f"--out {folder} is a file, not a directory", BAD_INPUT)

@@ -52,12 +52,15 @@ def test_a_virtual_board_has_ports_for_them(board):
     Fragment.get(Top(board), platform)
     names = set(platform.ports)
     assert {"clk", "clk_main", "rst", "uart_rx", "uart_tx", "eth_rgmii_mdio_oe"} <= names
-    assert len([name for name in names if name.startswith("eth_rgmii_")]) == 11
+    reset = "eth_rgmii_rst" in names
+    assert reset != board.name.startswith("colorlight")
+    assert len([name for name in names if name.startswith("eth_rgmii_")]) == 10 + reset
 
 
 def test_every_board_is_there_with_its_own_name_and_enough_memory():
     assert list(BOARDS) == [
-        "ecpix5", "ecpix5-45f", "versa-ecp5-5g", "butterstick", "colorlight-5a-75b"]
+        "ecpix5", "ecpix5-45f", "versa-ecp5-5g", "butterstick", "colorlight-5a-75b",
+        "colorlight-5a-75b-8.0", "colorlight-5a-75b-8.2"]
     for name, board in BOARDS.items():
         assert board.name == name and board.cable
         assert board.config.width == 64 and not board.config.both
@@ -140,6 +143,18 @@ def test_build_leaves_bitstream_report_and_registers(tools, tmp_path):
     assert yosys[-1] == "rnic.ys"
     assert "--um5g-85k" in nextpnr and nextpnr[nextpnr.index("--seed") + 1] == "7"
     assert "rnic.bit" in ecppack
+
+
+@pytest.mark.parametrize(("board", "revision"), [
+    ("colorlight-5a-75b", "7.0"), ("colorlight-5a-75b-8.0", "8.0"),
+    ("colorlight-5a-75b-8.2", "8.2"), ("ecpix5", None)])
+def test_the_build_warns_where_other_revisions_have_other_pins(tools, tmp_path, board, revision):
+    tools()
+    result = rnic("build", board, "--out", tmp_path)
+    assert result.exit_code == 0
+    warned = f"warning: these pins are of revision {revision}, as printed on the board"
+    assert (warned in result.output) == (revision is not None)
+    assert ("warning" in result.output) == (revision is not None)
 
 
 def test_build_fails_with_the_path_where_timing_is_not_met(tools, tmp_path):

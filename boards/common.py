@@ -56,7 +56,7 @@ class Board:
     rx_delay, tx_delay
         Picoseconds, see :mod:`ddp_rnic.hdl.eth.rgmii`: those that LiteX's boards have.
     leds
-        Link up; a frame came; the host link is in use; the RNIC's interrupt. As many as there are.
+        Link up at 1000 Mb/s; a frame came; the host link is in use; the RNIC's interrupt. As many as there are.
     lit
         LEDs' pins that are on for good: the common ones of a colour.
     cable
@@ -100,7 +100,8 @@ class Top(Elaboratable):
         board = self.board
         m.submodules.device = device = Device(
             board.config, memory_octets=board.memory, connections=board.connections,
-            window=board.window, clock=board.clock, baud=board.baud)
+            window=board.window, clock=board.clock, baud=board.baud,
+            identifier=f"ddp-rnic on {board.title}")
         parts = {name: "-" for name in _parts(platform, "eth_rgmii", board.eth)}
         phy = platform.request("eth_rgmii", board.eth, dir=parts)
         uart = platform.request("uart", 0, dir={"rx": "-", "tx": "-"})

@@ -88,6 +88,7 @@ class BoardEthernet:
 
     def _mdio(self, phy: int) -> int | None:
         """The control register of a PHY, if there is one."""
+        self._until(board.pack("STATUS", mdio=1), "MDIO stays busy")
         self._write("MDIO_ADDRESS", board.pack("MDIO_ADDRESS", register=_CONTROL, phy=phy))
         self._write("MDIO_READ", 1)
         self._until(board.pack("STATUS", mdio=1), "MDIO stays busy")

@@ -26,9 +26,10 @@ from . import plots as drawing
 from . import report
 from . import shuffle as shuffling
 from . import soak as endurance
-from .capture import CaptureError, read_capture
+from .board_workload import workloads
+from .capture import Capture, CaptureError, read_capture
 from .compare import Difference, compare, number_text
-from .comparison import Comparison, on_wire
+from .comparison import Comparison, Room, check_fits, on_wire
 from .engine import DeviceError, ToolError, load
 from .peer import Peer
 from .regions import Given, Queue, Region, RegionError, load_regions, stream_ends
@@ -188,20 +189,16 @@ def compare_devices(
             raise ValueError("--waves needs --out, where they go")
         if out is not None and out.exists() and not out.is_dir():
             raise ValueError(f"--out {out} is a file, not a directory")
-        has = None
+        has, room = None, None
         if port is not None:
             with targets.Board(port) as link:
                 has, room = link.config(), link.room
             if width not in (None, has.width):
                 raise ValueError(f"--width is {width}, and the board has {has.width} bits")
         config = has or RnicConfig(width=width or 64)
-        found = _input(capture, regions, config, wire=has is not None)
-        traffic, given, queues, ends, notes, _ = found
-        plans, changes = plan(traffic, given, config, ends, queues)
-        if has is not None:
-            comparing.check_fits(plans, changes, has, room)
+        plans, notes = _planned(capture, regions, config, room)
         result = comparing.Comparison(
-            str(capture or "generated workload"), config.width, notes=[*notes, *changes]
+            str(capture or "generated workload"), config.width, notes=notes
         )
         if out is not None:
             out.mkdir(parents=True, exist_ok=True)
@@ -658,18 +655,43 @@ def _simulate(
     return result, waveforms
 
 
+def _planned(
+    capture: Path | None, region_file: Path | None, config: RnicConfig, room: Room | None
+) -> tuple[list[Plan], list[str]]:
+    """The plans for a capture, and notes on them; without a capture, for the generated workload:
+    for a board, which has ``room`` beside its RNIC, the largest workload that fits.
+    """
+    reason = None
+    for generated in [None] if capture or room is None else workloads(config):
+        try:
+            traffic, regions, queues, ends, notes, _ = _input(
+                capture, region_file, config, wire=room is not None, generated=generated
+            )
+            plans, changes = plan(traffic, regions, config, ends, queues)
+            if room is not None:
+                check_fits(plans, changes, config, room)
+            return plans, [*notes, *changes]
+        except RegionError as error:
+            reason = error
+    assert reason is not None
+    raise reason
+
+
 def _input(
     capture: Path | None,
     region_file: Path | None,
     config: RnicConfig,
     *,
     wire: bool = False,
+    generated: Capture | None = None,
 ) -> tuple[Traffic, list[Region], list[Queue], dict[int, int], list[str], bool]:
     """Traffic, regions, queues that are given, streams that the host stops, notes, whether the
     regions are derived. ``wire``: for a board, which takes DDP over SCTP, frames as they are on
-    Ethernet, or over MPA.
+    Ethernet, or over MPA. ``generated``: the workload in the place of a capture.
     """
-    if capture is None:
+    if generated is not None:
+        captured, given = generated, Given([], [])
+    elif capture is None:
         workload = generate()
         captured, given = workload.capture(), Given(list(workload.regions), [])
     else:

@@ -144,6 +144,7 @@ class Board(Link):
         with ExitStack() as stack:
             self.transport = stack.enter_context(UartTransport(port))
             self._ethernet = BoardEthernet(self.transport)
+            self._unstarted = self._ethernet.unstarted()
             with suppress(UnsupportedDevice):
                 self._tcp = BoardTcp(self.transport)
             stack.enter_context(self._ethernet.looped_back())
@@ -207,6 +208,11 @@ class Board(Link):
         deadline = time.monotonic() + _PATIENCE
         while self._ethernet.seen() == before:
             if time.monotonic() > deadline:
+                if self._ethernet.unstarted() != self._unstarted:
+                    raise TransportTimeout(
+                        "what is sent comes back without a start frame delimiter: check the delays"
+                        " of the board's RGMII"
+                    )
                 raise TransportTimeout(
                     "the PHY does not loop back what is sent: check that its clock runs, and that"
                     " the link is at 1000 Mb/s"

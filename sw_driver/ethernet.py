@@ -72,6 +72,10 @@ class BoardEthernet:
         """Frames that have come in from the PHY, undamaged or not."""
         return sum(map(self._read, _COUNTS))
 
+    def unstarted(self) -> int:
+        """How many frames had no start frame delimiter, which wrong timing of RGMII shows as."""
+        return self._read("LINK_UNSTARTED")
+
     @contextmanager
     def looped_back(self) -> Iterator[None]:
         """The PHY hands back what is sent, so that it comes in; afterwards it is as it was."""

@@ -56,7 +56,8 @@ class Board:
     rx_delay, tx_delay
         Picoseconds, see :mod:`ddp_rnic.hdl.eth.rgmii`: those that LiteX's boards have.
     leds
-        Link up at 1000 Mb/s; a frame came; the host link is in use; the RNIC's interrupt. As many as there are.
+        Link up at 1000 Mb/s; a frame came; the host link is in use; the RNIC's interrupt. As many
+        as there are.
     lit
         LEDs' pins that are on for good: the common ones of a colour.
     cable

@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from importlib import metadata
@@ -166,6 +167,12 @@ def compare_devices(
     port: Annotated[
         str | None, typer.Option(help="Serial port of the board.", show_default=False)
     ] = None,
+    baud: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Rate of the board's host link. Default: 1000000.", show_default=False
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Directory for report.html, and waveforms.", show_default=False),
@@ -180,6 +187,7 @@ def compare_devices(
     interrupted.
     """
     from ..sw_driver import RnicError
+    from ..sw_driver.uart import BAUD
     from . import comparison as comparing
     from . import page, targets
 
@@ -187,11 +195,14 @@ def compare_devices(
         chosen = targets.of_names(on, port)
         if waves and out is None:
             raise ValueError("--waves needs --out, where they go")
+        if baud is not None and port is None:
+            raise ValueError("--baud needs --port, the serial port of the board's host link")
+        rate = BAUD if baud is None else baud
         if out is not None and out.exists() and not out.is_dir():
             raise ValueError(f"--out {out} is a file, not a directory")
         has, room = None, None
         if port is not None:
-            with targets.Board(port) as link:
+            with targets.Board(port, baud=rate) as link:
                 has, room = link.config(), link.room
             if width not in (None, has.width):
                 raise ValueError(f"--width is {width}, and the board has {has.width} bits")
@@ -208,7 +219,7 @@ def compare_devices(
                 result.sides.append(
                     comparing.run(
                         target,
-                        partial(targets.open_link, target, port, _say),
+                        partial(targets.open_link, target, port, rate, _say),
                         plans,
                         waves=vcd,
                         progress=progress,
@@ -442,6 +453,10 @@ def build(
         typer.Option(help="Directory of what is built. Default: build/BOARD.", show_default=False),
     ] = None,
     seed: Annotated[int, typer.Option(min=1, help="Of place and route.")] = 1,
+    baud: Annotated[
+        int | None,
+        typer.Option(help="Rate of the host link. Default: the board's.", show_default=False),
+    ] = None,
 ) -> None:
     """Build the bitstream of a board, with yosys and nextpnr, a report and its registers.
 
@@ -452,6 +467,7 @@ def build(
     from ..boards.build import BuildError, ToolMissing
     from ..boards.build import build as build_board
     from ..boards.catalog import BOARDS
+    from ..hdl.host.uart import phase_step
 
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
     if list_:
@@ -459,6 +475,12 @@ def build(
             console.print(f"{each.name:22} {each.title}")
         return
     chosen = _board(board)
+    try:
+        if baud is not None:
+            phase_step(chosen.clock, baud)
+            chosen = replace(chosen, baud=baud)
+    except ValueError as error:
+        raise _refuse(str(error), BAD_INPUT) from None
     if chosen.warning:
         typer.echo(f"warning: {chosen.warning}", err=True)
     folder = out or Path("build", chosen.name)
@@ -484,6 +506,7 @@ def build(
     console.print("used: " + ", ".join(used), soft_wrap=True)
     console.print("critical path:\n" + escape("\n".join(result.path)), soft_wrap=True)
     console.print(f"bitstream: {escape(str(folder / 'rnic.bit'))}", soft_wrap=True)
+    console.print(f"host link: {chosen.baud} baud")
 
 
 @app.command()
@@ -492,6 +515,13 @@ def program(
     out: Annotated[
         Path | None,
         typer.Option(help="Directory of what was built. Default: build/BOARD.", show_default=False),
+    ] = None,
+    cable: Annotated[
+        str | None,
+        typer.Option(
+            help="JTAG adapter, as openFPGALoader's --cable calls it. Default: the board's.",
+            show_default=False,
+        ),
     ] = None,
 ) -> None:
     """Load the bitstream of a board into it, with openFPGALoader.
@@ -503,7 +533,7 @@ def program(
 
     chosen = _board(board)
     try:
-        program_board(chosen, (out or Path("build", chosen.name)) / "rnic.bit")
+        program_board(chosen, (out or Path("build", chosen.name)) / "rnic.bit", cable)
     except FileNotFoundError as error:
         raise _refuse(str(error), BAD_INPUT) from None
     except BuildError as error:
@@ -546,6 +576,12 @@ def prm(
     device: Annotated[
         str, typer.Argument(help="uart:PORT, mapped:FILE, udmabuf:FILE,DEVICE or sim.")
     ],
+    baud: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Rate of the port of uart:PORT. Default: 1000000.", show_default=False
+        ),
+    ] = None,
     socket: Annotated[Path, typer.Option(help="Unix socket to serve.")] = Path("rnic.sock"),
     user: Annotated[
         list[str] | None,
@@ -591,7 +627,7 @@ def prm(
             per_user=per_user,
             limits=limits_of(share or ()),
         )
-        serve(device, socket, policy, log)
+        serve(device, socket, policy, log, baud=baud)
     except InvalidRequest as error:
         raise _refuse(str(error), BAD_INPUT) from None
     except RnicError as error:

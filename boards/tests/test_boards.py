@@ -145,6 +145,28 @@ def test_build_leaves_bitstream_report_and_registers(tools, tmp_path):
     assert "rnic.bit" in ecppack
 
 
+@pytest.mark.parametrize(("board", "asked", "rate"), [
+    ("ecpix5", (), 1_000_000), ("ecpix5", ("--baud", 115_200), 115_200),
+    ("colorlight-5a-75b", (), 115_200), ("colorlight-5a-75b", ("--baud", 9600), 9600)])
+def test_the_host_link_has_the_rate_that_is_asked_for(tools, tmp_path, board, asked, rate):
+    """On KEY+ of the Colorlight is a capacitor: "high baudrates may not work" (litex-boards)."""
+    tools()
+    result = rnic("build", board, "--out", tmp_path, *asked)
+    assert result.exit_code == 0 and f"host link: {rate} baud" in result.output
+    assert json.loads((tmp_path / "registers.json").read_text())["baud"] == rate
+
+
+@pytest.mark.parametrize(("rate", "text"), [
+    (0, "UART baud rate must be a positive integer, not 0"),
+    (8_000_000, "UART baud rate must be at most an eighth of 62500000, not 8000000"),
+    (1200, "UART baud rate must be one that 62500000 Hz give to 1 %, not 1200: try 115200"),
+])
+def test_a_rate_that_the_clock_does_not_give_is_bad_input(tmp_path, rate, text):
+    result = rnic("build", "ecpix5", "--out", tmp_path / "none", "--baud", rate)
+    assert (result.exit_code, text in result.output) == (2, True)
+    assert not (tmp_path / "none").exists()
+
+
 @pytest.mark.parametrize(("board", "revision"), [
     ("colorlight-5a-75b", "7.0"), ("colorlight-5a-75b-8.0", "8.0"),
     ("colorlight-5a-75b-8.2", "8.2"), ("ecpix5", None)])
@@ -248,6 +270,13 @@ def test_program_gives_the_bitstream_to_the_loader(monkeypatch, tmp_path):
     bitstream.write_bytes(b"bits")
     assert rnic("program", "ecpix5", "--out", tmp_path).exit_code == 0
     assert seen.read_text() == f"--board ecpix5 {bitstream}\n"
+    # An adapter of the user's goes before the board's own; without --board the loader knows no
+    # board, and no usual adapter.
+    for board, way in (("ecpix5", "--board ecpix5"), ("colorlight-5a-75b", "--board colorlight"),
+                       ("butterstick", ""), ("versa-ecp5-5g", "")):
+        result = rnic("program", board, "--out", tmp_path, "--cable", "dirtyJtag")
+        assert result.exit_code == 0
+        assert seen.read_text().split() == [*way.split(), "--cable", "dirtyJtag", str(bitstream)]
     monkeypatch.setenv("FAILS", "5")
     result = rnic("program", "ecpix5", "--out", tmp_path)
     assert (result.exit_code, "exit code 5" in result.output) == (1, True)

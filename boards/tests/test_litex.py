@@ -57,8 +57,7 @@ DIFFERENCES = {
     },
     "colorlight-5a-75b-8.2": {
         "device": ("LFE5U-25F-7BG256", "LFE5U-25F-6BG256",
-                   "8.2 has the pins of 8.0 and a device of grade 7: litex-boards pull request 635,"
-                   " tested on the board, later than its last release"),
+                   "8.2 has the pins of 8.0, and grade 7: pull request 635 of litex-boards"),
     },
 }
 
@@ -155,7 +154,8 @@ def test_leds_of_the_butterstick_have_the_pins_of_litex_boards():
     pins = {part.name: (part.ios[0].names, {**leds.attrs, **part.attrs}) for part in leds.ios}
     for number, pin in enumerate(pins["leds"][0]):
         assert known[f"user_led {number}", ""] == {"pins": pin, **pins["leds"][1]}
-    assert set(known["user_led_color 0", ""]["pins"].split()) == {pins[each][0][0] for each in "rgb"}
+    colours = {pins[each][0][0] for each in "rgb"}
+    assert set(known["user_led_color 0", ""]["pins"].split()) == colours
 
 
 @pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS)

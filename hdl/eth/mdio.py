@@ -7,10 +7,10 @@ from amaranth.lib.wiring import In, Out
 
 __all__ = ["GigabitOnly", "Mdio"]
 
-#: Registers of a PHY and what they hold, in the order in which they are written: IEEE 802.3 section
-#: 40.5.1.1 (register 9: 1000BASE-T full duplex, not half duplex), section 28.2.4.1.3 (register 4:
-#: IEEE 802.3 with no other technology and no PAUSE) and section 22.2.4.1 (register 0: 1000 Mb/s, full
-#: duplex, Auto-Negotiation enabled and restarted).
+#: Registers of a PHY and what is written to them, in this order. IEEE 802.3 section 40.5.1.1:
+#: register 9 advertises 1000BASE-T full duplex, not half duplex. Section 28.2.4.1.3: register 4
+#: advertises IEEE 802.3 with no other technology and no PAUSE. Section 22.2.4.1: register 0 enables
+#: Auto-Negotiation and restarts it.
 GIGABIT_ONLY = ((9, 0x0200), (4, 0x0001), (0, 0x1340))
 PHYS = 32
 

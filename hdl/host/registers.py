@@ -16,8 +16,8 @@ class BoardRegisters(wiring.Component):
     """The decoder of the board's registers, and the text that names the board.
 
     Latency: a write acts 2 cycles behind its address. Throughput: an access at a time. Reset:
-    registers are 0. Errors: SLVERR for an address without a register or a character, and for a write
-    to a read-only one; neither has an effect.
+    registers are 0. Errors: SLVERR for an address without a register or a character, and for a
+    write to a read-only one; neither has an effect.
 
     Parameters
     ----------

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import serial
 from ddp_rnic.boards.catalog import BOARDS
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.sim import cli, page, play, tcp_sender
@@ -317,6 +318,29 @@ def test_what_a_board_cannot_play_is_said(sim: SimTransport, tmp_path: Path) -> 
     with VirtualBoard(sim, memory=4096) as board:
         result = compared(path, "--on", "board", "--port", board.port)
         assert result.exit_code == 2 and "the board has 4096 octets of memory" in result.stderr
+
+
+def test_the_port_has_the_rate_that_is_asked_for(
+    sim: SimTransport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "sctp.pcap"
+    write_pcap(tuple(by_sctp()), path)
+    rates: list[int] = []
+    opened = serial.serial_for_url
+
+    def open_port(port: str, rate: int, **options: Any) -> Any:
+        rates.append(rate)
+        return opened(port, rate, **options)
+
+    monkeypatch.setattr(serial, "serial_for_url", open_port)
+    with VirtualBoard(sim) as board:
+        for asked, rate in (((), 1_000_000), (("--baud", 115_200), 115_200)):
+            del rates[:]
+            result = compared(path, "--on", "board", "--port", board.port, *asked)
+            assert result.exit_code == 0, result.output
+            assert len(rates) >= 2 and set(rates) == {rate}
+    result = compared(path, "--baud", 9600)
+    assert result.exit_code == 2 and "--baud needs --port" in result.stderr
 
 
 def test_without_a_capture_a_board_plays_what_fits_it(sim: SimTransport) -> None:

@@ -219,7 +219,7 @@ def compare_devices(
                 result.sides.append(
                     comparing.run(
                         target,
-                        partial(targets.open_link, target, port, rate, _say),
+                        partial(targets.open_link, target, port, _say, baud=rate),
                         plans,
                         waves=vcd,
                         progress=progress,

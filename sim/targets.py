@@ -62,10 +62,11 @@ def of_names(names: str, port: str | None) -> list[Target]:
 def open_link(
     target: Target,
     port: str | None,
-    baud: int,
     say: Callable[[str], None],
     plan: Plan,
     waves: Path | None,
+    *,
+    baud: int = BAUD,
 ) -> Link:
     """The link to a target for a plan."""
     if target is not Target.BOARD:

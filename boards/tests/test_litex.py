@@ -159,6 +159,12 @@ def test_leds_of_the_butterstick_have_the_pins_of_litex_boards():
 
 
 @pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS)
+def test_the_clock_is_that_of_litex_boards(board):
+    period = litex_platform(board.name).default_clk_period
+    assert board.platform().default_clk_frequency == pytest.approx(1e9 / period)
+
+
+@pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS)
 def test_delays_of_rgmii_are_those_of_litex_boards(board):
     """Read from the text of the target: to import it needs more of LiteX than is installed."""
     import litex_boards

@@ -104,7 +104,7 @@ class _Association:
         ]
 
     def set_up(self) -> None:
-        """The handshake of RFC 9260 section 5.1, with RFC 5043 section 5.1's adaptation."""
+        """Sends the handshake of RFC 9260 section 5.1, with RFC 5043 section 5.1's adaptation."""
         indication = (ADAPTATION_PARAMETER, ADAPTATION_DDP.to_bytes(4, "big"))
         for end in (0, 1):
             init = InitChunk(
@@ -115,12 +115,12 @@ class _Association:
         self._send(1, Chunk(ChunkType.COOKIE_ACK))
 
     def hold_session(self, stream: int, messages: int, *, initiator: int) -> None:
-        """A session from its Initiate to both Terminates, with so many messages each way."""
+        """Holds a session from its Initiate to both Terminates, with so many messages each way."""
         ssns = [0, 0]
         sources = [DataSource(_MULPDU) for _ in _ENDS]
 
         def data(end: int, ppid: Ppid, payload: bytes) -> DataChunk:
-            """The next DATA chunk of an end."""
+            """Returns the next DATA chunk of an end."""
             tsn, self._tsns[end] = self._tsns[end], (self._tsns[end] + 1) % (1 << 32)
             ssns[end] += 1
             return DataChunk(tsn, stream, ppid, struct.pack(">H", ssns[end] - 1) + payload)
@@ -145,7 +145,7 @@ class _Association:
             control(end, Function.TERMINATE)
 
     def _message(self, source: DataSource, receiver: int) -> list[bytes]:
-        """The segments of an RDMA Write, or of a message on one of the queues."""
+        """Returns the segments of an RDMA Write, or of a message on one of the queues."""
         octets = self._rng.randbytes(self._rng.randint(0, self._largest))
         if self._rng.random() < 0.5:
             stag, to = self._memory[receiver]
@@ -154,7 +154,7 @@ class _Association:
         return source.untagged(self._rng.choice(_QUEUES), octets, rsvdulp=SEND << 32)
 
     def _send_all(self, end: int, packets: list[list[DataChunk]]) -> None:
-        """Packets of an end, of which some come twice, and with disorder some too early."""
+        """Sends packets of an end, some of them twice, and with disorder some too early."""
         for at in range(1, len(packets)):
             if self._disorder and self._rng.random() < 0.2:
                 packets[at - 1 : at + 1] = packets[at], packets[at - 1]
@@ -163,7 +163,7 @@ class _Association:
                 self._send(end, *chunks)
 
     def _send(self, end: int, *chunks: AnyChunk, tag: int | None = None) -> None:
-        """A packet of an end, in a frame."""
+        """Sends a packet of an end, in a frame."""
         tag = _TAGS[1 - end] if tag is None else tag
         packet = Packet(_PORTS[end], _PORTS[1 - end], tag, chunks).encode()
         self.wire.put_packet(_ENDS[end], _ENDS[1 - end], _SCTP, packet)

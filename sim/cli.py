@@ -694,8 +694,10 @@ def _simulate(
 def _planned(
     capture: Path | None, region_file: Path | None, config: RnicConfig, room: Room | None
 ) -> tuple[list[Plan], list[str]]:
-    """The plans for a capture, and notes on them; without a capture, for the generated workload:
-    for a board, which has ``room`` beside its RNIC, the largest workload that fits.
+    """Returns the plans for a capture, and notes on them.
+
+    Without a capture, they are those of the generated workload; or, for a board, which has ``room``
+    beside its RNIC, those of the largest workload that fits it.
     """
     reason = None
     for generated in [None] if capture or room is None else workloads(config):

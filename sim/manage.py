@@ -22,7 +22,7 @@ WAYS = "uart:PORT, mapped:FILE, udmabuf:FILE,DEVICE or sim"
 
 
 def transport_of(name: str, baud: int | None = None) -> Transport:
-    """The transport to a device of this name; ``baud`` is the rate of a serial port."""
+    """Returns the transport to a device of this name; ``baud`` is the rate of a serial port."""
     way, _, where = name.partition(":")
     if way == "uart" and where:
         return UartTransport(where, baud or BAUD)

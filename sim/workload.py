@@ -173,7 +173,7 @@ def generate(seed: int = 1, messages: int = 60, largest: int = 1 << 14) -> Workl
 
 
 def for_board(stags: int, count: int, messages: int, largest: int) -> tuple[Frame, ...]:
-    """Make the frames of some connections that a board's TCP can bring.
+    """Make the frames of connections that a board's TCP can bring.
 
     Parameters
     ----------
@@ -192,7 +192,7 @@ def for_board(stags: int, count: int, messages: int, largest: int) -> tuple[Fram
 def _connections(
     wire: Wire, rng: random.Random, styles: tuple[_Style, ...], messages: int, largest: int
 ) -> list[_Connection]:
-    """A connection of each style, all of them talking in turns until each one's end."""
+    """Lets a connection of each style talk, in turns, until its end; returns the connections."""
     sizes = [size for size in _SIZES if size <= largest]
     talks = [_Connection(wire, rng, number, style) for number, style in enumerate(styles)]
     for connection in talks:
@@ -255,7 +255,7 @@ class Wire:
         flags: int,
         octets: bytes = b"",
     ) -> None:
-        """A TCP segment."""
+        """Puts a TCP segment into a frame."""
         addresses = [ipaddress.ip_address(end.address) for end in (source, destination)]
         packed = b"".join(address.packed for address in addresses)
         length = 20 + len(octets)
@@ -278,7 +278,7 @@ class Wire:
         self.put_packet(source.address, destination.address, _TCP, packet)
 
     def put_packet(self, source: str, destination: str, protocol: int, packet: bytes) -> None:
-        """What is in IP."""
+        """Puts an IP packet with this payload into a frame."""
         addresses = [ipaddress.ip_address(end) for end in (source, destination)]
         packed = b"".join(address.packed for address in addresses)
         if addresses[0].version == 4:

@@ -73,7 +73,7 @@ class BoardEthernet:
         return sum(map(self._read, _COUNTS))
 
     def unstarted(self) -> int:
-        """How many frames had no start frame delimiter, which wrong timing of RGMII shows as."""
+        """Returns how many frames had no start frame delimiter: wrong timing of RGMII has none."""
         return self._read("LINK_UNSTARTED")
 
     @contextmanager

@@ -250,7 +250,7 @@ class UartTransport(Transport):
         self._sent = time.monotonic() + self._leaving() + 10 * len(octets) / self._serial.baudrate
 
     def _leaving(self) -> float:
-        """Seconds until what was written has left: the system and the adapter keep it so long."""
+        """Returns the seconds until all octets that were written have left the adapter."""
         return max(self._sent - time.monotonic(), 0.0)
 
     def _get(self, length: int) -> bytes:

@@ -69,7 +69,7 @@ def litex_platform(name):
 
 
 def litex_pins(platform):
-    """By resource and number, and subsignal: pins and attributes."""
+    """Returns pins and attributes, by resource with its number, and by subsignal."""
     found = {}
     for name, number, *constraints in platform.constraint_manager.available:
         parts = [each for each in constraints if type(each).__name__ == "Subsignal"]
@@ -89,7 +89,7 @@ def litex_pins(platform):
 
 
 def own_pins(board):
-    """Likewise, of the resources that the board's top asks for."""
+    """Returns the platform, and pins and attributes of the resources that the top asks for."""
     platform = board.platform()
     wanted = {(platform.default_clk, 0), ("eth_rgmii", board.eth), ("uart", 0)}
     wanted |= {(platform.default_rst, 0)} if platform.default_rst else set()
@@ -107,7 +107,7 @@ def own_pins(board):
 
 
 def counterpart(platform, leds, name, part):
-    """What litex-boards calls a part of a resource."""
+    """Returns what litex-boards calls a part of a resource."""
     if name == "uart 0":
         return "serial 0", part
     if name == f"{platform.default_rst} 0":
@@ -120,7 +120,7 @@ def counterpart(platform, leds, name, part):
 
 
 def differences(board):
-    """By place: what this project has, and what litex-boards has."""
+    """Returns what this project has and what litex-boards has, by the place where they differ."""
     theirs = litex_platform(board.name)
     platform, ours = own_pins(board)
     found = {}

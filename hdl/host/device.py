@@ -23,8 +23,8 @@ __all__ = ["Device"]
 
 #: IEEE 802.3 section 22.2.2.13: a period of MDC is 400 ns at least.
 MDC = 2_500_000
-#: Seconds after which a PHY's reset is over, and it takes what comes by MDIO.
-SETTLED = 0.2
+#: Seconds after which a PHY's reset is over, and it takes what comes by MDIO: RTL8211F wants 72 ms.
+SETTLED = 0.1
 #: RGMII 2.0 section 3.4.1: the link is up, and its clock has 125 MHz.
 LINK_UP = 0b10_1
 #: Seconds of silence that break a command of the host link off.

@@ -80,13 +80,13 @@ def test_a_preamble_may_be_short_or_long(preamble):
 
 
 def _shifted(wire):
-    """The wire half a cycle off: octets of the nibbles around each edge."""
+    """Returns the wire half a cycle off: octets of the nibbles around each edge."""
     nibbles = [0, *(half for octet in wire for half in (octet & 15, octet >> 4)), 0]
     return bytes(low | high << 4 for low, high in zip(nibbles[::2], nibbles[1::2], strict=True))
 
 
 def _swapped(wire):
-    """The wire with the rising edge taken for the falling one."""
+    """Returns the wire with the rising edge taken for the falling one."""
     return bytes(octet >> 4 | (octet & 15) << 4 for octet in wire)
 
 
@@ -96,7 +96,7 @@ def _swapped(wire):
 ], ids=["half a cycle off", "edges swapped", "preamble alone", "without preamble",
         "delimiter lost", "one octet"])
 def test_what_has_no_start_frame_delimiter_is_counted(spoilt):
-    """Wrong timing of RGMII shows so: no octet of the frame is as it was sent."""
+    """With wrong timing of RGMII no octet of a frame is as it was sent."""
     wire = on_wire(with_fcs(bytes(range(60, 120))))
     frames, counts, _ = receive(spoilt(wire), wire, spoilt(wire), wire)
     assert frames == [(bytes(range(60, 120)), False)] * 2

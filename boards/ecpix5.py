@@ -4,8 +4,8 @@ PHY: KSZ9031RNX, which delays RX_CLK by 1.2 ns of its own and TX_CLK not at all.
 it reads its mode at the pins RXD: pulled up, they ask for RGMII with all capabilities advertised.
 Host link: the second channel of the FT2232H on the debug connector.
 
-The reset button is at the pin that litex-boards has. Without a pull-up of its own, a device without
-the button would be in reset for good: an ECP5 pulls its inputs down.
+The reset button is at the pin that litex-boards has. The pin is pulled up, so that the board is not
+held in reset where nothing else drives the pin: an ECP5 pulls its inputs down otherwise.
 """
 
 from dataclasses import replace

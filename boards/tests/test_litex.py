@@ -41,7 +41,7 @@ _DEBUG = {f"uart.{part} PULLMODE": _IDLE for part in ("rx", "tx")}
 _ECPIX5 = {
     **_DEBUG,
     **{f"rgb_led {number}.{part} PULLMODE": _LED for number in range(4) for part in "rgb"},
-    "rst PULLMODE": ("UP", None, "without a button in reach the board is not in reset"),
+    "rst PULLMODE": ("UP", None, "an undriven pin must not hold the board in reset"),
 }
 #: By board and place: what this project has, what litex-boards has, and why they differ.
 DIFFERENCES = {

@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from importlib import metadata
@@ -26,9 +27,10 @@ from . import plots as drawing
 from . import report
 from . import shuffle as shuffling
 from . import soak as endurance
-from .capture import CaptureError, read_capture
+from .board_workload import workloads
+from .capture import Capture, CaptureError, read_capture
 from .compare import Difference, compare, number_text
-from .comparison import Comparison, on_wire
+from .comparison import Comparison, Room, check_fits, on_wire
 from .engine import DeviceError, ToolError, load
 from .peer import Peer
 from .regions import Given, Queue, Region, RegionError, load_regions, stream_ends
@@ -166,6 +168,12 @@ def compare_devices(
     port: Annotated[
         str | None, typer.Option(help="Serial port of the board.", show_default=False)
     ] = None,
+    baud: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Rate of the board's host link. Default: 1000000.", show_default=False
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Directory for report.html, and waveforms.", show_default=False),
@@ -180,6 +188,7 @@ def compare_devices(
     interrupted.
     """
     from ..sw_driver import RnicError
+    from ..sw_driver.uart import BAUD
     from . import comparison as comparing
     from . import page, targets
 
@@ -187,22 +196,21 @@ def compare_devices(
         chosen = targets.of_names(on, port)
         if waves and out is None:
             raise ValueError("--waves needs --out, where they go")
+        if baud is not None and port is None:
+            raise ValueError("--baud needs --port, the serial port of the board's host link")
+        rate = BAUD if baud is None else baud
         if out is not None and out.exists() and not out.is_dir():
             raise ValueError(f"--out {out} is a file, not a directory")
-        has = None
+        has, room = None, None
         if port is not None:
-            with targets.Board(port) as link:
+            with targets.Board(port, baud=rate) as link:
                 has, room = link.config(), link.room
             if width not in (None, has.width):
                 raise ValueError(f"--width is {width}, and the board has {has.width} bits")
         config = has or RnicConfig(width=width or 64)
-        found = _input(capture, regions, config, wire=has is not None)
-        traffic, given, queues, ends, notes, _ = found
-        plans, changes = plan(traffic, given, config, ends, queues)
-        if has is not None:
-            comparing.check_fits(plans, changes, has, room)
+        plans, notes = _planned(capture, regions, config, room)
         result = comparing.Comparison(
-            str(capture or "generated workload"), config.width, notes=[*notes, *changes]
+            str(capture or "generated workload"), config.width, notes=notes
         )
         if out is not None:
             out.mkdir(parents=True, exist_ok=True)
@@ -212,7 +220,7 @@ def compare_devices(
                 result.sides.append(
                     comparing.run(
                         target,
-                        partial(targets.open_link, target, port, _say),
+                        partial(targets.open_link, target, port, _say, baud=rate),
                         plans,
                         waves=vcd,
                         progress=progress,
@@ -446,6 +454,10 @@ def build(
         typer.Option(help="Directory of what is built. Default: build/BOARD.", show_default=False),
     ] = None,
     seed: Annotated[int, typer.Option(min=1, help="Of place and route.")] = 1,
+    baud: Annotated[
+        int | None,
+        typer.Option(help="Rate of the host link. Default: the board's.", show_default=False),
+    ] = None,
 ) -> None:
     """Build the bitstream of a board, with yosys and nextpnr, a report and its registers.
 
@@ -456,13 +468,22 @@ def build(
     from ..boards.build import BuildError, ToolMissing
     from ..boards.build import build as build_board
     from ..boards.catalog import BOARDS
+    from ..hdl.host.uart import phase_step
 
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
     if list_:
         for each in BOARDS.values():
-            console.print(f"{each.name:18} {each.title}")
+            console.print(f"{each.name:22} {each.title}")
         return
     chosen = _board(board)
+    try:
+        if baud is not None:
+            phase_step(chosen.clock, baud)
+            chosen = replace(chosen, baud=baud)
+    except ValueError as error:
+        raise _refuse(str(error), BAD_INPUT) from None
+    if chosen.warning:
+        typer.echo(f"warning: {chosen.warning}", err=True)
     folder = out or Path("build", chosen.name)
     if folder.exists() and not folder.is_dir():
         raise _refuse(f"--out {folder} is a file, not a directory", BAD_INPUT)
@@ -486,6 +507,7 @@ def build(
     console.print("used: " + ", ".join(used), soft_wrap=True)
     console.print("critical path:\n" + escape("\n".join(result.path)), soft_wrap=True)
     console.print(f"bitstream: {escape(str(folder / 'rnic.bit'))}", soft_wrap=True)
+    console.print(f"host link: {chosen.baud} baud")
 
 
 @app.command()
@@ -494,6 +516,13 @@ def program(
     out: Annotated[
         Path | None,
         typer.Option(help="Directory of what was built. Default: build/BOARD.", show_default=False),
+    ] = None,
+    cable: Annotated[
+        str | None,
+        typer.Option(
+            help="JTAG adapter, as openFPGALoader's --cable calls it. Default: the board's.",
+            show_default=False,
+        ),
     ] = None,
 ) -> None:
     """Load the bitstream of a board into it, with openFPGALoader.
@@ -505,7 +534,7 @@ def program(
 
     chosen = _board(board)
     try:
-        program_board(chosen, (out or Path("build", chosen.name)) / "rnic.bit")
+        program_board(chosen, (out or Path("build", chosen.name)) / "rnic.bit", cable)
     except FileNotFoundError as error:
         raise _refuse(str(error), BAD_INPUT) from None
     except BuildError as error:
@@ -632,6 +661,12 @@ def prm(
     device: Annotated[
         str, typer.Argument(help="uart:PORT, mapped:FILE, udmabuf:FILE,DEVICE or sim.")
     ],
+    baud: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Rate of the port of uart:PORT. Default: 1000000.", show_default=False
+        ),
+    ] = None,
     socket: Annotated[Path, typer.Option(help="Unix socket to serve.")] = Path("rnic.sock"),
     user: Annotated[
         list[str] | None,
@@ -677,7 +712,7 @@ def prm(
             per_user=per_user,
             limits=limits_of(share or ()),
         )
-        serve(device, socket, policy, log)
+        serve(device, socket, policy, log, baud=baud)
     except InvalidRequest as error:
         raise _refuse(str(error), BAD_INPUT) from None
     except RnicError as error:
@@ -741,18 +776,45 @@ def _simulate(
     return result, waveforms
 
 
+def _planned(
+    capture: Path | None, region_file: Path | None, config: RnicConfig, room: Room | None
+) -> tuple[list[Plan], list[str]]:
+    """Returns the plans for a capture, and notes on them.
+
+    Without a capture, they are those of the generated workload; or, for a board, which has ``room``
+    beside its RNIC, those of the largest workload that fits it.
+    """
+    reason = None
+    for generated in [None] if capture or room is None else workloads(config):
+        try:
+            traffic, regions, queues, ends, notes, _ = _input(
+                capture, region_file, config, wire=room is not None, generated=generated
+            )
+            plans, changes = plan(traffic, regions, config, ends, queues)
+            if room is not None:
+                check_fits(plans, changes, config, room)
+            return plans, [*notes, *changes]
+        except RegionError as error:
+            reason = error
+    assert reason is not None
+    raise reason
+
+
 def _input(
     capture: Path | None,
     region_file: Path | None,
     config: RnicConfig,
     *,
     wire: bool = False,
+    generated: Capture | None = None,
 ) -> tuple[Traffic, list[Region], list[Queue], dict[int, int], list[str], bool]:
     """Traffic, regions, queues that are given, streams that the host stops, notes, whether the
     regions are derived. ``wire``: for a board, which takes DDP over SCTP, frames as they are on
-    Ethernet, or over MPA.
+    Ethernet, or over MPA. ``generated``: the workload in the place of a capture.
     """
-    if capture is None:
+    if generated is not None:
+        captured, given = generated, Given([], [])
+    elif capture is None:
         workload = generate()
         captured, given = workload.capture(), Given(list(workload.regions), [])
     else:

@@ -77,6 +77,10 @@ class BoardEthernet:
         """Frames that have come in from the PHY, undamaged or not."""
         return sum(map(self._read, _COUNTS))
 
+    def unstarted(self) -> int:
+        """Returns how many frames had no start frame delimiter: wrong timing of RGMII has none."""
+        return self._read("LINK_UNSTARTED")
+
     @contextmanager
     def looped_back(self) -> Iterator[None]:
         """The PHY hands back what is sent, so that it comes in; afterwards it is as it was."""
@@ -95,6 +99,7 @@ class BoardEthernet:
 
     def _mdio(self, phy: int) -> int | None:
         """The control register of a PHY, if there is one."""
+        self._until(board.pack("STATUS", mdio=1), "MDIO stays busy")
         self._write("MDIO_ADDRESS", board.pack("MDIO_ADDRESS", register=_CONTROL, phy=phy))
         self._write("MDIO_READ", 1)
         self._until(board.pack("STATUS", mdio=1), "MDIO stays busy")

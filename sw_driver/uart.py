@@ -31,6 +31,8 @@ if os.name == "posix":
 
     _FAILURES += (termios.error,)
 
+#: Rate of the host link of most boards.
+BAUD = 1_000_000
 _WRITE, _READ = 1, 2
 #: Words in a command.
 _WORDS = 128
@@ -75,13 +77,14 @@ class UartTransport(Transport):
         Of the board.
     """
 
-    def __init__(self, port: str, baudrate: int = 1_000_000) -> None:
+    def __init__(self, port: str, baudrate: int = BAUD) -> None:
         if not isinstance(port, str):
             raise WrongType(f"port must be a device or a URL, not {shown(port)}")
         baudrate = integer("baudrate", baudrate, 1, math.inf, "at least 1")
         self._lock = ProcessLock("the serial port")
         self._pending: list[tuple[int, int]] = []  # to be written to registers, and read back
         self._unsure = False  # a command was given, and nothing was read since
+        self._sent = 0.0  # when the last octet has left, in the time of time.monotonic
         try:
             self._serial = serial.serial_for_url(port, baudrate, timeout=_PATIENCE, exclusive=True)
         except (serial.SerialException, ValueError, OverflowError) as error:
@@ -247,7 +250,7 @@ class UartTransport(Transport):
 
     def _silence(self) -> None:
         """Wait until the bridge has given up what it took for a command, and forget its answers."""
-        time.sleep(_SILENCE)
+        time.sleep(self._leaving() + _SILENCE)
         self._clear()
 
     def _clear(self) -> None:
@@ -261,10 +264,16 @@ class UartTransport(Transport):
     def _put(self, octets: bytes) -> None:
         with _port():
             self._serial.write(octets)
+        self._sent = time.monotonic() + self._leaving() + 10 * len(octets) / self._serial.baudrate
+
+    def _leaving(self) -> float:
+        """Returns the seconds until all octets that were written have left the adapter."""
+        return max(self._sent - time.monotonic(), 0.0)
 
     def _get(self, length: int) -> bytes:
         # Ten bits of the line for an octet, and the patience.
-        self._serial.timeout = _PATIENCE + 12 * length / self._serial.baudrate
+        answered = 12 * length / self._serial.baudrate
+        self._serial.timeout = _PATIENCE + self._leaving() + answered
         with _port():
             return bytes(self._serial.read(length))
 

@@ -150,6 +150,25 @@ def test_what_is_lost_on_its_way_to_a_register_is_written_again(board: VirtualBo
         assert not lost and board.broken >= 1
 
 
+def test_an_answer_has_time_until_the_command_has_left(board: VirtualBoard) -> None:
+    """At a low rate a long command is on its way for longer than an answer may be late."""
+    rate, asked = 4800, []
+
+    def slow(octets: bytes) -> bytes:
+        time.sleep(10 * len(octets) / rate)
+        return octets
+
+    def slow_command(octets: bytes) -> bytes:
+        asked.append(len(octets))
+        return slow(octets)
+
+    with UartTransport(board.port, rate) as transport:
+        board.commands, board.answers = slow_command, slow
+        transport.write_memory(0, bytes(range(100)) * 4)
+        board.commands = board.answers = bytes
+    assert sum(asked) == 6 + 400 + 6, "nothing was asked for twice"
+
+
 def test_a_value_that_never_reads_back_is_told(board: VirtualBoard) -> None:
     with UartTransport(board.port) as transport:
         board.commands = lambda octets: octets.replace(b"\x12\x34", b"\x13\x34")
@@ -196,7 +215,7 @@ def test_a_board_that_falls_silent_is_told_in_time(board: VirtualBoard) -> None:
     ("registers", "message"),
     [
         ({"ID": 0xFFFFFFFF}, "ID reads 0xffffffff and not 0x52425244: check port, baud rate"),
-        ({"VERSION": 0x00020000}, r"map is 2\.0, the driver's is 1\.0: update the older one"),
+        ({"VERSION": 0x00020000}, r"map is 2\.0, the driver's is 1\.1: update the older one"),
         ({"CAP_MEMORY": 0}, "CAP_MEMORY reads 0: check the link"),
     ],
 )

@@ -451,7 +451,7 @@ class FlatRnic(wiring.Component):
                 getattr(self, f"{prefix}{name}").eq(value)
                 for prefix in ("m_axi_aw", "m_axi_cq_aw")
                 for name, value in (
-                    ("size", octets.bit_length() - 1), ("burst", 1), ("cache", 3),
+                    ("size", octets.bit_length() - 1), ("burst", 1), ("cache", 2),
                 )
             ),
             self.irq.eq(rnic.irq),

@@ -2,13 +2,11 @@
 // export has, and host memory and the completion ring must hold what was sent, and nothing else.
 // The last line that it prints is PASS, or says what differs.
 //
-//   iverilog -g2012 -o tb_rnic tb_rnic.v rnic.v && vvp tb_rnic
-//   verilator --binary -Wall --top-module tb_rnic rnic.vlt tb_rnic.v rnic.v && obj_dir/Vtb_rnic
+//   $ iverilog -g2012 -o tb_rnic tb_rnic.v rnic.v && vvp tb_rnic
+//   $ verilator --binary -Wall --top-module tb_rnic rnic.vlt tb_rnic.v rnic.v && obj_dir/Vtb_rnic
 //
 // Icarus takes -g2005 too. Inputs change with the falling edge of the clock, and outputs are looked
 // at with the rising one, so that no order of events within an edge matters.
-
-`timescale 1ns / 1ps
 
 module tb_rnic;
   // CONSTANTS
@@ -23,17 +21,17 @@ module tb_rnic;
   reg failed = 1'b0;
   integer errors = 0;
 
-  task fail(input [8*64-1:0] what, input [63:0] expected, input [63:0] got);
+  task fail(input [8*64-1:0] what, input [255:0] wanted, input [255:0] got);
     begin
-      $display("FAIL: %0s: expected %h, got %h, at %0t", what, expected, got, $time);
+      $display("FAIL: %0s: expected %0h, got %0h, at %0t", what, wanted, got, $time);
       failed = 1'b1;
       errors = errors + 1;
       if (errors == 10) $finish;
     end
   endtask
 
-  task check(input [8*64-1:0] what, input [63:0] expected, input [63:0] got);
-    if (got !== expected) fail(what, expected, got);
+  task check(input [8*64-1:0] what, input [255:0] wanted, input [255:0] got);
+    if (got !== wanted) fail(what, wanted, got);
   endtask
 
   initial begin
@@ -68,7 +66,7 @@ module tb_rnic;
         if (got_data) s_axil_wvalid = 1'b0;
       end
       while (s_axil_bvalid !== 1'b1) @(negedge clk);
-      check("response to a register's write", 64'd0, {62'd0, s_axil_bresp});
+      check("response to a register's write", 0, s_axil_bresp);
       @(negedge clk);
     end
   endtask
@@ -88,15 +86,15 @@ module tb_rnic;
       s_axil_arvalid = 1'b0;
       while (s_axil_rvalid !== 1'b1) @(negedge clk);
       value = s_axil_rdata;
-      check("response to a register's read", 64'd0, {62'd0, s_axil_rresp});
+      check("response to a register's read", 0, s_axil_rresp);
       @(negedge clk);
     end
   endtask
 
-  task expect_register(input [8*64-1:0] name, input [11:0] address, input [31:0] expected);
+  task expect_register(input [8*64-1:0] name, input [11:0] address, input [31:0] wanted);
     begin
       read_register(address);
-      check(name, {32'd0, expected}, {32'd0, value});
+      check(name, wanted, value);
     end
   endtask
 
@@ -155,8 +153,8 @@ module tb_rnic;
   task check_memory(input [63:0] address, input integer length);
     for (k = 0; k < length; k = k + 1)
       if (placed.octets[address - MEMORY + k] !== expected[address - MEMORY + k])
-        fail("octet in memory", {56'd0, expected[address - MEMORY + k]},
-             {56'd0, placed.octets[address - MEMORY + k]});
+        fail("octet in memory", expected[address - MEMORY + k],
+             placed.octets[address - MEMORY + k]);
   endtask
 
   wire irq;
@@ -175,10 +173,12 @@ module tb_rnic;
       end
       for (k = 0; k < ENTRY_OCTETS; k = k + 1) entry[8*k +: 8] = ring.octets[ENTRY_OCTETS*consumed + k];
       consumed = consumed + 1;
-      check("phase of a completion", 64'd1, {63'd0, entry[ENTRY_PHASE]});
+      check("phase of a completion", 1, entry[ENTRY_PHASE]);
       write_register(CQ_CONSUMER, consumed);
     end
   endtask
+
+  reg [8*ENTRY_OCTETS-1:0] complete;  // an entry as it must be
 
   task expect_completion(
     input is_tagged, input [15:0] stream, input [31:0] tag, input [31:0] length, input [31:0] cookie
@@ -186,16 +186,17 @@ module tb_rnic;
     begin
       next_entry;
       while (entry[ENTRY_KIND +: 4] == KIND_CHUNK) begin
-        check("status of a chunk", 64'd0, {56'd0, entry[ENTRY_STATUS +: 8]});
+        check("status of a chunk", 0, entry[ENTRY_STATUS +: 8]);
         next_entry;
       end
-      check("kind of a completion", 64'd0, {60'd0, entry[ENTRY_KIND +: 4]});
-      check("status of a completion", 64'd0, {56'd0, entry[ENTRY_STATUS +: 8]});
-      check("tagged", {63'd0, is_tagged}, {63'd0, entry[ENTRY_TAGGED]});
-      check("stream of a completion", {48'd0, stream}, {48'd0, entry[ENTRY_STREAM +: 16]});
-      check("STag or MSN of a completion", {32'd0, tag}, {32'd0, entry[ENTRY_TAG +: 32]});
-      check("length of a completion", {32'd0, length}, {32'd0, entry[ENTRY_LENGTH +: 32]});
-      check("cookie of a completion", {32'd0, cookie}, {32'd0, entry[ENTRY_COOKIE +: 32]});
+      complete = 0;
+      complete[ENTRY_PHASE] = 1'b1;
+      complete[ENTRY_TAGGED] = is_tagged;
+      complete[ENTRY_STREAM +: 16] = stream;
+      complete[ENTRY_TAG +: 32] = tag;
+      complete[ENTRY_LENGTH +: 32] = length;
+      complete[ENTRY_COOKIE +: 32] = cookie;
+      check("completion", complete, entry);
     end
   endtask
 
@@ -272,13 +273,13 @@ module tb_rnic;
   // Tell the device of a session message, before it is sent.
   task tell_session(input [31:0] what);
     begin
-      write_register(SESSION_STREAM, {16'd0, SCTP_STREAM});
+      write_register(SESSION_STREAM, SCTP_STREAM);
       write_register(SESSION_FUNCTION, what);
       write_register(SESSION_TSN, TSN_BEFORE);
       write_register(SESSION_COMMAND, 32'd1);
       read_register(SESSION_ANSWER);
       while ((value & ANSWER_BUSY) != 32'd0) read_register(SESSION_ANSWER);
-      check("session message taken", {32'd0, ANSWER_TAKEN}, {32'd0, value & ANSWER_TAKEN});
+      check("session message taken", ANSWER_TAKEN, value & ANSWER_TAKEN);
     end
   endtask
 `endif
@@ -338,16 +339,23 @@ module tb_rnic;
     .irq(irq), .clk(clk), .rst(rst)
   );
 
+  // No control output is unknown once the reset has come.
+  wire [11:0] control = {
+    m_axi_awvalid, m_axi_wvalid, m_axi_bready, m_axi_cq_awvalid, m_axi_cq_wvalid, m_axi_cq_bready,
+    s_axil_awready, s_axil_wready, s_axil_bvalid, s_axil_arready, s_axil_rvalid, m_axis_exc_tvalid
+  };
+  always @(posedge clk) if (!rst && (^{control, irq}) === 1'bx) fail("control outputs", 0, control);
+
   // -- the test -----------------------------------------------------------------------------------
 
   // A DDP Stream of the protection domain, with one posted buffer on queue 0.
   task open_stream(input [15:0] stream, input [63:0] buffer);
     begin
-      write_register(STREAM_INDEX, {16'd0, stream});
+      write_register(STREAM_INDEX, stream);
       write_register(STREAM_FLAGS, STREAM_ON);
       write_register(STREAM_PD, PROTECTION_DOMAIN);
       write_register(STREAM_COMMIT, 32'd1);
-      write_register(QUEUE_STREAM, {16'd0, stream});
+      write_register(QUEUE_STREAM, stream);
       write_register(QUEUE_NUMBER, 32'd0);
       write_register(QUEUE_MSN, 32'd1);
       write_register(QUEUE_OPEN, 32'd1);
@@ -355,8 +363,8 @@ module tb_rnic;
       write_register(BUFFER_ADDR_HI, buffer[63:32]);
       write_register(BUFFER_LENGTH, BUFFER_OCTETS);
       write_register(BUFFER_PAGES, 32'd0);
-      write_register(BUFFER_COOKIE, COOKIE_VALUE + {16'd0, stream});
-      write_register(BUFFER_SLOT, {16'd0, stream});
+      write_register(BUFFER_COOKIE, COOKIE_VALUE + stream);
+      write_register(BUFFER_SLOT, stream);
       write_register(BUFFER_POST, 32'd1);
     end
   endtask
@@ -373,7 +381,7 @@ module tb_rnic;
       expect_completion(1'b1, stream, STAG, 32'd0, 32'd0);
       expect_message(second, tag + 8'd1, SECOND_OCTETS);
       check_memory(second, SECOND_OCTETS);
-      expect_completion(1'b0, stream, 32'd1, SEND_OCTETS, COOKIE_VALUE + {16'd0, stream});
+      expect_completion(1'b0, stream, 32'd1, SEND_OCTETS, COOKIE_VALUE + stream);
       expect_message(buffer, tag + 8'd2, SEND_OCTETS);
       check_memory(buffer, SEND_OCTETS);
     end
@@ -421,7 +429,7 @@ module tb_rnic;
     send_fpdu(MPA_SEND, MPA_SEND_OCTETS);
     messages = messages + 3;
     expect_messages(MPA_STREAM, MPA_TAG, MPA_FIRST, MPA_SECOND, MPA_BUFFER);
-    check("packets for the host", 64'd0, {32'd0, exceptions});
+    check("packets for the host", 0, exceptions);
 `endif
 
 `ifdef RNIC_SCTP
@@ -445,21 +453,21 @@ module tb_rnic;
     send_frame(SCTP_ACCEPT, SCTP_ACCEPT_OCTETS);
     next_entry;
     while (entry[ENTRY_KIND +: 4] == KIND_CHUNK) next_entry;
-    check("kind of the session message", KIND_CONTROL, {60'd0, entry[ENTRY_KIND +: 4]});
-    check("its Function Code", FUNCTION_ACCEPT, {32'd0, entry[ENTRY_TAG +: 32]});
+    check("kind of the session message", KIND_CONTROL, entry[ENTRY_KIND +: 4]);
+    check("its Function Code", FUNCTION_ACCEPT, entry[ENTRY_TAG +: 32]);
     send_frame(SCTP_WRITE_1, SCTP_WRITE_1_OCTETS);
     send_frame(SCTP_WRITE_2, SCTP_WRITE_2_OCTETS);
     send_frame(SCTP_SEND, SCTP_SEND_OCTETS);
     messages = messages + 3;
     expect_messages(SCTP_STREAM, SCTP_TAG, SCTP_FIRST, SCTP_SECOND, SCTP_BUFFER);
-    check("packets for the host", 64'd1, {32'd0, exceptions});
-    check("reason of the session message", REASON_CONTROL, {52'd0, reason});
+    check("packets for the host", 1, exceptions);
+    check("reason of the session message", REASON_CONTROL, reason);
 `endif
 
     // Nothing else was placed, and nothing was wrong.
     read_register(STATUS);
     while ((value & STATUS_IDLE) == 32'd0) read_register(STATUS);
-    check("error events", 64'd0, {32'd0, value & STATUS_EVENT});
+    check("error events", 0, value & STATUS_EVENT);
     check_memory(MEMORY, MEMORY_OCTETS);
     expect_register("PLACED_SEGMENTS", PLACED_SEGMENTS, messages);
     expect_register("ERRORS", ERRORS, 32'd0);

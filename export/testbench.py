@@ -6,6 +6,7 @@ export, and on the facts in ``hdl/spec``, is put in here, as constants.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from ..sim.model.mpa import MpaSender
 from .registers import registers
 
 _TEXT = Path(__file__).with_name("tb_rnic.v")
+_WAIVERS = Path(__file__).with_name("rnic.vlt")
 _PLACE = "  // CONSTANTS\n"
 
 # Where host memory is: the upper halves of addresses count.
@@ -42,13 +44,21 @@ _LLPS = {
 }
 
 
-def testbench(config: RnicConfig) -> str:
+def text(config: RnicConfig) -> str:
     """``tb_rnic.v``, which goes beside ``rnic.v``."""
-    text = _TEXT.read_text(encoding="utf-8")
-    return text.replace(_PLACE, "".join(f"  {line}\n" for line in _constants(config)), 1)
+    plain = _TEXT.read_text(encoding="utf-8")
+    words = set(re.findall(r"\w+", plain))
+    constants = (f"  {line}\n" for line in _constants(config, words))
+    return plain.replace(_PLACE, "".join(constants), 1)
 
 
-def _constants(config: RnicConfig) -> Iterator[str]:
+def waivers(config: RnicConfig) -> str:
+    """``rnic.vlt``: the warnings of Verilator that are to be expected, each with its reason."""
+    return _WAIVERS.read_text(encoding="utf-8")
+
+
+def _constants(config: RnicConfig, words: set[str]) -> Iterator[str]:
+    """The constants, of registers and of fields those that the text names."""
     packets = dict(_packets(config))
     yield f"localparam WIDTH = {config.width};"
     for llp, there in (("MPA", config.mpa), ("SCTP", config.sctp)):
@@ -56,13 +66,15 @@ def _constants(config: RnicConfig) -> Iterator[str]:
             yield f"`define RNIC_{llp}"
     yield "// Addresses of registers, and what fields of theirs are set to."
     for register in registers(config):
-        yield f"localparam [11:0] {register.name} = 12'h{register.address:03x};"
+        if register.name in words:
+            yield f"localparam [11:0] {register.name} = 12'h{register.address:03x};"
     for name, value in _values(config).items():
         yield f"localparam [31:0] {name} = 32'h{value:08x};"
     yield "// An entry of the completion ring: its octets, and the lowest bit of each field."
     yield f"localparam ENTRY_OCTETS = {OCTETS};"
     for field in FIELDS:
-        yield f"localparam ENTRY_{field.name.upper()} = {8 * field.octet + field.bit};"
+        if (name := f"ENTRY_{field.name.upper()}") in words:
+            yield f"localparam {name} = {8 * field.octet + field.bit};"
     yield f"localparam [3:0] KIND_CHUNK = 4'd{Kind.CHUNK:d}, KIND_CONTROL = 4'd{Kind.CONTROL:d};"
     yield "// Host memory, the region that the STag names, and the messages."
     for name, value in {"MEMORY": _MEMORY, "RING": _RING, "REGION": _REGION,

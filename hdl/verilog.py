@@ -14,6 +14,8 @@ _DECLARED = re.compile(r"^  reg (\\\$auto\$verilog_backend\S+ ) = 0;\n", re.MULT
 #: A process of one statement, which has not even that.
 _BARE = re.compile(r"^  always @\*\n    (.*;)\n", re.MULTILINE)
 _START = r"\$start "
+#: A signal without bits, of which yosys makes one of two; nothing else of it is in the text.
+_EMPTY = re.compile(r"^  (?:wire|reg) \[-1:0\] .*;\n", re.MULTILINE)
 
 
 def convert(design, *, name, **options):
@@ -31,7 +33,7 @@ def convert(design, *, name, **options):
     finally:
         if collects:
             gc.enable()
-    return _MODULE.sub(lambda module: _started(module[0]), text)
+    return _MODULE.sub(lambda module: _started(module[0]), _EMPTY.sub("", text))
 
 
 def _started(module):

@@ -551,8 +551,8 @@ def export(
     ] = False,
     out: Annotated[Path, typer.Option(help="Directory of the files.")] = Path("build/export"),
 ) -> None:
-    """Write what other flows need: Verilog with flat AXI names, IP-XACT, the registers in SystemRDL
-    and as a C header, and a minimal use in LiteX and in Vivado.
+    """Write what other flows need: Verilog with flat AXI names and a testbench for it, IP-XACT, the
+    registers in SystemRDL and as a C header, and a minimal use in LiteX and in Vivado.
 
     Exit code 0: written. 2: bad input. 130: interrupted.
     """

@@ -102,6 +102,11 @@ REFERENCES: dict[str, Callable[[], object]] = {
     "functions": lambda: (ctypes.CFUNCTYPE(ctypes.c_int) * 4)(),
 }
 
+def _kind(value: object) -> str:
+    """The name of a value's type: the same in every worker of pytest-xdist."""
+    return type(value).__name__
+
+
 each_reference = pytest.mark.parametrize("make", REFERENCES.values(), ids=REFERENCES)
 
 
@@ -154,7 +159,7 @@ def test_a_managers_client_refuses_references_too(tmp_path: Path) -> None:
         (ctypes.c_double * 4)(),
         np.frombuffer(bytearray(8), np.uint16),
     ],
-    ids=str,
+    ids=_kind,
 )
 def test_plain_items_are_taken_whatever_their_names(bench: Bench, buffer: Any) -> None:
     with bench.pd.register(buffer) as region:
@@ -322,7 +327,7 @@ def test_an_integer_of_numpys_is_an_int_inside(bench: Bench) -> None:
 @pytest.mark.parametrize(
     "value",
     [True, False, np.True_, 8.0, np.float32(8), math.nan, "8", b"8", [8], {}, object(), 8j],
-    ids=repr,
+    ids=_kind,
 )
 def test_what_is_no_integer_is_refused_as_such(bench: Bench, qp: QP, value: object) -> None:
     for name, (call, _) in calls(bench, qp).items():

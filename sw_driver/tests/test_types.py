@@ -102,6 +102,7 @@ REFERENCES: dict[str, Callable[[], object]] = {
     "functions": lambda: (ctypes.CFUNCTYPE(ctypes.c_int) * 4)(),
 }
 
+
 def _kind(value: object) -> str:
     """The name of a value's type: the same in every worker of pytest-xdist."""
     return type(value).__name__

@@ -15,10 +15,11 @@ from ..hdl.spec import regs
 from ..hdl.spec.completion import FIELDS, OCTETS, Kind
 from ..hdl.spec.config import RnicConfig
 from ..hdl.spec.net import insert
-from ..hdl.spec.sctp import Diversion, Function, Ppid
+from ..hdl.spec.sctp import Diversion, Function
 from ..sim import load
-from ..sim.model.header import TaggedHeader, UntaggedHeader
+from ..sim.model.header import Header, TaggedHeader, UntaggedHeader
 from ..sim.model.mpa import MpaSender
+from ..sim.model.sctp import Ppid
 from .registers import registers
 
 _TEXT = Path(__file__).with_name("tb_rnic.v")
@@ -148,8 +149,9 @@ def _packets(config: RnicConfig) -> Iterator[tuple[str, bytes]]:
 def _segments(llp: str) -> Iterator[bytes]:
     """The DDP Segments of two Writes and a Send, each a message."""
     _, tag, offsets, _ = _LLPS[llp]
-    headers = [TaggedHeader(_STAG, _REGION_TO + offset, last=True) for offset in offsets]
-    for number, (header, length) in enumerate(
-        zip((*headers, UntaggedHeader(0, 1, 0, last=True)), _LENGTHS, strict=True)
-    ):
+    headers: list[Header] = [
+        *(TaggedHeader(_STAG, _REGION_TO + offset, last=True) for offset in offsets),
+        UntaggedHeader(0, 1, 0, last=True),
+    ]
+    for number, (header, length) in enumerate(zip(headers, _LENGTHS, strict=True)):
         yield header.encode() + bytes(tag + number + 7 * k & 255 for k in range(length))

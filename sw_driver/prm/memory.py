@@ -23,6 +23,9 @@ class Passed:
     here: without it a client could punch holes, and the device would write to pages that are
     somebody else's by then. What is mapped already stays writable, and nothing can be mapped again.
 
+    Seals keep the pages in the file, not in their places: where a device writes physical addresses,
+    its transport pins them (:mod:`..pins`).
+
     Parameters
     ----------
     descriptor

@@ -1,11 +1,11 @@
 """Pages of this process that the kernel neither moves nor gives to anybody else.
 
-A device without an IOMMU writes to physical addresses, so the pages must stay where they are. Locked
-memory (``mlock``) and a sealed memfd do not give this: the kernel collapses their pages into huge
-pages (``MADV_COLLAPSE``, khugepaged), compacts memory, and moves pages between NUMA nodes. A page
-that is *pinned* (``FOLL_LONGTERM``, Linux, Documentation/core-api/pin_user_pages.rst) is exempt from
-all of these. Of the interfaces with which a program can pin its own pages, the registered buffers of
-io_uring need no hardware; no I/O is ever done on the ring that is opened here.
+A device without an IOMMU writes to physical addresses, so the pages must stay where they are.
+Locked memory (``mlock``) and a sealed memfd do not give this: the kernel collapses their pages into
+huge pages (``MADV_COLLAPSE``, khugepaged), compacts memory, and moves pages between NUMA nodes. A
+*pinned* page (``FOLL_LONGTERM``, Linux, Documentation/core-api/pin_user_pages.rst) is exempt from
+all of these. Of the interfaces with which a program can pin its own pages, the registered buffers
+of io_uring need no hardware; no I/O is ever done on the ring that is opened here.
 """
 
 from __future__ import annotations

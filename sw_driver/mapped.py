@@ -19,7 +19,7 @@ from typing import Any
 
 from ..hdl.spec import regs
 from .errors import InvalidRequest, ResourceExhausted, TransportError
-from .memory import Arena, Bounce, Extent, Memory, Shared
+from .memory import Arena, Bounce, Extent, Memory, Shared, Steps, finish
 from .pins import PIECE, Pins
 from .transport import Transport
 
@@ -35,9 +35,13 @@ _LOOKS = 100
 class HostMemory(ABC):
     """Where the memory of the host that a device writes comes from."""
 
-    @abstractmethod
     def pin(self, view: memoryview) -> Memory:
         """As :meth:`~.transport.Transport.pin`."""
+        return finish(self.pinning(view))
+
+    @abstractmethod
+    def pinning(self, view: memoryview) -> Steps[Memory]:
+        """As :meth:`~.transport.Transport.pinning`."""
 
     @abstractmethod
     def allocate(self, octets: int) -> Memory:
@@ -146,6 +150,9 @@ class MappedTransport(Transport):
     def pin(self, view: memoryview) -> Memory:
         return self._memory.pin(view)
 
+    def pinning(self, view: memoryview) -> Steps[Memory]:
+        return self._memory.pinning(view)
+
     def allocate(self, octets: int) -> Memory:
         return self._memory.allocate(octets)
 
@@ -184,8 +191,21 @@ class Pagemap(HostMemory):
             self.pins.close()
             raise TransportError(f"{pagemap} cannot be opened: {error.strerror}") from error
 
-    def pin(self, view: memoryview) -> Memory:
-        return _Pinned(self, view)
+    def pinning(self, view: memoryview) -> Steps[Memory]:
+        start = ctypes.addressof(ctypes.c_ubyte.from_buffer(view))
+        slots: list[int] = []
+        extents: list[Extent] = []
+        try:
+            for at in range(0, len(view), PIECE):
+                length = min(PIECE, len(view) - at)
+                # Only pages that are pinned already can be looked up: pinning may move them.
+                slots.append(self.pins.pin(start + at, length))
+                extents += self.places(start + at, length)
+                yield
+        except BaseException:
+            self.pins.unpin(slots)
+            raise
+        return _Pinned(view, tuple(extents), self.pins, slots)
 
     def allocate(self, octets: int) -> Memory:
         """In a huge page if it does not fit in a page."""
@@ -198,7 +218,7 @@ class Pagemap(HostMemory):
                 f"{octets} octets in a row need a huge page: reserve one in"
                 f" /proc/sys/vm/nr_hugepages, or ask for {_PAGE} octets at most"
             ) from error
-        return _Pinned(self, memoryview(pages)[:octets])
+        return self.pin(memoryview(pages)[:octets])
 
     def places(self, address: int, length: int) -> list[Extent]:
         """Returns where pinned octets of this process are."""
@@ -233,21 +253,11 @@ class Pagemap(HostMemory):
 class _Pinned(Shared):
     """Octets in pages that are pinned."""
 
-    def __init__(self, pagemap: Pagemap, view: memoryview) -> None:
-        start = ctypes.addressof(ctypes.c_ubyte.from_buffer(view))
-        self.view, self._pins = view, pagemap.pins
-        self._slots: list[int] = []
-        extents: list[Extent] = []
-        try:
-            for at in range(0, len(view), PIECE):
-                length = min(PIECE, len(view) - at)
-                # Only pages that are pinned already can be looked up: pinning may move them.
-                self._slots.append(self._pins.pin(start + at, length))
-                extents += pagemap.places(start + at, length)
-        except BaseException:
-            self._pins.unpin(self._slots)
-            raise
-        self.extents = tuple(extents)
+    def __init__(
+        self, view: memoryview, extents: tuple[Extent, ...], pins: Pins, slots: list[int]
+    ) -> None:
+        self.view, self.extents = view, extents
+        self._pins, self._slots = pins, slots
 
     def close(self) -> None:
         self._pins.unpin(self._slots)
@@ -284,8 +294,8 @@ class UDmaBuf(HostMemory):
             raise TransportError(f"{device} cannot be used: {error}") from error
         self._arena = Arena(self._start, size, f"octets of {device}")
 
-    def pin(self, view: memoryview) -> Memory:
-        return Bounce(view, self._arena, self._read, self._write)
+    def pinning(self, view: memoryview) -> Steps[Memory]:
+        return Bounce.making(view, self._arena, self._read, self._write)
 
     def allocate(self, octets: int) -> Memory:
         return self.pin(memoryview(bytearray(octets)))

@@ -20,6 +20,7 @@ from .errors import (
     StreamError,
     UnsupportedDevice,
 )
+from .memory import Steps, finish
 from .pd import MR, PD, octets_of
 
 if TYPE_CHECKING:
@@ -279,7 +280,7 @@ class Stream(Closing):
         if completion.tagged:
             region = self.context.tags.get(completion.tag)
             if region is not None:
-                region.mapping.memory.pull(0, region.length)
+                self._show_region(region)
             self.cq.put(
                 WC(
                     self, status, Opcode.TAGGED, stag=completion.tag, mr=region,
@@ -287,7 +288,7 @@ class Stream(Closing):
                 )
             )  # fmt: skip
         elif (posted := self._posted.pop(completion.cookie, None)) is not None:
-            posted.pull(min(completion.length, posted.length))
+            self._show_buffer(posted, min(completion.length, posted.length))
             self._give_back(posted)
             self.cq.put(
                 WC(
@@ -295,6 +296,14 @@ class Stream(Closing):
                     completion.qn, completion.tag, rsvdulp=completion.rsvdulp,
                 )
             )  # fmt: skip
+
+    def _show_region(self, region: MR) -> None:
+        """Shows the host what a tagged message has brought."""
+        region.mapping.memory.pull(0, region.length)
+
+    def _show_buffer(self, posted: _Posted, length: int) -> None:
+        """Shows the host what an untagged message has brought."""
+        posted.pull(length)
 
     def _give_back(self, posted: _Posted) -> None:
         self.context.buffers.append(posted.slot)
@@ -309,14 +318,14 @@ class Stream(Closing):
     def stop(self) -> None:
         """Take nothing any more."""
         if self.state is StreamState.RECEIVING:
-            self._disable()
+            finish(self._disabling())
             self.state = StreamState.ERROR
 
-    def _disable(self) -> None:
-        """Disable it, and revoke the STags bound to it; both are done when this returns."""
+    def _disabling(self) -> Steps[None]:
+        """Disables it, and revokes the STags bound to it; both are done at the end."""
         self.context.registers.write("STREAM_INDEX", self.number)
         self.context.registers.write("REVOKE_STREAM")
-        self.context.fence("the device does not stop the stream: call close again")
+        yield from self.context.fencing("the device does not stop the stream: call close again")
 
     # -- the end ----------------------------------------------------------------------------------
 
@@ -326,34 +335,40 @@ class Stream(Closing):
         Once this returns, not one octet more is written for it. The buffers' completions have the
         status FLUSHED. The second time does nothing.
         """
+        with self.context.lock:
+            finish(self.closing())
+
+    def closing(self) -> Steps[None]:
+        """Does the work of :meth:`close` in steps."""
         context = self.context
-        with context.lock:
-            if self.state is StreamState.CLOSED:
-                return
-            context.check()
-            self._disable()
-            for region in list(self.bound):
-                region.forget()
-            context.settle()
-            for qn in self.queues:
-                context.registers.write_all("QUEUE", STREAM=self.number, NUMBER=qn, CLOSE=1)
-            for posted in self._posted.values():
-                self._give_back(posted)
-                self.cq.put(
-                    WC(
-                        self, WcStatus.FLUSHED, Opcode.RECV, posted.wr_id,
-                        qn=posted.qn, msn=posted.msn,
-                    )
-                )  # fmt: skip
-            self._posted.clear()
-            self.state = StreamState.CLOSED
-            del context.streams[self.number]
-            if self.association is None:
-                context.numbers.append(self.number)
-            else:
-                self.association.free.add(self.number)
-            self.pd.streams.discard(self)
-            self.cq.streams.discard(self)
+        if self.state is StreamState.CLOSED:
+            return
+        context.check()
+        yield from self._disabling()
+        while self.bound:
+            next(iter(self.bound)).forget()
+            yield
+        yield from context.settling()
+        for qn in self.queues:
+            context.registers.write_all("QUEUE", STREAM=self.number, NUMBER=qn, CLOSE=1)
+        while self._posted:
+            posted = self._posted.pop(next(iter(self._posted)))
+            self._give_back(posted)
+            self.cq.put(
+                WC(
+                    self, WcStatus.FLUSHED, Opcode.RECV, posted.wr_id,
+                    qn=posted.qn, msn=posted.msn,
+                )
+            )  # fmt: skip
+            yield
+        self.state = StreamState.CLOSED
+        del context.streams[self.number]
+        if self.association is None:
+            context.numbers.append(self.number)
+        else:
+            self.association.free.add(self.number)
+        self.pd.streams.discard(self)
+        self.cq.streams.discard(self)
 
     def __repr__(self) -> str:
         return f"<Stream {self.number}, {self.state.name}>"

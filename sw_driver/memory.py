@@ -24,7 +24,7 @@ def finish(steps: Steps[Result]) -> Result:
         try:
             next(steps)
         except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
+            return end.value
 
 
 class Extent(NamedTuple):
@@ -246,7 +246,8 @@ def laying_out(extents: Sequence[Extent]) -> Steps[Layout]:
             f"memory must be contiguous, or in pages of at least {1 << SMALLEST_SHIFT} octets at"
             " multiples of their size, for the device to write it"
         )
-    size, pages = 1 << shift, []
+    size = 1 << shift
+    pages: list[int] = []
     for at, each in enumerate(merged, 1):
         pages += range(each.address & -size, each.address + each.length, size)
         if at % LISTED == 0:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from ..closing import Closing
@@ -373,7 +374,7 @@ class Manager(Closing):
         """Does a slice of the removal of what a client has left."""
         for connection in self.leaving:
             if connection.retry <= time.monotonic():
-                if self._try(connection, lambda each=connection: self._remove(each)):
+                if self._try(connection, partial(self._remove, connection)):
                     self.leaving.remove(connection)
                     self._seats.append(connection.seat)
                 return

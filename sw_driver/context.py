@@ -27,7 +27,7 @@ from .errors import (
     TransportError,
     UnsupportedDevice,
 )
-from .memory import Arena, Layout, Memory, lay_out
+from .memory import Arena, Layout, Memory, Steps, finish, lay_out, laying_out
 from .tables import StagAllocator
 from .transport import Transport
 
@@ -209,19 +209,9 @@ def _wrong(name: str, value: int) -> str:
 class Mapping:
     """Memory with what the device is told of it: its layout, its slots of the page table."""
 
-    def __init__(self, context: Context, memory: Memory, slots: Arena) -> None:
-        self.memory = memory
-        self.layout: Layout = lay_out(memory.extents)
-        self._slots = slots
-        self.slot = 0
-        if self.layout.pages:
-            self.slot = self._slots.allocate(len(self.layout.pages))
-            try:
-                for at, page in enumerate(self.layout.pages):
-                    context.registers.write_all("PAGE", INDEX=self.slot + at, ADDR=page, COMMIT=1)
-            except BaseException:
-                self._slots.free(self.slot)
-                raise
+    def __init__(self, memory: Memory, layout: Layout, slots: Arena) -> None:
+        self.memory, self.layout, self._slots = memory, layout, slots
+        self.slot = slots.allocate(len(layout.pages)) if layout.pages else 0
 
     @property
     def address(self) -> int:
@@ -348,13 +338,22 @@ class Context(Closing):
 
     def fence(self, complaint: str) -> None:
         """Wait until no revocation is under way."""
+        finish(self.fencing(complaint))
+
+    def fencing(self, complaint: str) -> Steps[None]:
+        """Does the work of :meth:`fence` in steps, one for each look at the device."""
         deadline = time.monotonic() + PATIENCE
         while self.registers.read("STATUS") & REVOKING:
             if time.monotonic() > deadline:
                 raise RnicTimeout(complaint)
+            yield
 
     def settle(self) -> None:
         """Take the completions of what is in flight, as far as others leave the device idle."""
+        finish(self.settling())
+
+    def settling(self) -> Steps[None]:
+        """Does the work of :meth:`settle` in steps, one for each look at the device."""
         deadline = time.monotonic() + SETTLE
         while time.monotonic() < deadline:
             state, before = self.registers.read("STATUS"), self._consumed
@@ -362,15 +361,26 @@ class Context(Closing):
             # An idle device may have completions for which the ring had no room.
             if state & RING_ERROR or (state & IDLE and self._consumed == before):
                 return
+            yield
 
     def map(self, view: memoryview, slots: Arena) -> Mapping:
         """Pin octets, and tell the device of their pages, in some of these slots."""
-        memory = self.transport.pin(view)
+        return finish(self.mapping(view, slots))
+
+    def mapping(self, view: memoryview, slots: Arena) -> Steps[Mapping]:
+        """Does the work of :meth:`map` in steps."""
+        memory = yield from self.transport.pinning(view)
+        mapping = None
         try:
-            return Mapping(self, memory, slots)
+            layout = yield from laying_out(memory.extents)
+            mapping = Mapping(memory, layout, slots)
+            for at, page in enumerate(layout.pages):
+                self.registers.write_all("PAGE", INDEX=mapping.slot + at, ADDR=page, COMMIT=1)
+                yield
         except BaseException:
-            memory.close()
+            (mapping or memory).close()
             raise
+        return mapping
 
     # -- completions and events -------------------------------------------------------------------
 

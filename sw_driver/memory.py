@@ -4,10 +4,27 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Generator, Sequence
+from itertools import pairwise
+from typing import NamedTuple, TypeVar
 
 from .errors import InvalidRequest, ResourceExhausted
+
+Result = TypeVar("Result")
+#: Work in steps of well below a millisecond each, so that a manager can serve others in between.
+#: Closed before its end, it gives back what it has taken.
+Steps = Generator[None, None, Result]
+#: Octets that one step copies; extents or pages that one step goes through.
+COPIED, LISTED = 1 << 12, 256
+
+
+def finish(steps: Steps[Result]) -> Result:
+    """Does all the steps at once, and returns their result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
 
 
 class Extent(NamedTuple):
@@ -43,6 +60,18 @@ class Memory(ABC):
     def push(self, offset: int, length: int) -> None:
         """Make the device see what the host has written to ``view`` there."""
 
+    def pulling(self, offset: int, length: int) -> Steps[None]:
+        """Does the work of :meth:`pull` in steps."""
+        for at in range(offset, offset + length, COPIED):
+            self.pull(at, min(COPIED, offset + length - at))
+            yield
+
+    def pushing(self, offset: int, length: int) -> Steps[None]:
+        """Does the work of :meth:`push` in steps."""
+        for at in range(offset, offset + length, COPIED):
+            self.push(at, min(COPIED, offset + length - at))
+            yield
+
     @abstractmethod
     def close(self) -> None:
         """The device writes there no more: give everything back."""
@@ -56,6 +85,12 @@ class Shared(Memory):
 
     def push(self, offset: int, length: int) -> None:
         pass
+
+    def pulling(self, offset: int, length: int) -> Steps[None]:
+        yield from ()
+
+    def pushing(self, offset: int, length: int) -> Steps[None]:
+        yield from ()
 
 
 class Arena:
@@ -152,9 +187,9 @@ class Copy:
 class Bounce(Memory):
     """Octets of the host with a copy in memory of the device, which is what the device writes.
 
-    :meth:`pull` copies to the host, :meth:`push` to the device; it begins with a push of all.
-    :meth:`pull_written` copies what the device has written, so that octets that the host has
-    written meanwhile, elsewhere, stay as they are.
+    :meth:`pull` copies to the host, :meth:`push` to the device. :meth:`making` also copies all
+    octets to the device once. :meth:`pull_written` copies what the device has written, so that
+    octets that the host has written meanwhile, elsewhere, stay as they are.
 
     Parameters
     ----------
@@ -172,19 +207,29 @@ class Bounce(Memory):
         arena: Arena,
         read: Callable[[int, int], bytes],
         write: Callable[[int, bytes], None],
-        *,
-        alignment: int = 64,
     ) -> None:
         self.view = view
         self._arena, self._read, self._write = arena, read, write
-        self._address = arena.allocate(max(len(view), 1), alignment)
+        self._address = arena.allocate(max(len(view), 1), 64)
         self.extents = (Extent(self._address, len(view)),)
         self._copy = Copy(view)
+
+    @classmethod
+    def making(
+        cls,
+        view: memoryview,
+        arena: Arena,
+        read: Callable[[int, int], bytes],
+        write: Callable[[int, bytes], None],
+    ) -> Steps[Bounce]:
+        """Makes such memory whose copy has the octets of the host, in steps."""
+        made = cls(view, arena, read, write)
         try:
-            self.push(0, len(view))
+            yield from made.pushing(0, len(view))
         except BaseException:
-            self.close()
+            made.close()
             raise
+        return made
 
     def pull(self, offset: int, length: int) -> None:
         self._copy.set(offset, self._read(self._address + offset, length))
@@ -202,8 +247,8 @@ class Bounce(Memory):
         self.view.release()
 
 
-#: Page sizes that the device's page table knows, as powers of two, the largest first.
-PAGE_SHIFTS = range(21, 11, -1)
+#: The largest and the smallest page that the device's page table knows, as powers of two.
+LARGEST_SHIFT, SMALLEST_SHIFT = 21, 12
 
 
 class Layout(NamedTuple):
@@ -229,25 +274,37 @@ class Layout(NamedTuple):
 
 def lay_out(extents: Sequence[Extent]) -> Layout:
     """The layout of memory with the fewest pages."""
+    return finish(laying_out(extents))
+
+
+def laying_out(extents: Sequence[Extent]) -> Steps[Layout]:
+    """Does the work of :func:`lay_out` in steps."""
     merged: list[Extent] = []
-    for each in extents:
+    for at, each in enumerate(extents, 1):
         if merged and sum(merged[-1]) == each.address:
             merged[-1] = Extent(merged[-1].address, merged[-1].length + each.length)
         else:
             merged.append(each)
+        if at % LISTED == 0:
+            yield
     if len(merged) == 1:
         return Layout(0, merged[0].address, ())
-    for shift in PAGE_SHIFTS:
-        size = 1 << shift
-        starts = all(each.address % size == 0 for each in merged[1:])
-        if starts and all(sum(each) % size == 0 for each in merged[:-1]):
-            pages = [
-                page
-                for each in merged
-                for page in range(each.address & -size, each.address + each.length, size)
-            ]
-            return Layout(shift, merged[0].address % size, tuple(pages))
-    raise InvalidRequest(
-        f"memory must be contiguous, or in pages of at least {1 << PAGE_SHIFTS[-1]} octets at"
-        " multiples of their size, for the device to write it"
-    )
+    # Every page boundary inside of the memory must be one of the device's pages too.
+    boundaries = 0
+    for at, (before, after) in enumerate(pairwise(merged), 1):
+        boundaries |= sum(before) | after.address
+        if at % LISTED == 0:
+            yield
+    shift = min((boundaries & -boundaries).bit_length() - 1, LARGEST_SHIFT)
+    if shift < SMALLEST_SHIFT:
+        raise InvalidRequest(
+            f"memory must be contiguous, or in pages of at least {1 << SMALLEST_SHIFT} octets at"
+            " multiples of their size, for the device to write it"
+        )
+    size = 1 << shift
+    pages: list[int] = []
+    for at, each in enumerate(merged, 1):
+        pages += range(each.address & -size, each.address + each.length, size)
+        if at % LISTED == 0:
+            yield
+    return Layout(shift, merged[0].address % size, tuple(pages))

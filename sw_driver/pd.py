@@ -9,9 +9,9 @@ from ..hdl.spec import regs
 from .buffers import copy_of, octets_of
 from .checks import any_integer, instance, integer
 from .closing import Closing
-from .context import Context
+from .context import Context, Mapping
 from .errors import InvalidRequest, ResourceExhausted, StateError
-from .memory import Arena
+from .memory import Arena, Steps, finish
 
 if TYPE_CHECKING:
     from .stream import Stream
@@ -153,7 +153,7 @@ class MR(Closing):
         context = self.pd.context
         stag = context.stags.take() if self.access & _REMOTE else None
         try:
-            self.mapping = context.map(view, self.pd.slots)
+            self.mapping = self._map(view)
         except BaseException:
             if stag is not None:
                 context.stags.free(stag)
@@ -165,6 +165,9 @@ class MR(Closing):
             self._stag = stag
             context.tags[stag] = self
             self._enter(stag)
+
+    def _map(self, view: memoryview) -> Mapping:
+        return self.pd.context.map(view, self.pd.slots)
 
     def _belongs(self) -> None:
         self.pd.regions.add(self)
@@ -253,20 +256,27 @@ class MR(Closing):
         If it raises :class:`~.errors.RnicTimeout`, the device may still write: the buffer stays
         registered, and this can be called again.
         """
-        context = self.pd.context
-        with context.lock:
-            self.check()
-            if self.posted:
-                raise StateError(
-                    f"{self.posted} receive buffers of the region are posted: take their"
-                    " completions, or close their streams, and then revoke it"
-                )
+        with self.pd.context.lock:
+            finish(self.disabling())
             if self._stag is not None:
-                context.registers.write("STAG_INDEX", self._stag >> 8)
-                context.registers.write("REVOKE_STAG")
-                context.fence("the device does not finish the revocation: call revoke again")
                 self._pull()
             self.forget()
+
+    def disabling(self) -> Steps[None]:
+        """Has the device write there no more, in steps; its octets are still to be pulled."""
+        context = self.pd.context
+        self.check()
+        if self.posted:
+            raise StateError(
+                f"{self.posted} receive buffers of the region are posted: take their"
+                " completions, or close their streams, and then revoke it"
+            )
+        if self._stag is not None:
+            context.registers.write("STAG_INDEX", self._stag >> 8)
+            context.registers.write("REVOKE_STAG")
+            yield from context.fencing(
+                "the device does not finish the revocation: call revoke again"
+            )
 
     def forget(self) -> None:
         """The device has revoked it."""

@@ -23,6 +23,7 @@ from .errors import (
     UnsupportedDevice,
     WrongType,
 )
+from .memory import Steps, finish
 from .pd import MR, PD
 
 if TYPE_CHECKING:
@@ -296,7 +297,7 @@ class Stream(Closing):
                 )
             )  # fmt: skip
         elif (posted := self._posted.pop(completion.cookie, None)) is not None:
-            posted.pull(min(completion.length, posted.length))
+            self._show_buffer(posted, min(completion.length, posted.length))
             self._give_back(posted)
             self.cq.put(
                 WC(
@@ -308,6 +309,10 @@ class Stream(Closing):
     def _show_region(self, region: MR) -> None:
         """Has the host shown what a tagged message has brought, once its completion is taken."""
         region.written = True
+
+    def _show_buffer(self, posted: _Posted, length: int) -> None:
+        """Shows the host what an untagged message has brought."""
+        posted.pull(length)
 
     def _give_back(self, posted: _Posted) -> None:
         self.context.buffers.append(posted.slot)
@@ -322,14 +327,14 @@ class Stream(Closing):
     def stop(self) -> None:
         """Take nothing any more."""
         if self.state is StreamState.RECEIVING:
-            self._disable()
+            finish(self._disabling())
             self.state = StreamState.ERROR
 
-    def _disable(self) -> None:
-        """Disable it, and revoke the STags bound to it; both are done when this returns."""
+    def _disabling(self) -> Steps[None]:
+        """Disables it, and revokes the STags bound to it; both are done at the end."""
         self.context.registers.write("STREAM_INDEX", self.number)
         self.context.registers.write("REVOKE_STREAM")
-        self.context.fence("the device does not stop the stream: call close again")
+        yield from self.context.fencing("the device does not stop the stream: call close again")
 
     # -- the end ----------------------------------------------------------------------------------
 
@@ -339,34 +344,40 @@ class Stream(Closing):
         Once this returns, not one octet more is written for it. The buffers' completions have the
         status FLUSHED. The second time does nothing.
         """
+        with self.context.lock:
+            finish(self.closing())
+
+    def closing(self) -> Steps[None]:
+        """Does the work of :meth:`close` in steps."""
         context = self.context
-        with context.lock:
-            if self.state is StreamState.CLOSED:
-                return
-            context.check()
-            self._disable()
-            for region in list(self.bound):
-                region.forget()
-            context.settle()
-            for qn in self.queues:
-                context.registers.write_all("QUEUE", STREAM=self.number, NUMBER=qn, CLOSE=1)
-            for posted in self._posted.values():
-                self._give_back(posted)
-                self.cq.put(
-                    WC(
-                        self, WcStatus.FLUSHED, Opcode.RECV, posted.wr_id,
-                        qn=posted.qn, msn=posted.msn,
-                    )
-                )  # fmt: skip
-            self._posted.clear()
-            self.state = StreamState.CLOSED
-            del context.streams[self.number]
-            if self.association is None:
-                context.numbers.append(self.number)
-            else:
-                self.association.free.add(self.number)
-            self.pd.streams.discard(self)
-            self.cq.streams.discard(self)
+        if self.state is StreamState.CLOSED:
+            return
+        context.check()
+        yield from self._disabling()
+        while self.bound:
+            next(iter(self.bound)).forget()
+            yield
+        yield from context.settling()
+        for qn in self.queues:
+            context.registers.write_all("QUEUE", STREAM=self.number, NUMBER=qn, CLOSE=1)
+        while self._posted:
+            posted = self._posted.pop(next(iter(self._posted)))
+            self._give_back(posted)
+            self.cq.put(
+                WC(
+                    self, WcStatus.FLUSHED, Opcode.RECV, posted.wr_id,
+                    qn=posted.qn, msn=posted.msn,
+                )
+            )  # fmt: skip
+            yield
+        self.state = StreamState.CLOSED
+        del context.streams[self.number]
+        if self.association is None:
+            context.numbers.append(self.number)
+        else:
+            self.association.free.add(self.number)
+        self.pd.streams.discard(self)
+        self.cq.streams.discard(self)
 
     def __repr__(self) -> str:
         return f"<Stream {self.number}, {self.state.name}>"

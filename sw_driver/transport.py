@@ -7,7 +7,7 @@ import time
 from abc import abstractmethod
 
 from .closing import Closing
-from .memory import Memory
+from .memory import Memory, Steps
 
 
 class Transport(Closing):
@@ -31,6 +31,11 @@ class Transport(Closing):
 
         ``view`` is of octets, contiguous, writable, and not empty; it belongs to the memory then.
         """
+
+    def pinning(self, view: memoryview) -> Steps[Memory]:
+        """Does the work of :meth:`pin` in steps; here in one, for transports that pin at once."""
+        yield
+        return self.pin(view)
 
     @abstractmethod
     def allocate(self, octets: int) -> Memory:

@@ -21,7 +21,7 @@ from ..hdl.spec import board, regs
 from .checks import integer, shown
 from .closing import ProcessLock
 from .errors import TransportError, TransportTimeout, UnsupportedDevice, WrongType
-from .memory import Arena, Bounce, Memory
+from .memory import Arena, Bounce, Memory, Steps, finish
 from .transport import Transport
 
 #: A port that is closed or pulled out shows as any of these, by its system.
@@ -135,7 +135,10 @@ class UartTransport(Transport):
             self._unsure = True
 
     def pin(self, view: memoryview) -> Memory:
-        return Bounce(view, self._arena, self.read_memory, self.write_memory)
+        return finish(self.pinning(view))
+
+    def pinning(self, view: memoryview) -> Steps[Memory]:
+        return Bounce.making(view, self._arena, self.read_memory, self.write_memory)
 
     def allocate(self, octets: int) -> Memory:
         return self.pin(memoryview(bytearray(octets)))

@@ -7,7 +7,7 @@ import secrets
 
 import pytest
 from ddp_rnic.sw_driver.errors import InvalidRequest, ResourceExhausted
-from ddp_rnic.sw_driver.memory import Arena, Bounce, Extent, lay_out
+from ddp_rnic.sw_driver.memory import Arena, Bounce, Extent, lay_out, finish
 from ddp_rnic.sw_driver.tables import HISTORY, StagAllocator
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,7 +49,7 @@ def test_a_copy_that_cannot_be_made_takes_no_room() -> None:
 
     arena = Arena(0, 64, "octets")
     with pytest.raises(OSError, match="no link"):
-        Bounce(memoryview(bytearray(64)), arena, lambda *_: b"", refuse)
+        finish(Bounce.making(memoryview(bytearray(64)), arena, lambda *_: b"", refuse))
     assert arena.allocate(64) == 0
 
 
@@ -82,7 +82,8 @@ def test_a_copy_brings_what_the_device_wrote_and_keeps_what_the_host_wrote(
     """As memory would that both share; where both write, the device's octets are those."""
     rng, board, host = random.Random(seed), Board(), bytearray(length)
     host[:] = rng.randbytes(length)
-    memory = Bounce(memoryview(host), Arena(0, 20_000, "octets"), board.read, board.write)
+    arena = Arena(0, 20_000, "octets")
+    memory = finish(Bounce.making(memoryview(host), arena, board.read, board.write))
     (extent,) = memory.extents
     shared = bytearray(host)
     for turn in turns:

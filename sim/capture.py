@@ -29,7 +29,7 @@ from .connections import (
 from .layers import TCP, IpPacket, Packets
 from .model.events import LlpError, ProtocolError
 from .model.mpa import MpaReceiver, StartupFrame
-from .pcap import CaptureError, Frame, LeftOut, Unread, read_frames
+from .pcap import CaptureError, Frame, LeftOut, Unread, counted, read_frames
 from .sctp_frames import SctpFrame, sctp_frame, sctp_in_udp
 
 __all__ = [
@@ -287,7 +287,7 @@ def capture_of(
         if connection is not None:
             found_connections.append(connection)
     if packets.joined:
-        story.notes.append(f"{packets.joined} IP packets were put together of fragments")
+        story.notes.append(f"put together of fragments: {counted(packets.joined, 'IP packet')}")
     return Capture(
         path,
         count,
@@ -315,13 +315,13 @@ class _Rest:
     def notes(self) -> Iterator[str]:
         for port, count in sorted(self.other_ports.items()):
             yield (
-                f"{count} datagrams of UDP port {port} hold SCTP (RFC 6951):"
-                f" give --sctp-port {port} to have them played"
+                f"SCTP in {counted(count, 'datagram')} of UDP port {port} (RFC 6951):"
+                f" give --sctp-port {port} to have it played"
             )
         if self.no_sum:
             yield (
-                f"the IPv4 headers of {self.no_sum} TCP segments have the checksum 0, which was"
-                " left to the network card: they are played"
+                f"{counted(self.no_sum, 'TCP segment')} with the IPv4 header checksum 0, which was"
+                " left to the network card: played"
             )
 
     def left_out(self) -> Iterator[LeftOut]:
@@ -449,6 +449,7 @@ class _Story:
             self._leave(missing)
             return None
         self.notes.append(f"{missing}: it is assumed that one accepted, with {_said(settings)}")
+        self._lacks(responder, initiator, half)
         nothing = Direction(responder, initiator, settings.crc, request.frame.markers, ())
         assumed = StartupFrame(kind="reply", crc=settings.crc, markers=settings.markers)
         return Connection(request.frame, assumed, (there, nothing))
@@ -467,12 +468,19 @@ class _Story:
             reason = "" if play else ", and rejects the connection"
             self._leave(f"{missing}{reason}; nothing else of the connection can be played")
             return None
+        self._lacks(initiator, responder, half)
         if back.chunks:
             self.notes.append(f"{missing}: it is assumed to have agreed on {_said(settings)}")
         elif half.taken:
             self.notes.append(missing)
         assumed = StartupFrame(kind="request", crc=settings.crc, markers=settings.markers)
         return Connection(assumed, reply.frame, (there, back))
+
+    def _lacks(self, source: Endpoint, destination: Endpoint, half: Half) -> None:
+        if half.silent:
+            self._segments.append(
+                LeftOut(1, "direction", f"{source} > {destination}: the capture lacks all of it")
+            )
 
     def _there(self, initiator: Endpoint, responder: Endpoint, half: Half) -> Direction:
         found = self._direction_assumed(initiator, responder, half)
@@ -526,16 +534,14 @@ class _Story:
             for why, count in half.ignored.items():
                 self._segments.append(LeftOut(count, "TCP segment", f"{direction}: {why}"))
             for why, count in half.played.items():
-                are = "segments with {} are" if count > 1 else "segment with {} is"
                 self.notes.append(
-                    f"{direction}: {count} TCP {are.format(why)} played, as their octets came in no"
-                    " other one"
+                    f"{direction}: {counted(count, 'TCP segment')} with {why}, played because no"
+                    " other one brings these octets"
                 )
         for why, count in conversation.ignored.items():
             if count:
                 self.notes.append(
-                    f"{name}: {count} TCP segments were ignored, as their receiver ignores them:"
-                    f" {why}"
+                    f"{name}: {counted(count, 'TCP segment')} ignored, as the receiver does: {why}"
                 )
 
 

@@ -46,7 +46,12 @@ class LeftOut:
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.count} {self.what}{'' if self.count == 1 else 's'} ({self.reason})"
+        return f"{counted(self.count, self.what)} ({self.reason})"
+
+
+def counted(number: int, thing: str) -> str:
+    """A number of things, in words."""
+    return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ import google_crc32c
 
 from ..hdl.spec.ddp import TAGGED_HEADER, UNTAGGED_HEADER, VERSION
 from .capture import Capture, Direction, Endpoint
+from .pcap import LeftOut
 
 if TYPE_CHECKING:
     from .sctp_traffic import SctpTraffic
@@ -134,6 +135,7 @@ class Traffic:
     #: For streams whose messages are not numbered as RFC 5041 says: the order of the first such.
     misnumbered: dict[int, int] = field(default_factory=dict)
     sctp: SctpTraffic | None = None
+    left_out: tuple[LeftOut, ...] = ()
 
     @property
     def endpoints(self) -> list[str]:
@@ -146,6 +148,7 @@ def traffic_of(capture: Capture) -> Traffic:
     """Cut every direction of a capture into FPDUs."""
     streams: list[Stream] = []
     notes: list[str] = []
+    left_out: list[LeftOut] = []
     unframed: dict[int, int] = {}
     found: list[tuple[int, Stream, int, bytes]] = []
     directions = [
@@ -170,7 +173,7 @@ def traffic_of(capture: Capture) -> Traffic:
             end = position + len(raw)
         last = direction.chunks[-1]
         if rest := last.position + len(last.octets) - end:
-            notes.append(f"{stream}: the capture ends {rest} octets into an FPDU")
+            left_out.append(LeftOut(rest, "octet", f"{stream}: the capture ends in this FPDU"))
         if direction.markers and (wrong := _wrong_marker(direction)) is not None:
             unframed[stream.number] = wrong
             notes.append(
@@ -195,7 +198,14 @@ def traffic_of(capture: Capture) -> Traffic:
             f" in frame {arrival.frame} has MSN {header.msn}, where RFC 5041 section 4.3 has"
             f" {expected}; its receiver cannot take it, so the stream ends there"
         )
-    return Traffic(tuple(streams), tuple(arrivals), tuple(notes), unframed, misnumbered)
+    return Traffic(
+        tuple(streams),
+        tuple(arrivals),
+        tuple(notes),
+        unframed,
+        misnumbered,
+        left_out=tuple(left_out),
+    )
 
 
 def cut(direction: Direction) -> Iterator[tuple[int, int, bytes]]:

@@ -206,7 +206,7 @@ def test_a_segment_with_a_bad_checksum_counts_if_its_receiver_acknowledges_it() 
     for rest in ([], [taken]):
         found = capture([*handshake(), bytes(merged), good[1], *rest])
         assert found.directions[0].octets == DATA[:200] and not found.left_out
-        assert "1 TCP segment with a wrong checksum is played" in found.notes[0]
+        assert "1 TCP segment with a wrong checksum, played" in found.notes[0]
 
 
 def test_checksums_left_to_the_network_card_do_not_matter() -> None:

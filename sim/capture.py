@@ -512,6 +512,9 @@ class _Story:
             chunks = _chunks(stream, said.at, first)
             if chunks:
                 self.notes.append(f"{source} > {destination}: assumed, as --assume says: {said}")
+                if said.at:
+                    why = f"{source} > {destination}: before the assumed beginning of an FPDU"
+                    self._segments.append(LeftOut(said.at, "octet", why))
             return Direction(
                 source, destination, said.crc, said.markers is not None, chunks,
                 stream.behind_hole, assumed=True,

@@ -30,6 +30,7 @@ from .layers import TCP, IpPacket, Packets
 from .model.events import LlpError, ProtocolError
 from .model.mpa import MpaReceiver, StartupFrame
 from .pcap import CaptureError, Frame, LeftOut, Unread, counted, read_frames
+from .sctp_assumed import with_set_up
 from .sctp_frames import SctpFrame, sctp_frame, sctp_in_udp
 
 __all__ = [
@@ -126,20 +127,26 @@ class Assumption:
         CRC is in use.
     markers
         Octets from the first FPDU to the first marker, or None without markers.
+    sctp
+        SCTP associations, and sessions on them, stood before the capture began: nothing of MPA.
     """
 
     source: Endpoint | None = None
     at: int = 0
     crc: bool = True
     markers: int | None = None
+    sctp: bool = False
 
     @classmethod
     def parse(cls, text: str) -> Assumption:
         """Read the text of the option ``--assume``.
 
         >>> Assumption.parse("from=10.0.0.1:7,at=20,no-crc,markers=100")
-        Assumption(source=Endpoint(address='10.0.0.1', port=7), at=20, crc=False, markers=100)
+        Assumption(source=Endpoint(address='10.0.0.1', port=7), at=20, crc=False, markers=100,
+            sctp=False)
         """
+        if text.strip() == "sctp":
+            return cls(sctp=True)
         source, at, crc, markers = None, 0, True, None
         for part in text.split(","):
             name, _, value = part.strip().partition("=")
@@ -156,8 +163,8 @@ class Assumption:
                     source = end
                 case _:
                     raise CaptureError(
-                        f"--assume {text!r}: {part.strip()!r} is none of fpdu, at=OCTETS, crc,"
-                        " no-crc, markers=OCTETS (less than 512), from=ADDRESS:PORT"
+                        f"--assume {text!r}: {part.strip()!r} is none of sctp, fpdu, at=OCTETS,"
+                        " crc, no-crc, markers=OCTETS (less than 512), from=ADDRESS:PORT"
                     )
         return cls(source, at, crc, markers)
 
@@ -288,13 +295,20 @@ def capture_of(
             found_connections.append(connection)
     if packets.joined:
         story.notes.append(f"put together of fragments: {counted(packets.joined, 'IP packet')}")
+    assumed = with_set_up(sctp, any(said.sctp for said in assumptions))
     return Capture(
         path,
         count,
         tuple(found_connections),
-        (*unread.notes, *story.notes, *rest.notes()),
-        tuple(sctp),
-        (*unread.left_out, *story.left_out(), *rest.left_out(), *packets.left_out()),
+        (*unread.notes, *story.notes, *assumed.notes, *rest.notes()),
+        tuple(assumed.frames),
+        (
+            *unread.left_out,
+            *story.left_out(),
+            *assumed.left_out,
+            *rest.left_out(),
+            *packets.left_out(),
+        ),
     )
 
 
@@ -505,7 +519,7 @@ class _Story:
         """A direction without start-up, as the user says that it is."""
         nothing = Direction(source, destination, True, False, (), assumed=True)
         for said in self._assumptions:
-            if said.source not in (None, source) or not half.taken:
+            if said.sctp or said.source not in (None, source) or not half.taken:
                 continue
             stream = in_order(half.taken, _base(half))
             first = -(said.markers or 0) % _MARKER_SPACING

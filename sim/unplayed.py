@@ -57,10 +57,11 @@ def unplayed_sctp(frames: Iterable[SctpFrame], traffic: SctpTraffic | None) -> l
     """
     found = _Found()
     complete, _ = with_checksums(frames)
-    steps: dict[int, Incoming] = {}
+    # Frames that were assumed have the number of one of the capture.
+    steps: dict[tuple[int, bytes], Incoming] = {}
     for step in traffic.steps if traffic else ():
         if isinstance(step, Incoming) and not getattr(step, "back", False):
-            steps[step.frame] = step
+            steps[step.frame, step.octets] = step
     for frame in complete:
         if not frame.whole:
             reason = "cut short, or its IP header is damaged"
@@ -71,7 +72,7 @@ def unplayed_sctp(frames: Iterable[SctpFrame], traffic: SctpTraffic | None) -> l
         elif bad := _bad_set_up(frame.chunks):
             reason = bad
         else:
-            _of_sound(found, frame, steps.get(frame.number))
+            _of_sound(found, frame, steps.get((frame.number, frame.octets)))
             continue
         found.add("SCTP packet", reason, frame.number)
     for step in steps.values():
@@ -101,8 +102,7 @@ def _of_sound(found: _Found, frame: SctpFrame, step: Incoming | None) -> None:
         found.add(
             "DDP chunk",
             "of an association without the Adaptation Indication of DDP, or whose set-up or end is"
-            " not in the capture as it was; --assume sctp plays one that is set up before the"
-            " capture",
+            " not in the capture; --assume sctp says that it stood before the capture began",
             frame.number,
         )
     if not ddp and step is None:

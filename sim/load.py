@@ -25,11 +25,11 @@ from .engine import (
     Stalls,
     WriteRegister,
 )
+from .layers import internet_sum
 from .model.header import TaggedHeader
 from .model.mpa import MpaSender
 from .model.sctp import AnyChunk, DataChunk, Function, Ppid, bundle
 from .model.sctp import Packet as SctpPacket
-from .pcap import internet_sum
 
 __all__ = ["Load", "SctpLoad"]
 

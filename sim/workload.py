@@ -36,9 +36,10 @@ from ..hdl.spec.ddp import (
     ErrorType,
 )
 from .capture import Capture, Endpoint, capture_of
+from .layers import internet_sum
 from .model.ddp import DataSource, UntaggedHeader, header_length
 from .model.mpa import Enhanced, MpaSender, StartupFrame, negotiate
-from .pcap import Frame, internet_sum
+from .pcap import Frame
 from .regions import Region, slot
 
 _ETHERNET = 1

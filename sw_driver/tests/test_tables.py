@@ -7,7 +7,7 @@ import secrets
 
 import pytest
 from ddp_rnic.sw_driver.errors import InvalidRequest, ResourceExhausted
-from ddp_rnic.sw_driver.memory import Arena, Bounce, Extent, lay_out, finish
+from ddp_rnic.sw_driver.memory import Arena, Bounce, Extent, finish, lay_out
 from ddp_rnic.sw_driver.tables import HISTORY, StagAllocator
 from hypothesis import given
 from hypothesis import strategies as st

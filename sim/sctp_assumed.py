@@ -98,8 +98,11 @@ def with_set_up(frames: list[SctpFrame], asked: bool) -> Assumed:
             ends = _ends(frame)
             pairs.setdefault((min(ends), max(ends)), []).append(frame)
     found = Assumed(frames)
-    for pair, own in pairs.items():
-        _Pair(pair, own).assume(found, complete, asked)
+    known = [_Pair(pair, own) for pair, own in pairs.items()]
+    for each in known:
+        # Another path of an association that was set up on its first one.
+        if not any(each.continues(other) for other in known if other is not each):
+            each.assume(found, complete, asked)
     if found.notes:
         found.notes[:0] = notes
     return found
@@ -139,6 +142,17 @@ class _Pair:
                         way.take(data, frame)
             except ProtocolError:
                 self._good = False
+
+    def continues(self, other: _Pair) -> bool:
+        """Whether these packets have the ports and a Verification Tag that ``other`` has set up."""
+        return any(
+            way.tag is not None
+            and back.init is not None
+            and way.tag == back.init.tag
+            and (one.port, two.port) == (theirs.port, ours.port)
+            for (one, two), way in self._ways.items()
+            for (ours, theirs), back in other._ways.items()
+        )
 
     def assume(self, found: Assumed, complete: list[SctpFrame], asked: bool) -> None:
         """Put what is missing into ``found``, if it may be."""

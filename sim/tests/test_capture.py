@@ -269,7 +269,7 @@ def test_no_frame_makes_the_reader_stumble(octets: list[bytes]) -> None:
 
 
 def test_frames_with_sctp_are_kept_as_they_are() -> None:
-    chunk = struct.pack(">BBHIHHI", 0, 7, 20, 1, 0, 0, 16) + b"data"
+    chunk = struct.pack(">BBHIHHI", 0, 7, 20, 1, 0, 0, 99) + b"data"
     packet = bytearray(tcp_packet(A, B, 0, bytes(12)))
     packet[9] = 132
     packet[20:] = bytes(12) + chunk

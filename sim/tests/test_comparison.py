@@ -368,7 +368,7 @@ def test_every_board_has_room_for_a_workload(board: Any) -> None:
             told, sctp=True, associations=has.associations, window=has.window, places=has.places
         )
     room = Room(board.memory, board.connections, board.window)
-    plans, _ = cli._planned(None, None, told, room)
+    plans, _ = cli._planned(cli._Asked(None, None, [], []), told, room)
     assert {plan.config for plan in plans} == {told}
     assert sum(len(each.golden.deliveries) for each in plans) >= 10
 

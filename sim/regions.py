@@ -772,13 +772,20 @@ def _derived_lengths(traffic: Traffic) -> dict[tuple[int, int], list[int]]:
             length = len(header.payload)
             queue.setdefault(header.msn, []).append((length, header.mo + length))
     lengths = {}
+    first = {
+        (stream.number, qn): stream.first_msn(qn)
+        for stream in traffic.streams
+        for qn in range(QUEUES)
+    }
     for key, queue in messages.items():
         found = []
-        for msn in range(1, len(queue) + 1):
-            segments = queue.get(msn, [(_BUFFER, _BUFFER)])
+        for msn in range(first[key], first[key] + len(queue)):
+            segments = queue.get(msn % (1 << 32), [(_BUFFER, _BUFFER)])
             # A message without holes has no segment that ends behind all of its octets.
             octets = sum(length for length, _ in segments)
-            longest = max((end for _, end in segments if end <= octets), default=0)
+            # The beginning of the first one may lie before the capture.
+            begun = msn == first[key] != 1
+            longest = max((end for _, end in segments if end <= octets or begun), default=0)
             found.append(longest + _SPARE[msn % len(_SPARE)])
         lengths[key] = found
     for refusal in refusals(traffic):
@@ -796,9 +803,10 @@ def _shorten(lengths: dict[tuple[int, int], list[int]], refusal: Refusal) -> Non
     assert refusal.arrival is not None and isinstance(refusal.arrival.header, Untagged)
     header = refusal.arrival.header
     buffers = lengths.get((refusal.stream.number, header.queue), [])
-    if not 1 <= header.msn <= len(buffers):
+    at = (header.msn - refusal.stream.first_msn(header.queue)) % (1 << 32)
+    if at >= len(buffers):
         return
     if header.payload and (header.mo or refusal.code == MESSAGE_TOO_LONG.code):
-        buffers[header.msn - 1] = header.mo + len(header.payload) - 1
+        buffers[at] = header.mo + len(header.payload) - 1
     else:
-        del buffers[header.msn - 1 :]
+        del buffers[at:]

@@ -7,13 +7,14 @@ thread, or the order of its calls is not the same again.
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from .checks import file_path, instance
+from .closing import ProcessLock
 from .errors import InvalidRequest, TransportError, TransportTimeout
 from .memory import Extent, Memory
 from .transport import Transport
@@ -34,9 +35,12 @@ class Recorder(Transport):
     """
 
     def __init__(self, inner: Transport, path: Path | str) -> None:
+        instance("what is recorded", inner, Transport)
+        path = file_path("path", path)
         self._inner = inner
-        self._file = open(path, "w", encoding="utf-8")
-        self._lock = threading.RLock()
+        # By lines, so that a forked child has none to write a second time.
+        self._file = open(path, "w", encoding="utf-8", buffering=1)
+        self._lock = ProcessLock("the recording")
         self._memories = 0
         self.note({"format": FORMAT, "of": type(inner).__name__})
 
@@ -87,6 +91,9 @@ class Recorder(Transport):
         with self.noted("wait") as result:
             result["seconds"] = time.monotonic() - begun
 
+    def wake(self) -> None:
+        self._inner.wake()
+
     def entropy(self, octets: int) -> bytes:
         with self.noted("entropy", length=octets) as result:
             drawn = self._inner.entropy(octets)
@@ -109,6 +116,11 @@ class _RecordedMemory(Memory):
             self._inner.pull(offset, length)
             result["octets"] = self.view[offset : offset + length].hex()
 
+    def pull_written(self) -> None:
+        with self._recorder.noted("pull", memory=self._number, offset=0) as result:
+            self._inner.pull_written()
+            result["octets"] = self.view.hex()
+
     def push(self, offset: int, length: int) -> None:
         octets = self.view[offset : offset + length].hex()
         with self._recorder.noted("push", memory=self._number, offset=offset, octets=octets):
@@ -126,8 +138,8 @@ class Replay(Transport):
     """
 
     def __init__(self, path: Path | str) -> None:
-        self._path = Path(path)
-        self._lock = threading.RLock()
+        self._path = file_path("path", path)
+        self._lock = ProcessLock("the recording")
         lines = self._path.read_text(encoding="utf-8").splitlines()
         try:
             self._lines = [json.loads(line) for line in lines]

@@ -8,22 +8,23 @@ board does not take come from :meth:`.ethernet.BoardEthernet.receive`, with reas
 from __future__ import annotations
 
 import ipaddress
-import threading
 import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from ..hdl.spec import board, regs
 from ..hdl.spec.net import TcpField, tcp_words
-from .closing import Closing
+from .checks import any_integer, flag, instance, integer, shown
+from .closing import Closing, ProcessLock
 from .errors import (
     InvalidRequest,
     ResourceExhausted,
     RnicTimeout,
     StateError,
     UnsupportedDevice,
+    WrongType,
 )
-from .uart import UartTransport
+from .uart import BoardLink
 
 __all__ = ["BoardTcp", "Progress", "TcpConnection"]
 
@@ -71,9 +72,10 @@ class BoardTcp:
         DDP Streams of its RNIC.
     """
 
-    def __init__(self, link: UartTransport) -> None:
+    def __init__(self, link: BoardLink) -> None:
+        instance("a board's link", link, BoardLink)
         self._link = link
-        self.lock = threading.RLock()
+        self.lock = ProcessLock("the board")
         self.open: dict[int, TcpConnection] = {}
         self.connections, self.window = link.read_words(board.address("CAP_CONNECTIONS"), 2)
         if self.connections == board.NOTHING:
@@ -116,11 +118,12 @@ class BoardTcp:
             Whether the peer sends markers.
         """
         ends = _ends(peer, host)
-        for name, value in (("sequence", sequence), ("sent", sent), ("span", span)):
-            if not 0 <= value < 1 << 32:
-                raise InvalidRequest(f"{name} must be from 0 to 2**32 - 1, not {value!r}")
-        if not 0 <= stream < self.streams:
-            raise InvalidRequest(f"stream must be from 0 to {self.streams - 1}, not {stream!r}")
+        most = (1 << 32) - 1
+        sequence = integer("sequence", sequence, 0, most, "from 0 to 2**32 - 1")
+        sent = integer("sent", sent, 0, most, "from 0 to 2**32 - 1")
+        span = integer("span", span, 0, most, "from 0 to 2**32 - 1")
+        stream = integer("stream", stream, 0, self.streams - 1)
+        markers = flag("markers", markers)
         words = tcp_words(
             *ends, sequence=sequence, stream=stream, sent=sent, span=span, markers=markers
         )
@@ -200,8 +203,7 @@ class TcpConnection(Closing):
 
         The host calls this before it sends them.
         """
-        if not 0 <= sent < 1 << 32:
-            raise InvalidRequest(f"sent must be from 0 to 2**32 - 1, not {sent!r}")
+        sent = integer("sent", sent, 0, (1 << 32) - 1, "from 0 to 2**32 - 1")
         with self._tcp.lock:
             if self.closed:
                 raise StateError(f"TCP connection {self.number} is closed")
@@ -221,6 +223,9 @@ class TcpConnection(Closing):
 
 
 def _ends(peer: tuple[str, int], host: tuple[str, int]) -> _Ends:
+    for end in (peer, host):
+        if not isinstance(end, tuple) or len(end) != 2:
+            raise WrongType(f"an end must be an IP address and a port, not {shown(end)}")
     try:
         source, destination = (ipaddress.ip_address(address) for address, _ in (peer, host))
     except ValueError as error:
@@ -229,7 +234,7 @@ def _ends(peer: tuple[str, int], host: tuple[str, int]) -> _Ends:
         raise InvalidRequest(
             f"the addresses must be of one version, not {peer[0]!r} and {host[0]!r}"
         )
-    ports = peer[1], host[1]
+    ports = any_integer("a port", peer[1]), any_integer("a port", host[1])
     if not all(0 < port < 1 << 16 for port in ports):
         raise InvalidRequest(f"ports must be from 1 to 65535, not {ports!r}")
     return _Ends(source.packed, destination.packed, ports)

@@ -32,7 +32,7 @@ class Status(IntEnum):
 
 
 class ChunkStatus(IntEnum):
-    """What became of a DATA chunk. The host acknowledges all but OUTSIDE and HELD."""
+    """What became of a DATA chunk. All but OUTSIDE are to be acknowledged."""
 
     TAKEN = 0  #: placed, or a control message that was taken
     DUPLICATE = 1  #: it came before
@@ -41,7 +41,6 @@ class ChunkStatus(IntEnum):
     SILENT = 4  #: its session was aborted before
     DROPPED = 5  #: DDP refused it, or its stream is in error or disabled
     NOT_PLACED = 6  #: the bus refused a write on its stream
-    HELD = 7  #: forwarded whole to the host, see Diversion: acknowledged once the host has the chunk
 
 
 class Field(NamedTuple):

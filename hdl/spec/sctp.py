@@ -30,8 +30,8 @@ class Ppid(IntEnum):
 
 
 class Function(IntEnum):
-    """Function Codes of DDP Stream Session Control (RFC 5043 section 5.2.3), and two commands of the
-    host to a stream's session: FORGET says that the association is gone, ABORT ends the session.
+    """Function Codes of DDP Stream Session Control (RFC 5043 section 5.2.3), and what else the host
+    tells a stream's session: FORGET, that the association is gone.
     """
 
     FORGET = 0
@@ -39,7 +39,6 @@ class Function(IntEnum):
     ACCEPT = 2
     REJECT = 3
     TERMINATE = 4
-    ABORT = 5
 
 
 class State(IntEnum):
@@ -78,10 +77,4 @@ class Diversion(IntEnum):
     FRAME = 0x800  #: a frame that is not ours, whole; its stream and sequence number are 0
     CHUNK = 0x900  #: a chunk other than DATA; its stream is the association, sequence number 0
     DATA = 0x901  #: a DATA chunk that is no DDP message; likewise, with its TSN
-    #: A DDP Segment that overtook the answer to this end's Initiate, with its TSN. The host keeps the
-    #: chunk, and hands it back in a packet of its own once the answer has come.
-    EARLY = 0x902
-    #: A fragment of a DDP message, with its TSN. The host puts the fragments together and hands the
-    #: message back as one chunk (RFC 9260 section 6.9).
-    FRAGMENT = 0x903
     CONTROL = 0xA00  #: a DDP Stream Session Control message; its DDP Stream and its TSN

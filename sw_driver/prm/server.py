@@ -234,6 +234,7 @@ class Manager(Closing):
         for connection in list(self.connections.values()):
             self._answer_waits(connection)
         self._remove_some()
+        self._audit.expire()
 
     def _asked(self) -> Iterator[bool]:
         """Of each client that takes its answers: whether there is a request to be done."""
@@ -418,6 +419,7 @@ class Manager(Closing):
         with suppress(RnicError):
             while any(each.retry <= time.monotonic() for each in self.leaving):
                 self._remove_some()
+        self._audit.finish()
         self._wake.close()
         self._woken.close()
 

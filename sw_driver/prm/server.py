@@ -315,6 +315,8 @@ class Manager(Closing):
             self._leave(connection, "closed by the client")
 
     def _begin(self, connection: Connection, kind: int, number: int, body: bytes) -> None:
+        if not number:
+            raise ProtocolError("a request's number must not be 0, which is of the connection")
         request = protocol.decode(kind, body)
         descriptor = None
         if isinstance(request, protocol.Memory) and connection.session.greeted:

@@ -8,6 +8,7 @@ import hashlib
 import json
 import mmap
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -16,6 +17,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +49,7 @@ from ddp_rnic.sw_driver.prm.client import ClientContext, Link
 from ddp_rnic.sw_driver.prm.memory import F_SEAL_FUTURE_WRITE
 from ddp_rnic.sw_driver.prm.session import Session
 from ddp_rnic.sw_driver.tests.managed import Managed, managed, until
+from typer.main import get_command
 from typer.testing import CliRunner
 
 
@@ -646,6 +649,12 @@ def test_the_command_serves_until_a_signal_ends_it(tmp_path: Path) -> None:
     events = [json.loads(line)["event"] for line in log.read_text().splitlines()]
     assert events == ["connect", "register", "disconnect", "revoke"]
     assert log.stat().st_mode & 0o777 == 0o600 and not path.exists()
+
+
+def test_the_help_of_share_names_all_that_can_be_shared() -> None:
+    (share,) = (each for each in get_command(app).commands["prm"].params if each.name == "share")
+    named = re.findall(r"\w+", share.help.partition(":")[2].partition(";")[0])
+    assert sorted(named) == sorted(asdict(Limits()))
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
 from ddp_rnic.hdl.spec import ddp
 from ddp_rnic.sim.cli import app
+from ddp_rnic.sim.cli import prm as command
 from ddp_rnic.sim.live import Peer, SimTransport
 from ddp_rnic.sw_driver import (
     CQ,
@@ -49,7 +51,6 @@ from ddp_rnic.sw_driver.prm.client import ClientContext, Link
 from ddp_rnic.sw_driver.prm.memory import F_SEAL_FUTURE_WRITE
 from ddp_rnic.sw_driver.prm.session import Session
 from ddp_rnic.sw_driver.tests.managed import Managed, managed, until
-from typer.main import get_command
 from typer.testing import CliRunner
 
 
@@ -652,8 +653,8 @@ def test_the_command_serves_until_a_signal_ends_it(tmp_path: Path) -> None:
 
 
 def test_the_help_of_share_names_all_that_can_be_shared() -> None:
-    (share,) = (each for each in get_command(app).commands["prm"].params if each.name == "share")
-    named = re.findall(r"\w+", share.help.partition(":")[2].partition(";")[0])
+    (_, option) = get_args(get_type_hints(command, include_extras=True)["share"])
+    named = re.findall(r"\w+", option.help.partition(":")[2].partition(";")[0])
     assert sorted(named) == sorted(asdict(Limits()))
 
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from .stream import Stream
 
 T = TypeVar("T")
+#: Errors of streams that are kept for :meth:`CQ.wait`; of more, the oldest go.
+_ERRORS = 1024
 
 
 class Opcode(Enum):
@@ -98,7 +100,7 @@ class CQ(Closing):
             self.streams: set[Stream] = set()
             self.closed = False
             self._entries: deque[WC] = deque()
-            self._errors: deque[StreamError] = deque()
+            self._errors: deque[StreamError] = deque(maxlen=_ERRORS)
             self._overruns: deque[Stream] = deque()
             context.cqs.add(self)
 

@@ -272,9 +272,13 @@ class Stream(Closing):
         return posted, address, code
 
     def _cookie(self) -> int:
-        """A number that no completion which may still come has."""
-        self.context.cookie = (self.context.cookie + 1) % (1 << 32)
-        return self.context.cookie
+        """Returns a number that none of the stream's posted buffers has."""
+        while True:
+            # Of all streams together, so that a completion that is late, of a closed stream, meets
+            # no buffer of the stream that has its number next.
+            self.context.cookie = (self.context.cookie + 1) % (1 << 32)
+            if self.context.cookie not in self._posted:
+                return self.context.cookie
 
     def outstanding(self, qn: int) -> int:
         """Buffers of a queue that wait for a message."""

@@ -181,6 +181,10 @@ class OwnedQueue(CQ):
         """Whether something waits to be taken."""
         return bool(self._entries or self._errors or self._overruns)
 
+    def left_of(self, stream: Stream) -> int:
+        """Returns how many completions of a stream wait to be taken."""
+        return sum(wc.stream is stream for wc in self._entries)
+
     def check_room(self) -> None:
         """Raise if nothing more may come into it from this client's side."""
         if len(self._entries) >= self.cqe:

@@ -234,6 +234,7 @@ class Manager(Closing):
         for connection in list(self.connections.values()):
             self._answer_waits(connection)
         self._remove_some()
+        self._audit.expire()
 
     def _asked(self) -> Iterator[bool]:
         """Of each client that takes its answers: whether there is a request to be done."""
@@ -314,6 +315,8 @@ class Manager(Closing):
             self._leave(connection, "closed by the client")
 
     def _begin(self, connection: Connection, kind: int, number: int, body: bytes) -> None:
+        if not number:
+            raise ProtocolError("a request's number must not be 0, which is of the connection")
         request = protocol.decode(kind, body)
         descriptor = None
         if isinstance(request, protocol.Memory) and connection.session.greeted:
@@ -418,6 +421,7 @@ class Manager(Closing):
         with suppress(RnicError):
             while any(each.retry <= time.monotonic() for each in self.leaving):
                 self._remove_some()
+        self._audit.finish()
         self._wake.close()
         self._woken.close()
 

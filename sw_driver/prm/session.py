@@ -324,7 +324,7 @@ class Session:
         if kind is Object.STREAM:
             yield from closing.showing()
         yield from self._closing(kind, request.handle, shown=True)
-        return b""
+        return protocol.LEFT.pack(closing.cq.left_of(closing)) if kind is Object.STREAM else b""
 
     def _closing(self, kind: Object, handle: int, *, shown: bool) -> Steps[None]:
         """Closes an object in steps; if asked for, the client is shown what a region has got."""

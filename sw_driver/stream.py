@@ -359,7 +359,10 @@ class Stream(Closing):
         context.check()
         yield from self._disabling()
         while self.bound:
-            next(iter(self.bound)).forget()
+            region = next(iter(self.bound))
+            if not region.posted:
+                yield from region.mapping.memory.closing()
+            region.forget()
             yield
         yield from context.settling()
         for qn in self.queues:

@@ -245,6 +245,13 @@ def leaving(crowd: Crowd, client: Client, has: dict[str, int]) -> None:
     client.close()
 
 
+def leaving_while_the_device_revokes_nothing(
+    crowd: Crowd, client: Client, has: dict[str, int]
+) -> None:
+    crowd.device.set_status(revoking=1)
+    client.close()
+
+
 @pytest.mark.parametrize(
     "attack",
     [
@@ -252,6 +259,7 @@ def leaving(crowd: Crowd, client: Client, has: dict[str, int]) -> None:
         closing_while_the_device_is_busy, revocation_that_the_device_does_not_finish,
         many_requests, many_that_are_refused, many_flushed_buffers,
         polling_for_an_error_while_the_device_is_busy, leaving,
+        leaving_while_the_device_revokes_nothing,
     ],
 )  # fmt: skip
 def test_what_sixteen_clients_ask_for_delays_another_by_one_turn_of_bounded_work(

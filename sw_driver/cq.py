@@ -143,17 +143,21 @@ class CQ(Closing):
         with self.context.lock:
             self._check()
             self.context.service()
-            count = min(num_entries, len(self._entries))
-            # Before they are taken, as a link may fail.
-            refresh(islice(self._entries, count))
-            taken = [self._entries.popleft() for _ in range(count)]
-            if not taken and self._overruns:
-                stopped = self._overruns.popleft().number
-                raise CompletionOverrun(
-                    f"stream {stopped} is stopped, as more than {self.cqe} completions waited:"
-                    " close it, and give the CQ a larger cqe or poll it more often"
-                )
-            return taken
+            return self._pop(num_entries)
+
+    def _pop(self, num_entries: int) -> list[WC]:
+        """Takes completions that are there; without any, raises that there were too many."""
+        count = min(num_entries, len(self._entries))
+        # Before they are taken, as a link may fail.
+        refresh(islice(self._entries, count))
+        taken = [self._entries.popleft() for _ in range(count)]
+        if not taken and self._overruns:
+            stopped = self._overruns.popleft().number
+            raise CompletionOverrun(
+                f"stream {stopped} is stopped, as more than {self.cqe} completions waited:"
+                " close it, and give the CQ a larger cqe or poll it more often"
+            )
+        return taken
 
     def wait(self, timeout: float | None = None, num_entries: int = 16) -> list[WC]:
         """Up to so many completions, at least one: waits for it.

@@ -329,15 +329,19 @@ class Stream(Closing):
             self.cq.put_error(StreamError(event))
 
     def stop(self) -> None:
-        """Take nothing any more."""
+        """Has the device take nothing more; what it has taken may be placed until :meth:`close`."""
         if self.state is StreamState.RECEIVING:
-            finish(self._disabling())
+            self._disable()
             self.state = StreamState.ERROR
+
+    def _disable(self) -> None:
+        """Begins to disable it, and to revoke the STags bound to it."""
+        self.context.registers.write("STREAM_INDEX", self.number)
+        self.context.registers.write("REVOKE_STREAM")
 
     def _disabling(self) -> Steps[None]:
         """Disables it, and revokes the STags bound to it; both are done at the end."""
-        self.context.registers.write("STREAM_INDEX", self.number)
-        self.context.registers.write("REVOKE_STREAM")
+        self._disable()
         yield from self.context.fencing("the device does not stop the stream: call close again")
 
     # -- the end ----------------------------------------------------------------------------------
@@ -359,7 +363,10 @@ class Stream(Closing):
         context.check()
         yield from self._disabling()
         while self.bound:
-            next(iter(self.bound)).forget()
+            region = next(iter(self.bound))
+            if not region.posted:
+                yield from region.mapping.memory.closing()
+            region.forget()
             yield
         yield from context.settling()
         for qn in self.queues:

@@ -34,7 +34,7 @@ INTERVAL = 0.002
 RETRY = 1.0
 #: Seconds of work for one client, after which the others have their turn. With 16 clients that ask
 #: for as much as they can, the next one waits 16 slices, and 16 steps that began within a slice.
-SLICE = 0.0005
+SLICE = 0.00025
 #: Refused requests of a connection that are logged; of more, the number is at the end.
 REFUSALS = 16
 _PEER = struct.Struct("3i")
@@ -226,11 +226,11 @@ class Manager(Closing):
             self._accept()
         if self._woken.fileno() in ready:
             self._woken.recv(64)
-        for connection in list(self.connections.values()):
-            self._tend(connection, connection.socket.fileno() in ready)
         if receiving:
             self.context.transport.wait(0 if busy or ready else INTERVAL)
             self.context.events()
+        for connection in list(self.connections.values()):
+            self._tend(connection, connection.socket.fileno() in ready)
         for connection in list(self.connections.values()):
             self._answer_waits(connection)
         self._remove_some()

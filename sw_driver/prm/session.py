@@ -334,11 +334,12 @@ class Session:
                 yield from closing.disabling()
                 if shown:
                     yield from closing.mapping.memory.pulling(0, closing.length)
+                yield from closing.mapping.memory.closing()
                 closing.forget()
-            elif kind in (Object.STREAM, Object.MEMORY):
-                yield from closing.closing()
-            else:
+            elif kind is Object.DOMAIN:
                 closing.close()
+            else:
+                yield from closing.closing()
         finally:
             self._sweep()
         if kind is Object.MEMORY:

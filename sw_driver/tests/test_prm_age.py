@@ -37,6 +37,7 @@ from ddp_rnic.sw_driver.tests.managed import Managed, served
 from ddp_rnic.sw_driver.tests.test_prm_turns import Idle
 
 END = 1 << 32
+ROUNDS = 150
 
 
 @pytest.fixture
@@ -239,12 +240,13 @@ def test_thousands_of_requests_of_every_kind_leave_a_bounded_number_of_objects(
     with closing(Everything(prm, buffers)) as everything:
         for _ in range(20):
             everything.once()
+        held()  # what it takes itself for the first time is not counted
         gc.collect()
         # Nothing is left to the garbage collector, but for arrays that need a type of ctypes.
         gc.disable()
         try:
             before = held()
-            for _ in range(100):
+            for _ in range(ROUNDS):
                 everything.once()
             if collected:
                 gc.collect()
@@ -252,4 +254,4 @@ def test_thousands_of_requests_of_every_kind_leave_a_bounded_number_of_objects(
         finally:
             gc.enable()
     # Less than one for each time that everything was asked for.
-    assert sum(more.values()) < 100, more.most_common(10)
+    assert sum(more.values()) < ROUNDS, more.most_common(10)

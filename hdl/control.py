@@ -44,7 +44,7 @@ class RingSettings(data.StructLayout):
 
 def sctp_control(config):
     """Signature of what the host's side of SCTP is connected to: ``associations`` to the table,
-    ``command``, ``answer``, ``waiting``, ``look``, ``next`` and ``free`` as of
+    ``command``, ``answer``, ``waiting``, ``look`` and ``next`` as of
     :class:`~.ddp.admission.Admission`, and ``tally``, ItemTally.
     """
     return wiring.Signature({
@@ -55,7 +55,6 @@ def sctp_control(config):
         "waiting": In(range(config.initiates + 1)),
         "look": Out(range(config.streams)),
         "next": In(16),
-        "free": In(range(config.places + 1)),
         "tally": In(ItemTally()),
     })
 
@@ -322,7 +321,6 @@ class Control(wiring.Component):
         m.d.comb += [
             registers.cap_associations.eq(config.associations),
             registers.cap_window.eq(config.window),
-            registers.cap_places.eq(config.places),
             registers.cap_mpa.eq(config.mpa),
             # It stays for as long as its words are written: an access takes four cycles.
             sctp.associations.valid.eq(registers.assoc_commit),
@@ -345,7 +343,6 @@ class Control(wiring.Component):
             registers.session_pending.eq(sctp.waiting),
             sctp.look.eq(registers.session_stream),
             registers.guide_next.eq(sctp.next),
-            registers.guide_free.eq(sctp.free),
         ]
         # A command for a stream or of a function that there is not has no effect.
         known = Signal()

@@ -103,7 +103,7 @@ class Admission(wiring.Component):
         No more than ``IN_FLIGHT`` without ``left``.
     left : In(1)
         One of these has left.
-    done, records, look, next, free
+    done, records, look, next
         As of :class:`~.order.Order`.
     command, answer, events, waiting
         As of :class:`~.session.Session`.
@@ -114,7 +114,8 @@ class Admission(wiring.Component):
     def __init__(self, config):
         self.config = config
         self._order = order = Order(
-            OrderedRecord(), streams=config.streams, window=config.window, slots=config.places)
+            OrderedRecord(), streams=config.streams, window=config.window,
+            slots=config.streams * config.window)
         item = SctpItem(config)
         super().__init__({
             "items": In(stream.Signature(item, always_ready=True)),
@@ -122,7 +123,7 @@ class Admission(wiring.Component):
             "o": Out(stream.Signature(Admitted(config), always_ready=True)),
             "left": In(1),
             **{name: order.signature.members[name]
-               for name in ("done", "records", "look", "next", "free")},
+               for name in ("done", "records", "look", "next")},
             "command": In(stream.Signature(Command(config.streams))),
             "answer": Out(stream.Signature(Answer(), always_ready=True)),
             "events": Out(stream.Signature(SessionEvent(config.streams))),
@@ -174,7 +175,6 @@ class Admission(wiring.Component):
             session.illegal.payload.session.eq(judged.ticket.session),
             order.look.eq(self.look),
             self.next.eq(order.next),
-            self.free.eq(order.free),
             self.waiting.eq(session.waiting),
         ]
         passing = Signal(latency)

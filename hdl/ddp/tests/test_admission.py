@@ -13,7 +13,7 @@ from ddp_rnic.hdl.llp.segment import IN_FLIGHT
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.hdl.spec.sctp import Diversion, Function
 
-CONFIG = RnicConfig(sctp=True, streams=8, associations=4, window=16, places=32)
+CONFIG = RnicConfig(sctp=True, streams=8, associations=4, window=16)
 LATENCY = 17
 TICKET = ("stream", "session", "ssn", "first", "final", "parity", "express")
 

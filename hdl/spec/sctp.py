@@ -9,16 +9,19 @@ exactly, and the sentences that permit it:
   not acknowledge it, and the peer's SCTP sends it again. RFC 9260 section 6.2: "The dropped DATA
   chunk(s) MUST NOT be included in the SACK chunk, as they were not accepted."
 * **Repetitions.** What the network repeats has the same TSN (RFC 9260 section 6.2). The device
-  keeps the TSN of the message that opened the present session, and, in each of a stream's W
-  places, that of the last item whose DDP-SSN belongs there, whether or not the item waited there.
-  A used DDP-SSN with the same TSN is a DUPLICATE; with another TSN it is ILLEGAL. Where the TSN is
-  not kept any more, and where a DDP-SSN is 32768 or more ahead, the record is DUPLICATE too, and
-  nothing is placed; the host, whose SCTP knows every TSN that it received, then ends the session
-  with ABORT if that TSN is new. RFC 5043 section 6.1: "the DDP Stream Session MUST be terminated",
-  without a time.
+  keeps the TSN of the message with DDP-SSN 0 of the present session, for other control messages
+  with that DDP-SSN (a Terminate may have it after 65,536 messages, and is then judged like a
+  Segment), and, in each of a stream's W places, that of the last item whose DDP-SSN belongs there,
+  whether or not the item waited there. A used DDP-SSN with the same TSN is a DUPLICATE; with
+  another TSN it is ILLEGAL. Where the TSN is not kept any more, and where a DDP-SSN is 32768 or
+  more ahead, the record is DUPLICATE too, and nothing is placed; the host, whose SCTP knows every
+  TSN that it received, then ends the session with ABORT if that TSN is new. RFC 5043 section 6.1:
+  "the DDP Stream Session MUST be terminated", without a time.
 * **Earlier sessions.** What is not after the TSN with which the present session began, that of the
   peer's Initiate or that which came with this end's, is a DUPLICATE likewise. Section 6: "Data
-  Chunks from one DDP Stream Session are never carried over to the next session."
+  Chunks from one DDP Stream Session are never carried over to the next session." An Initiate with
+  DDP-SSN 0 that is ILLEGAL moves that TSN to its own, so that its repetition, which would find
+  the session ABORTED, opens none.
 * **Overtaking the answer.** A Segment, or a Terminate with another DDP-SSN than 0, that comes while
   the state is INITIATE_SENT is HELD, each time it comes, and counts for no session until the host
   hands it back. Section 10: "The SCTP sender is not obligated to transmit unordered Data Chunks in

@@ -36,6 +36,7 @@ __all__ = [
     "SessionIllegal",
     "SessionRefused",
     "State",
+    "Tsns",
     "bundle",
     "checksum",
     "decode_payload",
@@ -544,7 +545,7 @@ class Session:
             ssn = self._out.sequencer.next & 0xFFFF
             self.outstanding.add(ssn)
             return struct.pack(">H", ssn) + body
-        if message is Function.INITIATE and self._reusable():
+        if message is Function.INITIATE and self.reusable:
             # Section 6.6: "A DDP Stream Identifier MUST NOT be reused for another DDP Stream
             # Session while any Data Chunk from a prior session might be outstanding."
             if self.outstanding:
@@ -595,7 +596,7 @@ class Session:
             ssn, message, body = decode_payload(ppid, payload)
         except ProtocolError as error:
             return self.abort(str(error))
-        if message is Function.INITIATE and ssn == 0 and self._reusable():
+        if message is Function.INITIATE and ssn == 0 and self.reusable:
             # Section 6.1: "The DDP-SSN is reset to zero at the beginning of each DDP Stream
             # Session."
             self._restart()
@@ -680,9 +681,13 @@ class Session:
     def _step(self, sent: bool, message: Function | None) -> None:
         self.state = _LEGAL[self.state, sent, message]
 
-    def _reusable(self) -> bool:
-        # Section 6.6: not "while any Data Chunk from a prior session might be outstanding". A gap
-        # in the DDP-SSNs shows one that is, unless the session was given up.
+    @property
+    def reusable(self) -> bool:
+        """Whether an Initiate may open the next session.
+
+        Section 6.6: not "while any Data Chunk from a prior session might be outstanding". A gap in
+        the DDP-SSNs shows one that is, unless the session was given up.
+        """
         whole = not self._in.waiting and not self._out.waiting
         return self.state is State.ABORTED or (self.state in _REUSABLE and whole)
 
@@ -746,8 +751,8 @@ class Association:
         self.sessions: dict[int, Session] = {}
         self._offers: dict[int, InitChunk | None] = {}  # own tag to the peer's INIT that it answers
         self._heard: InitChunk | None = None
-        self._in = _Tsns(0)
-        self._out = _Tsns(0)
+        self._in = Tsns(0)
+        self._out = Tsns(0)
         self._since: dict[int, int] = {}  # what came up to there is of a stream's earlier sessions
 
     @property
@@ -774,7 +779,7 @@ class Association:
             if isinstance(chunk, InitChunk):
                 self._offers[chunk.tag] = self._heard if chunk.acknowledges else None
                 if self.peer is None:
-                    self._out = _Tsns(chunk.tsn)
+                    self._out = Tsns(chunk.tsn)
             elif isinstance(chunk, DataChunk) and self.ddp:
                 for _, whole in self._out.take(chunk) or ():
                     session = self.session(whole.stream)
@@ -814,7 +819,7 @@ class Association:
 
     def _establish(self, tag: int, peer: InitChunk) -> None:
         self.tag, self.peer = tag, peer
-        self._in = _Tsns(peer.tsn)
+        self._in = Tsns(peer.tsn)
         self.sessions.clear()
         self._since.clear()
 
@@ -846,7 +851,7 @@ class Association:
         return events
 
 
-class _Tsns:
+class Tsns:
     """TSNs of one direction (RFC 9260 section 6.2), and fragmented messages (section 6.9).
 
     TSNs are counted on past 2^32 - 1, so that none of a long association is taken for an old one.

@@ -36,6 +36,7 @@ from ddp_rnic.sim.replay import Plan, plan
 from ddp_rnic.sim.sctp_golden import SctpGolden
 from ddp_rnic.sim.sctp_regions import derive_all, of_sessions
 from ddp_rnic.sim.sctp_traffic import (
+    Abort,
     Enter,
     Fate,
     Incoming,
@@ -418,24 +419,67 @@ def test_a_control_message_is_told_once() -> None:
     plan_of(peers.frames, [])
 
 
-def test_a_segment_may_overtake_the_accept() -> None:
+def overtaken(answer: Function) -> tuple[Peers, list[DataChunk]]:
+    """Two chunks of B's that its answer to an Initiate has not been sent before; and all three."""
     peers = Peers()
     peers.set_up()
     peers.send(A, peers.control(A, 0, Function.INITIATE))
-    accept = peers.control(B, 0, Function.ACCEPT)
+    first = peers.control(B, 0, answer)
+    first = replace(first, payload=bytes(2) + first.payload[2:])
     write, text = peers.write(B, 0, STAG, 0, b"placed"), peers.message(B, 0, b"text")
-    # B has sent its Accept before, which the network brings later.
+    peers._next[B] = first.tsn + 3
+    return peers, [first, replace(write, payload=b"\0\1" + write.payload[2:]), replace(
+        text, payload=b"\0\2" + text.payload[2:])]  # fmt: skip
+
+
+def test_a_segment_that_overtakes_the_accept_is_handed_back_after_it() -> None:
+    """RFC 5043 section 6.2: "Passive side sends a DDP Stream Session Accept message. Each side may
+    then send zero or more DDP Segments".
+    """
+    peers, (accept, write, text) = overtaken(Function.ACCEPT)
     peers.send(B, text)
-    peers.send(B, write)
+    peers.again(peers.send(B, write))
     early = [*peers.frames]
     peers.send(B, accept)
+    assert statuses(peers.frames, A) == ["HELD"] * 3 + ["TAKEN"] * 3
     planned = plan_of(peers.frames)
     entries = golden(planned).sequences()
     turns = [each.completion.kind.name for each in entries["delivery", 0]]
     assert turns == ["CONTROL", "MESSAGE", "MESSAGE"]
-    assert [each.completion.length for each in records(planned, Kind.CHUNK)] == [0, 4, 6, 0]
+    assert [each.completion.length for each in records(planned, Kind.CHUNK)][1:] == [
+        0, 0, 0, 0, 4, 6,
+    ]  # fmt: skip
+    left = [each for each in golden(planned).exceptions if each.reason == Diversion.EARLY]
+    assert [each.sequence for each in left] == [text.tsn, write.tsn, write.tsn]
     assert octets_of(planned, STAG) == b"placed"
-    assert golden(plan_of(early)).deliveries == []
+    # Without the Accept nothing is placed.
+    planned = plan_of(early)
+    assert golden(planned).deliveries == [] and golden(planned).counts[0].placed == 0
+
+
+@pytest.mark.parametrize("answer", [Function.REJECT, Function.TERMINATE])
+@pytest.mark.parametrize("early", [False, True])
+def test_nothing_of_a_refused_session_is_placed(answer: Function, early: bool) -> None:
+    """RFC 5043 section 6.3: "Active side sends a DDP Stream Session Initiate message. Passive side
+    sends a DDP Stream Session Reject message.", and nothing else.
+    """
+    peers, (refusal, write, text) = overtaken(answer)
+    for chunk in (write, text, refusal) if early else (refusal, write, text):
+        peers.send(B, chunk)
+    expected = ["HELD", "HELD"] if early else []
+    assert statuses(peers.frames, A) == [*expected, "TAKEN", "ILLEGAL", "SILENT"]
+    planned = plan_of(peers.frames)
+    assert session_events(planned) == [(Reason.SEQUENCE, RnicState.CLOSED)]
+    assert golden(planned).counts[0].placed == 0 and golden(planned).deliveries == []
+
+
+def test_what_is_held_for_a_session_that_is_aborted_is_not_handed_back() -> None:
+    peers, (accept, write, _) = overtaken(Function.ACCEPT)
+    peers.send(B, write)
+    peers.send(B, replace(accept, unordered=False))
+    peers.send(B, replace(accept, tsn=accept.tsn + 3))
+    assert statuses(peers.frames, A) == ["HELD", "ILLEGAL", "SILENT"]
+    plan_of(peers.frames)
 
 
 @pytest.mark.parametrize("function", [Function.REJECT, Function.TERMINATE])
@@ -473,7 +517,7 @@ def test_disorder_is_delivered_in_order() -> None:
     assert found.sctp is not None and found.sctp.needs.ahead == 15
     assert found.sctp.needs.messages == 7
     planned = plan_of(peers.frames)
-    assert planned.config.places == 32768
+    assert planned.config == RnicConfig(sctp=True)
     lengths = [
         each.completion.length for each in golden(planned).deliveries if not each.completion.tagged
     ]
@@ -489,29 +533,58 @@ def test_the_table_grows_with_what_waits() -> None:
         peers.send(A, peers.control(A, sid, Function.INITIATE))
     for sid in range(40):
         peers.send(B, peers.control(B, sid, Function.ACCEPT))
-    chunks: list[AnyChunk] = [peers.message(A, 39, b"") for _ in range(700)]
-    for at in range(1, 700, 20):
+    chunks: list[AnyChunk] = [peers.message(A, 39, b"") for _ in range(400)]
+    for at in range(1, 400, 20):
         peers.send(A, *chunks[at : at + 20])
     peers.send(A, chunks[0])
     played = traffic(peers.frames)
     (planned,), notes = plan(played, derive_all(played).regions, RnicConfig())
     run(planned)
     config = planned.config
-    assert config.streams == 128 and config.initiates == 64 and config.window == 1024
-    assert config.queue_depth >= 1400 and len(notes) >= 5
-    assert golden(planned).counts[79].delivered == 700
+    assert config.streams == 128 and config.initiates == 64 and config.window == 512
+    assert config.queue_depth >= 800 and len(notes) == 4
+    assert golden(planned).counts[79].delivered == 400
+
+
+def test_a_window_that_is_too_large_to_simulate_is_refused() -> None:
+    peers = opened()
+    late = peers.message(A, 0, b"late")
+    for _ in range(4):
+        peers.send(A, *(peers.message(A, 0, b"") for _ in range(300)))
+    peers.send(A, late)
+    played = traffic(peers.frames)
+    with pytest.raises(RegionError, match="a window of 2048, and 1024 can be simulated"):
+        plan(played, [], RnicConfig())
+
+
+def test_a_frame_far_ahead_of_what_is_under_way_waits_for_it() -> None:
+    """A burst in order may not be delivered yet when a gap comes: the window begins with it."""
+    peers = opened()
+    peers.send(A, *(peers.message(A, 0, b"") for _ in range(50)))
+    late = peers.message(A, 0, b"late")
+    peers.send(A, peers.message(A, 0, b"ahead"))
+    peers.send(A, late)
+    found = sctp(peers.frames)
+    assert (found.needs.ahead, found.needs.reach) == (1, 52)
+    assert items(found)[-2].ahead == 52
+    planned = plan_of(peers.frames)
+    assert planned.config.window == RnicConfig.window
+    *_, before, _, last = planned.operations[:-1]
+    assert isinstance(before, Drain) and isinstance(last, FrameIn)
 
 
 # -- what is not legal --
 
 
 def test_what_is_no_ddp_message_aborts_the_session() -> None:
-    for bad in ("ordered", "piece", "ppid", "function", "long"):
+    for bad in ("ordered", "piece", "ordered piece", "ppid", "function", "long"):
         peers = opened()
         if bad == "ordered":
             chunk = replace(peers.message(A, 0, b""), unordered=False)
         elif bad == "piece":
-            chunk = replace(peers.message(A, 0, b""), ending=False)
+            chunk = replace(peers.data(A, 0, 18, b"what"), ending=False)
+        elif bad == "ordered piece":
+            chunk = replace(peers.message(A, 0, b""), unordered=False, ending=False)
         elif bad == "ppid":
             chunk = peers.data(A, 0, 18, b"what")
         elif bad == "function":
@@ -543,12 +616,195 @@ def test_what_fits_no_sequence_aborts_the_session() -> None:
     assert session_events(planned) == [(Reason.SEQUENCE, RnicState.CLOSED)]
 
     peers = opened()
-    terminate = peers.control(A, 0, TERMINATE)
-    peers.send(A, peers.message(A, 0, b"behind"))
-    peers.send(A, terminate)
+    peers.send(A, peers.data(A, 0, 17, struct.pack(">H", Function.ACCEPT)))
+    assert session_events(plan_of(peers.frames, [])) == [(Reason.SEQUENCE, RnicState.ESTABLISHED)]
+
+
+@pytest.mark.parametrize("gap", [False, True])
+@pytest.mark.parametrize("first", ["terminate", "segment"])
+def test_nothing_follows_a_terminate_in_whatever_order_they_come(gap: bool, first: str) -> None:
+    """RFC 5043 section 6.2: "The final User Data Chunk for each side MAY be a DDP Stream
+    Terminate."
+    """
+    peers = opened()
+    text = peers.write(A, 0, STAG, 0, b"text")
+    terminate, behind = peers.control(A, 0, TERMINATE), peers.write(A, 0, STAG, 4, b"behind")
+    order = [terminate, behind] if first == "terminate" else [behind, terminate]
+    for chunk in [*order, text] if gap else [text, *order]:
+        peers.send(A, chunk)
     planned = plan_of(peers.frames)
-    assert session_events(planned) == [(Reason.EXCESS, RnicState.TERMINATE_RECEIVED)]
-    assert golden(planned).counts[1].placed == 1 and golden(planned).deliveries == []
+    ended = first == "terminate" and not gap
+    state = RnicState.TERMINATE_RECEIVED if ended else RnicState.ESTABLISHED
+    assert session_events(planned) == [(Reason.SEQUENCE, state)]
+    assert golden(planned).counts[1].placed == (not gap) + (first == "segment")
+    assert golden(planned).counts[1].delivered == (not gap)
+    assert any("ends the session" in note for note in traffic(peers.frames).notes)
+
+
+def test_an_initiate_inside_a_session_ends_it() -> None:
+    """RFC 5043 section 6.1: it "conforms to none of the enumerated legal patterns"."""
+    peers = opened()
+    initiate = peers.send(A, peers.control(A, 0, Function.INITIATE))
+    peers.again(initiate)
+    peers.send(A, peers.message(A, 0, b"text"))
+    # The network may bring it again: that opens nothing either.
+    assert statuses(peers.frames) == ["TAKEN", "ILLEGAL", "DUPLICATE", "SILENT"]
+    planned = plan_of(peers.frames, [])
+    assert session_events(planned) == [(Reason.SEQUENCE, RnicState.ESTABLISHED)]
+    assert golden(planned).counts[1].sessions == 1
+
+
+def test_an_initiate_opens_nothing_while_the_last_session_has_a_gap() -> None:
+    """RFC 5043 section 6.6: not "while any Data Chunk from a prior session might be
+    outstanding".
+    """
+    peers = opened()
+    peers.message(A, 0, b"lost")
+    peers.send(A, peers.message(A, 0, b"text"))
+    peers.send(B, peers.control(B, 0, TERMINATE))
+    peers.send(A, peers.control(A, 0, Function.INITIATE))
+    assert statuses(peers.frames) == ["TAKEN", "TAKEN", "ILLEGAL"]
+    assert session_events(plan_of(peers.frames)) == [(Reason.SEQUENCE, RnicState.TERMINATE_SENT)]
+
+
+@pytest.mark.parametrize("between", [0, 20])
+def test_another_chunk_with_a_used_ddp_ssn_ends_the_session(between: int) -> None:
+    """RFC 5043 section 6.2: "with increasing DDP-SSNs". The RNIC knows the TSNs of as many items
+    as its window has; of those before them the host does.
+    """
+    peers = opened()
+    first = peers.message(A, 0, b"text")
+    peers.send(A, first)
+    for _ in range(between):
+        peers.send(A, peers.message(A, 0, b""))
+    peers.send(A, first, replace(first, tsn=first.tsn + 500))
+    peers.send(A, peers.message(A, 0, b"behind"))
+    last = statuses(peers.frames)[-3:]
+    planned = plan_of(peers.frames)
+    assert golden(planned).counts[1].delivered == 1 + between
+    if between:
+        assert last == ["DUPLICATE", "DUPLICATE", "SILENT"] and session_events(planned) == []
+        (abort,) = [step for step in sctp(peers.frames).steps if isinstance(step, Abort)]
+        assert abort.stream.sid == 0
+    else:
+        assert last == ["DUPLICATE", "ILLEGAL", "SILENT"]
+        assert session_events(planned) == [(Reason.SEQUENCE, RnicState.ESTABLISHED)]
+
+
+def test_a_larger_window_tells_more_ddp_ssns_apart() -> None:
+    peers = opened()
+    chunks = [peers.message(A, 0, b"") for _ in range(40)]
+    peers.send(A, chunks[0])
+    for chunk in (*chunks[20:], *chunks[1:20]):
+        peers.send(A, chunk)
+    peers.send(A, replace(chunks[0], tsn=chunks[0].tsn + 500))
+    found = sctp(peers.frames)
+    assert found.window == 64 and statuses(peers.frames)[-1] == "ILLEGAL"
+    assert plan_of(peers.frames).config.window == 64
+
+
+def test_a_chunk_of_an_earlier_session_ends_the_one_that_came_too_early() -> None:
+    """RFC 5043 section 6: "Data Chunks from one DDP Stream Session are never carried over to the
+    next session."
+    """
+    peers = opened()
+    late = peers.message(A, 0, b"late")
+    peers.send(A, peers.data(A, 0, 18, b"what"))
+    peers.open(0)
+    peers.send(A, late)
+    peers.send(A, late)
+    planned = plan_of(peers.frames)
+    assert statuses(peers.frames)[-2:] == ["DUPLICATE"] * 2
+    assert [type(step) for step in sctp(peers.frames).steps].count(Abort) == 1
+    assert golden(planned).deliveries == []
+
+
+def test_segments_without_a_session_are_illegal_and_then_silent() -> None:
+    peers = Peers()
+    peers.set_up()
+    for number in range(3):
+        peers.send(A, peers.write(A, 0, STAG, number, b"x"))
+    assert statuses(peers.frames) == ["ILLEGAL", "SILENT", "SILENT"]
+    planned = plan_of(peers.frames)
+    assert session_events(planned) == [(Reason.SEQUENCE, RnicState.CLOSED)]
+
+
+# -- fragments --
+
+
+def pieces(chunk: DataChunk, size: int) -> list[DataChunk]:
+    """The chunk in fragments, with the TSNs from its own on."""
+    starts = range(0, len(chunk.payload), size)
+    return [
+        replace(
+            chunk,
+            tsn=chunk.tsn + number,
+            payload=chunk.payload[start : start + size],
+            beginning=number == 0,
+            ending=number == len(starts) - 1,
+        )
+        for number, start in enumerate(starts)
+    ]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
+def test_fragments_are_put_together_and_handed_back(order: tuple[int, ...]) -> None:
+    """RFC 5043 section 9: "SCTP data chunk fragmentation MUST NOT be used unless the alternative is
+    IP fragmentation": so it is legal.
+    """
+    peers = opened()
+    parts = pieces(peers.write(A, 0, STAG, 0, b"in three fragments"), 12)
+    peers._next[A] += 2
+    after = peers.message(A, 0, b"after")
+    peers.send(A, parts[order[0]])
+    peers.send(A, after)
+    peers.again(peers.send(A, *(parts[number] for number in order[1:])))
+    assert statuses(peers.frames)[1:] == ["HELD", "TAKEN", "HELD", "HELD", "TAKEN", "HELD", "HELD"]
+    planned = plan_of(peers.frames)
+    assert octets_of(planned, STAG) == b"in three fragments"
+    left = [each for each in golden(planned).exceptions if each.reason == Diversion.FRAGMENT]
+    assert len(left) == 5 and left[0].octets == parts[order[0]].encode()[: len(left[0].octets)]
+    assert golden(planned).counts[1].delivered == 2
+    assert session_events(planned) == []
+
+
+def test_control_messages_may_come_in_fragments() -> None:
+    peers = Peers()
+    peers.set_up()
+    parts = pieces(peers.control(A, 0, Function.INITIATE, bytes(512)), 300)
+    peers._next[A] += 1
+    for part in parts:
+        peers.send(A, part)
+    peers.send(B, peers.control(B, 0, Function.ACCEPT))
+    parts = pieces(peers.control(A, 0, TERMINATE), 3)
+    peers._next[A] += 1
+    for part in reversed(parts):
+        peers.send(A, part)
+    assert statuses(peers.frames) == ["HELD", "HELD", "TAKEN"] * 2
+    planned = plan_of(peers.frames, [])
+    functions = [each.completion.tag for each in records(planned, Kind.CONTROL)]
+    assert sorted(functions) == [Function.INITIATE, Function.ACCEPT, TERMINATE]
+
+
+def test_fragments_that_overtake_the_accept_are_held_twice() -> None:
+    peers, (accept, write, _) = overtaken(Function.ACCEPT)
+    for part in pieces(replace(write, tsn=write.tsn + 10), 9):
+        peers.send(B, part)
+    peers.send(B, accept)
+    assert statuses(peers.frames, A) == ["HELD"] * 4 + ["TAKEN"] * 2
+    assert octets_of(plan_of(peers.frames), STAG) == b"placed"
+
+
+def test_a_message_that_no_packet_can_hold_ends_its_session() -> None:
+    peers = opened()
+    parts = pieces(peers.write(A, 0, STAG, 0, bytes(65_490)), 1400)
+    for part in parts:
+        peers.send(A, part)
+    peers.send(A, replace(peers.message(A, 0, b"text"), tsn=parts[-1].tsn + 1))
+    found = traffic(peers.frames)
+    assert any("at most 65484 octets" in note for note in found.notes)
+    assert statuses(peers.frames)[-2:] == ["HELD", "SILENT"]
+    plan_of(peers.frames, [])
 
 
 def test_an_aborted_stream_takes_the_next_session() -> None:

@@ -58,8 +58,6 @@ _LONGEST_WINDOW = LIMITS["window"][1]
 _LONGEST_QUEUE = LIMITS["queue_depth"][1] // 2
 #: States in which a Segment is placed.
 _PLACES = (State.ESTABLISHED, State.TERMINATE_SENT)
-#: States in which the peer's only message was an Initiate, or in which nothing else counts.
-_ALONE = (State.INITIATE_RECEIVED, State.REFUSED, State.ABORTED)
 #: Initiates that may wait: as many as there are SCTP streams, since the capture's host chose.
 _INITIATES = 1 << 16
 
@@ -811,20 +809,21 @@ class _Walker:
         repeated = not _after(data.tsn, live.past[sid])
         turns = live.turns.get(sid) or _Turns(DdpSession(stream, 0, 0))
         opens = message is Function.INITIATE and ssn == 0 and session.reusable
-        if not (repeated or wrong or opens or before in _ALONE):
+        if not (repeated or wrong or opens or before is State.ABORTED):
             turn = turns.used(ssn)
             follows = message is None or message is Function.TERMINATE
             if before is State.INITIATE_SENT:
                 if follows and ssn != 0:
                     live.early.setdefault(sid, {})[data.tsn] = chunk
                     return item(ChunkStatus.HELD, diversion=Diversion.EARLY)
-            elif turn == 0 and message is not None:
-                repeated = turns.tsns[0] == data.tsn
+            elif message is not None and ssn == 0 and turns.tsns.get(0) == data.tsn:
+                repeated = True
             elif turn is not None and follows:
                 repeated = turns.tsns.get(turn) == data.tsn
-                if turn in turns.tsns and not repeated:
-                    self.found.window = self._window
-                repeated = repeated or not turns.keeps(turn, self._window)
+                if message is None and not repeated:
+                    if turn in turns.tsns:
+                        self.found.window = self._window
+                    repeated = not turns.keeps(turn, self._window)
             elif follows and before in _PLACES:
                 if (ssn - turns.next) % (1 << 16) >= _LONGEST_WINDOW:
                     return item(ChunkStatus.OUTSIDE)

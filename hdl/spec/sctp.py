@@ -10,13 +10,13 @@ exactly, and the sentences that permit it:
   chunk(s) MUST NOT be included in the SACK chunk, as they were not accepted."
 * **Repetitions.** What the network repeats has the same TSN (RFC 9260 section 6.2). The device
   keeps the TSN of the message with DDP-SSN 0 of the present session, for other control messages
-  with that DDP-SSN (a Terminate may have it after 65,536 messages, and is then judged like a
-  Segment), and, in each of a stream's W places, that of the last item whose DDP-SSN belongs there,
-  whether or not the item waited there. A used DDP-SSN with the same TSN is a DUPLICATE; with
-  another TSN it is ILLEGAL. Where the TSN is not kept any more, and where a DDP-SSN is 32768 or
-  more ahead, the record is DUPLICATE too, and nothing is placed; the host, whose SCTP knows every
-  TSN that it received, then ends the session with ABORT if that TSN is new. RFC 5043 section 6.1:
-  "the DDP Stream Session MUST be terminated", without a time.
+  with that DDP-SSN, and, in each of a stream's W places, that of the last item whose DDP-SSN
+  belongs there, whether or not the item waited there. A used DDP-SSN with the same TSN is a
+  DUPLICATE; with another TSN it is ILLEGAL. Of a Segment whose TSN is not kept any more, or whose
+  DDP-SSN is 32768 or more ahead, the record is DUPLICATE too, and nothing is placed; the host,
+  whose SCTP knows every TSN that it received, then ends the session with ABORT if that TSN is
+  new. RFC 5043 section 6.1: "the DDP Stream Session MUST be terminated", without a time. (The TSN
+  of a Terminate is always kept: nothing may follow it.)
 * **Earlier sessions.** What is not after the TSN with which the present session began, that of the
   peer's Initiate or that which came with this end's, is a DUPLICATE likewise. Section 6: "Data
   Chunks from one DDP Stream Session are never carried over to the next session." An Initiate with

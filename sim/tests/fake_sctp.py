@@ -41,7 +41,6 @@ _SAYS = {
 }
 _OPENABLE = (State.CLOSED, State.TERMINATE_SENT, State.TERMINATE_RECEIVED, State.ABORTED)
 _PLACES = (State.ESTABLISHED, State.TERMINATE_SENT)
-_ALONE = (State.INITIATE_RECEIVED, State.REFUSED)
 _TERMINATED = (State.TERMINATE_SENT, State.TERMINATE_RECEIVED)
 _SEGMENT = 0  #: instead of a function
 
@@ -245,18 +244,14 @@ class FakeSctp:
             session.state = State.ESTABLISHED if accepted else State.CLOSED
             session.take(0, function, tsn, window)
             return ChunkStatus.TAKEN, 0
-        if state in _ALONE:
-            return self._abort(number, Reason.SEQUENCE)
-        if ssn == 0 and function and session.opened is not None and session.highest < 1 << 16:
-            if tsn == session.opened:
-                return ChunkStatus.DUPLICATE, 0
-            return self._abort(number, Reason.SEQUENCE)
+        if ssn == 0 and function and tsn == session.opened:
+            return ChunkStatus.DUPLICATE, 0
         order = session.next + (ssn - session.next) % (1 << 16)
         if order - session.next >= 1 << 15:
             order -= 1 << 16
         if follows and (order < session.next or order in session.waiting):
             kept, known = session.tsns.get(order % window, (None, None))
-            if kept != order or known == tsn:
+            if (kept, known) == (order, tsn) or (kept != order and not function):
                 return ChunkStatus.DUPLICATE, 0
             return self._abort(number, Reason.SEQUENCE)
         legal = state in _PLACES and follows

@@ -691,6 +691,32 @@ def test_another_chunk_with_a_used_ddp_ssn_ends_the_session(between: int) -> Non
         assert session_events(planned) == [(Reason.SEQUENCE, RnicState.ESTABLISHED)]
 
 
+def test_another_terminate_with_a_used_ddp_ssn_is_illegal_at_once() -> None:
+    """RFC 5043 section 6.2: "The final User Data Chunk for each side MAY be a DDP Stream
+    Terminate."
+    """
+    peers = opened()
+    chunks = [peers.message(A, 0, b"") for _ in range(40)]
+    peers.send(A, *chunks)
+    payload = chunks[0].payload[:2] + struct.pack(">H", TERMINATE)
+    peers.send(A, replace(chunks[0], tsn=chunks[0].tsn + 500, ppid=17, payload=payload))
+    assert statuses(peers.frames)[-1] == "ILLEGAL"
+    plan_of(peers.frames)
+
+
+def test_a_terminate_may_be_the_message_with_ddp_ssn_0_once_more() -> None:
+    """RFC 5043 section 5.2.1: the DDP-SSN has 16 bits, and goes round in a long session."""
+    peers = opened()
+    for start in range(1, 1 << 16, 300):
+        numbers = range(start, min(start + 300, 1 << 16))
+        peers.send(A, *(peers.data(A, 0, 16, bytes(1)) for _ in numbers))
+    terminate = peers.control(A, 0, TERMINATE)
+    peers.again(peers.send(A, terminate))
+    found = sctp(peers.frames)
+    assert [item.ssn for item in items(found)][-2:] == [0, 0]
+    assert statuses(peers.frames)[-2:] == ["TAKEN", "DUPLICATE"]
+
+
 def test_a_larger_window_tells_more_ddp_ssns_apart() -> None:
     peers = opened()
     chunks = [peers.message(A, 0, b"") for _ in range(40)]

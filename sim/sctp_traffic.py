@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
@@ -21,7 +21,7 @@ from functools import cached_property
 from typing import ClassVar, NamedTuple
 
 from ..hdl.spec.completion import ChunkStatus
-from ..hdl.spec.config import LIMITS, RnicConfig
+from ..hdl.spec.config import LIMITS, MOST_PLACES, RnicConfig
 from ..hdl.spec.sctp import DATA_HEADER, SSN, Diversion, Reason
 from ..hdl.spec.sctp import State as RnicState
 from ..sw_driver.errors import InvalidRequest
@@ -52,8 +52,6 @@ _TSN = 1 << 32
 _FIELDS = struct.Struct(">IIHHI")  #: of a DATA chunk before its user data
 #: Items that may be on their way to memory, and so not delivered, though their turn has come.
 _UNDER_WAY = 128
-#: DDP-SSNs that the RNIC can take ahead of the next one, at most.
-_LONGEST_WINDOW = LIMITS["window"][1]
 #: Messages of a queue ahead of the next one that it can hold buffers for, at most.
 _LONGEST_QUEUE = LIMITS["queue_depth"][1] // 2
 #: States in which a Segment is placed.
@@ -326,7 +324,7 @@ def walk(
     frames: Iterable[SctpFrame],
     first: int = 0,
     others: Mapping[str, Sequence[int]] | None = None,
-    window: int = RnicConfig.window,
+    config: RnicConfig | None = None,
 ) -> SctpTraffic:
     """Play the SCTP of frames, in their order.
 
@@ -338,12 +336,14 @@ def walk(
         Number of the first DDP Stream.
     others
         Frames that brought segments other than by SCTP, by host, each as often as it brought one.
-    window
-        That of the RNIC; a larger one if the traffic needs that.
+    config
+        What the RNIC is like; its tables and its window grow where the traffic needs it.
     """
     complete, notes = with_checksums(frames)
+    config = config or RnicConfig()
+    window = config.window
     while True:
-        walker = _Walker(complete, first, others or {}, window)
+        walker = _Walker(complete, first, others or {}, window, config.streams)
         for frame in complete:
             walker.take(frame)
         walker.finish(notes)
@@ -354,13 +354,13 @@ def walk(
 
 
 def with_sctp(
-    traffic: Traffic, frames: Iterable[SctpFrame], window: int = RnicConfig.window
+    traffic: Traffic, frames: Iterable[SctpFrame], config: RnicConfig | None = None
 ) -> Traffic:
     """Traffic with the SCTP of the same capture; segments are counted over both."""
     brought: dict[str, list[int]] = {}
     for arrival in traffic.arrivals:
         brought.setdefault(arrival.endpoint, []).append(arrival.frame)
-    sctp = walk(frames, len(traffic.streams), brought, window)
+    sctp = walk(frames, len(traffic.streams), brought, config)
     notes = (*traffic.notes, *sctp.notes)
     if not sctp.ends:
         return replace(traffic, notes=notes)
@@ -458,9 +458,11 @@ class _Walker:
         first: int,
         others: Mapping[str, Sequence[int]],
         window: int,
+        streams: int,
     ) -> None:
         self.found = SctpTraffic()
         self._window = window
+        self._outside: dict[SctpStream, int] = {}  # chunks
         self._came = 0  # items of all streams
         self._next_stream = first
         self._others = others
@@ -482,11 +484,27 @@ class _Walker:
                     if data and data.ppid in (Ppid.SEGMENT, Ppid.CONTROL):
                         used = max(self._used.get(frame.ends, 0), data.stream + 1)
                         self._used[frame.ends] = used
+        # An association has as many streams at both ends as the end that uses more of them.
+        directions = Counter[tuple[int, int]]()
+        for ends, used in self._used.items():
+            directions[ends[:2]] += used
+        of_pairs = {
+            frozenset(ports): max(used, directions[ports[::-1]])
+            for ports, used in directions.items()
+        }
+        total = first + 2 * sum(of_pairs.values())
+        most = MOST_PLACES >> (max(streams, total) - 1).bit_length()
+        self._longest = min(most, LIMITS["window"][1])  # window that can be had
 
     def finish(self, notes: Iterable[str]) -> None:
         for live in self._live.values():
             for session in live.set_up.values():
                 session.steps = range(session.steps.start, len(self.found.steps))
+        for stream, count in self._outside.items():
+            self._said[
+                f"{count} chunks on {stream} are {self._longest} or more DDP-SSNs ahead of one that"
+                " is missing: no RNIC with so many streams takes them before that one has come"
+            ] = None
         unknown = self._used.keys() - self._ends.keys()
         if unknown and not self._said:
             self._said[
@@ -791,7 +809,8 @@ class _Walker:
     def _item(self, end: End, live: _Live, chunk: RawChunk, data: DataChunk) -> Item:
         """A whole DATA chunk, or one that is no DDP message, on a DDP Stream."""
         sid, stream = data.stream, end.streams[data.stream]
-        ssn = int.from_bytes(data.payload[:SSN], "big")
+        # A chunk of one octet has half a DDP-SSN, and then padding.
+        ssn = int.from_bytes(data.payload[:SSN].ljust(SSN, b"\0"), "big")
         message = _message(data)
         wrong = isinstance(message, ProtocolError)
         session = live.association.session(sid)
@@ -825,7 +844,8 @@ class _Walker:
                         self.found.window = self._window
                     repeated = not turns.keeps(turn, self._window)
             elif follows and before in _PLACES:
-                if (ssn - turns.next) % (1 << 16) >= _LONGEST_WINDOW:
+                if (ssn - turns.base) % (1 << 16) >= self._longest and ssn != turns.next & 0xFFFF:
+                    self._outside[stream] = self._outside.get(stream, 0) + 1
                     return item(ChunkStatus.OUTSIDE)
         if repeated:
             if data.tsn not in live.judged:

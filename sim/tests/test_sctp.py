@@ -24,10 +24,15 @@ from ddp_rnic.sim.engine import Frame as FrameIn
 from ddp_rnic.sim.golden import Expected
 from ddp_rnic.sim.model.sctp import (
     AnyChunk,
+    Association,
     Chunk,
     ChunkType,
     DataChunk,
     Function,
+    SctpEvent,
+    SegmentReceived,
+    SessionIllegal,
+    State,
     checksum,
 )
 from ddp_rnic.sim.pcap import Frame
@@ -37,8 +42,10 @@ from ddp_rnic.sim.sctp_golden import SctpGolden
 from ddp_rnic.sim.sctp_regions import derive_all, of_sessions
 from ddp_rnic.sim.sctp_traffic import (
     Abort,
+    Control,
     Enter,
     Fate,
+    Illegal,
     Incoming,
     Item,
     Leave,
@@ -546,15 +553,17 @@ def test_the_table_grows_with_what_waits() -> None:
     assert golden(planned).counts[79].delivered == 400
 
 
-def test_a_window_that_is_too_large_to_simulate_is_refused() -> None:
+def test_chunks_ahead_of_the_largest_window_are_outside_and_named() -> None:
     peers = opened()
     late = peers.message(A, 0, b"late")
     for _ in range(4):
         peers.send(A, *(peers.message(A, 0, b"") for _ in range(300)))
     peers.send(A, late)
-    played = traffic(peers.frames)
-    with pytest.raises(RegionError, match="a window of 2048, and 1024 can be simulated"):
-        plan(played, [], RnicConfig())
+    found = traffic(peers.frames)
+    assert any("177 chunks on" in note and "1024 or more" in note for note in found.notes)
+    assert statuses(peers.frames).count("OUTSIDE") == 177
+    planned = plan_of(peers.frames, [])
+    assert planned.config.window == 1024 and golden(planned).counters()["CHUNKS_OUTSIDE"] == 177
 
 
 def test_a_frame_far_ahead_of_what_is_under_way_waits_for_it() -> None:
@@ -712,9 +721,10 @@ def test_a_terminate_may_be_the_message_with_ddp_ssn_0_once_more() -> None:
         peers.send(A, *(peers.data(A, 0, 16, bytes(1)) for _ in numbers))
     terminate = peers.control(A, 0, TERMINATE)
     peers.again(peers.send(A, terminate))
-    found = sctp(peers.frames)
-    assert [item.ssn for item in items(found)][-2:] == [0, 0]
-    assert statuses(peers.frames)[-2:] == ["TAKEN", "DUPLICATE"]
+    last = items(sctp(peers.frames))[-2:]
+    assert [(each.ssn, each.status) for each in last] == [
+        (0, ChunkStatus.TAKEN), (0, ChunkStatus.DUPLICATE),
+    ]  # fmt: skip
 
 
 def test_a_larger_window_tells_more_ddp_ssns_apart() -> None:
@@ -997,6 +1007,113 @@ def test_counters_of_sctp_are_compared() -> None:
 
         found = differences(spoil)
         assert [(each.what, each.where) for each in found] == [("counter", name)]
+
+
+class Watched(Peers):
+    """Peers whose frames the model sees; ``events`` are those of end B."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = {A: Association(), B: Association()}
+        self.events: list[SctpEvent] = []
+
+    def send(self, source: str, *chunks: AnyChunk, tag: int | None = None) -> Frame:
+        frame = super().send(source, *chunks, tag=tag)
+        (packet,) = capture_of([frame], Path("test")).sctp
+        self.model[source].observe(packet.packet)
+        events = self.model[self.other(source)].receive(packet.packet)
+        self.events += events if source == A else []
+        return frame
+
+
+def hostile(seed: int) -> Watched:
+    """Sessions that A opens and then breaks in one of many ways, or not; B accepts and ends some.
+    One chunk is in a packet.
+    """
+    rng = random.Random(seed)
+    peers = Watched()
+    peers.set_up()
+    sent: list[DataChunk] = []
+
+    def send(chunk: DataChunk) -> None:
+        sent.append(chunk)
+        parts = [chunk]
+        if rng.random() < 0.15 and len(chunk.payload) > 2:
+            parts = pieces(chunk, rng.randrange(2, len(chunk.payload)))
+            peers._next[A] += len(parts) - 1
+        waiting.extend(parts)
+
+    for _ in range(12):
+        waiting: list[DataChunk] = []
+        sid = rng.randrange(2)
+        peers.send(A, peers.control(A, sid, Function.INITIATE))
+        session = peers.model[B].session(sid)
+        if rng.random() < 0.9 and session.state is State.INITIATE_RECEIVED:
+            peers.send(B, peers.control(B, sid, Function.ACCEPT))
+        for _ in range(rng.randrange(9)):
+            chunk = peers.message(A, sid, rng.randbytes(rng.randrange(9)))
+            kind = rng.random()
+            if kind < 0.08:
+                old = rng.choice(sent or [chunk])
+                chunk = replace(chunk, stream=old.stream, payload=old.payload)
+            elif kind < 0.12:
+                function = struct.pack(">H", rng.randrange(1, 6))
+                chunk = replace(chunk, ppid=17, payload=chunk.payload[:2] + function)
+            elif kind < 0.16:
+                chunk = replace(chunk, unordered=False)
+            elif kind < 0.2:
+                ssn = rng.choice((rng.randrange(40), rng.randrange(33000, 65536)))
+                chunk = replace(chunk, payload=struct.pack(">H", ssn) + chunk.payload[2:])
+            send(chunk)
+        if rng.random() < 0.5:
+            send(peers.control(A, sid, TERMINATE))
+        waiting += rng.sample(waiting, min(2, len(waiting)))
+        if rng.random() < 0.7:
+            rng.shuffle(waiting)
+        for chunk in waiting:
+            if rng.random() < 0.95:
+                peers.send(A, chunk)
+        ends = (State.ESTABLISHED, State.TERMINATE_RECEIVED, State.ABORTED)
+        if rng.random() < 0.5 and session.state in ends:
+            peers.send(B, peers.control(B, sid, TERMINATE))
+    return peers
+
+
+@pytest.mark.parametrize("seeds", range(4))
+def test_the_rnic_ends_the_sessions_that_the_model_ends(seeds: int) -> None:
+    """What it may do later, or leave to its host, changes neither which sessions end nor what is
+    delivered.
+    """
+    for seed in range(20 * seeds, 20 * (seeds + 1)):
+        peers = hostile(seed)
+        ended, received = set(), {}
+        for event in peers.events:
+            if isinstance(event, SessionIllegal):
+                ended.add((event.stream, event.session))
+            elif isinstance(event, SegmentReceived):
+                key = event.stream, event.session, event.order
+                assert key not in received
+                received[key] = event.segment
+        aborted, placed, current = set(), {}, dict.fromkeys(range(2), -1)
+        for step in sctp(peers.frames).steps:
+            if isinstance(step, Abort):
+                aborted.add((step.stream.sid, current[step.stream.sid]))
+            if not isinstance(step, Incoming) or step.host != B:
+                continue
+            for item in step.items:
+                if item.stream is None:
+                    continue
+                sid = item.stream.sid
+                for each in item.outcome:
+                    if each == Control(Function.INITIATE):
+                        current[sid] += 1
+                    elif isinstance(each, Illegal):
+                        aborted.add((sid, current[sid]))
+                if item.segment is not None:
+                    placed[sid, item.segment.session, item.segment.turn] = item.segment.ulpdu
+        assert aborted == ended, f"seed {seed}"
+        assert placed == received, f"seed {seed}"
+        plans_of(peers.frames)
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -413,7 +413,7 @@ def test_nothing_follows_a_terminate_in_whatever_order_they_come(
 
 
 @pytest.mark.parametrize("refusal", [REJECT, TERMINATE])
-@pytest.mark.parametrize("follower", [(SEGMENT, segment(1)), (CONTROL, control(1, TERMINATE))])
+@pytest.mark.parametrize("follower", [(SEGMENT, segment(2)), (CONTROL, control(1, TERMINATE))])
 @pytest.mark.parametrize("refusal_first", [False, True])
 def test_nothing_follows_a_refusal_in_whatever_order_they_come(
     refusal: Function, follower: tuple[Ppid, bytes], refusal_first: bool
@@ -595,6 +595,35 @@ def test_every_sequence_of_four_messages_is_judged_by_the_patterns() -> None:
             assert follows(Session(4), sequence) == legal(sequence), sequence
 
 
+@settings(deadline=None, max_examples=500)
+@given(st.data())
+def test_a_sequence_is_judged_alike_in_whatever_order_it_comes(data: st.DataObject) -> None:
+    """Section 6.1: "The normative sequence for considering Payload Data Chunks within a given
+    session is based upon each Data Chunk's DDP-SSN", and not on their arrival.
+    """
+    rest = st.sampled_from([None, None, None, None, TERMINATE, ACCEPT, REJECT, INITIATE])
+    first = data.draw(st.sampled_from([ACCEPT, ACCEPT, ACCEPT, REJECT, TERMINATE, None]))
+    sequence = [first, *data.draw(st.lists(rest, max_size=6))]
+    followers = sequence[1:-1] if sequence[-1] is TERMINATE else sequence[1:]
+    accepted = first is ACCEPT and all(message is None for message in followers)
+    legal = accepted or sequence in ([REJECT], [TERMINATE])
+    session = Session(4)
+    session.control(INITIATE)
+    events: list[SctpEvent] = []
+    for ssn in data.draw(st.permutations(range(len(sequence)))):
+        ppid, payload = MESSAGES[sequence[ssn]]
+        events += session.receive(ppid, struct.pack(">H", ssn) + payload[2:])
+    assert illegal(events) == (not legal)
+    assert (session.state is State.ABORTED) == (not legal)
+    placed = [ssn for ssn, message in enumerate(sequence) if message is None]
+    if legal:
+        assert sorted(segments(events)) == placed
+    else:
+        assert set(segments(events)) <= set(placed)
+        if first in (REJECT, TERMINATE):
+            assert not segments(events)
+
+
 # --- associations --------------------------------------------------------------------------------
 
 
@@ -720,6 +749,20 @@ def test_fragments_come_in_any_order_beside_those_of_other_messages() -> None:
         )
         assert SessionControl(0, 0, TERMINATE, b"") in events
         assert fresh.b.session(0).state is State.TERMINATE_RECEIVED
+
+
+def test_a_message_without_an_end_is_not_joined_with_the_next_one() -> None:
+    pair = Pair()
+    pair.establish()
+    payload = segment(1)
+    parts = [(0xFFFFFFFF, b"\0\1no end", True, False)]
+    parts += [(0, payload[:5], True, False), (1, payload[5:], False, True)]
+    events = [
+        event
+        for tsn, piece, first, last in parts
+        for event in pair.to_b(0xB, DataChunk(tsn, 0, SEGMENT, piece, beginning=first, ending=last))
+    ]
+    assert events == [SegmentReceived(0, 0, 1, b"segment")]
 
 
 @pytest.mark.parametrize("bad", [{"unordered": False}, {"ppid": 18}])

@@ -682,7 +682,7 @@ def _input(
         if by_sctp:
             left = f"{_count(len(by_sctp), 'frame')} with SCTP: it takes DDP over MPA"
         by_sctp = ()
-    traffic = with_sctp(by_mpa, by_sctp)
+    traffic = with_sctp(by_mpa, by_sctp, config)
     notes = [*captured.notes, *traffic.notes]
     if left:
         if not traffic.arrivals and traffic.sctp is None:

@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 from ..hdl.spec.net import SCTP_UDP_PORT
 from ..hdl.spec.sctp import COMMON_HEADER, DATA_HEADER, MOST_CHUNKS
+from ..sw_driver.handed_back import frame_of
 from .model.sctp import ChunkType, checksum
 from .pcap import SCTP, UDP, Frame, IpPacket, ethernet, internet_sum, ip_packet
 
-__all__ = ["Ends", "RawChunk", "SctpFrame", "sctp_frame", "with_checksums"]
+__all__ = ["Ends", "RawChunk", "SctpFrame", "handed_back", "sctp_frame", "with_checksums"]
 
 _UDP_HEADER = 8
 
@@ -112,6 +113,13 @@ def sctp_frame(frame: Frame, packet: IpPacket | None = None) -> SctpFrame | None
         and _header_is_good(octets, packet)
     )
     return SctpFrame(frame.number, packet.source, packet.destination, octets, payload, whole)
+
+
+def handed_back(number: int, path: tuple[str, str], ends: Ends, chunk: RawChunk) -> SctpFrame:
+    """The frame with which a host hands a chunk back to its RNIC."""
+    octets = frame_of(path, ends[:2], ends.tag, chunk.octets)
+    at = 14 + (40 if ":" in path[0] else 20)
+    return SctpFrame(number, *path, octets, octets[at:], True)
 
 
 def _header_is_good(octets: bytes, packet: IpPacket) -> bool:

@@ -118,13 +118,13 @@ class _Step(data.StructLayout):
     """What goes through the pipeline: an item that arrived; an item that may open a session, which
     is asked for before; a command; something illegal; a final item's turn.
 
-    With ``opens`` (1), an item opens a session.
+    With ``opens`` (1), an item opens a session; with ``strays`` (1), it is an Initiate that must not.
     """
 
     def __init__(self, streams, associations):
         super().__init__({
-            "item": 1, "asks": 1, "command": 1, "illegal": 1, "final": 1, "opens": 1, "zero": 1,
-            "stream": range(streams), "association": range(associations), "ssn": 16, "tsn": 32,
+            "item": 1, "asks": 1, "command": 1, "illegal": 1, "final": 1, "opens": 1, "strays": 1,
+            "zero": 1, "stream": range(streams), "association": range(associations), "ssn": 16, "tsn": 32,
             "message": 3, "reason": Reason,
         })
 
@@ -142,7 +142,8 @@ class Session(wiring.Component):
     Sessions of a stream have the same DDP-SSNs, so what comes again out of an earlier one is known
     by its TSN: it is a DUPLICATE if that is not behind the one that a session begins with, which is
     that of the Initiate that arrived, or what the host said with the one that it sent. The TSN of
-    the item that opened the session is kept, too: another one with DDP-SSN 0 is ILLEGAL.
+    the item that opened the session is kept, too: another one with DDP-SSN 0 is ILLEGAL. With an
+    Initiate that is ILLEGAL, what comes up to its TSN is of the past, as with one that opens.
 
     Latency: ``LATENCY`` cycles from ``i`` to ``o``, and from a command to its answer. Throughput:
     an item a cycle; a command and a Terminate's turn cost ``CALM`` and 8 cycles. A control message
@@ -217,8 +218,8 @@ class Session(wiring.Component):
         wiring.connect(m, events.o, event_stage.i)
         wiring.connect(m, event_stage.o, wiring.flipped(self.events))
 
-        opened = Signal()
-        step = self._issue(m, opened)
+        opened, strayed = Signal(), Signal()
+        step = self._issue(m, opened, strayed)
         becomes = Signal(_Known(self.associations))
         begins = Signal(2)
         (known,) = storage_of(
@@ -236,11 +237,11 @@ class Session(wiring.Component):
         m.d.sync += [past.eq(~(floor - step[2].tsn)[31]), equal.eq(nibbles(opening, step[2].tsn))]
         m.d.comb += [opener.eq(equal.all()), self.asks.eq(step[0].stream)]
         now = delayed(m, 1, known, "now")
-        self._change(m, step, now, past, becomes, begins, opened)
+        self._change(m, step, now, past, opener, becomes, begins, opened, strayed)
         self._judge(m, step, now, past, opener)
         return m
 
-    def _issue(self, m, opened):
+    def _issue(self, m, opened, strayed):
         """Chooses what goes into the pipeline; what went in 0 to 4 cycles ago.
 
         Nothing but an item goes in before all items have left, and have come back if illegal.
@@ -284,6 +285,7 @@ class Session(wiring.Component):
             following.item.eq(item.valid & item.ready),
             following.asks.eq(asks & ~asked),
             following.opens.eq(first & opened),
+            following.strays.eq(first & strayed),
             following.illegal.eq(wrong.valid & wrong.ready),
             following.final.eq(over.valid & over.ready),
             following.command.eq(command.valid & command.ready),
@@ -307,12 +309,12 @@ class Session(wiring.Component):
             ]
         return step
 
-    def _change(self, m, step, now, past, becomes, begins, opened):
+    def _change(self, m, step, now, past, opener, becomes, begins, opened, strayed):
         """What becomes of the state in ``step[3]``, and what that means, of what is not an item."""
         state, what = now.state, step[3]
         full = self._count(m, step, now, becomes)
         initiate, answer = Signal(), Signal()
-        opens, answers, fails = Signal(), Signal(), Signal()
+        opens, answers, strays, fails = Signal(), Signal(), Signal(), Signal()
         ended = (state == State.CLOSED) | (state == State.ABORTED)
         m.d.comb += [
             initiate.eq(what.asks & (what.message == Message.INITIATE.value) & ~past),
@@ -320,6 +322,8 @@ class Session(wiring.Component):
             # Section 6.6: not while a chunk of the last session is outstanding.
             opens.eq(initiate & ~Value.cast(state)[2] & (ended | self.whole)),
             answers.eq(answer & (state == State.INITIATE_SENT)),
+            # It ends its session, and opens none when the network brings it again.
+            strays.eq(initiate & ~opens & ~(opener & (state != State.INITIATE_SENT))),
             fails.eq(what.illegal & (state != State.ABORTED)),
         ]
         taken, closes, clears = Signal(), Signal(), Signal()
@@ -328,7 +332,7 @@ class Session(wiring.Component):
             taken.eq(0),
             closes.eq(opens | answers | fails),
             clears.eq(opens | answers),
-            begins.eq(Cat(opens, opens | answers)),
+            begins.eq(Cat(opens | strays, opens | answers)),
         ]
         with m.If(what.illegal):
             m.d.sync += becomes.life.eq(~now.life)
@@ -356,7 +360,7 @@ class Session(wiring.Component):
                 elif function == Function.ABORT:
                     m.d.sync += closes.eq(1)
         with m.If(what.asks):
-            m.d.sync += opened.eq(opens | answers)
+            m.d.sync += [opened.eq(opens | answers), strayed.eq(strays)]
 
         # A cycle later: what that means for all others.
         was, failed, refuses, starts = Signal(State), Signal(), Signal(), Signal()
@@ -429,6 +433,8 @@ class Session(wiring.Component):
         ]
         with m.If(what.opens):
             m.d.sync += verdict.eq(Verdict.FRESH)
+        with m.Elif(what.strays):
+            m.d.sync += verdict.eq(Verdict.ILLEGAL)
         with m.Elif(past):
             m.d.sync += verdict.eq(Verdict.DUPLICATE)
         with m.Elif(state == State.ABORTED):

@@ -52,7 +52,7 @@ def sctp_control(config):
             AssociationWrite(config.associations), always_ready=True)),
         "command": Out(stream.Signature(Command(config.streams))),
         "answer": In(stream.Signature(Answer(), always_ready=True)),
-        "waiting": In(range(config.initiates + 1)),
+        "waiting": In(range(config.streams + 1)),
         "look": Out(range(config.streams)),
         "next": In(16),
         "tally": In(ItemTally()),
@@ -347,7 +347,7 @@ class Control(wiring.Component):
         # A command for a stream or of a function that there is not has no effect.
         known = Signal()
         m.d.sync += known.eq(self._known(registers.session_stream)
-                             & (registers.session_function <= Function.TERMINATE))
+                             & (registers.session_function <= Function.ABORT))
         with m.If(registers.session_command):
             m.d.sync += [command.valid.eq(known), busy.eq(known), answer.eq(0)]
         with m.Elif(command.ready):

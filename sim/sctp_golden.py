@@ -133,10 +133,10 @@ class SctpGolden(Golden):
             self._divert(end.number, item.tsn, item.raw, item.diversion)
             return
         where = f"frame {step.frame}, TSN {item.tsn}, {item.stream}"
-        if item.diversion is Diversion.DATA:
-            self._divert(end.number, item.tsn, item.raw, item.diversion)
-        elif item.diversion is not None:
-            self._divert(item.stream.number, item.tsn, item.raw, item.diversion)
+        if item.diversion is not None:
+            control = item.diversion is Diversion.CONTROL
+            source = item.stream.number if control else end.number
+            self._divert(source, item.tsn, item.raw, item.diversion)
         status, octets = item.status, 0
         delivered: list[Delivered] = []
         assert status is not None

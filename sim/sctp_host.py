@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING, Any
 from ..hdl.spec import regs
 from ..hdl.spec.config import LIMITS, MOST_PLACES, RnicConfig
 from ..hdl.spec.net import AssociationKey, Move, insert
-from ..hdl.spec.sctp import Function
+from ..hdl.spec.sctp import Function, State
 from .engine import Frame, Poll
 from .golden import Delivery
 from .regions import RegionError
 from .sctp_golden import SctpGolden
-from .sctp_traffic import Abort, End, Enter, Incoming, Leave, SctpTraffic, Step, Tell
+from .sctp_traffic import Abort, End, Enter, Illegal, Incoming, Leave, SctpTraffic, Step, Tell
 
 if TYPE_CHECKING:
     from .replay import _Replayer
 
 _WORD = 0xFFFFFFFF
+#: States to which a Terminate's turn leads.
+_ENDED = (State.TERMINATE_RECEIVED, State.CLOSED)
 
 
 class SctpHost:
@@ -42,9 +44,15 @@ class SctpHost:
     def receive(self, step: Incoming) -> list[Delivery]:
         """A frame comes in; what is delivered with it."""
         far = any(item.ahead >= self._window for item in step.items)
+        # A Terminate that came shortly before may not have had its turn.
+        late = any(
+            isinstance(each, Illegal) and each.state in _ENDED
+            for item in step.items
+            for each in item.outcome
+        )
         # The peer of a session that is opened has heard that all of the last one came; a chunk is
         # handed back after its records; and what is far ahead of what is under way has to wait.
-        if step.opens or step.back or far:
+        if step.opens or step.back or far or late:
             self._host.idle()
         errors = len(self._golden.errors)
         delivered = self._golden.frame(step)

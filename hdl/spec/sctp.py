@@ -31,7 +31,8 @@ exactly, and the sentences that permit it:
   data chunk fragmentation MUST NOT be used unless the alternative is IP fragmentation."
 * **Illegal chunks** have the Reason MALFORMED if they are no DDP message, and SEQUENCE otherwise.
   An Initiate, an Accept or a Reject with another DDP-SSN than 0 is ILLEGAL when it arrives: no
-  pattern of sections 6.2 to 6.4 has one, whatever comes before it.
+  pattern of sections 6.2 to 6.4 has one, whatever comes before it. A Terminate's turn changes the
+  State once what came before it is in memory; an event may still tell of the State before that.
 """
 
 from enum import IntEnum, IntFlag
@@ -113,11 +114,11 @@ class Diversion(IntEnum):
     FRAME = 0x800  #: a frame that is not ours, whole; its stream and sequence number are 0
     CHUNK = 0x900  #: a chunk other than DATA; its stream is the association, sequence number 0
     DATA = 0x901  #: a DATA chunk that is no DDP message; likewise, with its TSN
-    #: A DDP Segment, or Terminate, that overtook the answer to this end's Initiate; its DDP Stream
+    #: A DDP Segment, or Terminate, that overtook the answer to this end's Initiate; its association
     #: and its TSN. The host keeps the chunk, and hands it back in a packet of its own once the
     #: answer has come.
     EARLY = 0x902
-    #: A fragment of a DDP message; its DDP Stream and its TSN. The host puts the fragments together
+    #: A fragment of a DDP message; its association and its TSN. The host puts fragments together
     #: and hands the message back as one chunk (RFC 9260 section 6.9).
     FRAGMENT = 0x903
     CONTROL = 0xA00  #: a DDP Stream Session Control message; its DDP Stream and its TSN

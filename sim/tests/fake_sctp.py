@@ -180,7 +180,7 @@ class FakeSctp:
             (function,) = struct.unpack_from(">H", chunk, 18)
         flags = chunk[1] & 7
         if flags in (4, 5, 6) and ppid in (16, 17):
-            self._divert(number, tsn, chunk, Diversion.FRAGMENT)
+            self._divert(association, tsn, chunk, Diversion.FRAGMENT)
             self._entry(
                 Kind.CHUNK, ChunkStatus.HELD, stream=number, tag=tsn,
                 cookie=association << 16, ends=ends,
@@ -195,7 +195,7 @@ class FakeSctp:
         octets = 0
         after: list[Any] = []
         if status is ChunkStatus.HELD:
-            self._divert(number, tsn, chunk, Diversion.EARLY)
+            self._divert(association, tsn, chunk, Diversion.EARLY)
         elif status is ChunkStatus.TAKEN and function:
             self._divert(number, tsn, chunk, Diversion.CONTROL)
         elif status is ChunkStatus.TAKEN:

@@ -467,7 +467,7 @@ class Play:
         end = self.ends[chunk.stream]
         if chunk.unordered and not (chunk.beginning and chunk.ending) and chunk.ppid in set(Ppid):
             # A fragment: the host has not got the others.
-            self._exception(end.number, chunk, octets, Diversion.FRAGMENT)
+            self._exception(ASSOCIATION, chunk, octets, Diversion.FRAGMENT)
             self._entry(
                 Kind.CHUNK, status=ChunkStatus.HELD, stream=end.number, tag=chunk.tsn,
                 cookie=ASSOCIATION << 16, ends=ends,

@@ -512,19 +512,19 @@ class Order(wiring.Component):
         wiring.connect(m, reorder.o, wiring.flipped(self.records))
         wiring.connect(m, reorder.over, wiring.flipped(self.over))
         wiring.connect(m, wiring.flipped(self.close), close_stage.i)
-        # One after the other: what a window takes is only stored where all was cleared.
-        close, cleared = close_stage.o, Signal()
+        # Both at once, until both are done.
+        close, closed, cleared = close_stage.o, Signal(), Signal()
         m.d.comb += [
             window.clear.valid.eq(close.valid & close.payload.clears & ~cleared),
             window.clear.payload.eq(close.payload.stream),
-            reorder.close.valid.eq(close.valid & (cleared | ~close.payload.clears)),
+            reorder.close.valid.eq(close.valid & ~closed),
             reorder.close.payload.eq(close.payload),
-            close.ready.eq(reorder.close.ready),
+            close.ready.eq(closed & (cleared | ~close.payload.clears)),
         ]
-        with m.If(window.clear.ready):
-            m.d.sync += cleared.eq(1)
-        with m.If(close.ready):
-            m.d.sync += cleared.eq(0)
+        m.d.sync += [
+            closed.eq((closed | reorder.close.ready) & ~close.ready),
+            cleared.eq((cleared | window.clear.ready) & ~close.ready),
+        ]
 
         # Items that were taken, and are not complete.
         inside = Signal(16)

@@ -631,8 +631,9 @@ class Reference:
         return Verdict.FRESH, None
 
 
-def wire_of(rng, session, wild):
+def wire_of(rng, reference, wild):
     """What a peer sends in a session's state, (DDP-SSN, message), and at times what it must not."""
+    session = reference.session
     following = session._in.sequencer.next
     state = session.state.name
     items = []
@@ -641,9 +642,10 @@ def wire_of(rng, session, wild):
         if items[0][1] is ACCEPT:
             items += [(ssn, SEGMENT) for ssn in range(1, rng.randrange(1, 5))]
     elif state in ("ESTABLISHED", "TERMINATE_SENT"):
-        items += [(following + k, SEGMENT) for k in range(rng.randrange(7))]
-        if rng.random() < 0.3:
-            items.append((following + len(items), TERMINATE))
+        missing = [following + k for k in range(12) if following + k not in reference.tsns]
+        items += [(ssn, SEGMENT) for ssn in missing[: rng.randrange(7)]]
+        if rng.random() < 0.3 and not any(ssn > missing[len(items)] for ssn in reference.tsns):
+            items.append((missing[len(items)], TERMINATE))
     elif state in ("CLOSED", "TERMINATE_RECEIVED", "ABORTED"):
         items.append((0, INITIATE))
     rng.shuffle(items)
@@ -681,7 +683,7 @@ def test_sessions_agree_with_the_model(delay, busy, wild):
                     answer = await bench.tell(ctx, number, function)
                     state = reference.session.state.name
                     assert (answer[0], answer[1].name) == (taken, state), (round_, function)
-            wire = [wire_of(rng, reference.session, wild) for reference in references]
+            wire = [wire_of(rng, reference, wild) for reference in references]
             order = [number for number, items in enumerate(wire) for _ in items]
             rng.shuffle(order)
             expected, events, seen = [], [], len(bench.verdicts)

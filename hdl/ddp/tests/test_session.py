@@ -581,6 +581,7 @@ class Reference:
         self.session = sctp.Session(number)
         self.past = 0
         self.tsns = {}  # of the present session, by DDP-SSN
+        self.early = {}  # of what the host holds, by DDP-SSN and message
         self.delivered = []
 
     def command(self, function, highest):
@@ -599,7 +600,7 @@ class Reference:
         except sctp.ProtocolError:
             return False
         if function is Function.INITIATE:
-            self.past, self.tsns = highest, {}
+            self.past, self.tsns, self.early = highest, {}, {}
         return True
 
     def receive(self, ssn, message, tsn):
@@ -613,6 +614,7 @@ class Reference:
         if message is not INVALID and not opens and before != "ABORTED":
             if before == "INITIATE_SENT":
                 if follows and ssn:
+                    self.early[ssn, message] = tsn
                     return Verdict.HELD, None
             elif self.tsns.get(ssn) == tsn:
                 return Verdict.DUPLICATE, None
@@ -689,7 +691,10 @@ def test_sessions_agree_with_the_model(delay, busy, wild):
             expected, events, seen = [], [], len(bench.verdicts)
             for number in order:
                 bench.tsn += 1
-                items = [(*wire[number].pop(0), bench.tsn)]
+                ssn, message = wire[number].pop(0)
+                # The host hands back what it held.
+                tsn = references[number].early.pop((ssn, message), bench.tsn)
+                items = [(ssn, message, tsn)]
                 sent[number].append(items[0])
                 if rng.random() < 0.3:
                     items.append(rng.choice(sent[number][-8:]))

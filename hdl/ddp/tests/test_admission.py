@@ -14,8 +14,8 @@ from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.hdl.spec.sctp import Diversion, Function
 
 CONFIG = RnicConfig(sctp=True, streams=8, associations=4, window=16)
-LATENCY = 17
-TICKET = ("stream", "session", "ssn", "first", "final", "parity", "express")
+LATENCY = 18
+TICKET = ("stream", "ssn", "final", "fills")
 
 
 def item(kind, *, tsn=0, ssn=0, fate=Fate.TAKEN, function=None, private=0, ddp=1, **more):
@@ -30,8 +30,9 @@ def item(kind, *, tsn=0, ssn=0, fate=Fate.TAKEN, function=None, private=0, ddp=1
 
 
 def run(items, *, left=1.0, seed=0):
-    """Runs items, and integers, which are commands for stream 5; what was admitted, with the cycles
-    of both. Everything that is admitted comes back at once, complete."""
+    """Runs items, and integers, which are commands for stream 5; None waits until nothing is under
+    way. What was admitted, with the cycles of both. Everything that is admitted comes back at once,
+    complete."""
     dut = Admission(CONFIG)
     rng = random.Random(seed)
     given, admitted, records, events = [], [], [], []
@@ -43,6 +44,8 @@ def run(items, *, left=1.0, seed=0):
         cycle = quiet = leave = 0
         while waiting or quiet < 60:
             step = waiting[-1] if waiting else None
+            if waiting and step is None and quiet > 40:
+                waiting.pop()
             told = isinstance(step, int)
             ctx.set(dut.command.valid, told and quiet > 40)
             if told:
@@ -59,9 +62,9 @@ def run(items, *, left=1.0, seed=0):
             if undone:
                 ctx.set(dut.done.payload, undone[0])
             (
-                *_, go, valid, payload, taken, done, some, record, happens, event,
+                *_, busy, go, valid, payload, taken, done, some, record, happens, event,
             ) = await ctx.tick().sample(
-                dut.go, dut.o.valid, dut.o.payload, dut.command.ready, dut.done.ready,
+                dut.busy, dut.go, dut.o.valid, dut.o.payload, dut.command.ready, dut.done.ready,
                 dut.records.valid, dut.records.payload, dut.events.valid, dut.events.payload,
             )  # fmt: skip
             leave = leave << 1 & 7 | go
@@ -80,7 +83,7 @@ def run(items, *, left=1.0, seed=0):
                 records.append(record.cookie)
             if happens:
                 events.append(event.reason)
-            quiet = 0 if valid or sends or undone else quiet + 1
+            quiet = 0 if busy or sends or undone else quiet + 1
             cycle += 1
             assert cycle < 20_000, "watchdog"
 
@@ -91,7 +94,9 @@ def run(items, *, left=1.0, seed=0):
     return given, admitted, records, events
 
 
-OPEN = [Function.INITIATE.value, item(Kind.CONTROL, tsn=1, function=Function.ACCEPT, private=9)]
+OPEN = [
+    Function.INITIATE.value, item(Kind.CONTROL, tsn=1, function=Function.ACCEPT, private=9), None
+]  # fmt: skip
 
 
 def test_each_kind_goes_its_way():
@@ -199,9 +204,10 @@ def test_private_data_has_at_most_512_octets(private, legal):
 
 @pytest.mark.parametrize("left", (1.0, 0.2))
 def test_an_item_a_cycle(left):
-    items = [*OPEN, *(item(Kind.SEGMENT, tsn=2 + k, ssn=1 + k % 8) for k in range(200))]
+    items = [*OPEN, *(item(Kind.SEGMENT, tsn=2 + k, ssn=1 + k) for k in range(200))]
     given, admitted, *_ = run(items, left=left)
     assert [got.sequence for _, got in admitted] == [1, *range(2, 202)]
     if left == 1.0:
         assert given[-1] - given[1] == 199
-        assert {out - into for into, (out, _) in zip(given, admitted, strict=True)} == {LATENCY}
+        latencies = {out - into for into, (out, _) in zip(given, admitted, strict=True) if into > given[0]}
+        assert latencies == {LATENCY}

@@ -160,7 +160,7 @@ class Bench:
     async def settle(self, ctx):
         while self.offers or self.undone or self.commands or self.asked:
             await self.step(ctx)
-        await self.step(ctx, 60)
+        await self.step(ctx, 300)
         if self.undone or self.offers:
             await self.settle(ctx)
 

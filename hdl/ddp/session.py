@@ -124,8 +124,8 @@ class _Step(data.StructLayout):
     def __init__(self, streams, associations):
         super().__init__({
             "item": 1, "asks": 1, "command": 1, "illegal": 1, "final": 1, "opens": 1, "strays": 1,
-            "zero": 1, "stream": range(streams), "association": range(associations), "ssn": 16, "tsn": 32,
-            "message": 3, "reason": Reason,
+            "zero": 1, "stream": range(streams), "association": range(associations), "ssn": 16,
+            "tsn": 32, "message": 3, "reason": Reason,
         })
 
 
@@ -147,10 +147,10 @@ class Session(wiring.Component):
 
     Latency: ``LATENCY`` cycles from ``i`` to ``o``, and from a command to its answer. Throughput:
     an item a cycle; a command and a Terminate's turn cost ``CALM`` and 8 cycles. A control message
-    with DDP-SSN 0, and what is ILLEGAL, wait until all that was taken before is in memory; the
-    session that begins costs ``CALM`` cycles, and two for each place of its stream. Reset: the states
-    stay. Errors: through ``events``. While there is no room for one, nothing is taken, and none is
-    lost.
+    with DDP-SSN 0, and what is ILLEGAL, wait until all that was taken before is in memory, and so
+    does what follows a FORGET; the session that begins, or is forgotten, costs ``CALM`` cycles, and
+    two for each place of its stream. Reset: the states stay. Errors: through ``events``. While there
+    is no room for one, nothing is taken, and none is lost.
 
     Parameters
     ----------
@@ -256,7 +256,7 @@ class Session(wiring.Component):
         # An item that may open a session is asked for, as the others are, and then goes on.
         item, command, over, wrong = self.i, self.command, self.over, refused.o
         go, other, acts, full = Signal(), Signal(), Signal(), Signal()
-        asks, asked, first = Signal(), Signal(), Signal()
+        asks, asked, first, forgets = Signal(), Signal(), Signal(), Signal()
         calm = Signal(self.CALM)
         m.d.comb += [
             full.eq(calm[-1]),
@@ -267,9 +267,9 @@ class Session(wiring.Component):
             asks.eq(full & ~over.valid & ~wrong.valid & self.idle & ~first
                     & item.valid & item.payload.first & (asked | ~command.valid)),
             acts.eq(full & (over.valid | (wrong.valid & wrong.ready)
-                            | (command.valid & command.ready) | asks)),
+                            | (command.valid & command.ready) | asks | (forgets & self.idle))),
         ]
-        waits = over.valid | wrong.valid | command.valid | (
+        waits = over.valid | wrong.valid | command.valid | forgets | (
             item.valid & item.payload.first & ~first)
         m.d.sync += [
             go.eq(closes.half & events.half),
@@ -280,6 +280,11 @@ class Session(wiring.Component):
         ]
         with m.If(asks):
             m.d.sync += asked.eq(~asked)
+        # The window takes no items while it clears a stream's places.
+        with m.If(command.valid & command.ready & (command.payload.function == Function.FORGET)):
+            m.d.sync += forgets.eq(1)
+        with m.Elif(full & self.idle):
+            m.d.sync += forgets.eq(0)
         following = step[0]
         m.d.sync += [
             following.item.eq(item.valid & item.ready),

@@ -393,6 +393,26 @@ def test_what_waits_in_a_session_that_the_host_ends_is_gone(function):
     assert bench.events == []
 
 
+def test_what_comes_while_another_stream_is_forgotten_is_known_from_then_on():
+    """Section 6.2: "increasing DDP-SSNs"; a gap that is none would keep the next session away."""
+    bench = Bench()
+    count = 200
+
+    async def testbench(ctx):
+        await open_passive(bench, ctx, 1)
+        for ssn in range(1, count):
+            bench.offer(1, ssn)
+        while bench.offers:
+            await bench.tell(ctx, 2, Function.FORGET)
+            await bench.step(ctx, bench.rng.randrange(40))
+        bench.offer(1, count, TERMINATE)
+        bench.offer(1, 0, INITIATE)
+
+    bench.run(testbench)
+    assert [verdict for *_, verdict in bench.verdicts] == [Verdict.FRESH] * (count + 2)
+    assert [record[1] for record in bench.records] == [*range(count + 1), 0] and not bench.events
+
+
 def test_nothing_of_an_aborted_session_is_in_one_of_the_next_forty():
     bench = Bench()
     sessions = 40

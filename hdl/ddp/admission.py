@@ -93,8 +93,8 @@ class Admission(wiring.Component):
 
     A fragment of a DDP message on a DDP Stream goes to the host, and no session is asked.
 
-    Latency: 18 cycles. Throughput: an item a cycle, but for what :class:`~.session.Session` says. Reset: what waits stays. Errors: those of
-    :class:`~.session.Session`, and events in ``events``.
+    Latency: 18 cycles. Throughput: an item a cycle, but for what :class:`~.session.Session` says.
+    Reset: what waits stays. Errors: those of :class:`~.session.Session`, and events in ``events``.
 
     Members
     -------

@@ -20,7 +20,6 @@ comes in while those of its items that waited are leaving.
 from amaranth import *
 from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
-from amaranth.utils import exact_log2
 
 from ..stream import Skid, Stage, Store, any_of, counted, delayed, nibbles
 from .window import Arrival, Judged, Ticket, Verdict, Window, place_of, storage_of

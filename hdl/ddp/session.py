@@ -17,11 +17,11 @@ Chunks are considered by DDP-SSN, but may be placed before that. What makes both
 
 * An Initiate, and what answers it, has DDP-SSN 0: nothing can be before it, and it is considered
   when it arrives, see below. An Initiate, Accept or Reject with another DDP-SSN is never legal.
-* A Segment, or a Terminate, that overtakes the answer to this end's Initiate is HELD: the host keeps
-  it, and hands it back once the answer has come.
+* A Segment, or a Terminate, that overtakes the answer to this end's Initiate is HELD: the host
+  keeps it, and hands it back once the answer has come.
 * A Terminate of an open session is taken like a Segment, as Order's final item. What follows it is
-  ILLEGAL as soon as both are known, in whatever order they come; that is for the window, which knows
-  them. When its turn comes, ``over`` tells, and then its state counts.
+  ILLEGAL as soon as both are known, in whatever order they come; that is for the window, which
+  knows them. When its turn comes, ``over`` tells, and then its state counts.
 
 Nothing of an ended session survives it, and no session has a number. A session opens while nothing
 is on its way, not even to host memory; the stream's places are cleared, in Window and in Reorder;
@@ -108,7 +108,8 @@ class SessionEvent(data.StructLayout):
 
 
 class _Known(data.StructLayout):
-    """What is kept of a stream: ``state``; ``life``, see Arrival; INITIATE_RECEIVED: whose it is."""
+    """What is kept of a stream: ``state``; ``life``, see Arrival; INITIATE_RECEIVED: whose it is.
+    """
 
     def __init__(self, associations):
         super().__init__({"state": State, "life": 1, "association": range(associations)})
@@ -118,7 +119,8 @@ class _Step(data.StructLayout):
     """What goes through the pipeline: an item that arrived; an item that may open a session, which
     is asked for before; a command; something illegal; a final item's turn.
 
-    With ``opens`` (1), an item opens a session; with ``strays`` (1), it is an Initiate that must not.
+    With ``opens`` (1), an item opens a session; with ``strays`` (1), it is an Initiate that must
+    not.
     """
 
     def __init__(self, streams, associations):
@@ -149,8 +151,8 @@ class Session(wiring.Component):
     an item a cycle; a command and a Terminate's turn cost ``CALM`` and 8 cycles. A control message
     with DDP-SSN 0, and what is ILLEGAL, wait until all that was taken before is in memory, and so
     does what follows a FORGET; the session that begins, or is forgotten, costs ``CALM`` cycles, and
-    two for each place of its stream. Reset: the states stay. Errors: through ``events``. While there
-    is no room for one, nothing is taken, and none is lost.
+    two for each place of its stream. Reset: the states stay. Errors: through ``events``. While
+    there is no room for one, nothing is taken, and none is lost.
 
     Parameters
     ----------

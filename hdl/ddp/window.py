@@ -81,8 +81,8 @@ class Ticket(data.StructLayout):
 
 
 class Judged(data.StructLayout):
-    """An item's ``verdict`` (Verdict) and ``ticket`` (Ticket); ``aborts`` (1): its session ends with
-    it, for ``reason`` (Reason).
+    """An item's ``verdict`` (Verdict) and ``ticket`` (Ticket); ``aborts`` (1): its session ends
+    with it, for ``reason`` (Reason).
     """
 
     def __init__(self, streams):
@@ -126,7 +126,8 @@ def storage_of(m, name, shape, depth, reads, written):
 
 
 class _Tag(data.StructLayout):
-    """The item that had a place last in its session, if ``valid`` (1): ``ssn`` (16), ``tsn`` (32)."""
+    """The item that had a place last in its session, if ``valid`` (1): ``ssn`` (16), ``tsn`` (32).
+    """
 
     def __init__(self):
         super().__init__({"valid": 1, "ssn": 16, "tsn": 32})
@@ -180,8 +181,8 @@ class _Walk(wiring.Component):
     """Finds the first gap of a stream, from one that was filled on.
 
     Latency: 8 cycles, one for each item after the gap, and then until it is taken. Throughput: a
-    stream at a time. Reset: idle. Errors: none; of more streams than there is room for, the last are
-    left out, and so is what takes longer than ``PATIENCE`` cycles.
+    stream at a time. Reset: idle. Errors: none; of more streams than there is room for, the last
+    are left out, and so is what takes longer than ``PATIENCE`` cycles.
 
     Members
     -------
@@ -274,8 +275,9 @@ class Window(wiring.Component):
     * or if it is less than ``window`` ahead of the first DDP-SSN that has not come.
 
     Otherwise it is OUTSIDE. Nothing here waits for delivery: the first gap is that of what was
-    taken. It is found a few cycles after the one before it was filled, see :class:`_Walk`, and until
-    then an item close to the end of the window may be OUTSIDE; not one that is the next in order.
+    taken. It is found a few cycles after the one before it was filled, see :class:`_Walk`, and
+    until then an item close to the end of the window may be OUTSIDE; not one that is the next in
+    order.
 
     What is ILLEGAL, each with the first item alone, while those after it are SILENT:
 
@@ -495,7 +497,8 @@ class Window(wiring.Component):
         return asked
 
     def _decide(self, m, item, valid, near, asked, taken, in_order, aborted, fills):
-        """What becomes of ``item[5]``: what those after it must know in a cycle, the rest in two."""
+        """What becomes of ``item[5]``: what those after it must know in a cycle, the rest in two.
+        """
 
         def some(flags, *names):
             """One of the items before has a flag, and all of these properties."""

@@ -32,7 +32,7 @@ class Status(IntEnum):
 
 
 class ChunkStatus(IntEnum):
-    """What became of a DATA chunk. The host acknowledges all but OUTSIDE and HELD."""
+    """What became of a DATA chunk. All but OUTSIDE are to be acknowledged."""
 
     TAKEN = 0  #: placed, or a control message that was taken
     DUPLICATE = 1  #: it came before

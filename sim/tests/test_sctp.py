@@ -18,6 +18,7 @@ from ddp_rnic.hdl.spec.ddp import INVALID_STAG, MSN_RANGE
 from ddp_rnic.hdl.spec.sctp import Diversion, Reason
 from ddp_rnic.hdl.spec.sctp import State as RnicState
 from ddp_rnic.sim.capture import capture_of
+from ddp_rnic.sim.layers import ip_packet
 from ddp_rnic.sim.compare import Difference, compare
 from ddp_rnic.sim.engine import Drain, Operation, Outcome, Poll, WriteRegister
 from ddp_rnic.sim.engine import Frame as FrameIn
@@ -38,6 +39,7 @@ from ddp_rnic.sim.model.sctp import (
 from ddp_rnic.sim.pcap import Frame
 from ddp_rnic.sim.regions import Region, RegionError
 from ddp_rnic.sim.replay import Plan, plan
+from ddp_rnic.sim.sctp_frames import sctp_frame
 from ddp_rnic.sim.sctp_golden import SctpGolden
 from ddp_rnic.sim.sctp_regions import derive_all, of_sessions
 from ddp_rnic.sim.sctp_traffic import (
@@ -1019,7 +1021,10 @@ class Watched(Peers):
 
     def send(self, source: str, *chunks: AnyChunk, tag: int | None = None) -> Frame:
         frame = super().send(source, *chunks, tag=tag)
-        (packet,) = capture_of([frame], Path("test")).sctp
+        ip = ip_packet(frame)
+        assert ip is not None
+        packet = sctp_frame(frame, ip)
+        assert packet is not None
         self.model[source].observe(packet.packet)
         events = self.model[self.other(source)].receive(packet.packet)
         self.events += events if source == A else []

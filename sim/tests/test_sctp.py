@@ -18,11 +18,11 @@ from ddp_rnic.hdl.spec.ddp import INVALID_STAG, MSN_RANGE
 from ddp_rnic.hdl.spec.sctp import Diversion, Reason
 from ddp_rnic.hdl.spec.sctp import State as RnicState
 from ddp_rnic.sim.capture import capture_of
-from ddp_rnic.sim.layers import ip_packet
 from ddp_rnic.sim.compare import Difference, compare
 from ddp_rnic.sim.engine import Drain, Operation, Outcome, Poll, WriteRegister
 from ddp_rnic.sim.engine import Frame as FrameIn
 from ddp_rnic.sim.golden import Expected
+from ddp_rnic.sim.layers import ip_packet
 from ddp_rnic.sim.model.sctp import (
     AnyChunk,
     Association,

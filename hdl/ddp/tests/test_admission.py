@@ -106,8 +106,10 @@ def test_each_kind_goes_its_way():
         item(Kind.SEGMENT, tsn=2, ssn=1),
         item(Kind.SEGMENT, tsn=2, ssn=1),
         item(Kind.SEGMENT, tsn=90, ssn=400),
+        item(Kind.FRAGMENT, tsn=91, ssn=7),
         item(Kind.CHUNK),
         item(Kind.SEGMENT, tsn=4, ddp=0),
+        item(Kind.FRAGMENT, tsn=92, ddp=0),
         item(Kind.REFUSED, tsn=5, ddp=0),
         item(Kind.FRAME, chunks=8, payload=140, length=2),
         item(Kind.SEGMENT, tsn=6, fate=Fate.EXCEPTION),
@@ -126,8 +128,10 @@ def test_each_kind_goes_its_way():
         (place, None, 2, 70, 100, fresh),
         (skip, None, 2, 70, 100, Verdict.DUPLICATE),
         (skip, None, 90, 70, 100, Verdict.OUTSIDE),
+        (divert, Diversion.FRAGMENT, 91, 70, 100, Verdict.HELD),
         (divert, Diversion.CHUNK, 0, 70, 100, None),
         (divert, Diversion.DATA, 4, 70, 100, None),
+        (divert, Diversion.DATA, 92, 70, 100, None),
         (divert, Diversion.DATA, 5, 70, 100, None),
         (skip, None, 8, 157, 140, None),  # 40 words but two octets before and one behind
         (divert, Diversion.FRAME, 0, 157, 140, None),
@@ -148,7 +152,7 @@ def test_each_kind_goes_its_way():
         assert bool(got.report and not got.packet) == (status is not None), where
         assert status is None or got.status == status, where
         packets.append(bool(got.report and got.packet))
-    assert packets == [False] * 8 + [True] + [False] * 4
+    assert packets == [False] * 10 + [True] + [False] * 4
     # What waits as the session is aborted need not be delivered.
     assert records in ([1, 2], [1, 2, 3]) and len(events) == 1
     assert given and admitted[1][0] - given[1] == LATENCY

@@ -14,14 +14,14 @@ LARGE = dict(
     config=RnicConfig(
         mpa=False, sctp=True, stags=256, streams=16, buffer_octets=16384, outstanding=16,
         queue_depth=32, buffers=512, pages=512, backlog=256, exception_octets=8192, associations=16,
-        window=128, places=256, initiates=8),
+        window=16, initiates=8),
     memory=64 * 1024,
 )
 MEDIUM = dict(
     config=RnicConfig(
         mpa=False, sctp=True, stags=64, streams=8, buffer_octets=4096, outstanding=8,
         queue_depth=16, buffers=128, pages=64, backlog=64, exception_octets=4096, associations=4,
-        window=32, places=32, initiates=4),
+        window=4, initiates=4),
     memory=16 * 1024,
     small=32,
 )

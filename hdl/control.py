@@ -44,7 +44,7 @@ class RingSettings(data.StructLayout):
 
 def sctp_control(config):
     """Signature of what the host's side of SCTP is connected to: ``associations`` to the table,
-    ``command``, ``answer``, ``waiting``, ``look``, ``next`` and ``free`` as of
+    ``command``, ``answer``, ``waiting``, ``look`` and ``next`` as of
     :class:`~.ddp.admission.Admission`, and ``tally``, ItemTally.
     """
     return wiring.Signature({
@@ -52,10 +52,9 @@ def sctp_control(config):
             AssociationWrite(config.associations), always_ready=True)),
         "command": Out(stream.Signature(Command(config.streams))),
         "answer": In(stream.Signature(Answer(), always_ready=True)),
-        "waiting": In(range(config.initiates + 1)),
+        "waiting": In(range(config.streams + 1)),
         "look": Out(range(config.streams)),
         "next": In(16),
-        "free": In(range(config.places + 1)),
         "tally": In(ItemTally()),
     })
 
@@ -322,7 +321,6 @@ class Control(wiring.Component):
         m.d.comb += [
             registers.cap_associations.eq(config.associations),
             registers.cap_window.eq(config.window),
-            registers.cap_places.eq(config.places),
             registers.cap_mpa.eq(config.mpa),
             # It stays for as long as its words are written: an access takes four cycles.
             sctp.associations.valid.eq(registers.assoc_commit),
@@ -345,12 +343,11 @@ class Control(wiring.Component):
             registers.session_pending.eq(sctp.waiting),
             sctp.look.eq(registers.session_stream),
             registers.guide_next.eq(sctp.next),
-            registers.guide_free.eq(sctp.free),
         ]
         # A command for a stream or of a function that there is not has no effect.
         known = Signal()
         m.d.sync += known.eq(self._known(registers.session_stream)
-                             & (registers.session_function <= Function.TERMINATE))
+                             & (registers.session_function <= Function.ABORT))
         with m.If(registers.session_command):
             m.d.sync += [command.valid.eq(known), busy.eq(known), answer.eq(0)]
         with m.Elif(command.ready):

@@ -315,7 +315,6 @@ class Rnic(wiring.Component):
             host.waiting.eq(admission.waiting),
             admission.look.eq(host.look),
             host.next.eq(admission.next),
-            host.free.eq(admission.free),
             host.tally.eq(commit.item_tally),
         ]
         return self.frames.valid | receiver.busy | admission.busy | reports.busy

@@ -885,7 +885,7 @@ def _input(
         if by_sctp:
             left_out.append(LeftOut(len(by_sctp), "SCTP packet", "the board takes DDP over MPA"))
         by_sctp = ()
-    traffic = with_sctp(by_mpa, by_sctp)
+    traffic = with_sctp(by_mpa, by_sctp, config)
     notes = [*captured.notes, *traffic.notes]
     left_out += captured.left_out
     left_out += by_mpa.left_out

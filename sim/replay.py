@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..hdl.spec import completion, regs
-from ..hdl.spec.config import LIMITS, RnicConfig
+from ..hdl.spec.config import LIMITS, MOST_PLACES, RnicConfig
 from .engine import Await, Drain, Frame, Operation, Packet, Poll, Ring, WriteRegister
 from .golden import Buffer, Delivery, Golden, Pages, spans
 from .regions import (
@@ -204,11 +204,8 @@ def _grown(
         _, most = LIMITS["streams"]
         if streams > most:
             raise RegionError(f"the capture has {streams} DDP Streams, and {most} can be simulated")
-        config = replace(
-            config,
-            streams=_power_of_two(streams),
-            places=max(config.places, 2 * _power_of_two(streams)),
-        )
+        most = MOST_PLACES // _power_of_two(streams)
+        config = replace(config, streams=_power_of_two(streams), window=min(config.window, most))
         notes.append(f"{streams} streams need a stream table of {config.streams} entries")
     if traffic.sctp is not None:
         config, more = grown_for_sctp(traffic.sctp, config)
@@ -590,7 +587,7 @@ class _Replayer(Host):
         self._posted: dict[tuple[int, int], int] = {}  # buffers
         self._used: dict[tuple[int, int], int] = {}  # those whose message was delivered
         self._waiting: list[Arrival] = []
-        self._sctp = SctpHost(self, config.associations)
+        self._sctp = SctpHost(self, config.associations, config.window)
         for allotment in allotments:
             golden.add(allotment.region)
 

@@ -11,11 +11,12 @@ from typing import NamedTuple
 
 from ..hdl.spec.net import SCTP_UDP_PORT
 from ..hdl.spec.sctp import COMMON_HEADER, DATA_HEADER, MOST_CHUNKS
+from ..sw_driver.handed_back import frame_of
 from .layers import SCTP, IpPacket, with_header_sum
 from .model.sctp import ChunkType, checksum
 from .pcap import Frame
 
-__all__ = ["Ends", "RawChunk", "SctpFrame", "sctp_frame", "with_checksums"]
+__all__ = ["Ends", "RawChunk", "SctpFrame", "handed_back", "sctp_frame", "with_checksums"]
 
 _UDP_HEADER = 8
 
@@ -133,6 +134,13 @@ def sctp_frame(
         intact=not missing and len(payload) >= COMMON_HEADER,
         wrong_header=b"" if packet.sound else packet.octets[:size],
     )
+
+
+def handed_back(number: int, path: tuple[str, str], ends: Ends, chunk: RawChunk) -> SctpFrame:
+    """The frame with which a host hands a chunk back to its RNIC."""
+    octets = frame_of(path, ends[:2], ends.tag, chunk.octets)
+    at = 14 + (40 if ":" in path[0] else 20)
+    return SctpFrame(number, *path, octets, octets[at:], intact=True)
 
 
 def sctp_in_udp(packet: IpPacket) -> int | None:

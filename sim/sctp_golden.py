@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from ..hdl.spec import regs
 from ..hdl.spec.completion import ChunkStatus, Completion, Kind, Status
 from ..hdl.spec.config import RnicConfig
-from ..hdl.spec.sctp import Diversion, Function, Reason
+from ..hdl.spec.sctp import Diversion, Reason
 from .engine import ExceptionPacket
 from .golden import Delivery, Expected, Golden, Receiver, Record, Sequence
 from .model.ddp import header_length
@@ -37,12 +37,9 @@ _NO_SEGMENT = bytes(0)
 
 @dataclass
 class _Waiting:
-    """Segments of a stream's session that are not delivered yet, by their turn; and, until the
-    session is accepted, what its sink delivered of them.
-    """
+    """Segments of a stream's session that are not delivered yet, by their turn."""
 
     arrivals: dict[int, SctpArrival] = field(default_factory=dict)
-    early: list[Delivered] = field(default_factory=list)
 
 
 class SctpGolden(Golden):
@@ -136,10 +133,10 @@ class SctpGolden(Golden):
             self._divert(end.number, item.tsn, item.raw, item.diversion)
             return
         where = f"frame {step.frame}, TSN {item.tsn}, {item.stream}"
-        if item.diversion is Diversion.DATA:
-            self._divert(end.number, item.tsn, item.raw, item.diversion)
-        elif item.diversion is not None:
-            self._divert(item.stream.number, item.tsn, item.raw, item.diversion)
+        if item.diversion is not None:
+            control = item.diversion is Diversion.CONTROL
+            source = item.stream.number if control else end.number
+            self._divert(source, item.tsn, item.raw, item.diversion)
         status, octets = item.status, 0
         delivered: list[Delivered] = []
         assert status is not None
@@ -164,11 +161,7 @@ class SctpGolden(Golden):
             ends=ends,
         )
         self._ring.append(Record(chunk, f"{where}, its chunk"))
-        receiver = self._receivers[number]
-        if item.early:
-            self._waiting[number].early += delivered
-        else:
-            self._deliver_all(receiver, delivered, item.stream)
+        self._deliver_all(self._receivers[number], delivered, item.stream)
         for each in item.outcome:
             self._tell(item.stream, each, where)
 
@@ -216,10 +209,6 @@ class SctpGolden(Golden):
         if isinstance(said, Control):
             entry = _entry(Kind.CONTROL, stream=stream.number, tag=said.function)
             self._ring.append(Record(entry, f"{where}, {said.function.name.title()}"))
-            if said.function == Function.ACCEPT:
-                waiting = self._waiting[stream.number]
-                early, waiting.early = waiting.early, []
-                self._deliver_all(self._receivers[stream.number], early, stream)
         else:
             entry = _entry(Kind.SESSION, said.reason, stream=stream.number, tag=said.state)
             self._ring.append(Record(entry, f"{where}, its session"))

@@ -8,27 +8,30 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..hdl.spec import regs
-from ..hdl.spec.config import LIMITS, RnicConfig
+from ..hdl.spec.config import LIMITS, MOST_PLACES, RnicConfig
 from ..hdl.spec.net import AssociationKey, Move, insert
-from ..hdl.spec.sctp import Function
+from ..hdl.spec.sctp import Function, State
 from .engine import Frame, Poll
 from .golden import Delivery
 from .regions import RegionError
 from .sctp_golden import SctpGolden
-from .sctp_traffic import End, Enter, Incoming, Leave, SctpTraffic, Step, Tell
+from .sctp_traffic import Abort, End, Enter, Illegal, Incoming, Leave, SctpTraffic, Step, Tell
 
 if TYPE_CHECKING:
     from .replay import _Replayer
 
 _WORD = 0xFFFFFFFF
+#: States to which a Terminate's turn leads.
+_ENDED = (State.TERMINATE_RECEIVED, State.CLOSED)
 
 
 class SctpHost:
     """What a host does for SCTP, beside the streams and regions that ``host`` has."""
 
-    def __init__(self, host: _Replayer, associations: int) -> None:
+    def __init__(self, host: _Replayer, associations: int, window: int) -> None:
         self._host = host
         self._associations = associations
+        self._window = window
         self._places: dict[tuple[int, int], AssociationKey] = {}
         self._owners: dict[AssociationKey, End] = {}
 
@@ -40,8 +43,16 @@ class SctpHost:
 
     def receive(self, step: Incoming) -> list[Delivery]:
         """A frame comes in; what is delivered with it."""
-        if step.opens:
-            # The peer has heard that all of the last session came.
+        far = any(item.ahead >= self._window for item in step.items)
+        # A Terminate that came shortly before may not have had its turn.
+        late = any(
+            isinstance(each, Illegal) and each.state in _ENDED
+            for item in step.items
+            for each in item.outcome
+        )
+        # The peer of a session that is opened has heard that all of the last one came; a chunk is
+        # handed back after its records; and what is far ahead of what is under way has to wait.
+        if step.opens or step.back or far or late:
             self._host.idle()
         errors = len(self._golden.errors)
         delivered = self._golden.frame(step)
@@ -65,6 +76,8 @@ class SctpHost:
                     self._golden.open_session(session.stream)
                 function = Function(step.function)
                 self._command(step.stream.number, function, step.tsn, taken=True)
+            case Abort(stream=stream):
+                self._command(stream.number, Function.ABORT, taken=True)
 
     def _enter(self, end: End) -> None:
         for key in _keys(end):
@@ -141,9 +154,7 @@ def grown_for_sctp(sctp: SctpTraffic, config: RnicConfig) -> tuple[RnicConfig, l
         There is no such configuration.
     """
     needs, notes = sctp.needs, []
-    config = replace(
-        config, sctp=True, places=max(config.places, config.window, 2 * config.streams)
-    )
+    config = replace(config, sctp=True)
 
     def grow(name: str, wanted: int, why: str) -> None:
         nonlocal config
@@ -151,45 +162,28 @@ def grown_for_sctp(sctp: SctpTraffic, config: RnicConfig) -> tuple[RnicConfig, l
             return
         value = 1 << (wanted - 1).bit_length()
         largest = LIMITS[name][1]
+        if name == "window":
+            largest = min(largest, MOST_PLACES // config.streams)
         if value > largest:
             raise RegionError(f"{why} of {value}, and {largest} can be simulated")
         more: dict[str, Any] = {name: value}
-        if name == "window":
-            more["places"] = max(config.places, value)
         config = replace(config, **more)
         notes.append(f"{why} of {value}")
 
     grow("associations", len(sctp.ends), "the associations need a table")
     grow("initiates", needs.initiates, "the Session Initiates need a queue")
     grow("buffer_octets", 2 * needs.octets, "the frames need a packet buffer")
-    grow("window", needs.ahead + 1, "what waits for earlier items needs a window")
+    if needs.ahead >= config.window:
+        # With the last one no frame has to wait; where there is not room for it, some do.
+        reach = min(needs.reach + 1, LIMITS["window"][1], MOST_PLACES // config.streams)
+        wanted = needs.ahead + 1 if sctp.window else max(needs.ahead + 1, reach)
+        grow("window", wanted, "what waits for earlier items needs a window")
+    if sctp.window is not None and sctp.window != config.window:
+        config = replace(config, window=sctp.window)
+        notes.append(f"chunks with a used DDP-SSN are judged with a window of {sctp.window}")
     grow("queue_depth", 2 * (needs.messages + 1), "messages out of turn need a queue depth")
     if needs.octets > config.exception_octets:
         octets = 1 << (needs.octets - 1).bit_length()
         config = replace(config, exception_octets=min(octets, LIMITS["exception_octets"][1]))
         notes.append(f"the frames need an exception queue of {config.exception_octets} octets")
-    if needs.gaps:
-        places = _places(sctp, config)
-        if places > config.places:
-            config = replace(config, places=places)
-            notes.append(f"items that wait for earlier ones need {places} places")
     return config, notes
-
-
-def _places(sctp: SctpTraffic, config: RnicConfig) -> int:
-    """Places in which no item finds another stream's."""
-    largest = LIMITS["places"][1]
-    wanted = max(config.places, min(config.streams * config.window, largest))
-    sizes = [wanted]
-    while sizes[-1] < largest:
-        sizes.append(2 * sizes[-1])
-    while sizes[0] > config.places:
-        sizes.insert(0, sizes[0] // 2)
-    sizes.sort(key=lambda size: (size < wanted, size))
-    for size in sizes:
-        if not sctp.needs.collide(config.streams, size):
-            return size
-    raise RegionError(
-        "items of different streams that wait at once want the same place, with any number of"
-        f" places up to {largest}"
-    )

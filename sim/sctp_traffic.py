@@ -3,12 +3,17 @@
 :func:`walk` plays SCTP and RFC 5043's sessions, as :mod:`.model.sctp` has them, for every end, and
 gives what happens as steps in the order of the capture: what comes in, and what the host does
 before the next frame does. An end's control messages are seen in the capture; the host tells its
-RNIC of each before it is sent, once. What DDP makes of the segments is not decided here.
+RNIC of each before it is sent, once. Where the RNIC differs from the model, :mod:`..hdl.spec.sctp`
+says how: it holds chunks that come too early, and fragments, which the host hands back in frames of
+its own; and of an old DDP-SSN it leaves to the host whether the chunk is a repetition. What DDP
+makes of the segments is not decided here.
 """
 
 from __future__ import annotations
 
+import struct
 from bisect import bisect_left
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
@@ -16,9 +21,11 @@ from functools import cached_property
 from typing import ClassVar, NamedTuple
 
 from ..hdl.spec.completion import ChunkStatus
-from ..hdl.spec.config import LIMITS
+from ..hdl.spec.config import LIMITS, MOST_PLACES, RnicConfig
 from ..hdl.spec.sctp import DATA_HEADER, SSN, Diversion, Reason
 from ..hdl.spec.sctp import State as RnicState
+from ..sw_driver.errors import InvalidRequest
+from ..sw_driver.handed_back import message_of
 from .capture import Endpoint
 from .model.events import ProtocolError
 from .model.sctp import (
@@ -32,26 +39,25 @@ from .model.sctp import (
     Packet,
     Ppid,
     SctpEvent,
-    SegmentReceived,
-    Session,
     SessionControl,
     SessionIllegal,
     State,
+    Tsns,
     decode_payload,
 )
-from .sctp_frames import Ends, RawChunk, SctpFrame, with_checksums
+from .sctp_frames import Ends, RawChunk, SctpFrame, handed_back, with_checksums
 from .traffic import Arrival, Stream, Traffic, Untagged
 
 _TSN = 1 << 32
-#: Items behind one that was delivered in whose time its place may still be in use.
-_LINGERS = 128
-#: DDP-SSNs that the RNIC can take ahead of the next one, at most.
-_LONGEST_WINDOW = LIMITS["window"][1]
+_FIELDS = struct.Struct(">IIHHI")  #: of a DATA chunk before its user data
+#: Items that may be on their way to memory, and so not delivered, though their turn has come.
+_UNDER_WAY = 128
 #: Messages of a queue ahead of the next one that it can hold buffers for, at most.
 _LONGEST_QUEUE = LIMITS["queue_depth"][1] // 2
-#: States in which an Initiate opens a session, and in which a Segment may be taken.
-_REUSABLE = (State.CLOSED, State.TERMINATE_SENT, State.TERMINATE_RECEIVED, State.ABORTED)
-_TAKES = (State.INITIATE_SENT, State.ESTABLISHED, State.TERMINATE_SENT)
+#: States in which a Segment is placed.
+_PLACES = (State.ESTABLISHED, State.TERMINATE_SENT)
+#: Initiates that may wait: as many as there are SCTP streams, since the capture's host chose.
+_INITIATES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -183,6 +189,18 @@ class Tell:
         return self.stream.destination.address
 
 
+@dataclass(frozen=True)
+class Abort:
+    """The host ends a stream's session: a chunk's record says DUPLICATE, and its TSN is new."""
+
+    frame: int
+    stream: SctpStream
+
+    @property
+    def host(self) -> str:
+        return self.stream.destination.address
+
+
 class Fate(Enum):
     """What becomes of a frame."""
 
@@ -198,10 +216,11 @@ class Control(NamedTuple):
 
 
 class Illegal(NamedTuple):
-    """A session is aborted."""
+    """A session is aborted; ``why`` is the model's reason."""
 
     reason: Reason
     state: RnicState
+    why: str
 
 
 @dataclass(frozen=True)
@@ -209,8 +228,9 @@ class Item:
     """A chunk of a packet that was taken.
 
     ``diversion`` says why it goes to the host. With a ``stream`` it is a DATA chunk on a DDP Stream
-    whose ``status`` is as the session sees it; ``segment`` is what DDP gets, ``early`` if it
-    overtook the Accept. ``outcome`` is what else the session says, in order."""
+    whose ``status`` is as the session sees it; ``segment`` is what DDP gets. ``outcome`` is what
+    else the session says, in order. ``ahead`` is how far the DDP-SSN is ahead of the next one that
+    the stream is sure to have delivered, and 0 if no earlier one is missing."""
 
     raw: bytes
     diversion: Diversion | None = None
@@ -219,13 +239,16 @@ class Item:
     ssn: int = 0
     status: ChunkStatus | None = None
     segment: SctpArrival | None = None
-    early: bool = False
     outcome: tuple[Control | Illegal, ...] = ()
+    ahead: int = 0
 
 
 @dataclass(frozen=True)
 class Incoming:
-    """A frame arrives at a host; of a packet that was ``TAKEN``, the ``end`` and the chunks."""
+    """A frame arrives at a host; of a packet that was ``TAKEN``, the ``end`` and the chunks.
+
+    ``back``: the host made the frame, and hands a chunk back that the RNIC had forwarded to it.
+    """
 
     frame: int
     host: str
@@ -233,6 +256,7 @@ class Incoming:
     fate: Fate
     end: End | None = None
     items: tuple[Item, ...] = ()
+    back: bool = False
 
     @property
     def segments(self) -> list[SctpArrival]:
@@ -245,53 +269,38 @@ class Incoming:
         return any(Control(Function.INITIATE) in item.outcome for item in self.items)
 
 
-Step = Enter | Leave | Tell | Incoming
+Step = Enter | Leave | Tell | Abort | Incoming
 
 
 @dataclass
 class Needs:
     """What the RNIC must have room for.
 
-    ``ahead`` is the most DDP-SSNs of a stream ahead of the next one, ``messages`` the most messages
-    of a queue ahead of the first that is not delivered, ``initiates`` the most that waited for
-    their answer; ``taken`` has, for each item, its DDP Stream and DDP-SSN, whether it was its turn,
-    and how many items had come when it was."""
+    ``ahead`` is the most DDP-SSNs of a stream ahead of the next one, if each frame finds what came
+    before it delivered, ``reach`` the most if the RNIC is at work; ``messages`` the most messages
+    of a queue ahead of the first that is not delivered; ``initiates`` the most of an association
+    that waited for their answer."""
 
     ahead: int = 0
+    reach: int = 0
     messages: int = 0
     initiates: int = 0
     octets: int = 0
-    taken: list[list[int]] = field(default_factory=list)
-
-    @property
-    def gaps(self) -> bool:
-        return self.ahead > 0
-
-    def collide(self, streams: int, places: int) -> bool:
-        """Whether an item that had to wait would find its place taken by another stream's."""
-        width = streams.bit_length() - 1
-        low = places.bit_length() - 1 - width
-        held: dict[int, tuple[int, int]] = {}
-        for number, (stream, ssn, its_turn, turn) in enumerate(self.taken):
-            turned = int(f"{stream:0{width}b}"[::-1], 2)
-            high = (turned ^ ssn >> low) & (streams - 1)
-            place = ssn & ((1 << low) - 1) | high << low
-            holder = held.get(place)
-            if holder and holder[0] != stream and holder[1] + _LINGERS > number and not its_turn:
-                return True
-            held[place] = stream, turn
-        return False
 
 
 @dataclass
 class SctpTraffic:
-    """The SCTP of a capture: ``hosts`` have an association with DDP."""
+    """The SCTP of a capture: ``hosts`` have an association with DDP.
+
+    ``window`` is that of the RNIC which the steps are for, where it counts: nothing, if every RNIC
+    does the same."""
 
     steps: list[Step] = field(default_factory=list)
     ends: list[End] = field(default_factory=list)
     sessions: list[DdpSession] = field(default_factory=list)
     needs: Needs = field(default_factory=Needs)
     notes: list[str] = field(default_factory=list)
+    window: int | None = None
 
     @property
     def hosts(self) -> list[str]:
@@ -315,6 +324,7 @@ def walk(
     frames: Iterable[SctpFrame],
     first: int = 0,
     others: Mapping[str, Sequence[int]] | None = None,
+    config: RnicConfig | None = None,
 ) -> SctpTraffic:
     """Play the SCTP of frames, in their order.
 
@@ -326,21 +336,31 @@ def walk(
         Number of the first DDP Stream.
     others
         Frames that brought segments other than by SCTP, by host, each as often as it brought one.
+    config
+        What the RNIC is like; its tables and its window grow where the traffic needs it.
     """
     complete, notes = with_checksums(frames)
-    walker = _Walker(complete, first, others or {})
-    for frame in complete:
-        walker.take(frame)
-    walker.finish(notes)
-    return walker.found
+    config = config or RnicConfig()
+    window = config.window
+    while True:
+        walker = _Walker(complete, first, others or {}, window, config.streams)
+        for frame in complete:
+            walker.take(frame)
+        walker.finish(notes)
+        found = walker.found
+        if found.window is None or found.needs.ahead < window:
+            return found
+        window = 1 << found.needs.ahead.bit_length()
 
 
-def with_sctp(traffic: Traffic, frames: Iterable[SctpFrame]) -> Traffic:
+def with_sctp(
+    traffic: Traffic, frames: Iterable[SctpFrame], config: RnicConfig | None = None
+) -> Traffic:
     """Traffic with the SCTP of the same capture; segments are counted over both."""
     brought: dict[str, list[int]] = {}
     for arrival in traffic.arrivals:
         brought.setdefault(arrival.endpoint, []).append(arrival.frame)
-    sctp = walk(frames, len(traffic.streams), brought)
+    sctp = walk(frames, len(traffic.streams), brought, config)
     notes = (*traffic.notes, *sctp.notes)
     if not sctp.ends:
         return replace(traffic, notes=notes)
@@ -379,15 +399,37 @@ class _Turns:
 
     session: DdpSession
     next: int = 0
-    waiting: dict[int, tuple[int, int | None]] = field(default_factory=dict)  # item, queue
+    waiting: dict[int, int | None] = field(default_factory=dict)  # queue of a last segment, by turn
+    base: int = 0  # ``next`` before the present frame
     delivered: dict[int, int] = field(default_factory=dict)  # messages, by Queue Number
+    tsns: dict[int, int] = field(default_factory=dict)  # of what was taken, by turn
+    #: Items of all streams that had come when ``next`` changed, and what it was then.
+    turned: deque[tuple[int, int]] = field(default_factory=deque)
+
+    def used(self, ssn: int) -> int | None:
+        """Returns the turn of what was taken with a DDP-SSN, or that it would have had before the
+        next one, if the DDP-SSN is 32768 or more ahead; nothing for one that is to come.
+        """
+        ahead = (ssn - self.next) % (1 << 16)
+        turn = self.next + ahead
+        if ahead >= 1 << 15:
+            return turn - (1 << 16)
+        return turn if turn in self.waiting else None
+
+    def keeps(self, turn: int, window: int) -> bool:
+        """Whether the RNIC has the TSN of what was taken at a turn: nothing later has its place."""
+        if turn not in self.tsns:
+            return False
+        return not any(
+            later in self.tsns for later in range(turn + window, max(self.tsns) + 1, window)
+        )
 
 
 @dataclass(eq=False)
 class _Conversation:
     """One end's view of the SCTP between two ports."""
 
-    association: Association = field(default_factory=Association)
+    association: Association = field(default_factory=lambda: Association(initiates=_INITIATES))
     own: dict[int, InitChunk] = field(default_factory=dict)  # what this end sent, by its tag
     end: End | None = None
 
@@ -399,16 +441,29 @@ class _Live:
     association: Association
     highest: int
     past: dict[int, int]  # by SCTP stream: the last TSN that is of earlier sessions
-    sent: set[int] = field(default_factory=set)  # TSNs of control messages
+    fragments: Tsns  # of what comes
+    sending: Tsns  # of what this end sends
     turns: dict[int, _Turns] = field(default_factory=dict)
     set_up: dict[int, DdpSession] = field(default_factory=dict)  # that have a stream
+    judged: set[int] = field(default_factory=set)  # TSNs that sessions had
+    early: dict[int, dict[int, RawChunk]] = field(default_factory=dict)  # by SCTP stream and TSN
+    back: deque[RawChunk] = field(default_factory=deque)  # what the host hands back
+    aborts: list[int] = field(default_factory=list)  # SCTP streams whose session the host ends
 
 
 class _Walker:
     def __init__(
-        self, frames: Iterable[SctpFrame], first: int, others: Mapping[str, Sequence[int]]
+        self,
+        frames: Iterable[SctpFrame],
+        first: int,
+        others: Mapping[str, Sequence[int]],
+        window: int,
+        streams: int,
     ) -> None:
         self.found = SctpTraffic()
+        self._window = window
+        self._outside: dict[SctpStream, int] = {}  # chunks
+        self._came = 0  # items of all streams
         self._next_stream = first
         self._others = others
         self._counts: dict[str, int] = {}
@@ -417,7 +472,6 @@ class _Walker:
         self._ends: dict[Ends, End] = {}
         self._live: dict[End, _Live] = {}
         self._numbers: dict[tuple[str, int], int] = {}  # sessions, by host and SCTP stream
-        self._waiting = 0  # Initiates without an answer
         self._said: dict[str, None] = {}
         # Before the walk: SCTP streams with DDP, and paths, of each direction.
         self._used: dict[Ends, int] = {}
@@ -430,11 +484,27 @@ class _Walker:
                     if data and data.ppid in (Ppid.SEGMENT, Ppid.CONTROL):
                         used = max(self._used.get(frame.ends, 0), data.stream + 1)
                         self._used[frame.ends] = used
+        # An association has as many streams at both ends as the end that uses more of them.
+        directions = Counter[tuple[int, int]]()
+        for ends, used in self._used.items():
+            directions[ends[:2]] += used
+        of_pairs = {
+            frozenset(ports): max(used, directions[ports[::-1]])
+            for ports, used in directions.items()
+        }
+        total = first + 2 * sum(of_pairs.values())
+        most = MOST_PLACES >> (max(streams, total) - 1).bit_length()
+        self._longest = min(most, LIMITS["window"][1])  # window that can be had
 
     def finish(self, notes: Iterable[str]) -> None:
         for live in self._live.values():
             for session in live.set_up.values():
                 session.steps = range(session.steps.start, len(self.found.steps))
+        for stream, count in self._outside.items():
+            self._said[
+                f"{count} chunks on {stream} are {self._longest} or more DDP-SSNs ahead of one that"
+                " is missing: no RNIC with so many streams takes them before that one has come"
+            ] = None
         unknown = self._used.keys() - self._ends.keys()
         if unknown and not self._said:
             self._said[
@@ -544,7 +614,9 @@ class _Walker:
         if other is not None and (other.tag, other.peer_tag) == (end.peer_tag, end.tag):
             end.partner, other.partner = other, end
         initial = (end.tsn - 1) % _TSN
-        self._live[end] = _Live(association, initial, dict.fromkeys(range(used), initial))
+        past = dict.fromkeys(range(used), initial)
+        own = conversation.own[ends.tag]
+        self._live[end] = _Live(association, initial, past, Tsns(end.tsn), Tsns(own.tsn))
         self._ends[ends] = conversation.end = end
         self.found.ends.append(end)
         self.found.steps.append(Enter(self._frame, end))
@@ -576,7 +648,7 @@ class _Walker:
                 # It begins anew (RFC 9260 section 5.2).
                 if conversation.end is not None:
                     self._leave(conversation.end, reset=False)
-                conversation.association = association = Association()
+                conversation.association = association = Association(initiates=_INITIATES)
                 conversation.own, conversation.end = {}, None
             conversation.own[sent.tag] = sent
             association.observe(_alone(ends, chunk))
@@ -589,20 +661,19 @@ class _Walker:
             self._leave(end)
             return
         data = _data_chunk(chunk)
-        if data is None or data.ppid != Ppid.CONTROL or data.stream >= len(end.streams):
+        if data is None:
             return
         live = self._live[end]
-        message = _message(data)
-        if data.tsn in live.sent or not isinstance(message, Function):
-            return
-        live.sent.add(data.tsn)
-        self._tell(end, live, data.stream, message)
+        for _, whole in live.sending.take(data) or ():
+            if whole.stream < len(end.streams):
+                message = _message(whole)
+                if isinstance(message, Function):
+                    self._tell(end, live, whole.stream, message)
 
     def _tell(self, end: End, live: _Live, sid: int, function: Function) -> None:
-        if function is Function.INITIATE:
-            self._make_reusable(live, sid)
         session = live.association.session(sid)
-        unanswered = session.state is State.INITIATE_RECEIVED
+        # What its peer has acknowledged is known to the host that sent this.
+        session.acknowledge()
         try:
             session.control(function)
         except ProtocolError as error:
@@ -614,7 +685,6 @@ class _Walker:
         if function is Function.INITIATE:
             live.past[sid] = live.highest
             self._begin(end, live, sid)
-        self._waiting -= unanswered
         opened = None
         if function in (Function.INITIATE, Function.ACCEPT):
             if (before := live.set_up.get(sid)) is not None:
@@ -625,23 +695,12 @@ class _Walker:
         stream = end.streams[sid]
         self.found.steps.append(Tell(self._frame, stream, function, live.highest, opened))
 
-    def _make_reusable(self, live: _Live, sid: int) -> None:
-        """See to it that an Initiate opens a session, also where the last one has a gap.
-
-        That the peer must have had all of the last one acknowledged (RFC 5043 section 6.6) is its
-        concern; a gap at its end is in the capture, or the session was given up.
-        """
-        if live.association.session(sid).state in _REUSABLE:
-            live.association.sessions[sid] = Session(sid)
-
     def _begin(self, end: End, live: _Live, sid: int) -> _Turns:
         """An Initiate opens the next session of a stream."""
         key = end.local.address, sid
         number = self._numbers.get(key, 0)
         self._numbers[key] = number + 1
         before = live.turns.get(sid)
-        if before is not None:
-            self._forget(before)
         index = 0 if before is None else before.session.index + 1
         session = DdpSession(end.streams[sid], number, index)
         other = end.partner and self._live.get(end.partner)
@@ -655,12 +714,6 @@ class _Walker:
     def _close(self, session: DdpSession) -> None:
         session.until = self._count(session.stream.destination.address)
         session.steps = range(session.steps.start, len(self.found.steps))
-
-    def _forget(self, turns: _Turns) -> None:
-        """What waits for its turn will not have it."""
-        for item, _ in turns.waiting.values():
-            self.found.needs.taken[item][3] = len(self.found.needs.taken)
-        turns.waiting.clear()
 
     # What comes in.
 
@@ -680,12 +733,40 @@ class _Walker:
             fate = Fate.DROPPED
         elif frame.chunks is not None:
             fate = Fate.TAKEN
-            items = tuple(self._items(end, frame))
+            items = tuple(self._items(end, frame, back=False))
         self.found.steps.append(Incoming(frame.number, host, frame.octets, fate, end, items))
+        if end is not None and items:
+            self._answer(end, self._live[end])
 
-    def _items(self, end: End | None, frame: SctpFrame) -> Iterator[Item]:
-        assert end is not None and frame.ends is not None
+    def _answer(self, end: End, live: _Live) -> None:
+        """What the host does about the records and chunks that a frame brought it."""
+        while True:
+            for sid in live.aborts:
+                if live.association.session(sid).abort("the host ends the session"):
+                    self.found.steps.append(Abort(self._frame, end.streams[sid]))
+            live.aborts.clear()
+            for sid, chunks in live.early.items():
+                state = live.association.session(sid).state
+                if state is not State.INITIATE_SENT:
+                    # What belongs to a session that is aborted has nowhere to go.
+                    live.back.extend(chunks.values() if state is not State.ABORTED else ())
+                    chunks.clear()
+            if not live.back:
+                return
+            chunk = live.back.popleft()
+            ends = Ends(end.peer.port, end.local.port, end.tag)
+            frame = handed_back(self._frame, end.paths[0], ends, chunk)
+            items = tuple(self._items(end, frame, back=True))
+            self.found.steps.append(
+                Incoming(
+                    self._frame, end.local.address, frame.octets, Fate.TAKEN, end, items, back=True
+                )
+            )
+
+    def _items(self, end: End, frame: SctpFrame, *, back: bool) -> Iterator[Item]:
         live = self._live[end]
+        for turns in live.turns.values():
+            turns.base = turns.next
         for chunk in frame.chunks or ():
             data = _data_chunk(chunk)
             if data is None:
@@ -694,58 +775,110 @@ class _Walker:
             if _after(data.tsn, live.highest):
                 live.highest = data.tsn
             if data.stream >= len(end.streams):
+                live.fragments.take(data)
                 yield Item(chunk.octets, Diversion.DATA, tsn=data.tsn)
+            elif _is_fragment(data):
+                yield self._fragment(end, live, chunk, data)
             else:
-                yield self._item(end, live, chunk, data)
+                item = self._item(end, live, chunk, data)
+                # From here on the host's SCTP has the chunk, unless it was dropped.
+                if not back and item.status is not ChunkStatus.OUTSIDE:
+                    live.fragments.take(data)
+                if item.status not in (ChunkStatus.OUTSIDE, ChunkStatus.HELD):
+                    live.judged.add(data.tsn)
+                yield item
+
+    def _fragment(self, end: End, live: _Live, chunk: RawChunk, data: DataChunk) -> Item:
+        """A fragment of a message: once all of them are there, the host hands the message back."""
+        stream = end.streams[data.stream]
+        for _, whole in live.fragments.take(data) or ():
+            try:
+                octets = message_of(
+                    [
+                        _FIELDS.pack(0, whole.tsn, whole.stream, whole.ssn, whole.ppid)
+                        + whole.payload
+                    ]
+                )
+            except InvalidRequest as error:
+                self._said[f"frame {self._frame} ({stream}): {error}"] = None
+                live.aborts.append(data.stream)
+            else:
+                live.back.append(RawChunk(octets[0], octets[1], octets))
+        return Item(chunk.octets, Diversion.FRAGMENT, stream, data.tsn, 0, ChunkStatus.HELD)
 
     def _item(self, end: End, live: _Live, chunk: RawChunk, data: DataChunk) -> Item:
-        """A DATA chunk on a DDP Stream."""
+        """A whole DATA chunk, or one that is no DDP message, on a DDP Stream."""
         sid, stream = data.stream, end.streams[data.stream]
-        ssn = int.from_bytes(data.payload[:SSN], "big")
+        # A chunk of one octet has half a DDP-SSN, and then padding.
+        ssn = int.from_bytes(data.payload[:SSN].ljust(SSN, b"\0"), "big")
         message = _message(data)
         wrong = isinstance(message, ProtocolError)
-        diversion = Diversion.DATA if wrong else None
+        session = live.association.session(sid)
+        before = session.state
 
-        def item(status: ChunkStatus, outcome: tuple[Control | Illegal, ...] = ()) -> Item:
+        def item(
+            status: ChunkStatus,
+            outcome: tuple[Control | Illegal, ...] = (),
+            diversion: Diversion | None = Diversion.DATA if wrong else None,
+        ) -> Item:
             return Item(
                 chunk.octets, diversion, stream, data.tsn, ssn, status, outcome=outcome
             )  # fmt: skip
 
-        if not _after(data.tsn, live.past[sid]):
+        repeated = not _after(data.tsn, live.past[sid])
+        turns = live.turns.get(sid) or _Turns(DdpSession(stream, 0, 0))
+        opens = message is Function.INITIATE and ssn == 0 and session.reusable
+        if not (repeated or wrong or opens or before is State.ABORTED):
+            turn = turns.used(ssn)
+            follows = message is None or message is Function.TERMINATE
+            if before is State.INITIATE_SENT:
+                if follows and ssn != 0:
+                    live.early.setdefault(sid, {})[data.tsn] = chunk
+                    return item(ChunkStatus.HELD, diversion=Diversion.EARLY)
+            elif message is not None and ssn == 0 and turns.tsns.get(0) == data.tsn:
+                repeated = True
+            elif turn is not None and follows:
+                repeated = turns.tsns.get(turn) == data.tsn
+                if message is None and not repeated:
+                    if turn in turns.tsns:
+                        self.found.window = self._window
+                    repeated = not turns.keeps(turn, self._window)
+            elif follows and before in _PLACES:
+                if (ssn - turns.base) % (1 << 16) >= self._longest and ssn != turns.next & 0xFFFF:
+                    self._outside[stream] = self._outside.get(stream, 0) + 1
+                    return item(ChunkStatus.OUTSIDE)
+        if repeated:
+            if data.tsn not in live.judged:
+                live.aborts.append(sid)
             return item(ChunkStatus.DUPLICATE)
-        before = live.association.session(sid).state
-        if message is Function.INITIATE and ssn == 0 and before in _REUSABLE:
-            self._make_reusable(live, sid)
-        elif before is not State.ABORTED and not wrong:
-            # The RNIC, which keeps no TSNs, knows what came before by its DDP-SSN.
-            turns = live.turns.get(sid)
-            ahead = (ssn - (turns.next if turns else 0)) % (1 << 16)
-            came = ahead >= 1 << 15 or (turns is not None and turns.next + ahead in turns.waiting)
-            if came and (ssn == 0 or before is not State.INITIATE_RECEIVED):
-                return item(ChunkStatus.DUPLICATE)
-            if ahead >= _LONGEST_WINDOW and before in _TAKES and _in_order(message):
-                return item(ChunkStatus.OUTSIDE)
-        session = live.association.session(sid)
-        # What is not to be considered in its turn is to the session like a chunk in order.
-        unordered = not (wrong or _never_legal(message, ssn, before))
-        events = session.receive(data.ppid, data.payload, unordered=unordered)
+        events = session.receive(data.ppid, data.payload, unordered=data.unordered)
         if before is State.ABORTED and session.state is State.ABORTED:
             return item(ChunkStatus.SILENT)
         outcome = tuple(_outcome(events, before, wrong))
-        if session.state is State.ABORTED and sid in live.turns:
-            self._forget(live.turns[sid])
-        if len(events) == 1 and isinstance(events[0], SessionIllegal):
+        for each in outcome:
+            if isinstance(each, Illegal):
+                self._said[f"frame {self._frame} ends the session on {stream}: {each.why}"] = None
+        if session.state is State.ABORTED:
+            if message is Function.INITIATE and ssn == 0:
+                # When the network brings it again it opens no session either.
+                live.past[sid] = data.tsn
             return item(ChunkStatus.ILLEGAL, outcome)
         if Control(Function.INITIATE) in outcome:
             live.past[sid] = data.tsn
             self._begin(end, live, sid)
-            self._waiting += 1
-            self.found.needs.initiates = max(self.found.needs.initiates, self._waiting)
+            waiting = [
+                each
+                for each in live.association.sessions.values()
+                if each.state is State.INITIATE_RECEIVED
+            ]
+            self.found.needs.initiates = max(self.found.needs.initiates, len(waiting))
         turns = live.turns[sid]
         turn = turns.next + (ssn - turns.next) % (1 << 16)
+        turns.tsns[turn] = data.tsn
         if isinstance(message, Function):
-            self._take_turn(turns, turn, None)
-            return replace(item(ChunkStatus.TAKEN, outcome), diversion=Diversion.CONTROL)
+            ahead = self._take_turn(turns, turn, None)
+            taken = item(ChunkStatus.TAKEN, outcome, Diversion.CONTROL)
+            return replace(taken, ahead=ahead)
         host = end.local.address
         self._counts[host] = self._counts.get(host, 0) + 1
         segment = SctpArrival(
@@ -757,14 +890,12 @@ class _Walker:
             turns.session.number,
             turn,
         )
-        self._take_turn(turns, turn, segment)
-        early = not any(isinstance(event, SegmentReceived) for event in events)
-        return replace(item(ChunkStatus.TAKEN, outcome), segment=segment, early=early)
+        ahead = self._take_turn(turns, turn, segment)
+        return replace(item(ChunkStatus.TAKEN, outcome), segment=segment, ahead=ahead)
 
-    def _take_turn(self, turns: _Turns, turn: int, segment: SctpArrival | None) -> None:
-        """Keep account of what waits for its turn."""
+    def _take_turn(self, turns: _Turns, turn: int, segment: SctpArrival | None) -> int:
+        """Keeps account of what waits for its turn. Returns how far ahead the item is."""
         needs = self.found.needs
-        needs.ahead = max(needs.ahead, turn - turns.next)
         header = segment.header if segment else None
         queue = None
         if isinstance(header, Untagged):
@@ -772,15 +903,25 @@ class _Walker:
             if ahead < _LONGEST_QUEUE:
                 needs.messages = max(needs.messages, ahead)
             queue = header.queue if header.last else None
-        number = len(needs.taken)
-        needs.taken.append([turns.session.stream.number, turn & 0xFFFF, turn == turns.next, _TSN])
-        turns.waiting[turn] = number, queue
+        self._came += 1
+        while len(turns.turned) > 1 and turns.turned[1][0] + _UNDER_WAY <= self._came:
+            turns.turned.popleft()
+        reach = 0
+        if turn != turns.next:
+            sure = turns.turned[0] if turns.turned else (0, 0)
+            reach = turn - (sure[1] if sure[0] + _UNDER_WAY <= self._came else 0)
+            needs.ahead = max(needs.ahead, turn - turns.base)
+            needs.reach = max(needs.reach, reach)
+        turns.waiting[turn] = queue
+        before = turns.next
         while turns.next in turns.waiting:
-            item, queue = turns.waiting.pop(turns.next)
-            needs.taken[item][3] = number
+            queue = turns.waiting.pop(turns.next)
             turns.next += 1
             if queue is not None:
                 turns.delivered[queue] = turns.delivered.get(queue, 0) + 1
+        if turns.next != before:
+            turns.turned.append((self._came, turns.next))
+        return reach
 
 
 def _after(tsn: int, other: int) -> bool:
@@ -809,20 +950,10 @@ def _message(data: DataChunk) -> Function | None | ProtocolError:
         return error
 
 
-def _in_order(message: Function | None | ProtocolError) -> bool:
-    """It waits for its turn."""
-    return message is None or message is Function.TERMINATE
-
-
-def _never_legal(message: Function | None | ProtocolError, ssn: int, state: State) -> bool:
-    """A control message that is illegal whatever may come before it.
-
-    RFC 5043 sections 6.2 to 6.4: what opens a session or answers that is the first of its
-    direction, whose DDP-SSN is 0 (section 6.1), and nothing follows a Terminate.
-    """
-    if message is Function.TERMINATE:
-        return state in (State.CLOSED, State.TERMINATE_RECEIVED, State.INITIATE_RECEIVED)
-    return isinstance(message, Function) and ssn != 0
+def _is_fragment(data: DataChunk) -> bool:
+    """Whether it is a fragment of what may be a DDP message."""
+    whole = data.beginning and data.ending
+    return data.unordered and not whole and data.ppid in (Ppid.SEGMENT, Ppid.CONTROL)
 
 
 def _is_over(chunk: RawChunk) -> bool:
@@ -834,18 +965,9 @@ def _outcome(
     events: Iterable[SctpEvent], state: State, malformed: bool
 ) -> Iterator[Control | Illegal]:
     """What a session's events say in the words of the RNIC; ``state`` is that before them."""
-    ended = False
     for event in events:
         if isinstance(event, SessionControl):
             yield Control(event.function)
-            if event.function in (Function.REJECT, Function.TERMINATE):
-                ended = True
-                established = state is State.ESTABLISHED
-                state = State.TERMINATE_RECEIVED if established else State.CLOSED
         elif isinstance(event, SessionIllegal):
-            reason = Reason.SEQUENCE
-            if malformed:
-                reason = Reason.MALFORMED
-            elif ended:
-                reason = Reason.EXCESS
-            yield Illegal(reason, RnicState[state.name])
+            reason = Reason.MALFORMED if malformed else Reason.SEQUENCE
+            yield Illegal(reason, RnicState[state.name], event.reason)

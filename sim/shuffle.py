@@ -18,7 +18,6 @@ from .replay import Plan
 
 #: What becomes of a frame: probabilities.
 _LOST, _SPOILT, _REPEATED = 0.05, 0.03, 0.05
-_MOST_PLACES = 1 << 15
 
 
 @dataclass
@@ -47,7 +46,7 @@ def run(
     DeviceError
         The gateware broke a rule of a bus, or stopped making progress.
     """
-    plans = [_roomy(plan) for plan in plans]
+    plans = list(plans)
     tally = Tally()
     for way in ways:
         for number, plan in enumerate(plans):
@@ -63,12 +62,6 @@ def run(
         if progress is not None:
             progress(tally.ways)
     return tally
-
-
-def _roomy(plan: Plan) -> Plan:
-    """The plan with places for all that may be ahead: no item finds another stream's in its own."""
-    places = min(plan.config.streams * plan.config.window, _MOST_PLACES)
-    return replace(plan, config=replace(plan.config, places=max(plan.config.places, places)))
 
 
 def shuffled(operations: Iterable[Operation], rng: random.Random) -> list[Operation]:

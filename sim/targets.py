@@ -185,10 +185,7 @@ class Board(Link):
         )  # fmt: skip
         if sctp is None:
             return config
-        return replace(
-            config, sctp=True,
-            associations=sctp.associations, window=sctp.window, places=sctp.places,
-        )  # fmt: skip
+        return replace(config, sctp=True, associations=sctp.associations, window=sctp.window)
 
     def send(self, operation: Packet | Frame) -> None:
         if isinstance(operation, Frame) == (self._sender is not None):

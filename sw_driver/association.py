@@ -1,7 +1,8 @@
 """SCTP associations whose DDP Streams the device receives (RFC 5043).
 
 The device places, and delivers in order; the host's own SCTP does all the rest: it sets the
-association up, acknowledges what the reports say, and sends.
+association up, acknowledges what the reports say, and sends. Chunks that the device cannot take
+yet, it forwards to the host, which keeps them and hands them back.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ import ipaddress
 import math
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ..hdl.spec import regs
 from ..hdl.spec.completion import ChunkStatus, Completion, Kind, Status
 from ..hdl.spec.net import AssociationKey, Move, insert
-from ..hdl.spec.sctp import Function, Reason, State
+from ..hdl.spec.sctp import Diversion, Function, Reason, State
 from .checks import any_integer, instance, integer, shown
 from .closing import Closing
 from .context import PATIENCE, Context
@@ -30,6 +31,7 @@ from .errors import (
     UnsupportedDevice,
     WrongType,
 )
+from .handed_back import HeldChunks, frame_of
 from .pd import PD
 from .stream import QUEUES, Stream
 
@@ -45,7 +47,11 @@ class Report:
     kind
         CHUNK and PACKET come in the order of arrival, CONTROL in that of their stream's DDP-SSNs.
     status
-        CHUNK: a ChunkStatus, which says whether to acknowledge it; SESSION: a Reason.
+        CHUNK: a ChunkStatus; SESSION: a Reason. The host acknowledges all chunks but those that are
+        OUTSIDE, and those that are HELD once it has them, see :meth:`Association.hold`. A DUPLICATE
+        whose TSN no report but HELD has named before is no repetition: the host then ends the
+        session with ABORT (RFC 5043 section 6.1). After that, and after a SESSION report, it sends
+        a Terminate.
     stream
         The SCTP stream; PACKET: 0.
     tsn, ssn
@@ -117,6 +123,8 @@ class Association(Closing):
         self.context, self.count, self.closed = context, streams, False
         self._reports: deque[Report] = deque()
         self._room, self._overrun = reports, False
+        self._ends = paths[0], ports, tag
+        self._held = HeldChunks()
         with context.lock:
             context.check()
             if context.sctp is None:
@@ -175,7 +183,14 @@ class Association(Closing):
         most = self.count - 1
         return self.first + integer("an SCTP stream of the association", sid, 0, most)
 
-    def tell(self, sid: int, function: Function, *, tsn: int | None = None) -> State:
+    def tell(
+        self,
+        sid: int,
+        function: Function,
+        *,
+        tsn: int | None = None,
+        outstanding: int | None = None,
+    ) -> State:
         """Tell the device of a session message, before it is sent; what the session is in then.
 
         Parameters
@@ -183,9 +198,12 @@ class Association(Closing):
         sid
             The SCTP stream.
         function
-            Of the message; with FORGET no message, but the association is a new one.
+            Of the message. Two go with no message: FORGET, when the association is a new one, and
+            ABORT, which ends the session after what the device cannot know to be illegal.
         tsn
             With FORGET and INITIATE: what the peer sent up to this TSN is of the past.
+        outstanding
+            With INITIATE: how many chunks of the stream the peer has not acknowledged.
 
         Raises
         ------
@@ -201,8 +219,17 @@ class Association(Closing):
             ) from error
         if tsn is not None:
             tsn = any_integer("tsn", tsn)
+        if outstanding is not None:
+            outstanding = integer("outstanding", outstanding, 0, math.inf, "at least 0")
         if (tsn is not None) != (function in (Function.FORGET, Function.INITIATE)):
             raise InvalidRequest("tsn goes with FORGET and INITIATE, and with no other function")
+        if (outstanding is not None) != (function is Function.INITIATE):
+            raise InvalidRequest("outstanding goes with INITIATE, and with no other function")
+        if outstanding:
+            raise StateError(
+                f"INITIATE must not be sent on SCTP stream {sid} while {outstanding} of its chunks"
+                " are not acknowledged (RFC 5043 section 6.6): wait for that"
+            )
         registers = self.context.registers
         with self.context.lock:
             self.check()
@@ -214,16 +241,21 @@ class Association(Closing):
             while (answer := registers.read("SESSION_ANSWER")) & busy:
                 if time.monotonic() > deadline:
                     raise RnicTimeout("the device does not take the session's message: reset it")
-        state = State(answer & 7)
-        if function and not answer & taken:
-            raise StateError(
-                f"{function.name} must not be sent on SCTP stream {sid}, whose session is"
-                f" {state.name}"
-            )
+            state = State(answer & 7)
+            commands = (Function.FORGET, Function.ABORT)
+            if function not in commands and not answer & taken:
+                raise StateError(
+                    f"{function.name} must not be sent on SCTP stream {sid}, whose session is"
+                    f" {state.name}"
+                )
+            if function in (*commands, Function.INITIATE):
+                self._held.end(sid)
+            if function is Function.INITIATE and tsn is not None:
+                self._held.ask(sid, tsn & _WORD)
         return state
 
-    def guide(self, sid: int) -> tuple[int, int]:
-        """The next DDP-SSN that a stream delivers, and how many items may wait for their turn.
+    def guide(self, sid: int) -> int:
+        """The next DDP-SSN that a stream delivers.
 
         DDP-SSNs less than ``context.sctp.window`` ahead can be taken (RFC 5041 appendix A).
         """
@@ -231,12 +263,71 @@ class Association(Closing):
         with self.context.lock:
             self.check()
             registers.write("SESSION_STREAM", number)
-            return registers.read("GUIDE_NEXT"), registers.read("GUIDE_FREE")
+            return registers.read("GUIDE_NEXT")
+
+    # -- chunks that the device forwards, and gets back -------------------------------------------
+
+    def hold(self, reason: int, chunk: bytes) -> None:
+        """Keep a chunk of the exception stream for which the device reported HELD.
+
+        The host gives each TSN once: its SCTP drops what the network repeats. From then on it may
+        acknowledge the chunk.
+
+        Parameters
+        ----------
+        reason
+            The packet's: ``Diversion.EARLY`` or ``Diversion.FRAGMENT``.
+        chunk
+            Its octets.
+
+        Raises
+        ------
+        InvalidRequest
+            It is another packet; or a fragment of a message that no packet can hold, whose session
+            has to be ended with ABORT.
+        """
+        reason = any_integer("reason", reason)
+        instance("a chunk that is kept", chunk, bytes)
+        if reason not in (Diversion.EARLY, Diversion.FRAGMENT) or len(chunk) < 16:
+            raise InvalidRequest(
+                "a chunk that is kept must be a packet of the exception stream whose reason is"
+                f" {Diversion.EARLY:#x} or {Diversion.FRAGMENT:#x}, not one of {len(chunk)} octets"
+                f" with reason {reason:#x}"
+            )
+        self._number(int.from_bytes(chunk[8:10], "big"))
+        with self.context.lock:
+            self.check()
+            self._held.take(reason, chunk)
+
+    def hand_back(self, send: Callable[[bytes], None]) -> int:
+        """Hand back what the device can take now. Returns how many chunks these were.
+
+        A chunk that overtook the answer to an Initiate goes back once that has come; a message in
+        fragments, once it is whole. The host calls this after it has taken reports.
+
+        Parameters
+        ----------
+        send
+            Gives an Ethernet frame, without FCS, to the device's input for frames, as
+            ``SimTransport.send_frame`` does. A board has no such input for its host: frames that
+            come by its host link leave by the PHY, which has to send them back, as with
+            ``BoardEthernet.looped_back``.
+        """
+        with self.context.lock:
+            self.check()
+            self.context.service()
+            due = self._held.due()
+            count = len(due)
+            while due:
+                send(frame_of(*self._ends, due[0]))
+                due.popleft()
+        return count
 
     # -- reports ----------------------------------------------------------------------------------
 
     def take(self, completion: Completion) -> None:
         """The device has told something."""
+        self._follow(completion)
         if len(self._reports) >= self._room:
             self._overrun = True
         self.context.wake()
@@ -260,6 +351,17 @@ class Association(Closing):
                 completion.ends,
             )
         )
+
+    def _follow(self, completion: Completion) -> None:
+        """Follow what the session of a stream comes to."""
+        sid = completion.stream - self.first
+        if completion.kind is Kind.SESSION:
+            self._held.end(sid)
+        elif completion.kind is Kind.CONTROL:
+            if completion.tag == Function.INITIATE:
+                self._held.end(sid)
+            else:
+                self._held.answer(sid)
 
     def poll(self, count: int = 64) -> list[Report]:
         """Up to so many reports that are there, the oldest first."""

@@ -74,7 +74,6 @@ class SctpCapabilities:
 
     associations: int
     window: int  #: DDP-SSNs that may come ahead of a stream's next one
-    places: int  #: items of all streams that may wait for their turn
     mpa: int  #: 1: streams over MPA, too; 0: only those of associations
 
 
@@ -88,7 +87,6 @@ _LIMITS = {
     "buffers": LIMITS["buffers"],
     "associations": LIMITS["associations"],
     "window": LIMITS["window"],
-    "places": LIMITS["places"],
 }
 
 

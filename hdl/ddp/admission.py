@@ -91,8 +91,10 @@ class Admission(wiring.Component):
 
     Of a frame that is not TAKEN only its end is left.
 
-    Latency: 17 cycles. Throughput: an item a cycle. Reset: what waits stays. Errors: those of
-    :class:`~.session.Session`, and events in ``events``.
+    A fragment of a DDP message on a DDP Stream goes to the host, and no session is asked.
+
+    Latency: 18 cycles. Throughput: an item a cycle, but for what :class:`~.session.Session` says.
+    Reset: what waits stays. Errors: those of :class:`~.session.Session`, and events in ``events``.
 
     Members
     -------
@@ -103,7 +105,7 @@ class Admission(wiring.Component):
         No more than ``IN_FLIGHT`` without ``left``.
     left : In(1)
         One of these has left.
-    done, records, look, next, free
+    done, records, look, next
         As of :class:`~.order.Order`.
     command, answer, events, waiting
         As of :class:`~.session.Session`.
@@ -114,7 +116,7 @@ class Admission(wiring.Component):
     def __init__(self, config):
         self.config = config
         self._order = order = Order(
-            OrderedRecord(), streams=config.streams, window=config.window, slots=config.places)
+            OrderedRecord(), streams=config.streams, window=config.window)
         item = SctpItem(config)
         super().__init__({
             "items": In(stream.Signature(item, always_ready=True)),
@@ -122,16 +124,16 @@ class Admission(wiring.Component):
             "o": Out(stream.Signature(Admitted(config), always_ready=True)),
             "left": In(1),
             **{name: order.signature.members[name]
-               for name in ("done", "records", "look", "next", "free")},
+               for name in ("done", "records", "look", "next")},
             "command": In(stream.Signature(Command(config.streams))),
             "answer": Out(stream.Signature(Answer(), always_ready=True)),
             "events": Out(stream.Signature(SessionEvent(config.streams))),
-            "waiting": Out(range(config.initiates + 1)),
+            "waiting": Out(range(config.streams + 1)),
             "busy": Out(1),
         })
         self._prepared = data.StructLayout({
             **{name: field.shape for name, field in item}, "octets": 17, "message": Message,
-            "talks": 1, "freed": 1, "told": 1,
+            "talks": 1, "reported": 1, "first": 1, "freed": 1, "told": 1,
         })
 
     def elaborate(self, platform):
@@ -140,7 +142,8 @@ class Admission(wiring.Component):
         m.submodules.queue = queue = Store(self._prepared, depth=16)
         m.submodules.stage = stage = Stage(self._prepared)
         m.submodules.session = session = Session(
-            streams=config.streams, pending=config.initiates)
+            streams=config.streams, associations=config.associations,
+            pending=config.initiates)
         m.submodules.order = order = self._order
         latency = session.LATENCY + order.window.LATENCY
         m.submodules.delay = delay = Delay(self._prepared, latency)
@@ -167,14 +170,16 @@ class Admission(wiring.Component):
             credits.give.eq(self.left),
             session.i.valid.eq(stage.o.valid & room & head.talks),
             *(session.i.payload[name].eq(head[name])
-              for name in ("stream", "ssn", "tsn", "message")),
+              for name in ("stream", "association", "ssn", "tsn", "message", "first")),
             delay.i.eq(head),
-            session.illegal.valid.eq(order.o.valid & (judged.verdict == Verdict.ILLEGAL)),
+            session.illegal.valid.eq(order.o.valid & judged.aborts),
             session.illegal.payload.stream.eq(judged.ticket.stream),
-            session.illegal.payload.session.eq(judged.ticket.session),
+            session.illegal.payload.reason.eq(judged.reason),
+            order.asks.eq(session.asks),
+            session.whole.eq(order.whole),
+            session.idle.eq(order.idle),
             order.look.eq(self.look),
             self.next.eq(order.next),
-            self.free.eq(order.free),
             self.waiting.eq(session.waiting),
         ]
         passing = Signal(latency)
@@ -209,20 +214,24 @@ class Admission(wiring.Component):
         function = held.header[24:27]
         legal = known & Mux(function == Function.TERMINATE, bare, fits)
         control, segment = held.kind == Kind.CONTROL, held.kind == Kind.SEGMENT
-        message, talks = Signal(Message), Signal()
+        fragment = held.kind == Kind.FRAGMENT
+        message, talks, reported = Signal(Message), Signal(), Signal()
         # Of a frame: its last chunk has given all words back; that has a record.
         freed, told = Signal(), Signal()
         with m.If(valid[0]):
-            m.d.sync += [freed.eq(held.last), told.eq(held.last & talks)]
+            m.d.sync += [freed.eq(held.last), told.eq(held.last & reported)]
         m.d.comb += [
             queue.i.valid.eq(valid[1]),
             talks.eq(held.ddp & (segment | control | (held.kind == Kind.REFUSED))),
+            reported.eq(talks | (held.ddp & fragment)),
         ]
         m.d.sync += [
             *(prepared[name].eq(held[name]) for name, _ in item.shape()),
             prepared.octets.eq(Mux(held.kind == Kind.FRAME, (words << 2) + held.length[:2]
                                    - (_LEAD + 3), held.length)),
             prepared.talks.eq(talks),
+            prepared.reported.eq(reported),
+            prepared.first.eq(control & legal & ~held.ssn.any()),
             prepared.freed.eq(freed),
             prepared.told.eq(told),
             prepared.message.eq(message),
@@ -244,8 +253,8 @@ class Admission(wiring.Component):
               for name in ("header", "stream", "association", "start", "payload", "octets")),
             admitted.sequence.eq(item.tsn),
             admitted.release.eq(Mux(item.last, item.end, item.start)),
-            admitted.report.eq(item.talks),
-            admitted.ends.eq(item.last & item.talks),
+            admitted.report.eq(item.reported),
+            admitted.ends.eq(item.last & item.reported),
             admitted.packet.eq(0),
             admitted.control.eq(item.kind == Kind.CONTROL),
             admitted.ticket.eq(judged.ticket),
@@ -265,8 +274,17 @@ class Admission(wiring.Component):
                 m.d.sync += admitted.action.eq(Mux(item.freed, Action.NONE, Action.SKIP))
         with m.Elif(item.kind == Kind.CHUNK):
             m.d.sync += [admitted.reason.eq(Diversion.CHUNK), admitted.sequence.eq(0)]
+        with m.Elif((item.kind == Kind.FRAGMENT) & item.reported):
+            # No session is asked: the host puts the message together first.
+            m.d.sync += [
+                admitted.reason.eq(Diversion.FRAGMENT),
+                admitted.status.eq(Verdict.HELD),
+                admitted.ticket.ssn.eq(0),
+            ]
         with m.Elif(~item.talks | (item.message == Message.INVALID)):
             m.d.sync += admitted.reason.eq(Diversion.DATA)
+        with m.Elif(judged.verdict == Verdict.HELD):
+            m.d.sync += admitted.reason.eq(Diversion.EARLY)
         with m.Else():
             m.d.sync += admitted.reason.eq(Diversion.CONTROL)
             with m.If(~fresh):

@@ -10,20 +10,23 @@
     events ◄──┤                   │◄──illegal──────┘               │ Reorder ├► records in the
               │                   │◄──over: a Terminate's turn ────┤         │  order of DDP-SSNs
               └─────────┬─────────┘                                └────▲────┘
-                        └── close: a session is over ───────────────────┘
+                        └── close: a session ends, or begins ───────────┘
                                                (Window and Reorder are Order)
 
 Chunks are considered by DDP-SSN, but may be placed before that. What makes both fit together:
 
 * An Initiate, and what answers it, has DDP-SSN 0: nothing can be before it, and it is considered
-  when it arrives. So a Segment right behind an Accept finds the session established. One that
-  overtakes the Accept is of the session that was asked for: it waits in Order for the Accept.
-* An Initiate, Accept or Reject with another DDP-SSN is never legal. It is told to be illegal when
-  it arrives, unless it came before.
-* That leaves the Terminate. It is taken like a Segment, as Order's final item; when its turn comes,
-  ``over`` tells, and then its state counts.
-* A Segment behind the Terminate was placed if it arrived first. Order does not deliver it, and
-  tells ``over`` too: the stream is aborted.
+  when it arrives, see below. An Initiate, Accept or Reject with another DDP-SSN is never legal.
+* A Segment, or a Terminate, that overtakes the answer to this end's Initiate is HELD: the host
+  keeps it, and hands it back once the answer has come.
+* A Terminate of an open session is taken like a Segment, as Order's final item. What follows it is
+  ILLEGAL as soon as both are known, in whatever order they come; that is for the window, which
+  knows them. When its turn comes, ``over`` tells, and then its state counts.
+
+Nothing of an ended session survives it, and no session has a number. A session opens while nothing
+is on its way, not even to host memory; the stream's places are cleared, in Window and in Reorder;
+then the item that opens it goes on, as the first one. What comes again out of an earlier session
+is known by its TSN.
 """
 
 from amaranth import *
@@ -32,11 +35,11 @@ from amaranth.lib.wiring import In, Out
 
 from ..spec.config import power_of_two
 from ..spec.sctp import Function, Reason, State
-from ..stream import Stage, Store, delayed
-from .order import Close, Over
-from .window import SESSION_BITS, Arrival, Verdict, session_after, storage_of
+from ..stream import Stage, Store, any_of, delayed, nibbles
+from .order import Close
+from .window import Arrival, Verdict, Window, storage_of
 
-__all__ = ["Answer", "Command", "Item", "Message", "Session", "SessionEvent"]
+__all__ = ["Answer", "Command", "Illegal", "Item", "Message", "Session", "SessionEvent"]
 
 
 class Message(enum.Enum, shape=3):
@@ -53,12 +56,24 @@ class Message(enum.Enum, shape=3):
 
 
 class Item(data.StructLayout):
-    """An item of a ``stream``, its DDP-SSN ``ssn`` (16), its ``tsn`` (32), and what ``message``
-    (Message) it is.
+    """An item of a ``stream``.
+
+    Members
+    -------
+    stream : range(streams)
+    association : range(associations)
+    ssn : 16
+    tsn : 32
+    message : Message
+    first : 1
+        It is a control message with DDP-SSN 0.
     """
 
-    def __init__(self, streams):
-        super().__init__({"stream": range(streams), "ssn": 16, "tsn": 32, "message": Message})
+    def __init__(self, streams, associations):
+        super().__init__({
+            "stream": range(streams), "association": range(associations), "ssn": 16, "tsn": 32,
+            "message": Message, "first": 1,
+        })
 
 
 class Command(data.StructLayout):
@@ -78,6 +93,13 @@ class Answer(data.StructLayout):
         super().__init__({"taken": 1, "state": State})
 
 
+class Illegal(data.StructLayout):
+    """A ``stream`` whose session ends for a ``reason`` (Reason)."""
+
+    def __init__(self, streams):
+        super().__init__({"stream": range(streams), "reason": Reason})
+
+
 class SessionEvent(data.StructLayout):
     """Its ``reason`` (Reason), its ``stream``, and the ``state`` (State) in which it met it."""
 
@@ -86,21 +108,26 @@ class SessionEvent(data.StructLayout):
 
 
 class _Known(data.StructLayout):
-    """What is kept of a stream."""
+    """What is kept of a stream: ``state``; ``life``, see Arrival; INITIATE_RECEIVED: whose it is.
+    """
 
-    def __init__(self):
-        super().__init__({"state": State, "session": SESSION_BITS})
+    def __init__(self, associations):
+        super().__init__({"state": State, "life": 1, "association": range(associations)})
 
 
 class _Step(data.StructLayout):
-    """What goes through the pipeline: an item that arrived, or a command, or something illegal,
-    or a session whose final item was delivered or was not the last one.
+    """What goes through the pipeline: an item that arrived; an item that may open a session, which
+    is asked for before; a command; something illegal; a final item's turn.
+
+    With ``opens`` (1), an item opens a session; with ``strays`` (1), it is an Initiate that must
+    not.
     """
 
-    def __init__(self, streams):
+    def __init__(self, streams, associations):
         super().__init__({
-            "item": 1, "command": 1, "illegal": 1, "final": 1, "excess": 1, "zero": 1,
-            "stream": range(streams), "session": SESSION_BITS, "ssn": 16, "tsn": 32, "message": 3,
+            "item": 1, "asks": 1, "command": 1, "illegal": 1, "final": 1, "opens": 1, "strays": 1,
+            "zero": 1, "stream": range(streams), "association": range(associations), "ssn": 16,
+            "tsn": 32, "message": 3, "reason": Reason,
         })
 
 
@@ -109,62 +136,77 @@ class Session(wiring.Component):
 
     What is taken, and what is dropped, is what ``o`` and then the window say: the host's SCTP
     acknowledges a chunk if it was FRESH or a DUPLICATE or, of an aborted stream, ILLEGAL or SILENT,
-    and no chunk that was OUTSIDE, so that this one is sent again.
+    one that was HELD once the host has it, and no chunk that was OUTSIDE, so that this one is sent
+    again.
 
     The host's commands come before the message that they tell of is sent.
 
     Sessions of a stream have the same DDP-SSNs, so what comes again out of an earlier one is known
     by its TSN: it is a DUPLICATE if that is not behind the one that a session begins with, which is
-    that of the Initiate that arrived, or what the host said with the one that it sent.
+    that of the Initiate that arrived, or what the host said with the one that it sent. The TSN of
+    the item that opened the session is kept, too: another one with DDP-SSN 0 is ILLEGAL. With an
+    Initiate that is ILLEGAL, what comes up to its TSN is of the past, as with one that opens.
 
     Latency: ``LATENCY`` cycles from ``i`` to ``o``, and from a command to its answer. Throughput:
-    an item a cycle; each of the others costs 14 cycles. Reset: the states stay.
-    Errors: through ``events``. While there is no room for one, nothing is taken, and none is lost.
+    an item a cycle; a command and a Terminate's turn cost ``CALM`` and 8 cycles. A control message
+    with DDP-SSN 0, and what is ILLEGAL, wait until all that was taken before is in memory, and so
+    does what follows a FORGET; the session that begins, or is forgotten, costs ``CALM`` cycles, and
+    two for each place of its stream. Reset: the states stay. Errors: through ``events``. While
+    there is no room for one, nothing is taken, and none is lost.
 
     Parameters
     ----------
-    streams : int
-        A power of two.
+    streams, associations : int
+        Powers of two.
     pending : int
-        Initiates of all streams that may wait for the host's answer.
+        Initiates of an association that may wait for the host's answer (RFC 5043 section 6.4).
 
     Members
     -------
-    i : In(stream.Signature(Item(streams)))
+    i : In(stream.Signature(Item(streams, associations)))
     o : Out(stream.Signature(Arrival(streams), always_ready=True))
-    illegal : In(stream.Signature(Close(streams), always_ready=True))
-        The session of an item that the window says is ILLEGAL, within 6 cycles of ``o``.
-    over : In(stream.Signature(Over(streams)))
+    illegal : In(stream.Signature(Illegal(streams), always_ready=True))
+        An item with which the window ends a session, 7 cycles after ``o``.
+    over : In(stream.Signature(range(streams)))
+    asks : Out(range(streams)), whole : In(1)
+        Whether a stream has no gap, 3 cycles later.
     close : Out(stream.Signature(Close(streams)))
+    idle : In(1)
+        Of Order; a close that was given shows 2 cycles later.
     command : In(stream.Signature(Command(streams)))
     answer : Out(stream.Signature(Answer(), always_ready=True))
     events : Out(stream.Signature(SessionEvent(streams)))
-    waiting : Out(range(pending + 1))
+    waiting : Out(range(streams + 1))
         Initiates that wait for an answer.
     """
 
     LATENCY = 6
     #: Cycles until what went in before has come back as illegal, if it does.
-    CALM = 12
+    CALM = LATENCY + Window.LATENCY + 4
 
-    def __init__(self, *, streams=64, pending=16):
+    def __init__(self, *, streams=64, associations=64, pending=16):
         power_of_two("Session streams", streams, 2, 1 << 12)
+        power_of_two("Session associations", associations, 2, 1 << 16)
         if not isinstance(pending, int) or isinstance(pending, bool):
             raise TypeError(f"Session pending must be an integer, not {pending!r}")
         if pending < 1:
             raise ValueError(f"Session pending must be 1 or more, not {pending!r}")
         self.streams = streams
+        self.associations = associations
         self.pending = pending
         super().__init__({
-            "i": In(stream.Signature(Item(streams))),
+            "i": In(stream.Signature(Item(streams, associations))),
             "o": Out(stream.Signature(Arrival(streams), always_ready=True)),
-            "illegal": In(stream.Signature(Close(streams), always_ready=True)),
-            "over": In(stream.Signature(Over(streams))),
+            "illegal": In(stream.Signature(Illegal(streams), always_ready=True)),
+            "over": In(stream.Signature(range(streams))),
+            "asks": Out(range(streams)),
+            "whole": In(1),
             "close": Out(stream.Signature(Close(streams))),
+            "idle": In(1),
             "command": In(stream.Signature(Command(streams))),
             "answer": Out(stream.Signature(Answer(), always_ready=True)),
             "events": Out(stream.Signature(SessionEvent(streams))),
-            "waiting": Out(range(pending + 1)),
+            "waiting": Out(range(streams + 1)),
         })
 
     def elaborate(self, platform):
@@ -178,246 +220,262 @@ class Session(wiring.Component):
         wiring.connect(m, events.o, event_stage.i)
         wiring.connect(m, event_stage.o, wiring.flipped(self.events))
 
-        step = self._issue(m)
-        becomes = Signal(_Known())
-        writes, begins = Signal(), Signal()
+        opened, strayed = Signal(), Signal()
+        step = self._issue(m, opened, strayed)
+        becomes = Signal(_Known(self.associations))
+        begins = Signal(2)
         (known,) = storage_of(
-            m, "states", _Known(), self.streams, (step[0].stream,),
-            (writes, step[4].stream, becomes))
+            m, "states", _Known(self.associations), self.streams, (step[0].stream,),
+            (_changes(step[4]), step[4].stream, becomes))
+        # The TSN before which all is of the past; that of the item that opened the session.
+        past, opener = Signal(), Signal()
         (floor,) = storage_of(
             m, "floors", unsigned(32), self.streams, (step[0].stream,),
-            (begins, step[4].stream, step[4].tsn))
-        self._decide(m, step, known, becomes, self._past(m, step, floor, begins), begins)
-        m.d.comb += writes.eq(_any(step[4]))
+            (begins[0], step[4].stream, step[4].tsn))
+        (opening,) = storage_of(
+            m, "openings", unsigned(32), self.streams, (step[0].stream,),
+            (begins[1], step[4].stream, step[4].tsn))
+        equal = Signal(8)
+        m.d.sync += [past.eq(~(floor - step[2].tsn)[31]), equal.eq(nibbles(opening, step[2].tsn))]
+        m.d.comb += [opener.eq(equal.all()), self.asks.eq(step[0].stream)]
+        now = delayed(m, 1, known, "now")
+        self._change(m, step, now, past, opener, becomes, begins, opened, strayed)
+        self._judge(m, step, now, past, opener)
         return m
 
-    def _issue(self, m):
+    def _issue(self, m, opened, strayed):
         """Chooses what goes into the pipeline; what went in 0 to 4 cycles ago.
 
         Nothing but an item goes in before all items have left, and have come back if illegal.
         """
-        m.submodules.refused = refused = Store(Close(self.streams), depth=16)
+        m.submodules.refused = refused = Store(Illegal(self.streams), depth=32)
         closes, events = m.submodules.closes, m.submodules.events
-        step = [Signal(_Step(self.streams), name=f"step_{k}") for k in range(5)]
+        step = [Signal(_Step(self.streams, self.associations), name=f"step_{k}") for k in range(5)]
         for k in range(1, 5):
             m.d.sync += step[k].eq(step[k - 1])
         wiring.connect(m, wiring.flipped(self.illegal), refused.i)
 
-        go, other, acts = Signal(), Signal(), Signal()
+        # An item that may open a session is asked for, as the others are, and then goes on.
+        item, command, over, wrong = self.i, self.command, self.over, refused.o
+        go, other, acts, full = Signal(), Signal(), Signal(), Signal()
+        asks, asked, first, forgets = Signal(), Signal(), Signal(), Signal()
         calm = Signal(self.CALM)
         m.d.comb += [
-            acts.eq(calm[-1]),
-            self.i.ready.eq(go & ~other),
-            refused.o.ready.eq(acts),
-            self.over.ready.eq(acts & ~refused.o.valid),
-            self.command.ready.eq(acts & ~refused.o.valid & ~self.over.valid),
+            full.eq(calm[-1]),
+            item.ready.eq(go & Mux(item.payload.first, first, ~other)),
+            over.ready.eq(full),
+            wrong.ready.eq(full & ~over.valid & (self.idle | command.valid)),
+            command.ready.eq(full & ~over.valid & ~wrong.valid & ~asked & ~first),
+            asks.eq(full & ~over.valid & ~wrong.valid & self.idle & ~first
+                    & item.valid & item.payload.first & (asked | ~command.valid)),
+            acts.eq(full & (over.valid | (wrong.valid & wrong.ready)
+                            | (command.valid & command.ready) | asks | (forgets & self.idle))),
         ]
+        waits = over.valid | wrong.valid | command.valid | forgets | (
+            item.valid & item.payload.first & ~first)
         m.d.sync += [
             go.eq(closes.half & events.half),
-            other.eq((refused.o.valid | self.over.valid | self.command.valid) & ~acts),
+            # What changes a state shows before an item follows it.
+            other.eq(waits | any_of(_changes(each) for each in step)),
             calm.eq(Cat(other & go, calm) & (other & go & ~acts).replicate(self.CALM)),
+            first.eq((first | (asks & asked)) & ~(item.valid & item.ready)),
         ]
+        with m.If(asks):
+            m.d.sync += asked.eq(~asked)
+        # The window takes no items while it clears a stream's places.
+        with m.If(command.valid & command.ready & (command.payload.function == Function.FORGET)):
+            m.d.sync += forgets.eq(1)
+        with m.Elif(full & self.idle):
+            m.d.sync += forgets.eq(0)
         following = step[0]
-        item, command, over, wrong = (
-            self.i.payload, self.command.payload, self.over.payload, refused.o.payload)
         m.d.sync += [
-            following.item.eq(self.i.valid & self.i.ready),
-            following.illegal.eq(refused.o.valid & refused.o.ready),
-            following.final.eq(self.over.valid & self.over.ready & ~over.excess),
-            following.excess.eq(self.over.valid & self.over.ready & over.excess),
-            following.command.eq(self.command.valid & self.command.ready),
-            following.ssn.eq(item.ssn),
-            following.zero.eq(~item.ssn.any()),
-            following.tsn.eq(Mux(other, command.tsn, item.tsn)),
+            following.item.eq(item.valid & item.ready),
+            following.asks.eq(asks & ~asked),
+            following.opens.eq(first & opened),
+            following.strays.eq(first & strayed),
+            following.illegal.eq(wrong.valid & wrong.ready),
+            following.final.eq(over.valid & over.ready),
+            following.command.eq(command.valid & command.ready),
+            following.ssn.eq(item.payload.ssn),
+            following.zero.eq(~item.payload.ssn.any()),
+            following.stream.eq(item.payload.stream),
+            following.association.eq(item.payload.association),
+            following.tsn.eq(item.payload.tsn),
+            following.message.eq(item.payload.message),
+            following.reason.eq(wrong.payload.reason),
         ]
-        with m.If(~other):
-            m.d.sync += [following.stream.eq(item.stream), following.message.eq(item.message)]
-        with m.Elif(refused.o.valid):
-            m.d.sync += [following.stream.eq(wrong.stream), following.session.eq(wrong.session)]
-        with m.Elif(self.over.valid):
-            m.d.sync += [following.stream.eq(over.stream), following.session.eq(over.session)]
-        with m.Else():
+        with m.If(full & over.valid):
+            m.d.sync += following.stream.eq(over.payload)
+        with m.Elif(full & wrong.valid & wrong.ready):
+            m.d.sync += following.stream.eq(wrong.payload.stream)
+        with m.Elif(full & command.valid & command.ready):
             m.d.sync += [
-                following.stream.eq(command.stream), following.message.eq(command.function)]
+                following.stream.eq(command.payload.stream),
+                following.tsn.eq(command.payload.tsn),
+                following.message.eq(command.payload.function),
+            ]
         return step
 
-    def _past(self, m, step, floor, begins):
-        """Whether ``step[3]`` is of an earlier session: its TSN is not behind that which the last
-        one began with.
-        """
-        # What went in 1 to 3 cycles before does not show in the table.
-        same, not_behind = Signal(3), Signal(3)
-        began = Signal(2)
-        table = Signal()
-        m.d.sync += [
-            same.eq(Cat(step[1].stream == step[1 + k].stream for k in range(1, 4))),
-            not_behind.eq(Cat(~(step[1 + k].tsn - step[1].tsn)[31] for k in range(1, 4))),
-            table.eq(~(floor - step[2].tsn)[31]),
-            began.eq(Cat(begins, began)),
-        ]
-        near = delayed(m, 1, same, "near_floor") & Cat(begins, began)
-        past = delayed(m, 1, not_behind, "near_past")
-        return Mux(near.any(), (near & past).any(), table)
-
-    def _decide(self, m, step, known, becomes, past, begins):
-        """What becomes of the state in ``step[3]``, and what that means; a session ``begins`` with
-        ``step[4]``.
-        """
-        # What went in 1 to 3 cycles before does not show in the table.
-        same = Signal(3)
-        m.d.sync += same.eq(Cat(
-            (step[1].stream == step[1 + k].stream) & _any(step[1 + k]) for k in range(1, 4)))
-        earlier = delayed(m, 1, becomes, "earlier")
-        near, close_by = Signal(_Known()), Signal()
-        matches = Signal()
-        m.d.sync += [
-            near.eq(Mux(same[1], becomes, Mux(same[2], earlier, known))),
-            close_by.eq(same[0]),
-            # Of what is not an item nothing is near.
-            matches.eq(known.session == step[2].session),
-        ]
-        now = Signal(_Known())
-        m.d.comb += now.eq(Mux(close_by, becomes, near))
+    def _change(self, m, step, now, past, opener, becomes, begins, opened, strayed):
+        """What becomes of the state in ``step[3]``, and what that means, of what is not an item."""
         state, what = now.state, step[3]
-
-        # What the item is, a cycle ahead: with DDP-SSN 0, an Initiate, Accept or refusal.
-        asked = step[2]
-        is_initiate, is_accept, is_refusal, is_invalid, asks_for = (Signal() for _ in range(5))
-        initiate, accept, refusal, invalid, item = (Signal() for _ in range(5))
-        m.d.sync += [
-            is_initiate.eq(asked.item & asked.zero & (asked.message == Message.INITIATE.value)),
-            is_accept.eq(asked.item & asked.zero & (asked.message == Message.ACCEPT.value)),
-            is_refusal.eq(asked.item & asked.zero & (
-                (asked.message == Message.REJECT.value)
-                | (asked.message == Message.TERMINATE.value))),
-            is_invalid.eq(asked.item & (asked.message == Message.INVALID.value)),
-            asks_for.eq(asked.command & (asked.message == Function.INITIATE.value)),
-        ]
+        full = self._count(m, step, now, becomes)
+        initiate, answer = Signal(), Signal()
+        opens, answers, strays, fails = Signal(), Signal(), Signal(), Signal()
+        ended = (state == State.CLOSED) | (state == State.ABORTED)
         m.d.comb += [
-            initiate.eq(is_initiate & ~past),
-            accept.eq(is_accept & ~past),
-            refusal.eq(is_refusal & ~past),
-            invalid.eq(is_invalid & ~past),
-            item.eq(what.item & ~past),
+            initiate.eq(what.asks & (what.message == Message.INITIATE.value) & ~past),
+            answer.eq(what.asks & (what.message != Message.INITIATE.value) & ~past),
+            # Section 6.6: not while a chunk of the last session is outstanding.
+            opens.eq(initiate & ~Value.cast(state)[2] & (ended | self.whole)),
+            answers.eq(answer & (state == State.INITIATE_SENT)),
+            # It ends its session, and opens none when the network brings it again.
+            strays.eq(initiate & ~opens & ~(opener & (state != State.INITIATE_SENT))),
+            fails.eq(what.illegal & (state != State.ABORTED)),
         ]
-        # The limit, with the Initiate of the cycle before.
-        opened, left = Signal(), Signal()
-        # Like the table, it is not reset.
-        full = Signal(reset_less=True)
-        almost = Signal(init=self.pending == 1, reset_less=True)
-        waiting = Signal.like(self.waiting, reset_less=True)
-        count = Signal.like(self.waiting)
-        m.d.comb += [count.eq(waiting + opened - left), self.waiting.eq(waiting)]
+        taken, closes, clears = Signal(), Signal(), Signal()
         m.d.sync += [
-            waiting.eq(count),
-            full.eq(count == self.pending),
-            almost.eq(count == self.pending - 1),
+            becomes.eq(now),
+            taken.eq(0),
+            closes.eq(opens | answers | fails),
+            clears.eq(opens | answers),
+            begins.eq(Cat(opens | strays, opens | answers)),
         ]
-
-        opens, first, aborts, limited = Signal(), Signal(), Signal(), Signal()
-        starts, ended = Signal(), Signal(SESSION_BITS)
-        asks = state == State.INITIATE_SENT
-        waits = (state == State.INITIATE_RECEIVED) | (state == State.REFUSED)
-        m.d.comb += [
-            limited.eq(full | (almost & opened)),
-            opens.eq(initiate & ~Value.cast(state)[2]),
-            first.eq(opens | (asks & (accept | refusal))),
-            aborts.eq((state != State.ABORTED) & (
-                invalid
-                | (asks & item & what.zero & ~accept & ~refusal)
-                | (waits & item & ~what.zero)
-                | ((what.illegal | what.excess) & matches))),
-        ]
-        # A session begins as it is asked for, by either side; the first item of the peer's may
-        # come later.
-        number = now.session
-        m.d.comb += starts.eq(opens | (asks_for & ~Value.cast(state)[2]))
-        m.d.sync += [
-            becomes.session.eq(Mux(starts, session_after(number), number)),
-            ended.eq(number),
-            begins.eq(starts | (what.command & (what.message == Function.FORGET.value))),
-        ]
-        taken = Signal()
-        m.d.sync += [becomes.state.eq(state), taken.eq(0)]
+        with m.If(what.illegal):
+            m.d.sync += becomes.life.eq(~now.life)
         with m.If(opens):
-            m.d.sync += becomes.state.eq(Mux(limited, State.REFUSED, State.INITIATE_RECEIVED))
-        with m.Elif(asks & accept):
-            m.d.sync += becomes.state.eq(State.ESTABLISHED)
-        with m.Elif(asks & refusal):
-            m.d.sync += becomes.state.eq(State.CLOSED)
-        with m.Elif(aborts):
+            m.d.sync += [
+                becomes.state.eq(Mux(full, State.REFUSED, State.INITIATE_RECEIVED)),
+                becomes.association.eq(what.association),
+            ]
+        with m.Elif(answers):
+            m.d.sync += becomes.state.eq(
+                Mux(what.message == Message.ACCEPT.value, State.ESTABLISHED, State.CLOSED))
+        with m.Elif(fails):
             m.d.sync += becomes.state.eq(State.ABORTED)
-        with m.Elif(what.final & matches):
-            with m.If(state == State.ESTABLISHED):
-                m.d.sync += becomes.state.eq(State.TERMINATE_RECEIVED)
-            with m.Elif(state == State.TERMINATE_SENT):
-                m.d.sync += becomes.state.eq(State.CLOSED)
-        with m.Elif(what.command):
-            for function, before, after in _SENT:
-                with m.If((what.message == function.value) & (near.state == before)):
-                    m.d.sync += [becomes.state.eq(after), taken.eq(1)]
+        with m.Elif(what.final & (state == State.ESTABLISHED)):
+            m.d.sync += becomes.state.eq(State.TERMINATE_RECEIVED)
+        with m.Elif(what.final & (state == State.TERMINATE_SENT)):
+            m.d.sync += becomes.state.eq(State.CLOSED)
+        for function, before, after in _SENT:
+            with m.If(what.command & (what.message == function.value) & (state == before)):
+                m.d.sync += [becomes.state.eq(after), taken.eq(1)]
+                if function == Function.FORGET:
+                    m.d.sync += [closes.eq(1), clears.eq(1), begins.eq(0b11)]
+                elif function == Function.INITIATE:
+                    m.d.sync += [closes.eq(1), begins.eq(0b01)]
+                elif function == Function.ABORT:
+                    m.d.sync += closes.eq(1)
+        with m.If(what.asks):
+            m.d.sync += [opened.eq(opens | answers), strayed.eq(strays)]
 
         # A cycle later: what that means for all others.
-        was, opening, fails, refuses, old = (
-            Signal(State), Signal(), Signal(), Signal(), Signal())
-        reason = Signal(Reason)
+        was, failed, refuses, starts = Signal(State), Signal(), Signal(), Signal()
         m.d.sync += [
             was.eq(state),
-            opening.eq(first),
-            old.eq(what.item & past),
-            fails.eq(aborts),
-            refuses.eq(opens & limited),
-            opened.eq(opens & ~limited),
-            reason.eq(Mux(invalid, Reason.MALFORMED, Mux(what.excess, Reason.EXCESS,
-                      Mux(opens, Reason.LIMIT, Reason.SEQUENCE)))),
-        ]
-        done = step[4]
-        places = ((was == State.ESTABLISHED) | (was == State.TERMINATE_SENT)
-                  | (was == State.INITIATE_SENT))
-        event, close = m.submodules.events.i, m.submodules.closes.i
-        m.d.comb += [
-            left.eq((was == State.INITIATE_RECEIVED) & (becomes.state != was)),
-            event.valid.eq(fails | refuses),
-            event.payload.reason.eq(reason),
-            event.payload.stream.eq(done.stream),
-            event.payload.state.eq(was),
-            # Where a Terminate has had its turn, Order knows.
-            close.valid.eq(fails | (places & done.command & (
-                (becomes.state == State.CLOSED) | (becomes.state == State.INITIATE_SENT)))),
-            close.payload.stream.eq(done.stream),
-            close.payload.session.eq(ended),
-        ]
-        m.d.sync += [self.answer.valid.eq(done.command), self.o.valid.eq(done.item)]
-        arrival = self.o.payload
-        m.d.sync += [
+            failed.eq(fails),
+            refuses.eq(opens & full),
+            starts.eq(opens | answers),
+            self.answer.valid.eq(step[4].command),
             self.answer.payload.taken.eq(taken),
             self.answer.payload.state.eq(becomes.state),
-            arrival.stream.eq(done.stream),
-            arrival.session.eq(becomes.session),
-            arrival.ssn.eq(done.ssn),
-            arrival.first.eq(opening),
+        ]
+        event, close = m.submodules.events.i, m.submodules.closes.i
+        m.d.comb += [
+            event.valid.eq(failed | refuses),
+            event.payload.reason.eq(Mux(failed, step[4].reason, Reason.LIMIT)),
+            event.payload.stream.eq(step[4].stream),
+            event.payload.state.eq(was),
+            close.valid.eq(closes),
+            close.payload.stream.eq(step[4].stream),
+            close.payload.opens.eq(starts),
+            close.payload.clears.eq(clears),
+        ]
+
+    def _count(self, m, step, now, becomes):
+        """Counts the Initiates of each association that wait; whether no more may, in ``step[3]``.
+
+        What changes a state is far apart.
+        """
+        was = delayed(m, 1, now, "was")
+        waited, waits = (each.state == State.INITIATE_RECEIVED for each in (was, becomes))
+        left, came = Signal(), Signal()
+        m.d.comb += [
+            left.eq(_changes(step[4]) & waited & ~waits),
+            came.eq(_changes(step[4]) & ~waited & waits),
+        ]
+        # Read as an item asks, and again for what is written.
+        write, value, full = Signal(), Signal(range(self.pending + 1)), Signal()
+        whose = Signal(range(self.associations))
+        m.d.comb += whose.eq(Mux(left, was.association, Mux(
+            came, becomes.association, step[0].association)))
+        (count,) = storage_of(
+            m, "pending", value.shape(), self.associations, (whose,),
+            (write, delayed(m, 3, whose, "whose"), value))
+        m.d.sync += [
+            full.eq(count == self.pending),
+            write.eq(delayed(m, 2, left | came, "counts")),
+            value.eq(Mux(delayed(m, 2, left, "down"), count - 1, count + 1)),
+        ]
+        waiting = Signal.like(self.waiting, reset_less=True)
+        m.d.comb += self.waiting.eq(waiting)
+        with m.If(left):
+            m.d.sync += waiting.eq(waiting - 1)
+        with m.If(came):
+            m.d.sync += waiting.eq(waiting + 1)
+        return full
+
+    def _judge(self, m, step, now, past, opener):
+        """What is said of an item, ``step[3]``, in two steps."""
+        state, what = now.state, step[3]
+        message = what.message
+        segment, terminate, invalid = (
+            message == kind.value for kind in (
+                Message.SEGMENT, Message.TERMINATE, Message.INVALID))
+        verdict = Signal(Verdict)
+        asks, takes = Signal(), Signal()
+        m.d.comb += [
+            asks.eq(state == State.INITIATE_SENT),
+            takes.eq((state == State.ESTABLISHED) | (state == State.TERMINATE_SENT)),
+        ]
+        with m.If(what.opens):
+            m.d.sync += verdict.eq(Verdict.FRESH)
+        with m.Elif(what.strays):
+            m.d.sync += verdict.eq(Verdict.ILLEGAL)
+        with m.Elif(past):
+            m.d.sync += verdict.eq(Verdict.DUPLICATE)
+        with m.Elif(state == State.ABORTED):
+            m.d.sync += verdict.eq(Verdict.SILENT)
+        with m.Elif(invalid):
+            m.d.sync += verdict.eq(Verdict.ILLEGAL)
+        with m.Elif(what.zero & ~segment & ~asks & opener):
+            m.d.sync += verdict.eq(Verdict.DUPLICATE)
+        with m.Elif(asks):
+            # What overtakes the answer; that has DDP-SSN 0, and nothing else.
+            m.d.sync += verdict.eq(
+                Mux((segment | terminate) & ~what.zero, Verdict.HELD, Verdict.ILLEGAL))
+        with m.Elif(segment | terminate):
+            m.d.sync += verdict.eq(Mux(takes, Verdict.FRESH, Verdict.REFUSED))
+        with m.Else():
+            m.d.sync += verdict.eq(Mux(what.zero, Verdict.ILLEGAL, Verdict.REFUSED))
+
+        arrival, done = self.o.payload, step[4]
+        m.d.sync += [
+            self.o.valid.eq(done.item),
+            arrival.verdict.eq(verdict),
+            *(arrival[name].eq(done[name]) for name in ("stream", "ssn", "tsn")),
+            arrival.segment.eq(done.message == Message.SEGMENT.value),
             arrival.final.eq((done.message == Message.TERMINATE.value)
                              | (done.message == Message.REJECT.value)),
+            arrival.malformed.eq(done.message == Message.INVALID.value),
+            arrival.life.eq(delayed(m, 1, now.life, "life")),
         ]
-        in_order = ((done.message == Message.SEGMENT.value)
-                    | (done.message == Message.TERMINATE.value))
-        with m.If(old):
-            m.d.sync += arrival.verdict.eq(Verdict.DUPLICATE)
-        with m.Elif(opening | (places & in_order & ~fails)):
-            m.d.sync += arrival.verdict.eq(Verdict.FRESH)
-        with m.Elif(fails):
-            m.d.sync += arrival.verdict.eq(Verdict.ILLEGAL)
-        with m.Elif(was == State.ABORTED):
-            m.d.sync += arrival.verdict.eq(Verdict.SILENT)
-        with m.Elif((was == State.INITIATE_RECEIVED) | (was == State.REFUSED)):
-            m.d.sync += arrival.verdict.eq(Verdict.DUPLICATE)
-        with m.Else():
-            m.d.sync += arrival.verdict.eq(Verdict.REFUSED)
 
 
 #: What this side may send, and the state after it (RFC 5043 sections 6.2 to 6.4).
 _SENT = (
     *((Function.FORGET, state, State.CLOSED) for state in State),
+    *((Function.ABORT, state, State.ABORTED) for state in State),
     (Function.INITIATE, State.CLOSED, State.INITIATE_SENT),
     (Function.INITIATE, State.TERMINATE_SENT, State.INITIATE_SENT),
     (Function.INITIATE, State.TERMINATE_RECEIVED, State.INITIATE_SENT),
@@ -433,6 +491,6 @@ _SENT = (
 )
 
 
-def _any(step):
-    """Whether there is something in a step."""
-    return step.item | step.command | step.illegal | step.final | step.excess
+def _changes(step):
+    """Whether a step may change the state of a stream."""
+    return step.asks | step.command | step.illegal | step.final

@@ -1,4 +1,11 @@
-"""Which items of a DDP stream are new: its window of DDP-SSNs (RFC 5043 sections 5.2.1 and 10)."""
+"""Which items of a DDP stream are new: its window of DDP-SSNs (RFC 5043 sections 5.2.1, 6 and 10).
+
+Each stream has ``window`` places of its own, here for what the window must know of an item, and in
+:class:`~.order.Reorder` for the item's record while it waits. The place of an item is its DDP-SSN
+modulo ``window``. No stream's items are ever in another stream's way, and no list of free places is
+kept: an item that is new and less than ``window`` ahead of the first gap finds its place free,
+because the item that had the place before came before the gap.
+"""
 
 from amaranth import *
 from amaranth.lib import data, enum, memory, stream, wiring
@@ -6,14 +13,10 @@ from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
 from ..spec.config import power_of_two
-from ..stream import counted, nibbles
+from ..spec.sctp import Reason
+from ..stream import Store, any_of, delayed, nibbles
 
-__all__ = ["Advance", "Arrival", "Judged", "Released", "SESSION_BITS", "Ticket", "Verdict",
-           "Window", "place_of", "session_after", "storage_of"]
-
-#: Bits of the number that tells a stream's sessions apart. What a session leaves behind is swept
-#: up long before its number comes again, see :class:`~.order.Reorder`.
-SESSION_BITS = 4
+__all__ = ["Arrival", "Judged", "Ticket", "Verdict", "Window", "place_of", "storage_of"]
 
 
 class Verdict(enum.Enum, shape=3):
@@ -23,14 +26,16 @@ class Verdict(enum.Enum, shape=3):
     FRESH = 0
     #: It came before. No error: a retransmission.
     DUPLICATE = 1
-    #: It is ahead of the window, or there is no place to let it wait: dropped. It must come again.
+    #: It is ahead of the window: dropped. It must come again.
     OUTSIDE = 2
-    #: It fits no legal sequence: its stream is aborted.
+    #: It fits no legal sequence: its session is aborted.
     ILLEGAL = 3
-    #: Its stream is aborted, and it is dropped.
+    #: Its session is aborted, and it is dropped.
     SILENT = 4
-    #: Not of :class:`Window`: ILLEGAL, unless it came before.
+    #: Not an outcome: of a stream without a session that takes it. ILLEGAL, unless it came before.
     REFUSED = 5
+    #: It overtook the answer to this end's Initiate: the host keeps it.
+    HELD = 7
 
 
 class Arrival(data.StructLayout):
@@ -41,19 +46,22 @@ class Arrival(data.StructLayout):
     verdict : Verdict
         FRESH: it may be taken. FRESH and REFUSED are for the window to decide.
     stream : range(streams)
-    session : 4
-        Number of the stream's session.
     ssn : 16
-    first : 1
-        The first item of a session, with DDP-SSN 0. It is taken, whatever came before.
+    tsn : 32
+    segment : 1
+        A DDP Segment, not a control message.
     final : 1
         Nothing may follow it in its session.
+    malformed : 1
+        Why it is ILLEGAL.
+    life : 1
+        Changes with each of the window's ILLEGAL items that the session knows of.
     """
 
     def __init__(self, streams):
         super().__init__({
-            "verdict": Verdict, "stream": range(streams), "session": SESSION_BITS, "ssn": 16,
-            "first": 1, "final": 1,
+            "verdict": Verdict, "stream": range(streams), "ssn": 16, "tsn": 32, "segment": 1,
+            "final": 1, "malformed": 1, "life": 1,
         })
 
 
@@ -62,58 +70,29 @@ class Ticket(data.StructLayout):
 
     Members
     -------
-    stream, session, ssn, first, final
+    stream, ssn, final
         As in :class:`Arrival`.
-    express : 1
-        It has no place to wait, and needs none: it is the next one of its stream.
-    parity : 1
-        Changes each time its place is taken, or its stream has an express item.
+    fills : 1
+        An item of its session with a later DDP-SSN was taken before it.
+    """
+
+    def __init__(self, streams):
+        super().__init__({"stream": range(streams), "ssn": 16, "final": 1, "fills": 1})
+
+
+class Judged(data.StructLayout):
+    """An item's ``verdict`` (Verdict) and ``ticket`` (Ticket); ``aborts`` (1): its session ends
+    with it, for ``reason`` (Reason).
     """
 
     def __init__(self, streams):
         super().__init__({
-            "stream": range(streams), "session": SESSION_BITS, "ssn": 16, "first": 1, "final": 1,
-            "parity": 1, "express": 1,
-        })
+            "verdict": Verdict, "ticket": Ticket(streams), "aborts": 1, "reason": Reason})
 
 
-class Judged(data.StructLayout):
-    """An item's ``verdict`` (Verdict), and its ``ticket`` (Ticket)."""
-
-    def __init__(self, streams):
-        super().__init__({"verdict": Verdict, "ticket": Ticket(streams)})
-
-
-class Advance(data.StructLayout):
-    """The ``next`` (16) DDP-SSN of a ``stream`` in ``session`` (4): all before were delivered."""
-
-    def __init__(self, streams):
-        super().__init__({"stream": range(streams), "session": SESSION_BITS, "next": 16})
-
-
-class Released(data.StructLayout):
-    """A ``place`` that is free again, and the ``parity`` (1) that it was taken with.
-
-    With ``express`` (1), an item that had no place has left: ``place`` is its stream.
-    """
-
-    def __init__(self, slots):
-        super().__init__({"place": range(slots), "parity": 1, "express": 1})
-
-
-def session_after(number):
-    """The number of a stream's next session: a shift register gives it."""
-    return Cat(~(number[3] ^ number[2]), number[:3])
-
-
-def place_of(stream, ssn, slots):
-    """The place in which an item waits, of ``slots``.
-
-    The DDP-SSNs of a stream follow each other through all places. Streams begin as far from each
-    other as may be: the number of the stream is turned round.
-    """
-    low = exact_log2(slots) - len(stream)
-    return Cat(ssn[:low], (bit ^ ssn[low + k] for k, bit in enumerate(reversed(stream))))
+def place_of(stream, ssn, window):
+    """The place of an item, of ``window`` for each stream."""
+    return Cat(ssn[:exact_log2(window)], stream)
 
 
 def storage_of(m, name, shape, depth, reads, written):
@@ -147,229 +126,439 @@ def storage_of(m, name, shape, depth, reads, written):
 
 
 class _Tag(data.StructLayout):
-    """Whose a place is."""
+    """The item that had a place last in its session, if ``valid`` (1): ``ssn`` (16), ``tsn`` (32).
+    """
 
-    def __init__(self, streams):
+    def __init__(self):
+        super().__init__({"valid": 1, "ssn": 16, "tsn": 32})
+
+
+class _Known(data.StructLayout):
+    """What is known of a stream's session.
+
+    Members
+    -------
+    front : 16
+        All DDP-SSNs before this one were taken, and perhaps more.
+    tip : 16
+        The DDP-SSN after the highest one that was taken.
+    count : 16
+        Items that were taken. There is no gap if that is ``tip``.
+    ended : 1
+        The final item was taken, with DDP-SSN ``last`` (16).
+    dead : 1
+        An item was ILLEGAL, in this ``life`` (1).
+    """
+
+    def __init__(self):
         super().__init__({
-            "stream": range(streams), "session": SESSION_BITS, "ssn": 16, "parity": 1})
+            "front": 16, "tip": 16, "count": 16, "ended": 1, "last": 16, "dead": 1, "life": 1})
+
+
+class _Near(data.StructLayout):
+    """What is known of an item and one before it, which is of the same stream.
+
+    Members
+    -------
+    same : 1
+        It is there.
+    twin, copy : 1
+        It has the same DDP-SSN; the same TSN.
+    behind, ahead : 1
+        The item is behind the other one; ahead of it.
+    next, inside : 1
+        The item is the next one after the other; no more than the window ahead of it.
+    over : 1
+        The item is ahead of the other one, which is final.
+    """
+
+    def __init__(self):
+        super().__init__({name: 1 for name in (
+            "same", "twin", "copy", "behind", "ahead", "next", "inside", "over")})
+
+
+class _Walk(wiring.Component):
+    """Finds the first gap of a stream, from one that was filled on.
+
+    Latency: 8 cycles, one for each item after the gap, and then until it is taken. Throughput: a
+    stream at a time. Reset: idle. Errors: none; of more streams than there is room for, the last
+    are left out, and so is what takes longer than ``PATIENCE`` cycles.
+
+    Members
+    -------
+    work : In(stream.Signature(range(streams), always_ready=True))
+        A stream of which a gap was filled.
+    stream : Out(range(streams))
+    front : In(16)
+        All of it before this one was taken, 2 cycles later.
+    place : Out(places), tag : In(_Tag)
+        The tag of a place, 2 cycles later.
+    found : Out(1), next : Out(16)
+        All before this one was taken.
+    take : In(1)
+        That was heard.
+    busy : Out(1)
+    """
+
+    #: Cycles in which less than half of all DDP-SSNs come.
+    PATIENCE = 1 << 13
+
+    def __init__(self, streams, window):
+        self.streams = streams
+        self.window = window
+        super().__init__({
+            "work": In(stream.Signature(range(streams), always_ready=True)),
+            "stream": Out(range(streams)),
+            "front": In(16),
+            "place": Out(range(streams * window)),
+            "tag": In(_Tag()),
+            "found": Out(1),
+            "next": Out(16),
+            "take": In(1),
+            "busy": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.works = works = Store(range(self.streams), depth=16)
+        fetch, expected = Signal(16), Signal(16)
+        m.d.comb += [
+            works.i.valid.eq(self.work.valid & works.half),
+            works.i.payload.eq(self.work.payload),
+            self.place.eq(place_of(self.stream, fetch, self.window)),
+        ]
+        # Tags are asked for one a cycle, whatever comes of those before.
+        waits, same = Signal(3), Signal()
+        age = Signal(range(self.PATIENCE + 1))
+        m.d.sync += [
+            waits.eq(waits << 1),
+            age.eq(age + 1),
+            fetch.eq(fetch + 1),
+            expected.eq(expected + 1),
+            same.eq(self.tag.valid & (self.tag.ssn == expected)),
+        ]
+        with m.FSM() as fsm:
+            with m.State("Idle"):
+                m.d.comb += works.o.ready.eq(1)
+                m.d.sync += [self.stream.eq(works.o.payload), waits.eq(1), age.eq(0)]
+                with m.If(works.o.valid):
+                    m.next = "Look Up"
+            with m.State("Look Up"):
+                m.d.sync += [fetch.eq(self.front), self.next.eq(self.front)]
+                with m.If(waits[2]):
+                    m.d.sync += waits.eq(1)
+                    m.next = "Walk"
+            with m.State("Walk"):
+                with m.If(age[-1]):
+                    m.next = "Idle"
+                with m.If(waits[1]):
+                    m.d.sync += expected.eq(self.next)
+                with m.Elif(~waits.any()):
+                    m.d.sync += self.next.eq(self.next + same)
+                    with m.If(~same):
+                        m.next = "Tell"
+            with m.State("Tell"):
+                m.d.comb += self.found.eq(~age[-1])
+                with m.If(self.take | age[-1]):
+                    m.next = "Idle"
+        m.d.comb += self.busy.eq(works.o.valid | ~fsm.ongoing("Idle"))
+        return m
 
 
 class Window(wiring.Component):
     """Says of each item whether it came before, and takes it if not.
 
-    An item is inside of its stream's window if it is less than ``window`` ahead of the next one to
-    be delivered. It came before if it is less than 32768 behind that one, or was taken and waits.
+    An item of a stream that may be taken, with a DDP-SSN that no item before it had, is taken
 
-    What is taken gets a place in which it can wait for those before it. All streams share the
-    places, and the item's stream and DDP-SSN say which one it is, so that there is no list of free
-    ones and no table that says where an item waits: only a tag each. Where another stream's item
-    is in the place, the item is OUTSIDE, unless it is the next one of its stream. That one never
-    waits, so it needs no place: no stream can hold up another one.
+    * if it is the next one in the order of arrival: all DDP-SSNs before it were taken. So what
+      comes in order is never refused, whatever other streams do;
+    * or if it is less than ``window`` ahead of the first DDP-SSN that has not come.
 
-    Whether a place is free is told by two bits: that of the tag changes when the place is taken,
-    and that of the table that only ``released`` writes follows when it is free again.
+    Otherwise it is OUTSIDE. Nothing here waits for delivery: the first gap is that of what was
+    taken. It is found a few cycles after the one before it was filled, see :class:`_Walk`, and
+    until then an item close to the end of the window may be OUTSIDE; not one that is the next in
+    order.
+
+    What is ILLEGAL, each with the first item alone, while those after it are SILENT:
+
+    * a DDP-SSN that came before, with another TSN. TSNs are kept of the last ``window`` DDP-SSNs;
+      an older Segment is a DUPLICATE;
+    * what has a DDP-SSN after the final item's, and a final item after whose DDP-SSN one was taken;
+    * REFUSED items that did not come before.
 
     Latency: ``LATENCY`` cycles. Throughput: an item a cycle, whatever the streams. Reset: nothing
-    is on its way; places that are taken, and windows, stay. Errors: none; ``o`` tells what is
-    DUPLICATE, OUTSIDE or ILLEGAL.
+    is on its way; what was taken is still known. Errors: none; ``o`` tells what is ILLEGAL.
 
     Parameters
     ----------
     streams : int
         A power of two.
     window : int
-        Items, a power of two.
-    slots : int
-        Places, a power of two, no less than ``window`` and twice ``streams``.
+        Items, a power of two, of each stream.
 
     Members
     -------
     i : In(stream.Signature(Arrival(streams), always_ready=True))
     o : Out(stream.Signature(Judged(streams), always_ready=True))
-    advance : In(stream.Signature(Advance(streams), always_ready=True))
-        No later than ``released`` of what is before ``next``.
-    released : In(stream.Signature(Released(slots), always_ready=True))
-    look : In(range(streams)), next : Out(16)
-        The next DDP-SSN of a stream, for the host; 2 cycles later.
-    free : Out(range(slots + 1))
-        Places that are free, 2 cycles later.
+    clear : In(stream.Signature(range(streams)))
+        A stream of which nothing came: the next session's first item has DDP-SSN 0. No item is on
+        its way then. It is ready when that is done: ``window`` cycles later, and once the gaps are
+        found.
+    look : In(range(streams)), whole : Out(1)
+        All DDP-SSNs of a stream before the highest one were taken; 3 cycles later, while not
+        ``busy``.
+    busy : Out(1)
+        A gap is looked for.
     """
 
-    LATENCY = 6
+    LATENCY = 7
+    #: Items before an item that do not show in the tables.
+    _RECENT = 5
 
-    def __init__(self, *, streams=64, window=512, slots=1024):
+    def __init__(self, *, streams=64, window=16):
         power_of_two("Window streams", streams, 2, 1 << 12)
-        power_of_two("Window window", window, 2, 1 << 14)
-        power_of_two("Window slots", slots, max(window, 2 * streams), 1 << 15)
+        power_of_two("Window window", window, 4, 1 << 14)
         self.streams = streams
         self.window = window
-        self.slots = slots
         super().__init__({
             "i": In(stream.Signature(Arrival(streams), always_ready=True)),
             "o": Out(stream.Signature(Judged(streams), always_ready=True)),
-            "advance": In(stream.Signature(Advance(streams), always_ready=True)),
-            "released": In(stream.Signature(Released(slots), always_ready=True)),
+            "clear": In(stream.Signature(range(streams))),
             "look": In(range(streams)),
-            "next": Out(16),
-            "free": Out(range(slots + 1)),
+            "whole": Out(1),
+            "busy": Out(1),
         })
 
     def elaborate(self, platform):
         m = Module()
-        # item[k] came k cycles ago, and place[k] is its place.
-        item = [self.i.payload]
-        place = [Signal(range(self.slots), name="place_0")]
-        valid = Signal(self.LATENCY - 1)
-        m.d.sync += valid.eq(Cat(self.i.valid, valid))
-        m.d.comb += place[0].eq(place_of(item[0].stream, item[0].ssn, self.slots))
-        for k in range(1, 7):
-            item.append(Signal(Arrival(self.streams), name=f"item_{k}", reset_less=True))
-            place.append(Signal(range(self.slots), name=f"place_{k}", reset_less=True))
-            m.d.sync += [item[k].eq(item[k - 1]), place[k].eq(place[k - 1])]
-
-        # What was decided in the last cycles: taken[0] is of the item that came 6 cycles ago.
-        taken, placed = Signal(5), Signal(5)
-        express, parity = Signal(), Signal()
-        tag, alone = self._tags(m, item, place, taken, placed, express, parity)
-        base, given, passed = self._other_side(m, item, place, placed)
-        crowd, twins = self._near(m, item, place)
-
-        # 3 cycles after the item came: compared in nibbles.
-        own = nibbles(_key(item[3]), _key(tag))
-        sole = nibbles(Cat(item[3].session, item[3].ssn), Cat(alone.session, alone.ssn))
-        own_4, sole_4 = Signal(len(own)), Signal(len(sole))
-        live, lone_live, current = Signal(), Signal(), Signal()
-        given_4, passed_4 = Signal(), Signal()
-        distance = Signal(16)
-        m.d.sync += [
-            own_4.eq(own),
-            sole_4.eq(sole),
-            live.eq(tag.parity ^ given),
-            lone_live.eq(alone.parity ^ passed),
-            given_4.eq(given),
-            passed_4.eq(passed),
-            current.eq(base.session == item[3].session),
-            distance.eq(item[3].ssn - base.next),
-        ]
-        # 4 cycles: where the session is not known yet, its next DDP-SSN is 0.
-        behind, waits, other, inside, following = (Signal() for _ in range(5))
-        given_5, passed_5 = Signal(), Signal()
-        ahead = Signal(16)
-        m.d.comb += ahead.eq(Mux(current, distance, item[4].ssn))
-        m.d.sync += [
-            behind.eq(ahead[15]),
-            waits.eq((own_4.all() & live) | (sole_4.all() & lone_live)),
-            other.eq(~own_4.all() & live),
-            inside.eq(~ahead[exact_log2(self.window) :].any()),
-            following.eq(~ahead.any()),
-            given_5.eq(given_4),
-            passed_5.eq(passed_4),
-        ]
-        # 5 cycles: the decision.
-        came, blocked, takes = Signal(), Signal(), Signal()
-        verdict = self.o.payload.verdict
+        m.submodules.walk = walk = _Walk(self.streams, self.window)
+        # item[k] came k cycles ago. Where there is none, a gap that was found may take its way.
+        item = [Signal(Arrival(self.streams), name="item_0")]
+        valid, walked = Signal(7), Signal(7)
         m.d.comb += [
-            came.eq(behind | waits | (twins & taken).any()),
-            blocked.eq(other | (crowd & placed).any()),
-            takes.eq(valid[4] & (item[5].verdict == Verdict.FRESH) & (
-                item[5].first | (inside & ~came & (~blocked | following)))),
+            item[0].eq(self.i.payload),
+            walk.take.eq(walk.found & ~self.i.valid),
+        ]
+        with m.If(~self.i.valid):
+            m.d.comb += [item[0].stream.eq(walk.stream), item[0].ssn.eq(walk.next)]
+        m.d.sync += [valid.eq(Cat(self.i.valid, valid)), walked.eq(Cat(walk.take, walked))]
+        for k in range(1, 8):
+            item.append(Signal(Arrival(self.streams), name=f"item_{k}", reset_less=True))
+            m.d.sync += item[k].eq(item[k - 1])
+        near = self._near(m, item, valid | walked)
+        # What was decided in the last cycles, of items that came 6 to 10 cycles ago: they were
+        # taken, all before them too, they are the session's end.
+        taken, in_order, aborted = (Signal(self._RECENT, name=name) for name in (
+            "taken", "in_order", "aborted"))
+        fills = Signal()
+        tag, known = self._tables(m, item, walked, near, taken, in_order, aborted, fills)
+        asked = self._compare(m, item, tag, known)
+        self._decide(m, item, valid, near, asked, taken, in_order, aborted, fills)
+        return m
+
+    def _near(self, m, item, valid):
+        """Of ``item[5]``: each of the items that came 1 to 5 cycles before it."""
+        # Compared early, and kept until it is known what became of those.
+        bits = exact_log2(self.window)
+        found = []
+        for k in range(1, self._RECENT + 1):
+            same = Signal(name=f"same_{k}")
+            distance = Signal(16, name=f"distance_{k}", reset_less=True)
+            copy = Signal(8, name=f"copy_{k}", reset_less=True)
+            near = Signal(_Near(), name=f"near_{k}")
+            m.d.sync += [
+                same.eq(valid[k] & (item[1].stream == item[1 + k].stream)),
+                distance.eq(item[1].ssn - item[1 + k].ssn),
+                copy.eq(nibbles(item[1].tsn, item[1 + k].tsn)),
+                near.same.eq(same),
+                near.twin.eq(same & ~distance.any()),
+                near.copy.eq(copy.all()),
+                near.behind.eq(same & distance[15]),
+                near.ahead.eq(same & ~distance[15] & distance.any()),
+                near.next.eq(same & (distance == 1)),
+                near.inside.eq(same & distance.any() & (
+                    ~distance[bits:].any() | (distance == self.window))),
+                near.over.eq(same & ~distance[15] & distance.any() & item[2 + k].final),
+            ]
+            found.append(delayed(m, 2, near, f"near_{k}"))
+        return found
+
+    def _tables(self, m, item, walked, near, taken, in_order, aborted, fills):
+        """The tag in the place of ``item[3]``, and what is known of its stream."""
+        streams, window, walk = self.streams, self.window, m.submodules.walk
+        place = [place_of(item[k].stream, item[k].ssn, window) for k in (1, 7)]
+        clears, swept = Signal(), Signal(range(window))
+        tag_in, becomes = Signal(_Tag()), Signal(_Known(), reset_less=True)
+        # A stream is cleared while no item is on its way.
+        m.d.comb += clears.eq(self.clear.valid & ~walk.busy)
+        with m.If(clears):
+            m.d.sync += swept.eq(swept + 1)
+        with m.Else():
+            m.d.comb += [tag_in.valid.eq(1), tag_in.ssn.eq(item[7].ssn), tag_in.tsn.eq(item[7].tsn)]
+        m.d.comb += self.clear.ready.eq(clears & swept.all())
+        # Written together with what is known of the stream: a tag that is newer than that would
+        # hide an item that came before.
+        tag, walk_tag = storage_of(
+            m, "tags", _Tag(), streams * window, (place[0], walk.place),
+            (taken[1] | clears, Mux(clears, place_of(self.clear.payload, swept, window), place[1]),
+             tag_in))
+        writes = Signal()
+        m.d.sync += writes.eq(taken[0] | aborted[0] | walked[5])
+        look = Mux(walk.busy, walk.stream, self.look)
+        known, looked = storage_of(
+            m, "known", _Known(), streams, (item[1].stream, look),
+            (writes | clears, Mux(clears, self.clear.payload, item[7].stream),
+             Mux(clears, 0, Value.cast(becomes))))
+        m.d.comb += [
+            walk.work.valid.eq(taken[0] & fills),
+            walk.work.payload.eq(item[6].stream),
+            walk.tag.eq(walk_tag),
+            walk.front.eq(looked.front),
+            self.busy.eq(walk.busy),
+        ]
+        m.d.sync += self.whole.eq(looked.tip == looked.count)
+
+        # What is known of the stream of item[6], with those of the cycles before; becomes is of
+        # item[7].
+        history = [becomes]
+        for k in range(3):
+            history.append(Signal(_Known(), name=f"became_{k}", reset_less=True))
+            m.d.sync += history[k + 1].eq(history[k])
+        close = delayed(m, 1, near[0].same, "close")
+        # Without a gap, the first one that has not come is the tip.
+        held, gapless = delayed(m, 1, known, "held"), Signal()
+        read, earlier = (Signal(_Known(), name=name, reset_less=True) for name in (
+            "read", "earlier"))
+        m.d.sync += [gapless.eq(known.tip == known.count), read.eq(held), earlier.eq(read)]
+        with m.If(gapless):
+            m.d.sync += read.front.eq(held.tip)
+        for same, before in zip(near[:0:-1], history[::-1], strict=True):
+            with m.If(same.same):
+                m.d.sync += earlier.eq(before)
+        now = Signal(_Known())
+        m.d.comb += now.eq(Mux(close, becomes, earlier))
+        # What an item was judged by is in what is known from then on.
+        follows, front = (Signal(16, name=name, reset_less=True) for name in ("follows", "front"))
+        m.d.sync += [
+            follows.eq(item[5].ssn + 1),
+            front.eq(Mux(walked[4], item[5].ssn, read.front)),
+            becomes.eq(now),
+        ]
+        with m.If(~(front - now.front)[15]):
+            m.d.sync += becomes.front.eq(front)
+        with m.If(taken[0]):
+            m.d.sync += becomes.count.eq(now.count + 1)
+            with m.If(in_order[0]):
+                m.d.sync += becomes.front.eq(follows)
+            with m.If(~fills):
+                m.d.sync += becomes.tip.eq(follows)
+            with m.If(item[6].final):
+                m.d.sync += [becomes.ended.eq(1), becomes.last.eq(item[6].ssn)]
+        with m.If(aborted[0]):
+            m.d.sync += [becomes.dead.eq(1), becomes.life.eq(item[6].life)]
+        return tag, known
+
+    def _compare(self, m, item, tag, known):
+        """What the tables say of ``item[5]``, compared in two steps."""
+        bits = exact_log2(self.window)
+        ssn = item[3].ssn
+        same, copy = Signal(4), Signal(8)
+        held, dead, ended, whole = Signal(), Signal(), Signal(), Signal()
+        past_front, past_tip, past_last = (
+            Signal(16, name=f"past_{name}") for name in ("front", "tip", "last"))
+        missing = Signal(16)
+        m.d.sync += [
+            same.eq(nibbles(tag.ssn, ssn)),
+            copy.eq(nibbles(tag.tsn, item[3].tsn)),
+            held.eq(tag.valid),
+            dead.eq(known.dead & (known.life == item[3].life)),
+            ended.eq(known.ended),
+            whole.eq(known.tip == known.count),
+            past_front.eq(ssn - known.front),
+            past_tip.eq(ssn - known.tip),
+            past_last.eq(ssn - known.last),
+            missing.eq(ssn - known.count),
+        ]
+        asked = Signal(data.StructLayout({
+            "held": 1, "copy": 1, "behind": 1, "inside": 1, "front": 1, "top": 1, "over": 1,
+            "dead": 1, "missing": self._RECENT + 1}))
+        past = Mux(whole, past_tip, past_front)
+        m.d.sync += [
+            asked.held.eq(same.all() & held),
+            asked.copy.eq(copy.all()),
+            asked.behind.eq(past[15]),
+            asked.inside.eq(~past[bits:].any()),
+            asked.front.eq(~past.any()),
+            asked.top.eq(~past_tip[15]),
+            asked.over.eq(ended & ~past_last[15] & past_last.any()),
+            asked.dead.eq(dead),
+            asked.missing.eq(Cat(missing == k for k in range(self._RECENT + 1))),
+        ]
+        return asked
+
+    def _decide(self, m, item, valid, near, asked, taken, in_order, aborted, fills):
+        """What becomes of ``item[5]``: what those after it must know in a cycle, the rest in two.
+        """
+
+        def some(flags, *names):
+            """One of the items before has a flag, and all of these properties."""
+            return any_of(
+                flags[k] & Cat(near[k][name] for name in names).all() for k in range(self._RECENT))
+
+        came, other, top, in_turn, allowed, over, silent = (Signal() for _ in range(7))
+        takes, aborts = Signal(), Signal()
+        arrived = Cat(taken[k] & near[k].same for k in range(self._RECENT))
+        count = sum(arrived[1:], arrived[0])
+        known = item[5].verdict
+        fresh, refused = known == Verdict.FRESH, known == Verdict.REFUSED
+        m.d.comb += [
+            came.eq(asked.behind | asked.held | some(taken, "twin")),
+            # Of a control message, the place would still tell that it came.
+            other.eq((asked.held & ~asked.copy)
+                     | any_of(taken[k] & near[k].twin & ~near[k].copy for k in range(self._RECENT))
+                     | (asked.behind & ~asked.held & ~some(taken, "twin") & ~item[5].segment)),
+            # Nothing after it was taken.
+            top.eq(asked.top & ~some(taken, "behind")),
+            # All before it were taken.
+            in_turn.eq(asked.front | some(in_order, "next") | (
+                top & any_of(asked.missing[k] & (count == k) for k in range(self._RECENT + 1)))),
+            allowed.eq(in_turn | asked.inside | some(in_order, "inside")),
+            over.eq(asked.over | some(taken, "over") | (item[5].final & ~top)),
+            silent.eq(asked.dead | some(aborted, "same")),
+            takes.eq(valid[4] & fresh & ~silent & ~came & ~over & allowed),
+            aborts.eq(valid[4] & ~silent & (
+                (known == Verdict.ILLEGAL)
+                | ((fresh | refused) & came & other)
+                | (fresh & ~came & over)
+                | (refused & ~came))),
         ]
         m.d.sync += [
             taken.eq(Cat(takes, taken)),
-            placed.eq(Cat(takes & ~blocked, placed)),
-            express.eq(blocked),
-            parity.eq(~Mux(blocked, passed_5, given_5)),
-            self.o.valid.eq(valid[4]),
-            verdict.eq(item[5].verdict),
+            in_order.eq(Cat(takes & in_turn, in_order)),
+            aborted.eq(Cat(aborts, aborted)),
+            fills.eq(~top),
         ]
-        with m.If((item[5].verdict == Verdict.FRESH) & ~takes):
-            m.d.sync += verdict.eq(Mux(came, Verdict.DUPLICATE, Verdict.OUTSIDE))
-        with m.If(item[5].verdict == Verdict.REFUSED):
-            m.d.sync += verdict.eq(Mux(came, Verdict.DUPLICATE, Verdict.ILLEGAL))
-        ticket = self.o.payload.ticket
-        m.d.comb += [
-            *(ticket[name].eq(item[6][name])
-              for name in ("stream", "session", "ssn", "first", "final")),
-            ticket.parity.eq(parity),
-            ticket.express.eq(express),
-        ]
-        return m
-
-    def _tags(self, m, item, place, taken, placed, express, parity):
-        """Whose ``place[3]`` is, and the stream's last item that had none."""
-        streams, slots = self.streams, self.slots
-        # A place that is taken now is not yet seen by the items that came within 5 cycles.
-        m.submodules.tags = tags = memory.Memory(
-            shape=_Tag(streams), depth=slots, init=[],
-            attrs={"ram_style": "block", "no_rw_check": 1})
-        tag_write, tag_read = tags.write_port(), tags.read_port()
-        tag = Signal(_Tag(streams), reset_less=True)
-        expressed = data.StructLayout({"session": SESSION_BITS, "ssn": 16, "parity": 1})
-        m.submodules.lone = lone = memory.Memory(
-            shape=expressed, depth=streams, init=[],
-            attrs={"ram_style": "block", "no_rw_check": 1})
-        lone_write, lone_read = lone.write_port(), lone.read_port()
-        alone = Signal(expressed, reset_less=True)
-        m.d.comb += [
-            tag_read.addr.eq(place[1]),
-            tag_write.en.eq(placed[0]),
-            tag_write.addr.eq(place[6]),
-            _key(tag_write.data).eq(_key(item[6])),
-            tag_write.data.parity.eq(parity),
-            lone_read.addr.eq(item[1].stream),
-            lone_write.en.eq(taken[0] & express),
-            lone_write.addr.eq(item[6].stream),
-            *(lone_write.data[name].eq(item[6][name]) for name in ("session", "ssn")),
-            lone_write.data.parity.eq(parity),
-        ]
-        m.d.sync += [tag.eq(tag_read.data), alone.eq(lone_read.data)]
-        return tag, alone
-
-    def _other_side(self, m, item, place, placed):
-        """What was delivered and released, of ``item[3]``: where its window begins, and whether
-        its place, and its stream's item without one, are free.
-        """
-        streams, slots = self.streams, self.slots
-        # The two tables of the other side are read together: where a place is seen to be free,
-        # the window is seen to have gone on.
-        moved, released = Signal.like(self.advance.p), Signal.like(self.released.p)
-        moves, frees = Signal(), Signal()
+        # 6 cycles: the verdict.
+        judged, ticket = self.o.payload, self.o.payload.ticket
+        shut, passed, again = Signal(), Signal(), Signal()
         m.d.sync += [
-            moves.eq(self.advance.valid), moved.eq(self.advance.p),
-            frees.eq(self.released.valid), released.eq(self.released.p),
+            shut.eq(silent & (fresh | refused | (known == Verdict.ILLEGAL)
+                              | (known == Verdict.HELD))),
+            passed.eq(~fresh & ~refused),
+            again.eq(came),
+            self.o.valid.eq(valid[5]),
+            judged.aborts.eq(aborted[0]),
+            judged.reason.eq(Mux(item[6].malformed, Reason.MALFORMED, Reason.SEQUENCE)),
+            *(ticket[name].eq(item[6][name]) for name in ("stream", "ssn", "final")),
+            ticket.fills.eq(fills),
         ]
-        base, guide = storage_of(
-            m, "bases", data.StructLayout({"session": SESSION_BITS, "next": 16}), streams,
-            (item[1].stream, self.look), (moves, moved.stream, Cat(moved.session, moved.next)))
-        (given,) = storage_of(
-            m, "given", unsigned(1), slots, (place[1],),
-            (frees & ~released.express, released.place, released.parity))
-        (passed,) = storage_of(
-            m, "passed", unsigned(1), streams, (item[1].stream,),
-            (frees & released.express, released.place[:len(self.look)], released.parity))
-        m.d.comb += self.next.eq(guide.next)
-        emptied = Signal()
-        # Like the tables, it is not reset.
-        free = Signal.like(self.free, init=slots, reset_less=True)
-        m.d.comb += [emptied.eq(frees & ~released.express), self.free.eq(free)]
-        counted(m, free, emptied, placed[0])
-        return base, given, passed
-
-    def _near(self, m, item, place):
-        """Of ``item[5]``: which of the five before it have the same place, which are the same."""
-        # Items that came shortly before, to the same place, and the same ones: who came 1 to 5
-        # cycles earlier. Compared early, and kept until it is known what became of those.
-        crowd, twins = Signal(5), Signal(5)
-        m.d.sync += [
-            crowd.eq(Cat(place[1] == place[1 + k] for k in range(1, 6))),
-            twins.eq(Cat(_key(item[1]) == _key(item[1 + k]) for k in range(1, 6))),
-        ]
-        for k in range(3):
-            later = Signal(10, name=f"near_{k}", reset_less=True)
-            m.d.sync += later.eq(Cat(crowd, twins))
-            crowd, twins = later[:5], later[5:]
-        return crowd, twins
-
-
-def _key(item):
-    return Cat(item.stream, item.session, item.ssn)
+        with m.If(shut):
+            m.d.sync += judged.verdict.eq(Verdict.SILENT)
+        with m.Elif(aborted[0]):
+            m.d.sync += judged.verdict.eq(Verdict.ILLEGAL)
+        with m.Elif(passed):
+            m.d.sync += judged.verdict.eq(item[6].verdict)
+        with m.Elif(taken[0]):
+            m.d.sync += judged.verdict.eq(Verdict.FRESH)
+        with m.Else():
+            m.d.sync += judged.verdict.eq(Mux(again, Verdict.DUPLICATE, Verdict.OUTSIDE))

@@ -22,6 +22,7 @@ class Kind(enum.Enum, shape=3):
     REFUSED = 2  # another DATA chunk
     CHUNK = 3  # another chunk
     FRAME = 4  # the end of the frame
+    FRAGMENT = 5  # of one of the first two: an unordered DATA chunk without B or E, of any length
 
 
 class SctpSegment(data.StructLayout):
@@ -41,9 +42,9 @@ class SctpSegment(data.StructLayout):
     ssn : 16
         SEGMENT, CONTROL: DDP-SSN.
     tsn : 32
-        SEGMENT, CONTROL, REFUSED: Transmission Sequence Number.
+        SEGMENT, CONTROL, REFUSED, FRAGMENT: Transmission Sequence Number.
     stream : 16
-        SEGMENT, CONTROL, REFUSED: SCTP Stream Identifier.
+        SEGMENT, CONTROL, REFUSED, FRAGMENT: SCTP Stream Identifier.
     start : position
         First word of the chunk, or of the frame.
     payload : position
@@ -384,9 +385,9 @@ class _Items(wiring.Component):
         def number(at, size):
             return Cat(octets[at : at + size][::-1])
 
-        whole = DataFlag.UNORDERED | DataFlag.BEGINNING | DataFlag.ENDING
+        whole = DataFlag.BEGINNING | DataFlag.ENDING
         length = number(2, 2)
-        frame, is_data, is_whole, fits, is_control = (Signal() for _ in range(5))
+        frame, is_data, is_unordered, is_whole, fits, is_control = (Signal() for _ in range(6))
         ppid = Signal(4)
         rest = length - (DATA_HEADER + SSN)
         control = octets[15][0]
@@ -396,6 +397,7 @@ class _Items(wiring.Component):
         m.d.sync += [
             frame.eq(later.frame),
             is_data.eq(octets[0] == ChunkType.DATA),
+            is_unordered.eq((octets[1] & DataFlag.UNORDERED).any()),
             is_whole.eq((octets[1] & whole) == whole),
             fits.eq(length[5:].any() | (length[4] & length[1:4].any())),
             ppid.eq(Cat(*(~octet.any() for octet in octets[12:15]),
@@ -421,7 +423,9 @@ class _Items(wiring.Component):
             m.d.sync += item.kind.eq(Kind.FRAME)
         with m.Elif(~is_data):
             m.d.sync += item.kind.eq(Kind.CHUNK)
-        with m.Elif(~(is_whole & fits & ppid.all())):
+        with m.Elif(is_unordered & ~is_whole & ppid.all()):
+            m.d.sync += item.kind.eq(Kind.FRAGMENT)
+        with m.Elif(~(is_unordered & fits & ppid.all())):
             m.d.sync += item.kind.eq(Kind.REFUSED)
         with m.Elif(is_control):
             m.d.sync += item.kind.eq(Kind.CONTROL)

@@ -41,6 +41,8 @@ class ChunkStatus(IntEnum):
     SILENT = 4  #: its session was aborted before
     DROPPED = 5  #: DDP refused it, or its stream is in error or disabled
     NOT_PLACED = 6  #: the bus refused a write on its stream
+    #: It is forwarded whole to the host, see Diversion: acknowledged once the host has the chunk.
+    HELD = 7
 
 
 class Field(NamedTuple):

@@ -18,9 +18,10 @@ LIMITS = {
     "exception_octets": (4096, 1 << 17),
     "associations": (2, 1 << 10),
     "window": (2, 1 << 14),
-    "places": (4, 1 << 15),
     "initiates": (1, 1 << 10),
 }
+#: Of all streams, for items that wait for earlier ones.
+MOST_PLACES = 1 << 16
 
 
 def power_of_two(name: str, value: int, low: int, high: int) -> None:
@@ -69,9 +70,8 @@ class RnicConfig:
     associations
         Associations.
     window
-        DDP-SSNs of a stream that may come ahead of the next one.
-    places
-        Items of all streams that may wait for their turn.
+        DDP-SSNs of a stream that may come ahead of the next one. Each stream has a place to wait in
+        for each of them, which no other stream can take: ``MOST_PLACES`` in all at most.
     initiates
         Session Initiates of all streams that may wait for the host's answer.
     udp_port
@@ -93,8 +93,7 @@ class RnicConfig:
     mpa: bool = True
     sctp: bool = False
     associations: int = 64
-    window: int = 512
-    places: int = 512
+    window: int = 16
     initiates: int = 16
     udp_port: int = SCTP_UDP_PORT
 
@@ -119,9 +118,11 @@ class RnicConfig:
             raise TypeError(f"udp_port must be an integer, not {self.udp_port!r}")
         if not 0 < self.udp_port < 1 << 16:
             raise ValueError(f"udp_port must be from 1 to 65535, not {self.udp_port!r}")
-        if self.sctp:
-            least = max(self.window, 2 * self.streams)
-            power_of_two("places", self.places, least, LIMITS["places"][1])
+        if self.sctp and self.streams * self.window > MOST_PLACES:
+            raise ValueError(
+                f"window must be at most {MOST_PLACES // self.streams} with {self.streams} streams,"
+                f" not {self.window!r}"
+            )
 
     @property
     def both(self) -> bool:

@@ -15,7 +15,7 @@ tables and queues:
   ``EVENT_POP`` takes it off the queue;
 * completions go to a ring in host memory, which the ``CQ_*`` registers describe.
 
-Those behind ``CAP_PLACES`` are there with SCTP only; the ``CAP_*`` before are 0 without it:
+Those after ``CAP_WINDOW`` are there with SCTP only; the ``CAP_*`` before are 0 without it:
 
 * write the ``ASSOC_*`` registers, then ``ASSOC_COMMIT``: the entry at ``ASSOC_PLACE``, which
   :func:`~.net.insert` finds, is replaced whole;
@@ -248,7 +248,6 @@ REGISTERS = (
     ),
     Register("CAP_ASSOCIATIONS", 0x180, "ro", "SCTP associations; 0 in a device without SCTP."),
     Register("CAP_WINDOW", 0x184, "ro", "DDP-SSNs that may come ahead of a stream's next one."),
-    Register("CAP_PLACES", 0x188, "ro", "Items of all streams that may wait for their turn."),
     *(
         Register(
             f"ASSOC_{end}{k}",
@@ -334,7 +333,6 @@ REGISTERS = (
         "Of the stream in SESSION_STREAM: the next DDP-SSN to be delivered. Those less than"
         " CAP_WINDOW ahead of it can be taken (RFC 5041 appendix A).",
     ),
-    Register("GUIDE_FREE", 0x1DC, "ro", "Items of all streams that can wait for their turn."),
     Register("CAP_MPA", 0x1E4, "ro", "1: DDP comes over MPA, too; 0: over SCTP alone."),
     Register("FRAMES", 0x200, "ro", "SCTP packets of an association, taken."),
     Register("FRAMES_DIVERTED", 0x204, "ro", "Frames given whole to the exception stream."),

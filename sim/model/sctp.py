@@ -34,7 +34,9 @@ __all__ = [
     "Session",
     "SessionControl",
     "SessionIllegal",
+    "SessionRefused",
     "State",
+    "Tsns",
     "bundle",
     "checksum",
     "decode_payload",
@@ -319,8 +321,11 @@ def bundle(
 
 
 def maximum_segment(mtu: int, *, ip: int = 20) -> int:
-    """The MULPDU: what fits without fragmentation, or 516 octets (RFC 5043 section 9)."""
-    return max(516, mtu - ip - Packet._format.size - 4 - DataChunk._format.size - 2)
+    """Returns the MULPDU: the longest DDP Segment whose chunk, padded to four octets, fits a packet
+    of ``mtu`` octets, or 516 octets if that is more (RFC 5043 section 9).
+    """
+    padded = (mtu - ip - Packet._format.size) // 4 * 4
+    return max(516, padded - 4 - DataChunk._format.size - 2)
 
 
 # --- events --------------------------------------------------------------------------------------
@@ -357,13 +362,25 @@ class SessionIllegal:
 
 
 @dataclass(frozen=True)
+class SessionRefused:
+    """An Initiate came while as many as may wait for the ULP's decision did so.
+
+    RFC 5043 section 6.4: "the passive side MUST respond to the Initiate message with a DDP Stream
+    Terminate Message."
+    """
+
+    stream: int
+    session: int
+
+
+@dataclass(frozen=True)
 class Discarded:
     """A packet, or a chunk of it, that SCTP does not hand up."""
 
     reason: str
 
 
-SctpEvent = SegmentReceived | SessionControl | SessionIllegal | Discarded
+SctpEvent = SegmentReceived | SessionControl | SessionIllegal | SessionRefused | Discarded
 
 
 # --- DDP-SSN sequencing, RFC 5043 sections 5.2.1 and 10 ------------------------------------------
@@ -410,6 +427,8 @@ class State(Enum):
     ESTABLISHED = auto()
     TERMINATE_SENT = auto()
     TERMINATE_RECEIVED = auto()
+    #: An Initiate came past the limit of section 6.4; a Terminate is its only answer.
+    REFUSED = auto()
     #: An illegal chunk came; what belongs to the session is dropped until the next Initiate.
     ABORTED = auto()
 
@@ -434,6 +453,7 @@ _LEGAL: dict[tuple[State, bool, Function | None], State] = {
     # Message."
     (_S.INITIATE_SENT, _RECEIVED, _F.TERMINATE): _S.CLOSED,
     (_S.INITIATE_RECEIVED, _SENT, _F.TERMINATE): _S.CLOSED,
+    (_S.REFUSED, _SENT, _F.TERMINATE): _S.CLOSED,
     # 6.2: "Each side may then send zero or more DDP Segments with increasing DDP-SSNs".
     (_S.ESTABLISHED, _SENT, _SEGMENT): _S.ESTABLISHED,
     (_S.ESTABLISHED, _RECEIVED, _SEGMENT): _S.ESTABLISHED,
@@ -449,6 +469,22 @@ _LEGAL: dict[tuple[State, bool, Function | None], State] = {
 #: A session that one Terminate has ended may be followed by the next one at once.
 _REUSABLE = {State.CLOSED, State.TERMINATE_SENT, State.TERMINATE_RECEIVED}
 _PLACES = {State.ESTABLISHED, State.TERMINATE_SENT}
+#: States in which what follows the first message of a direction, a Segment or a Terminate, can have
+#: been sent. With INITIATE_SENT and INITIATE_RECEIVED it overtook the Accept.
+_FOLLOWS = {
+    _RECEIVED: {State.INITIATE_SENT, State.ESTABLISHED, State.TERMINATE_SENT},
+    _SENT: {State.INITIATE_RECEIVED, State.ESTABLISHED, State.TERMINATE_RECEIVED},
+}
+
+
+class _Direction:
+    """The chunks of one direction of a session."""
+
+    def __init__(self) -> None:
+        self.sequencer = Sequencer()
+        self.waiting: dict[int, tuple[Function | None, bytes]] = {}  # for earlier ones, by order
+        self.terminate: int | None = None  # the order of the Terminate, once it is known
+        self.highest = -1  # the highest order that came
 
 
 class Session:
@@ -462,11 +498,13 @@ class Session:
         Longest DDP Segment to send (section 9).
     """
 
-    def __init__(self, stream: int, *, maximum: int = (1 << 16) - 18) -> None:
+    def __init__(self, stream: int, *, maximum: int = maximum_segment((1 << 16) - 1)) -> None:
         self.stream = stream
         self.maximum = maximum
         self.state = State.CLOSED
         self.number = -1  #: of the session on this stream, from 0
+        #: DDP-SSNs that this side sent and that the peer's SCTP has not acknowledged.
+        self.outstanding: set[int] = set()
         self._clear()
 
     @property
@@ -497,97 +535,160 @@ class Session:
             )
         return self._send(function, struct.pack(">H", function) + private_data)
 
+    def acknowledge(self, *ssns: int) -> None:
+        """The peer's SCTP acknowledged the chunks with these DDP-SSNs; without any, all chunks."""
+        self.outstanding -= set(ssns) or set(self.outstanding)
+
     def _send(self, message: Function | None, body: bytes) -> bytes:
         if self.state is State.ABORTED and message is Function.TERMINATE:
             # Section 6.1: what an illegal chunk asks for. It ends the session on this side.
-            return struct.pack(">H", self._out.next & 0xFFFF) + body
-        if message is Function.INITIATE and self._reusable():
+            ssn = self._out.sequencer.next & 0xFFFF
+            self.outstanding.add(ssn)
+            return struct.pack(">H", ssn) + body
+        if message is Function.INITIATE and self.reusable:
+            # Section 6.6: "A DDP Stream Identifier MUST NOT be reused for another DDP Stream
+            # Session while any Data Chunk from a prior session might be outstanding."
+            if self.outstanding:
+                raise ProtocolError(
+                    f"Initiate must not be sent while {len(self.outstanding)} Data Chunks of the"
+                    f" last session on stream {self.stream} are not acknowledged (section 6.6)"
+                )
             self._restart()
         elif (self.state, _SENT, message) not in _LEGAL:
             raise ProtocolError(
                 f"{_name(message)} must not be sent while the session is {self.state.name}"
             )
-        order = self._out.next
-        self._out.take(order)
+        order = self._out.sequencer.next
+        self._out.sequencer.take(order)
+        self._out.highest = order
+        self.outstanding.add(order & 0xFFFF)
         self._step(_SENT, message)
         return struct.pack(">H", order & 0xFFFF) + body
 
     # The receiver's half.
 
-    def receive(self, ppid: int, payload: bytes, *, unordered: bool = True) -> list[SctpEvent]:
-        """Take the payload of a DATA chunk from the peer."""
-        return self._take(_RECEIVED, ppid, payload, unordered)
+    def receive(
+        self, ppid: int, payload: bytes, *, unordered: bool = True, room: bool = True
+    ) -> list[SctpEvent]:
+        """Takes the payload of a DATA chunk from the peer, whose TSN did not come before.
+
+        ``room``: one more Initiate may wait for the ULP's decision (section 6.4).
+        """
+        return self._take(_RECEIVED, ppid, payload, unordered, room)
 
     def observe(self, ppid: int, payload: bytes, *, unordered: bool = True) -> list[SctpEvent]:
         """Take note of a payload that this side sent by other means: the replay of a capture."""
-        return self._take(_SENT, ppid, payload, unordered)
+        return self._take(_SENT, ppid, payload, unordered, True)
 
-    def _take(self, sent: bool, ppid: int, payload: bytes, unordered: bool) -> list[SctpEvent]:
+    def abort(self, reason: str) -> list[SctpEvent]:
+        """Ends the session, as section 6.1 asks for after a chunk that fits no legal sequence."""
+        if self.silent:
+            return []
+        self.state = State.ABORTED
+        return [SessionIllegal(self.stream, self.number, reason)]
+
+    def _take(
+        self, sent: bool, ppid: int, payload: bytes, unordered: bool, room: bool
+    ) -> list[SctpEvent]:
+        if not unordered:
+            return self.abort("a Data Chunk must have the Unordered option (section 10)")
         try:
             ssn, message, body = decode_payload(ppid, payload)
         except ProtocolError as error:
-            return self._illegal(str(error))
-        if message is Function.INITIATE and ssn == 0 and self._reusable():
+            return self.abort(str(error))
+        if message is Function.INITIATE and ssn == 0 and self.reusable:
             # Section 6.1: "The DDP-SSN is reset to zero at the beginning of each DDP Stream
             # Session."
             self._restart()
         if self.silent:
             return []
-        if not unordered:
-            return self._illegal("a Data Chunk must have the Unordered option (section 10)")
-        sequencer, waiting = (self._out, self._sent) if sent else (self._in, self._received)
-        order = sequencer.order(ssn)
+        direction = self._out if sent else self._in
+        order = direction.sequencer.order(ssn)
         if order is None:
-            return self._illegal(
-                f"DDP-SSN {ssn} came before or is out of the window at {sequencer.next & 0xFFFF}"
+            return self.abort(
+                f"DDP-SSN {ssn} was used before, or is out of the window, at"
+                f" {direction.sequencer.next & 0xFFFF}"
             )
-        waiting[order] = message, body
+        if reason := self._misfit(sent, message, order):
+            return self.abort(reason)
+        direction.waiting[order] = message, body
+        direction.highest = max(direction.highest, order)
+        if message is Function.TERMINATE:
+            direction.terminate = order
         events: list[SctpEvent] = []
         if message is _SEGMENT and not sent:
             # Placement needs no order, but it needs a session that was accepted. The passive side's
-            # Segments can overtake its Accept; they wait. Nothing may overtake an Initiate (section
-            # 6.6).
+            # Segments can overtake its Accept; they wait.
             if self.state in _PLACES:
                 events.append(self._segment(order, body))
-            elif self.state is State.INITIATE_SENT:
-                self._held.append((order, body))
             else:
-                return self._illegal(
-                    f"a Segment must not be received while the session is {self.state.name}"
-                )
-        for place in sequencer.take(order):
-            events += self._consider(sent, *waiting.pop(place))
+                self._held.append((order, body))
+        for place in direction.sequencer.take(order):
+            events += self._consider(sent, *direction.waiting.pop(place), room)
             if self.silent:
                 break
         return events
 
-    def _consider(self, sent: bool, message: Function | None, body: bytes) -> list[SctpEvent]:
+    def _misfit(self, sent: bool, message: Function | None, order: int) -> str | None:
+        """Returns why no legal sequence has this message there, whatever else may come; or None.
+
+        Section 6.1: "If the adaptation layer receives a Payload Data Chunk that conforms to none of
+        the enumerated legal patterns, the DDP Stream Session MUST be terminated." So a chunk need
+        not wait for its turn to be illegal. The one with number 0 has its turn when it arrives, and
+        is judged there.
+        """
+        direction = self._out if sent else self._in
+        way, state = "sent" if sent else "received", self.state.name
+        if order == 0:
+            return "a Segment must not be the first of a session" if message is None else None
+        if message not in (_SEGMENT, Function.TERMINATE):
+            return f"{_name(message)} must be the first message of its side, not number {order}"
+        # Section 6.2: "The final User Data Chunk for each side MAY be a DDP Stream Terminate."
+        if direction.terminate is not None and order > direction.terminate:
+            return f"number {order} must not follow a Terminate, number {direction.terminate}"
+        if message is Function.TERMINATE and direction.highest > order:
+            return f"Terminate, number {order}, must be the last, and {direction.highest} came"
+        if self.state not in _FOLLOWS[sent]:
+            return f"{_name(message)} must not be {way} while the session is {state}"
+        return None
+
+    def _consider(
+        self, sent: bool, message: Function | None, body: bytes, room: bool
+    ) -> list[SctpEvent]:
         """The next chunk of a direction, in the normative sequence of section 6.1."""
         if (self.state, sent, message) not in _LEGAL:
             way = "sent" if sent else "received"
-            return self._illegal(
+            return self.abort(
                 f"{_name(message)} must not be {way} while the session is {self.state.name}"
             )
         self._step(sent, message)
         events: list[SctpEvent] = []
-        if message is not _SEGMENT:
+        if self.state is State.INITIATE_RECEIVED and not room:
+            self.state = State.REFUSED
+            events.append(SessionRefused(self.stream, self.number))
+        elif message is not _SEGMENT:
             # Section 5.2.3: "Received DDP Stream Session Control messages SHOULD be reported to the
             # ULP."
             events.append(SessionControl(self.stream, self.number, message, body, sent))
         if self.state is State.ESTABLISHED:
             events += [self._segment(order, segment) for order, segment in self._held]
             self._held.clear()
-        elif self._held and self.state is State.CLOSED:
-            return events + self._illegal("a Segment must not follow the refusal of a session")
+        elif self.state is State.CLOSED and (self._out if sent else self._in).waiting:
+            # Sections 6.3 and 6.4: a refusal is the only message of its side.
+            return events + self.abort("nothing must follow the refusal of a session")
         return events
 
     def _step(self, sent: bool, message: Function | None) -> None:
         self.state = _LEGAL[self.state, sent, message]
 
-    def _reusable(self) -> bool:
-        # Section 6.6: not "while any Data Chunk from a prior session might be outstanding". A gap
-        # in the DDP-SSNs shows one that is, unless the session was given up.
-        whole = not self._received and not self._sent
+    @property
+    def reusable(self) -> bool:
+        """Whether an Initiate may open the next session.
+
+        Section 6.6: not "while any Data Chunk from a prior session might be outstanding". A gap in
+        the DDP-SSNs shows one that is, unless the session was given up.
+        """
+        whole = not self._in.waiting and not self._out.waiting
         return self.state is State.ABORTED or (self.state in _REUSABLE and whole)
 
     def _segment(self, order: int, segment: bytes) -> SegmentReceived:
@@ -596,19 +697,12 @@ class Session:
     def _restart(self) -> None:
         self.number += 1
         self.state = State.CLOSED
+        self.outstanding.clear()
         self._clear()
 
     def _clear(self) -> None:
-        self._in, self._out = Sequencer(), Sequencer()
-        self._received: dict[int, tuple[Function | None, bytes]] = {}
-        self._sent: dict[int, tuple[Function | None, bytes]] = {}
+        self._in, self._out = _Direction(), _Direction()
         self._held: list[tuple[int, bytes]] = []
-
-    def _illegal(self, reason: str) -> list[SctpEvent]:
-        if self.silent:
-            return []
-        self.state = State.ABORTED
-        return [SessionIllegal(self.stream, self.number, reason)]
 
 
 def _name(message: Function | None) -> str:
@@ -642,16 +736,24 @@ class Association:
 
     Packets of both directions are given to it: received ones to :meth:`receive`, this end's own to
     :meth:`observe`, which tells it its tag and what it asked for.
+
+    Parameters
+    ----------
+    initiates
+        How many Initiates may wait for the ULP's decision. RFC 5043 section 6.4: "There MUST be a
+        finite limit on the number of such requests that are pending a ULP decision."
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, initiates: int = 16) -> None:
+        self.initiates = initiates
         self.tag: int | None = None  #: this end's Verification Tag
         self.peer: InitChunk | None = None
         self.sessions: dict[int, Session] = {}
         self._offers: dict[int, InitChunk | None] = {}  # own tag to the peer's INIT that it answers
         self._heard: InitChunk | None = None
-        self._in = _Direction(0)
-        self._out = _Direction(0)
+        self._in = Tsns(0)
+        self._out = Tsns(0)
+        self._since: dict[int, int] = {}  # what came up to there is of a stream's earlier sessions
 
     @property
     def ddp(self) -> bool:
@@ -677,12 +779,14 @@ class Association:
             if isinstance(chunk, InitChunk):
                 self._offers[chunk.tag] = self._heard if chunk.acknowledges else None
                 if self.peer is None:
-                    self._out = _Direction(chunk.tsn)
+                    self._out = Tsns(chunk.tsn)
             elif isinstance(chunk, DataChunk) and self.ddp:
-                for whole in self._out.take(chunk) or ():
-                    events += self.session(whole.stream).observe(
-                        whole.ppid, whole.payload, unordered=whole.unordered
-                    )
+                for _, whole in self._out.take(chunk) or ():
+                    session = self.session(whole.stream)
+                    before = session.number
+                    events += session.observe(whole.ppid, whole.payload, unordered=whole.unordered)
+                    if session.number != before:
+                        self._since[whole.stream] = self._in.highest
         return events
 
     def receive(self, packet: bytes) -> list[SctpEvent]:
@@ -715,8 +819,9 @@ class Association:
 
     def _establish(self, tag: int, peer: InitChunk) -> None:
         self.tag, self.peer = tag, peer
-        self._in = _Direction(peer.tsn)
+        self._in = Tsns(peer.tsn)
         self.sessions.clear()
+        self._since.clear()
 
     def _data(self, chunk: DataChunk) -> list[SctpEvent]:
         if not self.ddp:
@@ -724,42 +829,80 @@ class Association:
         taken = self._in.take(chunk)
         if taken is None:
             return [Discarded(f"TSN {chunk.tsn} came before")]
-        return [
-            event
-            for whole in taken
-            for event in self.session(whole.stream).receive(
-                whole.ppid, whole.payload, unordered=whole.unordered
+        return [event for number, whole in taken for event in self._receive(number, whole)]
+
+    def _receive(self, number: int, chunk: DataChunk) -> list[SctpEvent]:
+        """Takes a message whose first TSN, counted on past 2^32 - 1, is ``number``."""
+        session = self.session(chunk.stream)
+        if number <= self._since.get(chunk.stream, number - 1):
+            # Section 6: "Data Chunks from one DDP Stream Session are never carried over to the next
+            # session."
+            return session.abort(
+                f"TSN {chunk.tsn} is of an earlier session: its stream was used again while it was"
+                " outstanding (section 6.6)"
             )
-        ]
+        waiting = sum(each.state is State.INITIATE_RECEIVED for each in self.sessions.values())
+        before = session.number
+        events = session.receive(
+            chunk.ppid, chunk.payload, unordered=chunk.unordered, room=waiting < self.initiates
+        )
+        if session.number != before:
+            self._since[chunk.stream] = number
+        return events
 
 
-class _Direction:
-    """TSNs of one direction (RFC 9260 section 6.2), and fragmented messages (section 6.9)."""
+class Tsns:
+    """TSNs of one direction (RFC 9260 section 6.2), and fragmented messages (section 6.9).
+
+    TSNs are counted on past 2^32 - 1, so that none of a long association is taken for an old one.
+    """
 
     def __init__(self, tsn: int) -> None:
         self._next = tsn  # every TSN before has come
         self._ahead: set[int] = set()
         self._fragments: dict[int, DataChunk] = {}
+        self.highest = tsn - 1  #: that came
 
-    def take(self, chunk: DataChunk) -> list[DataChunk] | None:
-        """What a chunk completes; None where its TSN came before."""
-        if (chunk.tsn - self._next) % _TSN >= _TSN // 2 or chunk.tsn in self._ahead:
+    def take(self, chunk: DataChunk) -> list[tuple[int, DataChunk]] | None:
+        """Returns the messages that a chunk completes, each with its first TSN; None where the
+        chunk's TSN came before.
+        """
+        distance = (chunk.tsn - self._next) % _TSN
+        number = self._next + distance
+        if distance >= _TSN // 2 or number in self._ahead:
             return None
-        self._ahead.add(chunk.tsn)
+        self._ahead.add(number)
+        self.highest = max(self.highest, number)
         while self._next in self._ahead:
             self._ahead.remove(self._next)
-            self._next = (self._next + 1) % _TSN
-        if chunk.beginning and chunk.ending:
-            return [chunk]
+            self._next += 1
+        if (chunk.beginning and chunk.ending) or not _fragment_of_ddp(chunk):
+            return [(number, chunk)]
         # Fragments of a message have consecutive TSNs, the first with B and the last with E.
-        self._fragments[chunk.tsn] = chunk
-        first = chunk.tsn
-        while first in self._fragments and not self._fragments[first].beginning:
-            first = (first - 1) % _TSN
-        last = chunk.tsn
-        while last in self._fragments and not self._fragments[last].ending:
-            last = (last + 1) % _TSN
-        if first not in self._fragments or last not in self._fragments:
+        self._fragments[number] = chunk
+        first = last = number
+        while not self._fragments[first].beginning and self._joins(first - 1):
+            first -= 1
+        while not self._fragments[last].ending and self._joins(last):
+            last += 1
+        if not (self._fragments[first].beginning and self._fragments[last].ending):
             return []
-        parts = [self._fragments.pop((first + i) % _TSN) for i in range((last - first) % _TSN + 1)]
-        return [replace(parts[0], payload=b"".join(part.payload for part in parts), ending=True)]
+        parts = [self._fragments.pop(each) for each in range(first, last + 1)]
+        payload = b"".join(part.payload for part in parts)
+        return [(first, replace(parts[0], payload=payload, ending=True))]
+
+    def _joins(self, number: int) -> bool:
+        """Whether a fragment is there, and the next one continues its message."""
+        one, other = self._fragments.get(number), self._fragments.get(number + 1)
+        return (
+            one is not None
+            and other is not None
+            and not one.ending
+            and not other.beginning
+            and (one.stream, one.ppid) == (other.stream, other.ppid)
+        )
+
+
+def _fragment_of_ddp(chunk: DataChunk) -> bool:
+    """Whether what a chunk is a fragment of may be a legal message once it is whole."""
+    return chunk.unordered and chunk.ppid in (Ppid.SEGMENT, Ppid.CONTROL)

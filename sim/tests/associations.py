@@ -117,7 +117,7 @@ class Peers:
         self._next[source] += 1
         ssn = self._ssn.get((source, sid), 0)
         self._ssn[source, sid] = ssn + 1
-        return DataChunk(tsn & 0xFFFFFFFF, sid, ppid, struct.pack(">H", ssn) + payload)
+        return DataChunk(tsn & 0xFFFFFFFF, sid, ppid, struct.pack(">H", ssn & 0xFFFF) + payload)
 
     def control(self, source: str, sid: int, function: Function, private: bytes = b"") -> DataChunk:
         """A control message; an Initiate, and what answers it, begin the stream anew."""

@@ -17,7 +17,7 @@ from ddp_rnic.hdl.spec.net import AssociationKey, hash_way, place_bits
 from ddp_rnic.hdl.spec.sctp import Diversion, Function, Reason, State
 from ddp_rnic.sim.engine import ExceptionPacket
 from ddp_rnic.sim.model.ddp import DataSink
-from ddp_rnic.sim.model.events import DdpError, Delivered, Placed
+from ddp_rnic.sim.model.events import DdpError, Placed
 
 if TYPE_CHECKING:
     from .fake_engine import _Device
@@ -28,6 +28,7 @@ _SAYS = {
         (State.CLOSED, State.TERMINATE_SENT, State.TERMINATE_RECEIVED, State.ABORTED),
         State.INITIATE_SENT,
     ),
+    Function.ABORT: dict.fromkeys(State, State.ABORTED),
     Function.ACCEPT: {State.INITIATE_RECEIVED: State.ESTABLISHED},
     Function.REJECT: {State.INITIATE_RECEIVED: State.CLOSED},
     Function.TERMINATE: {
@@ -39,7 +40,8 @@ _SAYS = {
     },
 }
 _OPENABLE = (State.CLOSED, State.TERMINATE_SENT, State.TERMINATE_RECEIVED, State.ABORTED)
-_PLACES = (State.ESTABLISHED, State.TERMINATE_SENT, State.INITIATE_SENT)
+_PLACES = (State.ESTABLISHED, State.TERMINATE_SENT)
+_TERMINATED = (State.TERMINATE_SENT, State.TERMINATE_RECEIVED)
 _SEGMENT = 0  #: instead of a function
 
 
@@ -48,13 +50,29 @@ class _Session:
     state: State = State.CLOSED
     past: int = 0
     next: int = 0
+    opened: int | None = None  # TSN of the item with order 0
     waiting: dict[int, int] = field(default_factory=dict)  # function by order
-    tsns: dict[int, int] = field(default_factory=dict)  # by order
-    early: list[Delivered] = field(default_factory=list)
+    tsns: dict[int, tuple[int, int]] = field(default_factory=dict)  # order and TSN, by place
+    segments: dict[int, int] = field(default_factory=dict)  # TSN by order
+    last: int | None = None  # order of the Terminate
+    highest: int = -1
+    undelivered: list[Any] = field(default_factory=list)
 
     def begin(self, tsn: int) -> None:
-        self.past, self.next = tsn, 0
-        self.waiting, self.tsns, self.early = {}, {}, []
+        self.__init__(past=tsn)  # type: ignore[misc]
+
+    def take(self, order: int, function: int, tsn: int, window: int) -> None:
+        self.waiting[order] = function
+        self.tsns[order % window] = order, tsn
+        self.highest = max(self.highest, order)
+        if order == 0:
+            self.opened = tsn
+        if function == Function.TERMINATE:
+            self.last = order
+
+    @property
+    def gap(self) -> bool:
+        return bool(self.waiting)
 
 
 class FakeSctp:
@@ -152,7 +170,7 @@ class FakeSctp:
         if chunk[0]:
             self._divert(association, 0, chunk, Diversion.CHUNK)
             return False
-        tsn, sid, _, ppid, ssn = struct.unpack_from(">IHHIH", chunk, 4)
+        tsn, sid, _, ppid, ssn = struct.unpack_from(">IHHIH", chunk + bytes(1), 4)
         if sid >= count:
             self._divert(association, tsn, chunk, Diversion.DATA)
             return False
@@ -160,7 +178,15 @@ class FakeSctp:
         function, body = _SEGMENT, len(chunk) - 20
         if ppid == 17 and body >= 0:
             (function,) = struct.unpack_from(">H", chunk, 18)
-        good = chunk[1] & 7 == 7 and (
+        flags = chunk[1] & 7
+        if flags in (4, 5, 6) and ppid in (16, 17):
+            self._divert(association, tsn, chunk, Diversion.FRAGMENT)
+            self._entry(
+                Kind.CHUNK, ChunkStatus.HELD, stream=number, tag=tsn,
+                cookie=association << 16, ends=ends,
+            )  # fmt: skip
+            return True
+        good = flags == 7 and (
             ppid == 16 or (ppid == 17 and 1 <= function <= 4 and 0 <= body <= 512 * (function != 4))
         )
         if not good:
@@ -168,7 +194,9 @@ class FakeSctp:
         status, order = self._judge(number, tsn, ssn, function, good)
         octets = 0
         after: list[Any] = []
-        if status is ChunkStatus.TAKEN and function:
+        if status is ChunkStatus.HELD:
+            self._divert(association, tsn, chunk, Diversion.EARLY)
+        elif status is ChunkStatus.TAKEN and function:
             self._divert(number, tsn, chunk, Diversion.CONTROL)
         elif status is ChunkStatus.TAKEN:
             status, octets, after = self._segment(number, tsn, order, chunk)
@@ -191,38 +219,51 @@ class FakeSctp:
         self, number: int, tsn: int, ssn: int, function: int, good: bool
     ) -> tuple[ChunkStatus, int]:
         session = self.sessions.setdefault(number, _Session())
-        state = session.state
+        state, window = session.state, self.device.config.window
         if (session.past - tsn) % (1 << 32) < 1 << 31:
             return ChunkStatus.DUPLICATE, 0
-        order = session.next + (ssn - session.next) % (1 << 16)
-        came = order - session.next >= 1 << 15 or order in session.waiting
-        if state is State.ABORTED and not (good and function == Function.INITIATE and not ssn):
-            return ChunkStatus.SILENT, 0
-        if not good:
-            return self._abort(number, Reason.MALFORMED)
-        if function == Function.INITIATE and ssn == 0 and state in _OPENABLE:
+        opens = good and function == Function.INITIATE and ssn == 0 and state in _OPENABLE
+        if opens and not (state in _TERMINATED and session.gap):
             session.begin(tsn)
             session.state = State.INITIATE_RECEIVED
-            session.waiting[0] = function
+            session.take(0, function, tsn, window)
             return ChunkStatus.TAKEN, 0
-        if state is State.INITIATE_RECEIVED:
-            if ssn:
+        if state is State.ABORTED:
+            return ChunkStatus.SILENT, 0
+        if good and function == Function.INITIATE and ssn == 0 and tsn != session.opened:
+            session.past = tsn
+        if not good:
+            return self._abort(number, Reason.MALFORMED)
+        follows = function in (_SEGMENT, Function.TERMINATE)
+        if state is State.INITIATE_SENT:
+            if follows and ssn:
+                return ChunkStatus.HELD, 0
+            if ssn or function not in (Function.ACCEPT, Function.REJECT, Function.TERMINATE):
                 return self._abort(number, Reason.SEQUENCE)
+            accepted = function == Function.ACCEPT
+            session.state = State.ESTABLISHED if accepted else State.CLOSED
+            session.take(0, function, tsn, window)
+            return ChunkStatus.TAKEN, 0
+        if ssn == 0 and function and tsn == session.opened:
             return ChunkStatus.DUPLICATE, 0
-        if came:
-            return ChunkStatus.DUPLICATE, 0
-        answers = (Function.ACCEPT, Function.REJECT, Function.TERMINATE)
-        legal = state in _PLACES and function in (_SEGMENT, Function.TERMINATE)
-        if state is State.INITIATE_SENT and ssn == 0:
-            legal = function in answers
-            if legal:
-                accepted = function == Function.ACCEPT
-                session.state = State.ESTABLISHED if accepted else State.CLOSED
+        order = session.next + (ssn - session.next) % (1 << 16)
+        if order - session.next >= 1 << 15:
+            order -= 1 << 16
+        if follows and (order < session.next or order in session.waiting):
+            kept, known = session.tsns.get(order % window, (None, None))
+            if (kept, known) == (order, tsn) or (kept != order and not function):
+                return ChunkStatus.DUPLICATE, 0
+            return self._abort(number, Reason.SEQUENCE)
+        legal = state in _PLACES and follows
+        if session.last is not None and order > session.last:
+            legal = False
+        if function == Function.TERMINATE and order < session.highest:
+            legal = False
         if not legal:
             return self._abort(number, Reason.SEQUENCE)
-        if order - session.next >= self.device.config.window:
+        if order - session.next >= window and order != session.next:
             return ChunkStatus.OUTSIDE, 0
-        session.waiting[order] = function
+        session.take(order, function, tsn, window)
         return ChunkStatus.TAKEN, order
 
     def _abort(self, number: int, reason: Reason) -> tuple[ChunkStatus, int]:
@@ -240,9 +281,9 @@ class FakeSctp:
             device.counters["DROPPED"] += 1
             return ChunkStatus.DROPPED, 0, []
         assert isinstance(stream.sink, DataSink)
-        if not session.tsns:
+        if not session.segments:
             stream.sink._next = 1  # behind the control message
-        session.tsns[order] = tsn
+        session.segments[order] = tsn
         status, octets = ChunkStatus.DROPPED, 0
         after = []
         for event in stream.sink.receive(chunk[18:], order):
@@ -262,27 +303,22 @@ class FakeSctp:
         session = self.sessions.get(number)
         if session is None:
             return
-        session.early += events
-        over = False
+        session.undelivered += events
         while session.next in session.waiting and session.state is not State.ABORTED:
             function = session.waiting.pop(session.next)
-            if over or (function == _SEGMENT and session.next == 0):
-                self._abort(number, Reason.EXCESS)
-                return
-            while function == _SEGMENT and session.early:
-                event = session.early[0]
+            while function == _SEGMENT and session.undelivered:
+                event = session.undelivered[0]
                 if event.order is None or event.order > session.next:
                     break
-                session.early.pop(0)
+                session.undelivered.pop(0)
                 if isinstance(event, DdpError):
-                    tsn = session.tsns[session.next]
+                    tsn = session.segments[session.next]
                     self.device._fail(number, event.number, 0, tsn, b"")
                 else:
                     self.device._deliver(number, event)
             if function:
                 self._entry(Kind.CONTROL, stream=number, tag=function)
-            if function in (Function.TERMINATE, Function.REJECT):
-                over = True
+            if function == Function.TERMINATE and session.next:
                 session.state = (
                     State.TERMINATE_RECEIVED if session.state is State.ESTABLISHED else State.CLOSED
                 )

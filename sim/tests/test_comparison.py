@@ -364,9 +364,7 @@ def test_every_board_has_room_for_a_workload(board: Any) -> None:
         queue_depth=has.queue_depth, buffers=has.buffers, pages=has.pages,
     )  # fmt: skip
     if has.sctp:
-        told = replace(
-            told, sctp=True, associations=has.associations, window=has.window, places=has.places
-        )
+        told = replace(told, sctp=True, associations=has.associations, window=has.window)
     room = Room(board.memory, board.connections, board.window)
     plans, _ = cli._planned(cli._Asked(None, None, [], []), told, room)
     assert {plan.config for plan in plans} == {told}

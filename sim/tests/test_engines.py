@@ -664,7 +664,6 @@ def test_frames_are_placed_as_fast_as_they_come(engine: str) -> None:
     guide: list[Operation] = [
         WriteRegister(regs.address("SESSION_STREAM"), 1),
         Poll(regs.address("GUIDE_NEXT"), 0xFFFFFFFF, count + 1),
-        Poll(regs.address("GUIDE_FREE"), 0xFFFFFFFF, SCTP.places),
         Poll(regs.address("SESSION_PENDING"), 0xFFFFFFFF, 0),
     ]
     outcome = sctp.run(load(engine), [*sctp.packets(count), Drain(), *guide], count)

@@ -72,9 +72,8 @@ V6 = bytes([0xFD, *range(1, 16)]), bytes([0xFD, *range(101, 116)])
 #: Where segments go: each to a slot of its own, in a region of the stream's.
 BASE, SLOT, SLOTS = 0x1234_5678_9000, 160, 12000
 BUFFER, COOKIE, QN = 64, 0xC0_0C1E, 2
-#: DDP-SSNs of a session. Streams share the places of the window: those that were so far apart as
-#: these two begin would meet.
-MOST_SSNS = RnicConfig.places // 2 - 160
+#: DDP-SSNs of a session, so that looking for a free one takes little time.
+MOST_SSNS = 96
 RING = Ring(SLOT * SLOTS, 10)
 
 
@@ -412,7 +411,6 @@ class Play:
             if not victim.broken:
                 assert self.send(f"next behind {name}", carrier.frame(self.packet())) is Fate.TAKEN
                 assert not victim.broken
-            # Streams are kept from each other's places in the window.
             far = any(len(end.seen) > MOST_SSNS for end in self.ends)
             for end in self.ends if far else [victim] if victim.broken else []:
                 self.begin(end)
@@ -467,6 +465,14 @@ class Play:
             self._exception(ASSOCIATION, chunk, octets, Diversion.DATA)
             return False
         end = self.ends[chunk.stream]
+        if chunk.unordered and not (chunk.beginning and chunk.ending) and chunk.ppid in set(Ppid):
+            # A fragment: the host has not got the others.
+            self._exception(ASSOCIATION, chunk, octets, Diversion.FRAGMENT)
+            self._entry(
+                Kind.CHUNK, status=ChunkStatus.HELD, stream=end.number, tag=chunk.tsn,
+                cookie=ASSOCIATION << 16, ends=ends,
+            )  # fmt: skip
+            return True
         message = is_message(chunk)
         if not message:
             self._exception(ASSOCIATION, chunk, octets, Diversion.DATA)

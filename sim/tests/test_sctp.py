@@ -22,22 +22,32 @@ from ddp_rnic.sim.compare import Difference, compare
 from ddp_rnic.sim.engine import Drain, Operation, Outcome, Poll, WriteRegister
 from ddp_rnic.sim.engine import Frame as FrameIn
 from ddp_rnic.sim.golden import Expected
+from ddp_rnic.sim.layers import ip_packet
 from ddp_rnic.sim.model.sctp import (
     AnyChunk,
+    Association,
     Chunk,
     ChunkType,
     DataChunk,
     Function,
+    SctpEvent,
+    SegmentReceived,
+    SessionIllegal,
+    State,
     checksum,
 )
 from ddp_rnic.sim.pcap import Frame
 from ddp_rnic.sim.regions import Region, RegionError
 from ddp_rnic.sim.replay import Plan, plan
+from ddp_rnic.sim.sctp_frames import sctp_frame
 from ddp_rnic.sim.sctp_golden import SctpGolden
 from ddp_rnic.sim.sctp_regions import derive_all, of_sessions
 from ddp_rnic.sim.sctp_traffic import (
+    Abort,
+    Control,
     Enter,
     Fate,
+    Illegal,
     Incoming,
     Item,
     Leave,
@@ -418,24 +428,67 @@ def test_a_control_message_is_told_once() -> None:
     plan_of(peers.frames, [])
 
 
-def test_a_segment_may_overtake_the_accept() -> None:
+def overtaken(answer: Function) -> tuple[Peers, list[DataChunk]]:
+    """Two chunks of B's that its answer to an Initiate has not been sent before; and all three."""
     peers = Peers()
     peers.set_up()
     peers.send(A, peers.control(A, 0, Function.INITIATE))
-    accept = peers.control(B, 0, Function.ACCEPT)
+    first = peers.control(B, 0, answer)
+    first = replace(first, payload=bytes(2) + first.payload[2:])
     write, text = peers.write(B, 0, STAG, 0, b"placed"), peers.message(B, 0, b"text")
-    # B has sent its Accept before, which the network brings later.
+    peers._next[B] = first.tsn + 3
+    return peers, [first, replace(write, payload=b"\0\1" + write.payload[2:]), replace(
+        text, payload=b"\0\2" + text.payload[2:])]  # fmt: skip
+
+
+def test_a_segment_that_overtakes_the_accept_is_handed_back_after_it() -> None:
+    """RFC 5043 section 6.2: "Passive side sends a DDP Stream Session Accept message. Each side may
+    then send zero or more DDP Segments".
+    """
+    peers, (accept, write, text) = overtaken(Function.ACCEPT)
     peers.send(B, text)
-    peers.send(B, write)
+    peers.again(peers.send(B, write))
     early = [*peers.frames]
     peers.send(B, accept)
+    assert statuses(peers.frames, A) == ["HELD"] * 3 + ["TAKEN"] * 3
     planned = plan_of(peers.frames)
     entries = golden(planned).sequences()
     turns = [each.completion.kind.name for each in entries["delivery", 0]]
     assert turns == ["CONTROL", "MESSAGE", "MESSAGE"]
-    assert [each.completion.length for each in records(planned, Kind.CHUNK)] == [0, 4, 6, 0]
+    assert [each.completion.length for each in records(planned, Kind.CHUNK)][1:] == [
+        0, 0, 0, 0, 4, 6,
+    ]  # fmt: skip
+    left = [each for each in golden(planned).exceptions if each.reason == Diversion.EARLY]
+    assert [each.sequence for each in left] == [text.tsn, write.tsn, write.tsn]
     assert octets_of(planned, STAG) == b"placed"
-    assert golden(plan_of(early)).deliveries == []
+    # Without the Accept nothing is placed.
+    planned = plan_of(early)
+    assert golden(planned).deliveries == [] and golden(planned).counts[0].placed == 0
+
+
+@pytest.mark.parametrize("answer", [Function.REJECT, Function.TERMINATE])
+@pytest.mark.parametrize("early", [False, True])
+def test_nothing_of_a_refused_session_is_placed(answer: Function, early: bool) -> None:
+    """RFC 5043 section 6.3: "Active side sends a DDP Stream Session Initiate message. Passive side
+    sends a DDP Stream Session Reject message.", and nothing else.
+    """
+    peers, (refusal, write, text) = overtaken(answer)
+    for chunk in (write, text, refusal) if early else (refusal, write, text):
+        peers.send(B, chunk)
+    expected = ["HELD", "HELD"] if early else []
+    assert statuses(peers.frames, A) == [*expected, "TAKEN", "ILLEGAL", "SILENT"]
+    planned = plan_of(peers.frames)
+    assert session_events(planned) == [(Reason.SEQUENCE, RnicState.CLOSED)]
+    assert golden(planned).counts[0].placed == 0 and golden(planned).deliveries == []
+
+
+def test_what_is_held_for_a_session_that_is_aborted_is_not_handed_back() -> None:
+    peers, (accept, write, _) = overtaken(Function.ACCEPT)
+    peers.send(B, write)
+    peers.send(B, replace(accept, unordered=False))
+    peers.send(B, replace(accept, tsn=accept.tsn + 3))
+    assert statuses(peers.frames, A) == ["HELD", "ILLEGAL", "SILENT"]
+    plan_of(peers.frames)
 
 
 @pytest.mark.parametrize("function", [Function.REJECT, Function.TERMINATE])
@@ -473,7 +526,7 @@ def test_disorder_is_delivered_in_order() -> None:
     assert found.sctp is not None and found.sctp.needs.ahead == 15
     assert found.sctp.needs.messages == 7
     planned = plan_of(peers.frames)
-    assert planned.config.places == 32768
+    assert planned.config == RnicConfig(sctp=True)
     lengths = [
         each.completion.length for each in golden(planned).deliveries if not each.completion.tagged
     ]
@@ -489,29 +542,60 @@ def test_the_table_grows_with_what_waits() -> None:
         peers.send(A, peers.control(A, sid, Function.INITIATE))
     for sid in range(40):
         peers.send(B, peers.control(B, sid, Function.ACCEPT))
-    chunks: list[AnyChunk] = [peers.message(A, 39, b"") for _ in range(700)]
-    for at in range(1, 700, 20):
+    chunks: list[AnyChunk] = [peers.message(A, 39, b"") for _ in range(400)]
+    for at in range(1, 400, 20):
         peers.send(A, *chunks[at : at + 20])
     peers.send(A, chunks[0])
     played = traffic(peers.frames)
     (planned,), notes = plan(played, derive_all(played).regions, RnicConfig())
     run(planned)
     config = planned.config
-    assert config.streams == 128 and config.initiates == 64 and config.window == 1024
-    assert config.queue_depth >= 1400 and len(notes) >= 5
-    assert golden(planned).counts[79].delivered == 700
+    assert config.streams == 128 and config.initiates == 64 and config.window == 512
+    assert config.queue_depth >= 800 and len(notes) == 4
+    assert golden(planned).counts[79].delivered == 400
+
+
+def test_chunks_ahead_of_the_largest_window_are_outside_and_named() -> None:
+    peers = opened()
+    late = peers.message(A, 0, b"late")
+    for _ in range(4):
+        peers.send(A, *(peers.message(A, 0, b"") for _ in range(300)))
+    peers.send(A, late)
+    found = traffic(peers.frames)
+    assert any("177 chunks on" in note and "1024 or more" in note for note in found.notes)
+    assert statuses(peers.frames).count("OUTSIDE") == 177
+    planned = plan_of(peers.frames, [])
+    assert planned.config.window == 1024 and golden(planned).counters()["CHUNKS_OUTSIDE"] == 177
+
+
+def test_a_frame_far_ahead_of_what_is_under_way_waits_for_it() -> None:
+    """A burst in order may not be delivered yet when a gap comes: the window begins with it."""
+    peers = opened()
+    peers.send(A, *(peers.message(A, 0, b"") for _ in range(50)))
+    late = peers.message(A, 0, b"late")
+    peers.send(A, peers.message(A, 0, b"ahead"))
+    peers.send(A, late)
+    found = sctp(peers.frames)
+    assert (found.needs.ahead, found.needs.reach) == (1, 52)
+    assert items(found)[-2].ahead == 52
+    planned = plan_of(peers.frames)
+    assert planned.config.window == RnicConfig.window
+    *_, before, _, last = planned.operations[:-1]
+    assert isinstance(before, Drain) and isinstance(last, FrameIn)
 
 
 # -- what is not legal --
 
 
 def test_what_is_no_ddp_message_aborts_the_session() -> None:
-    for bad in ("ordered", "piece", "ppid", "function", "long"):
+    for bad in ("ordered", "piece", "ordered piece", "ppid", "function", "long"):
         peers = opened()
         if bad == "ordered":
             chunk = replace(peers.message(A, 0, b""), unordered=False)
         elif bad == "piece":
-            chunk = replace(peers.message(A, 0, b""), ending=False)
+            chunk = replace(peers.data(A, 0, 18, b"what"), ending=False)
+        elif bad == "ordered piece":
+            chunk = replace(peers.message(A, 0, b""), unordered=False, ending=False)
         elif bad == "ppid":
             chunk = peers.data(A, 0, 18, b"what")
         elif bad == "function":
@@ -543,12 +627,222 @@ def test_what_fits_no_sequence_aborts_the_session() -> None:
     assert session_events(planned) == [(Reason.SEQUENCE, RnicState.CLOSED)]
 
     peers = opened()
-    terminate = peers.control(A, 0, TERMINATE)
-    peers.send(A, peers.message(A, 0, b"behind"))
-    peers.send(A, terminate)
+    peers.send(A, peers.data(A, 0, 17, struct.pack(">H", Function.ACCEPT)))
+    assert session_events(plan_of(peers.frames, [])) == [(Reason.SEQUENCE, RnicState.ESTABLISHED)]
+
+
+@pytest.mark.parametrize("gap", [False, True])
+@pytest.mark.parametrize("first", ["terminate", "segment"])
+def test_nothing_follows_a_terminate_in_whatever_order_they_come(gap: bool, first: str) -> None:
+    """RFC 5043 section 6.2: "The final User Data Chunk for each side MAY be a DDP Stream
+    Terminate."
+    """
+    peers = opened()
+    text = peers.write(A, 0, STAG, 0, b"text")
+    terminate, behind = peers.control(A, 0, TERMINATE), peers.write(A, 0, STAG, 4, b"behind")
+    order = [terminate, behind] if first == "terminate" else [behind, terminate]
+    for chunk in [*order, text] if gap else [text, *order]:
+        peers.send(A, chunk)
     planned = plan_of(peers.frames)
-    assert session_events(planned) == [(Reason.EXCESS, RnicState.TERMINATE_RECEIVED)]
-    assert golden(planned).counts[1].placed == 1 and golden(planned).deliveries == []
+    ended = first == "terminate" and not gap
+    state = RnicState.TERMINATE_RECEIVED if ended else RnicState.ESTABLISHED
+    assert session_events(planned) == [(Reason.SEQUENCE, state)]
+    assert golden(planned).counts[1].placed == (not gap) + (first == "segment")
+    assert golden(planned).counts[1].delivered == (not gap)
+    assert any("ends the session" in note for note in traffic(peers.frames).notes)
+
+
+def test_an_initiate_inside_a_session_ends_it() -> None:
+    """RFC 5043 section 6.1: it "conforms to none of the enumerated legal patterns"."""
+    peers = opened()
+    initiate = peers.send(A, peers.control(A, 0, Function.INITIATE))
+    peers.again(initiate)
+    peers.send(A, peers.message(A, 0, b"text"))
+    # The network may bring it again: that opens nothing either.
+    assert statuses(peers.frames) == ["TAKEN", "ILLEGAL", "DUPLICATE", "SILENT"]
+    planned = plan_of(peers.frames, [])
+    assert session_events(planned) == [(Reason.SEQUENCE, RnicState.ESTABLISHED)]
+    assert golden(planned).counts[1].sessions == 1
+
+
+def test_an_initiate_opens_nothing_while_the_last_session_has_a_gap() -> None:
+    """RFC 5043 section 6.6: not "while any Data Chunk from a prior session might be
+    outstanding".
+    """
+    peers = opened()
+    peers.message(A, 0, b"lost")
+    peers.send(A, peers.message(A, 0, b"text"))
+    peers.send(B, peers.control(B, 0, TERMINATE))
+    peers.send(A, peers.control(A, 0, Function.INITIATE))
+    assert statuses(peers.frames) == ["TAKEN", "TAKEN", "ILLEGAL"]
+    assert session_events(plan_of(peers.frames)) == [(Reason.SEQUENCE, RnicState.TERMINATE_SENT)]
+
+
+@pytest.mark.parametrize("between", [0, 20])
+def test_another_chunk_with_a_used_ddp_ssn_ends_the_session(between: int) -> None:
+    """RFC 5043 section 6.2: "with increasing DDP-SSNs". The RNIC knows the TSNs of as many items
+    as its window has; of those before them the host does.
+    """
+    peers = opened()
+    first = peers.message(A, 0, b"text")
+    peers.send(A, first)
+    for _ in range(between):
+        peers.send(A, peers.message(A, 0, b""))
+    peers.send(A, first, replace(first, tsn=first.tsn + 500))
+    peers.send(A, peers.message(A, 0, b"behind"))
+    last = statuses(peers.frames)[-3:]
+    planned = plan_of(peers.frames)
+    assert golden(planned).counts[1].delivered == 1 + between
+    if between:
+        assert last == ["DUPLICATE", "DUPLICATE", "SILENT"] and session_events(planned) == []
+        (abort,) = [step for step in sctp(peers.frames).steps if isinstance(step, Abort)]
+        assert abort.stream.sid == 0
+    else:
+        assert last == ["DUPLICATE", "ILLEGAL", "SILENT"]
+        assert session_events(planned) == [(Reason.SEQUENCE, RnicState.ESTABLISHED)]
+
+
+def test_another_terminate_with_a_used_ddp_ssn_is_illegal_at_once() -> None:
+    """RFC 5043 section 6.2: "The final User Data Chunk for each side MAY be a DDP Stream
+    Terminate."
+    """
+    peers = opened()
+    chunks = [peers.message(A, 0, b"") for _ in range(40)]
+    peers.send(A, *chunks)
+    payload = chunks[0].payload[:2] + struct.pack(">H", TERMINATE)
+    peers.send(A, replace(chunks[0], tsn=chunks[0].tsn + 500, ppid=17, payload=payload))
+    assert statuses(peers.frames)[-1] == "ILLEGAL"
+    plan_of(peers.frames)
+
+
+def test_a_terminate_may_be_the_message_with_ddp_ssn_0_once_more() -> None:
+    """RFC 5043 section 5.2.1: the DDP-SSN has 16 bits, and goes round in a long session."""
+    peers = opened()
+    for start in range(1, 1 << 16, 300):
+        numbers = range(start, min(start + 300, 1 << 16))
+        peers.send(A, *(peers.data(A, 0, 16, bytes(1)) for _ in numbers))
+    terminate = peers.control(A, 0, TERMINATE)
+    peers.again(peers.send(A, terminate))
+    last = items(sctp(peers.frames))[-2:]
+    assert [(each.ssn, each.status) for each in last] == [
+        (0, ChunkStatus.TAKEN), (0, ChunkStatus.DUPLICATE),
+    ]  # fmt: skip
+
+
+def test_a_larger_window_tells_more_ddp_ssns_apart() -> None:
+    peers = opened()
+    chunks = [peers.message(A, 0, b"") for _ in range(40)]
+    peers.send(A, chunks[0])
+    for chunk in (*chunks[20:], *chunks[1:20]):
+        peers.send(A, chunk)
+    peers.send(A, replace(chunks[0], tsn=chunks[0].tsn + 500))
+    found = sctp(peers.frames)
+    assert found.window == 64 and statuses(peers.frames)[-1] == "ILLEGAL"
+    assert plan_of(peers.frames).config.window == 64
+
+
+def test_a_chunk_of_an_earlier_session_ends_the_one_that_came_too_early() -> None:
+    """RFC 5043 section 6: "Data Chunks from one DDP Stream Session are never carried over to the
+    next session."
+    """
+    peers = opened()
+    late = peers.message(A, 0, b"late")
+    peers.send(A, peers.data(A, 0, 18, b"what"))
+    peers.open(0)
+    peers.send(A, late)
+    peers.send(A, late)
+    planned = plan_of(peers.frames)
+    assert statuses(peers.frames)[-2:] == ["DUPLICATE"] * 2
+    assert [type(step) for step in sctp(peers.frames).steps].count(Abort) == 1
+    assert golden(planned).deliveries == []
+
+
+def test_segments_without_a_session_are_illegal_and_then_silent() -> None:
+    peers = Peers()
+    peers.set_up()
+    for number in range(3):
+        peers.send(A, peers.write(A, 0, STAG, number, b"x"))
+    assert statuses(peers.frames) == ["ILLEGAL", "SILENT", "SILENT"]
+    planned = plan_of(peers.frames)
+    assert session_events(planned) == [(Reason.SEQUENCE, RnicState.CLOSED)]
+
+
+# -- fragments --
+
+
+def pieces(chunk: DataChunk, size: int) -> list[DataChunk]:
+    """The chunk in fragments, with the TSNs from its own on."""
+    starts = range(0, len(chunk.payload), size)
+    return [
+        replace(
+            chunk,
+            tsn=chunk.tsn + number,
+            payload=chunk.payload[start : start + size],
+            beginning=number == 0,
+            ending=number == len(starts) - 1,
+        )
+        for number, start in enumerate(starts)
+    ]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
+def test_fragments_are_put_together_and_handed_back(order: tuple[int, ...]) -> None:
+    """RFC 5043 section 9: "SCTP data chunk fragmentation MUST NOT be used unless the alternative is
+    IP fragmentation": so it is legal.
+    """
+    peers = opened()
+    parts = pieces(peers.write(A, 0, STAG, 0, b"in three fragments"), 12)
+    peers._next[A] += 2
+    after = peers.message(A, 0, b"after")
+    peers.send(A, parts[order[0]])
+    peers.send(A, after)
+    peers.again(peers.send(A, *(parts[number] for number in order[1:])))
+    assert statuses(peers.frames)[1:] == ["HELD", "TAKEN", "HELD", "HELD", "TAKEN", "HELD", "HELD"]
+    planned = plan_of(peers.frames)
+    assert octets_of(planned, STAG) == b"in three fragments"
+    left = [each for each in golden(planned).exceptions if each.reason == Diversion.FRAGMENT]
+    assert len(left) == 5 and left[0].octets == parts[order[0]].encode()[: len(left[0].octets)]
+    assert golden(planned).counts[1].delivered == 2
+    assert session_events(planned) == []
+
+
+def test_control_messages_may_come_in_fragments() -> None:
+    peers = Peers()
+    peers.set_up()
+    parts = pieces(peers.control(A, 0, Function.INITIATE, bytes(512)), 300)
+    peers._next[A] += 1
+    for part in parts:
+        peers.send(A, part)
+    peers.send(B, peers.control(B, 0, Function.ACCEPT))
+    parts = pieces(peers.control(A, 0, TERMINATE), 3)
+    peers._next[A] += 1
+    for part in reversed(parts):
+        peers.send(A, part)
+    assert statuses(peers.frames) == ["HELD", "HELD", "TAKEN"] * 2
+    planned = plan_of(peers.frames, [])
+    functions = [each.completion.tag for each in records(planned, Kind.CONTROL)]
+    assert sorted(functions) == [Function.INITIATE, Function.ACCEPT, TERMINATE]
+
+
+def test_fragments_that_overtake_the_accept_are_held_twice() -> None:
+    peers, (accept, write, _) = overtaken(Function.ACCEPT)
+    for part in pieces(replace(write, tsn=write.tsn + 10), 9):
+        peers.send(B, part)
+    peers.send(B, accept)
+    assert statuses(peers.frames, A) == ["HELD"] * 4 + ["TAKEN"] * 2
+    assert octets_of(plan_of(peers.frames), STAG) == b"placed"
+
+
+def test_a_message_that_no_packet_can_hold_ends_its_session() -> None:
+    peers = opened()
+    parts = pieces(peers.write(A, 0, STAG, 0, bytes(65_490)), 1400)
+    for part in parts:
+        peers.send(A, part)
+    peers.send(A, replace(peers.message(A, 0, b"text"), tsn=parts[-1].tsn + 1))
+    found = traffic(peers.frames)
+    assert any("at most 65484 octets" in note for note in found.notes)
+    assert statuses(peers.frames)[-2:] == ["HELD", "SILENT"]
+    plan_of(peers.frames, [])
 
 
 def test_an_aborted_stream_takes_the_next_session() -> None:
@@ -715,6 +1009,116 @@ def test_counters_of_sctp_are_compared() -> None:
 
         found = differences(spoil)
         assert [(each.what, each.where) for each in found] == [("counter", name)]
+
+
+class Watched(Peers):
+    """Peers whose frames the model sees; ``events`` are those of end B."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = {A: Association(), B: Association()}
+        self.events: list[SctpEvent] = []
+
+    def send(self, source: str, *chunks: AnyChunk, tag: int | None = None) -> Frame:
+        frame = super().send(source, *chunks, tag=tag)
+        ip = ip_packet(frame)
+        assert ip is not None
+        packet = sctp_frame(frame, ip)
+        assert packet is not None
+        self.model[source].observe(packet.packet)
+        events = self.model[self.other(source)].receive(packet.packet)
+        self.events += events if source == A else []
+        return frame
+
+
+def hostile(seed: int) -> Watched:
+    """Sessions that A opens and then breaks in one of many ways, or not; B accepts and ends some.
+    One chunk is in a packet.
+    """
+    rng = random.Random(seed)
+    peers = Watched()
+    peers.set_up()
+    sent: list[DataChunk] = []
+
+    def send(chunk: DataChunk) -> None:
+        sent.append(chunk)
+        parts = [chunk]
+        if rng.random() < 0.15 and len(chunk.payload) > 2:
+            parts = pieces(chunk, rng.randrange(2, len(chunk.payload)))
+            peers._next[A] += len(parts) - 1
+        waiting.extend(parts)
+
+    for _ in range(12):
+        waiting: list[DataChunk] = []
+        sid = rng.randrange(2)
+        peers.send(A, peers.control(A, sid, Function.INITIATE))
+        session = peers.model[B].session(sid)
+        if rng.random() < 0.9 and session.state is State.INITIATE_RECEIVED:
+            peers.send(B, peers.control(B, sid, Function.ACCEPT))
+        for _ in range(rng.randrange(9)):
+            chunk = peers.message(A, sid, rng.randbytes(rng.randrange(9)))
+            kind = rng.random()
+            if kind < 0.08:
+                old = rng.choice(sent or [chunk])
+                chunk = replace(chunk, stream=old.stream, payload=old.payload)
+            elif kind < 0.12:
+                function = struct.pack(">H", rng.randrange(1, 6))
+                chunk = replace(chunk, ppid=17, payload=chunk.payload[:2] + function)
+            elif kind < 0.16:
+                chunk = replace(chunk, unordered=False)
+            elif kind < 0.2:
+                ssn = rng.choice((rng.randrange(40), rng.randrange(33000, 65536)))
+                chunk = replace(chunk, payload=struct.pack(">H", ssn) + chunk.payload[2:])
+            send(chunk)
+        if rng.random() < 0.5:
+            send(peers.control(A, sid, TERMINATE))
+        waiting += rng.sample(waiting, min(2, len(waiting)))
+        if rng.random() < 0.7:
+            rng.shuffle(waiting)
+        for chunk in waiting:
+            if rng.random() < 0.95:
+                peers.send(A, chunk)
+        ends = (State.ESTABLISHED, State.TERMINATE_RECEIVED, State.ABORTED)
+        if rng.random() < 0.5 and session.state in ends:
+            peers.send(B, peers.control(B, sid, TERMINATE))
+    return peers
+
+
+@pytest.mark.parametrize("seeds", range(4))
+def test_the_rnic_ends_the_sessions_that_the_model_ends(seeds: int) -> None:
+    """What it may do later, or leave to its host, changes neither which sessions end nor what is
+    delivered.
+    """
+    for seed in range(20 * seeds, 20 * (seeds + 1)):
+        peers = hostile(seed)
+        ended, received = set(), {}
+        for event in peers.events:
+            if isinstance(event, SessionIllegal):
+                ended.add((event.stream, event.session))
+            elif isinstance(event, SegmentReceived):
+                key = event.stream, event.session, event.order
+                assert key not in received
+                received[key] = event.segment
+        aborted, placed, current = set(), {}, dict.fromkeys(range(2), -1)
+        for step in sctp(peers.frames).steps:
+            if isinstance(step, Abort):
+                aborted.add((step.stream.sid, current[step.stream.sid]))
+            if not isinstance(step, Incoming) or step.host != B:
+                continue
+            for item in step.items:
+                if item.stream is None:
+                    continue
+                sid = item.stream.sid
+                for each in item.outcome:
+                    if each == Control(Function.INITIATE):
+                        current[sid] += 1
+                    elif isinstance(each, Illegal):
+                        aborted.add((sid, current[sid]))
+                if item.segment is not None:
+                    placed[sid, item.segment.session, item.segment.turn] = item.segment.ulpdu
+        assert aborted == ended, f"seed {seed}"
+        assert placed == received, f"seed {seed}"
+        plans_of(peers.frames)
 
 
 @pytest.mark.parametrize("seed", range(12))

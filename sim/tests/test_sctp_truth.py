@@ -6,22 +6,25 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ddp_rnic.hdl.spec.completion import Kind
 from ddp_rnic.hdl.spec.config import RnicConfig
+from ddp_rnic.hdl.spec.sctp import Diversion
 from ddp_rnic.sim import shuffle
 from ddp_rnic.sim.capture import read_capture
-from ddp_rnic.sim.compare import compare
-from ddp_rnic.sim.engine import Frame, load
+from ddp_rnic.sim.compare import compare, compare_any_order
+from ddp_rnic.sim.engine import Await, Drain, Frame, Operation, load
 from ddp_rnic.sim.regions import Region
 from ddp_rnic.sim.replay import plan
 from ddp_rnic.sim.report import Run
 from ddp_rnic.sim.sctp_regions import derive_all, of_sessions
-from ddp_rnic.sim.sctp_traffic import SctpStream, with_sctp
+from ddp_rnic.sim.sctp_traffic import Incoming, SctpStream, with_sctp
 from ddp_rnic.sim.tests.fake_engine import FakeEngine
 from ddp_rnic.sim.traffic import Traffic, traffic_of
 
@@ -185,6 +188,82 @@ def test_frames_in_any_order_leave_the_same() -> None:
     assert tally.frames > 8 * sum(
         isinstance(operation, Frame) for each in plans for operation in each.operations
     )
+
+
+#: How many frames may overtake one. None of the captures has more chunks of a stream in so many.
+REACH = 4
+
+
+def nearby(
+    operations: Iterable[Operation], controls: set[bytes], rng: random.Random
+) -> list[Operation]:
+    """The operations, with frames that a few others overtake, but none that comes after one that
+    was sent ``REACH`` later. Nothing overtakes a frame with a control message.
+    """
+    came: list[Operation] = []
+    stretch: list[Operation] = []
+    for operation in (*operations, Drain()):
+        if isinstance(operation, Frame) and operation.octets not in controls:
+            stretch.append(operation)
+            continue
+        place = {at: at + rng.uniform(0, REACH) for at in range(len(stretch))}
+        came += [stretch[at] for at in sorted(place, key=place.__getitem__)]
+        stretch = []
+        came.append(Drain() if isinstance(operation, Await) else operation)
+    return came
+
+
+@pytest.mark.parametrize(
+    "width", [None, 64, *(pytest.param(each, marks=pytest.mark.long) for each in (128, 256, 512))]
+)
+def test_no_chunk_within_the_window_is_refused(width: int | None) -> None:
+    """RFC 9260 section 6.2: "The dropped DATA chunk(s) MUST NOT be included in the SACK chunk, as
+    they were not accepted": so what the window has room for is taken, whatever other streams do.
+    """
+    engine = FakeEngine() if width is None else load("compiled")
+    for name in ("small", "std", "reject", "tworounds"):
+        played = traffic(name)
+        derived = derive_all(played)
+        plans, _ = plan(played, derived.regions, RnicConfig(width=width or 64), derived.ends)
+        assert played.sctp is not None
+        controls = {
+            step.octets
+            for step in played.sctp.steps
+            if isinstance(step, Incoming)
+            and any(item.diversion is Diversion.CONTROL for item in step.items)
+        }
+        for number, each in enumerate(plans):
+            for way in range(3):
+                rng = random.Random(f"{name} {number} {way}")
+                operations = nearby(each.operations, controls, rng)
+                memory = each.memory.copy()
+                outcome = engine.run(each.config, operations, memory, ring=each.ring)
+                assert compare_any_order(each, outcome, memory) == []
+                assert outcome.counters["CHUNKS_OUTSIDE"] == 0
+
+
+CASES = CAPTURES.parents[1] / "cases"
+#: Cases of SCTP: octets that are placed, and what the records of DATA chunks say.
+CASE_STATUSES = {
+    "sctp_base": (351, ["TAKEN"] * 5),
+    "sctp_fragmented_data": (367, ["TAKEN"] * 3 + ["HELD"] * 2 + ["TAKEN"] * 3),
+    "sctp_ordered_data": (100, ["TAKEN"] * 3 + ["ILLEGAL"] + ["SILENT"] * 2),
+    "sctp_two_segments_without_session": (0, ["TAKEN"] * 2 + ["ILLEGAL", "SILENT"]),
+}
+
+
+@pytest.mark.skipif(not CASES.exists(), reason="needs shared/cases beside the project")
+@pytest.mark.parametrize("width", [None, 64])
+@pytest.mark.parametrize("name", CASE_STATUSES)
+def test_cases_of_sessions_end_as_the_rfc_says(name: str, width: int | None) -> None:
+    capture = read_capture(CASES / f"{name}.pcap")
+    played = with_sctp(traffic_of(capture), capture.sctp)
+    derived = derive_all(played)
+    octets, statuses = CASE_STATUSES[name]
+    for run in runs_of(played, derived.regions, derived.ends, width):
+        chunks = [each for each in run.outcome.completions if each.kind is Kind.CHUNK]
+        assert [each.status.name for each in chunks] == statuses
+        assert run.outcome.counters["PLACED_OCTETS"] == octets
 
 
 def test_a_frame_that_never_comes_shows() -> None:

@@ -14,6 +14,7 @@ from ddp_rnic.hdl.spec.completion import ChunkStatus, Kind
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.hdl.spec.ddp import INVALID_STAG
 from ddp_rnic.hdl.spec.sctp import Diversion, Function, Reason, State
+from ddp_rnic.sim.engine import ExceptionPacket
 from ddp_rnic.sim.live import SimTransport
 from ddp_rnic.sim.model.ddp import DataSource
 from ddp_rnic.sim.model.sctp import DataChunk, Packet, Ppid, Session
@@ -67,7 +68,7 @@ class SctpPeer:
     def establish(self, association: Association, sid: int) -> None:
         """The host initiates a session, and the peer accepts it."""
         host, peer = self.sessions.setdefault(sid, (Session(sid), Session(sid)))
-        state = association.tell(sid, Function.INITIATE, tsn=self.tsn - 1)
+        state = association.tell(sid, Function.INITIATE, tsn=self.tsn - 1, outstanding=0)
         assert state is State.INITIATE_SENT
         peer.receive(Ppid.CONTROL, host.control(Message.INITIATE))
         self.packet([self.chunk(sid, Ppid.CONTROL, peer.control(Message.ACCEPT))])
@@ -145,7 +146,7 @@ def test_messages_over_sctp_are_placed_delivered_and_reported(
         assert [each.ssn for each in found] == [4, 3, 2, 1]
         assert {each.status for each in found} == {ChunkStatus.TAKEN}
         assert sum(each.length for each in found) == 4008
-        assert association.guide(2)[0] == 5
+        assert association.guide(2) == 5
         # What comes again is known.
         peer.packet(chunks)
         again: list[Report] = []
@@ -168,7 +169,7 @@ def test_a_session_goes_through_its_states_and_illegal_ones_are_refused(
         # The message itself is the host's, and leaves on the exception stream.
         assert simulated.exceptions()[-1].reason == Diversion.CONTROL
         with pytest.raises(StateError, match="INITIATE must not be sent .* INITIATE_RECEIVED"):
-            association.tell(0, Function.INITIATE, tsn=peer.tsn - 1)
+            association.tell(0, Function.INITIATE, tsn=peer.tsn - 1, outstanding=0)
         assert association.tell(0, Function.ACCEPT) is State.ESTABLISHED
         assert association.tell(0, Function.TERMINATE) is State.TERMINATE_SENT
         # A malformed chunk on another stream aborts that one alone.
@@ -179,10 +180,105 @@ def test_a_session_goes_through_its_states_and_illegal_ones_are_refused(
         for arguments in ({"function": Function.INITIATE}, {"function": Function.ACCEPT, "tsn": 1}):
             with pytest.raises(InvalidRequest, match="tsn goes with FORGET and INITIATE"):
                 association.tell(0, **arguments)
+        for function, tsn in ((Function.INITIATE, {"tsn": 1}), (Function.ACCEPT, {})):
+            outstanding = {} if tsn else {"outstanding": 0}
+            with pytest.raises(InvalidRequest, match="outstanding goes with INITIATE"):
+                association.tell(0, function, **tsn, **outstanding)
         for sid in (3, -1):
             with pytest.raises(InvalidRequest, match=f"must be from 0 to 2, not {sid}"):
                 association.tell(sid, Function.ACCEPT)
     assert host_side is not peer_side
+
+
+def test_a_stream_is_not_used_again_while_a_chunk_is_outstanding(context: Context) -> None:
+    """RFC 5043 section 6.6: "A DDP Stream Identifier MUST NOT be reused for another DDP Stream
+    Session while any Data Chunk from a prior session might be outstanding."
+    """
+    with associate(context) as association:
+        with pytest.raises(StateError, match="while 2 of its chunks are not acknowledged"):
+            association.tell(1, Function.INITIATE, tsn=TSN, outstanding=2)
+        state = association.tell(1, Function.INITIATE, tsn=TSN, outstanding=0)
+        assert state is State.INITIATE_SENT
+
+
+def forwarded(sim: SimTransport, count: int) -> list[ExceptionPacket]:
+    """The last packets of the exception stream, once the device is idle."""
+    sim.run(3000)
+    return sim.exceptions()[-count:]
+
+
+def test_what_overtakes_the_accept_is_handed_back_after_it(
+    context: Context, simulated: SimTransport
+) -> None:
+    """RFC 5043 section 6.2: "Passive side sends a DDP Stream Session Accept message. Each side may
+    then send zero or more DDP Segments".
+    """
+    array = bytearray(100)
+    pd, cq = PD(context), CQ(context)
+    with associate(context) as association, pd.register(array) as region:
+        association.stream(0, pd, cq)
+        peer = SctpPeer(simulated)
+        host, other = peer.sessions[0] = Session(0), Session(0)
+        association.tell(0, Function.INITIATE, tsn=peer.tsn - 1, outstanding=0)
+        other.receive(Ppid.CONTROL, host.control(Message.INITIATE))
+        accept = peer.chunk(0, Ppid.CONTROL, other.control(Message.ACCEPT))
+        early = peer.chunks(0, peer.source.tagged(region.stag, 0, b"early"))
+        peer.packet(early)
+        (held,) = reports(association, 1)
+        assert (held.status, held.tsn) == (ChunkStatus.HELD, early[0].tsn)
+        (packet,) = forwarded(simulated, 1)
+        association.hold(packet.reason, packet.octets)
+        assert association.hand_back(simulated.send_frame) == 0
+        peer.packet([accept])
+        reports(association, 2)
+        assert array[:5] == bytes(5)
+        assert association.hand_back(simulated.send_frame) == 1
+        assert cq.wait(5)[0].mr is region
+        assert array[:5] == b"early"
+        assert association.hand_back(simulated.send_frame) == 0
+
+
+def test_fragments_are_put_together_by_the_host(context: Context, simulated: SimTransport) -> None:
+    """RFC 5043 section 9: "SCTP data chunk fragmentation MUST NOT be used unless the alternative is
+    IP fragmentation."
+    """
+    array, message = bytearray(3000), random.Random(2).randbytes(2500)
+    pd, cq = PD(context), CQ(context)
+    with associate(context) as association, pd.register(array) as region:
+        association.stream(0, pd, cq)
+        peer = SctpPeer(simulated)
+        peer.establish(association, 0)
+        reports(association, 2)
+        peer.source = DataSource(3000)
+        (whole,) = peer.chunks(0, peer.source.tagged(region.stag, 100, message))
+        parts = [
+            replace(
+                whole, tsn=(whole.tsn + n) % 2**32, payload=whole.payload[start : start + 1000],
+                beginning=n == 0, ending=n == 2,
+            )
+            for n, start in enumerate(range(0, len(whole.payload), 1000))
+        ]  # fmt: skip
+        for part in reversed(parts):
+            peer.packet([part])
+        assert [each.status for each in reports(association, 3)] == [ChunkStatus.HELD] * 3
+        for packet in forwarded(simulated, 3):
+            association.hold(packet.reason, packet.octets)
+        assert association.hand_back(simulated.send_frame) == 1
+        (taken,) = reports(association, 1)
+        assert (taken.status, taken.tsn) == (ChunkStatus.TAKEN, whole.tsn)
+        assert cq.wait(5)[0].mr is region and array[100:2600] == message
+
+
+def test_the_host_ends_a_session(context: Context, simulated: SimTransport) -> None:
+    """RFC 5043 section 6.1: "the DDP Stream Session MUST be terminated"."""
+    with associate(context) as association:
+        peer = SctpPeer(simulated)
+        peer.establish(association, 0)
+        reports(association, 2)
+        assert association.tell(0, Function.ABORT) is State.ABORTED
+        peer.packet(peer.chunks(0, peer.source.untagged(0, b"too late")))
+        assert [each.status for each in reports(association, 1)] == [ChunkStatus.SILENT]
+        assert association.tell(0, Function.TERMINATE) is State.ABORTED
 
 
 def test_an_error_on_one_stream_leaves_the_association_alone(

@@ -233,10 +233,11 @@ def check_frame(frame, came, entries, where):
             continue
         assert item.tsn == chunk.tsn, where
         assert item.ddp == (chunk.stream < entry.streams), where
+        if item.ddp:
+            assert item.stream == (entry.first + chunk.stream) % 65536, where
         if item.kind not in (Kind.SEGMENT, Kind.CONTROL):
             continue
         body = chunk.payload[2:]
-        assert item.stream == (entry.first + chunk.stream) % 65536, where
         assert item.ssn == int.from_bytes(chunk.payload[:2], "big"), where
         header = item.header.to_bytes(20, "little")
         assert header.startswith((struct.pack(">H", len(body)) + body)[:20]), where
@@ -254,11 +255,13 @@ def split(octets):
 
 
 def kind_of(chunk):
-    """What a chunk is to DDP (RFC 5043 section 5.2)."""
+    """What a chunk is to DDP (RFC 5043 sections 5.2, 9 and 10)."""
     if not isinstance(chunk, DataChunk):
         return Kind.CHUNK
-    whole = chunk.unordered and chunk.beginning and chunk.ending and len(chunk.payload) >= 2
-    if not whole:
+    whole = chunk.beginning and chunk.ending
+    if chunk.unordered and not whole and chunk.ppid in (Ppid.SEGMENT, Ppid.CONTROL):
+        return Kind.FRAGMENT
+    if not chunk.unordered or not whole or len(chunk.payload) < 2:
         return Kind.REFUSED
     return {Ppid.SEGMENT: Kind.SEGMENT, Ppid.CONTROL: Kind.CONTROL}.get(chunk.ppid, Kind.REFUSED)
 

@@ -99,7 +99,9 @@ def wanted(frame, words):
                 what = Kind.REFUSED
                 tsn, stream, _, ppid, ssn = struct.unpack_from(">IHHIH", octets, 4 * at + 4)
                 fields |= {"tsn": tsn, "stream": stream}
-                if flags & 7 == 7 and ppid in (16, 17) and length >= 18:
+                if flags & 4 and flags & 3 != 3 and ppid in (16, 17):
+                    what = Kind.FRAGMENT
+                elif flags & 7 == 7 and ppid in (16, 17) and length >= 18:
                     what = Kind.SEGMENT if ppid == 16 else Kind.CONTROL
                     after = 5 if ppid == 17 else 8 if octets[4 * at + 18] & 0x80 else 9
                     fields |= {"ssn": ssn, "payload": at + after}
@@ -251,7 +253,8 @@ def check(width, frames, **options):
             where = f"frame {number} of {len(frame.octets)} octets, item {k} of {len(want)}"
             item = next(got, None)
             assert item is not None, f"{where}: nothing came, expected {kind}"
-            kinds = (kind,) if kind else (Kind.SEGMENT, Kind.CONTROL, Kind.REFUSED)
+            of_data = Kind.SEGMENT, Kind.CONTROL, Kind.REFUSED, Kind.FRAGMENT
+            kinds = (kind,) if kind else of_data
             assert item.kind in kinds, f"{where}: kind {item.kind}, expected {kind} {fields}"
             for name, value in fields.items():
                 if name == "header":

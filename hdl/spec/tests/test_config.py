@@ -15,6 +15,11 @@ from ddp_rnic.hdl.spec.config import RnicConfig
         ({"relaxed": 1}, TypeError, "relaxed must be True or False, not 1"),
         ({"address": "64"}, TypeError, "address must be an integer, not '64'"),
         ({"address": 11}, ValueError, "address must be from 12 to 64, not 11"),
+        (
+            {"sctp": True, "window": 2048},
+            ValueError,
+            "window must be at most 1024 with 64 streams, not 2048",
+        ),
         ({"address": 65}, ValueError, "address must be from 12 to 64, not 65"),
     ],
 )

@@ -316,6 +316,7 @@ def test_a_session_that_nobody_terminated_has_not_ended() -> None:
     assert not legal(passive.receive(Ppid.CONTROL, Session(4).control(Function.INITIATE)))
     active, passive = sessions()
     assert legal(active.receive(Ppid.CONTROL, passive.control(Function.TERMINATE)))
+    active.acknowledge()
     assert legal(passive.receive(Ppid.CONTROL, active.control(Function.INITIATE)))
 
 
@@ -362,6 +363,11 @@ def test_a_stream_is_not_reused_while_a_chunk_is_outstanding() -> None:
     with pytest.raises(ProtocolError, match="Initiate must not be sent"):
         passive.control(Function.INITIATE)
     passive.receive(Ppid.SEGMENT, first)
+    # Nor while one of this side's may be.
+    passive.acknowledge(0)
+    with pytest.raises(ProtocolError, match="1 Data Chunks .* not acknowledged"):
+        passive.control(Function.INITIATE)
+    passive.acknowledge(1)
     assert passive.control(Function.INITIATE) == struct.pack(">HH", 0, Function.INITIATE)
 
 

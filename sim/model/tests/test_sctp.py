@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import random
 import struct
+from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import google_crc32c
 import pytest
@@ -26,6 +29,7 @@ from ddp_rnic.sim.model.sctp import (
     Session,
     SessionControl,
     SessionIllegal,
+    SessionRefused,
     State,
     bundle,
     maximum_segment,
@@ -171,11 +175,28 @@ def test_bundles_keep_the_order_and_the_mtu(sizes: list[int]) -> None:
     assert all(len(Packet(1, 2, 3, packet).encode()) <= 980 for packet in bundles)
 
 
-def test_the_longest_segment_fits_a_packet() -> None:
-    """RFC 5043 section 9: what needs no fragmentation, "or 516 bytes, whichever is larger"."""
-    segment = maximum_segment(1500)
-    packet = Packet(1, 2, 3, (DataChunk(0, 0, SEGMENT, bytes(2 + segment)),))
-    assert len(packet.encode()) == 1480
+@pytest.mark.parametrize("ip", [20, 40, 28])
+@pytest.mark.parametrize("mtu", [576, 1280, 1500, 1501, 1502, 1503, 9000, 65535])
+def test_the_longest_segment_fits_a_packet(mtu: int, ip: int) -> None:
+    """RFC 5043 section 9: "the largest value that can be supported without use of IP or SCTP
+    fragmentation, or 516 bytes, whichever is larger". RFC 9260 section 3.2: a chunk is padded to
+    four octets.
+    """
+
+    def packet(segment: int) -> int:
+        chunk = DataChunk(0, 0, SEGMENT, bytes(2 + segment))
+        return ip + len(Packet(1, 2, 3, (chunk,)).encode())
+
+    longest = maximum_segment(mtu, ip=ip)
+    assert longest == 516 or packet(longest) <= mtu
+    assert packet(longest + 1) > mtu
+
+
+def test_a_segment_past_the_maximum_is_refused() -> None:
+    """Section 9: "The SCTP adaptation layer MUST reject DDP Segments that are larger than the
+    maximum size specified."
+    """
+    assert Packet(1, 2, 3, (DataChunk(0, 0, SEGMENT, bytes(2 + Session(0).maximum)),)).encode()
     assert maximum_segment(500) == 516
     with pytest.raises(ValueError, match="at most 516 octets, not 517"):
         Session(0, maximum=516).segment(bytes(517))
@@ -257,11 +278,13 @@ def test_accepted_session() -> None:
                 SegmentReceived(4, number, order, b"fro")
             ]
         ends = [active, passive] if number else [passive, active]
+        active.acknowledge(0, 1, 2)
         assert ends[1].receive(CONTROL, ends[0].control(TERMINATE)) == [
             SessionControl(4, number, TERMINATE, b"")
         ]
         # The side that was told may still send what it has, and need not terminate itself.
         assert segments(ends[0].receive(SEGMENT, ends[1].segment(b"last"))) == [3]
+        active.acknowledge()
         if number:
             assert not illegal(ends[0].receive(CONTROL, ends[1].control(TERMINATE)))
             assert (active.state, passive.state) == (State.CLOSED, State.CLOSED)
@@ -277,6 +300,7 @@ def test_refused_session(answer: Function) -> None:
         (event,) = active.receive(CONTROL, payload)
         assert isinstance(event, SessionControl) and event.session == number
         assert (active.state, passive.state) == (State.CLOSED, State.CLOSED)
+        active.acknowledge(0)
 
 
 MESSAGES = {
@@ -360,10 +384,142 @@ def test_a_segment_after_the_terminate_is_illegal() -> None:
     assert illegal(session.receive(SEGMENT, segment(2)))
 
 
+LATE = {"segment": (SEGMENT, segment(4)), "terminate": (CONTROL, control(4, TERMINATE))}
+
+
+@pytest.mark.parametrize("late", LATE)
+@pytest.mark.parametrize("gap", [False, True])
+@pytest.mark.parametrize("terminate_first", [False, True])
+def test_nothing_follows_a_terminate_in_whatever_order_they_come(
+    late: str, gap: bool, terminate_first: bool
+) -> None:
+    """Section 6.2: "The final User Data Chunk for each side MAY be a DDP Stream Terminate."
+
+    Section 6.1: "If the adaptation layer receives a Payload Data Chunk that conforms to none of the
+    enumerated legal patterns, the DDP Stream Session MUST be terminated."
+    """
+    session = an_active_session()
+    if not gap:
+        session.receive(SEGMENT, segment(1))
+    session.receive(SEGMENT, segment(2))
+    pair = [(CONTROL, control(3, TERMINATE)), LATE[late]]
+    first, second = pair if terminate_first else pair[::-1]
+    assert not illegal(session.receive(*first))
+    # The second one is not placed, and the missing Segment is not waited for.
+    (event,) = session.receive(*second)
+    assert isinstance(event, SessionIllegal) and "Terminate" in event.reason
+    assert session.state is State.ABORTED
+    assert session.receive(SEGMENT, segment(1)) == []
+
+
+@pytest.mark.parametrize("refusal", [REJECT, TERMINATE])
+@pytest.mark.parametrize("follower", [(SEGMENT, segment(2)), (CONTROL, control(1, TERMINATE))])
+@pytest.mark.parametrize("refusal_first", [False, True])
+def test_nothing_follows_a_refusal_in_whatever_order_they_come(
+    refusal: Function, follower: tuple[Ppid, bytes], refusal_first: bool
+) -> None:
+    """Section 6.3: "Active side sends a DDP Stream Session Initiate message. Passive side sends a
+    DDP Stream Session Reject message.", and nothing else; section 6.4 likewise.
+    """
+    session = Session(4)
+    session.control(INITIATE)
+    pair = [(CONTROL, control(0, refusal)), follower]
+    first, second = pair if refusal_first else pair[::-1]
+    events = session.receive(*first) + session.receive(*second)
+    assert [type(event) for event in events] == [SessionControl, SessionIllegal]
+
+
+@pytest.mark.parametrize("message", [INITIATE, ACCEPT, REJECT])
+@pytest.mark.parametrize("opens", [an_active_session, a_passive_session])
+def test_what_opens_a_session_or_answers_that_is_illegal_before_its_turn(
+    message: Function, opens: Callable[[], Session]
+) -> None:
+    """Sections 6.2 to 6.4 have an Initiate, an Accept and a Reject as the first message of their
+    side alone: whatever comes between, no pattern has this one.
+    """
+    assert illegal(opens().receive(CONTROL, control(7, message)))
+
+
+@pytest.mark.parametrize("message", [TERMINATE, None])
+def test_nothing_is_received_before_this_end_has_accepted(message: Function | None) -> None:
+    """Section 6.2: "Passive side sends a DDP Stream Session Accept message. Each side may then send
+    zero or more DDP Segments". A gap before the chunk does not make it legal.
+    """
+    session = Session(4)
+    session.receive(CONTROL, control(0, INITIATE))
+    ppid, payload = MESSAGES[message]
+    assert illegal(session.receive(ppid, struct.pack(">H", 2) + payload[2:]))
+
+
+def test_an_initiate_inside_a_session_ends_it_and_opens_none() -> None:
+    """Section 6.1: "all sessions MUST conform to one of the patterns defined in this section": none
+    of them has a second Initiate before the session has ended.
+    """
+    for begin in (an_active_session, a_passive_session):
+        for ssn in (0, 1, 2):
+            session = begin()
+            (event,) = session.receive(CONTROL, control(ssn, INITIATE))
+            assert isinstance(event, SessionIllegal) and event.session == 0
+            assert (session.state, session.number) == (State.ABORTED, 0)
+    session = Session(4)
+    session.receive(CONTROL, control(0, INITIATE))
+    assert illegal(session.receive(CONTROL, control(0, INITIATE))) and session.number == 0
+
+
+def test_an_initiate_opens_no_session_while_the_last_one_has_a_gap() -> None:
+    """Section 6.6: "A DDP Stream Identifier MUST NOT be reused for another DDP Stream Session while
+    any Data Chunk from a prior session might be outstanding."
+    """
+    session = an_active_session()
+    session.receive(SEGMENT, segment(2))
+    session.control(TERMINATE)
+    (event,) = session.receive(CONTROL, control(0, INITIATE))
+    assert isinstance(event, SessionIllegal) and session.number == 0
+
+
+@pytest.mark.parametrize("state", ["open", "after a Terminate"])
+def test_another_chunk_with_a_used_ddp_ssn_ends_the_session(state: str) -> None:
+    """Section 6.2: "zero or more DDP Segments with increasing DDP-SSNs". What the network repeats
+    has the same TSN, and is not given to the session.
+    """
+    session = an_active_session()
+    for order in (1, 2):
+        session.receive(SEGMENT, segment(order))
+    if state != "open":
+        session.receive(CONTROL, control(3, TERMINATE))
+    (event,) = session.receive(SEGMENT, segment(1, b"another"))
+    assert isinstance(event, SessionIllegal) and "used before" in event.reason
+
+
+def test_an_ordered_initiate_opens_no_session() -> None:
+    """Section 10: "The adaptation layer MUST use the Unordered option on all Data Chunks"."""
+    session = Session(4)
+    assert illegal(session.receive(CONTROL, control(0, INITIATE), unordered=False))
+    assert session.receive(CONTROL, control(0, INITIATE), unordered=False) == []
+    assert (session.state, session.number) == (State.ABORTED, -1)
+
+
+def test_a_stream_is_not_used_again_before_all_of_this_side_is_acknowledged() -> None:
+    """Section 6.6: "A DDP Stream Identifier MUST NOT be reused for another DDP Stream Session while
+    any Data Chunk from a prior session might be outstanding."
+    """
+    for illegal_chunk in (False, True):
+        session = an_active_session()
+        session.segment(b"outstanding")
+        if illegal_chunk:
+            session.receive(SEGMENT, segment(1), unordered=False)
+        session.control(TERMINATE)
+        session.acknowledge(0, 2)
+        with pytest.raises(ProtocolError, match=r"1 Data Chunks .* not acknowledged"):
+            session.control(INITIATE)
+        session.acknowledge(1)
+        assert session.control(INITIATE) == control(0, INITIATE)
+
+
 @pytest.mark.parametrize(
     ("ppid", "payload", "unordered", "why"),
     [
-        (SEGMENT, segment(0), True, "came before"),
+        (SEGMENT, segment(0), True, "used before"),
         (SEGMENT, segment(1 + 32767), True, "out of the window"),
         (SEGMENT, segment(1), False, "Unordered"),
         (15, segment(1), True, "PPID 15"),
@@ -437,6 +593,35 @@ def test_every_sequence_of_four_messages_is_judged_by_the_patterns() -> None:
             if any(message is INITIATE for _, message in rest) and ended:
                 continue  # a next session: tested above
             assert follows(Session(4), sequence) == legal(sequence), sequence
+
+
+@settings(deadline=None, max_examples=500)
+@given(st.data())
+def test_a_sequence_is_judged_alike_in_whatever_order_it_comes(data: st.DataObject) -> None:
+    """Section 6.1: "The normative sequence for considering Payload Data Chunks within a given
+    session is based upon each Data Chunk's DDP-SSN", and not on their arrival.
+    """
+    rest = st.sampled_from([None, None, None, None, TERMINATE, ACCEPT, REJECT, INITIATE])
+    first = data.draw(st.sampled_from([ACCEPT, ACCEPT, ACCEPT, REJECT, TERMINATE, None]))
+    sequence = [first, *data.draw(st.lists(rest, max_size=6))]
+    followers = sequence[1:-1] if sequence[-1] is TERMINATE else sequence[1:]
+    accepted = first is ACCEPT and all(message is None for message in followers)
+    legal = accepted or sequence in ([REJECT], [TERMINATE])
+    session = Session(4)
+    session.control(INITIATE)
+    events: list[SctpEvent] = []
+    for ssn in data.draw(st.permutations(range(len(sequence)))):
+        ppid, payload = MESSAGES[sequence[ssn]]
+        events += session.receive(ppid, struct.pack(">H", ssn) + payload[2:])
+    assert illegal(events) == (not legal)
+    assert (session.state is State.ABORTED) == (not legal)
+    placed = [ssn for ssn, message in enumerate(sequence) if message is None]
+    if legal:
+        assert sorted(segments(events)) == placed
+    else:
+        assert set(segments(events)) <= set(placed)
+        if first in (REJECT, TERMINATE):
+            assert not segments(events)
 
 
 # --- associations --------------------------------------------------------------------------------
@@ -533,6 +718,157 @@ def test_fragments_are_put_together() -> None:
     random.Random(1).shuffle(parts)
     events = [event for part in parts for event in pair.to_b(0xB, part)]
     assert events == [SegmentReceived(0, 0, 1, bytes(range(100)))]
+
+
+def test_fragments_come_in_any_order_beside_those_of_other_messages() -> None:
+    """Section 9: "SCTP data chunk fragmentation MUST NOT be used unless the alternative is IP
+    fragmentation": so it is legal. RFC 9260 section 6.9: TSNs of a message are consecutive.
+    """
+    parts = [
+        DataChunk(tsn, sid, ppid, payload, beginning=first, ending=last)
+        for tsn, sid, ppid, payload, first, last in (
+            (0, 0, SEGMENT, segment(1)[:1], True, False),
+            (1, 0, SEGMENT, segment(1)[1:], False, True),
+            (2, 3, SEGMENT, segment(1)[:4], True, False),
+            (3, 3, SEGMENT, segment(1)[4:], False, True),
+            (4, 0, CONTROL, control(2, TERMINATE)[:3], True, False),
+            (5, 0, CONTROL, control(2, TERMINATE)[3:], False, True),
+        )
+    ]
+    for seed in range(50):
+        fresh = Pair()
+        fresh.establish()
+        fresh.to_b(0xB, DataChunk(0xFFFFFFFF, 3, CONTROL, control(0, INITIATE)))
+        fresh.to_a(0xA, DataChunk(501, 3, CONTROL, control(0, ACCEPT)))
+        came = random.Random(seed).sample(parts, len(parts))
+        events = [event for part in came for event in fresh.to_b(0xB, part)]
+        assert not illegal(events)
+        assert [event for event in events if isinstance(event, SegmentReceived)] in (
+            [SegmentReceived(0, 0, 1, b"segment"), SegmentReceived(3, 0, 1, b"segment")],
+            [SegmentReceived(3, 0, 1, b"segment"), SegmentReceived(0, 0, 1, b"segment")],
+        )
+        assert SessionControl(0, 0, TERMINATE, b"") in events
+        assert fresh.b.session(0).state is State.TERMINATE_RECEIVED
+
+
+def test_a_message_without_an_end_is_not_joined_with_the_next_one() -> None:
+    pair = Pair()
+    pair.establish()
+    payload = segment(1)
+    parts = [(0xFFFFFFFF, b"\0\1no end", True, False)]
+    parts += [(0, payload[:5], True, False), (1, payload[5:], False, True)]
+    events = [
+        event
+        for tsn, piece, first, last in parts
+        for event in pair.to_b(0xB, DataChunk(tsn, 0, SEGMENT, piece, beginning=first, ending=last))
+    ]
+    assert events == [SegmentReceived(0, 0, 1, b"segment")]
+
+
+@pytest.mark.parametrize("bad", [{"unordered": False}, {"ppid": 18}])
+def test_a_fragment_of_what_is_no_ddp_message_is_illegal_at_once(bad: dict[str, Any]) -> None:
+    """Section 10: "The adaptation layer MUST use the Unordered option on all Data Chunks"."""
+    pair = Pair()
+    pair.establish()
+    chunk = DataChunk(0xFFFFFFFF, 0, SEGMENT, segment(1), ending=False)
+    assert illegal(pair.to_b(0xB, replace(chunk, **bad)))
+
+
+def test_another_tsn_with_a_used_ddp_ssn_is_no_repetition() -> None:
+    """Section 6: "The DDP-SSNs assigned to the Data Chunks for a session MUST NOT have any gaps";
+    6.2: "with increasing DDP-SSNs". The TSN tells what the network repeats.
+    """
+    pair = Pair()
+    pair.establish()
+    chunk = DataChunk(0xFFFFFFFF, 0, SEGMENT, segment(1))
+    pair.to_b(0xB, chunk)
+    (event,) = pair.to_b(0xB, chunk)
+    assert isinstance(event, Discarded)
+    assert illegal(pair.to_b(0xB, replace(chunk, tsn=0)))
+
+
+@pytest.mark.parametrize("active", [False, True])
+def test_a_chunk_of_an_earlier_session_is_never_carried_over(active: bool) -> None:
+    """Section 6: "Data Chunks from one DDP Stream Session are never carried over to the next
+    session. Each Data Chunk unambiguously belongs to exactly one session." Its TSN tells which.
+    """
+    pair = Pair()
+    pair.establish()
+    # An ordered chunk ends the session while TSN 0 is on its way; the peer does not wait for it.
+    pair.to_b(0xB, DataChunk(1, 0, SEGMENT, segment(2), unordered=False))
+    if active:
+        pair.to_a(0xA, DataChunk(501, 0, CONTROL, control(0, INITIATE)))
+        pair.to_b(0xB, DataChunk(2, 0, CONTROL, control(0, ACCEPT)))
+    else:
+        pair.to_b(0xB, DataChunk(2, 0, CONTROL, control(0, INITIATE)))
+        pair.to_a(0xA, DataChunk(501, 0, CONTROL, control(0, ACCEPT)))
+    assert (pair.b.session(0).state, pair.b.session(0).number) == (State.ESTABLISHED, 1)
+    (event,) = pair.to_b(0xB, DataChunk(0, 0, SEGMENT, segment(1)))
+    assert isinstance(event, SessionIllegal) and "earlier session" in event.reason
+
+
+def test_a_session_may_outlast_half_of_the_tsns() -> None:
+    """RFC 9260 section 1.6: TSNs are compared by serial number arithmetic. No TSN of a session is
+    taken for one from before it, however many lie between.
+    """
+    pair = Pair()
+    pair.establish()
+    number = 1
+    for _ in range(5):
+        # As if as many chunks of other streams had come.
+        pair.b._in._next += 1 << 30
+        pair.b._in.highest += 1 << 30
+        tsn = pair.b._in._next % (1 << 32)
+        chunk = DataChunk(tsn, 0, SEGMENT, segment(number))
+        assert segments(pair.b.receive(Packet(1, 2, 0xB, (chunk,)).encode())) == [number]
+        number += 1
+
+
+def test_nothing_of_an_ended_session_is_in_a_later_one_however_many_lie_between() -> None:
+    """Section 6: "Data Chunks from one DDP Stream Session are never carried over to the next
+    session."
+    """
+    session = Session(4)
+    session.receive(CONTROL, control(0, INITIATE))
+    session.control(ACCEPT)
+    for order in (2, 3, 5):
+        session.receive(SEGMENT, segment(order))
+    session.receive(SEGMENT, segment(6), unordered=False)
+    for number in range(1, 70):
+        session.receive(CONTROL, control(0, INITIATE))
+        session.control(ACCEPT)
+        events = session.receive(SEGMENT, segment(1, b"%d" % number))
+        assert events == [SegmentReceived(4, number, 1, b"%d" % number)]
+        assert session.receive(CONTROL, control(2, TERMINATE)) == [
+            SessionControl(4, number, TERMINATE, b"")
+        ]
+
+
+def test_initiates_past_the_limit_are_refused_in_their_association_alone() -> None:
+    """Section 6.4: "There MUST be a finite limit on the number of such requests that are pending a
+    ULP decision. When more session requests are received, the passive side MUST respond to the
+    Initiate message with a DDP Stream Terminate Message."
+    """
+    pairs = [Pair(), Pair()]
+    for pair in pairs:
+        pair.b.initiates = 2
+        events = [
+            pair.to_b(0xB, DataChunk((0xFFFFFFFE + sid) % (1 << 32), sid, CONTROL, payload))
+            for sid in range(4)
+            for payload in [control(0, INITIATE)]
+        ]
+        kinds = [type(event) for (event,) in events]
+        assert kinds == [SessionControl] * 2 + [SessionRefused] * 2
+        refused = pair.b.session(3)
+        assert refused.state is State.REFUSED
+        for answer in (ACCEPT, REJECT):
+            with pytest.raises(ProtocolError, match="while the session is REFUSED"):
+                refused.control(answer)
+        assert refused.control(TERMINATE) == control(0, TERMINATE)
+        # Once one is answered there is room again, and another stream has it.
+        assert pair.b.session(0).control(ACCEPT) and pair.b.session(2).control(TERMINATE)
+        (event,) = pair.to_b(0xB, DataChunk(2, 3, CONTROL, control(0, INITIATE)))
+        assert isinstance(event, SessionControl)
 
 
 def test_streams_are_independent() -> None:

@@ -538,8 +538,14 @@ def test_a_chunk_that_fits_no_pattern_terminates(
     unordered: bool,
     why: str,
 ) -> None:
-    (event,) = an_active_session().receive(ppid, payload, unordered=unordered)
+    """Section 6.1: "If the adaptation layer receives a Payload Data Chunk that conforms to none of
+    the enumerated legal patterns, the DDP Stream Session MUST be terminated."
+    """
+    session = an_active_session()
+    (event,) = session.receive(ppid, payload, unordered=unordered)
     assert isinstance(event, SessionIllegal) and why in event.reason
+    assert session.state is State.ABORTED
+    assert session.receive(SEGMENT, segment(1)) == []
 
 
 def test_private_data_has_its_limits_on_transmit() -> None:
@@ -774,13 +780,14 @@ def test_a_fragment_of_what_is_no_ddp_message_is_illegal_at_once(bad: dict[str, 
     assert illegal(pair.to_b(0xB, replace(chunk, **bad)))
 
 
-def test_another_tsn_with_a_used_ddp_ssn_is_no_repetition() -> None:
+@pytest.mark.parametrize("ssn", [1, 2], ids=["in its turn", "before its turn"])
+def test_another_tsn_with_a_used_ddp_ssn_is_no_repetition(ssn: int) -> None:
     """Section 6: "The DDP-SSNs assigned to the Data Chunks for a session MUST NOT have any gaps";
     6.2: "with increasing DDP-SSNs". The TSN tells what the network repeats.
     """
     pair = Pair()
     pair.establish()
-    chunk = DataChunk(0xFFFFFFFF, 0, SEGMENT, segment(1))
+    chunk = DataChunk(0xFFFFFFFF, 0, SEGMENT, segment(ssn))
     pair.to_b(0xB, chunk)
     (event,) = pair.to_b(0xB, chunk)
     assert isinstance(event, Discarded)

@@ -12,6 +12,17 @@ CONTROL_FIELDS = (("t", 1), ("l", 1), ("rsvd", 4), ("dv", 2))
 TAGGED_FIELDS = (*CONTROL_FIELDS, ("rsvdulp", 8), ("stag", 32), ("to", 64))
 UNTAGGED_FIELDS = (*CONTROL_FIELDS, ("rsvdulp", 40), ("qn", 32), ("msn", 32), ("mo", 32))
 
+#: Messages of a stream that the device keeps while an earlier message of the stream is unfinished:
+#: each finished one that waits, and each unfinished one that was overtaken.
+#:
+#: RFC 5041 section 5.3 has a Data Source "transmit DDP Messages in the order they were submitted",
+#: so that no message overtakes another one, and nothing is kept. Where a peer lets a segment of
+#: another message come before the last segment of a message, section 5.4 lets the other message be
+#: delivered only after the earlier one. The RFC gives no bound, and a device has one: a stream that
+#: needs more is in error with Local Catastrophic (section 7.2). The event has the number of the
+#: stream and no header; segments that came before the stream was stopped may have been placed.
+WAITING = 8
+
 
 class ErrorType(IntEnum):
     """The 4-bit Error Type of RFC 5041 section 7.2."""

@@ -24,6 +24,7 @@ from ddp_rnic.hdl.net.tests.frames import Said, internet_sum, say
 from ddp_rnic.hdl.spec import regs
 from ddp_rnic.hdl.spec.completion import ChunkStatus, Completion, Kind, Status
 from ddp_rnic.hdl.spec.config import RnicConfig
+from ddp_rnic.hdl.spec.ddp import WAITING
 from ddp_rnic.hdl.spec.net import SCTP_UDP_PORT, AssociationKey, EtherType, Protocol, insert
 from ddp_rnic.hdl.spec.sctp import MOST_CHUNKS, Diversion, Reason, State
 from ddp_rnic.hdl.spec.sctp import Function as Told
@@ -350,7 +351,7 @@ class Play:
         self._tell(end, Told.INITIATE)
         end.session = Session(end.number - FIRST)
         end.session.control(Function.INITIATE)
-        end.sink = DataSink(self._model, stream=end.number, pd=end.number, first=1)
+        end.sink = DataSink(self._model, stream=end.number, pd=end.number, first=1, waiting=WAITING)
         end.sink.post(QN, BUFFER)
         end.seen.clear()
         accept = struct.pack(">H", Function.ACCEPT)

@@ -85,8 +85,8 @@ def run(steps, *, give=1.0, take=1.0, seed=0):
         ports = [getattr(dut, name) for name in OUTPUTS]
         signals = [each for port in ports for each in (port.valid, port.ready, port.payload)]
         async for *_, a, b, c, d, e, f, g, h, i in ctx.tick().sample(*signals):
-            if a and b:
-                got["o"].append(c.cookie)
+            if a and b and (c.item.complete or c.item.control):
+                got["o"].append(c.item.cookie)
                 came.append(now)
             if d and e:
                 got["advanced"].append((f.stream, f.qn, f.msn))

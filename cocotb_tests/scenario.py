@@ -766,9 +766,7 @@ class _Random:
                 segments += self._untagged(number, begun)
             elif begun is None and kind < _UNTAGGED + _EMPTY:
                 # "MUST NOT be checked for a zero-length Tagged DDP Message" (RFC 5041 section 5.2)
-                segments.append(
-                    self._tagged(number, rng.getrandbits(32), rng.getrandbits(64), b"")
-                )
+                segments.append(self._tagged(number, rng.getrandbits(32), rng.getrandbits(64), b""))
             else:
                 region = rng.choice(same or regions)
                 length = min(rng.choice((1, 3, 8, 60, 64, 70, 500, 1460, 5000)), region.length)

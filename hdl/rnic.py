@@ -145,7 +145,8 @@ class Rnic(wiring.Component):
         # shows at once; what the others say, which are far apart, has a register.
         busy, quiet = Signal(), Signal(4)
         m.d.sync += busy.eq(receiving | commit.busy | delayed(m, 1, Cat(
-            moving, recording, delivery.busy, delivery.failed.valid, exceptions.o.valid), "moving").any())
+            moving, recording, delivery.busy, delivery.failed.valid, exceptions.o.valid,
+        ), "moving").any())
         # What the host does to the ring may set delivery going again.
         given = Cat(control.ring.enable, control.ring.consumer)
         known = delayed(m, 1, given, "given")

@@ -334,8 +334,8 @@ class Commit(wiring.Component):
     moves : Out(stream.Signature(Move))
     events : Out(stream.Signature(ErrorEvent))
     records : Out(stream.Signature(Record, always_ready=True)), record_room : In(1)
-        Segments that were accepted, in the order of the sender, without ``found``, and all items of SCTP that have a record; there must be room for 32 more when
-        ``record_room`` falls.
+        Segments that were accepted, in the order of the sender, without ``found``, and all items of
+        SCTP that have a record; there must be room for 32 more when ``record_room`` falls.
     issued : Out(16)
         Segments given to ``moves`` that write to the bus.
     tally : Out(Tally)

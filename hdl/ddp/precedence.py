@@ -1,9 +1,9 @@
 """No message is delivered before an earlier one of its stream (RFC 5041 section 5.4).
 
 "At the Data Sink, DDP MUST Deliver a DDP Message if and only if all of the following are true: the
-last DDP Segment of the DDP Message had its Last flag set, all of the DDP Segments of the DDP Message
-have been Placed, all preceding DDP Messages have been Placed, and each preceding DDP Message has
-been Delivered to the ULP."
+last DDP Segment of the DDP Message had its Last flag set, all of the DDP Segments of the DDP
+Message have been Placed, all preceding DDP Messages have been Placed, and each preceding DDP
+Message has been Delivered to the ULP."
 
 A Data Source sends one message after the other, so that the last segment of a message is all that
 has to be looked at. A peer may also let a segment of another message overtake::
@@ -14,8 +14,8 @@ has to be looked at. A peer may also let a segment of another message overtake::
 
 :class:`Overtaking` sees every segment, in one table look-up. :class:`Precedence` sees the last
 segment of each message, each segment that overtakes, and the first segment of a stream that has
-started anew: in the order of segments, so that nothing of a stream's past meets what comes later. It
-keeps what has to wait.
+started anew. These come in the order of segments, so that nothing of a stream's past meets what
+comes later. Precedence keeps the messages that have to wait.
 """
 
 from functools import partial
@@ -172,7 +172,7 @@ class Precedence(wiring.Component):
     failed: nothing of it leaves any more, until a ``first`` segment comes.
 
     Latency: 4 cycles. Throughput: an entry a cycle. An entry of a stream of which messages are kept
-    takes 16 cycles and the number of those messages, and each message that has waited takes 4.
+    takes 16 cycles and the number of those messages, and each message that has waited takes 3.
     Reset: what is kept stays. Errors: see ``failed``.
 
     Parameters
@@ -323,7 +323,8 @@ class Precedence(wiring.Component):
             with m.State("Pass"):
                 m.d.sync += [
                     first.eq(state.first), count.eq(Mux(entry.found.first, 0, state.count)),
-                    index.eq(0), has_earlier.eq(0), has_own.eq(0), failed.eq(entry.entry.status != completion.Status.DELIVERED),
+                    index.eq(0), has_earlier.eq(0), has_own.eq(0),
+                    failed.eq(entry.entry.status != completion.Status.DELIVERED),
                 ]
                 with m.If(begins):
                     m.next = "Full"

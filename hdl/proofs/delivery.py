@@ -103,7 +103,8 @@ class Completions(Harness):
     says, and none before its placements are retired.
 
     One message, any one, is followed to the bus. Assumes that counts come in order and within 2**15
-    of ``retired``, and has :class:`Straight` in the place of Precedence. Bounded: for the first ``DEPTH`` cycles, in which two completions are written.
+    of ``retired``, and has :class:`Straight` in the place of Precedence. Bounded: for the first
+    ``DEPTH`` cycles, in which two completions are written.
     """
 
     DEPTH = 21

@@ -450,9 +450,7 @@ class DataSink:
             events += self._follow(header, length, order, message)
         return events
 
-    def _follow(
-        self, header: Header, length: int, order: int, octets: bytes | None
-    ) -> list[Event]:
+    def _follow(self, header: Header, length: int, order: int, octets: bytes | None) -> list[Event]:
         """Deliver the messages that wait for no earlier one, after this segment of a message.
 
         Section 5.4: a message is delivered "if and only if" its last segment "had its Last flag

@@ -223,9 +223,7 @@ class _Device:
     def _stream_commit(self) -> None:
         number, flags = self.values["STREAM_INDEX"], self.values["STREAM_FLAGS"]
         assert number < self.config.streams
-        sink = DataSink(
-            self.table, stream=number, pd=self.values["STREAM_PD"], waiting=WAITING
-        )
+        sink = DataSink(self.table, stream=number, pd=self.values["STREAM_PD"], waiting=WAITING)
         sink.queues = self.queues.setdefault(number, {})
         self.streams[number] = _Stream(
             bool(flags & 1), sink, MpaReceiver(crc=bool(flags & 2), markers=bool(flags & 4))

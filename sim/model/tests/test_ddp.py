@@ -547,9 +547,7 @@ def test_a_device_keeps_so_many_waiting_messages_and_no_more() -> None:
 
 @given(seed=st.integers(0, 1 << 32), shuffled=st.booleans())
 @settings(max_examples=100, deadline=None)
-def test_messages_are_delivered_in_the_order_in_which_they_began(
-    seed: int, shuffled: bool
-) -> None:
+def test_messages_are_delivered_in_the_order_in_which_they_began(seed: int, shuffled: bool) -> None:
     """Of any interleaving: section 5.3 has placement in any order, section 5.4 delivery in one."""
     rng = random.Random(seed)
     names = {number: rng.randrange(1, 4) for number in range(rng.randrange(1, 8))}

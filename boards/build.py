@@ -263,8 +263,15 @@ def _step(step):
     return f"{step['delay']:6.2f} ns  {step['type']}  {ends}"
 
 
-def program(board, bitstream):
+def program(board, bitstream, cable=None):
     """Loads a bitstream into a board's FPGA by openFPGALoader, until it loses power.
+
+    Parameters
+    ----------
+    board : Board
+    bitstream : Path
+    cable : str
+        What openFPGALoader calls the JTAG adapter, in place of the usual one of the board.
 
     Raises :exc:`ToolMissing`, :exc:`FileNotFoundError` if there is no bitstream, or
     :exc:`BuildError` if it is not taken.
@@ -276,6 +283,9 @@ def program(board, bitstream):
     if not bitstream.is_file():
         raise FileNotFoundError(
             f"there is no bitstream {bitstream}: run 'rnic build {board.name}' first")
-    result = subprocess.run([tool, *board.cable, str(bitstream)], check=False)
+    way = board.cable
+    if cable is not None:
+        way = (*(() if "--cable" in way else way), "--cable", cable)
+    result = subprocess.run([tool, *way, str(bitstream)], check=False)
     if result.returncode:
         raise BuildError(f"{tool} could not program {board.name}: exit code {result.returncode}")

@@ -1,10 +1,11 @@
 """The boards that there are, by name."""
 
 from .butterstick import BUTTERSTICK
-from .colorlight_5a75b import COLORLIGHT
+from .colorlight_5a75b import COLORLIGHT, COLORLIGHT_8_0, COLORLIGHT_8_2
 from .ecpix5 import ECPIX5_45, ECPIX5_85
 from .versa_ecp5_5g import VERSA
 
 __all__ = ["BOARDS"]
 
-BOARDS = {board.name: board for board in (ECPIX5_85, ECPIX5_45, VERSA, BUTTERSTICK, COLORLIGHT)}
+BOARDS = {board.name: board for board in (
+    ECPIX5_85, ECPIX5_45, VERSA, BUTTERSTICK, COLORLIGHT, COLORLIGHT_8_0, COLORLIGHT_8_2)}

@@ -1,21 +1,70 @@
-"""Colorlight 5A-75B, revision 7.0, with an LFE5U-25F.
+"""Colorlight 5A-75B, revisions 7.0, 8.0 and 8.2, with an LFE5U-25F.
 
-PHY: the first of two Broadcom B50612D. Host link: an adapter at J19, KEY+ takes what the host
-sends, DATA_LED- is what it receives; so there is no LED left.
+PHY: the first of two, Broadcom B50612D on 7.0, Realtek RTL8211F on 8.x. Both have one reset pin in
+common, which stays undriven: one of them makes the board's 25 MHz clock, and stops as long as it
+is reset. Host link: an adapter at J19, KEY+ takes what the host sends, DATA_LED- is what it
+receives; so there is no LED left. On KEY+ is a capacitor, so the rate is low; where it is still
+too high, ``rnic build --baud 9600`` makes it lower.
+
+Pins of 8.0 and 8.2 are those of litex-boards, and the same on both.
 """
 
+from amaranth.build import *
 from amaranth_boards.colorlight_5a75b_r7_0 import Colorlight_5A75B_R70Platform
+from amaranth_boards.resources import UARTResource
 
 from .common import Board
+from .pins import changed, corrected
 from .sizes import SMALL
 
-__all__ = ["COLORLIGHT"]
+__all__ = ["COLORLIGHT", "COLORLIGHT_8_0", "COLORLIGHT_8_2"]
 
-COLORLIGHT = Board(
-    name="colorlight-5a-75b",
-    title="Colorlight 5A-75B 7.0",
-    platform=Colorlight_5A75B_R70Platform,
-    rx_delay=2000,
-    cable=("--board", "colorlight"),
-    **SMALL,
-)
+LVCMOS33 = Attrs(IO_TYPE="LVCMOS33")
+
+
+def revision_7_0():
+    made = Colorlight_5A75B_R70Platform()
+    return corrected(made, changed(made.resources["eth_rgmii", 0], without=("rst",)))
+
+
+class Revision80(Colorlight_5A75B_R70Platform):
+    resources = [
+        Resource("clk25", 0, Pins("P6", dir="i"), Clock(25e6), LVCMOS33),
+        UARTResource(0, tx="T6", rx="R7", attrs=LVCMOS33),
+        Resource(
+            "eth_rgmii", 0,
+            Subsignal("mdc",     Pins("R5", dir="o")),
+            Subsignal("mdio",    Pins("T4", dir="io")),
+            Subsignal("tx_clk",  Pins("L1", dir="o")),
+            Subsignal("tx_ctl",  Pins("L2", dir="o")),
+            Subsignal("tx_data", Pins("M2 M1 P1 R1", dir="o")),
+            Subsignal("rx_clk",  Pins("J1", dir="i")),
+            Subsignal("rx_ctl",  Pins("J2", dir="i")),
+            Subsignal("rx_data", Pins("K2 J3 K1 K3", dir="i")),
+            LVCMOS33,
+        ),
+    ]
+    connectors = []
+
+
+class Revision82(Revision80):
+    speed = "7"
+
+
+def _revision(number, name, platform):
+    return Board(
+        name=name,
+        title=f"Colorlight 5A-75B {number}",
+        platform=platform,
+        warning=f"these pins are of revision {number}, as printed on the board: the revisions of"
+                " the Colorlight 5A-75B have different pins, see rnic build --list",
+        rx_delay=2000,
+        cable=("--board", "colorlight"),
+        baud=115_200,
+        **SMALL,
+    )
+
+
+COLORLIGHT = _revision("7.0", "colorlight-5a-75b", revision_7_0)
+COLORLIGHT_8_0 = _revision("8.0", "colorlight-5a-75b-8.0", Revision80)
+COLORLIGHT_8_2 = _revision("8.2", "colorlight-5a-75b-8.2", Revision82)

@@ -40,7 +40,10 @@ class Board:
     name, title
         What the command line calls it, and what it is.
     platform
-        Makes its amaranth-boards platform, with clock, PHY and UART in its resources.
+        Makes its amaranth-boards platform, with clock, PHY and UART in its resources. A PHY whose
+        resource has no ``rst`` is never reset.
+    warning
+        A sentence that a user reads before the build; empty: none.
     config, memory
         The RNIC, and octets of placement memory, of the size that the device has block RAM for.
     connections, window
@@ -53,11 +56,14 @@ class Board:
     rx_delay, tx_delay
         Picoseconds, see :mod:`ddp_rnic.hdl.eth.rgmii`: those that LiteX's boards have.
     leds
-        Link up; a frame came; the host link is in use; the RNIC's interrupt. As many as there are.
+        Link up at 1000 Mb/s; a frame came; the host link is in use; the RNIC's interrupt. As many
+        as there are.
     lit
         LEDs' pins that are on for good: the common ones of a colour.
     cable
-        What openFPGALoader calls the way to it.
+        Options that tell openFPGALoader the way to it.
+    clock, baud
+        Hz of the RNIC, and rate of the host link.
     """
 
     name: str
@@ -65,6 +71,7 @@ class Board:
     platform: Callable[[], object]
     config: RnicConfig
     memory: int
+    warning: str = ""
     connections: int = 0
     window: int = 0
     small: int = 0
@@ -94,7 +101,8 @@ class Top(Elaboratable):
         board = self.board
         m.submodules.device = device = Device(
             board.config, memory_octets=board.memory, connections=board.connections,
-            window=board.window, clock=board.clock, baud=board.baud)
+            window=board.window, clock=board.clock, baud=board.baud,
+            identifier=f"ddp-rnic on {board.title}")
         parts = {name: "-" for name in _parts(platform, "eth_rgmii", board.eth)}
         phy = platform.request("eth_rgmii", board.eth, dir=parts)
         uart = platform.request("uart", 0, dir={"rx": "-", "tx": "-"})
@@ -139,10 +147,13 @@ class Top(Elaboratable):
             phy.tx_data, _either(phy, "tx_ctl", "tx_ctrl"), phy.tx_clk, delay=board.tx_delay))
         m.submodules.mdc = mdc = io.Buffer("o", phy.mdc)
         m.submodules.mdio = mdio = io.Buffer("io", phy.mdio)
-        m.submodules.phy_rst = phy_rst = io.Buffer("o", phy.rst)
-        waiting = Signal(range(int(PHY_RESET * board.clock)), init=int(PHY_RESET * board.clock) - 1)
-        with m.If(waiting != 0):
-            m.d.sync += waiting.eq(waiting - 1)
+        if hasattr(phy, "rst"):
+            m.submodules.phy_rst = phy_rst = io.Buffer("o", phy.rst)
+            cycles = int(PHY_RESET * board.clock)
+            waiting = Signal(range(cycles), init=cycles - 1)
+            with m.If(waiting != 0):
+                m.d.sync += waiting.eq(waiting - 1)
+            m.d.comb += phy_rst.o.eq(waiting != 0)
         m.d.comb += [
             device.rx.eq(receive.o),
             device.link.eq(receive.link),
@@ -151,7 +162,6 @@ class Top(Elaboratable):
             device.mdio.eq(mdio.i),
             mdio.o.eq(device.mdio_level),
             mdio.oe.eq(device.mdio_drive),
-            phy_rst.o.eq(waiting != 0),
         ]
 
     def _leds(self, m, platform, device):

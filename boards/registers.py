@@ -12,10 +12,10 @@ __all__ = ["as_csv", "as_json"]
 
 
 def _registers(board):
-    """Window, register and address of each."""
+    """Window, register and address of each register that the board has."""
+    rnic = [each for each in regs.REGISTERS if board.config.sctp or not each.sctp]
     tcp = spec.TCP_REGISTERS if board.connections else ()
-    for window, registers in (
-            (spec.RNIC, regs.REGISTERS), (spec.BOARD, (*spec.REGISTERS, *tcp))):
+    for window, registers in ((spec.RNIC, rnic), (spec.BOARD, (*spec.REGISTERS, *tcp))):
         for register in registers:
             yield window, register, window.address + register.address
 
@@ -35,18 +35,19 @@ def as_json(board):
 
 
 def as_csv(board):
-    """LiteX's ``csr.csv``, which litex_server and its clients read."""
+    """Returns LiteX's ``csr.csv``, which clients of litex_server read."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     for window in (spec.RNIC, spec.BOARD):
         writer.writerow(["csr_base", window.name.lower(), f"{window.address:#010x}", "", ""])
+    identifier = spec.BOARD.address + spec.IDENTIFIER
+    writer.writerow(["csr_base", "identifier_mem", f"{identifier:#010x}", "", ""])
     for window, register, address in _registers(board):
-        # LiteX knows of registers that are read only, and of others.
-        access = "ro" if register.access == "ro" else "rw"
         name = f"{window.name}_{register.name}".lower()
-        writer.writerow(["csr_register", name, f"{address:#010x}", 1, access])
+        writer.writerow(["csr_register", name, f"{address:#010x}", 1, register.access])
     writer.writerow(["constant", "config_clock_frequency", board.clock, "", ""])
     writer.writerow(["constant", "config_csr_data_width", 32, "", ""])
+    writer.writerow(["constant", "config_bus_address_width", 32, "", ""])
     sizes = {spec.MEMORY.name: board.memory}
     for window in spec.WINDOWS[2:]:
         writer.writerow([

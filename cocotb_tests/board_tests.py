@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import cocotb
+from cocotbext.eth import GmiiFrame
 from ddp_rnic.boards.ecpix5 import ECPIX5_85 as BOARD
 from ddp_rnic.hdl.spec import board, regs
 from ddp_rnic.hdl.spec.completion import Kind
@@ -25,7 +26,7 @@ from ddp_rnic.sim.tests.associations import Peers
 from ddp_rnic.sim.traffic import traffic_of
 
 #: How many tests there are.
-COUNT = 3
+COUNT = 4
 SHORTEST = 60
 STAG = 0x1234500
 
@@ -139,9 +140,29 @@ async def frames_go_out_and_damaged_ones_are_counted(dut: Any) -> None:
     await bench.send(good)
     await bench.drain()
     assert [packet.octets for packet in bench.exceptions] == [good]
+    assert await link.read(board.address("LINK_UNSTARTED")) == [0]
+    undelimited = GmiiFrame.from_payload(good)
+    undelimited.data = undelimited.data.replace(b"\xd5", b"\x5d", 1)
+    await bench.source.send(undelimited)
+    await bench.source.wait()
+    assert await link.read(board.address("LINK_UNSTARTED")) == [1]
     assert await link.read(board.address("LINK_FRAMES"), 3) == [1, 1, 0]
     outcome = await bench.outcome()
     assert (outcome.counters["FRAMES_DROPPED"], outcome.counters["FRAMES_DIVERTED"]) == (1, 1)
+
+
+@cocotb.test()
+async def the_link_is_shown_as_up_at_gigabit_alone(dut: Any) -> None:
+    """RGMII 2.0 section 3.4.1: between frames RXD has the link's state, speed and duplex."""
+    bench = await started(dut, Ring(0, 6))
+    bench.source._run_cr.cancel()  # the pins are the test's
+    # Once lit, an LED stays so for longer than this test takes.
+    for link, speed, lit in ((0, 2, 0), (1, 0, 0), (1, 1, 0), (1, 3, 0), (1, 2, 1)):
+        dut.eth_rgmii_rx_data.value = link | speed << 1 | 1 << 3
+        status = (await bench.link.read(board.address("STATUS")))[0]
+        fields = board.unpack("STATUS", status)
+        assert (fields["link"], fields["speed"], fields["duplex"]) == (link, speed, 1)
+        assert int(dut.rgb_led0_g.value) == 1 - lit  # the pin is low for light
 
 
 @cocotb.test()

@@ -114,6 +114,8 @@ async def segments_are_placed_and_delivered(dut: Any) -> None:
             (each.source_port, each.destination_port),
             sequence=each.sequence,
             stream=each.stream,
+            sent=each.sent,
+            span=each.span,
             markers=each.markers,
         ):
             await link.write(

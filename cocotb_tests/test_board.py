@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from ddp_rnic.boards.registers import as_csv
 from ddp_rnic.boards.virtual import to_verilog
-from ddp_rnic.cocotb_tests import driver_tests, tcp_board_tests
+from ddp_rnic.cocotb_tests import driver_tests, litex_tests, tcp_board_tests
 from ddp_rnic.cocotb_tests.board_tests import BOARD, COUNT
 from ddp_rnic.sim import board_gates
 from ddp_rnic.sim.cocotb_engine import run_tests_on
@@ -33,6 +37,24 @@ def test_a_board_with_tcp_as_gates_agrees_with_the_models(tmp_path: Path) -> Non
     text = board_gates.verilog(tcp_board_tests.BOARD)
     name = tcp_board_tests.__name__
     run_tests_on(text, name, tmp_path, tcp_board_tests.COUNT, netlist=True)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("board", [driver_tests.BOARD, tcp_board_tests.BOARD], ids=["sctp", "tcp"])
+def test_litex_reaches_a_board_at_its_uart(tmp_path: Path, board: Any) -> None:
+    """Its server and its client, with the csr.csv of the board."""
+    board = replace(board, baud=driver_tests.BOARD.baud)
+    csr = tmp_path / "csr.csv"
+    csr.write_text(as_csv(board), encoding="utf-8")
+    environment = {
+        litex_tests.PYTHON: sys.executable, litex_tests.CSR: str(csr),
+        litex_tests.NAME: f"ddp-rnic on {board.title}",
+        litex_tests.CLOCK: str(board.clock), litex_tests.RATE: str(board.baud),
+    }  # fmt: skip
+    run_tests_on(
+        to_verilog(board), litex_tests.__name__, tmp_path, litex_tests.COUNT,
+        environment=environment,
+    )  # fmt: skip
 
 
 def test_the_driver_reaches_a_board_at_its_uart(tmp_path: Path) -> None:

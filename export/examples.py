@@ -7,7 +7,7 @@ from string import Template
 
 from ..hdl.spec import regs
 from ..hdl.spec.config import RnicConfig
-from .interface import MODULE, Bus, buses
+from .interface import MODULE, NOT_BUFFERABLE, Bus, buses
 
 _LITEX = Template('''\
 """A minimal LiteX SoC around rnic.v: registers and memory behind a UART, packets at pins.
@@ -43,7 +43,7 @@ class Rnic(LiteXModule):
     def __init__(self, platform):
 $interfaces
         self.irq = Signal()
-        # LiteX's bus has 32 bits of address, and the RNIC 64.
+        # LiteX's bus has 32 bits of address, and the RNIC 64. Of its writes, $writes
 $addresses
         self.specials += Instance(
             "$module",
@@ -103,6 +103,7 @@ def litex(config: RnicConfig) -> str:
     return _LITEX.substitute(
         module=MODULE,
         width=config.width,
+        writes=NOT_BUFFERABLE,
         size=f"{1 << regs.ADDRESS_BITS:#x}",
         interfaces=_indented(2, (f"self.{bus.name} = {_litex_bus(bus)}" for bus in all_buses)),
         addresses=_indented(
@@ -158,7 +159,8 @@ def _indented(levels: int, lines: Iterator[str]) -> str:
 
 _VIVADO = Template("""\
 # Of rnic.v: an IP for Vivado's block designs, in vivado/ip, and a synthesis of it alone, with its
-# area and clock. Run beside it:  vivado -mode batch -source vivado.tcl [-tclargs PART [NS]]
+# area and clock. Of its writes, $writes
+# Run beside it:  vivado -mode batch -source vivado.tcl [-tclargs PART [NS]]
 set part [expr {$$argc > 0 ? [lindex $$argv 0] : "xc7k325tffg900-2"}]
 set period [expr {$$argc > 1 ? [lindex $$argv 1] : 8.0}]
 
@@ -187,4 +189,8 @@ report_timing_summary -file vivado/timing.txt
 
 def vivado(config: RnicConfig) -> str:
     """``vivado.tcl``, which goes beside ``rnic.v``."""
-    return _VIVADO.substitute(module=MODULE, names=" ".join(bus.name for bus in buses(config)))
+    return _VIVADO.substitute(
+        module=MODULE,
+        writes=NOT_BUFFERABLE,
+        names=" ".join(bus.name for bus in buses(config)),
+    )

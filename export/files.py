@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..hdl.spec.config import RnicConfig
 from ..sim.verilator import verilog
-from . import examples, ipxact, registers
+from . import examples, ipxact, registers, testbench
 from .interface import MODULE
 
 
@@ -16,6 +16,8 @@ def export(config: RnicConfig, folder: Path) -> list[Path]:
     written = []
     for name, text in (
         (f"{MODULE}.v", verilog),
+        ("tb_rnic.v", testbench.text),
+        (f"{MODULE}.vlt", testbench.waivers),
         ("component.xml", ipxact.component),
         (f"{MODULE}.rdl", registers.rdl),
         (f"{MODULE}.h", registers.header),

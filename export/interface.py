@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from amaranth.lib.wiring import Out
 
+from ..hdl.bus.axi import AWCACHE
 from ..hdl.rnic import FlatRnic
 from ..hdl.spec.config import RnicConfig
 
@@ -38,12 +39,15 @@ class Bus:
     ports: dict[str, Port]
 
 
+#: What every description says of writes into host memory.
+NOT_BUFFERABLE = f"AWCACHE is {AWCACHE:#06b}: the response must come from memory itself."
+
 _BUSES = (
     ("s_axis", "AXI4Stream", False, "MPA FPDUs: tid is the DDP Stream, tuser see the README."),
     ("s_axis_eth", "AXI4Stream", False, "Ethernet frames without FCS; tuser: damaged."),
     ("m_axis_exc", "AXI4Stream", True, "What is the host's: FPDUs in error, and other frames."),
-    ("m_axi", "AXI4", True, "Writes payload into host memory."),
-    ("m_axi_cq", "AXI4", True, "Writes the completion ring."),
+    ("m_axi", "AXI4", True, f"Writes payload into host memory. {NOT_BUFFERABLE}"),
+    ("m_axi_cq", "AXI4", True, f"Writes the completion ring. {NOT_BUFFERABLE}"),
     ("s_axil", "AXI4-Lite", False, "Reaches the registers."),
 )
 

@@ -22,7 +22,7 @@ from amaranth import *
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from .bus.axi import AxiLite, AxiWrite
+from .bus.axi import AWCACHE, AxiLite, AxiWrite
 from .control import Control, StreamEntry
 from .crc32c import Crc32c
 from .ddp.admission import Admission
@@ -364,9 +364,10 @@ class FlatRnic(wiring.Component):
     sequence number of the packet's first octet (on its first beat), ``tuser[32]`` marks the packet
     damaged (on its last). ``tkeep`` is contiguous from the lowest octet, and full but on the last
     beat.
-    ``m_axi_*`` writes host memory, ``m_axi_cq_*`` the completion ring, ``s_axil_*`` reaches the
-    registers, and ``m_axis_exc_*`` is the exception stream: ``tuser[31:0]`` is its FPDU's sequence
-    number, ``tuser[43:32]`` the reason, Error Type and Error Code.
+    ``m_axi_*`` writes host memory, ``m_axi_cq_*`` the completion ring, both with ``awcache`` of
+    :data:`.bus.axi.AWCACHE`; ``s_axil_*`` reaches the registers, and ``m_axis_exc_*`` is the
+    exception stream: ``tuser[31:0]`` is its FPDU's sequence number, ``tuser[43:32]`` the reason,
+    Error Type and Error Code.
 
     Latency, Throughput, Reset, Errors: those of :class:`Rnic`.
     """
@@ -480,12 +481,12 @@ class FlatRnic(wiring.Component):
             self.m_axis_exc_tkeep.eq(keep(exception.beat.count)),
             self.m_axis_exc_tid.eq(exception.stream),
             self.m_axis_exc_tuser.eq(Cat(exception.sequence, exception.reason)),
-            # Full beats, incrementing, modifiable and bufferable, unprivileged, secure, data.
+            # Full beats, incrementing, unprivileged, secure, data.
             *(
                 getattr(self, f"{prefix}{name}").eq(value)
                 for prefix in ("m_axi_aw", "m_axi_cq_aw")
                 for name, value in (
-                    ("size", octets.bit_length() - 1), ("burst", 1), ("cache", 3),
+                    ("size", octets.bit_length() - 1), ("burst", 1), ("cache", AWCACHE),
                 )
             ),
             self.irq.eq(rnic.irq),

@@ -132,7 +132,7 @@ def _of_block(measure: Callable[..., Rows], block: str, config: RnicConfig) -> R
 def of_peer(measure: Callable[..., Rows], peer: Peer) -> Rows:
     return measure(
         peer.verilog, peer.top, block=peer.name, width=None, parameters=peer.parameters,
-        systemverilog=peer.path.suffix == ".sv",
+        systemverilog=peer.systemverilog,
     )  # fmt: skip
 
 

@@ -8,19 +8,33 @@ receiver in order. The order of frames over all directions is the order in which
 
 from __future__ import annotations
 
-import struct
-from bisect import insort
-from collections.abc import Iterable, Iterator
+import ipaddress
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from .model.events import ProtocolError
-from .model.mpa import StartupFrame
-from .pcap import TCP, CaptureError, Frame, IpPacket, internet_sum, ip_packet, read_frames
-from .sctp_frames import SctpFrame, sctp_frame
+from ..hdl.spec.net import SCTP_UDP_PORT
+from .connections import (
+    Connections,
+    Conversation,
+    Endpoint,
+    Half,
+    OrderedOctets,
+    in_order,
+    signed,
+    tcp_segment,
+)
+from .layers import TCP, IpPacket, Packets
+from .model.events import LlpError, ProtocolError
+from .model.mpa import MpaReceiver, StartupFrame
+from .pcap import CaptureError, Frame, LeftOut, Unread, counted, read_frames
+from .sctp_assumed import with_set_up
+from .sctp_frames import SctpFrame, sctp_frame, sctp_in_udp
 
 __all__ = [
+    "Assumption",
     "Capture",
     "CaptureError",
     "Chunk",
@@ -33,21 +47,8 @@ __all__ = [
 _REQUEST_KEY = b"MPA ID Req Frame"
 _REPLY_KEY = b"MPA ID Rep Frame"
 _LONGEST_STARTUP = 20 + 512  # octets, RFC 5044 section 7.1.1
-_SYN, _RST, _ACK = 0x02, 0x04, 0x10
-
-
-class Endpoint(NamedTuple):
-    """One end of a TCP connection."""
-
-    address: str
-    port: int
-
-    def __str__(self) -> str:
-        return (
-            f"[{self.address}]:{self.port}"
-            if ":" in self.address
-            else f"{self.address}:{self.port}"
-        )
+_MARKER_SPACING = 512  # RFC 5044 section 4.3
+_MOST_NAMED = 3  # connections that are left out, by name
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Direction:
 
     ``crc`` and ``markers`` are as negotiated (RFC 5044 section 7.1): CRC if either side asked for
     it, markers if the receiver did. ``behind_hole`` counts captured octets that lie behind octets
-    the capture lacks."""
+    the capture lacks. ``assumed``: the capture lacks the stream's beginning."""
 
     source: Endpoint
     destination: Endpoint
@@ -77,16 +78,23 @@ class Direction:
     markers: bool
     chunks: tuple[Chunk, ...]
     behind_hole: int = 0
+    assumed: bool = False
 
     @property
     def octets(self) -> bytes:
         """All octets after start-up."""
         return b"".join(chunk.octets for chunk in self.chunks)
 
+    def __str__(self) -> str:
+        return f"{self.source} > {self.destination}"
+
 
 @dataclass(frozen=True)
 class Connection:
-    """A TCP connection that went through MPA start-up. The initiator's direction comes first."""
+    """A TCP connection that went through MPA start-up. The initiator's direction comes first.
+
+    A start-up frame that the capture lacks is as it is assumed to have been.
+    """
 
     request: StartupFrame
     reply: StartupFrame
@@ -106,9 +114,80 @@ class Connection:
 
 
 @dataclass(frozen=True)
+class Assumption:
+    """What the user says of connections whose MPA start-up is not in the capture.
+
+    Parameters
+    ----------
+    source
+        Of the direction; None for every one.
+    at
+        Octets of TCP payload before the first FPDU.
+    crc
+        CRC is in use.
+    markers
+        Octets from the first FPDU to the first marker, or None without markers.
+    sctp
+        SCTP associations, and sessions on them, stood before the capture began: nothing of MPA.
+    """
+
+    source: Endpoint | None = None
+    at: int = 0
+    crc: bool = True
+    markers: int | None = None
+    sctp: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Assumption:
+        """Read the text of the option ``--assume``.
+
+        >>> Assumption.parse("from=10.0.0.1:7,at=20,no-crc,markers=100")
+        Assumption(source=Endpoint(address='10.0.0.1', port=7), at=20, crc=False, markers=100,
+            sctp=False)
+        """
+        if text.strip() == "sctp":
+            return cls(sctp=True)
+        source, at, crc, markers = None, 0, True, None
+        for part in text.split(","):
+            name, _, value = part.strip().partition("=")
+            match name:
+                case "fpdu" | "crc" if not value:
+                    pass
+                case "no-crc" if not value:
+                    crc = False
+                case "at" if value == "first" or value.isdecimal():
+                    at = 0 if value == "first" else int(value)
+                case "markers" if value.isdecimal() and int(value) < _MARKER_SPACING:
+                    markers = int(value)
+                case "from" if (end := _endpoint(value)) is not None:
+                    source = end
+                case _:
+                    raise CaptureError(
+                        f"--assume {text!r}: {part.strip()!r} is none of sctp, fpdu, at=OCTETS,"
+                        " crc, no-crc, markers=OCTETS (less than 512), from=ADDRESS:PORT"
+                    )
+        return cls(source, at, crc, markers)
+
+    def __str__(self) -> str:
+        markers = "no markers" if self.markers is None else (
+            f"the first marker {self.markers} octets behind its beginning")  # fmt: skip
+        crc = "CRC" if self.crc else "no CRC"
+        return f"an FPDU begins {self.at} octets after the first captured one, {crc}, {markers}"
+
+
+def _endpoint(text: str) -> Endpoint | None:
+    address, _, port = text.rpartition(":")
+    try:
+        parsed = ipaddress.ip_address(address.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return None
+    return Endpoint(str(parsed), int(port)) if port.isdecimal() else None
+
+
+@dataclass(frozen=True)
 class Capture:
-    """A capture's MPA connections in order of their first frame, its frames with SCTP, and
-    sentences about what was left out.
+    """A capture's MPA connections in order of their first frame, its frames with SCTP, what was
+    left out, and sentences about what was assumed.
     """
 
     path: Path
@@ -116,6 +195,7 @@ class Capture:
     connections: tuple[Connection, ...]
     notes: tuple[str, ...] = ()
     sctp: tuple[SctpFrame, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
 
     @property
     def directions(self) -> list[Direction]:
@@ -131,340 +211,442 @@ class Capture:
         """Raise :class:`CaptureError`, with the reason, if not one DDP Segment could be in here."""
         if self.sctp or any(direction.chunks for direction in self.directions):
             return
-        reason = "; ".join(self.notes) or "it holds no TCP connection and no SCTP"
-        raise CaptureError(f"{self.path} has no DDP over TCP or SCTP: {reason}")
+        raise CaptureError(f"{self.path} has no DDP over TCP or SCTP: {self.reason()}")
+
+    def reason(self) -> str:
+        """Why nothing, or no more, is played."""
+        left = f"left out: {', '.join(map(str, self.left_out))}" if self.left_out else ""
+        found = "; ".join(filter(None, (*self.notes, left)))
+        if found:
+            return found
+        return "it holds no TCP connection and no SCTP" if self.frames else "it holds no frame"
 
 
-def read_capture(path: Path | str) -> Capture:
+def read_capture(
+    path: Path | str,
+    *,
+    assumptions: Sequence[Assumption] = (),
+    sctp_ports: Collection[int] = (),
+) -> Capture:
     """Read a pcap or pcapng file.
 
     Frames that are neither TCP nor SCTP over IP are passed over, as are connections without MPA
-    start-up; ``notes`` says so.
+    start-up; ``left_out`` says so.
+
+    Parameters
+    ----------
+    assumptions
+        Of connections whose start-up is not in the capture.
+    sctp_ports
+        UDP ports of SCTP beside 9899.
 
     Raises
     ------
     CaptureError
         The file is missing or is no capture.
     """
-    return capture_of(read_frames(Path(path)), Path(path))
-
-
-def capture_of(frames: Iterable[Frame], path: Path) -> Capture:
-    """The MPA connections and the SCTP in frames; ``path`` is what messages call them."""
-    count = 0
-    sctp: list[SctpFrame] = []
-    conversations: list[_Conversation] = []
-    current: dict[tuple[Endpoint, Endpoint], _Conversation] = {}
-    passed_over = _PassedOver()
-    for frame in frames:
-        count += 1
-        packet = ip_packet(frame)
-        if packet is None:
-            continue
-        if (found := sctp_frame(frame, packet)) is not None:
-            sctp.append(found)
-        elif packet.fragment:
-            passed_over.fragments += 1
-        elif packet.protocol == TCP and (segment := _tcp_segment(frame, packet)) is not None:
-            passed_over.cut += bool(packet.missing)
-            ends = (segment.source, segment.destination)
-            key = ends if ends[0] <= ends[1] else ends[::-1]
-            conversation = current.get(key)
-            if conversation is None or conversation.is_renewed_by(segment):
-                conversation = current[key] = _Conversation()
-                conversations.append(conversation)
-            conversation.add(segment)
-
-    connections = []
-    notes = []
-    for conversation in conversations:
-        connection, note = conversation.connection()
-        if connection is not None:
-            connections.append(connection)
-        if note:
-            notes.append(note)
-    left_out = (*_shortened(notes), *passed_over.notes())
-    return Capture(path, count, tuple(connections), left_out, tuple(sctp))
-
-
-def _shortened(notes: list[str], most: int = 3) -> list[str]:
-    if len(notes) <= most:
-        return notes
-    return [
-        *notes[:most],
-        f"{len(notes) - most} further connections have nothing to play, for such reasons",
-    ]
-
-
-@dataclass
-class _PassedOver:
-    fragments: int = 0
-    cut: int = 0
-
-    def notes(self) -> Iterator[str]:
-        if self.fragments:
-            yield f"{self.fragments} IP fragments are passed over"
-        if self.cut:
-            yield f"{self.cut} TCP segments were cut short by the snapshot length"
-
-
-# -- TCP --
-
-
-@dataclass(frozen=True)
-class _Segment:
-    frame: int
-    time: float
-    source: Endpoint
-    destination: Endpoint
-    sequence: int  # of octets[0], that is, past a SYN
-    flags: int
-    octets: bytes
-    sound: bool | None  # None: the checksum was left to the network card, or cannot be judged
-
-
-def _tcp_segment(frame: Frame, packet: IpPacket) -> _Segment | None:
-    data = packet.payload
-    if len(data) < 20:
-        return None
-    source, destination, sequence, _, offset, flags = struct.unpack_from(">HHIIBB", data)
-    header = (offset >> 4) * 4
-    if header < 20 or header > len(data):
-        return None
-    octets = data[header:]
-    return _Segment(
-        frame=frame.number,
-        time=frame.time,
-        source=Endpoint(packet.source, source),
-        destination=Endpoint(packet.destination, destination),
-        sequence=(sequence + bool(flags & _SYN)) & 0xFFFFFFFF,
-        flags=flags,
-        octets=octets,
-        sound=_checksum_verdict(packet) if octets else None,
+    unread = Unread()
+    return capture_of(
+        read_frames(Path(path), unread),
+        Path(path),
+        unread,
+        assumptions=assumptions,
+        sctp_ports=sctp_ports,
     )
 
 
-def _checksum_verdict(packet: IpPacket) -> bool | None:
-    """Whether the checksum is right; nothing if it was never meant to be (transmit offload) or
-    octets are missing.
-    """
-    if packet.missing:
-        return None
-    if internet_sum(packet.pseudo_header + packet.payload) == 0xFFFF:
-        return True
-    # A sender that leaves the checksum to the card puts the sum of the pseudo-header there, in
-    # Linux without the length when the card also segments; others leave it 0.
-    field_ = int.from_bytes(packet.payload[16:18], "big")
-    addresses = packet.pseudo_header[:-4] + struct.pack(">HH", 0, packet.protocol)
-    if field_ in (0, internet_sum(packet.pseudo_header), internet_sum(addresses)):
-        return None
-    return False
-
-
-@dataclass
-class _Half:
-    """The segments of one direction."""
-
-    syn: int | None = None  # sequence number of the first octet, from the SYN
-    segments: list[_Segment] = field(default_factory=list)
-    closed_at: int | None = None  # the frame of a RST from this side's receiver
-
-    def usable(self) -> list[_Segment]:
-        """Without segments that the receiver's TCP dropped for their checksum."""
-        judged = [segment for segment in self.segments if segment.sound is not None]
-        # With no good one at all, the capture was taken before the card filled the checksums in.
-        offloaded = bool(judged) and not any(segment.sound for segment in judged)
-        return [
-            segment
-            for segment in self.segments
-            if (segment.sound is not False or offloaded)
-            and (self.closed_at is None or segment.frame < self.closed_at)
-        ]
-
-    def base(self, segments: list[_Segment]) -> int:
-        if self.syn is not None:
-            return self.syn
-        first = segments[0].sequence
-        return (first + min(_signed(segment.sequence - first) for segment in segments)) & 0xFFFFFFFF
-
-    def streams(self) -> Iterator[_OrderedOctets]:
-        """The octets in order, from the likeliest first octet on; then from each start-up frame
-        seen.
-        """
-        segments = self.usable()
-        if not segments:
-            return
-        yield _in_order(segments, self.base(segments))
-        for segment in segments:
-            if segment.octets.startswith((_REQUEST_KEY, _REPLY_KEY)):
-                yield _in_order(segments, segment.sequence)
-
-
-class _OrderedOctets(NamedTuple):
-    octets: bytes
-    pieces: list[tuple[int, float, int]]  # frame, time, position of the first octet
-    behind_hole: int
-
-
-def _signed(difference: int) -> int:
-    return (difference + (1 << 31)) % (1 << 32) - (1 << 31)
-
-
-def _in_order(segments: list[_Segment], base: int) -> _OrderedOctets:
-    """What a receiver's TCP hands over, and when: the first copy of an octet counts."""
-    octets = bytearray()
-    pieces: list[tuple[int, float, int]] = []
-    waiting: list[tuple[int, bytes]] = []
-    for segment in segments:
-        position = len(octets) + _signed(segment.sequence - base - len(octets))
-        if position + len(segment.octets) <= len(octets):
+def capture_of(
+    frames: Iterable[Frame],
+    path: Path,
+    unread: Unread | None = None,
+    *,
+    assumptions: Sequence[Assumption] = (),
+    sctp_ports: Collection[int] = (),
+) -> Capture:
+    """The MPA connections and the SCTP in frames; ``path`` is what messages call them."""
+    unread = unread or Unread()
+    count = 0
+    ports = {SCTP_UDP_PORT, *sctp_ports}
+    sctp: list[SctpFrame] = []
+    packets = Packets()
+    connections = Connections()
+    rest = _Rest()
+    for frame in frames:
+        count += 1
+        packet = packets.take(frame)
+        if packet is None:
             continue
-        if position > len(octets):
-            insort(waiting, (position, segment.octets), key=lambda piece: piece[0])
-            continue
-        pieces.append((segment.frame, segment.time, len(octets)))
-        octets += segment.octets[len(octets) - position :]
-        taken = 0
-        for start, piece in waiting:
-            if start > len(octets):
-                break
-            octets += piece[len(octets) - start :]
-            taken += 1
-        del waiting[:taken]
-    behind = 0
-    end = len(octets)
-    for start, piece in waiting:
-        behind += max(0, start + len(piece) - max(start, end))
-        end = max(end, start + len(piece))
-    return _OrderedOctets(bytes(octets), pieces, behind)
-
-
-class _Conversation:
-    """One TCP connection, from its SYN, or from where the capture begins, to the next SYN of the
-    same ports.
-    """
-
-    def __init__(self) -> None:
-        self.halves: dict[Endpoint, _Half] = {}
-        self.ends: tuple[Endpoint, Endpoint] | None = None  # the first sender first
-
-    def is_renewed_by(self, segment: _Segment) -> bool:
-        if segment.flags & (_SYN | _ACK | _RST) != _SYN:
-            return False
-        half = self.halves.get(segment.source)
-        if half is None:
-            return False
-        if half.syn is not None:
-            return half.syn != segment.sequence
-        return bool(half.segments)
-
-    def add(self, segment: _Segment) -> None:
-        if self.ends is None:
-            self.ends = (segment.source, segment.destination)
-            self.halves = {end: _Half() for end in self.ends}
-        half = self.halves[segment.source]
-        if segment.flags & _SYN and half.syn is None:
-            half.syn = segment.sequence
-        if segment.flags & _RST:
-            other = self.halves[segment.destination]
-            if other.closed_at is None:
-                other.closed_at = segment.frame
-        elif segment.octets:
-            half.segments.append(segment)
-
-    def connection(self) -> tuple[Connection | None, str]:
-        """The MPA connection in it, and a sentence if there is none or something is amiss."""
-        if self.ends is None:
-            return None, ""
-        for initiator in self.ends:
-            responder = self.ends[0] if initiator is self.ends[1] else self.ends[1]
-            request = _find_startup(self.halves[initiator], _REQUEST_KEY)
-            if request is None:
-                continue
-            name = f"{initiator} > {responder}"
-            reply = _find_startup(self.halves[responder], _REPLY_KEY)
-            if reply is None:
-                return None, f"{name}: the MPA Request has no Reply in the capture"
-            connection = _connection(initiator, responder, request, reply)
-            if connection.rejected:
-                return connection, f"{name}: the MPA Reply rejects the connection"
-            holes = sum(direction.behind_hole for direction in connection.directions)
-            if holes:
-                return (
-                    connection,
-                    f"{name}: {holes} octets lie behind octets missing from the capture",
-                )
-            if not any(direction.chunks for direction in connection.directions):
-                return connection, f"{name}: no FPDU follows MPA start-up"
-            return connection, ""
-        name = f"{self.ends[0]} > {self.ends[1]}"
-        if any(half.segments and half.syn is None for half in self.halves.values()):
-            return None, f"{name}: the capture begins in mid-connection, with no MPA start-up"
-        if any(half.segments for half in self.halves.values()):
-            return None, f"{name}: no MPA start-up in this TCP connection"
-        return None, f"{name}: no octet was sent in this TCP connection"
-
-
-class _Startup(NamedTuple):
-    frame: StartupFrame
-    stream: _OrderedOctets
-    end: int  # position of the octet after the frame
-
-
-def _find_startup(half: _Half, key: bytes) -> _Startup | None:
-    """The first start-up frame: at the start as a rule, later where a ULP changed over to MPA (RFC
-    5044 section 7.1.3).
-    """
-    for stream in half.streams():
-        at = stream.octets.find(key)
-        while at >= 0:
-            try:
-                parsed = StartupFrame.parse(stream.octets[at : at + _LONGEST_STARTUP])
-            except ProtocolError:  # the key, by chance, or a frame that its receiver had to refuse
-                parsed = None
-            if parsed is not None:
-                return _Startup(parsed[0], stream, at + parsed[1])
-            at = stream.octets.find(key, at + 1)
-    return None
-
-
-def _connection(
-    initiator: Endpoint, responder: Endpoint, request: _Startup, reply: _Startup
-) -> Connection:
-    # RFC 5044 section 7.1.1: CRCs are used if either side wants them; each side says whether it
-    # wants to receive markers.
-    crc = request.frame.crc or reply.frame.crc
-    play = not reply.frame.reject
-    return Connection(
-        request.frame,
-        reply.frame,
+        if (found := sctp_frame(frame, packet, ports)) is not None:
+            sctp.append(found)
+        elif packet.protocol != TCP:
+            packets.pass_over(packet)
+            rest.look_for_sctp(packet)
+        elif (segment := tcp_segment(frame, packet)) is None:
+            rest.damaged += 1
+        else:
+            rest.cut += bool(segment.missing)
+            rest.no_sum += packet.sum_is_zero
+            connections.take(segment)
+    found_connections = []
+    story = _Story(assumptions)
+    for conversation in connections.found:
+        connection = story.connection(conversation)
+        if connection is not None:
+            found_connections.append(connection)
+    if packets.joined:
+        story.notes.append(f"put together of fragments: {counted(packets.joined, 'IP packet')}")
+    assumed = with_set_up(sctp, any(said.sctp for said in assumptions))
+    return Capture(
+        path,
+        count,
+        tuple(found_connections),
+        (*unread.notes, *story.notes, *assumed.notes, *rest.notes()),
+        tuple(assumed.frames),
         (
-            Direction(
-                initiator,
-                responder,
-                crc,
-                reply.frame.markers,
-                _chunks(request) if play else (),
-                request.stream.behind_hole,
-            ),
-            Direction(
-                responder,
-                initiator,
-                crc,
-                request.frame.markers,
-                _chunks(reply) if play else (),
-                reply.stream.behind_hole,
-            ),
+            *unread.left_out,
+            *story.left_out(),
+            *assumed.left_out,
+            *rest.left_out(),
+            *packets.left_out(),
         ),
     )
 
 
-def _chunks(startup: _Startup) -> tuple[Chunk, ...]:
-    octets, pieces, _ = startup.stream
+@dataclass
+class _Rest:
+    """Counts what is amiss with packets."""
+
+    damaged: int = 0
+    cut: int = 0
+    no_sum: int = 0
+    other_ports: Counter[int] = field(default_factory=Counter)
+
+    def look_for_sctp(self, packet: IpPacket) -> None:
+        """Count a packet of UDP that holds SCTP, though its port does not say so."""
+        if (port := sctp_in_udp(packet)) is not None:
+            self.other_ports[port] += 1
+
+    def notes(self) -> Iterator[str]:
+        for port, count in sorted(self.other_ports.items()):
+            yield (
+                f"SCTP in {counted(count, 'datagram')} of UDP port {port} (RFC 6951):"
+                f" give --sctp-port {port} to have it played"
+            )
+        if self.no_sum:
+            yield (
+                f"{counted(self.no_sum, 'TCP segment')} with the IPv4 header checksum 0, which was"
+                " left to the network card: played"
+            )
+
+    def left_out(self) -> Iterator[LeftOut]:
+        if self.damaged:
+            yield LeftOut(self.damaged, "frame", "a damaged or cut TCP header")
+        if self.cut:
+            yield LeftOut(self.cut, "end of a TCP segment", "cut short by the snapshot length")
+
+
+# -- MPA start-up --
+
+
+class _Startup(NamedTuple):
+    frame: StartupFrame
+    stream: OrderedOctets
+    end: int  # position of the octet after the frame
+
+
+class _Settings(NamedTuple):
+    crc: bool
+    markers: bool
+
+
+class _Story:
+    """Finds the MPA connections in TCP connections, and tells what is amiss."""
+
+    def __init__(self, assumptions: Sequence[Assumption]) -> None:
+        self._assumptions = assumptions
+        self.notes: list[str] = []
+        self._segments: list[LeftOut] = []
+        self._without: list[LeftOut] = []  # connections with nothing to play
+
+    def left_out(self) -> list[LeftOut]:
+        without = self._without
+        if len(without) > _MOST_NAMED:
+            more = len(without) - _MOST_NAMED
+            without = [
+                *without[:_MOST_NAMED],
+                LeftOut(more, "further TCP connection", "nothing to play, for such reasons"),
+            ]
+        return [*without, *self._segments]
+
+    def _leave(self, reason: str) -> None:
+        self._without.append(LeftOut(1, "TCP connection", reason))
+
+    def connection(self, conversation: Conversation) -> Connection | None:
+        """The MPA connection in a TCP connection, if there is one."""
+        if not conversation.halves:
+            return None
+        conversation.settle()
+        found = self._connection(conversation)
+        if found is not None and not found.rejected:
+            self._of_segments(conversation, found)
+        return found
+
+    def _connection(self, conversation: Conversation) -> Connection | None:
+        one, other = conversation.ends
+        halves = conversation.halves
+        name = f"{one} > {other}"
+        refused: dict[Endpoint, str] = {}
+        for initiator, responder in ((one, other), (other, one)):
+            request = _find_startup(halves[initiator], _REQUEST_KEY, refused, initiator)
+            reply = _find_startup(halves[responder], _REPLY_KEY, refused, responder)
+            if refused:
+                break
+            if request is not None and reply is not None:
+                return self._complete(initiator, responder, request, reply)
+            if request is not None:
+                return self._without_reply(initiator, responder, request, halves[responder])
+            if reply is not None:
+                return self._without_request(initiator, responder, reply, halves[initiator])
+        if refused:
+            end, why = next(iter(refused.items()))
+            self._leave(f"{end} > {other if end == one else one}: {why}")
+            return None
+        if not any(half.taken for half in halves.values()):
+            if conversation.octets:
+                self._leave(f"{name}: none of its octets is taken")
+            else:
+                self.notes.append(f"{name}: no octet was sent in this TCP connection")
+            return None
+        directions = [self._assumed(conversation, end) for end in (one, other)]
+        if any(direction.chunks for direction in directions):
+            one_way, back = directions
+            return Connection(
+                StartupFrame(kind="request", crc=one_way.crc, markers=back.markers),
+                StartupFrame(kind="reply", crc=one_way.crc, markers=one_way.markers),
+                (one_way, back),
+            )
+        if any(half.taken and half.syn is None for half in halves.values()):
+            self._leave(
+                f"{name}: the capture begins in mid-connection, with no MPA start-up;"
+                " say where an FPDU begins by --assume fpdu,at=OCTETS,crc (see rnic sim --help)"
+            )
+        else:
+            self._leave(f"{name}: no MPA start-up in this TCP connection")
+        return None
+
+    def _complete(
+        self, initiator: Endpoint, responder: Endpoint, request: _Startup, reply: _Startup
+    ) -> Connection:
+        name = f"{initiator} > {responder}"
+        # RFC 5044 section 7.1.1: CRCs are used if either side wants them; each side says whether it
+        # wants to receive markers.
+        crc = request.frame.crc or reply.frame.crc
+        play = not reply.frame.reject
+        if not play:
+            self._leave(f"{name}: the MPA Reply rejects the connection")
+        there = _direction(initiator, responder, request, _Settings(crc, reply.frame.markers), play)
+        back = _direction(responder, initiator, reply, _Settings(crc, request.frame.markers), play)
+        if play and not there.chunks and not back.chunks and not there.behind_hole:
+            self.notes.append(f"{name}: no FPDU follows MPA start-up")
+        return Connection(request.frame, reply.frame, (there, back))
+
+    def _without_reply(
+        self, initiator: Endpoint, responder: Endpoint, request: _Startup, half: Half
+    ) -> Connection | None:
+        name = f"{initiator} > {responder}"
+        missing = f"{name}: the MPA Request has no Reply in the capture"
+        if half.silent:
+            missing += f", which lacks the whole direction {responder} > {initiator}"
+        settings = _guess(request, request.frame.markers, request.frame.crc)
+        there = _direction(initiator, responder, request, settings, True)
+        if not there.chunks:
+            self._leave(missing)
+            return None
+        self.notes.append(f"{missing}: it is assumed that one accepted, with {_said(settings)}")
+        self._lacks(responder, initiator, half)
+        nothing = Direction(responder, initiator, settings.crc, request.frame.markers, ())
+        assumed = StartupFrame(kind="reply", crc=settings.crc, markers=settings.markers)
+        return Connection(request.frame, assumed, (there, nothing))
+
+    def _without_request(
+        self, initiator: Endpoint, responder: Endpoint, reply: _Startup, half: Half
+    ) -> Connection | None:
+        missing = f"{responder} > {initiator}: the MPA Reply has no Request in the capture"
+        if half.silent:
+            missing += f", which lacks the whole direction {initiator} > {responder}"
+        settings = _guess(reply, reply.frame.markers, reply.frame.crc)
+        play = not reply.frame.reject
+        back = _direction(responder, initiator, reply, settings, play)
+        there = self._there(initiator, responder, half)
+        if not back.chunks and not there.chunks:
+            reason = "" if play else ", and rejects the connection"
+            self._leave(f"{missing}{reason}; nothing else of the connection can be played")
+            return None
+        self._lacks(initiator, responder, half)
+        if back.chunks:
+            self.notes.append(f"{missing}: it is assumed to have agreed on {_said(settings)}")
+        elif half.taken:
+            self.notes.append(missing)
+        assumed = StartupFrame(kind="request", crc=settings.crc, markers=settings.markers)
+        return Connection(assumed, reply.frame, (there, back))
+
+    def _lacks(self, source: Endpoint, destination: Endpoint, half: Half) -> None:
+        if half.silent:
+            self._segments.append(
+                LeftOut(1, "direction", f"{source} > {destination}: the capture lacks all of it")
+            )
+
+    def _there(self, initiator: Endpoint, responder: Endpoint, half: Half) -> Direction:
+        found = self._direction_assumed(initiator, responder, half)
+        if not found.chunks and half.taken:
+            octets = sum(len(each.octets) for each in half.taken)
+            self._segments.append(
+                LeftOut(
+                    octets,
+                    "octet",
+                    f"{initiator} > {responder}: captured without the MPA Request; say where an"
+                    " FPDU begins by --assume fpdu,at=OCTETS,crc (see rnic sim --help)",
+                )
+            )
+        return found
+
+    def _assumed(self, conversation: Conversation, source: Endpoint) -> Direction:
+        one, other = conversation.ends
+        destination = other if source == one else one
+        return self._direction_assumed(source, destination, conversation.halves[source])
+
+    def _direction_assumed(self, source: Endpoint, destination: Endpoint, half: Half) -> Direction:
+        """A direction without start-up, as the user says that it is."""
+        nothing = Direction(source, destination, True, False, (), assumed=True)
+        for said in self._assumptions:
+            if said.sctp or said.source not in (None, source) or not half.taken:
+                continue
+            stream = in_order(half.taken, _base(half))
+            first = -(said.markers or 0) % _MARKER_SPACING
+            chunks = _chunks(stream, said.at, first)
+            if chunks:
+                self.notes.append(f"{source} > {destination}: assumed, as --assume says: {said}")
+                if said.at:
+                    why = f"{source} > {destination}: before the assumed beginning of an FPDU"
+                    self._segments.append(LeftOut(said.at, "octet", why))
+            return Direction(
+                source, destination, said.crc, said.markers is not None, chunks,
+                stream.behind_hole, assumed=True,
+            )  # fmt: skip
+        return nothing
+
+    def _of_segments(self, conversation: Conversation, connection: Connection) -> None:
+        """What is amiss with the segments of a connection."""
+        name = f"{connection.initiator} > {connection.responder}"
+        for direction in connection.directions:
+            if direction.behind_hole:
+                self._segments.append(
+                    LeftOut(
+                        direction.behind_hole,
+                        "octet",
+                        f"{direction}: these octets lie behind octets missing from the capture",
+                    )
+                )
+            half = conversation.halves[direction.source]
+            for why, count in half.ignored.items():
+                self._segments.append(LeftOut(count, "TCP segment", f"{direction}: {why}"))
+            for why, count in half.played.items():
+                self.notes.append(
+                    f"{direction}: {counted(count, 'TCP segment')} with {why}, played because no"
+                    " other one brings these octets"
+                )
+        for why, count in conversation.ignored.items():
+            if count:
+                self.notes.append(
+                    f"{name}: {counted(count, 'TCP segment')} ignored, as the receiver does: {why}"
+                )
+
+
+def _said(settings: _Settings) -> str:
+    return f"{'CRC' if settings.crc else 'no CRC'} and {'' if settings.markers else 'no '}markers"
+
+
+def _guess(startup: _Startup, markers: bool, crc: bool) -> _Settings:
+    """The settings of what follows one half of the start-up: those with which the first FPDU is
+    sound, or those that this half asks for.
+    """
+    octets = startup.stream.octets[startup.end :][: 1 << 17]
+    for tried in dict.fromkeys((markers, not markers)):
+        found = MpaReceiver(crc=True, markers=tried).receive(octets)
+        if found and not isinstance(found[0], LlpError):
+            return _Settings(True, tried)
+    return _Settings(crc, markers)
+
+
+def _base(half: Half) -> int:
+    if half.syn is not None:
+        return half.syn
+    first = half.taken[0].sequence
+    return (first + min(signed(segment.sequence - first) for segment in half.taken)) % (1 << 32)
+
+
+def _streams(half: Half) -> Iterator[OrderedOctets]:
+    """The octets in order, from the likeliest first octet on; then from each start-up frame
+    seen.
+    """
+    if not half.taken:
+        return
+    yield in_order(half.taken, _base(half))
+    for segment in half.taken:
+        if segment.octets.startswith((_REQUEST_KEY, _REPLY_KEY)):
+            yield in_order(half.taken, segment.sequence)
+
+
+def _find_startup(
+    half: Half, key: bytes, refused: dict[Endpoint, str], source: Endpoint
+) -> _Startup | None:
+    """The first start-up frame: at the start as a rule, later where a ULP changed over to MPA (RFC
+    5044 section 7.1.3). Notes why the model refuses one that the connection begins with.
+    """
+    why = ""
+    for stream in _streams(half):
+        at = stream.octets.find(key)
+        while at >= 0:
+            try:
+                parsed = StartupFrame.parse(stream.octets[at : at + _LONGEST_STARTUP])
+            except ProtocolError as error:
+                parsed = None
+                if at == 0:
+                    what = "Request" if key == _REQUEST_KEY else "Reply"
+                    why = f"the MPA {what} in frame {stream.pieces[0][0]} is refused: {error}"
+            if parsed is not None:
+                return _Startup(parsed[0], stream, at + parsed[1])
+            at = stream.octets.find(key, at + 1)
+    if why:
+        refused[source] = why
+    return None
+
+
+def _direction(
+    source: Endpoint,
+    destination: Endpoint,
+    startup: _Startup,
+    settings: _Settings,
+    play: bool,
+) -> Direction:
+    stream = startup.stream
+    return Direction(
+        source,
+        destination,
+        settings.crc,
+        settings.markers,
+        _chunks(stream, startup.end) if play else (),
+        stream.behind_hole if play else 0,
+    )
+
+
+def _chunks(stream: OrderedOctets, begin: int, first: int = 0) -> tuple[Chunk, ...]:
+    """The octets from ``begin`` on, which is at the position ``first`` of the MPA stream."""
+    octets, pieces, _ = stream
     ends = [piece[2] for piece in pieces[1:]] + [len(octets)]
     chunks = []
     for (frame, time, start), end in zip(pieces, ends, strict=True):
-        start = max(start, startup.end)
+        start = max(start, begin)
         if end > start:
-            chunks.append(Chunk(frame, time, start - startup.end, octets[start:end]))
+            chunks.append(Chunk(frame, time, first + start - begin, octets[start:end]))
     return tuple(chunks)

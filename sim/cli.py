@@ -8,11 +8,12 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Console
@@ -26,21 +27,49 @@ from . import plots as drawing
 from . import report
 from . import shuffle as shuffling
 from . import soak as endurance
-from .capture import CaptureError, read_capture
+from .board_workload import workloads
+from .capture import Assumption, Capture, CaptureError, read_capture
 from .compare import Difference, compare, number_text
-from .comparison import Comparison, on_wire
+from .comparison import Comparison, Room, check_fits, on_wire
 from .engine import DeviceError, ToolError, load
+from .pcap import LeftOut
+from .pcap import counted as _count
 from .peer import Peer
 from .regions import Given, Queue, Region, RegionError, load_regions, stream_ends
 from .replay import Plan, plan
-from .report import Result, Run
+from .report import Result, Run, left_out_text
 from .sctp_regions import derive_all, of_sessions
 from .sctp_traffic import SctpStream, with_sctp
 from .traffic import Stream, Traffic, traffic_of
+from .unplayed import unplayed_sctp
+from .violations import Row, Violation
 from .workload import generate
 from .xilinx import FAMILIES
 
 AGREES, DIFFERS, BAD_INPUT, NO_TOOL, INTERRUPTED = 0, 1, 2, 3, 130
+
+_Assume = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="WHAT",
+        help="Of a capture without the beginning of its connections, where an FPDU begins and with"
+        " which settings: fpdu[,at=OCTETS][,no-crc][,markers=OCTETS][,from=ADDRESS:PORT]. The"
+        " octets before the FPDU count from the first that was captured, those before the first"
+        " marker from the FPDU. For SCTP: sctp, the associations and sessions stood before the"
+        " capture began. May be given often.",
+        show_default=False,
+    ),
+]
+_SctpPort = Annotated[
+    list[int] | None,
+    typer.Option(
+        min=1,
+        max=65535,
+        help="UDP port of SCTP (RFC 6951) beside 9899. May be given often.",
+        show_default=False,
+    ),
+]
+
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -101,6 +130,8 @@ def sim(
         bool,
         typer.Option("--waves", help="Write a VCD, into the --out directory or the current one."),
     ] = False,
+    assume: _Assume = None,
+    sctp_port: _SctpPort = None,
 ) -> None:
     """Play a capture through the RTL and through the golden model, and compare memory, completions,
     errors and packets.
@@ -108,7 +139,8 @@ def sim(
     Exit code 0: they agree. 1: they differ. 2: bad input. 3: a tool is missing. 130: interrupted.
     """
     try:
-        result, waveforms = _simulate(capture, width, regions, out, engine, waves)
+        asked = _Asked(capture, regions, assume or [], sctp_port or [])
+        result, waveforms = _simulate(asked, width, out, engine, waves)
         if out is not None:
             report.write(result, out)
     except (CaptureError, RegionError) as error:
@@ -133,6 +165,8 @@ def sim(
             "--width",
             str(width),
             *(["--regions", str(regions)] if regions else []),
+            *(part for each in assume or () for part in ("--assume", each)),
+            *(part for each in sctp_port or () for part in ("--sctp-port", str(each))),
             "--engine",
             engine.value,
             "--waves",
@@ -165,6 +199,12 @@ def compare_devices(
     port: Annotated[
         str | None, typer.Option(help="Serial port of the board.", show_default=False)
     ] = None,
+    baud: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Rate of the board's host link. Default: 1000000.", show_default=False
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Directory for report.html, and waveforms.", show_default=False),
@@ -172,6 +212,8 @@ def compare_devices(
     waves: Annotated[
         bool, typer.Option("--waves", help="With --out: write a VCD of each simulation into it.")
     ] = False,
+    assume: _Assume = None,
+    sctp_port: _SctpPort = None,
 ) -> None:
     """Play a capture through the driver on several devices and on the golden model, and compare.
 
@@ -179,6 +221,7 @@ def compare_devices(
     interrupted.
     """
     from ..sw_driver import RnicError
+    from ..sw_driver.uart import BAUD
     from . import comparison as comparing
     from . import page, targets
 
@@ -186,22 +229,25 @@ def compare_devices(
         chosen = targets.of_names(on, port)
         if waves and out is None:
             raise ValueError("--waves needs --out, where they go")
+        if baud is not None and port is None:
+            raise ValueError("--baud needs --port, the serial port of the board's host link")
+        rate = BAUD if baud is None else baud
         if out is not None and out.exists() and not out.is_dir():
             raise ValueError(f"--out {out} is a file, not a directory")
-        has = None
+        has, room = None, None
         if port is not None:
-            with targets.Board(port) as link:
+            with targets.Board(port, baud=rate) as link:
                 has, room = link.config(), link.room
             if width not in (None, has.width):
                 raise ValueError(f"--width is {width}, and the board has {has.width} bits")
         config = has or RnicConfig(width=width or 64)
-        found = _input(capture, regions, config, wire=has is not None)
-        traffic, given, queues, ends, notes, _ = found
-        plans, changes = plan(traffic, given, config, ends, queues)
-        if has is not None:
-            comparing.check_fits(plans, changes, has, room)
+        asked = _Asked(capture, regions, assume or [], sctp_port or [])
+        plans, found = _planned(asked, config, room)
         result = comparing.Comparison(
-            str(capture or "generated workload"), config.width, notes=[*notes, *changes]
+            str(capture or "generated workload"),
+            config.width,
+            notes=found.notes,
+            left_out=found.left_out,
         )
         if out is not None:
             out.mkdir(parents=True, exist_ok=True)
@@ -211,7 +257,7 @@ def compare_devices(
                 result.sides.append(
                     comparing.run(
                         target,
-                        partial(targets.open_link, target, port, _say),
+                        partial(targets.open_link, target, port, _say, baud=rate),
                         plans,
                         waves=vcd,
                         progress=progress,
@@ -287,6 +333,8 @@ def bench(
         raise _refuse("--seeds is of place and route: give --pnr or --peer too", BAD_INPUT)
     try:
         peers = [Peer.of(each) for each in peer or ()]
+        for each in peers:
+            each.check()
         if plots is not None:
             drawing.prepare(plots)
     except (OSError, ValueError) as error:
@@ -389,6 +437,8 @@ def shuffle(
         int | None,
         typer.Option(min=0, help="Run this way alone, to replay it.", show_default=False),
     ] = None,
+    assume: _Assume = None,
+    sctp_port: _SctpPort = None,
 ) -> None:
     """Play a capture's SCTP frames shuffled, repeated, spoilt and lost, in many ways: memory and
     deliveries must be the same each time.
@@ -399,10 +449,10 @@ def shuffle(
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
     try:
         config = RnicConfig(width=width)
-        traffic, given, queues, ends, _, _ = _input(capture, regions, config)
-        if traffic.sctp is None:
+        found = _input(_Asked(capture, regions, assume or [], sctp_port or []), config)
+        if found.traffic.sctp is None:
             raise CaptureError(f"{capture} has no DDP over SCTP: there is nothing to shuffle")
-        plans, _ = plan(traffic, given, config, ends, queues)
+        plans, _ = plan(found.traffic, found.regions, config, found.ends, found.queues)
         with _bar("ways", ways) as progress:
             tally = shuffling.run(
                 load("compiled"),
@@ -420,13 +470,13 @@ def shuffle(
     except KeyboardInterrupt:
         raise _refuse("interrupted", INTERRUPTED) from None
     _print_differences(console, list(tally.differences))
-    verdict = (
-        "[bold red]differ[/bold red]" if tally.differences else "[bold green]agree[/bold green]"
+    verdict = _colored(
+        "differ" if tally.differences else report.agreement(found.left_out), not tally.differences
     )
     console.print(
         f"{verdict}: {_count(tally.ways, 'way')} with the same memory and deliveries,"
         f" {_count(tally.frames, 'frame')}, {_count(tally.cycles, 'cycle')} at {width} bits,"
-        f" seed {seed}",
+        f" seed {seed}{escape(left_out_text(found.left_out))}",
         soft_wrap=True,
     )
     if tally.differences:
@@ -445,6 +495,10 @@ def build(
         typer.Option(help="Directory of what is built. Default: build/BOARD.", show_default=False),
     ] = None,
     seed: Annotated[int, typer.Option(min=1, help="Of place and route.")] = 1,
+    baud: Annotated[
+        int | None,
+        typer.Option(help="Rate of the host link. Default: the board's.", show_default=False),
+    ] = None,
 ) -> None:
     """Build the bitstream of a board, with yosys and nextpnr, a report and its registers.
 
@@ -455,13 +509,22 @@ def build(
     from ..boards.build import BuildError, ToolMissing
     from ..boards.build import build as build_board
     from ..boards.catalog import BOARDS
+    from ..hdl.host.uart import phase_step
 
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
     if list_:
         for each in BOARDS.values():
-            console.print(f"{each.name:18} {each.title}")
+            console.print(f"{each.name:22} {each.title}")
         return
     chosen = _board(board)
+    try:
+        if baud is not None:
+            phase_step(chosen.clock, baud)
+            chosen = replace(chosen, baud=baud)
+    except ValueError as error:
+        raise _refuse(str(error), BAD_INPUT) from None
+    if chosen.warning:
+        typer.echo(f"warning: {chosen.warning}", err=True)
     folder = out or Path("build", chosen.name)
     if folder.exists() and not folder.is_dir():
         raise _refuse(f"--out {folder} is a file, not a directory", BAD_INPUT)
@@ -485,6 +548,7 @@ def build(
     console.print("used: " + ", ".join(used), soft_wrap=True)
     console.print("critical path:\n" + escape("\n".join(result.path)), soft_wrap=True)
     console.print(f"bitstream: {escape(str(folder / 'rnic.bit'))}", soft_wrap=True)
+    console.print(f"host link: {chosen.baud} baud")
 
 
 @app.command()
@@ -493,6 +557,13 @@ def program(
     out: Annotated[
         Path | None,
         typer.Option(help="Directory of what was built. Default: build/BOARD.", show_default=False),
+    ] = None,
+    cable: Annotated[
+        str | None,
+        typer.Option(
+            help="JTAG adapter, as openFPGALoader's --cable calls it. Default: the board's.",
+            show_default=False,
+        ),
     ] = None,
 ) -> None:
     """Load the bitstream of a board into it, with openFPGALoader.
@@ -504,7 +575,7 @@ def program(
 
     chosen = _board(board)
     try:
-        program_board(chosen, (out or Path("build", chosen.name)) / "rnic.bit")
+        program_board(chosen, (out or Path("build", chosen.name)) / "rnic.bit", cable)
     except FileNotFoundError as error:
         raise _refuse(str(error), BAD_INPUT) from None
     except BuildError as error:
@@ -521,8 +592,8 @@ def export(
     ] = False,
     out: Annotated[Path, typer.Option(help="Directory of the files.")] = Path("build/export"),
 ) -> None:
-    """Write what other flows need: Verilog with flat AXI names, IP-XACT, the registers in SystemRDL
-    and as a C header, and a minimal use in LiteX and in Vivado.
+    """Write what other flows need: Verilog with flat AXI names and a testbench for it, IP-XACT, the
+    registers in SystemRDL and as a C header, and a minimal use in LiteX and in Vivado.
 
     Exit code 0: written. 2: bad input. 130: interrupted.
     """
@@ -543,10 +614,100 @@ def export(
 
 
 @app.command()
+def requirements(
+    sentences: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Ids as in tests/requirements.csv, or how they begin. Default: all.",
+            show_default=False,
+        ),
+    ] = None,
+    violate: Annotated[
+        bool,
+        typer.Option("--violate", help="Violate each sentence, and run the tests that hold it."),
+    ] = False,
+    jobs: Annotated[int, typer.Option(min=1, help="Violations that are tried at a time.")] = 1,
+) -> None:
+    """Show who holds each normative sentence; with --violate, check that its tests would notice.
+
+    Each violation of tests/violations.toml changes a copy of the project; tests that hold the
+    sentence have to fail then.
+
+    Exit code 0: all were noticed. 1: one was not. 2: bad input. 130: interrupted.
+    """
+    from . import violations as trying
+
+    try:
+        chosen = tuple(sentences or [""])
+        rows = [row for row in trying.read_rows() if row.id.startswith(chosen)]
+        if not rows:
+            raise trying.TableError(f"no sentence's id begins with {' or '.join(chosen)}")
+        known = [each for each in trying.read_violations()
+                 if any(sentence.startswith(chosen) for sentence in each.sentences)]  # fmt: skip
+        if not violate:
+            _print_rows(rows, known)
+            return
+        count = 0
+
+        def said(trial: trying.Trial) -> None:
+            nonlocal count
+            count += 1
+            by = trial.failed[0] if trial.failed else trial.violation.does
+            typer.echo(
+                f"{count} of {len(known)}: {trial.violation.name}: {trial.outcome.value}"
+                f" ({by}; {trial.seconds:.0f} s)"
+            )
+
+        trials = trying.try_all(known, jobs, said)
+    except trying.TableError as error:
+        raise _refuse(str(error), BAD_INPUT) from None
+    except KeyboardInterrupt:
+        raise _refuse("interrupted", INTERRUPTED) from None
+    for trial in trials:
+        if trial.outcome is not trying.Outcome.NOTICED:
+            typer.echo(f"{trial.violation.name}: {trial.outcome.value}: {trial.violation.does}")
+            typer.echo(trial.output[-2000:])
+    noticed = sum(trial.outcome is trying.Outcome.NOTICED for trial in trials)
+    typer.echo(f"{noticed} of {len(trials)} violations were noticed")
+    typer.echo(_without_violation(rows, known))
+    if noticed < len(trials):
+        raise typer.Exit(DIFFERS)
+
+
+def _print_rows(rows: list[Row], known: list[Violation]) -> None:
+    """Prints who holds each sentence."""
+    table = Table()
+    for heading in ("sentence", "held by", "tests", "violations"):
+        table.add_column(heading, justify="right" if heading in ("tests", "violations") else "left")
+    for row in rows:
+        count = sum(row.id in violation.sentences for violation in known)
+        table.add_row(row.id, row.holder, str(len(row.evidence)), str(count))
+    Console(highlight=False).print(table)
+    typer.echo(_without_violation(rows, known))
+
+
+def _without_violation(rows: list[Row], known: list[Violation]) -> str:
+    """Counts the sentences that no violation is about."""
+    violated = {sentence for violation in known for sentence in violation.sentences}
+    open_rows = [row.id for row in rows if row.evidence and row.id not in violated]
+    others = sum(not row.evidence for row in rows)
+    text = f"{others} of {len(rows)} sentences are for others to honour and have no tests"
+    if open_rows:
+        text += f"; these have tests and no violation: {', '.join(open_rows)}"
+    return text
+
+
+@app.command()
 def prm(
     device: Annotated[
         str, typer.Argument(help="uart:PORT, mapped:FILE, udmabuf:FILE,DEVICE or sim.")
     ],
+    baud: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Rate of the port of uart:PORT. Default: 1000000.", show_default=False
+        ),
+    ] = None,
     socket: Annotated[Path, typer.Option(help="Unix socket to serve.")] = Path("rnic.sock"),
     user: Annotated[
         list[str] | None,
@@ -592,7 +753,7 @@ def prm(
             per_user=per_user,
             limits=limits_of(share or ()),
         )
-        serve(device, socket, policy, log)
+        serve(device, socket, policy, log, baud=baud)
     except InvalidRequest as error:
         raise _refuse(str(error), BAD_INPUT) from None
     except RnicError as error:
@@ -616,13 +777,17 @@ def _refuse(sentence: str, code: int) -> typer.Exit:
     return typer.Exit(code)
 
 
+class _Asked(NamedTuple):
+    """What to play: options of a command."""
+
+    capture: Path | None
+    regions: Path | None
+    assume: list[str]
+    sctp_ports: list[int]
+
+
 def _simulate(
-    capture: Path | None,
-    width: int,
-    region_file: Path | None,
-    out: Path | None,
-    engine_name: EngineName,
-    waves: bool,
+    asked: _Asked, width: int, out: Path | None, engine_name: EngineName, waves: bool
 ) -> tuple[Result, list[Path]]:
     try:
         config = RnicConfig(width=width)
@@ -630,15 +795,16 @@ def _simulate(
         raise CaptureError(str(error)) from None
     if out is not None and out.exists() and not out.is_dir():
         raise CaptureError(f"--out {out} is a file, not a directory")
-    traffic, regions, queues, ends, notes, derived = _input(capture, region_file, config)
-    plans, changes = plan(traffic, regions, config, ends, queues)
+    found = _input(asked, config)
+    plans, changes = plan(found.traffic, found.regions, config, found.ends, found.queues)
     engine = load(engine_name.value)
     result = Result(
-        str(capture or "generated workload"),
+        str(asked.capture or "generated workload"),
         engine_name.value,
         width,
-        derived,
-        notes=[*notes, *changes],
+        found.derived,
+        notes=[*found.notes, *changes],
+        left_out=found.left_out,
     )
     waveforms = []
     for number, each in enumerate(plans, 1):
@@ -656,51 +822,91 @@ def _simulate(
     return result, waveforms
 
 
-def _input(
-    capture: Path | None,
-    region_file: Path | None,
-    config: RnicConfig,
-    *,
-    wire: bool = False,
-) -> tuple[Traffic, list[Region], list[Queue], dict[int, int], list[str], bool]:
-    """Traffic, regions, queues that are given, streams that the host stops, notes, whether the
-    regions are derived. ``wire``: for a board, which takes DDP over SCTP, frames as they are on
-    Ethernet, or over MPA.
+class _Input(NamedTuple):
+    """What is played. ``ends`` are the streams that the host stops; ``derived``: the regions are
+    derived from the capture.
     """
-    if capture is None:
+
+    traffic: Traffic
+    regions: list[Region]
+    queues: list[Queue]
+    ends: dict[int, int]
+    notes: list[str]
+    left_out: list[LeftOut]
+    derived: bool
+
+
+def _planned(asked: _Asked, config: RnicConfig, room: Room | None) -> tuple[list[Plan], _Input]:
+    """Returns the plans for a capture, and what is played, with notes on both.
+
+    Without a capture, the generated workload is played; or, on a board, which has ``room`` beside
+    its RNIC, the largest workload that fits it.
+    """
+    reason = None
+    for generated in [None] if asked.capture or room is None else workloads(config):
+        try:
+            found = _input(asked, config, wire=room is not None, generated=generated)
+            plans, changes = plan(found.traffic, found.regions, config, found.ends, found.queues)
+            if room is not None:
+                check_fits(plans, changes, config, room)
+            return plans, found._replace(notes=[*found.notes, *changes])
+        except RegionError as error:
+            reason = error
+    assert reason is not None
+    raise reason
+
+
+def _input(
+    asked: _Asked, config: RnicConfig, *, wire: bool = False, generated: Capture | None = None
+) -> _Input:
+    """What to play. ``wire``: for a board, which takes DDP over SCTP, frames as they are on
+    Ethernet, or over MPA. ``generated``: the workload in the place of a capture.
+    """
+    if generated is not None:
+        captured, given = generated, Given([], [])
+    elif asked.capture is None:
         workload = generate()
         captured, given = workload.capture(), Given(list(workload.regions), [])
     else:
-        captured, given = read_capture(capture), Given([], [])
+        captured = read_capture(
+            asked.capture,
+            assumptions=[Assumption.parse(text) for text in asked.assume],
+            sctp_ports=asked.sctp_ports,
+        )
+        given = Given([], [])
     captured.check()
-    by_mpa, by_sctp, left = traffic_of(captured), captured.sctp, ""
+    by_mpa, by_sctp = traffic_of(captured), captured.sctp
+    left_out = []
     if wire and config.sctp:
         if by_mpa.arrivals:
-            left = f"{_count(len(by_mpa.arrivals), 'FPDU')} over TCP: it takes DDP over SCTP"
+            left_out.append(LeftOut(len(by_mpa.arrivals), "FPDU", "the board takes DDP over SCTP"))
         by_mpa = Traffic((), ())
     elif wire:
         if by_sctp:
-            left = f"{_count(len(by_sctp), 'frame')} with SCTP: it takes DDP over MPA"
+            left_out.append(LeftOut(len(by_sctp), "SCTP packet", "the board takes DDP over MPA"))
         by_sctp = ()
     traffic = with_sctp(by_mpa, by_sctp)
     notes = [*captured.notes, *traffic.notes]
-    if left:
-        if not traffic.arrivals and traffic.sctp is None:
-            raise CaptureError(f"{captured.path} has nothing for the board but {left}")
-        notes.append(f"left out, {left}")
+    left_out += captured.left_out
+    left_out += by_mpa.left_out
+    left_out += unplayed_sctp(by_sctp, traffic.sctp)
     if wire and traffic.sctp is not None:
         traffic = on_wire(traffic)
     if not traffic.arrivals and traffic.sctp is None:
-        reason = "; ".join(notes) or "no whole FPDU follows MPA start-up, and no SCTP brings DDP"
-        raise CaptureError(f"{captured.path} has no DDP: {reason}")
-    if region_file is not None:
+        left = f"left out: {', '.join(map(str, left_out))}" if left_out else ""
+        reason = "; ".join(filter(None, [*notes, left]))
+        reason = reason or "no whole FPDU follows MPA start-up, and no SCTP brings DDP"
+        raise CaptureError(f"{captured.path} has no DDP to play: {reason}")
+    if asked.regions is not None:
         hosts = dict.fromkeys([*captured.addresses, *traffic.endpoints])
-        given = load_regions(region_file, hosts)
+        given = load_regions(asked.regions, hosts)
     if given.regions:
         regions = of_sessions(given.regions, traffic)
-        return traffic, regions, given.queues, stream_ends(traffic), notes, False
+        return _Input(
+            traffic, regions, given.queues, stream_ends(traffic), notes, left_out, derived=False
+        )
     found = derive_all(traffic, config.stags)
-    return traffic, found.regions, given.queues, found.ends, notes, True
+    return _Input(traffic, found.regions, given.queues, found.ends, notes, left_out, derived=True)
 
 
 def _progress(
@@ -760,8 +966,7 @@ def _print_comparison(console: Console, result: Comparison) -> None:
             escape(", ".join(map(str, side.waves))),
         )
     console.print(table)
-    for note in result.notes:
-        console.print(f"note: {escape(note)}", soft_wrap=True)
+    _print_notes(console, result.notes, result.left_out)
     names = [side.name for side in result.sides]
     if rows := result.rows():
         table = Table(title="Differences", title_justify="left")
@@ -775,9 +980,10 @@ def _print_comparison(console: Console, result: Comparison) -> None:
             cells = [row.what, row.where, row.expected, *got, ", ".join(cycles)]
             table.add_row(*map(escape, cells))
         console.print(table)
-    verdict = "[bold green]agree[/bold green]" if result.agrees else "[bold red]differ[/bold red]"
     console.print(
-        f"{verdict}: {', '.join(names)} and golden model at {result.width} bits", soft_wrap=True
+        f"{_colored(result.verdict, result.agrees)}: {', '.join(names)} and golden model at"
+        f" {result.width} bits{escape(left_out_text(result.left_out))}",
+        soft_wrap=True,
     )
 
 
@@ -789,8 +995,7 @@ def _print(console: Console, result: Result) -> None:
         console.print("No region is registered: no tagged segment is to be placed.")
     if any(run.plan.buffers for run in result.runs):
         console.print(_queue_table(result))
-    for note in result.notes:
-        console.print(f"note: {escape(note)}", soft_wrap=True)
+    _print_notes(console, result.notes, result.left_out)
     for run in result.runs:
         _print_differences(console, run.differences)
     counts = (
@@ -800,15 +1005,24 @@ def _print(console: Console, result: Result) -> None:
         f" {_count(result.errors, 'error')},"
         f" {_count(result.cycles, 'cycle')} at {result.width} bits"
     )
-    if result.agrees:
-        console.print(
-            f"[bold green]agree[/bold green]: RTL and golden model agree on {counts}",
-            soft_wrap=True,
-        )
-    else:
-        console.print(
-            f"[bold red]differ[/bold red]: RTL and golden model differ on {counts}", soft_wrap=True
-        )
+    console.print(
+        f"{_colored(result.verdict, result.agrees)}: RTL and golden model"
+        f" {'agree' if result.agrees else 'differ'} on {counts}"
+        f"{escape(left_out_text(result.left_out))}",
+        soft_wrap=True,
+    )
+
+
+def _colored(verdict: str, agrees: bool) -> str:
+    return f"[bold {'green' if agrees else 'red'}]{verdict}[/bold {'green' if agrees else 'red'}]"
+
+
+def _print_notes(console: Console, notes: list[str], left_out: list[LeftOut]) -> None:
+    for note in notes:
+        console.print(f"note: {escape(note)}", soft_wrap=True)
+    if len(left_out) > report.MOST_NAMED:  # else all of it is in the last sentence
+        for each in left_out:
+            console.print(f"left out: {escape(str(each))}", soft_wrap=True)
 
 
 def _of_frames(result: Result) -> str:
@@ -852,10 +1066,6 @@ def _print_tally(
         f" {tally.segments / max(tally.seconds, 1e-3):.0f} segments a second",
         soft_wrap=True,
     )
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}" + ("" if number == 1 else "s")
 
 
 def _stream_table(result: Result) -> Table:

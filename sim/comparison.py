@@ -14,10 +14,11 @@ from ..sw_driver import RnicError
 from .capture import CaptureError
 from .compare import Difference, compare
 from .engine import DeviceError, Packet
+from .pcap import LeftOut
 from .play import Link, play
 from .regions import RegionError
 from .replay import Plan
-from .report import Run
+from .report import Run, agreement
 from .sctp_traffic import Incoming
 from .traffic import Traffic
 
@@ -67,10 +68,15 @@ class Comparison:
     width: int
     sides: list[Side] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    left_out: list[LeftOut] = field(default_factory=list)
 
     @property
     def agrees(self) -> bool:
         return not any(side.differences for side in self.sides)
+
+    @property
+    def verdict(self) -> str:
+        return agreement(self.left_out) if self.agrees else "differ"
 
     def rows(self) -> list[Row]:
         """The differences, each once."""

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..hdl.spec.config import RnicConfig
+from ..sw_driver.closing import ProcessLock
 from ..sw_driver.errors import TransportError
 from ..sw_driver.memory import Extent, Memory, Shared
 from ..sw_driver.transport import Transport
@@ -92,7 +93,8 @@ class SimTransport(Transport):
         self.config = config or RnicConfig()
         self._page, self._random = page, random.Random(seed)
         self._next = _BASE
-        self._lock = threading.Lock()
+        self._lock = ProcessLock("the simulated device")
+        self._woken = threading.Event()
         built = compiled.build(self.config, gates=gates, waves=waves is not None)
         self._library = compiled.open_library(built)
         settings = compiled.settings_of(stalls)
@@ -160,8 +162,12 @@ class SimTransport(Transport):
             with self._lock:
                 interrupt = self._library.sim_wait(self._open(), _CYCLES)
                 self._check()
-            if interrupt or time.monotonic() >= deadline:
+            if interrupt or self._woken.is_set() or time.monotonic() >= deadline:
+                self._woken.clear()
                 return
+
+    def wake(self) -> None:
+        self._woken.set()
 
     def close(self) -> None:
         with self._lock:

@@ -25,11 +25,11 @@ from .engine import (
     Stalls,
     WriteRegister,
 )
+from .layers import internet_sum
 from .model.header import TaggedHeader
 from .model.mpa import MpaSender
 from .model.sctp import AnyChunk, DataChunk, Function, Ppid, bundle
 from .model.sctp import Packet as SctpPacket
-from .pcap import internet_sum
 
 __all__ = ["Load", "SctpLoad"]
 
@@ -41,8 +41,8 @@ _MEMORY = 1 << 20
 _ADDRESSES = bytes([10, 0, 0, 2]), bytes([10, 0, 0, 1])
 _PORTS = 40001, 40002
 _TAG = 0x0DDBA115
-_TSN = 1000
-_KEY = AssociationKey(
+TSN = 1000
+KEY = AssociationKey(
     source=int.from_bytes(_ADDRESSES[0], "little"),
     destination=int.from_bytes(_ADDRESSES[1], "little"),
     source_port=_PORTS[0],
@@ -175,13 +175,13 @@ class SctpLoad(Load):
         return f"{super().__str__()}, {self.chunks} in a packet of SCTP"
 
     def _carry(self, segments: Iterable[bytes]) -> Iterator[Packet | Frame]:
-        chunks = (_chunk(ssn, Ppid.SEGMENT, segment) for ssn, segment in enumerate(segments, 1))
+        chunks = (chunk(ssn, Ppid.SEGMENT, segment) for ssn, segment in enumerate(segments, 1))
         packets = bundle(chunks, self.mtu) if self.mtu else ((chunk,) for chunk in chunks)
-        yield from map(_frame, packets)
+        yield from map(frame, packets)
 
     def setup(self) -> list[Operation]:
         """The same region and stream, of an association in which the peer accepted a session."""
-        (move,) = insert({}, _KEY, self.config.associations)
+        (move,) = insert({}, KEY, self.config.associations)
         association = _write("ASSOC", **regs.association(move, first=_STREAM, count=1))
         accept = struct.pack(">H", Function.ACCEPT)
         return [
@@ -190,17 +190,17 @@ class SctpLoad(Load):
             *_tell(0),
             *super().setup(),
             *_tell(Function.INITIATE),
-            _frame((_chunk(0, Ppid.CONTROL, accept),)),
+            frame((chunk(0, Ppid.CONTROL, accept),)),
             Drain(),
         ]
 
 
-def _chunk(ssn: int, ppid: Ppid, message: bytes) -> DataChunk:
+def chunk(ssn: int, ppid: Ppid, message: bytes) -> DataChunk:
     """A chunk of the message with this DDP-SSN, counted on past 65535."""
-    return DataChunk(_TSN + ssn, 0, ppid, struct.pack(">H", ssn & 0xFFFF) + message)
+    return DataChunk(TSN + ssn, 0, ppid, struct.pack(">H", ssn & 0xFFFF) + message)
 
 
-def _frame(chunks: tuple[AnyChunk, ...]) -> Frame:
+def frame(chunks: tuple[AnyChunk, ...]) -> Frame:
     packet = SctpPacket(*_PORTS, _TAG, chunks).encode()
     start = struct.pack(">BBHHHBB", 0x45, 0, 20 + len(packet), 0, 0, 64, Protocol.SCTP)
     ends = b"".join(_ADDRESSES)
@@ -211,7 +211,7 @@ def _frame(chunks: tuple[AnyChunk, ...]) -> Frame:
 
 def _tell(function: int) -> list[Operation]:
     """Tell the RNIC of the session, before the peer has sent anything."""
-    values = {"STREAM": _STREAM, "FUNCTION": function, "TSN": _TSN - 1, "COMMAND": 1}
+    values = {"STREAM": _STREAM, "FUNCTION": function, "TSN": TSN - 1, "COMMAND": 1}
     busy, taken = (regs.pack("SESSION_ANSWER", **{name: 1}) for name in ("busy", "taken"))
     return [
         *(WriteRegister(regs.address(f"SESSION_{name}"), values[name]) for name in values),

@@ -15,17 +15,19 @@ from ..sw_driver import Device, InvalidRequest, Transport
 from ..sw_driver.mapped import MappedTransport, Pagemap, UDmaBuf
 from ..sw_driver.prm import Manager, Policy
 from ..sw_driver.prm.audit import Audit
-from ..sw_driver.uart import UartTransport
+from ..sw_driver.uart import BAUD, UartTransport
 
 #: The ways to a device, as a user names them.
 WAYS = "uart:PORT, mapped:FILE, udmabuf:FILE,DEVICE or sim"
 
 
-def transport_of(name: str) -> Transport:
-    """The transport to a device of this name."""
+def transport_of(name: str, baud: int | None = None) -> Transport:
+    """Returns the transport to a device of this name; ``baud`` is the rate of a serial port."""
     way, _, where = name.partition(":")
     if way == "uart" and where:
-        return UartTransport(where)
+        return UartTransport(where, baud or BAUD)
+    if baud is not None:
+        raise InvalidRequest(f"--baud is of a device uart:PORT, not of {name!r}")
     if way == "mapped" and where:
         return MappedTransport(where, Pagemap())
     if way == "udmabuf" and where.count(",") == 1:
@@ -51,11 +53,13 @@ def _log(path: Path | None) -> Iterator[TextIO]:
         yield file
 
 
-def serve(device: str, path: Path, policy: Policy, log: Path | None) -> None:
+def serve(
+    device: str, path: Path, policy: Policy, log: Path | None, *, baud: int | None = None
+) -> None:
     """Own a device and serve clients, until SIGINT or SIGTERM."""
     with (
         _log(log) as file,
-        transport_of(device) as transport,
+        transport_of(device, baud) as transport,
         Device(transport).open() as context,
         Manager(context, path, policy, Audit(file)) as manager,
     ):

@@ -38,6 +38,8 @@ def html(comparison: Comparison) -> str:
         "source": comparison.source,
         "width": comparison.width,
         "agrees": comparison.agrees,
+        "verdict": comparison.verdict,
+        "left_out": [str(each) for each in comparison.left_out],
         "notes": comparison.notes,
         "sides": [_side(side) for side in comparison.sides],
         "differences": [

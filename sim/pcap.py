@@ -1,20 +1,21 @@
-"""Capture files: pcap and pcapng records, and the IP packets in them.
+"""Capture files: the frames in pcap and pcapng records, and what of a file is not read.
 
 Written here rather than taken from a library because captures meet all of this: several sections
-and interfaces in one file, either byte order, nanoseconds, a last record cut short, and frames cut
-by a snapshot length."""
+and interfaces in one file, either byte order, nanoseconds, captures put one after the other,
+damaged records, a last record cut short, and frames cut by a snapshot length. A file is read once,
+in order, and is never in memory as a whole.
+"""
 
 from __future__ import annotations
 
-import ipaddress
 import struct
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
-TCP = 6
-UDP = 17
-SCTP = 132
+from .formats import DAMAGES, open_plain, refusal
 
 _PCAP_MAGICS = {
     b"\xd4\xc3\xb2\xa1": ("<", 1e-6),
@@ -23,21 +24,34 @@ _PCAP_MAGICS = {
     b"\xa1\xb2\x3c\x4d": (">", 1e-9),
 }
 _SECTION = b"\x0a\x0d\x0d\x0a"
-_MAXIMUM_RECORD = 1 << 24
-
-_ETHERNET = 1
-_ETHERTYPE_IPV4 = 0x0800
-_ETHERTYPE_IPV6 = 0x86DD
-_VLAN_TAGS = (0x8100, 0x88A8, 0x9100)
-#: IPv6 extension headers that may stand before TCP, all of the form {next, length - 1 in units of 8
-#: octets}.
-_IPV6_OPTIONS = (0, 43, 60, 135)
+_ORDERS = {b"\x4d\x3c\x2b\x1a": "<", b"\x1a\x2b\x3c\x4d": ">"}
+#: Octets of a frame, whatever the snapshot length says; libpcap writes no longer ones.
+_LONGEST_FRAME = 1 << 18
+_LONGEST_BLOCK = 1 << 24
+_PIECE = 1 << 16
 
 
 class CaptureError(ValueError):
     """A file that cannot be read as a capture, or that has nothing to play. The message is one
     sentence.
     """
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Something of a capture that is not played: how many of which things, and why."""
+
+    count: int
+    what: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{counted(self.count, self.what)} ({self.reason})"
+
+
+def counted(number: int, thing: str) -> str:
+    """A number of things, in words."""
+    return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 @dataclass(frozen=True)
@@ -50,21 +64,19 @@ class Frame:
     octets: bytes
 
 
-@dataclass(frozen=True)
-class IpPacket:
-    """A whole IP packet. ``missing`` octets of the payload's end were not captured."""
+@dataclass
+class Unread:
+    """What of a file was not read, and where one capture in it follows another."""
 
-    source: str
-    destination: str
-    protocol: int
-    payload: bytes
-    missing: int
-    fragment: bool
-    pseudo_header: bytes
+    left_out: list[LeftOut] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
-def read_frames(path: Path) -> Iterator[Frame]:
+def read_frames(path: Path, unread: Unread | None = None) -> Iterator[Frame]:
     """The frames of a pcap or pcapng file, in file order.
+
+    A damaged file is read up to the damage. ``unread`` collects what was not read; it is complete
+    after the last frame.
 
     Raises
     ------
@@ -72,68 +84,196 @@ def read_frames(path: Path) -> Iterator[Frame]:
         The file is missing, or is neither.
     """
     try:
-        data = path.read_bytes()
+        file = open_plain(path)
     except FileNotFoundError:
         raise CaptureError(f"{path}: there is no such file") from None
     except IsADirectoryError:
         raise CaptureError(f"{path} is a directory, not a capture") from None
     except OSError as error:
         raise CaptureError(f"{path} cannot be read: {error.strerror}") from None
-    if data[:4] in _PCAP_MAGICS and len(data) >= 24:
-        return _pcap_frames(data)
-    if data[:4] == _SECTION and len(data) >= 28:
-        return _pcapng_frames(data, path)
-    raise CaptureError(f"{path} is not a capture: it begins neither like pcap nor like pcapng")
+    reader = _Reader(file, unread or Unread())
+    start = reader.look(4096)
+    if start[:4] not in _PCAP_MAGICS and start[:4] != _SECTION:
+        file.close()
+        reason = refusal(path, start)
+        raise CaptureError(f"{path}: {reader.damage}" if reader.damage else reason)
+    if len(start) < (24 if start[:4] in _PCAP_MAGICS else 28):
+        file.close()
+        raise CaptureError(f"{path} is not a capture: it ends in the header of the file")
+    return reader.frames()
 
 
-def _pcap_frames(data: bytes) -> Iterator[Frame]:
-    order, unit = _PCAP_MAGICS[data[:4]]
-    link = struct.unpack_from(order + "I", data, 20)[0] & 0xFFFF
-    at, number = 24, 0
-    while at + 16 <= len(data):
-        seconds, fraction, captured, _ = struct.unpack_from(order + "IIII", data, at)
-        if captured > _MAXIMUM_RECORD:
-            return
-        number += 1
-        yield Frame(number, seconds + fraction * unit, link, data[at + 16 : at + 16 + captured])
-        at += 16 + captured
+class _Damage(Exception):
+    """The rest of the file cannot be read; the message says why and where."""
 
 
-def _pcapng_frames(data: bytes, path: Path) -> Iterator[Frame]:
-    order = "<"
-    interfaces: list[tuple[int, float, int]] = []  # link, unit of time, snapshot length
-    at, number = 0, 0
-    while at + 12 <= len(data):
-        if data[at : at + 4] == _SECTION:
-            order = "<" if data[at + 8 : at + 12] == b"\x4d\x3c\x2b\x1a" else ">"
-            interfaces = []
-        kind, length = struct.unpack_from(order + "II", data, at)
-        if length < 12 or length % 4:
-            raise CaptureError(
-                f"{path} is damaged: the pcapng block at octet {at} has the length {length}"
+class _Reader:
+    """Reads the captures of a file, one after the other."""
+
+    def __init__(self, file: IO[bytes], unread: Unread) -> None:
+        self._file = file
+        self._unread = unread
+        self._piece = b""
+        self._at = 0  # of the piece's octets, those that were taken
+        self._before = 0  # octets of the pieces before
+        self._number = 0
+        self.damage = ""  # of the compressed file
+
+    @property
+    def _offset(self) -> int:
+        return self._before + self._at
+
+    def look(self, count: int) -> bytes:
+        """The next octets, as many as there are of those asked for; they are not taken."""
+        while len(self._piece) - self._at < count and not self.damage:
+            try:
+                more = self._file.read1(_PIECE)  # type: ignore[attr-defined]
+            except DAMAGES as error:
+                self.damage = f"its compressed data is damaged: {error}"
+                break
+            if not more:
+                break
+            self._before += self._at
+            self._piece, self._at = self._piece[self._at :] + more, 0
+        return self._piece[self._at : self._at + count]
+
+    def _take(self, count: int, what: str) -> bytes:
+        octets = self.look(count)
+        if len(octets) < count:
+            raise _Damage(
+                self.damage or f"the file ends in {what}, after {len(octets)} of {count} octets"
             )
-        body = data[at + 8 : at + length - 4]
-        at += length
-        if kind == 1 and len(body) >= 8:
-            link, snaplen = struct.unpack_from(order + "HxxI", body)
-            interfaces.append((link, _time_unit(body[8:], order), snaplen))
-        elif kind == 6 and len(body) >= 20:
-            interface, high, low, captured = struct.unpack_from(order + "IIII", body)
-            if interface < len(interfaces):
-                number += 1
-                link, unit, _ = interfaces[interface]
-                yield Frame(number, (high << 32 | low) * unit, link, body[20 : 20 + captured])
-        elif kind == 3 and len(body) >= 4 and interfaces:  # Simple Packet Block
-            link, _, snaplen = interfaces[0]
-            captured = min(struct.unpack_from(order + "I", body)[0], snaplen or _MAXIMUM_RECORD)
-            number += 1
-            yield Frame(number, 0.0, link, body[4 : 4 + captured])
-        elif kind == 2 and len(body) >= 20:  # the obsolete Packet Block
-            interface, _, high, low, captured = struct.unpack_from(order + "HHIII", body)
-            if interface < len(interfaces):
-                number += 1
-                link, unit, _ = interfaces[interface]
-                yield Frame(number, (high << 32 | low) * unit, link, body[20 : 20 + captured])
+        self._at += count
+        return octets
+
+    def frames(self) -> Iterator[Frame]:
+        """The frames of all captures in the file."""
+        undescribed: Counter[str] = Counter()
+        with self._file:
+            try:
+                while self.look(1):
+                    if self._offset:
+                        self._unread.notes.append(
+                            f"another capture begins at octet {self._offset} of the file, after"
+                            f" frame {self._number}: both are read"
+                        )
+                    if self.look(4) in _PCAP_MAGICS:
+                        yield from self._pcap()
+                    else:
+                        yield from self._pcapng(undescribed)
+                if self.damage:
+                    raise _Damage(self.damage)
+            except _Damage as damage:
+                at = self._offset
+                rest = self._skip()
+                where = "" if self.damage else f", at octet {at}"
+                reason = f"the file is damaged after frame {self._number}{where}: {damage}"
+                self._unread.left_out.append(
+                    LeftOut(rest, "octet", reason) if rest else LeftOut(1, "cut file", reason)
+                )
+        self._unread.left_out += [
+            LeftOut(count, "frame", reason) for reason, count in undescribed.items()
+        ]
+
+    def _skip(self) -> int:
+        """Read to the end of the file; how many octets it has from here."""
+        start = self._offset
+        while octets := self.look(_PIECE):
+            self._at += len(octets)
+        return self._offset - start
+
+    def _frame(self, time: float, link: int, octets: bytes) -> Frame:
+        self._number += 1
+        return Frame(self._number, time, link, octets)
+
+    def _pcap(self) -> Iterator[Frame]:
+        header = self._take(24, "the header of a capture")
+        order, unit = _PCAP_MAGICS[header[:4]]
+        minor, snaplen, link = struct.unpack_from(order + "2xH8xII", header, 4)
+        longest = min(max(snaplen, _LONGEST_FRAME), _LONGEST_BLOCK)
+        record = struct.Struct(order + "IIII")
+        while octets := self.look(record.size):
+            if octets[:4] in _PCAP_MAGICS or octets[:4] == _SECTION:
+                return
+            what = f"the record of frame {self._number + 1}"
+            if len(octets) < record.size:
+                self._take(record.size, what)
+            if not any(octets):
+                raise _Damage(f"{what} is all zeros")
+            seconds, fraction, captured, original = record.unpack(octets)
+            # Before version 2.3 they had changed places, in 2.3 sometimes.
+            if minor < 3 or (minor == 3 and captured > original):
+                captured, original = original, captured
+            if captured > longest or fraction * unit >= 1:
+                field_ = f"the length {captured}" if captured > longest else (
+                    f"{fraction} fractions of a second")  # fmt: skip
+                raise _Damage(f"{what} has {field_}")
+            if len(whole := self.look(record.size + captured)) < record.size + captured:
+                # The last one, cut short; or its length is damaged, and others lie in it.
+                if captured <= original and len(whole) > record.size and not self.damage:
+                    yield self._frame(seconds + fraction * unit, link & 0xFFFF, whole[16:])
+                    self._at += len(whole)
+                raise _Damage(
+                    self.damage
+                    or f"{what} has the length {captured}, and the file ends after"
+                    f" {len(whole) - record.size} of these octets"
+                )
+            self._at += len(whole)
+            yield self._frame(seconds + fraction * unit, link & 0xFFFF, whole[16:])
+
+    def _pcapng(self, undescribed: Counter[str]) -> Iterator[Frame]:
+        order = "<"
+        interfaces: list[tuple[int, float, int]] = []  # link, unit of time, snapshot length
+        while head := self.look(12):
+            if head[:4] in _PCAP_MAGICS:
+                return
+            block = f"the pcapng block after frame {self._number}"
+            if len(head) < 12:
+                self._take(12, block)
+            if head[:4] == _SECTION:
+                if head[8:12] not in _ORDERS:
+                    raise _Damage("the header of a section says no byte order")
+                order = _ORDERS[head[8:12]]
+                interfaces = []
+            kind, length = struct.unpack_from(order + "II", head)
+            if length < 12 or length % 4 or length > _LONGEST_BLOCK:
+                raise _Damage(f"{block} has the length {length}")
+            whole = self.look(length)
+            if len(whole) < length:
+                raise _Damage(
+                    self.damage
+                    or f"{block} has the length {length}, and the file ends after {len(whole)} of"
+                    " these octets"
+                )
+            if whole[-4:] != whole[4:8]:
+                raise _Damage(f"{block} has the length {length}, and ends with another one")
+            body = whole[8:-4]
+            if kind == 1 and len(body) >= 8:
+                link, snaplen = struct.unpack_from(order + "HxxI", body)
+                interfaces.append((link, _time_unit(body[8:], order), snaplen))
+            elif kind in (2, 3, 6):
+                # Enhanced Packet Block, the obsolete Packet Block, Simple Packet Block.
+                form = {6: "IIIII", 2: "HxxIIII", 3: "I"}[kind]
+                size = struct.calcsize(order + form)
+                if len(body) < size:
+                    raise _Damage(f"{block} is too short for a packet")
+                fields = struct.unpack_from(order + form, body)
+                interface = 0 if kind == 3 else fields[0]
+                if interface >= len(interfaces):
+                    self._number += 1
+                    undescribed[
+                        f"of interface {interface}, which no Interface Description Block describes"
+                    ] += 1
+                else:
+                    link, unit, snaplen = interfaces[interface]
+                    if kind == 3:
+                        time, captured = 0.0, min(fields[0], snaplen or _LONGEST_BLOCK)
+                    else:
+                        time, captured = (fields[1] << 32 | fields[2]) * unit, fields[3]
+                    if captured > len(body) - size:
+                        raise _Damage(f"{block} has a packet of {captured} octets, which is longer")
+                    yield self._frame(time, link, body[size : size + captured])
+            self._at += length
 
 
 def _time_unit(options: bytes, order: str) -> float:
@@ -147,98 +287,3 @@ def _time_unit(options: bytes, order: str) -> float:
             return float(2.0 ** -(value & 0x7F) if value & 0x80 else 10.0**-value)
         at += 4 + (length + 3) // 4 * 4
     return 1e-6
-
-
-def ip_packet(frame: Frame) -> IpPacket | None:
-    """The IP packet in a frame, or nothing if there is none."""
-    at, kind = _network(frame)
-    if kind == _ETHERTYPE_IPV4:
-        return _ipv4(frame.octets[at:])
-    if kind == _ETHERTYPE_IPV6:
-        return _ipv6(frame.octets[at:])
-    return None
-
-
-def ethernet(frame: Frame) -> bytes:
-    """The frame as Ethernet has it, without FCS: what another link captured gets a header."""
-    if frame.link == _ETHERNET:
-        return frame.octets
-    at, kind = _network(frame)
-    return bytes(12) + kind.to_bytes(2, "big") + frame.octets[at:]
-
-
-def _network(frame: Frame) -> tuple[int, int]:
-    """Where the header of the network layer begins, and its EtherType; 0 if that is not known."""
-    data, link = frame.octets, frame.link
-    if link == _ETHERNET:
-        at, kind = 14, _u16(data, 12)
-    elif link == 113:  # Linux cooked
-        at, kind = 16, _u16(data, 14)
-    elif link == 276:  # Linux cooked, version 2
-        at, kind = 20, _u16(data, 0)
-    elif link in (0, 108, 12, 14, 101, 228, 229):  # BSD loopback; raw IP
-        at = 4 if link in (0, 108) else 0
-        version = data[at] >> 4 if len(data) > at else 0
-        return at, {4: _ETHERTYPE_IPV4, 6: _ETHERTYPE_IPV6}.get(version, 0)
-    else:
-        return 0, 0
-    while kind in _VLAN_TAGS:
-        at, kind = at + 4, _u16(data, at + 2)
-    return at, kind
-
-
-def _u16(data: bytes, at: int) -> int:
-    return int.from_bytes(data[at : at + 2], "big") if at + 2 <= len(data) else 0
-
-
-def _ipv4(data: bytes) -> IpPacket | None:
-    if len(data) < 20 or data[0] >> 4 != 4:
-        return None
-    header = (data[0] & 15) * 4
-    length = _u16(data, 2) or len(data)  # 0: left to the network card (segmentation offload)
-    if header < 20 or length < header or len(data) < header:
-        return None
-    payload = data[header:length]
-    return IpPacket(
-        source=str(ipaddress.IPv4Address(data[12:16])),
-        destination=str(ipaddress.IPv4Address(data[16:20])),
-        protocol=data[9],
-        payload=payload,
-        missing=length - header - len(payload),
-        fragment=bool(_u16(data, 6) & 0x3FFF),
-        pseudo_header=data[12:20] + struct.pack(">HH", data[9], length - header),
-    )
-
-
-def _ipv6(data: bytes) -> IpPacket | None:
-    if len(data) < 40 or data[0] >> 4 != 6:
-        return None
-    length = _u16(data, 4) or len(data) - 40
-    body, protocol, fragment = data[40 : 40 + length], data[6], False
-    missing = length - len(body)
-    while protocol in _IPV6_OPTIONS or protocol == 44:
-        if len(body) < 8:
-            return None
-        size = 8 if protocol == 44 else (body[1] + 1) * 8
-        if protocol == 44 and _u16(body, 2) & 0xFFF9:
-            fragment = True
-        protocol, body, length = body[0], body[size:], length - size
-    return IpPacket(
-        source=str(ipaddress.IPv6Address(data[8:24])),
-        destination=str(ipaddress.IPv6Address(data[24:40])),
-        protocol=protocol,
-        payload=body,
-        missing=missing,
-        fragment=fragment,
-        pseudo_header=data[8:40] + struct.pack(">II", length, protocol),
-    )
-
-
-def internet_sum(data: bytes) -> int:
-    """The ones' complement sum of RFC 1071, 16 bits, not complemented."""
-    if len(data) % 2:
-        data += b"\0"
-    value = sum(struct.unpack(f">{len(data) // 2}H", data))
-    while value >> 16:
-        value = (value & 0xFFFF) + (value >> 16)
-    return value

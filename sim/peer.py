@@ -6,6 +6,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from . import pnr
+from .given import read_text
+
 __all__ = ["Peer"]
 
 _PARAMETER = re.compile(r"(\w+)=(-?\d+|\d+'[bdh][0-9a-fA-F_]+|\"[^\"]*\")")
@@ -36,13 +39,33 @@ class Peer:
                 f"a peer must be FILE:TOP or FILE:TOP:NAME=VALUE,NAME=VALUE, not {text!r}"
             )
         path = Path(name)
-        try:
-            verilog = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"cannot read the peer's file {name}: {_why(error)}") from None
+        verilog = read_text(path)
         if not re.search(rf"^\s*module\s+{top}\b", verilog, re.MULTILINE):
             raise ValueError(f"{name} has no module {top}")
         return cls(path, top, tuple((each[1], each[2]) for each in found if each))
+
+    def check(self) -> None:
+        """Checks that yosys can elaborate the module, and that the module has a port ``clk``.
+
+        Raises
+        ------
+        ValueError
+            It cannot, or the module has none. The message holds what yosys says.
+        ToolError
+            yosys is not installed.
+        """
+        try:
+            ports = pnr.ports_of(
+                self.verilog, self.top, parameters=self.parameters, systemverilog=self.systemverilog
+            )
+        except pnr.VerilogError as error:
+            raise ValueError(f"{self.path}, module {self.top}: {error}") from None
+        if "clk" not in ports:
+            raise ValueError(f"{self.path}: module {self.top} has no port clk")
+
+    @property
+    def systemverilog(self) -> bool:
+        return self.path.suffix == ".sv"
 
     @property
     def name(self) -> str:
@@ -52,7 +75,3 @@ class Peer:
     @property
     def verilog(self) -> str:
         return self.path.read_text(encoding="utf-8")
-
-
-def _why(error: Exception) -> str:
-    return error.strerror or str(error) if isinstance(error, OSError) else "it is not text"

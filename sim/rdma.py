@@ -6,21 +6,44 @@ The gateware receives only, so what a queue pair sends goes through the model's 
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Flag, auto
 
-from ..sw_driver.errors import StateError
+from ..sw_driver import rdmap
+from ..sw_driver.buffers import copy_of
+from ..sw_driver.checks import flag, instance, integer
+from ..sw_driver.errors import InvalidRequest, StateError
 from ..sw_driver.pd import PD
 from ..sw_driver.rdmap import CQ, QP, Layer, QPState, Terminate
 from .model.ddp import DataSource
 from .model.events import ProtocolError
 from .model.mpa import Agreement, Enhanced, Kind, MpaReceiver, MpaSender, StartupFrame, negotiate
-from .model.rdmap import Opcode, rsvdulp
 
-__all__ = ["Connection", "MpaSource"]
+__all__ = ["Connection", "MpaSource", "Rtr"]
 
 #: RFC 6581: an IRD or ORD that is not negotiated.
 _UNSAID = 0x3FFF
+#: RFC 5044 section 3: "between 128 octets and 64768 octets, inclusive".
+_MULPDU = range(128, 64768 + 1)
+#: Octets that are kept of a peer that sends before its request is answered.
+_EARLY = 1 << 16
 #: Errors of MPA that the initiator tells with a Terminate, RFC 6581.
 _INSUFFICIENT_IRD, _NO_RTR = 0x06, 0x07
+
+
+class Rtr(Flag):
+    """Messages of no octets by which an initiator is ready to receive (RFC 6581 section 9.2)."""
+
+    WRITE = auto()
+    READ = auto()
+    SEND = auto()
+
+
+#: Of several, the one that an initiator sends, and a responder names, is the first.
+_OPCODES = {
+    Rtr.WRITE: rdmap.Opcode.RDMA_WRITE,
+    Rtr.READ: rdmap.Opcode.RDMA_READ,
+    Rtr.SEND: rdmap.Opcode.SEND,
+}
 
 
 class MpaSource:
@@ -80,14 +103,21 @@ class Connection:
         markers: bool = False,
         mulpdu: int = 1440,
     ) -> None:
+        order = "Connection(deliver, pd, cq)"
+        instance("a connection's deliver", deliver, Callable, order)
+        instance("a connection's protection domain", pd, PD, order)
+        instance("a connection's completion queue", cq, CQ, f"{order}, with the CQ of RDMAP")
         self._deliver, self._pd, self._cq = deliver, pd, cq
-        self._ird, self._ord = ird, ord
-        self._crc, self._markers, self._mulpdu = crc, markers, mulpdu
+        self._ird = integer("ird", ird, 0, pd.context.capabilities.queue)
+        self._ord = integer("ord", ord, 0, (1 << 14) - 1)
+        self._crc, self._markers = flag("crc", crc), flag("markers", markers)
+        self._mulpdu = integer("mulpdu", mulpdu, _MULPDU[0], _MULPDU[-1])
         self.request: StartupFrame | None = None
         self.reply: StartupFrame | None = None
         self._qp: QP | None = None
         self.error: str | None = None
         self._asked: StartupFrame | None = None  # the request that this side sent
+        self._rtr, self._rtr_stag = Rtr(0), 0  # what it offered
         self._cutter: MpaReceiver | None = None
         self._in, self._out = bytearray(), bytearray()
         self._silent = False  # a responder, before the initiator's first FPDU
@@ -109,50 +139,90 @@ class Connection:
     # -- start-up ---------------------------------------------------------------------------------
 
     def connect(
-        self, private_data: bytes = b"", *, revision: int = 2, peer_to_peer: bool = False
+        self,
+        private_data: bytes = b"",
+        *,
+        revision: int = 2,
+        peer_to_peer: bool = False,
+        rtr: Rtr = Rtr.WRITE,
+        rtr_stag: int = 0,
     ) -> None:
-        """Ask for a connection. Peer to peer, either side may send first (RFC 6581)."""
-        enhanced = None
-        if revision == 2:
-            enhanced = Enhanced(
-                ird=self._ird, ord=self._ord, peer_to_peer=peer_to_peer, rtr_write=peer_to_peer
-            )
-        self._asked = self._frame("request", private_data, revision, enhanced)
-        self._out += self._asked.encode()
+        """Ask for a connection. Peer to peer, either side may send first (RFC 6581).
 
-    def accept(self, private_data: bytes = b"") -> QP:
-        """Accept the peer's request. What the queue pair sends waits for the peer's first FPDU."""
-        request, enhanced = self._waiting(), None
+        Parameters
+        ----------
+        rtr
+            Peer to peer: the messages that are offered to begin with. The peer chooses; of several
+            a Write is sent rather than a Read, and a Read rather than a Send.
+        rtr_stag
+            The Steering Tag that this message names, as some responders want one that they know.
+        """
+        private_data = copy_of(private_data)
+        revision = integer("revision", revision, 1, 2)
+        _check_rtr(rtr)
+        if self._asked is not None or self.request is not None or self.error is not None:
+            raise StateError(self.error or "the connection's start-up has begun already")
+        enhanced = None
+        if flag("peer_to_peer", peer_to_peer) and revision != 2:
+            raise InvalidRequest(f"revision must be 2 for peer to peer, not {revision!r}")
+        if revision == 2:
+            enhanced = _enhanced(self._ird, self._ord, rtr if peer_to_peer else Rtr(0))
+        self._rtr = rtr
+        self._rtr_stag = integer("rtr_stag", rtr_stag, 0, (1 << 32) - 1, "from 0 to 2**32 - 1")
+        asked = self._frame("request", private_data, revision, enhanced)
+        self._out += asked.encode()
+        self._asked = asked
+
+    def accept(self, private_data: bytes = b"", *, rtr: Rtr = Rtr.WRITE | Rtr.READ) -> QP:
+        """Accept the peer's request. What the queue pair sends waits for the peer's first FPDU.
+
+        Parameters
+        ----------
+        rtr
+            Peer to peer: the messages that the peer may begin with. The reply names one: the first
+            of Write, Read and Send that the peer has offered, too, or else the first of these.
+        """
+        private_data = copy_of(private_data)
+        _check_rtr(rtr)
+        request, enhanced, begins = self._waiting(), None, Rtr(0)
         ird, ord = self._ird, self._ord
         if (asked := request.enhanced) is not None:
             ird, ord = _least(ird, asked.ord), _least(ord, asked.ird)
-            # Ready to receive by a Write of no octets, unless a Read is all that the peer can, and
-            # there is one to be had.
-            read = asked.peer_to_peer and asked.rtr_read and not asked.rtr_write and self._ird > 0
-            ird = max(ird, int(read))
-            enhanced = Enhanced(
-                ird=_UNSAID if asked.ord == _UNSAID else ird,
-                ord=_UNSAID if asked.ird == _UNSAID else ord,
-                peer_to_peer=asked.peer_to_peer,
-                rtr_write=asked.peer_to_peer and not read,
-                rtr_read=read,
+            if asked.peer_to_peer:
+                begins = self._choose(rtr, _offered(asked))
+            # A Read takes one of the IRD, even of a peer that asks for none.
+            ird = max(ird, int(begins is Rtr.READ))
+            enhanced = _enhanced(
+                _UNSAID if asked.ord == _UNSAID else ird,
+                _UNSAID if asked.ird == _UNSAID else ord,
+                begins,
             )
         reply = self._frame("reply", private_data, request.revision, enhanced)
         octets = reply.encode()
         agreed = negotiate(request, reply)
         qp = self._begin(agreed, agreed.markers_to_initiator, agreed.markers_to_responder, ird, ord)
+        if begins is Rtr.SEND:
+            qp.expect_rtr()
         self._out += octets
         self._silent = True
         self._feed()
         return qp
 
+    def _choose(self, can: Rtr, offered: Rtr) -> Rtr:
+        """The message that the peer is to begin with."""
+        possible = can & ~Rtr.READ if not self._ird else can
+        if not possible:
+            raise InvalidRequest("rtr must not be a Read alone where ird is 0")
+        return _first(possible & offered or possible)
+
     def reject(self, private_data: bytes = b"") -> None:
         """Refuse the peer's request."""
+        private_data = copy_of(private_data)
         request = self._waiting()
         enhanced = request.enhanced and Enhanced(ird=self._ird, ord=self._ord)
         reply = self._frame("reply", private_data, request.revision, enhanced, reject=True)
         self._out += reply.encode()
-        self.error = "the request was refused here"
+        self._end("the request was refused here")
 
     def _frame(
         self,
@@ -190,10 +260,10 @@ class Connection:
         assert self._asked is not None
         self.reply = reply
         if reply.kind != "reply" or reply.revision != self._asked.revision:
-            self.error = "the answer is no reply of the revision that was asked for"
+            self._end("the answer is no reply of the revision that was asked for")
             return
         if reply.reject:
-            self.error = "the peer refuses the connection"
+            self._end("the peer refuses the connection")
             return
         ird, ord = self._ird, self._ord
         if (answer := reply.enhanced) is not None:
@@ -203,23 +273,28 @@ class Connection:
         if answer is not None and answer.ord != _UNSAID and answer.ord > self._ird:
             qp.terminate(Terminate(Layer.LLP, 0, _INSUFFICIENT_IRD))
         elif self._asked.enhanced is not None and self._asked.enhanced.peer_to_peer:
-            if answer is None or not (answer.peer_to_peer and answer.rtr_write):
+            # A reply that is not peer to peer offers nothing: "On reception, if Control Flag A is
+            # set to 0, then Control Flags B, C, and D MUST be ignored".
+            agreed_on = self._rtr & _offered(answer) if answer is not None else Rtr(0)
+            if not agreed_on:
                 qp.terminate(Terminate(Layer.LLP, 0, _NO_RTR))
             else:
-                self._out += qp.source.tagged(
-                    0, 0, b"", rsvdulp=rsvdulp(Opcode.RDMA_WRITE, tagged=True)
-                )
+                qp.send_rtr(_OPCODES[_first(agreed_on)], self._rtr_stag)
 
     # -- octets -----------------------------------------------------------------------------------
 
     def receive(self, octets: bytes) -> None:
-        """Take octets of the TCP stream, in order."""
+        """Take octets of the TCP stream, in order. What comes after an error is dropped."""
+        octets = copy_of(octets)
+        if self.closed:
+            self._in.clear()
+            return
         self._in += octets
         if self.error is None and self._cutter is None and self.request is None:
             try:
                 parsed = StartupFrame.parse(bytes(self._in))
             except ProtocolError as error:
-                self.error = str(error)
+                self._end(str(error))
                 return
             if parsed is None:
                 return
@@ -230,17 +305,25 @@ class Connection:
             elif frame.kind == "request" and not frame.reject:
                 self.request = frame
             else:
-                self.error = "a connection must begin with an MPA Request Frame"
+                self._end("a connection must begin with an MPA Request Frame")
         self._feed()
 
     def _feed(self) -> None:
         """Whole FPDUs to the device."""
         if self._cutter is None:
+            # RFC 5044 section 7.1.2: before the Reply Frame sending FPDUs "is not possible".
+            if self.request is not None and len(self._in) > _EARLY:
+                self._end(f"the peer sent more than {_EARLY} octets before its request's answer")
             return
         for fpdu in self._cutter.receive(bytes(self._in)):
             self._silent = False
             if self.qp.state is QPState.RTS:
                 self._deliver(self.qp.stream.number, fpdu.position % 2**32, fpdu.raw)
+        self._in.clear()
+
+    def _end(self, error: str) -> None:
+        """There is no connection: nothing of it is kept."""
+        self.error = error
         self._in.clear()
 
     def data_to_send(self) -> bytes:
@@ -254,7 +337,7 @@ class Connection:
     def eof(self) -> None:
         """The peer has closed its side."""
         if self._qp is None:
-            self.error = self.error or "the peer closed the connection during start-up"
+            self._end(self.error or "the peer closed the connection during start-up")
         else:
             self._qp.disconnect()
 
@@ -262,3 +345,28 @@ class Connection:
 def _least(ours: int, theirs: int) -> int:
     """Of two limits the lower one; theirs may be left open."""
     return ours if theirs == _UNSAID else min(ours, theirs)
+
+
+def _check_rtr(rtr: object) -> None:
+    instance("rtr", rtr, Rtr)
+    if not rtr:
+        raise InvalidRequest(f"rtr must be of {~Rtr(0)!r}, not {rtr!r}")
+
+
+def _first(kinds: Rtr) -> Rtr:
+    return next(each for each in _OPCODES if each in kinds)
+
+
+def _offered(frame: Enhanced) -> Rtr:
+    """What a frame offers."""
+    kinds = {Rtr.WRITE: frame.rtr_write, Rtr.READ: frame.rtr_read, Rtr.SEND: frame.rtr_fpdu}
+    there = frame.peer_to_peer
+    return Rtr(sum(each.value for each, offered in kinds.items() if offered and there))
+
+
+def _enhanced(ird: int, ord: int, rtr: Rtr) -> Enhanced:
+    """Peer to peer with these messages, or client and server with none."""
+    return Enhanced(
+        ird=ird, ord=ord, peer_to_peer=bool(rtr),
+        rtr_write=Rtr.WRITE in rtr, rtr_read=Rtr.READ in rtr, rtr_fpdu=Rtr.SEND in rtr,
+    )  # fmt: skip

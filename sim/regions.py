@@ -55,6 +55,7 @@ from ..hdl.spec.ddp import (
     UNTAGGED_HEADER,
     ErrorType,
 )
+from .given import read_text
 from .traffic import QUEUES, Arrival, Stream, Tagged, Traffic, Untagged
 
 #: Octets of all regions together: more is a mistake in a file, or a capture too sparse to derive
@@ -66,6 +67,11 @@ LARGEST_TABLE = 1 << 16
 #: octets: the STag has then been used for several regions.
 _LONGEST = 1 << 28
 _HOLE = 1 << 24
+#: Dotted keys of many parts, for each of which a parser makes tables without end.
+_DEEP_KEY = re.compile(
+    r"""(?<![\w-]) (?: (?: [\w-]++ | "[^"\n]*+" | '[^'\n]*+' ) [ \t]*+ \. [ \t]*+ ){8}""",
+    re.VERBOSE,
+)
 #: Octets of a buffer that nothing tells the length of.
 _BUFFER = 4096
 #: Octets that a derived buffer is longer than its message, in turn.
@@ -218,13 +224,18 @@ def load_regions(path: Path, endpoints: Iterable[str] | None = None) -> Given:
         The file is missing or unsound.
     """
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise RegionError(f"{path}: there is no such region file") from None
-    except OSError as error:
-        raise RegionError(f"{path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        text = read_text(path)
+    except ValueError as error:
+        raise RegionError(f"{error}: give a region file") from None
+    if found := _DEEP_KEY.search(text):
+        line = 1 + text.count("\n", 0, found.start())
+        raise RegionError(f"{path}, line {line}: a region file has no keys of that many parts")
+    try:
+        document = tomllib.loads(text)
+    except ValueError as error:  # of TOML, or a number of too many digits
         raise RegionError(f"{path} is not TOML: {error}") from None
+    except RecursionError:
+        raise RegionError(f"{path}: values are nested too deeply for a region file") from None
     for key in document:
         if key not in ("region", "queue"):
             raise RegionError(
@@ -761,13 +772,20 @@ def _derived_lengths(traffic: Traffic) -> dict[tuple[int, int], list[int]]:
             length = len(header.payload)
             queue.setdefault(header.msn, []).append((length, header.mo + length))
     lengths = {}
+    first = {
+        (stream.number, qn): stream.first_msn(qn)
+        for stream in traffic.streams
+        for qn in range(QUEUES)
+    }
     for key, queue in messages.items():
         found = []
-        for msn in range(1, len(queue) + 1):
-            segments = queue.get(msn, [(_BUFFER, _BUFFER)])
+        for msn in range(first[key], first[key] + len(queue)):
+            segments = queue.get(msn % (1 << 32), [(_BUFFER, _BUFFER)])
             # A message without holes has no segment that ends behind all of its octets.
             octets = sum(length for length, _ in segments)
-            longest = max((end for _, end in segments if end <= octets), default=0)
+            # The beginning of the first one may lie before the capture.
+            begun = msn == first[key] != 1
+            longest = max((end for _, end in segments if end <= octets or begun), default=0)
             found.append(longest + _SPARE[msn % len(_SPARE)])
         lengths[key] = found
     for refusal in refusals(traffic):
@@ -785,9 +803,10 @@ def _shorten(lengths: dict[tuple[int, int], list[int]], refusal: Refusal) -> Non
     assert refusal.arrival is not None and isinstance(refusal.arrival.header, Untagged)
     header = refusal.arrival.header
     buffers = lengths.get((refusal.stream.number, header.queue), [])
-    if not 1 <= header.msn <= len(buffers):
+    at = (header.msn - refusal.stream.first_msn(header.queue)) % (1 << 32)
+    if at >= len(buffers):
         return
     if header.payload and (header.mo or refusal.code == MESSAGE_TOO_LONG.code):
-        buffers[header.msn - 1] = header.mo + len(header.payload) - 1
+        buffers[at] = header.mo + len(header.payload) - 1
     else:
-        del buffers[header.msn - 1 :]
+        del buffers[at:]

@@ -586,6 +586,7 @@ class _Replayer(Host):
         self._by_region = {allotment.region: allotment for allotment in allotments}
         self._given = lengths
         self._lengths: dict[tuple[int, int], list[int]] = {}  # by stream and Queue Number
+        self._first: dict[tuple[int, int], int] = {}  # MSN
         self._posted: dict[tuple[int, int], int] = {}  # buffers
         self._used: dict[tuple[int, int], int] = {}  # those whose message was delivered
         self._waiting: list[Arrival] = []
@@ -673,11 +674,12 @@ class _Replayer(Host):
                 self.revoke(region)
 
     def _set_up(self, stream: Stream, lengths: Mapping[int, list[int]]) -> None:
-        self.enable(stream)
+        self.enable(stream, stream.position)
         for qn, each in lengths.items():
             queue = stream.number, qn
             self._lengths[queue] = each
-            self.open(*queue)
+            self._first[queue] = stream.first_msn(qn)
+            self.open(*queue, self._first[queue])
             self._posted[queue] = self._used[queue] = 0
             self._fill(queue)
 
@@ -698,7 +700,8 @@ class _Replayer(Host):
     def _fill(self, queue: tuple[int, int]) -> None:
         """Fill a queue up. What is in flight does not need these buffers."""
         for number in range(self._posted[queue], self._wanted(queue)):
-            self.post(*queue, number + 1 & _HALF, self._lengths[queue][number])
+            msn = number + self._first[queue] & _HALF
+            self.post(*queue, msn, self._lengths[queue][number])
         self._posted[queue] = self._wanted(queue)
 
     def _flush(self) -> None:

@@ -17,11 +17,14 @@ from ..hdl.spec.sctp import Diversion
 from .compare import Difference, number_text
 from .engine import Outcome
 from .golden import Buffer, StreamCounts
+from .pcap import LeftOut
 from .regions import Region
 from .replay import Plan
 from .sctp_golden import SctpGolden
 from .sctp_traffic import SctpStream
 from .traffic import Stream
+
+MOST_NAMED = 4  # of what was left out, in a sentence
 
 
 @dataclass
@@ -66,6 +69,7 @@ class Result:
     derived: bool
     runs: list[Run] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    left_out: list[LeftOut] = field(default_factory=list)
 
     @property
     def agrees(self) -> bool:
@@ -73,7 +77,12 @@ class Result:
 
     @property
     def verdict(self) -> str:
-        return "agree" if self.agrees else "differ"
+        """``agree`` alone says that everything was played, and something was placed."""
+        if not self.agrees:
+            return "differ"
+        if not self.bytes_placed and not self.deliveries:
+            return "agree, but nothing was placed"
+        return agreement(self.left_out)
 
     @property
     def cycles(self) -> int:
@@ -114,6 +123,20 @@ class Result:
         """In order of their number."""
         both = [(run, stream) for run in self.runs for stream in run.plan.streams]
         return sorted(both, key=lambda pair: pair[1].number)
+
+
+def agreement(left_out: Sequence[LeftOut]) -> str:
+    """What devices that agree have agreed on."""
+    return "agree on what was played" if left_out else "agree"
+
+
+def left_out_text(left_out: Sequence[LeftOut]) -> str:
+    """What a summary's sentence ends in, of what was left out."""
+    if not left_out:
+        return ""
+    more = len(left_out) - MOST_NAMED
+    rest = f", and more for {more} other reasons" if more > 0 else ""
+    return f"; left out: {', '.join(map(str, left_out[:MOST_NAMED]))}{rest}"
 
 
 def write(result: Result, directory: Path) -> None:
@@ -232,6 +255,7 @@ def as_json(result: Result) -> dict[str, Any]:
             for each in run.plan.allotments
         ],
         "differences": [asdict(each) for run in result.runs for each in run.differences],
+        "left_out": [asdict(each) for each in result.left_out],
         "notes": result.notes,
     }
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import ipaddress
 import struct
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
 from ..hdl.spec.net import SCTP_UDP_PORT
 from ..hdl.spec.sctp import COMMON_HEADER, DATA_HEADER, MOST_CHUNKS
+from .layers import SCTP, IpPacket, with_header_sum
 from .model.sctp import ChunkType, checksum
-from .pcap import SCTP, UDP, Frame, IpPacket, ethernet, internet_sum, ip_packet
+from .pcap import Frame
 
 __all__ = ["Ends", "RawChunk", "SctpFrame", "sctp_frame", "with_checksums"]
 
@@ -43,14 +44,21 @@ class RawChunk(NamedTuple):
 class SctpFrame:
     """An Ethernet frame without FCS that holds an SCTP packet, ``packet``.
 
-    ``whole``: all of the packet is there, and sound up to its common header."""
+    ``intact``: all of the packet is there, up to its common header. ``wrong_header`` is its IPv4
+    header, if the header's checksum is wrong."""
 
     number: int
     source: str
     destination: str
     octets: bytes
     packet: bytes
-    whole: bool
+    intact: bool
+    wrong_header: bytes = b""
+
+    @property
+    def whole(self) -> bool:
+        """All of the packet is there, and its headers are sound."""
+        return self.intact and not self.wrong_header
 
     @cached_property
     def ends(self) -> Ends | None:
@@ -87,40 +95,55 @@ class SctpFrame:
         octets = self.octets[:at] + packet + self.octets[at + len(packet) :]
         return replace(self, octets=octets, packet=packet)
 
+    def with_header_sum(self) -> SctpFrame:
+        """The frame with the checksum that its IPv4 header must have."""
+        at = self.octets.index(self.wrong_header)
+        return replace(self, octets=with_header_sum(self.octets, at), wrong_header=b"")
 
-def sctp_frame(frame: Frame, packet: IpPacket | None = None) -> SctpFrame | None:
-    """The frame as the RNIC gets it, or nothing if there is no SCTP in it."""
-    packet = packet or ip_packet(frame)
-    if packet is None:
-        return None
+
+def sctp_frame(
+    frame: Frame, packet: IpPacket, ports: Collection[int] = (SCTP_UDP_PORT,)
+) -> SctpFrame | None:
+    """The frame as the RNIC gets it, or nothing if there is no SCTP in its IP packet.
+
+    What the RNIC does not take off is taken off: tunnels, and UDP of other ports than its own.
+    ``ports`` are the UDP ports that SCTP may be in, at either end (RFC 6951 section 5.1).
+    """
     payload, missing = packet.payload, packet.missing
-    if packet.protocol == UDP:
-        if len(payload) < _UDP_HEADER or packet.fragment:
-            return None
-        _, port, length = struct.unpack_from(">HHH", payload)
-        if port != SCTP_UDP_PORT:
+    if (udp := packet.udp()) is not None:
+        source, destination, length = udp
+        if source not in ports and destination not in ports:
             return None
         missing += max(0, length - len(payload))
         payload = payload[_UDP_HEADER:length]
+        if destination != SCTP_UDP_PORT:
+            alone = packet.carrying(SCTP, payload, missing)
+            if not isinstance(alone, IpPacket):
+                return None
+            packet = alone
     elif packet.protocol != SCTP:
         return None
-    octets = ethernet(frame)
-    whole = (
-        not missing
-        and not packet.fragment
-        and len(payload) >= COMMON_HEADER
-        and _header_is_good(octets, packet)
+    size = (packet.octets[0] & 15) * 4
+    return SctpFrame(
+        frame.number,
+        packet.source,
+        packet.destination,
+        frame.octets if packet.plain else packet.frame(),
+        payload,
+        intact=not missing and len(payload) >= COMMON_HEADER,
+        wrong_header=b"" if packet.sound else packet.octets[:size],
     )
-    return SctpFrame(frame.number, packet.source, packet.destination, octets, payload, whole)
 
 
-def _header_is_good(octets: bytes, packet: IpPacket) -> bool:
-    """The checksum of an IPv4 header."""
-    if ":" in packet.source:
-        return True
-    ends = ipaddress.IPv4Address(packet.source).packed
-    at = octets.index(ends + ipaddress.IPv4Address(packet.destination).packed) - 12
-    return internet_sum(octets[at : at + (octets[at] & 15) * 4]) == 0xFFFF
+def sctp_in_udp(packet: IpPacket) -> int | None:
+    """The UDP port of an SCTP packet with a good checksum, in UDP of no port of SCTP."""
+    udp = packet.udp()
+    if udp is None:
+        return None
+    inside = packet.payload[_UDP_HEADER : udp[2]]
+    if len(inside) < COMMON_HEADER + 4 or len(inside) % 4 or inside[8:12] != checksum(inside):
+        return None
+    return min(udp[:2])
 
 
 def with_checksums(frames: Iterable[SctpFrame]) -> tuple[list[SctpFrame], list[str]]:
@@ -130,10 +153,22 @@ def with_checksums(frames: Iterable[SctpFrame]) -> tuple[list[SctpFrame], list[s
     them in.
     """
     frames = list(frames)
+    right = {frame.source for frame in frames if not frame.wrong_header}
+    filled: Counter[str] = Counter()
+    for number, frame in enumerate(frames):
+        header = frame.wrong_header
+        if header and (frame.source not in right or not any(header[10:12])):
+            frames[number] = frame.with_header_sum()
+            filled[frame.source] += 1
     whole = [frame for frame in frames if frame.whole]
     good = {frame.source for frame in whole if frame.checksum_is_good}
     offloaded = {frame.source for frame in whole} - good
     notes = [
+        f"the IPv4 headers of {count} SCTP packets from {source} have no checksum or a wrong one,"
+        " which was left to the network card: it is filled in"
+        for source, count in sorted(filled.items())
+    ]
+    notes += [
         f"no SCTP packet from {source} has its checksum, which was left to the network card:"
         " it is filled in"
         for source in sorted(offloaded)

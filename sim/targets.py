@@ -15,7 +15,7 @@ from ..hdl.spec.config import RnicConfig
 from ..sw_driver import Device, TransportTimeout, UnsupportedDevice
 from ..sw_driver.ethernet import BoardEthernet
 from ..sw_driver.tcp import BoardTcp
-from ..sw_driver.uart import UartTransport
+from ..sw_driver.uart import BAUD, UartTransport
 from . import gates
 from .comparison import Room
 from .engine import ExceptionPacket, Frame, Packet
@@ -60,13 +60,19 @@ def of_names(names: str, port: str | None) -> list[Target]:
 
 
 def open_link(
-    target: Target, port: str | None, say: Callable[[str], None], plan: Plan, waves: Path | None
+    target: Target,
+    port: str | None,
+    say: Callable[[str], None],
+    plan: Plan,
+    waves: Path | None,
+    *,
+    baud: int = BAUD,
 ) -> Link:
     """The link to a target for a plan."""
     if target is not Target.BOARD:
         return Simulated(target, plan.config, waves=waves, progress=say)
     assert port is not None
-    return Board(port, {stream.number: stream.markers for stream in plan.streams})
+    return Board(port, {stream.number: stream.markers for stream in plan.streams}, baud=baud)
 
 
 class Simulated(Link):
@@ -133,17 +139,22 @@ class Board(Link):
         Of its host link.
     markers
         Whether a stream over MPA has them, by its number.
+    baud
+        Rate of the host link.
     """
 
     transport: UartTransport
 
-    def __init__(self, port: str, markers: Mapping[int, bool] | None = None) -> None:
+    def __init__(
+        self, port: str, markers: Mapping[int, bool] | None = None, *, baud: int = BAUD
+    ) -> None:
         self._packets: list[ExceptionPacket] = []
         self._tcp: BoardTcp | None = None
         self._sender: TcpSender | None = None
         with ExitStack() as stack:
-            self.transport = stack.enter_context(UartTransport(port))
+            self.transport = stack.enter_context(UartTransport(port, baud))
             self._ethernet = BoardEthernet(self.transport)
+            self._unstarted = self._ethernet.unstarted()
             with suppress(UnsupportedDevice):
                 self._tcp = BoardTcp(self.transport)
             stack.enter_context(self._ethernet.looped_back())
@@ -207,6 +218,11 @@ class Board(Link):
         deadline = time.monotonic() + _PATIENCE
         while self._ethernet.seen() == before:
             if time.monotonic() > deadline:
+                if self._ethernet.unstarted() != self._unstarted:
+                    raise TransportTimeout(
+                        "what is sent comes back without a start frame delimiter: check the delays"
+                        " of the board's RGMII"
+                    )
                 raise TransportTimeout(
                     "the PHY does not loop back what is sent: check that its clock runs, and that"
                     " the link is at 1000 Mb/s"

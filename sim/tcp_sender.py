@@ -107,7 +107,7 @@ class TcpSender(Closing):
         if stream not in self._connections:
             connection = self._tcp.connect(
                 (_PEER, _FIRST + stream), (_HOST, _PORT),
-                sequence=0, stream=stream, markers=self._markers[stream],
+                sequence=0, stream=stream, sent=0, markers=self._markers[stream],
             )  # fmt: skip
             self._connections[stream] = self._open.enter_context(connection)
         for at in range(0, len(octets), _MSS):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -16,6 +16,7 @@ import google_crc32c
 
 from ..hdl.spec.ddp import TAGGED_HEADER, UNTAGGED_HEADER, VERSION
 from .capture import Capture, Direction, Endpoint
+from .pcap import LeftOut
 
 if TYPE_CHECKING:
     from .sctp_traffic import SctpTraffic
@@ -30,7 +31,9 @@ QUEUES = 4
 class Stream:
     """A DDP Stream: one direction of a connection. ``number`` is the simulated RNIC's.
 
-    The two streams of a connection have the same ``connection`` number.
+    The two streams of a connection have the same ``connection`` number. Of a stream whose beginning
+    the capture lacks, ``position`` is where it begins in the MPA stream, and ``msns`` has, by Queue
+    Number, the MSN that comes first, if it is not 1.
     """
 
     number: int
@@ -39,8 +42,14 @@ class Stream:
     destination: Endpoint
     crc: bool
     markers: bool
+    position: int = field(default=0, kw_only=True)
+    msns: tuple[tuple[int, int], ...] = field(default=(), kw_only=True)
     #: Order of its first segment.
     first_order: ClassVar[int] = 0
+
+    def first_msn(self, qn: int) -> int:
+        """The MSN of the first message on a queue."""
+        return dict(self.msns).get(qn, 1)
 
     def __str__(self) -> str:
         return f"{self.source} > {self.destination}"
@@ -134,6 +143,7 @@ class Traffic:
     #: For streams whose messages are not numbered as RFC 5041 says: the order of the first such.
     misnumbered: dict[int, int] = field(default_factory=dict)
     sctp: SctpTraffic | None = None
+    left_out: tuple[LeftOut, ...] = ()
 
     @property
     def endpoints(self) -> list[str]:
@@ -146,6 +156,7 @@ def traffic_of(capture: Capture) -> Traffic:
     """Cut every direction of a capture into FPDUs."""
     streams: list[Stream] = []
     notes: list[str] = []
+    left_out: list[LeftOut] = []
     unframed: dict[int, int] = {}
     found: list[tuple[int, Stream, int, bytes]] = []
     directions = [
@@ -163,14 +174,21 @@ def traffic_of(capture: Capture) -> Traffic:
             direction.crc,
             direction.markers,
         )
+        if direction.assumed:
+            stream = _begun_before(stream, direction)
+            notes += [
+                f"{stream}: the first message on Queue Number {qn} that the capture has, with MSN"
+                f" {msn}, is taken for the next one"
+                for qn, msn in stream.msns
+            ]
         streams.append(stream)
-        end = 0
+        end = stream.position
         for frame, position, raw in cut(direction):
             found.append((frame, stream, position, raw))
             end = position + len(raw)
         last = direction.chunks[-1]
         if rest := last.position + len(last.octets) - end:
-            notes.append(f"{stream}: the capture ends {rest} octets into an FPDU")
+            left_out.append(LeftOut(rest, "octet", f"{stream}: the capture ends in this FPDU"))
         if direction.markers and (wrong := _wrong_marker(direction)) is not None:
             unframed[stream.number] = wrong
             notes.append(
@@ -195,13 +213,34 @@ def traffic_of(capture: Capture) -> Traffic:
             f" in frame {arrival.frame} has MSN {header.msn}, where RFC 5041 section 4.3 has"
             f" {expected}; its receiver cannot take it, so the stream ends there"
         )
-    return Traffic(tuple(streams), tuple(arrivals), tuple(notes), unframed, misnumbered)
+    return Traffic(
+        tuple(streams),
+        tuple(arrivals),
+        tuple(notes),
+        unframed,
+        misnumbered,
+        left_out=tuple(left_out),
+    )
+
+
+def _begun_before(stream: Stream, direction: Direction) -> Stream:
+    """The stream of a direction whose beginning the capture lacks."""
+    stream = replace(stream, position=direction.chunks[0].position)
+    msns: dict[int, int] = {}
+    for frame, position, raw in cut(direction):
+        arrival = Arrival(stream, 0, frame, position, raw)
+        if not arrival.digest_is_good:
+            break
+        header = arrival.header
+        if isinstance(header, Untagged) and header.queue < QUEUES:
+            msns.setdefault(header.queue, header.msn)
+    return replace(stream, msns=tuple((qn, msn) for qn, msn in msns.items() if msn != 1))
 
 
 def cut(direction: Direction) -> Iterator[tuple[int, int, bytes]]:
     """Walk FPDUs: frame that completed it, position of its first octet, octets with markers."""
     waiting = bytearray()
-    position = 0
+    position = direction.chunks[0].position if direction.chunks else 0
     for chunk in direction.chunks:
         waiting += chunk.octets
         at = 0
@@ -286,7 +325,8 @@ def _wrong_numbers(
         if header.queue >= QUEUES:
             over.add(stream)
             continue
-        expected = numbers.get((stream, header.queue), 1)
+        first = arrival.stream.first_msn(header.queue)
+        expected = numbers.get((stream, header.queue), first)
         if header.msn != expected:
             over.add(stream)
             yield arrival, expected

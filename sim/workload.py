@@ -36,12 +36,14 @@ from ..hdl.spec.ddp import (
     ErrorType,
 )
 from .capture import Capture, Endpoint, capture_of
+from .layers import internet_sum
 from .model.ddp import DataSource, UntaggedHeader, header_length
 from .model.mpa import Enhanced, MpaSender, StartupFrame, negotiate
-from .pcap import Frame, internet_sum
+from .pcap import Frame
 from .regions import Region, slot
 
 _ETHERNET = 1
+_TCP = 6
 _SIZES = (
     0,
     1,
@@ -90,7 +92,7 @@ _REGION = 65536
 _FILL = 0xEE
 
 # RDMAP version 1 opcodes, RFC 5040 section 4.1
-_WRITE, _READ_REQUEST, _READ_RESPONSE, _SEND, _SEND_INVALIDATE, _SEND_SOLICITED, _TERMINATE = (
+WRITE, _READ_REQUEST, _READ_RESPONSE, SEND, _SEND_INVALIDATE, _SEND_SOLICITED, _TERMINATE = (
     0x40 | opcode for opcode in (0, 1, 2, 3, 4, 5, 7)
 )
 
@@ -139,6 +141,8 @@ _STYLES = (
     _Style(packed=True, fault=INVALID_MO),
     _Style(addresses=("fd00:7::1", "fd00:7::2"), shuffled=True, fault=MESSAGE_TOO_LONG),
 )
+#: Short segments, as a board has little memory for those of messages.
+_BOARD_STYLE = _Style(markers=(True, False), mtu=256, packed=True, fault=BASE_OR_BOUNDS)
 
 
 def generate(seed: int = 1, messages: int = 60, largest: int = 1 << 14) -> Workload:
@@ -153,30 +157,54 @@ def generate(seed: int = 1, messages: int = 60, largest: int = 1 << 14) -> Workl
     largest
         Longest message, in octets.
     """
-    rng = random.Random(seed)
-    wire = _Wire()
-    sizes = [size for size in _SIZES if size <= largest]
-    connections = [_Connection(wire, rng, number, style) for number, style in enumerate(_STYLES)]
-    for connection in connections:
-        connection.greet()
-    turns = [connection for connection in connections for _ in range(messages)]
-    rng.shuffle(turns)
-    for connection in turns:
-        connection.converse(rng.choice(sizes))
-    for connection in connections:
-        connection.end()
+    wire = Wire()
+    talks = _connections(wire, random.Random(seed), _STYLES, messages, largest)
     octets = {
         buffer.region: bytes(buffer.octets)
-        for connection in connections
+        for connection in talks
         for peer in connection.peers
         for buffer in peer.buffers
     }
     received = {
         (peer.end, connection.peers[not side].end): peer.messages
-        for connection in connections
+        for connection in talks
         for side, peer in enumerate(connection.peers)
     }
     return Workload(tuple(wire.frames), tuple(octets), octets, received)
+
+
+def for_board(stags: int, count: int, messages: int, largest: int) -> tuple[Frame, ...]:
+    """Make the frames of connections that a board's TCP can bring.
+
+    Parameters
+    ----------
+    stags
+        Entries of the board's Steering Tag table.
+    count
+        Connections.
+    messages, largest
+        As of :func:`generate`.
+    """
+    wire = Wire(stags, region=4 * largest + 256)
+    _connections(wire, random.Random(1), count * (_BOARD_STYLE,), messages, largest)
+    return tuple(wire.frames)
+
+
+def _connections(
+    wire: Wire, rng: random.Random, styles: tuple[_Style, ...], messages: int, largest: int
+) -> list[_Connection]:
+    """Lets a connection of each style talk, in turns, until its end; returns the connections."""
+    sizes = [size for size in _SIZES if size <= largest]
+    talks = [_Connection(wire, rng, number, style) for number, style in enumerate(styles)]
+    for connection in talks:
+        connection.greet()
+    turns = [connection for connection in talks for _ in range(messages)]
+    rng.shuffle(turns)
+    for connection in turns:
+        connection.converse(rng.choice(sizes))
+    for connection in talks:
+        connection.end()
+    return talks
 
 
 def write_pcap(frames: tuple[Frame, ...], path: Path) -> None:
@@ -195,18 +223,28 @@ def write_pcap(frames: tuple[Frame, ...], path: Path) -> None:
 # -- the wire --
 
 
-class _Wire:
-    """Frames in order, ten microseconds apart."""
+class Wire:
+    """Frames in order, ten microseconds apart.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    stags
+        Entries of an RNIC's Steering Tag table.
+    region
+        Octets of the longest region.
+    """
+
+    def __init__(self, stags: int = RnicConfig.stags, region: int = _REGION) -> None:
         self.frames: list[Frame] = []
+        self.region = region
+        self._stags = stags
         self._slots: set[int] = set()
 
     def new_stag(self, rng: random.Random) -> int:
         """A random STag; all of them together fit in the table of one RNIC."""
-        while slot(stag := rng.getrandbits(32), RnicConfig.stags) in self._slots:
+        while slot(stag := rng.getrandbits(32), self._stags) in self._slots:
             pass
-        self._slots.add(slot(stag, RnicConfig.stags))
+        self._slots.add(slot(stag, self._stags))
         return stag
 
     def put(
@@ -218,19 +256,14 @@ class _Wire:
         flags: int,
         octets: bytes = b"",
     ) -> None:
+        """Puts a TCP segment into a frame."""
         addresses = [ipaddress.ip_address(end.address) for end in (source, destination)]
         packed = b"".join(address.packed for address in addresses)
         length = 20 + len(octets)
         if addresses[0].version == 4:
-            header = struct.pack(
-                ">BBHHHBBH", 0x45, 0, 20 + length, len(self.frames) & 0xFFFF, 0x4000, 64, 6, 0
-            )
-            checksum = ~internet_sum(header + packed) & 0xFFFF
-            network = header[:10] + struct.pack(">H", checksum) + packed
-            pseudo = packed + struct.pack(">HH", 6, length)
+            pseudo = packed + struct.pack(">HH", _TCP, length)
         else:
-            network = struct.pack(">IHBB", 6 << 28, length, 6, 64) + packed
-            pseudo = packed + struct.pack(">II", length, 6)
+            pseudo = packed + struct.pack(">II", length, _TCP)
         head = struct.pack(
             ">HHIIBBH",
             source.port,
@@ -242,6 +275,20 @@ class _Wire:
             65535,
         )
         checksum = ~internet_sum(pseudo + head + bytes(4) + octets) & 0xFFFF
+        packet = head + struct.pack(">HH", checksum, 0) + octets
+        self.put_packet(source.address, destination.address, _TCP, packet)
+
+    def put_packet(self, source: str, destination: str, protocol: int, packet: bytes) -> None:
+        """Puts an IP packet with this payload into a frame."""
+        addresses = [ipaddress.ip_address(end) for end in (source, destination)]
+        packed = b"".join(address.packed for address in addresses)
+        if addresses[0].version == 4:
+            length, count = 20 + len(packet), len(self.frames) & 0xFFFF
+            header = struct.pack(">BBHHHBBH", 0x45, 0, length, count, 0x4000, 64, protocol, 0)
+            checksum = ~internet_sum(header + packed) & 0xFFFF
+            network = header[:10] + struct.pack(">H", checksum) + packed
+        else:
+            network = struct.pack(">IHBB", 6 << 28, len(packet), protocol, 64) + packed
         hosts = [b"\x02\0\0\0\0" + address.packed[-1:] for address in reversed(addresses)]
         kind = b"\x08\x00" if addresses[0].version == 4 else b"\x86\xdd"
         number = len(self.frames) + 1
@@ -250,7 +297,7 @@ class _Wire:
                 number,
                 number * 1e-5,
                 _ETHERNET,
-                b"".join(hosts) + kind + network + head + struct.pack(">HH", checksum, 0) + octets,
+                b"".join(hosts) + kind + network + packet,
             )
         )
 
@@ -281,7 +328,7 @@ class _Peer:
 class _Connection:
     """A connection, and the conversation over it."""
 
-    def __init__(self, wire: _Wire, rng: random.Random, number: int, style: _Style) -> None:
+    def __init__(self, wire: Wire, rng: random.Random, number: int, style: _Style) -> None:
         self._wire = wire
         self._rng = rng
         self._style = style
@@ -318,7 +365,7 @@ class _Connection:
         self._start(frames)
 
     def _buffer(self, address: str) -> _Buffer:
-        length = _REGION - self._rng.randrange(256)
+        length = self._wire.region - self._rng.randrange(256)
         region = Region(
             address, self._wire.new_stag(self._rng), self._rng.randrange(1 << 47), length, _FILL
         )
@@ -366,11 +413,11 @@ class _Connection:
 
     def write(self, peer: _Peer, size: int) -> None:
         """An RDMA Write to anywhere in one of the other end's regions."""
-        self._tagged(peer, self._rng.choice(self._other(peer).buffers), size, _WRITE)
+        self._tagged(peer, self._rng.choice(self._other(peer).buffers), size, WRITE)
 
     def send(self, peer: _Peer, size: int) -> None:
         """A Send, with or without Solicited Event."""
-        opcode = self._rng.choice((_SEND, _SEND_SOLICITED))
+        opcode = self._rng.choice((SEND, _SEND_SOLICITED))
         self._untagged(peer, 0, self._rng.randbytes(size), opcode)
 
     def notify(self, peer: _Peer, size: int) -> None:
@@ -465,7 +512,7 @@ class _Connection:
         """
         region = self._other(peer).buffers[0].region
         payload = self._rng.randbytes(100)
-        (segment,) = peer.source.tagged(region.stag, region.to, payload, rsvdulp=_WRITE)
+        (segment,) = peer.source.tagged(region.stag, region.to, payload, rsvdulp=WRITE)
         if fault == LLP_CRC:
             octets = bytearray(peer.sender.send(segment))
             octets[-20] ^= 0x10
@@ -476,16 +523,16 @@ class _Connection:
             self._untagged(peer, 0, b"the region goes", _SEND_INVALIDATE, region.stag)
         elif fault == BASE_OR_BOUNDS:
             past = region.to + region.length - 99
-            (segment,) = peer.source.tagged(region.stag, past, payload, rsvdulp=_WRITE)
+            (segment,) = peer.source.tagged(region.stag, past, payload, rsvdulp=WRITE)
         elif fault == TAGGED_VERSION:
             segment = bytes([segment[0] & ~3 | 2]) + segment[1:]
         elif fault == MESSAGE_TOO_LONG:
             # The Terminate will name the second segment: the buffer ends in it.
             message = self._rng.randbytes(peer.source.mulpdu)
-            begin, segment = peer.source.untagged(0, message, rsvdulp=_SEND << 32)
+            begin, segment = peer.source.untagged(0, message, rsvdulp=SEND << 32)
             self._segments(peer, [begin])
         elif fault.type == ErrorType.UNTAGGED:
-            (segment,) = peer.source.untagged(0, payload, rsvdulp=_SEND << 32)
+            (segment,) = peer.source.untagged(0, payload, rsvdulp=SEND << 32)
             header = UntaggedHeader.decode(segment)
             queue, ahead, offset = _ASTRAY[fault]
             header = replace(header, qn=queue, msn=header.msn + ahead, mo=offset)

@@ -46,7 +46,7 @@ def measure(
     with tempfile.TemporaryDirectory(prefix="rnic-xilinx-") as made:
         folder = Path(made)
         run_yosys(
-            f"synth_xilinx -family {family} -flatten -noiopad -noclkbuf",
+            f"synth_xilinx -family {family} -flatten -noiopad -noclkbuf -top {top}",
             text, top, folder, parameters=parameters, systemverilog=systemverilog,
         )  # fmt: skip
         cells = json.loads((folder / f"{top}.json").read_text())["modules"][top]["cells"]

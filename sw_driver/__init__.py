@@ -17,6 +17,7 @@ from ddp_rnic.sw_driver.errors import (
     TransportError,
     TransportTimeout,
     UnsupportedDevice,
+    WrongType,
 )
 from ddp_rnic.sw_driver.pd import MR, PD, Access
 from ddp_rnic.sw_driver.stream import Stream, StreamState
@@ -49,4 +50,5 @@ __all__ = [
     "TransportTimeout",
     "UnsupportedDevice",
     "WcStatus",
+    "WrongType",
 ]

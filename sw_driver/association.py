@@ -7,6 +7,7 @@ association up, acknowledges what the reports say, and sends.
 from __future__ import annotations
 
 import ipaddress
+import math
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -16,6 +17,7 @@ from ..hdl.spec import regs
 from ..hdl.spec.completion import ChunkStatus, Completion, Kind, Status
 from ..hdl.spec.net import AssociationKey, Move, insert
 from ..hdl.spec.sctp import Function, Reason, State
+from .checks import any_integer, instance, integer, shown
 from .closing import Closing
 from .context import PATIENCE, Context
 from .cq import CQ
@@ -26,6 +28,7 @@ from .errors import (
     RnicTimeout,
     StateError,
     UnsupportedDevice,
+    WrongType,
 )
 from .pd import PD
 from .stream import QUEUES, Stream
@@ -106,11 +109,11 @@ class Association(Closing):
         streams: int = 1,
         reports: int = 1 << 16,
     ) -> None:
+        instance("an association's context", context, Context)
         keys = _keys(paths, ports, tag)
-        if not 0 <= tsn <= _WORD:
-            raise InvalidRequest(f"tsn must be from 0 to 2**32 - 1, not {tsn!r}")
-        if streams < 1:
-            raise InvalidRequest(f"streams must be at least 1, not {streams!r}")
+        tsn = integer("tsn", tsn, 0, _WORD, "from 0 to 2**32 - 1")
+        streams = integer("streams", streams, 1, math.inf, "at least 1")
+        reports = integer("reports", reports, 1, math.inf, "at least 1")
         self.context, self.count, self.closed = context, streams, False
         self._reports: deque[Report] = deque()
         self._room, self._overrun = reports, False
@@ -169,11 +172,8 @@ class Association(Closing):
         return Stream(pd, cq, number=self._number(sid), queues=queues, association=self)
 
     def _number(self, sid: int) -> int:
-        if sid not in range(self.count):
-            raise InvalidRequest(
-                f"an SCTP stream of the association must be from 0 to {self.count - 1}, not {sid!r}"
-            )
-        return self.first + sid
+        most = self.count - 1
+        return self.first + integer("an SCTP stream of the association", sid, 0, most)
 
     def tell(self, sid: int, function: Function, *, tsn: int | None = None) -> State:
         """Tell the device of a session message, before it is sent; what the session is in then.
@@ -192,7 +192,15 @@ class Association(Closing):
         StateError
             The message must not be sent now (RFC 5043 section 6).
         """
-        number, function = self._number(sid), Function(function)
+        number = self._number(sid)
+        try:
+            function = Function(function)
+        except ValueError as error:
+            raise InvalidRequest(
+                f"function must be one of {[*Function]}, not {shown(function)}"
+            ) from error
+        if tsn is not None:
+            tsn = any_integer("tsn", tsn)
         if (tsn is not None) != (function in (Function.FORGET, Function.INITIATE)):
             raise InvalidRequest("tsn goes with FORGET and INITIATE, and with no other function")
         registers = self.context.registers
@@ -231,6 +239,7 @@ class Association(Closing):
         """The device has told something."""
         if len(self._reports) >= self._room:
             self._overrun = True
+        self.context.wake()
         if self._overrun:
             return
         kind, tag = completion.kind, completion.tag
@@ -254,6 +263,7 @@ class Association(Closing):
 
     def poll(self, count: int = 64) -> list[Report]:
         """Up to so many reports that are there, the oldest first."""
+        count = integer("count", count, 1, math.inf, "at least 1")
         with self.context.lock:
             self.check()
             self.context.service()
@@ -318,20 +328,26 @@ def _row(numbers: Iterable[int], count: int) -> int:
 def _keys(
     paths: Sequence[tuple[str, str]], ports: tuple[int, int], tag: int
 ) -> list[AssociationKey]:
-    if not all(0 <= port < 1 << 16 for port in ports):
-        raise InvalidRequest(f"ports must be from 0 to 65535, not {ports!r}")
-    if not 0 <= tag <= _WORD:
-        raise InvalidRequest(f"tag must be from 0 to 2**32 - 1, not {tag!r}")
+    if not isinstance(ports, Sequence) or len(ports) != 2:
+        raise WrongType(f"ports must be the peer's port and this end's, not {shown(ports)}")
+    source_port, destination_port = (integer("ports", port, 0, (1 << 16) - 1) for port in ports)
+    tag = integer("tag", tag, 0, _WORD, "from 0 to 2**32 - 1")
+    if not isinstance(paths, Sequence):
+        raise WrongType(f"paths must be pairs of addresses, not {shown(paths)}")
     if not paths:
         raise InvalidRequest("an association must have a path: the peer's address and this end's")
     keys = []
     for pair in paths:
         try:
             source, destination = map(ipaddress.ip_address, pair)
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             raise InvalidRequest(f"a path must be two IP addresses: {error}") from error
         if source.version != destination.version:
             raise InvalidRequest(f"the addresses of a path must be of one version, not {pair!r}")
         ends = [int.from_bytes(each.packed, "little") for each in (source, destination)]
-        keys.append(AssociationKey(ends[0], ends[1], *ports, tag, source.version == 6))
+        keys.append(
+            AssociationKey(
+                ends[0], ends[1], source_port, destination_port, tag, source.version == 6
+            )
+        )
     return keys

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import os
 import threading
 import time
 from collections import deque
@@ -16,7 +15,8 @@ from ..hdl.spec import ddp, regs
 from ..hdl.spec.completion import OCTETS, Completion, Kind, decode, phase
 from ..hdl.spec.config import LIMITS, WIDTHS
 from ..hdl.spec.net import WAYS, AssociationKey, place_bits
-from .closing import Closing
+from .checks import instance, integer, seconds
+from .closing import Closing, ProcessLock
 from .errors import (
     ErrorEvent,
     InvalidRequest,
@@ -27,7 +27,7 @@ from .errors import (
     TransportError,
     UnsupportedDevice,
 )
-from .memory import Arena, Layout, Memory, lay_out
+from .memory import Arena, Layout, Memory, Steps, finish, lay_out, laying_out
 from .tables import StagAllocator
 from .transport import Transport
 
@@ -119,6 +119,7 @@ class Device:
     """
 
     def __init__(self, transport: Transport) -> None:
+        instance("a device's transport", transport, Transport)
         self.transport = transport
 
     def query(self) -> Capabilities:
@@ -208,19 +209,9 @@ def _wrong(name: str, value: int) -> str:
 class Mapping:
     """Memory with what the device is told of it: its layout, its slots of the page table."""
 
-    def __init__(self, context: Context, memory: Memory, slots: Arena) -> None:
-        self.memory = memory
-        self.layout: Layout = lay_out(memory.extents)
-        self._slots = slots
-        self.slot = 0
-        if self.layout.pages:
-            self.slot = self._slots.allocate(len(self.layout.pages))
-            try:
-                for at, page in enumerate(self.layout.pages):
-                    context.registers.write_all("PAGE", INDEX=self.slot + at, ADDR=page, COMMIT=1)
-            except BaseException:
-                self._slots.free(self.slot)
-                raise
+    def __init__(self, memory: Memory, layout: Layout, slots: Arena) -> None:
+        self.memory, self.layout, self._slots = memory, layout, slots
+        self.slot = slots.allocate(len(layout.pages)) if layout.pages else 0
 
     @property
     def address(self) -> int:
@@ -262,21 +253,18 @@ class Context(Closing):
         coalesce: int,
         timeout: int,
     ) -> None:
-        if not 2 <= completions <= 1 << 15 or completions & (completions - 1):
-            raise InvalidRequest(
-                f"completions must be a power of two from 2 to 32768, not {completions!r}"
-            )
-        if not 1 <= coalesce <= completions:
-            raise InvalidRequest(
-                f"coalesce must be from 1 to the {completions} completions, not {coalesce!r}"
-            )
-        if not 0 <= timeout < 1 << 32:
-            raise InvalidRequest(f"timeout must be from 0 to 2**32 - 1 cycles, not {timeout!r}")
+        rule = "a power of two from 2 to 32768"
+        completions = integer("completions", completions, 2, 1 << 15, rule)
+        if completions & (completions - 1):
+            raise InvalidRequest(f"completions must be {rule}, not {completions!r}")
+        rule = f"from 1 to the {completions} completions"
+        coalesce = integer("coalesce", coalesce, 1, completions, rule)
+        timeout = integer("timeout", timeout, 0, (1 << 32) - 1, "from 0 to 2**32 - 1 cycles")
         self.transport = transport
         self.capabilities = capabilities
         self.sctp = sctp
         self.registers = Registers(transport)
-        self.lock = threading.RLock()
+        self._begin()
         self.slots = Arena(0, capabilities.pages, "slots of the page table")
         self.buffers = deque(range(capabilities.buffers))  #: free slots of the buffer table
         self.stags = StagAllocator(capabilities.stags, transport.entropy)
@@ -293,7 +281,6 @@ class Context(Closing):
         self.places: dict[tuple[int, int], tuple[AssociationKey, Association]] = {}
         self.cookie = 0
         self._events: deque[ErrorEvent] = deque(maxlen=1 << 16)
-        self._owner = os.getpid()
         self._closed = False
         self._consumed = 0
         self._size = completions.bit_length() - 1
@@ -337,22 +324,36 @@ class Context(Closing):
 
     # -- state ------------------------------------------------------------------------------------
 
+    def _begin(self) -> None:
+        self.lock = ProcessLock("the device")
+        #: Something was put where a thread may wait for it.
+        self._arrived = threading.Condition(self.lock.lock)
+        self._watching = False  # a thread waits for the device itself
+
     def check(self) -> None:
         """Raise unless the context can be used."""
-        if self._owner != os.getpid():
-            raise StateError("the device belongs to the parent process: open it after the fork")
+        self.lock.check()
         if self._closed:
             raise StateError("the context is closed")
 
     def fence(self, complaint: str) -> None:
         """Wait until no revocation is under way."""
+        finish(self.fencing(complaint))
+
+    def fencing(self, complaint: str) -> Steps[None]:
+        """Does the work of :meth:`fence` in steps, one for each look at the device."""
         deadline = time.monotonic() + PATIENCE
         while self.registers.read("STATUS") & REVOKING:
             if time.monotonic() > deadline:
                 raise RnicTimeout(complaint)
+            yield
 
     def settle(self) -> None:
         """Take the completions of what is in flight, as far as others leave the device idle."""
+        finish(self.settling())
+
+    def settling(self) -> Steps[None]:
+        """Does the work of :meth:`settle` in steps, one for each look at the device."""
         deadline = time.monotonic() + SETTLE
         while time.monotonic() < deadline:
             state, before = self.registers.read("STATUS"), self._consumed
@@ -360,15 +361,26 @@ class Context(Closing):
             # An idle device may have completions for which the ring had no room.
             if state & RING_ERROR or (state & IDLE and self._consumed == before):
                 return
+            yield
 
     def map(self, view: memoryview, slots: Arena) -> Mapping:
         """Pin octets, and tell the device of their pages, in some of these slots."""
-        memory = self.transport.pin(view)
+        return finish(self.mapping(view, slots))
+
+    def mapping(self, view: memoryview, slots: Arena) -> Steps[Mapping]:
+        """Does the work of :meth:`map` in steps."""
+        memory = yield from self.transport.pinning(view)
+        mapping = None
         try:
-            return Mapping(self, memory, slots)
+            layout = yield from laying_out(memory.extents)
+            mapping = Mapping(memory, layout, slots)
+            for at, page in enumerate(layout.pages):
+                self.registers.write_all("PAGE", INDEX=mapping.slot + at, ADDR=page, COMMIT=1)
+                yield
         except BaseException:
-            memory.close()
+            (mapping or memory).close()
             raise
+        return mapping
 
     # -- completions and events -------------------------------------------------------------------
 
@@ -469,16 +481,35 @@ class Context(Closing):
 
     def wait_for(self, ready: Callable[[], bool], timeout: float | None) -> bool:
         """Serve the device until something is so, or for so many seconds; whether it is."""
+        timeout = seconds("timeout", timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
-            self.service()
-            if ready():
-                return True
-            left = SLICE if deadline is None else min(SLICE, deadline - time.monotonic())
-            if left <= 0:
-                return False
-            # Not with the lock: others can post and poll meanwhile.
-            self.transport.wait(left)
+            with self.lock:
+                self.service()
+                if ready():
+                    return True
+                left = SLICE if deadline is None else min(SLICE, deadline - time.monotonic())
+                if left <= 0:
+                    return False
+                if self._watching:
+                    # Another thread waits for the device, and takes what comes.
+                    self._arrived.wait(left)
+                    continue
+                self._watching = True
+            try:
+                # Not with the lock: others can post and poll meanwhile.
+                self.transport.wait(left)
+            finally:
+                with self.lock:
+                    self._watching = False
+                    self._arrived.notify_all()
+
+    def wake(self) -> None:
+        """Have the threads that wait look again, as one has put something for them."""
+        with self.lock:
+            self._arrived.notify_all()
+            if self._watching:
+                self.transport.wake()
 
     def counters(self) -> dict[str, int]:
         """The device's counters by name; they wrap."""
@@ -496,7 +527,7 @@ class Context(Closing):
 
         If the device does not answer, memory that it may still write stays as it is.
         """
-        if self._closed or self._owner != os.getpid():
+        if self._closed:
             return
         with self.lock:
             failure: RnicError | None = None

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import threading
 import time
 from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Self
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from .checks import instance, integer, seconds
 from .closing import Closing
-from .context import SLICE, Context
-from .errors import CompletionOverrun, InvalidRequest, RnicTimeout, StateError, StreamError
+from .context import Context
+from .errors import CompletionOverrun, RnicTimeout, StateError, StreamError
 
 if TYPE_CHECKING:
     from .pd import MR
     from .stream import Stream
+
+T = TypeVar("T")
 
 
 class Opcode(Enum):
@@ -80,11 +87,11 @@ class CQ(Closing):
     """
 
     def __new__(cls, context: Context, *arguments: Any, **named: Any) -> Self:
-        return object.__new__(context.kinds.get(cls, cls))
+        instance("a completion queue's context", context, Context)
+        return super().__new__(context.kinds.get(cls, cls))
 
     def __init__(self, context: Context, cqe: int = 1024) -> None:
-        if not isinstance(cqe, int) or cqe < 1:
-            raise InvalidRequest(f"cqe must be at least 1, not {cqe!r}")
+        cqe = integer("cqe", cqe, 1, math.inf, "at least 1")
         with context.lock:
             context.check()
             self.context, self.cqe = context, cqe
@@ -105,21 +112,38 @@ class CQ(Closing):
             wc.stream.stop()
         else:
             self._entries.append(wc)
+        self.context.wake()
 
     def put_error(self, error: StreamError) -> None:
         """A stream has failed."""
         self._errors.append(error)
+        self.context.wake()
+
+    def wait_until(self, also: Callable[[], bool], timeout: float | None) -> bool:
+        """Wait until something is there, or something else is so, which :meth:`wake` announces.
+
+        Returns
+        -------
+        bool
+            Whether it came to that within so many seconds.
+        """
+        return self.context.wait_for(lambda: self._ready() or also(), timeout)
+
+    def wake(self) -> None:
+        """Have who waits in :meth:`wait_until` look again."""
+        self.context.wake()
 
     # -- for the user -----------------------------------------------------------------------------
 
     def poll(self, num_entries: int = 16) -> list[WC]:
         """Up to so many completions that are there, the oldest first."""
-        if num_entries < 1:
-            raise InvalidRequest(f"num_entries must be at least 1, not {num_entries!r}")
+        num_entries = integer("num_entries", num_entries, 1, math.inf, "at least 1")
         with self.context.lock:
             self._check()
             self.context.service()
             count = min(num_entries, len(self._entries))
+            # Before they are taken, as a link may fail.
+            refresh(islice(self._entries, count))
             taken = [self._entries.popleft() for _ in range(count)]
             if not taken and self._overruns:
                 stopped = self._overruns.popleft().number
@@ -139,6 +163,7 @@ class CQ(Closing):
         StreamError
             A stream of this CQ failed, and there is no completion before that; told once.
         """
+        timeout = seconds("timeout", timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             left = None if deadline is None else max(deadline - time.monotonic(), 0)
@@ -151,14 +176,7 @@ class CQ(Closing):
 
     async def wait_async(self, timeout: float | None = None, num_entries: int = 16) -> list[WC]:
         """The same for asyncio: the loop goes on meanwhile, but for accesses to registers."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            if taken := self._take(num_entries):
-                return taken
-            left = SLICE if deadline is None else min(SLICE, deadline - time.monotonic())
-            if left <= 0:
-                raise RnicTimeout(f"no completion came within {timeout} seconds")
-            await asyncio.to_thread(self.context.transport.wait, left)
+        return await taken_async(self, lambda: self._take(num_entries), lambda: False, timeout)
 
     def _ready(self) -> bool:
         self._check()
@@ -190,3 +208,31 @@ class CQ(Closing):
             self._entries.clear()
             self.context.cqs.discard(self)
             self.closed = True
+            self.context.wake()
+
+
+def refresh(taken: Iterable[WC]) -> None:
+    """Show the host what was written in the regions of these completions, once for each region."""
+    for region in {wc.mr for wc in taken}:
+        if region is not None:
+            region.refresh()
+
+
+async def taken_async(
+    cq: CQ, take: Callable[[], list[T]], also: Callable[[], bool], timeout: float | None
+) -> list[T]:
+    """Take what is there, at least one, while an event loop goes on; as :meth:`CQ.wait_until`."""
+    timeout = seconds("timeout", timeout)
+    deadline = None if timeout is None else time.monotonic() + timeout
+    given_up = threading.Event()
+    while not (taken := take()):
+        left = None if deadline is None else deadline - time.monotonic()
+        if left is not None and left <= 0:
+            raise RnicTimeout(f"no completion came within {timeout} seconds")
+        try:
+            await asyncio.to_thread(cq.wait_until, lambda: given_up.is_set() or also(), left)
+        except asyncio.CancelledError:
+            given_up.set()
+            cq.wake()
+            raise
+    return taken

@@ -30,6 +30,10 @@ class InvalidRequest(RnicError, ValueError):
     """The caller asks for what cannot be; nothing was done."""
 
 
+class WrongType(InvalidRequest, TypeError):
+    """The caller gives a value of another type than the call takes; nothing was done."""
+
+
 class ResourceExhausted(RnicError):
     """The device, or its memory, has no room for this now; nothing was done."""
 

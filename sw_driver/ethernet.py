@@ -8,8 +8,11 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from ..hdl.spec import board
+from .buffers import copy_of
+from .checks import instance
+from .closing import close_after
 from .errors import InvalidRequest, TransportTimeout
-from .uart import UartTransport
+from .uart import BoardLink
 
 #: Seconds for what takes a board microseconds.
 _PATIENCE = 1.0
@@ -40,11 +43,13 @@ class BoardEthernet:
         To the board.
     """
 
-    def __init__(self, link: UartTransport) -> None:
+    def __init__(self, link: BoardLink) -> None:
+        instance("a board's link", link, BoardLink)
         self._link = link
 
     def send(self, octets: bytes) -> None:
         """Send a frame without FCS, and wait until it has left; a short one is padded."""
+        octets = copy_of(octets)
         if not 14 <= len(octets) <= board.LONGEST:
             raise InvalidRequest(
                 f"a frame must have from 14 to {board.LONGEST} octets, not {len(octets)}"
@@ -72,6 +77,10 @@ class BoardEthernet:
         """Frames that have come in from the PHY, undamaged or not."""
         return sum(map(self._read, _COUNTS))
 
+    def unstarted(self) -> int:
+        """Returns how many frames had no start frame delimiter: wrong timing of RGMII has none."""
+        return self._read("LINK_UNSTARTED")
+
     @contextmanager
     def looped_back(self) -> Iterator[None]:
         """The PHY hands back what is sent, so that it comes in; afterwards it is as it was."""
@@ -83,11 +92,14 @@ class BoardEthernet:
         self._set_mdio(phy, _LOOPBACK | _GIGABIT)
         try:
             yield
-        finally:
-            self._set_mdio(phy, before)
+        except BaseException as error:
+            close_after(error, lambda: self._set_mdio(phy, before))
+            raise
+        self._set_mdio(phy, before)
 
     def _mdio(self, phy: int) -> int | None:
         """The control register of a PHY, if there is one."""
+        self._until(board.pack("STATUS", mdio=1), "MDIO stays busy")
         self._write("MDIO_ADDRESS", board.pack("MDIO_ADDRESS", register=_CONTROL, phy=phy))
         self._write("MDIO_READ", 1)
         self._until(board.pack("STATUS", mdio=1), "MDIO stays busy")

@@ -7,6 +7,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import math
 import mmap
 import os
 import select
@@ -14,13 +15,15 @@ import stat
 import struct
 import threading
 from abc import ABC, abstractmethod
-from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ..hdl.spec import regs
-from .errors import InvalidRequest, ResourceExhausted, TransportError
-from .memory import Arena, Bounce, Extent, Memory, Shared
+from .checks import file_path, instance, integer
+from .errors import InvalidRequest, ResourceExhausted, StateError, TransportError
+from .memory import Arena, Bounce, Extent, Memory, Shared, Steps, finish
+from .pins import PIECE, Pins
 from .transport import Transport
 
 _PAGE = mmap.PAGESIZE
@@ -28,14 +31,20 @@ _REGISTERS = 1 << regs.ADDRESS_BITS
 #: Linux's, of pages of 2 MiB; the mmap module does not have it.
 _MAP_HUGETLB = 0x40000
 _HUGE = 1 << 21
+#: Looks at the pagemap, while others have the kernel try to move the pages.
+_LOOKS = 100
 
 
 class HostMemory(ABC):
     """Where the memory of the host that a device writes comes from."""
 
-    @abstractmethod
     def pin(self, view: memoryview) -> Memory:
         """As :meth:`~.transport.Transport.pin`."""
+        return finish(self.pinning(view))
+
+    @abstractmethod
+    def pinning(self, view: memoryview) -> Steps[Memory]:
+        """As :meth:`~.transport.Transport.pinning`."""
 
     @abstractmethod
     def allocate(self, octets: int) -> Memory:
@@ -59,15 +68,28 @@ class UioInterrupt:
         self._file = file
         self._lock = threading.Lock()
         self._enable()
+        self._woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def wait(self, timeout: float) -> None:
         """Return when it comes, or after so many seconds."""
-        if select.select([self._file], [], [], timeout)[0]:
+        ready = select.select([self._file, self._woken], [], [], timeout)[0]
+        if self._woken in ready:
+            with suppress(BlockingIOError):  # another wait was faster
+                os.eventfd_read(self._woken)
+        if self._file in ready:
             # Others may wait too: who is late finds that it was read.
             with self._lock:
                 if select.select([self._file], [], [], 0)[0]:
                     os.read(self._file, 4)
                     self._enable()
+
+    def wake(self) -> None:
+        """Have a wait return at once, or the next one, if none is under way."""
+        os.eventfd_write(self._woken, 1)
+
+    def close(self) -> None:
+        """Let go of what the waits are woken by."""
+        os.close(self._woken)
 
     def _enable(self) -> None:
         """The kernel masks it when it comes, unless its driver has no mask and refuses this."""
@@ -106,10 +128,14 @@ class MappedTransport(Transport):
     """
 
     def __init__(self, path: Path | str, memory: HostMemory, *, offset: int = 0) -> None:
-        if offset < 0 or offset % 4:
-            raise InvalidRequest(f"offset must be a multiple of 4, not {offset!r}")
+        rule = "a multiple of 4"
+        offset = integer("offset", offset, 0, math.inf, rule)
+        if offset % 4:
+            raise InvalidRequest(f"offset must be {rule}, not {offset!r}")
+        instance("memory", memory, HostMemory)
         self._memory = memory
         start = offset & -_PAGE
+        path = file_path("path", path)
         try:
             self._file = os.open(path, os.O_RDWR | os.O_SYNC)
         except OSError as error:
@@ -121,7 +147,7 @@ class MappedTransport(Transport):
             raise TransportError(f"{path} is in use: close the other transport") from error
         try:
             self._map = mmap.mmap(self._file, offset - start + _REGISTERS, offset=start)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, OverflowError) as error:
             os.close(self._file)
             raise TransportError(
                 f"{path} cannot be mapped from {start:#x} on: {error}; check the offset"
@@ -131,63 +157,90 @@ class MappedTransport(Transport):
         self._interrupt = UioInterrupt(self._file) if _is_uio(self._file) else None
 
     def read(self, address: int) -> int:
-        return int(self._words()[address // 4])
+        self._check()
+        return int(self._registers[address // 4])
 
     def write(self, address: int, value: int) -> None:
-        self._words()[address // 4] = value
+        self._check()
+        self._registers[address // 4] = value
 
-    def _words(self) -> Any:
+    def _check(self) -> None:
+        """Raise unless the device is this process's, and still."""
+        if self.inherited:
+            raise StateError(
+                "the registers belong to the parent process: open the transport after the fork"
+            )
         if self._registers is None:
             raise TransportError("the transport is closed")
-        return self._registers
 
     def pin(self, view: memoryview) -> Memory:
+        self._check()
         return self._memory.pin(view)
 
+    def pinning(self, view: memoryview) -> Steps[Memory]:
+        return self._memory.pinning(view)
+
     def allocate(self, octets: int) -> Memory:
+        self._check()
         return self._memory.allocate(octets)
 
     def wait(self, timeout: float) -> None:
+        self._check()
         if self._interrupt is None:
             super().wait(timeout)
         else:
             self._interrupt.wait(timeout)
 
+    def wake(self) -> None:
+        if self._interrupt is not None:
+            self._interrupt.wake()
+
     def close(self) -> None:
         if self._registers is not None:
             self._registers = None
+            if self._interrupt is not None:
+                self._interrupt.close()
             self._map.close()
             os.close(self._file)
             self._memory.close()
 
 
 class Pagemap(HostMemory):
-    """Buffers are written where they are: their pages are locked, and their places looked up.
+    """Buffers are written where they are: their pages are pinned, and their places looked up.
 
-    For root (CAP_SYS_ADMIN), without an IOMMU in between. The kernel keeps locked pages in memory;
-    so that it does not move them either, /proc/sys/vm/compact_unevictable_allowed is to be 0, or
-    the buffers are to be in huge pages. A process that forks gives its next write to a page a new
-    place: do not fork with regions registered.
+    For root (CAP_SYS_ADMIN), without an IOMMU in between: the device is given physical addresses.
+    The pages stay pinned until the device writes there no more, whatever happens to the mapping,
+    and whoever shares the memory; see :mod:`.pins`.
 
     Parameters
     ----------
     pagemap
-        What tells where pages are, as /proc/self/pagemap does.
+        The file that says where pages are, as /proc/self/pagemap does.
     """
 
-    #: How many buffers of this process keep each page locked: the kernel does not count.
-    _locked: Counter[int] = Counter()
-    _lock = threading.Lock()
-
     def __init__(self, pagemap: Path | str = "/proc/self/pagemap") -> None:
-        self._libc = ctypes.CDLL(None, use_errno=True)
+        self.pins = Pins()
         try:
             self._pagemap = os.open(pagemap, os.O_RDONLY)
         except OSError as error:
+            self.pins.close()
             raise TransportError(f"{pagemap} cannot be opened: {error.strerror}") from error
 
-    def pin(self, view: memoryview) -> Memory:
-        return _Locked(self, view)
+    def pinning(self, view: memoryview) -> Steps[Memory]:
+        start = ctypes.addressof(ctypes.c_ubyte.from_buffer(view))
+        slots: list[int] = []
+        extents: list[Extent] = []
+        try:
+            for at in range(0, len(view), PIECE):
+                length = min(PIECE, len(view) - at)
+                # Only pages that are pinned already can be looked up: pinning may move them.
+                slots.append(self.pins.pin(start + at, length))
+                extents += self.places(start + at, length)
+                yield
+        except BaseException:
+            self.pins.unpin(slots)
+            raise
+        return _Pinned(view, tuple(extents), self.pins, slots)
 
     def allocate(self, octets: int) -> Memory:
         """In a huge page if it does not fit in a page."""
@@ -200,78 +253,49 @@ class Pagemap(HostMemory):
                 f"{octets} octets in a row need a huge page: reserve one in"
                 f" /proc/sys/vm/nr_hugepages, or ask for {_PAGE} octets at most"
             ) from error
-        return _Locked(self, memoryview(pages)[:octets])
+        return self.pin(memoryview(pages)[:octets])
 
-    def lock(self, pages: range) -> None:
-        """Keep these pages of this process in memory."""
-        with self._lock:
-            for page in pages:
-                if not self._locked[page] and self._libc.mlock(
-                    ctypes.c_void_p(page), ctypes.c_size_t(_PAGE)
-                ):
-                    number = ctypes.get_errno()
-                    self._unlock(range(pages.start, page, _PAGE))
-                    raise ResourceExhausted(
-                        f"pages cannot be locked ({os.strerror(number)}): raise the limit,"
-                        " 'ulimit -l'"
-                    )
-                self._locked[page] += 1
-
-    def unlock(self, pages: range) -> None:
-        with self._lock:
-            self._unlock(pages)
-
-    def _unlock(self, pages: range) -> None:
-        for page in pages:
-            self._locked[page] -= 1
-            if not self._locked[page]:
-                del self._locked[page]
-                self._libc.munlock(ctypes.c_void_p(page), ctypes.c_size_t(_PAGE))
-
-    def places(self, pages: range) -> list[int]:
-        """Where pages of this process are."""
-        octets = os.pread(self._pagemap, 8 * len(pages), pages.start // _PAGE * 8)
-        if len(octets) != 8 * len(pages):
-            raise TransportError("the pagemap does not have all pages of the buffer")
-        found = []
-        for (entry,) in struct.iter_unpack("=Q", octets):
+    def places(self, address: int, length: int) -> list[Extent]:
+        """Returns where pinned octets of this process are."""
+        pages = range(address & -_PAGE, address + length, _PAGE)
+        for _ in range(_LOOKS):
+            octets = os.pread(self._pagemap, 8 * len(pages), pages.start // _PAGE * 8)
+            if len(octets) != 8 * len(pages):
+                raise TransportError("the pagemap does not have all pages of the buffer")
+            entries = [entry for (entry,) in struct.iter_unpack("=Q", octets)]
+            if all(entry >> 63 for entry in entries):
+                break
+            # Who shares the memory may have the kernel try to move it: the pages stay, and only
+            # their entries in this process's page table are gone until it touches them.
+            ctypes.string_at(address, length)
+        found: list[Extent] = []
+        for page, entry in zip(pages, entries, strict=True):
             # Linux, Documentation/admin-guide/mm/pagemap.rst: 0 without CAP_SYS_ADMIN.
             frame = entry & (1 << 55) - 1
             if not entry >> 63 or not frame:
                 raise TransportError(
                     "the pagemap does not tell where pages are: run as root (CAP_SYS_ADMIN)"
                 )
-            found.append(frame * _PAGE)
+            start, end = max(address, page), min(address + length, page + _PAGE)
+            found.append(Extent(frame * _PAGE + start - page, end - start))
         return found
 
     def close(self) -> None:
         os.close(self._pagemap)
+        self.pins.close()
 
 
-class _Locked(Shared):
-    """Octets in pages that are locked."""
+class _Pinned(Shared):
+    """Octets in pages that are pinned."""
 
-    def __init__(self, pagemap: Pagemap, view: memoryview) -> None:
-        octets: Any = (ctypes.c_ubyte * len(view)).from_buffer(view)
-        address = ctypes.addressof(octets)
-        del octets
-        self.view, self._pagemap = view, pagemap
-        self._pages = range(address & -_PAGE, address + len(view), _PAGE)
-        pagemap.lock(self._pages)
-        try:
-            places = pagemap.places(self._pages)
-        except BaseException:
-            pagemap.unlock(self._pages)
-            raise
-        extents, skipped, left = [], address % _PAGE, len(view)
-        for place in places:
-            length = min(left, _PAGE - skipped)
-            extents.append(Extent(place + skipped, length))
-            left, skipped = left - length, 0
-        self.extents = tuple(extents)
+    def __init__(
+        self, view: memoryview, extents: tuple[Extent, ...], pins: Pins, slots: list[int]
+    ) -> None:
+        self.view, self.extents = view, extents
+        self._pins, self._slots = pins, slots
 
     def close(self) -> None:
-        self._pagemap.unlock(self._pages)
+        self._pins.unpin(self._slots)
         self.view.release()
 
 
@@ -305,8 +329,8 @@ class UDmaBuf(HostMemory):
             raise TransportError(f"{device} cannot be used: {error}") from error
         self._arena = Arena(self._start, size, f"octets of {device}")
 
-    def pin(self, view: memoryview) -> Memory:
-        return Bounce(view, self._arena, self._read, self._write)
+    def pinning(self, view: memoryview) -> Steps[Memory]:
+        return Bounce.making(view, self._arena, self._read, self._write)
 
     def allocate(self, octets: int) -> Memory:
         return self.pin(memoryview(bytearray(octets)))

@@ -4,10 +4,27 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Generator, Sequence
+from itertools import pairwise
+from typing import NamedTuple, TypeVar
 
 from .errors import InvalidRequest, ResourceExhausted
+
+Result = TypeVar("Result")
+#: Work in steps of well below a millisecond each, so that a manager can serve others in between.
+#: Closed before its end, it gives back what it has taken.
+Steps = Generator[None, None, Result]
+#: Octets that one step copies; extents or pages that one step goes through.
+COPIED, LISTED = 1 << 12, 256
+
+
+def finish(steps: Steps[Result]) -> Result:
+    """Does all the steps at once, and returns their result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
 
 
 class Extent(NamedTuple):
@@ -35,9 +52,25 @@ class Memory(ABC):
     def pull(self, offset: int, length: int) -> None:
         """Make ``view`` show what the device has written there."""
 
+    def pull_written(self) -> None:
+        """Make ``view`` show all that the device has written, and keep the host's own octets."""
+        self.pull(0, len(self.view))
+
     @abstractmethod
     def push(self, offset: int, length: int) -> None:
         """Make the device see what the host has written to ``view`` there."""
+
+    def pulling(self, offset: int, length: int) -> Steps[None]:
+        """Does the work of :meth:`pull` in steps."""
+        for at in range(offset, offset + length, COPIED):
+            self.pull(at, min(COPIED, offset + length - at))
+            yield
+
+    def pushing(self, offset: int, length: int) -> Steps[None]:
+        """Does the work of :meth:`push` in steps."""
+        for at in range(offset, offset + length, COPIED):
+            self.push(at, min(COPIED, offset + length - at))
+            yield
 
     @abstractmethod
     def close(self) -> None:
@@ -52,6 +85,12 @@ class Shared(Memory):
 
     def push(self, offset: int, length: int) -> None:
         pass
+
+    def pulling(self, offset: int, length: int) -> Steps[None]:
+        yield from ()
+
+    def pushing(self, offset: int, length: int) -> Steps[None]:
+        yield from ()
 
 
 class Arena:
@@ -101,10 +140,56 @@ class Arena:
         insort(self._free, Extent(start, length))
 
 
+class Copy:
+    """A host's octets and the copy of them that a device writes, told apart.
+
+    Parameters
+    ----------
+    view
+        The host's octets; the copy begins with them.
+    """
+
+    _BLOCK = 4096
+
+    def __init__(self, view: memoryview) -> None:
+        self._view = view
+        self._known = bytearray(view)  # what the copy had when it was looked at last
+
+    def note(self, offset: int, octets: bytes) -> None:
+        """The copy has these octets, which are the host's."""
+        self._known[offset : offset + len(octets)] = octets
+
+    def set(self, offset: int, octets: bytes) -> None:
+        """The copy has these octets: the host gets all of them."""
+        self._view[offset : offset + len(octets)] = octets
+        self.note(offset, octets)
+
+    def merge(self, octets: bytes) -> None:
+        """The copy has these octets: what is new in it goes to the host, and nothing else.
+
+        The host may have written to its octets where the device has not.
+        """
+        for start in range(0, len(octets), self._BLOCK):
+            part = slice(start, start + self._BLOCK)
+            now, known = octets[part], self._known[part]
+            if now == known:
+                continue
+            if self._view[part] != known:
+                host = self._view[part]
+                now = bytes(
+                    new if new != old else own
+                    for new, old, own in zip(now, known, host, strict=True)
+                )
+            self._view[part] = now
+        self._known[:] = octets
+
+
 class Bounce(Memory):
     """Octets of the host with a copy in memory of the device, which is what the device writes.
 
-    :meth:`pull` copies to the host, :meth:`push` to the device; it begins with a push of all.
+    :meth:`pull` copies to the host, :meth:`push` to the device. :meth:`making` also copies all
+    octets to the device once. :meth:`pull_written` copies what the device has written, so that
+    octets that the host has written meanwhile, elsewhere, stay as they are.
 
     Parameters
     ----------
@@ -122,32 +207,48 @@ class Bounce(Memory):
         arena: Arena,
         read: Callable[[int, int], bytes],
         write: Callable[[int, bytes], None],
-        *,
-        alignment: int = 64,
     ) -> None:
         self.view = view
         self._arena, self._read, self._write = arena, read, write
-        self._address = arena.allocate(max(len(view), 1), alignment)
+        self._address = arena.allocate(max(len(view), 1), 64)
         self.extents = (Extent(self._address, len(view)),)
+        self._copy = Copy(view)
+
+    @classmethod
+    def making(
+        cls,
+        view: memoryview,
+        arena: Arena,
+        read: Callable[[int, int], bytes],
+        write: Callable[[int, bytes], None],
+    ) -> Steps[Bounce]:
+        """Makes such memory whose copy has the octets of the host, in steps."""
+        made = cls(view, arena, read, write)
         try:
-            self.push(0, len(view))
+            yield from made.pushing(0, len(view))
         except BaseException:
-            self.close()
+            made.close()
             raise
+        return made
 
     def pull(self, offset: int, length: int) -> None:
-        self.view[offset : offset + length] = self._read(self._address + offset, length)
+        self._copy.set(offset, self._read(self._address + offset, length))
+
+    def pull_written(self) -> None:
+        self._copy.merge(self._read(self._address, len(self.view)))
 
     def push(self, offset: int, length: int) -> None:
-        self._write(self._address + offset, bytes(self.view[offset : offset + length]))
+        octets = bytes(self.view[offset : offset + length])
+        self._write(self._address + offset, octets)
+        self._copy.note(offset, octets)
 
     def close(self) -> None:
         self._arena.free(self._address)
         self.view.release()
 
 
-#: Page sizes that the device's page table knows, as powers of two, the largest first.
-PAGE_SHIFTS = range(21, 11, -1)
+#: The largest and the smallest page that the device's page table knows, as powers of two.
+LARGEST_SHIFT, SMALLEST_SHIFT = 21, 12
 
 
 class Layout(NamedTuple):
@@ -173,25 +274,37 @@ class Layout(NamedTuple):
 
 def lay_out(extents: Sequence[Extent]) -> Layout:
     """The layout of memory with the fewest pages."""
+    return finish(laying_out(extents))
+
+
+def laying_out(extents: Sequence[Extent]) -> Steps[Layout]:
+    """Does the work of :func:`lay_out` in steps."""
     merged: list[Extent] = []
-    for each in extents:
+    for at, each in enumerate(extents, 1):
         if merged and sum(merged[-1]) == each.address:
             merged[-1] = Extent(merged[-1].address, merged[-1].length + each.length)
         else:
             merged.append(each)
+        if at % LISTED == 0:
+            yield
     if len(merged) == 1:
         return Layout(0, merged[0].address, ())
-    for shift in PAGE_SHIFTS:
-        size = 1 << shift
-        starts = all(each.address % size == 0 for each in merged[1:])
-        if starts and all(sum(each) % size == 0 for each in merged[:-1]):
-            pages = [
-                page
-                for each in merged
-                for page in range(each.address & -size, each.address + each.length, size)
-            ]
-            return Layout(shift, merged[0].address % size, tuple(pages))
-    raise InvalidRequest(
-        f"memory must be contiguous, or in pages of at least {1 << PAGE_SHIFTS[-1]} octets at"
-        " multiples of their size, for the device to write it"
-    )
+    # Every page boundary inside of the memory must be one of the device's pages too.
+    boundaries = 0
+    for at, (before, after) in enumerate(pairwise(merged), 1):
+        boundaries |= sum(before) | after.address
+        if at % LISTED == 0:
+            yield
+    shift = min((boundaries & -boundaries).bit_length() - 1, LARGEST_SHIFT)
+    if shift < SMALLEST_SHIFT:
+        raise InvalidRequest(
+            f"memory must be contiguous, or in pages of at least {1 << SMALLEST_SHIFT} octets at"
+            " multiples of their size, for the device to write it"
+        )
+    size = 1 << shift
+    pages: list[int] = []
+    for at, each in enumerate(merged, 1):
+        pages += range(each.address & -size, each.address + each.length, size)
+        if at % LISTED == 0:
+            yield
+    return Layout(shift, merged[0].address % size, tuple(pages))

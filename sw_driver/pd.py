@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
 from enum import IntFlag
 from typing import TYPE_CHECKING, Any, Self
 
 from ..hdl.spec import regs
+from .buffers import copy_of, octets_of
+from .checks import any_integer, instance, integer
 from .closing import Closing
-from .context import Context
+from .context import Context, Mapping
 from .errors import InvalidRequest, ResourceExhausted, StateError
-from .memory import Arena
+from .memory import Arena, Steps, finish
 
 if TYPE_CHECKING:
     from .stream import Stream
@@ -28,30 +29,6 @@ _ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
 _REMOTE = Access.REMOTE_WRITE | Access.REMOTE_READ
 
 
-def octets_of(buffer: object) -> memoryview:
-    """The octets of a buffer that the device can write, whatever its items are.
-
-    While this view lives the buffer can be neither resized nor freed.
-    """
-    try:
-        view = memoryview(buffer)  # type: ignore[arg-type]
-    except (TypeError, ValueError, BufferError) as error:
-        raise InvalidRequest(
-            "a buffer must be writable memory, as a bytearray, a numpy array or a mmap is, not"
-            f" {type(buffer).__name__}"
-        ) from error
-    if view.readonly:
-        raise InvalidRequest(
-            f"a buffer must be writable, and this {type(buffer).__name__} is read-only"
-        )
-    if not view.c_contiguous:
-        raise InvalidRequest("a buffer must be contiguous: copy the array, or take rows of it")
-    if not view.nbytes:
-        raise InvalidRequest("a buffer must have at least one octet")
-    # Through ctypes, as a memoryview does not cast from every format.
-    return memoryview((ctypes.c_ubyte * view.nbytes).from_buffer(view)).cast("B")
-
-
 class PD(Closing):
     """A protection domain: a stream reaches the regions of its own domain, and no others.
 
@@ -64,7 +41,8 @@ class PD(Closing):
     """
 
     def __new__(cls, context: Context, *arguments: Any, **named: Any) -> Self:
-        return object.__new__(context.kinds.get(cls, cls))
+        instance("a protection domain's context", context, Context)
+        return super().__new__(context.kinds.get(cls, cls))
 
     def __init__(self, context: Context, *, slots: Arena | None = None) -> None:
         with context.lock:
@@ -135,27 +113,32 @@ class MR(Closing):
         Octets.
     posted
         Receive buffers in it that wait for a message.
+    written
+        A tagged message has come for it, which the host does not see yet, where it has a copy.
     """
 
     def __new__(cls, pd: PD, *arguments: Any, **named: Any) -> Self:
-        return object.__new__(pd.context.kinds.get(cls, cls))
+        instance("a region's protection domain", pd, PD)
+        return super().__new__(pd.context.kinds.get(cls, cls))
 
     def __init__(
         self, pd: PD, buffer: object, access: Access, *, to: int = 0, stream: Stream | None = None
     ) -> None:
-        if not isinstance(access, int) or int(access) not in range(1, int(_ALL) + 1):
+        if any_integer("access", access, f"of {_ALL!r}") not in range(1, int(_ALL) + 1):
             raise InvalidRequest(f"access must be of {_ALL!r}, not {access!r}")
-        if stream is not None and not access & _REMOTE:
-            raise InvalidRequest("a region bound to a stream must have a remote right")
+        access = Access(any_integer("access", access))
+        if stream is not None:
+            _check_stream(stream)
+            if not access & _REMOTE:
+                raise InvalidRequest("a region bound to a stream must have a remote right")
         view = octets_of(buffer)
-        if not isinstance(to, int) or not 0 <= to <= (1 << 64) - len(view):
-            raise InvalidRequest(
-                f"to must be from 0 to 2**64 less the {len(view)} octets of the region, not {to!r}"
-            )
-        self.pd, self.access, self.to, self.length = pd, Access(access), to, len(view)
+        rule = f"from 0 to 2**64 less the {len(view)} octets of the region"
+        to = integer("to", to, 0, (1 << 64) - len(view), rule)
+        self.pd, self.access, self.to, self.length = pd, access, to, len(view)
         self.stream = stream
         self._stag: int | None = None
         self.posted = 0
+        self.written = False
         self.revoked = False
         with pd.context.lock:
             pd.check()
@@ -170,7 +153,7 @@ class MR(Closing):
         context = self.pd.context
         stag = context.stags.take() if self.access & _REMOTE else None
         try:
-            self.mapping = context.map(view, self.pd.slots)
+            self.mapping = self._map(view)
         except BaseException:
             if stag is not None:
                 context.stags.free(stag)
@@ -182,6 +165,9 @@ class MR(Closing):
             self._stag = stag
             context.tags[stag] = self
             self._enter(stag)
+
+    def _map(self, view: memoryview) -> Mapping:
+        return self.pd.context.map(view, self.pd.slots)
 
     def _belongs(self) -> None:
         self.pd.regions.add(self)
@@ -233,23 +219,36 @@ class MR(Closing):
         """Octets as the device has written them."""
         with self.pd.context.lock:
             self.check()
-            self._within(offset, length)
+            offset, length = self._within(offset, length)
             self.mapping.memory.pull(offset, length)
             return bytes(self.view[offset : offset + length])
 
     def write(self, octets: bytes, offset: int = 0) -> None:
         """Write octets so that the device's memory has them too."""
+        octets = copy_of(octets)
         with self.pd.context.lock:
             self.check()
-            self._within(offset, len(octets))
+            offset, _ = self._within(offset, len(octets))
             self.view[offset : offset + len(octets)] = octets
             self.mapping.memory.push(offset, len(octets))
 
-    def _within(self, offset: int, length: int) -> None:
+    def refresh(self) -> None:
+        """Show the host what tagged messages have written, all of them at once."""
+        if self.written and not self.revoked:
+            self._pull()
+        self.written = False
+
+    def _pull(self) -> None:
+        self.mapping.memory.pull_written()
+
+    def _within(self, offset: int, length: int) -> tuple[int, int]:
+        """Return offset and length as ints, if the region has these octets."""
+        offset, length = any_integer("offset", offset), any_integer("length", length)
         if not 0 <= offset <= offset + length <= self.length:
             raise InvalidRequest(
                 f"{length} octets from {offset} on are not within the region's {self.length}"
             )
+        return offset, length
 
     def revoke(self) -> None:
         """Take the STag back: once this returns, the device writes not one octet more.
@@ -257,20 +256,27 @@ class MR(Closing):
         If it raises :class:`~.errors.RnicTimeout`, the device may still write: the buffer stays
         registered, and this can be called again.
         """
-        context = self.pd.context
-        with context.lock:
-            self.check()
-            if self.posted:
-                raise StateError(
-                    f"{self.posted} receive buffers of the region are posted: take their"
-                    " completions, or close their streams, and then revoke it"
-                )
+        with self.pd.context.lock:
+            finish(self.disabling())
             if self._stag is not None:
-                context.registers.write("STAG_INDEX", self._stag >> 8)
-                context.registers.write("REVOKE_STAG")
-                context.fence("the device does not finish the revocation: call revoke again")
-                self.mapping.memory.pull(0, self.length)
+                self._pull()
             self.forget()
+
+    def disabling(self) -> Steps[None]:
+        """Has the device write there no more, in steps; its octets are still to be pulled."""
+        context = self.pd.context
+        self.check()
+        if self.posted:
+            raise StateError(
+                f"{self.posted} receive buffers of the region are posted: take their"
+                " completions, or close their streams, and then revoke it"
+            )
+        if self._stag is not None:
+            context.registers.write("STAG_INDEX", self._stag >> 8)
+            context.registers.write("REVOKE_STAG")
+            yield from context.fencing(
+                "the device does not finish the revocation: call revoke again"
+            )
 
     def forget(self) -> None:
         """The device has revoked it."""
@@ -303,3 +309,10 @@ class MR(Closing):
     def __repr__(self) -> str:
         name = "without STag" if self._stag is None else f"STag {self._stag:#010x}"
         return f"<MR {name}, {self.length} octets{', revoked' * self.revoked}>"
+
+
+def _check_stream(stream: object) -> None:
+    # Not at the top: streams are made of what is here.
+    from .stream import Stream
+
+    instance("a region's stream", stream, Stream)

@@ -7,13 +7,16 @@ thread, or the order of its calls is not the same again.
 from __future__ import annotations
 
 import json
-import threading
+import math
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from .checks import file_path, instance
+from .closing import ProcessLock
 from .errors import InvalidRequest, TransportError, TransportTimeout
 from .memory import Extent, Memory
 from .transport import Transport
@@ -34,9 +37,12 @@ class Recorder(Transport):
     """
 
     def __init__(self, inner: Transport, path: Path | str) -> None:
+        instance("what is recorded", inner, Transport)
+        path = file_path("path", path)
         self._inner = inner
-        self._file = open(path, "w", encoding="utf-8")
-        self._lock = threading.RLock()
+        # By lines, so that a forked child has none to write a second time.
+        self._file = open(path, "w", encoding="utf-8", buffering=1)
+        self._lock = ProcessLock("the recording")
         self._memories = 0
         self.note({"format": FORMAT, "of": type(inner).__name__})
 
@@ -87,6 +93,9 @@ class Recorder(Transport):
         with self.noted("wait") as result:
             result["seconds"] = time.monotonic() - begun
 
+    def wake(self) -> None:
+        self._inner.wake()
+
     def entropy(self, octets: int) -> bytes:
         with self.noted("entropy", length=octets) as result:
             drawn = self._inner.entropy(octets)
@@ -109,6 +118,11 @@ class _RecordedMemory(Memory):
             self._inner.pull(offset, length)
             result["octets"] = self.view[offset : offset + length].hex()
 
+    def pull_written(self) -> None:
+        with self._recorder.noted("pull", memory=self._number, offset=0) as result:
+            self._inner.pull_written()
+            result["octets"] = self.view.hex()
+
     def push(self, offset: int, length: int) -> None:
         octets = self.view[offset : offset + length].hex()
         with self._recorder.noted("push", memory=self._number, offset=offset, octets=octets):
@@ -126,16 +140,9 @@ class Replay(Transport):
     """
 
     def __init__(self, path: Path | str) -> None:
-        self._path = Path(path)
-        self._lock = threading.RLock()
-        lines = self._path.read_text(encoding="utf-8").splitlines()
-        try:
-            self._lines = [json.loads(line) for line in lines]
-        except ValueError as error:
-            raise InvalidRequest(f"{path} is no recording of a session: {error}") from error
-        first = self._lines[0] if self._lines else None
-        if not isinstance(first, dict) or first.get("format") != FORMAT:
-            raise InvalidRequest(f"{path} is no recording of a session in format {FORMAT}")
+        self._path = file_path("path", path)
+        self._lock = ProcessLock("the recording")
+        self._lines = _lines_of(self._path)
         self._next = 1
         self._memories = 0
         self._broken: str | None = None
@@ -186,7 +193,7 @@ class Replay(Transport):
         return _ReplayedMemory(self, view, self._memories, line["extents"])
 
     def wait(self, timeout: float) -> None:
-        time.sleep(self.take("wait")["seconds"])
+        time.sleep(min(self.take("wait")["seconds"], timeout))
 
     def entropy(self, octets: int) -> bytes:
         return bytes.fromhex(self.take("entropy", length=octets)["octets"])
@@ -223,6 +230,84 @@ class _ReplayedMemory(Memory):
     def close(self) -> None:
         self._replay.take("unpin", memory=self._number)
         self.view.release()
+
+
+def _is_hex(value: object) -> bool:
+    return isinstance(value, str) and re.fullmatch("(?:[0-9a-f]{2})*", value) is not None
+
+
+def _is_word(value: object) -> bool:
+    return type(value) is int and 0 <= value < 1 << 32
+
+
+def _is_seconds(value: object) -> bool:
+    return isinstance(value, int | float) and type(value) is not bool and 0 <= value < math.inf
+
+
+def _are_extents(value: object) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(each, list)
+        and len(each) == 2
+        and all(type(number) is int and 0 <= number < 1 << 64 for number in each)
+        for each in value
+    )
+
+
+#: What a line holds beside its call's arguments, unless that failed.
+_RESULTS: dict[str, dict[str, Callable[[object], bool]]] = {
+    "read": {"value": _is_word},
+    "write": {},
+    "pin": {"extents": _are_extents},
+    "allocate": {"extents": _are_extents},
+    "wait": {"seconds": _is_seconds},
+    "entropy": {"octets": _is_hex},
+    "pull": {"octets": _is_hex},
+    "push": {},
+    "unpin": {},
+}
+
+
+def _lines_of(path: Path) -> list[dict[str, Any]]:
+    """Returns the lines of a recording, each of which is sound.
+
+    Raises
+    ------
+    InvalidRequest
+        The file is no recording.
+    """
+    lines: list[dict[str, Any]] = []
+    try:
+        with path.open(encoding="utf-8") as file:
+            for text in file:
+                line = json.loads(text)
+                if not lines and (not isinstance(line, dict) or line.get("format") != FORMAT):
+                    break
+                if lines and not _is_call(line):
+                    raise ValueError("no call of a transport with its results")
+                lines.append(line)
+    except OSError as error:
+        raise InvalidRequest(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        # Of the decoder's messages, the first line says what is wrong.
+        why = "values nested too deeply" if isinstance(error, RecursionError) else error
+        raise InvalidRequest(
+            f"{path} is no recording of a session: line {len(lines) + 1}: {why}"
+        ) from None
+    if not lines:
+        raise InvalidRequest(f"{path} is no recording of a session in format {FORMAT}")
+    return lines
+
+
+def _is_call(line: object) -> bool:
+    """Whether a line is a call with its results, or with the error that ended it."""
+    if not isinstance(line, dict):
+        return False
+    results = _RESULTS.get(line["call"]) if isinstance(line.get("call"), str) else None
+    if results is None:
+        return False
+    if "timeout" in line or "error" in line:
+        return all(isinstance(line.get(name, ""), str) for name in ("timeout", "error"))
+    return all(name in line and is_sound(line[name]) for name, is_sound in results.items())
 
 
 def _told(call: str | None, arguments: dict[str, Any]) -> str:

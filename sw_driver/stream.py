@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ..hdl.spec import regs
 from ..hdl.spec.completion import Completion, Status
+from .buffers import octets_of
+from .checks import any_integer, flag, instance, integer, shown
 from .closing import Closing
 from .context import Mapping
 from .cq import CQ, WC, Opcode, WcStatus
@@ -19,14 +21,18 @@ from .errors import (
     StateError,
     StreamError,
     UnsupportedDevice,
+    WrongType,
 )
-from .pd import MR, PD, octets_of
+from .memory import Steps, finish
+from .pd import MR, PD
 
 if TYPE_CHECKING:
     from .association import Association
 
 #: Queue Numbers that a stream has.
 QUEUES = 4
+#: How a stream is made.
+ORDER = "Stream(pd, cq)"
 _MSN = 1 << 32
 _STATUS = {Status.DELIVERED: WcStatus.SUCCESS, Status.NOT_PLACED: WcStatus.NOT_PLACED}
 
@@ -94,7 +100,8 @@ class Stream(Closing):
     """
 
     def __new__(cls, pd: PD, *arguments: Any, **named: Any) -> Self:
-        return object.__new__(pd.context.kinds.get(cls, cls))
+        instance("a stream's protection domain", pd, PD, ORDER)
+        return super().__new__(pd.context.kinds.get(cls, cls))
 
     def __init__(
         self,
@@ -108,7 +115,11 @@ class Stream(Closing):
         association: Association | None = None,
     ) -> None:
         context = pd.context
+        instance("a stream's completion queue", cq, CQ, ORDER)
+        crc, markers = flag("crc", crc), flag("markers", markers)
         self.queues = queues_of(queues)
+        if association is not None:
+            _check_association(association)
         with context.lock:
             pd.check()
             if cq.context is not context:
@@ -156,8 +167,7 @@ class Stream(Closing):
             if not numbers:
                 raise ResourceExhausted(f"all {count} streams of the device are in use: close one")
             return numbers.popleft()
-        if number not in range(count):
-            raise InvalidRequest(f"a stream's number must be from 0 to {count - 1}, not {number!r}")
+        number = integer("a stream's number", number, 0, count - 1)
         if number not in numbers:
             raise StateError(f"stream {number} is in use: close it first")
         numbers.remove(number)
@@ -205,7 +215,7 @@ class Stream(Closing):
         """
         with self.context.lock:
             self.check()
-            if qn not in self.queues:
+            if (qn := any_integer("queue", qn)) not in self.queues:
                 raise InvalidRequest(
                     f"queue must be one that the stream was opened with,"
                     f" {sorted(self.queues)}, not {qn!r}"
@@ -244,13 +254,13 @@ class Stream(Closing):
             buffer.check()
             if buffer.pd is not self.pd:
                 raise InvalidRequest("a receive buffer must be of the stream's protection domain")
-            posted.length = part_of(buffer.length, offset, length)
+            offset, posted.length = part_of(buffer.length, offset, length)
             posted.offset, posted.region = offset, buffer
             address, code = buffer.mapping.address + offset, buffer.mapping.layout.code
             buffer.hold()
         elif buffer is not None:
             view = octets_of(buffer)
-            posted.length = part_of(len(view), offset, length)
+            offset, posted.length = part_of(len(view), offset, length)
             if posted.length:
                 posted.mapping = self.context.map(
                     view[offset : offset + posted.length], self.pd.slots
@@ -279,7 +289,7 @@ class Stream(Closing):
         if completion.tagged:
             region = self.context.tags.get(completion.tag)
             if region is not None:
-                region.mapping.memory.pull(0, region.length)
+                self._show_region(region)
             self.cq.put(
                 WC(
                     self, status, Opcode.TAGGED, stag=completion.tag, mr=region,
@@ -287,7 +297,7 @@ class Stream(Closing):
                 )
             )  # fmt: skip
         elif (posted := self._posted.pop(completion.cookie, None)) is not None:
-            posted.pull(min(completion.length, posted.length))
+            self._show_buffer(posted, min(completion.length, posted.length))
             self._give_back(posted)
             self.cq.put(
                 WC(
@@ -295,6 +305,14 @@ class Stream(Closing):
                     completion.qn, completion.tag, rsvdulp=completion.rsvdulp,
                 )
             )  # fmt: skip
+
+    def _show_region(self, region: MR) -> None:
+        """Has the host shown what a tagged message has brought, once its completion is taken."""
+        region.written = True
+
+    def _show_buffer(self, posted: _Posted, length: int) -> None:
+        """Shows the host what an untagged message has brought."""
+        posted.pull(length)
 
     def _give_back(self, posted: _Posted) -> None:
         self.context.buffers.append(posted.slot)
@@ -309,14 +327,14 @@ class Stream(Closing):
     def stop(self) -> None:
         """Take nothing any more."""
         if self.state is StreamState.RECEIVING:
-            self._disable()
+            finish(self._disabling())
             self.state = StreamState.ERROR
 
-    def _disable(self) -> None:
-        """Disable it, and revoke the STags bound to it; both are done when this returns."""
+    def _disabling(self) -> Steps[None]:
+        """Disables it, and revokes the STags bound to it; both are done at the end."""
         self.context.registers.write("STREAM_INDEX", self.number)
         self.context.registers.write("REVOKE_STREAM")
-        self.context.fence("the device does not stop the stream: call close again")
+        yield from self.context.fencing("the device does not stop the stream: call close again")
 
     # -- the end ----------------------------------------------------------------------------------
 
@@ -326,55 +344,67 @@ class Stream(Closing):
         Once this returns, not one octet more is written for it. The buffers' completions have the
         status FLUSHED. The second time does nothing.
         """
+        with self.context.lock:
+            finish(self.closing())
+
+    def closing(self) -> Steps[None]:
+        """Does the work of :meth:`close` in steps."""
         context = self.context
-        with context.lock:
-            if self.state is StreamState.CLOSED:
-                return
-            context.check()
-            self._disable()
-            for region in list(self.bound):
-                region.forget()
-            context.settle()
-            for qn in self.queues:
-                context.registers.write_all("QUEUE", STREAM=self.number, NUMBER=qn, CLOSE=1)
-            for posted in self._posted.values():
-                self._give_back(posted)
-                self.cq.put(
-                    WC(
-                        self, WcStatus.FLUSHED, Opcode.RECV, posted.wr_id,
-                        qn=posted.qn, msn=posted.msn,
-                    )
-                )  # fmt: skip
-            self._posted.clear()
-            self.state = StreamState.CLOSED
-            del context.streams[self.number]
-            if self.association is None:
-                context.numbers.append(self.number)
-            else:
-                self.association.free.add(self.number)
-            self.pd.streams.discard(self)
-            self.cq.streams.discard(self)
+        if self.state is StreamState.CLOSED:
+            return
+        context.check()
+        yield from self._disabling()
+        while self.bound:
+            next(iter(self.bound)).forget()
+            yield
+        yield from context.settling()
+        for qn in self.queues:
+            context.registers.write_all("QUEUE", STREAM=self.number, NUMBER=qn, CLOSE=1)
+        while self._posted:
+            posted = self._posted.pop(next(iter(self._posted)))
+            self._give_back(posted)
+            self.cq.put(
+                WC(
+                    self, WcStatus.FLUSHED, Opcode.RECV, posted.wr_id,
+                    qn=posted.qn, msn=posted.msn,
+                )
+            )  # fmt: skip
+            yield
+        self.state = StreamState.CLOSED
+        del context.streams[self.number]
+        if self.association is None:
+            context.numbers.append(self.number)
+        else:
+            self.association.free.add(self.number)
+        self.pd.streams.discard(self)
+        self.cq.streams.discard(self)
 
     def __repr__(self) -> str:
         return f"<Stream {self.number}, {self.state.name}>"
 
 
+def _check_association(association: object) -> None:
+    # Not at the top: associations make streams.
+    from .association import Association
+
+    instance("a stream's association", association, Association)
+
+
 def queues_of(numbers: Iterable[int]) -> frozenset[int]:
     """Queue Numbers that a stream may have."""
-    queues = frozenset(numbers)
-    for qn in queues:
-        if qn not in range(QUEUES):
-            raise InvalidRequest(f"a Queue Number must be from 0 to {QUEUES - 1}, not {qn!r}")
-    return queues
+    if not isinstance(numbers, Iterable):
+        raise WrongType(f"queues must be Queue Numbers, as [0, 1] is, not {shown(numbers)}")
+    return frozenset(integer("a Queue Number", each, 0, QUEUES - 1) for each in numbers)
 
 
-def part_of(octets: int, offset: int, length: int | None) -> int:
-    """Octets of a part."""
-    count = octets - offset if length is None else length
+def part_of(octets: int, offset: int, length: int | None) -> tuple[int, int]:
+    """Offset and octets of a part of so many, as ints."""
+    offset = any_integer("offset", offset)
+    count = octets - offset if length is None else any_integer("length", length)
     if not 0 <= offset <= offset + count <= octets:
         raise InvalidRequest(
             f"{count} octets from {offset} on are not within the buffer's {octets}"
         )
     if count >= 1 << 32:
         raise InvalidRequest(f"a receive buffer must be less than 2**32 octets, not {count}")
-    return count
+    return offset, count

@@ -8,22 +8,23 @@ board does not take come from :meth:`.ethernet.BoardEthernet.receive`, with reas
 from __future__ import annotations
 
 import ipaddress
-import threading
 import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from ..hdl.spec import board, regs
 from ..hdl.spec.net import TcpField, tcp_words
-from .closing import Closing
+from .checks import any_integer, flag, instance, integer, shown
+from .closing import Closing, ProcessLock
 from .errors import (
     InvalidRequest,
     ResourceExhausted,
     RnicTimeout,
     StateError,
     UnsupportedDevice,
+    WrongType,
 )
-from .uart import UartTransport
+from .uart import BoardLink
 
 __all__ = ["BoardTcp", "Progress", "TcpConnection"]
 
@@ -43,7 +44,8 @@ class Progress(NamedTuple):
     acknowledged, window
         Acknowledgment Number and Window of the segment that was taken last, or 0.
     broken
-        An FPDU is longer than the board's window: nothing more is taken.
+        An FPDU is longer than the board's window, or too short for a DDP header: nothing more is
+        taken.
     """
 
     taken: int
@@ -70,9 +72,10 @@ class BoardTcp:
         DDP Streams of its RNIC.
     """
 
-    def __init__(self, link: UartTransport) -> None:
+    def __init__(self, link: BoardLink) -> None:
+        instance("a board's link", link, BoardLink)
         self._link = link
-        self.lock = threading.RLock()
+        self.lock = ProcessLock("the board")
         self.open: dict[int, TcpConnection] = {}
         self.connections, self.window = link.read_words(board.address("CAP_CONNECTIONS"), 2)
         if self.connections == board.NOTHING:
@@ -90,6 +93,8 @@ class BoardTcp:
         *,
         sequence: int,
         stream: int,
+        sent: int,
+        span: int = 1 << 16,
         markers: bool = False,
     ) -> TcpConnection:
         """Have the segments of a connection taken from now on.
@@ -102,15 +107,26 @@ class BoardTcp:
             Sequence number of the peer's first octet behind MPA's start-up.
         stream
             The DDP Stream.
+        sent
+            Sequence number of the octet that the host sends next (SND.NXT); later ones by
+            :meth:`TcpConnection.set_sent`.
+        span
+            How far an Acknowledgment Number may lie before SND.NXT: as many octets as the host has
+            on the way, and the largest window that the peer has offered (RFC 5961 section 5.2). The
+            board leaves segments with another one to the host.
         markers
             Whether the peer sends markers.
         """
         ends = _ends(peer, host)
-        if not 0 <= sequence < 1 << 32:
-            raise InvalidRequest(f"sequence must be from 0 to 2**32 - 1, not {sequence!r}")
-        if not 0 <= stream < self.streams:
-            raise InvalidRequest(f"stream must be from 0 to {self.streams - 1}, not {stream!r}")
-        words = tcp_words(*ends, sequence=sequence, stream=stream, markers=markers)
+        most = (1 << 32) - 1
+        sequence = integer("sequence", sequence, 0, most, "from 0 to 2**32 - 1")
+        sent = integer("sent", sent, 0, most, "from 0 to 2**32 - 1")
+        span = integer("span", span, 0, most, "from 0 to 2**32 - 1")
+        stream = integer("stream", stream, 0, self.streams - 1)
+        markers = flag("markers", markers)
+        words = tcp_words(
+            *ends, sequence=sequence, stream=stream, sent=sent, span=span, markers=markers
+        )
         with self.lock:
             if any(each.ends == ends for each in self.open.values()):
                 raise StateError(f"the connection from {peer!r} to {host!r} is set up already")
@@ -182,6 +198,17 @@ class TcpConnection(Closing):
                 raise StateError(f"TCP connection {self.number} is closed")
             return self._tcp.progress(self.number)
 
+    def set_sent(self, sent: int) -> None:
+        """Have octets before sequence number ``sent`` acknowledged by the peer: SND.NXT.
+
+        The host calls this before it sends them.
+        """
+        sent = integer("sent", sent, 0, (1 << 32) - 1, "from 0 to 2**32 - 1")
+        with self._tcp.lock:
+            if self.closed:
+                raise StateError(f"TCP connection {self.number} is closed")
+            self._tcp.write(self.number, [(TcpField.SENT, sent)])
+
     def close(self) -> None:
         """Have nothing more of it taken, and give its number back; the second time does nothing.
 
@@ -196,6 +223,9 @@ class TcpConnection(Closing):
 
 
 def _ends(peer: tuple[str, int], host: tuple[str, int]) -> _Ends:
+    for end in (peer, host):
+        if not isinstance(end, tuple) or len(end) != 2:
+            raise WrongType(f"an end must be an IP address and a port, not {shown(end)}")
     try:
         source, destination = (ipaddress.ip_address(address) for address, _ in (peer, host))
     except ValueError as error:
@@ -204,7 +234,7 @@ def _ends(peer: tuple[str, int], host: tuple[str, int]) -> _Ends:
         raise InvalidRequest(
             f"the addresses must be of one version, not {peer[0]!r} and {host[0]!r}"
         )
-    ports = peer[1], host[1]
+    ports = any_integer("a port", peer[1]), any_integer("a port", host[1])
     if not all(0 < port < 1 << 16 for port in ports):
         raise InvalidRequest(f"ports must be from 1 to 65535, not {ports!r}")
     return _Ends(source.packed, destination.packed, ports)

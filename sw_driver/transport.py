@@ -7,7 +7,7 @@ import time
 from abc import abstractmethod
 
 from .closing import Closing
-from .memory import Memory
+from .memory import Memory, Steps
 
 
 class Transport(Closing):
@@ -32,6 +32,11 @@ class Transport(Closing):
         ``view`` is of octets, contiguous, writable, and not empty; it belongs to the memory then.
         """
 
+    def pinning(self, view: memoryview) -> Steps[Memory]:
+        """Does the work of :meth:`pin` in steps; here in one, for transports that pin at once."""
+        yield
+        return self.pin(view)
+
     @abstractmethod
     def allocate(self, octets: int) -> Memory:
         """New memory, zeros, contiguous on the bus, at a multiple of 64 octets there."""
@@ -42,6 +47,12 @@ class Transport(Closing):
         Here for links without an interrupt: it is looked for again soon.
         """
         time.sleep(min(timeout, 0.001))
+
+    def wake(self) -> None:
+        """Have a :meth:`wait` of another thread return, or the next one, if none is under way.
+
+        Here for links whose wait is short anyhow.
+        """
 
     def entropy(self, octets: int) -> bytes:
         """Octets that nobody can predict."""

@@ -7,18 +7,21 @@ numbers come most significant octet first. A read is answered with the words, a 
 
 from __future__ import annotations
 
+import math
 import os
 import struct
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import Protocol, runtime_checkable
 
 import serial
 
 from ..hdl.spec import board, regs
-from .errors import TransportError, TransportTimeout, UnsupportedDevice
-from .memory import Arena, Bounce, Memory
+from .checks import integer, shown
+from .closing import ProcessLock
+from .errors import TransportError, TransportTimeout, UnsupportedDevice, WrongType
+from .memory import Arena, Bounce, Memory, Steps, finish
 from .transport import Transport
 
 #: A port that is closed or pulled out shows as any of these, by its system.
@@ -28,6 +31,8 @@ if os.name == "posix":
 
     _FAILURES += (termios.error,)
 
+#: Rate of the host link of most boards.
+BAUD = 1_000_000
 _WRITE, _READ = 1, 2
 #: Words in a command.
 _WORDS = 128
@@ -38,6 +43,17 @@ _PATIENCE = 0.5
 _ATTEMPTS = 3
 #: Registers that show what was written to them.
 _KEPT = {register.address for register in regs.REGISTERS if register.access == "rw"}
+
+
+@runtime_checkable
+class BoardLink(Protocol):
+    """What reaches the words of a board's address map."""
+
+    def read_words(self, address: int, count: int) -> list[int]:
+        """Read words."""
+
+    def write_words(self, address: int, words: Sequence[int]) -> None:
+        """Write words that cannot be read back."""
 
 
 class UartTransport(Transport):
@@ -61,13 +77,17 @@ class UartTransport(Transport):
         Of the board.
     """
 
-    def __init__(self, port: str, baudrate: int = 1_000_000) -> None:
-        self._lock = threading.RLock()
+    def __init__(self, port: str, baudrate: int = BAUD) -> None:
+        if not isinstance(port, str):
+            raise WrongType(f"port must be a device or a URL, not {shown(port)}")
+        baudrate = integer("baudrate", baudrate, 1, math.inf, "at least 1")
+        self._lock = ProcessLock("the serial port")
         self._pending: list[tuple[int, int]] = []  # to be written to registers, and read back
         self._unsure = False  # a command was given, and nothing was read since
+        self._sent = 0.0  # when the last octet has left, in the time of time.monotonic
         try:
             self._serial = serial.serial_for_url(port, baudrate, timeout=_PATIENCE, exclusive=True)
-        except (serial.SerialException, ValueError) as error:
+        except (serial.SerialException, ValueError, OverflowError) as error:
             raise TransportError(f"the serial port {port} cannot be opened: {error}") from error
         # USB adapters keep what came in for 16 ms otherwise; those that cannot are as they are.
         with suppress(ValueError, OSError, AttributeError, NotImplementedError):
@@ -115,7 +135,10 @@ class UartTransport(Transport):
             self._unsure = True
 
     def pin(self, view: memoryview) -> Memory:
-        return Bounce(view, self._arena, self.read_memory, self.write_memory)
+        return finish(self.pinning(view))
+
+    def pinning(self, view: memoryview) -> Steps[Memory]:
+        return Bounce.making(view, self._arena, self.read_memory, self.write_memory)
 
     def allocate(self, octets: int) -> Memory:
         return self.pin(memoryview(bytearray(octets)))
@@ -230,7 +253,7 @@ class UartTransport(Transport):
 
     def _silence(self) -> None:
         """Wait until the bridge has given up what it took for a command, and forget its answers."""
-        time.sleep(_SILENCE)
+        time.sleep(self._leaving() + _SILENCE)
         self._clear()
 
     def _clear(self) -> None:
@@ -244,10 +267,16 @@ class UartTransport(Transport):
     def _put(self, octets: bytes) -> None:
         with _port():
             self._serial.write(octets)
+        self._sent = time.monotonic() + self._leaving() + 10 * len(octets) / self._serial.baudrate
+
+    def _leaving(self) -> float:
+        """Returns the seconds until all octets that were written have left the adapter."""
+        return max(self._sent - time.monotonic(), 0.0)
 
     def _get(self, length: int) -> bytes:
         # Ten bits of the line for an octet, and the patience.
-        self._serial.timeout = _PATIENCE + 12 * length / self._serial.baudrate
+        answered = 12 * length / self._serial.baudrate
+        self._serial.timeout = _PATIENCE + self._leaving() + answered
         with _port():
             return bytes(self._serial.read(length))
 

@@ -29,6 +29,8 @@ def test_it_writes_every_file_and_tells_them(tmp_path: Path) -> None:
     assert {path.name for path in told} == {
         *(
             "rnic.v",
+            "rnic.vlt",
+            "tb_rnic.v",
             "rnic.h",
             "rnic.rdl",
             "registers.md",
@@ -40,7 +42,7 @@ def test_it_writes_every_file_and_tells_them(tmp_path: Path) -> None:
     assert (out / "rnic.v").read_text() == "// 256 True\n"
     for name in ("component.xml", "litex_rnic.py", "vivado.tcl"):
         assert "s_axis_eth" in (out / name).read_text()
-    for name in ("rnic.h", "rnic.rdl", "component.xml"):
+    for name in ("rnic.h", "rnic.rdl", "component.xml", "tb_rnic.v"):
         assert "ASSOC_PORTS" in (out / name).read_text()
 
 
@@ -51,7 +53,10 @@ def test_without_options_it_is_64_bits_without_sctp(
     assert export().exit_code == 0
     out = tmp_path / "build" / "export"
     assert (out / "rnic.v").read_text() == "// 64 False\n"
-    assert not any("s_axis_eth" in path.read_text() for path in out.iterdir())
+    assert not any(
+        "s_axis_eth" in path.read_text() for path in out.iterdir() if path.name != "tb_rnic.v"
+    )
+    assert "`define RNIC_SCTP" not in (out / "tb_rnic.v").read_text()
 
 
 def test_bad_input_is_one_sentence(tmp_path: Path) -> None:

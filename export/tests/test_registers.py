@@ -70,11 +70,27 @@ def compile_header(config: RnicConfig, folder: Path, facts: list[str], *flags: s
     lines = [f"typedef char fact_{k}[({fact}) ? 1 : -1];" for k, fact in enumerate(facts)]
     source = folder / "facts.c"
     source.write_text("\n".join(['#include "rnic.h"', '#include "rnic.h"', *lines, ""]))
-    command = [*compiler(), *flags, "-Wall", "-Werror", "-pedantic", "-fsyntax-only", str(source)]
+    command = [
+        *compiler(),
+        *flags,
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-pedantic",
+        "-fsyntax-only",
+        str(source),
+    ]
     return subprocess.run(command, capture_output=True).returncode == 0
 
 
-@pytest.mark.parametrize("flags", [("-x", "c", "-std=c99"), ("-x", "c++", "-std=c++17")])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("-x", language, f"-std={standard}")
+        for language, standard in (("c", "c89"), ("c", "c11"), ("c++", "c++98"), ("c++", "c++17"))
+    ],
+    ids=lambda flags: flags[2],
+)
 @pytest.mark.parametrize("config", CONFIGS, ids=["mpa", "sctp"])
 def test_the_header_says_what_the_map_does(
     config: RnicConfig, flags: tuple[str, ...], tmp_path: Path

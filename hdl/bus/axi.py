@@ -7,7 +7,13 @@ from amaranth import *
 from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-__all__ = ["AxiWrite", "AxiLite", "Response"]
+__all__ = ["AWCACHE", "AxiWrite", "AxiLite", "Response"]
+
+#: AWCACHE of every write: Normal Non-cacheable Non-bufferable memory, of which AMBA AXI (IHI 0022)
+#: says in section A4.4: "The write response must be obtained from the final destination". A
+#: completion is written, on another port, once the payload's responses are there; to a bufferable
+#: write (0b0011) an interconnect may respond before the payload is in memory.
+AWCACHE = 0b0010
 
 
 class Response(enum.Enum, shape=2):

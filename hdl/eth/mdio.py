@@ -5,7 +5,14 @@ from amaranth.lib import wiring
 from amaranth.lib.cdc import FFSynchronizer
 from amaranth.lib.wiring import In, Out
 
-__all__ = ["Mdio"]
+__all__ = ["GigabitOnly", "Mdio"]
+
+#: Registers of a PHY and what is written to them, in this order. IEEE 802.3 section 40.5.1.1:
+#: register 9 advertises 1000BASE-T full duplex, not half duplex. Section 28.2.4.1.3: register 4
+#: advertises IEEE 802.3 with no other technology and no PAUSE. Section 22.2.4.1: register 0 enables
+#: Auto-Negotiation and restarts it.
+GIGABIT_ONLY = ((9, 0x0200), (4, 0x0001), (0, 0x1340))
+PHYS = 32
 
 PREAMBLE, START, READ, WRITE, TURNAROUND = 32, 0b01, 0b10, 0b01, 0b10
 
@@ -88,4 +95,56 @@ class Mdio(wiring.Component):
                     self.value, C(TURNAROUND, 2), self.register, self.phy,
                     Mux(self.read, READ, WRITE), C(START, 2), C(-1, PREAMBLE))),
             ]
+        return m
+
+
+class GigabitOnly(wiring.Component):
+    """Has every PHY advertise 1000 Mb/s alone, once, so that no link comes up at a rate at which
+    RGMII as it is here does not work.
+
+    Latency: ``wait`` cycles from reset, then 3 writes to each of the 32 addresses. Throughput: that
+    of :class:`Mdio`. Reset: it begins again. Errors: none; where no PHY is, a write has no effect.
+
+    Parameters
+    ----------
+    wait : int
+        Cycles after which the PHYs' own reset is over.
+
+    Members
+    -------
+    write : Out(1), phy, register : Out(5), value : Out(16)
+        As of :class:`Mdio`, which takes the write while ``ready`` is high.
+    ready : In(1)
+    busy : Out(1)
+        From the first write until the last one was taken.
+    """
+
+    write: Out(1)
+    phy: Out(5)
+    register: Out(5)
+    value: Out(16)
+    ready: In(1)
+    busy: Out(1)
+
+    def __init__(self, *, wait):
+        if not isinstance(wait, int) or isinstance(wait, bool) or wait < 1:
+            raise ValueError(f"GigabitOnly wait must be a positive integer, not {wait!r}")
+        self.wait = wait
+        super().__init__()
+
+    def elaborate(self, platform):
+        m = Module()
+        left = Signal(range(self.wait + 1), init=self.wait)
+        step = Signal(range(len(GIGABIT_ONLY)))
+        m.d.comb += self.write.eq(self.busy)
+        for number, (register, value) in enumerate(GIGABIT_ONLY):
+            with m.If(step == number):
+                m.d.comb += [self.register.eq(register), self.value.eq(value)]
+        with m.If(left != 0):
+            m.d.sync += [left.eq(left - 1), self.busy.eq(left == 1)]
+        with m.If(self.busy & self.ready):
+            m.d.sync += step.eq(step + 1)
+            with m.If(step == len(GIGABIT_ONLY) - 1):
+                m.d.sync += [
+                    step.eq(0), self.phy.eq(self.phy + 1), self.busy.eq(self.phy != PHYS - 1)]
         return m

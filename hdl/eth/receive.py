@@ -27,7 +27,8 @@ class FrameReceive(wiring.Component):
 
     Latency: 2 cycles from the first cycle behind a frame to its last beat. Throughput: an octet a
     cycle, frames with no gap but their preamble. Reset: between frames. Errors: a damaged frame has
-    ``error`` on its last beat; one that has no octet besides an FCS gives no beat.
+    ``error`` on its last beat; one that has no octet besides an FCS gives no beat. Octets without a
+    start frame delimiter after their preamble are no frame, and counted.
 
     Parameters
     ----------
@@ -40,6 +41,8 @@ class FrameReceive(wiring.Component):
     o : Out(stream.Signature(Beat(width), always_ready=True))
     good, damaged : Out(1)
         High for a cycle for each frame.
+    unstarted : Out(1)
+        High for a cycle where RX_DV is high and no start frame delimiter comes.
     """
 
     def __init__(self, width=64):
@@ -49,6 +52,7 @@ class FrameReceive(wiring.Component):
             "o": Out(stream.Signature(Beat(width), always_ready=True)),
             "good": Out(1),
             "damaged": Out(1),
+            "unstarted": Out(1),
         })
 
     def elaborate(self, platform):
@@ -65,12 +69,14 @@ class FrameReceive(wiring.Component):
         beat = Signal(Beat(self.width))
         full, ends, take = Signal(), Signal(), Signal()
         wrong = Signal()
+        preamble = Signal()
 
         m.d.comb += [
             full.eq(beat.count == octets),
             crc.data.eq(self.i.data),
             crc.valid.eq(take),
         ]
+        m.d.sync += [self.unstarted.eq(0), preamble.eq(0)]
         with m.FSM():
             with m.State("Between Frames"):
                 m.d.comb += crc.start.eq(1)
@@ -80,8 +86,13 @@ class FrameReceive(wiring.Component):
                 ]
                 with m.If(self.i.valid & (self.i.data == SFD)):
                     m.next = "Frame"
-                with m.Elif(self.i.valid & (self.i.data != PREAMBLE)):
+                with m.Elif(self.i.valid & (self.i.data == PREAMBLE)):
+                    m.d.sync += preamble.eq(1)
+                with m.Elif(self.i.valid):
+                    m.d.sync += self.unstarted.eq(1)
                     m.next = "No Frame"
+                with m.Elif(preamble):
+                    m.d.sync += self.unstarted.eq(1)
             with m.State("Frame"):
                 m.d.comb += [
                     take.eq(self.i.valid & ~long),

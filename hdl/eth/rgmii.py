@@ -32,9 +32,11 @@ def _delay_cell(m, name, delay, i, o):
 
 
 class DelayedInput(wiring.Component):
-    """A DDR input behind a delay.
+    """A DDR input behind a delay cell.
 
-    Where the port is not one of a device, as in a simulation, there is no delay.
+    A delay of 0 has a cell too, because the cell itself takes time: all pins of a port, and the
+    clock that goes with them, pass through one. Where the port is not one of a device, as in a
+    simulation, there is no cell.
 
     Latency: 1 cycle. Throughput: two bits a pin and cycle. Reset: none. Errors: none.
 
@@ -57,7 +59,7 @@ class DelayedInput(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        if not self.delay or not isinstance(self.port, io.SingleEndedPort):
+        if not isinstance(self.port, io.SingleEndedPort):
             m.submodules.buffer = buffer = io.DDRBuffer("i", self.port)
             m.d.comb += self.i.eq(buffer.i)
             return m
@@ -72,7 +74,7 @@ class DelayedInput(wiring.Component):
 
 
 class DelayedOutput(wiring.Component):
-    """A DDR output in front of a delay, as :class:`DelayedInput`.
+    """A DDR output in front of a delay cell, as :class:`DelayedInput`.
 
     Members
     -------
@@ -87,7 +89,7 @@ class DelayedOutput(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        if not self.delay or not isinstance(self.port, io.SingleEndedPort):
+        if not isinstance(self.port, io.SingleEndedPort):
             m.submodules.buffer = buffer = io.DDRBuffer("o", self.port)
             m.d.comb += buffer.o.eq(self.o)
             return m

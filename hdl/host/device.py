@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out
 
 from ..bus.decode import AxiLiteDecoder, Endpoint
 from ..bus.memory import PlacementMemory
-from ..eth.mdio import Mdio
+from ..eth.mdio import GigabitOnly, Mdio
 from ..eth.receive import FrameCrossing, FrameReceive
 from ..eth.rgmii import GmiiOctet
 from ..llp.tcp import TcpReceiver
@@ -23,6 +23,10 @@ __all__ = ["Device"]
 
 #: IEEE 802.3 section 22.2.2.13: a period of MDC is 400 ns at least.
 MDC = 2_500_000
+#: Seconds after which a PHY's reset is over, and it takes what comes by MDIO: RTL8211F wants 72 ms.
+SETTLED = 0.1
+#: RGMII 2.0 section 3.4.1: the link is up, and its clock has 125 MHz.
+LINK_UP = 0b10_1
 #: Seconds of silence that break a command of the host link off.
 PATIENCE = 0.1
 
@@ -47,6 +51,8 @@ class Device(wiring.Component):
         Frequency of ``sync`` in Hz.
     baud : int
         Rate of the host link.
+    identifier : str
+        Names the board, in ASCII, to a host that asks.
 
     Members
     -------
@@ -59,10 +65,11 @@ class Device(wiring.Component):
     received, active, event : Out(1)
         For LEDs: a frame comes in, the host link is in use, the RNIC's interrupt.
     up : Out(1)
-        The link is.
+        The link is up at 1000 Mb/s.
     """
 
-    def __init__(self, config, *, memory_octets, clock, baud, connections=0, window=0):
+    def __init__(self, config, *, memory_octets, clock, baud, connections=0, window=0,
+                 identifier="ddp-rnic"):
         if not isinstance(config, RnicConfig) or config.both:
             raise ValueError(
                 f"Device configuration must be an RnicConfig with SCTP or MPA, not {config!r}")
@@ -75,6 +82,7 @@ class Device(wiring.Component):
             config.width, connections=connections, window=window,
             streams=config.streams) if config.mpa else None
         self.clock, self.baud = clock, baud
+        self.identifier = identifier
         super().__init__({
             "rx": In(GmiiOctet()),
             "link": In(4),
@@ -97,7 +105,7 @@ class Device(wiring.Component):
         m.submodules.rnic = rnic = Rnic(self.config)
         m.submodules.memory = memory = PlacementMemory(width, self.memory_octets)
         m.submodules.registers = registers = BoardRegisters(
-            tcp=self.config.mpa)
+            self.identifier, tcp=self.config.mpa)
         m.submodules.decoder = decoder = AxiLiteDecoder(board.WINDOWS)
         wiring.connect(m, rnic.bus, memory.bus)
         wiring.connect(m, rnic.completions, memory.completions)
@@ -169,11 +177,12 @@ class Device(wiring.Component):
         m.d.comb += [
             receive.i.eq(self.rx),
             registers.status[:4].eq(link),
-            self.up.eq(link[0]),
+            self.up.eq(link[:3] == LINK_UP),
         ]
         m.d.comb += self.received.eq(self._counter(
             m, registers, "link_frames", receive.good, domain="eth_rx"))
         self._counter(m, registers, "link_damaged", receive.damaged, domain="eth_rx")
+        self._counter(m, registers, "link_unstarted", receive.unstarted, domain="eth_rx")
         self._counter(m, registers, "link_dropped", crossing.dropped)
 
     def _connections(self, m, crossing, rnic, registers):
@@ -249,17 +258,29 @@ class Device(wiring.Component):
         self._counter(m, registers, "link_sent", frame.sent)
 
     def _mdio(self, m, registers):
-        """The PHY's registers."""
+        """The PHY's registers: the board writes to them once, and otherwise the host."""
         half = -(-self.clock // (2 * MDC))
         m.submodules.mdio = mdio = Mdio(divisor=max(2 * half, 8))
+        m.submodules.gigabit = gigabit = GigabitOnly(wait=int(SETTLED * self.clock))
+        with m.If(gigabit.busy):
+            m.d.comb += [
+                gigabit.ready.eq(~mdio.busy),
+                mdio.write.eq(gigabit.write),
+                mdio.register.eq(gigabit.register),
+                mdio.phy.eq(gigabit.phy),
+                mdio.value.eq(gigabit.value),
+            ]
+        with m.Else():
+            m.d.comb += [
+                mdio.read.eq(registers.mdio_read),
+                mdio.write.eq(registers.mdio_write),
+                mdio.register.eq(registers.mdio_address),
+                mdio.phy.eq(registers.mdio_address[8:]),
+                mdio.value.eq(registers.mdio_data),
+            ]
         m.d.comb += [
-            mdio.read.eq(registers.mdio_read),
-            mdio.write.eq(registers.mdio_write),
-            mdio.register.eq(registers.mdio_address),
-            mdio.phy.eq(registers.mdio_address[8:]),
-            mdio.value.eq(registers.mdio_data),
             registers.mdio_result.eq(Cat(mdio.result, mdio.silent)),
-            registers.status[6].eq(mdio.busy),
+            registers.status[6].eq(mdio.busy | gigabit.busy),
             self.mdc.eq(mdio.mdc),
             mdio.line.eq(self.mdio),
             self.mdio_drive.eq(mdio.drive),

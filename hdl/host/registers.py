@@ -13,11 +13,18 @@ __all__ = ["BoardRegisters"]
 
 
 class BoardRegisters(wiring.Component):
-    """The decoder of the board's registers, with ``tcp`` those of TCP among them.
+    """The decoder of the board's registers, and the text that names the board.
 
     Latency: a write acts 2 cycles behind its address. Throughput: an access at a time. Reset:
-    registers are 0. Errors: SLVERR for an address without a register, and for a write to a
-    read-only one; neither has an effect.
+    registers are 0. Errors: SLVERR for an address without a register or a character, and for a
+    write to a read-only one; neither has an effect.
+
+    Parameters
+    ----------
+    identifier : str
+        The text, in ASCII.
+    tcp : bool
+        Whether the registers of TCP are there.
 
     Members
     -------
@@ -26,7 +33,12 @@ class BoardRegisters(wiring.Component):
     read-write, Out(1) if it is write-only, high for one cycle as it is written.
     """
 
-    def __init__(self, *, tcp=False):
+    def __init__(self, identifier, *, tcp=False):
+        if not identifier.isascii() or len(identifier) >= board.IDENTIFIER_WORDS:
+            raise ValueError(
+                f"BoardRegisters identifier must be ASCII of at most {board.IDENTIFIER_WORDS - 1}"
+                f" characters, not {identifier!r}")
+        self.identifier = identifier
         self.registers = (*board.REGISTERS, *(board.TCP_REGISTERS if tcp else ()))
         super().__init__({
             "bus": In(AxiLite(board.BOARD.size.bit_length() - 1)),
@@ -41,7 +53,14 @@ class BoardRegisters(wiring.Component):
         ports = [(register, getattr(self, register.name.lower())) for register in self.registers]
         hit = Signal(len(ports))
         write, writes = Signal(4), Signal()
-        m.d.sync += [write.eq(end.write), hit.eq(0)]
+        named, character = Signal(), Signal(8)
+        octets = self.identifier.encode() + b"\0"
+        text = Const(int.from_bytes(octets, "little"), 8 * len(octets))
+        first, words = board.IDENTIFIER // 4, board.IDENTIFIER_WORDS
+        # Behind the text's end this gives zeros.
+        m.d.comb += character.eq(text.word_select(end.address % words, 8))
+        m.d.sync += [
+            write.eq(end.write), hit.eq(0), named.eq(end.address // words == first // words)]
         with m.Switch(end.address):
             for number, (register, _) in enumerate(ports):
                 with m.Case(register.address >> 2):
@@ -60,7 +79,8 @@ class BoardRegisters(wiring.Component):
         fixed = Cat(bit for bit, (register, _) in zip(hit, ports, strict=True)
                     if register.access == "ro")
         m.d.sync += [
-            end.answer.eq(any_of(Mux(bit, port, 0) for bit, port in readable)),
-            end.found.eq(hit.any() & ~(fixed.any() & writes)),
+            end.answer.eq(any_of([
+                Mux(named, character, 0), *(Mux(bit, port, 0) for bit, port in readable)])),
+            end.found.eq(Mux(named | fixed.any(), ~writes, hit.any())),
         ]
         return m

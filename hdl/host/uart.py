@@ -17,9 +17,11 @@ from ..bus.axi import AxiLite, Response
 from ..spec import board
 from ..stream import Queue
 
-__all__ = ["Opcode", "UartBridge", "UartReceive", "UartTransmit"]
+__all__ = ["Opcode", "UartBridge", "UartReceive", "UartTransmit", "phase_step"]
 
 FRACTION = 16  #: bits of a phase; 2**16 are a bit on the line
+#: By how much a rate may be off: in ten bits that is a tenth of a bit.
+TOLERANCE = Fraction(1, 100)
 
 
 class Opcode(enum.Enum, shape=8):
@@ -31,14 +33,21 @@ class Opcode(enum.Enum, shape=8):
     READ_FIXED = 4
 
 
-def _step(clock, baud):
-    """How far the phase goes in a cycle."""
+def phase_step(clock, baud):
+    """Returns how far the phase goes in a cycle; raises :exc:`ValueError` where a clock does not
+    give a rate.
+    """
     for name, value in (("clock", clock), ("baud rate", baud)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ValueError(f"UART {name} must be a positive integer, not {value!r}")
     if clock < 8 * baud:
         raise ValueError(f"UART baud rate must be at most an eighth of {clock}, not {baud!r}")
-    return round(Fraction(baud << FRACTION, clock))
+    exact = Fraction(baud << FRACTION, clock)
+    if abs(round(exact) - exact) > TOLERANCE * exact:
+        raise ValueError(
+            f"UART baud rate must be one that {clock} Hz give to {int(100 * TOLERANCE)} %,"
+            f" not {baud!r}: try 115200 or 9600")
+    return round(exact)
 
 
 class UartReceive(wiring.Component):
@@ -62,7 +71,7 @@ class UartReceive(wiring.Component):
     """
 
     def __init__(self, *, clock, baud):
-        self.step = _step(clock, baud)
+        self.step = phase_step(clock, baud)
         super().__init__({
             "line": In(1, init=1),
             "o": Out(stream.Signature(8, always_ready=True)),
@@ -108,7 +117,7 @@ class UartTransmit(wiring.Component):
     """
 
     def __init__(self, *, clock, baud):
-        self.step = _step(clock, baud)
+        self.step = phase_step(clock, baud)
         super().__init__({"i": In(stream.Signature(8)), "line": Out(1, init=1)})
 
     def elaborate(self, platform):

@@ -16,11 +16,16 @@ has the lowest address. Outside the windows, and where a window has nothing, a r
 
 A board whose RNIC takes DDP over MPA has TCP in front of it, and TCP_REGISTERS. A connection is set
 up field by field (:class:`.net.TcpField`): write TCP_PLACE, TCP_WORD and TCP_WRITE, which lie in a
-row, while TCP_STATE.writing is clear; SETTINGS comes last. To change one, write it as 0 first.
+row, while TCP_STATE.writing is clear; SETTINGS comes last. To change one, write SETTINGS as 0
+first; SENT alone may be written at any time.
 
 MDIO (IEEE 802.3 clause 22) is there for the PHY: while STATUS.mdio is clear write MDIO_ADDRESS,
 then MDIO_READ, or MDIO_DATA and MDIO_WRITE; what was read is in MDIO_RESULT once STATUS.mdio is
-clear.
+clear. A while after reset the board itself has each PHY advertise 1000 Mb/s alone, and STATUS.mdio
+is set meanwhile.
+
+The IDENTIFIER_WORDS words from IDENTIFIER up, in the window ``BOARD``, hold a text that names the
+board, in LiteX's form: one character in the lowest octet of each word, and zeros after the last.
 """
 
 from dataclasses import dataclass
@@ -30,6 +35,8 @@ from .regs import Field, Register
 __all__ = [
     "BY_NAME",
     "ID",
+    "IDENTIFIER",
+    "IDENTIFIER_WORDS",
     "LONGEST",
     "NOTHING",
     "REGISTERS",
@@ -44,7 +51,9 @@ __all__ = [
 ]
 
 ID = 0x52_42_52_44  #: "RBRD"
-VERSION = 0x0001_0000  #: major in the upper half, minor in the lower
+VERSION = 0x0001_0001  #: major in the upper half, minor in the lower
+IDENTIFIER = 0x800  #: octet address of its first word, in the window BOARD
+IDENTIFIER_WORDS = 256
 NOTHING = 0xFFFF_FFFF  #: what is read where nothing is
 SHORTEST = 60  #: octets of a frame without FCS, IEEE 802.3 section 4A.4.2 (minFrameSize less FCS)
 LONGEST = 1996  #: likewise, of an envelope frame (IEEE 802.3 section 3.2.7)
@@ -150,6 +159,13 @@ REGISTERS = (
         "Commands of the host link that were not understood or broken off, and accesses that found"
         " nothing.",
     ),
+    Register(
+        "LINK_UNSTARTED",
+        0x094,
+        "ro",
+        "Frames without a start frame delimiter after their preamble: the timing of RGMII is wrong,"
+        " or the link is not at 1000 Mb/s.",
+    ),
 )
 
 #: Likewise, on a board with TCP.
@@ -187,7 +203,8 @@ TCP_REGISTERS = (
         "What there is to know of the connection.",
         (
             Field("window", 0, 16, "Window of the last segment taken, or 0."),
-            Field("broken", 16, 1, "An FPDU is longer than CAP_TCP_WINDOW: nothing more is taken."),
+            Field("broken", 16, 1, "An FPDU is longer than CAP_TCP_WINDOW, or too short"
+                  " for a DDP header: nothing more is taken."),
             Field("writing", 17, 1, "TCP_WRITE has not had its effect yet."),
         ),
     ),

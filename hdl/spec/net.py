@@ -56,6 +56,8 @@ class TcpField(IntEnum):
     DESTINATION = 4  # to 7
     PORTS = 8
     SEQUENCE = 9  # sequence number of the first octet behind MPA's start-up
+    SENT = 11  # SND.NXT: of the octet that the host sends next; may be written at any time
+    SPAN = 12  # how far an Acknowledgment Number may lie before SENT (RFC 5961 section 5.2)
     SETTINGS = 10  # bit 0: valid, if there is the stream; 1: IPv6; 2: MPA markers; 16 to 31: stream
 
 
@@ -66,6 +68,8 @@ def tcp_words(
     *,
     sequence: int,
     stream: int,
+    sent: int,
+    span: int,
     markers: bool = False,
 ) -> list[tuple[int, int]]:
     """Field and word of each part of a TCP connection's entry, in the order to write them in.
@@ -83,6 +87,8 @@ def tcp_words(
         *words,
         (TcpField.PORTS, int.from_bytes(octets, "little")),
         (TcpField.SEQUENCE, sequence),
+        (TcpField.SENT, sent),
+        (TcpField.SPAN, span),
         (TcpField.SETTINGS, settings),
     ]
 

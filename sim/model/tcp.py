@@ -42,6 +42,7 @@ _SEQUENCE = 1 << 32
 _WORD = 4
 _LENGTH = 2
 _CRC = 4
+_SHORTEST = 14  # octets of the shortest DDP header, RFC 5041 section 4.2
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,11 @@ class Connection:
         Sequence number of the first octet behind the start-up, which has position 0.
     markers
         Whether the stream has markers.
+    sent
+        Sequence number of the octet that this end sends next, SND.NXT.
+    span
+        How far an Acknowledgment Number may lie before ``sent``: the octets that the peer has not
+        acknowledged, and the largest window that it has offered (RFC 5961 section 5.2).
     """
 
     source: bytes
@@ -69,6 +75,8 @@ class Connection:
     stream: int
     sequence: int
     markers: bool = False
+    sent: int = 0
+    span: int = 1 << 16
 
 
 # --- events --------------------------------------------------------------------------------------
@@ -174,22 +182,28 @@ class _Incoming:
 
     def __init__(self, connection: Connection | None) -> None:
         self.connection = connection
+        self.sent = connection.sent if connection else 0  #: SND.NXT
         self.next = 0  #: position of the octet that RCV.NXT names, RFC 9293 section 3.3.1
         self.peer = 0, 0  #: SEG.ACK and SEG.WND of the last segment taken
         self.broken = False
         self.held = b""  #: from the first octet of an FPDU on
 
 
-def _fpdu(position: int, octets: bytes, markers: bool) -> int | None:
-    """Length of the FPDU that begins with these octets; None until the word that tells is there.
+def _ulpdu(position: int, octets: bytes, markers: bool) -> int | None:
+    """ULPDU_Length of the FPDU that begins with these octets; None until its word is there."""
+    lead = _WORD if markers and position % MARKER_SPACING == 0 else 0
+    if len(octets) < lead + _WORD:
+        return None
+    return int.from_bytes(octets[lead : lead + _LENGTH], "big")
+
+
+def _fpdu(position: int, ulpdu: int, markers: bool) -> int:
+    """Octets of the FPDU that begins at a position.
 
     RFC 5044 section 4.1: ULPDU_Length, ULPDU, PAD to a multiple of four, CRC. Section 4.3: a
     marker at every 512th octet of the stream. One in front is part of the FPDU, one behind is not.
     """
-    lead = _WORD if markers and position % MARKER_SPACING == 0 else 0
-    if len(octets) < lead + _WORD:
-        return None
-    content = _LENGTH + int.from_bytes(octets[lead : lead + _LENGTH], "big")
+    content = _LENGTH + ulpdu
     content += -content % 4 + _CRC
     if not markers:
         return content
@@ -206,7 +220,9 @@ class TcpReceiver:
     connections
         How many there can be; they are named by an index from 0.
     window
-        How many octets of a connection can be held. One with a longer FPDU breaks.
+        How many octets of a connection can be held. One with a longer FPDU breaks; so does one
+        with an FPDU that is too short for a DDP header, after that FPDU: RFC 5041 section 7.1
+        drops all that follows it.
     """
 
     def __init__(self, connections: int, window: int) -> None:
@@ -217,6 +233,10 @@ class TcpReceiver:
         """Begin with a connection, at position 0 with nothing held; None: there is none."""
         self._incoming[index] = _Incoming(connection)
 
+    def set_sent(self, index: int, sent: int) -> None:
+        """This end is about to send the octets before ``sent``: SND.NXT."""
+        self._incoming[index].sent = sent
+
     def next(self, index: int) -> int:
         """Position of the next octet expected, modulo 2**32."""
         return self._incoming[index].next
@@ -226,7 +246,7 @@ class TcpReceiver:
         return self._incoming[index].peer
 
     def broken(self, index: int) -> bool:
-        """Whether an FPDU longer than the window has begun. Nothing is taken after it."""
+        """Whether an FPDU came that is too long or too short. Nothing is taken after it."""
         return self._incoming[index].broken
 
     def receive(self, frame: bytes, *, damaged: bool = False) -> list[TcpEvent]:
@@ -275,6 +295,10 @@ class TcpReceiver:
         payload = segment[header:]
         if not payload or sequence != (connection.sequence + incoming.next) % _SEQUENCE:
             return None
+        # RFC 5961 section 5.2: "The ACK value is considered acceptable only if it is in the range
+        # of ((SND.UNA - MAX.SND.WND) <= SEG.ACK <= SND.NXT)."
+        if (incoming.sent - acknowledgment) % _SEQUENCE > connection.span:
+            return None
         if incoming.broken or len(incoming.held) + len(payload) > self.window:
             return None
 
@@ -282,15 +306,18 @@ class TcpReceiver:
         incoming.next = (incoming.next + len(payload)) % _SEQUENCE
         incoming.peer = acknowledgment, window
         out: list[TcpEvent] = []
-        while True:
+        while not incoming.broken:
             position = (incoming.next - len(incoming.held)) % _SEQUENCE
-            length = _fpdu(position, incoming.held, connection.markers)
-            if length is None:
-                return out
+            ulpdu = _ulpdu(position, incoming.held, connection.markers)
+            if ulpdu is None:
+                break
+            length = _fpdu(position, ulpdu, connection.markers)
             if length > self.window:
                 incoming.broken = True
-                return out
+                break
             if length > len(incoming.held):
-                return out
+                break
             out.append(FpduReceived(connection.stream, position, incoming.held[:length]))
             incoming.held = incoming.held[length:]
+            incoming.broken = ulpdu < _SHORTEST
+        return out

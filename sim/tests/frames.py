@@ -22,11 +22,17 @@ def tcp_packet(
     sequence: int,
     octets: bytes = b"",
     flags: int = ACK,
+    acknowledged: int = 0,
 ) -> bytes:
     """An IP packet with right checksums."""
     ends = [ipaddress.ip_address(end[0]) for end in (source, destination)]
     tcp = dpkt.tcp.TCP(
-        sport=source[1], dport=destination[1], seq=sequence & 0xFFFFFFFF, flags=flags, data=octets
+        sport=source[1],
+        dport=destination[1],
+        seq=sequence & 0xFFFFFFFF,
+        ack=acknowledged & 0xFFFFFFFF,
+        flags=flags,
+        data=octets,
     )
     if ends[0].version == 4:
         packet = dpkt.ip.IP(src=ends[0].packed, dst=ends[1].packed, p=6, data=tcp)
@@ -62,10 +68,10 @@ def handshake(
     """TCP's three packets and MPA's two. ``starts`` are the initial sequence numbers."""
     return [
         tcp_packet(a, b, starts[0], flags=SYN),
-        tcp_packet(b, a, starts[1], flags=SYN | ACK),
-        tcp_packet(a, b, starts[0] + 1),
-        tcp_packet(a, b, starts[0] + 1, request),
-        tcp_packet(b, a, starts[1] + 1, reply),
+        tcp_packet(b, a, starts[1], flags=SYN | ACK, acknowledged=starts[0] + 1),
+        tcp_packet(a, b, starts[0] + 1, acknowledged=starts[1] + 1),
+        tcp_packet(a, b, starts[0] + 1, request, acknowledged=starts[1] + 1),
+        tcp_packet(b, a, starts[1] + 1, reply, acknowledged=starts[0] + 1),
     ]
 
 

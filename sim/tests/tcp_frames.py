@@ -27,7 +27,7 @@ class Scenario:
     """Frames, each with whether it is marked as damaged, for a receiver with these connections.
 
     ``streams`` is what the peer of each connection sent in order, from position 0 on. It need not
-    end with an FPDU's end. ``broken`` is the connection with an FPDU longer than the window.
+    end with an FPDU's end. ``broken`` is the connection with an FPDU that is too long or too short.
     """
 
     connections: list[Connection]
@@ -142,7 +142,8 @@ class Peer:
     rng: random.Random
     connection: Connection
     window: int
-    breaks_at: int | None = None  # position; the next FPDU from there on is longer than the window
+    breaks_at: int | None = None  # position; the next FPDU from there on is too long or too short
+    over: int | None = None  # position where a too short FPDU ends: nothing is taken behind it
     stream: bytearray = field(default_factory=bytearray)
     ends: list[int] = field(default_factory=lambda: [0])
     next: int = 0
@@ -162,11 +163,15 @@ class Peer:
         while len(self.stream) < upto:
             if self.breaks_at is not None and len(self.stream) >= self.breaks_at:
                 self.breaks_at = None
+                if self.rng.random() < 0.5:
+                    self.add(self.rng.choice((0, 1, 2, 12, 13)))
+                    self.over = len(self.stream)
+                    continue
                 more = self.rng.choice((1, 2, 4, 5, 8, 600, self.most))
                 self.add(min(self.most, self.longest() + more))
                 continue
-            some = self.rng.choice((0, 1, 3, 8, 20, 64, 300, 1440, 1440, 3000, self.most))
-            ulpdu = self.rng.choice((some, self.rng.randint(0, some)))
+            some = self.rng.choice((14, 15, 17, 22, 34, 64, 300, 1440, 1440, 3000, self.most))
+            ulpdu = self.rng.choice((some, self.rng.randint(14, some)))
             surely = self.window - 4 * (self.window // 508) - 20
             self.add(ulpdu if ulpdu <= surely else min(ulpdu, self.longest()))
 
@@ -204,6 +209,8 @@ class Peer:
 
     def room(self) -> int:
         """Octets that the receiver has room for; less than 1 when the connection is broken."""
+        if self.over is not None and self.next >= self.over:
+            return 0
         return self.window - (self.next - self.begun)
 
     def took(self, length: int) -> None:
@@ -224,7 +231,7 @@ class Peer:
             connection.destination_port,
             (connection.sequence + position) % MODULO,
             bytes(self.stream[position : position + length]),
-            acknowledgment=rng.getrandbits(32),
+            acknowledgment=(connection.sent - rng.randint(0, connection.span)) % MODULO,
             window=rng.getrandbits(16),
             flags=Flag.ACK | rng.choice((0, Flag.PSH, Flag.PSH, Flag.ECE | Flag.CWR)),
             tcp_options=rng.randbytes(4 * rng.choice((0, 0, 0, 1, 3, 3, 7, 10))),
@@ -307,6 +314,14 @@ def _flipped(peer: Peer, wire: Wire) -> list[bytes]:
 
 def _acknowledgment(peer: Peer, wire: Wire) -> list[bytes]:
     return [replace(wire, payload=b"").frame()]
+
+
+def _wrong_acknowledgment(peer: Peer, wire: Wire) -> list[bytes]:
+    """Of what was not sent yet, or of what was acknowledged long ago (RFC 5961 section 5.2)."""
+    known = peer.connection
+    beyond = peer.rng.randrange(1, MODULO - known.span)
+    number = known.sent + peer.rng.choice((1, beyond, -known.span - 1))
+    return [replace(wire, acknowledgment=number % MODULO).frame()]
 
 
 def _wrong_flags(peer: Peer, wire: Wire) -> list[bytes]:
@@ -448,7 +463,7 @@ def _too_much(peer: Peer, wire: Wire) -> list[bytes]:
 NOISE: tuple[Callable[[Peer, Wire], list[bytes]], ...] = (
     *(_again, _again, _overlapping, _ahead, _ahead),
     *(_wrong_tcp_checksum, _wrong_tcp_checksum, _wrong_ip_checksum, _flipped, _flipped),
-    *(_acknowledgment, _wrong_flags, _wrong_flags, _bare_fin),
+    *(_acknowledgment, _wrong_acknowledgment, _wrong_flags, _wrong_flags, _bare_fin),
     *(_other_ends, _other_ends, _other_protocol, _other_protocol, _fragment, _extension),
     *(_truncated, _truncated, _short, _malformed, _malformed, _too_much, _too_much),
 )
@@ -552,6 +567,8 @@ def _connections(rng: random.Random, count: int) -> list[Connection]:
                 streams[len(table)],
                 sequence,
                 markers=rng.random() < 0.4,
+                sent=rng.choice((0, 7, rng.getrandbits(32))),
+                span=rng.choice((0, 1, 1 << 16, rng.getrandbits(31))),
             )
         )
     return table

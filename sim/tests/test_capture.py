@@ -93,7 +93,8 @@ def test_octets_behind_a_hole_are_not_received() -> None:
     found = capture(handshake() + segments([(0, 100), (200, 300), (250, 400)]))
     assert found.directions[0].octets == DATA[:100]
     assert found.directions[0].behind_hole == 200
-    assert "200 octets lie behind octets missing" in found.notes[0]
+    (left,) = found.left_out
+    assert str(left).startswith("200 octets (") and "behind octets missing" in left.reason
 
 
 def test_the_first_copy_of_an_octet_counts() -> None:
@@ -160,7 +161,7 @@ def test_a_capture_that_begins_in_mid_connection_says_so() -> None:
 @pytest.mark.parametrize(
     ("packets", "says"),
     [
-        ([], "no TCP connection"),
+        ([], "no frame"),
         (handshake()[:3], "no octet was sent"),
         ([*handshake()[:3], tcp_packet(A, B, 1001, b"GET /")], "no MPA start-up"),
         (handshake()[:4], "no Reply"),
@@ -188,7 +189,24 @@ def test_a_segment_with_a_bad_checksum_is_not_received() -> None:
     spoilt = bytearray(good[0])
     spoilt[60] ^= 1
     assert to_b([*handshake(), bytes(spoilt), *good]).octets == DATA[:200]
-    assert to_b([*handshake(), bytes(spoilt), good[1]]).octets == b""
+    # Its receiver dropped it, if it acknowledges what came before only.
+    refused = tcp_packet(B, A, 5021, acknowledged=first_octet(1000))
+    found = capture([*handshake(), bytes(spoilt), good[1], refused])
+    assert found.directions[0].octets == b""
+    assert [left.count for left in found.left_out] == [100, 1]
+    assert "a wrong checksum" in found.left_out[1].reason
+
+
+def test_a_segment_with_a_bad_checksum_counts_if_its_receiver_acknowledges_it() -> None:
+    # As LRO and GRO leave it: frames that were merged have the checksum of the first.
+    good = segments([(0, 100), (100, 200)])
+    merged = bytearray(good[0])
+    merged[36] ^= 0x55
+    taken = tcp_packet(B, A, 5021, acknowledged=first_octet(1000) + 200)
+    for rest in ([], [taken]):
+        found = capture([*handshake(), bytes(merged), good[1], *rest])
+        assert found.directions[0].octets == DATA[:200] and not found.left_out
+        assert "1 TCP segment with a wrong checksum, played" in found.notes[0]
 
 
 def test_checksums_left_to_the_network_card_do_not_matter() -> None:
@@ -222,7 +240,14 @@ def test_other_traffic_is_passed_over() -> None:
     ]
     found = capture_of([*noise, *frames(packets), *noise], Path("test"))
     assert found.directions[0].octets == DATA[:100]
-    assert "IP fragments" in found.notes[-1]
+    assert {str(left) for left in found.left_out} == {
+        "2 frames (a cut Ethernet header)",
+        "2 frames (a cut LLC header)",
+        "2 frames (EtherType 0xffff)",
+        "2 frames (ARP)",
+        "2 frames (UDP)",
+        "2 IP fragments (the others of their packets are missing)",
+    }
 
 
 def test_a_snapshot_length_leaves_a_hole() -> None:
@@ -232,7 +257,7 @@ def test_a_snapshot_length_leaves_a_hole() -> None:
     ]
     found = capture_of(short, Path("test"))
     assert found.directions[0].octets == DATA[: 100 + 200 - 54]
-    assert any("snapshot" in note for note in found.notes)
+    assert any("snapshot" in left.reason for left in found.left_out)
 
 
 @given(st.lists(st.binary(max_size=90), max_size=20))
@@ -244,7 +269,7 @@ def test_no_frame_makes_the_reader_stumble(octets: list[bytes]) -> None:
 
 
 def test_frames_with_sctp_are_kept_as_they_are() -> None:
-    chunk = struct.pack(">BBHIHHI", 0, 7, 20, 1, 0, 0, 16) + b"data"
+    chunk = struct.pack(">BBHIHHI", 0, 7, 20, 1, 0, 0, 99) + b"data"
     packet = bytearray(tcp_packet(A, B, 0, bytes(12)))
     packet[9] = 132
     packet[20:] = bytes(12) + chunk

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import serial
+from ddp_rnic.boards.catalog import BOARDS
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.sim import cli, page, play, tcp_sender
 from ddp_rnic.sim.capture import read_capture
@@ -293,6 +295,10 @@ def test_a_board_agrees_through_its_port(sim: SimTransport, tmp_path: Path) -> N
         result = compared(path, "--on", "board", "--port", board.port)
         assert result.exit_code == 1 and "does not loop back" in result.stdout
 
+        board.late = True
+        result = compared(path, "--on", "board", "--port", board.port)
+        assert result.exit_code == 1 and "without a start frame delimiter" in result.stdout
+
         board.phy = 99
         result = compared(path, "--on", "board", "--port", board.port)
         assert result.exit_code == 1 and "no PHY answers on MDIO" in result.stderr
@@ -302,9 +308,7 @@ def test_what_a_board_cannot_play_is_said(sim: SimTransport, tmp_path: Path) -> 
     with VirtualBoard(sim) as board:
         result = compared(SHIPPED, "--on", "board", "--port", board.port)
         assert result.exit_code == 2
-        assert (
-            "nothing for the board but 236 FPDUs over TCP: it takes DDP over SCTP" in result.stderr
-        )
+        assert "left out: 236 FPDUs (the board takes DDP over SCTP)" in result.stderr
         result = compared(SHIPPED, "--on", "board", "--port", board.port, "--width", 128)
         assert result.exit_code == 2 and "the board has 64 bits" in result.stderr
     path = tmp_path / "sctp.pcap"
@@ -312,6 +316,61 @@ def test_what_a_board_cannot_play_is_said(sim: SimTransport, tmp_path: Path) -> 
     with VirtualBoard(sim, memory=4096) as board:
         result = compared(path, "--on", "board", "--port", board.port)
         assert result.exit_code == 2 and "the board has 4096 octets of memory" in result.stderr
+
+
+def test_the_port_has_the_rate_that_is_asked_for(
+    sim: SimTransport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "sctp.pcap"
+    write_pcap(tuple(by_sctp()), path)
+    rates: list[int] = []
+    opened = serial.serial_for_url
+
+    def open_port(port: str, rate: int, **options: Any) -> Any:
+        rates.append(rate)
+        return opened(port, rate, **options)
+
+    monkeypatch.setattr(serial, "serial_for_url", open_port)
+    with VirtualBoard(sim) as board:
+        for asked, rate in (((), 1_000_000), (("--baud", 115_200), 115_200)):
+            del rates[:]
+            result = compared(path, "--on", "board", "--port", board.port, *asked)
+            assert result.exit_code == 0, result.output
+            assert len(rates) >= 2 and set(rates) == {rate}
+    result = compared(path, "--baud", 9600)
+    assert result.exit_code == 2 and "--baud needs --port" in result.stderr
+
+
+def test_without_a_capture_a_board_plays_what_fits_it(sim: SimTransport) -> None:
+    with VirtualBoard(sim, memory=1 << 14) as board:
+        result = compared("--on", "board", "--port", board.port)
+        assert result.exit_code == 0, result.output
+        assert "agree: board and golden model at 64 bits" in result.stdout
+
+
+def test_a_board_without_room_for_any_workload_is_told_why(sim: SimTransport) -> None:
+    with VirtualBoard(sim, memory=4096) as board:
+        result = compared("--on", "board", "--port", board.port)
+        assert result.exit_code == 2
+        assert "the board has 4096 octets of memory, and this needs" in result.stderr
+
+
+@pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS)
+def test_every_board_has_room_for_a_workload(board: Any) -> None:
+    """What the host knows of a board: the RNIC's capabilities, memory, and TCP's."""
+    has = board.config
+    told = RnicConfig(
+        width=has.width, stags=has.stags, streams=has.streams, buffer_octets=has.buffer_octets,
+        queue_depth=has.queue_depth, buffers=has.buffers, pages=has.pages,
+    )  # fmt: skip
+    if has.sctp:
+        told = replace(
+            told, sctp=True, associations=has.associations, window=has.window, places=has.places
+        )
+    room = Room(board.memory, board.connections, board.window)
+    plans, _ = cli._planned(cli._Asked(None, None, [], []), told, room)
+    assert {plan.config for plan in plans} == {told}
+    assert sum(len(each.golden.deliveries) for each in plans) >= 10
 
 
 # -- a board with TCP --
@@ -378,6 +437,14 @@ def test_a_board_with_tcp_agrees_through_its_port(tmp_path: Path) -> None:
         assert [tcp.receiver.next(number) for number in range(4)] == [0] * 4
 
 
+def test_without_a_capture_a_board_with_tcp_plays_what_fits_it() -> None:
+    tcp = VirtualTcp(2, WINDOW)
+    with SimTransport() as sim, VirtualBoard(sim, tcp=tcp, memory=1 << 14) as board:
+        result = compared("--on", "board", "--port", board.port)
+        assert result.exit_code == 0, result.output
+        assert "agree: board and golden model at 64 bits" in result.stdout
+
+
 def test_a_fault_of_a_board_with_tcp_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -407,7 +474,7 @@ def test_what_a_board_with_tcp_cannot_play_is_said(tmp_path: Path) -> None:
     write_pcap(tuple(by_sctp()), sctp)
     with SimTransport() as sim:
         for path, connections, window, sentence in (
-            (sctp, 4, WINDOW, "frames with SCTP: it takes DDP over MPA"),
+            (sctp, 4, WINDOW, "SCTP packets (the board takes DDP over MPA)"),
             (mpa, 2, WINDOW, "the board takes 2 TCP connections, and this has 4"),
             (mpa, 4, 1024, "a TCP window of 1024 octets, and an FPDU has 2036"),
             (SHIPPED, 4, WINDOW, "the board is too small for this: 80 untagged queues need"),

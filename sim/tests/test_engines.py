@@ -14,7 +14,7 @@ from ddp_rnic.hdl.spec import regs
 from ddp_rnic.hdl.spec.completion import OCTETS, Kind, decode, phase
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
 from ddp_rnic.hdl.spec.sctp import Diversion
-from ddp_rnic.sim import pcap, verilator
+from ddp_rnic.sim import layers, pcap, verilator
 from ddp_rnic.sim.engine import (
     ENGINES,
     UNSTALLED,
@@ -452,8 +452,8 @@ def test_a_load_over_sctp_is_what_the_model_takes(payload: int, mtu: int) -> Non
     segments = []
     tsns = []
     for number, frame in enumerate([accept, *frames]):
-        ip = pcap.ip_packet(pcap.Frame(number, 0.0, 1, frame.octets))
-        assert ip is not None and pcap.internet_sum(frame.octets[14:34]) == 0xFFFF
+        ip = layers.ip_packet(pcap.Frame(number, 0.0, 1, frame.octets))
+        assert ip is not None and layers.internet_sum(frame.octets[14:34]) == 0xFFFF
         chunks = SctpPacket.parse(ip.payload).chunks
         if number:
             beats = -(-len(frame.octets) // SCTP.octets)

@@ -42,7 +42,8 @@ def test_a_peer_is_a_file_a_module_and_parameters(adder: Path) -> None:
         ("{}:adder:WIDTH", "a peer must be FILE:TOP or FILE:TOP:NAME=VALUE,NAME=VALUE, not"),
         ("{}:adder:WIDTH=1; write_file x", "a peer must be FILE:TOP or"),
         ("{}:multiplier", "{} has no module multiplier"),
-        ("{}.none:adder", "cannot read the peer's file {}.none: No such file or directory"),
+        ("{}.none:adder", "{}.none: there is no such file"),
+        ("{}:adder:DEPTH=3", "Can't find object for defparam `DEPTH`"),
     ],
 )
 def test_a_peer_that_is_none_is_bad_input(adder: Path, text: str, message: str) -> None:

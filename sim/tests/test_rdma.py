@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 from ddp_rnic.sim.live import SimTransport
-from ddp_rnic.sim.model.ddp import decode_segment
-from ddp_rnic.sim.model.mpa import Enhanced, Fpdu, MpaReceiver, StartupFrame
-from ddp_rnic.sim.model.rdmap import opcode
+from ddp_rnic.sim.model.ddp import DataSource, decode_segment
+from ddp_rnic.sim.model.header import Header, TaggedHeader, UntaggedHeader
+from ddp_rnic.sim.model.mpa import Enhanced, Fpdu, MpaReceiver, MpaSender, StartupFrame
+from ddp_rnic.sim.model.rdmap import ReadRequest, opcode
 from ddp_rnic.sim.model.tests.test_tshark import TcpScript, tshark
-from ddp_rnic.sim.rdma import Connection
-from ddp_rnic.sw_driver import PD, Access, Device, StateError, WcStatus
+from ddp_rnic.sim.rdma import Connection, Rtr
+from ddp_rnic.sw_driver import PD, Access, Device, InvalidRequest, StateError, WcStatus
 from ddp_rnic.sw_driver.rdmap import CQ, WC, Layer, Opcode, Terminate
 
 BOTH = Access.REMOTE_WRITE | Access.REMOTE_READ
@@ -308,3 +309,185 @@ def test_wireshark_reads_what_endpoints_say(bench: Bench, tmp_path: Path) -> Non
         "DDP Segment Length: 002e",
     ):
         assert line in text
+
+
+# --- ready to receive -----------------------------------------------------------------------------
+
+
+def first_message(bench: Bench) -> tuple[Header, bytes]:
+    """What the initiator sent after start-up, first of all."""
+    (_, first), *_ = [sent for sent in bench.carried[2:] if not sent[0]]
+    fpdu = MpaReceiver().receive(first)[0]
+    assert isinstance(fpdu, Fpdu)
+    return decode_segment(fpdu.ulpdu)
+
+
+@pytest.mark.parametrize("rtr", list(Rtr), ids=lambda rtr: rtr.name)
+@pytest.mark.parametrize("stag", [0, 1, 0xDEADBEEF])
+@pytest.mark.parametrize("ord", [0, 4])
+def test_an_initiator_begins_with_the_message_that_both_chose(
+    bench: Bench, rtr: Rtr, stag: int, ord: int
+) -> None:
+    """RFC 6581 section 9.2: "the initiator MUST generate one of the negotiated RTR indications", a
+    message of no octets. Its Steering Tag is a choice: RFC 5040 sections 5.1.1 and 5.2.1 have none
+    checked where there are no octets.
+    """
+    initiator, responder = bench.make(ord=ord), bench.make()
+    initiator.connect(peer_to_peer=True, rtr=rtr, rtr_stag=stag)
+    bench.carry(initiator, responder)
+    responder.accept(rtr=rtr)
+    taken = bench.carry(initiator, responder)
+    flags = {Rtr.WRITE: "rtr_write", Rtr.READ: "rtr_read", Rtr.SEND: "rtr_fpdu"}
+    for frame in (responder.request, initiator.reply):
+        assert frame is not None and frame.enhanced is not None and frame.enhanced.peer_to_peer
+        assert [getattr(frame.enhanced, flags[each]) for each in Rtr] == [
+            each is rtr for each in Rtr
+        ]
+    # No completion tells of it, at either end.
+    assert taken == []
+    header, payload = first_message(bench)
+    if rtr is Rtr.WRITE:
+        assert header == TaggedHeader(stag, 0, True, 0x40) and not payload
+    elif rtr is Rtr.READ:
+        assert header == UntaggedHeader(1, 1, 0, True, 0x41 << 32)
+        assert ReadRequest.decode(payload) == ReadRequest(stag, 0, 0, stag, 0)
+    else:
+        assert header == UntaggedHeader(0, 1, 0, True, 0x43 << 32) and not payload
+    # Now the responder may send first.
+    initiator.qp.post_recv(bytearray(1), wr_id="received")
+    responder.qp.post_send(Opcode.SEND, b"1", wr_id="sent")
+    assert [wc.wr_id for wc in bench.carry(initiator, responder)] == ["sent", "received"]
+    if ord:
+        talk(bench, initiator, responder)
+
+
+@pytest.mark.parametrize(
+    ("offered", "can", "named"),
+    [
+        (Rtr.WRITE | Rtr.READ | Rtr.SEND, Rtr.WRITE | Rtr.READ | Rtr.SEND, "rtr_write"),
+        (Rtr.READ | Rtr.SEND, Rtr.WRITE | Rtr.READ | Rtr.SEND, "rtr_read"),
+        (Rtr.WRITE | Rtr.SEND, Rtr.SEND, "rtr_fpdu"),
+        (Rtr.WRITE | Rtr.READ, Rtr.SEND, "rtr_fpdu"),
+        (Rtr.SEND, Rtr.WRITE, "rtr_write"),
+    ],
+)
+def test_a_responder_names_what_both_can_or_what_it_can(
+    bench: Bench, offered: Rtr, can: Rtr, named: str
+) -> None:
+    """RFC 6581 section 9.2: "If the responder does not support any of the initiator-specified RTR
+    indication options, then the responder MUST set at least one RTR indication type option it
+    supports"; "If the initiator is not able to generate any of the responder-supported RTR
+    indications, then it MUST send a TERM message": Layer 2, Error Type 0, Error Code 7.
+    """
+    initiator, responder = bench.make(), bench.make()
+    initiator.connect(peer_to_peer=True, rtr=offered)
+    bench.carry(initiator, responder)
+    responder.accept(rtr=can)
+    bench.carry(initiator, responder)
+    assert initiator.reply is not None
+    assert initiator.reply.enhanced == Enhanced(ird=16, ord=16, peer_to_peer=True, **{named: True})
+    matches = bool(offered & can)
+    assert (initiator.qp.sent is None) == matches
+    if not matches:
+        assert responder.qp.received == Terminate(Layer.LLP, 0, 7)
+
+
+@pytest.mark.parametrize(
+    ("message", "control", "terminate"),
+    [
+        (b"", 0x47, bytes([0x02, 6])),  # a Terminate in the queue of Sends
+        (b"", 0x83, bytes([0x02, 5])),
+        (b"1", 0x43, bytes([0x12, 5])),
+    ],
+)
+def test_a_send_that_begins_is_checked_as_any_other(
+    bench: Bench, message: bytes, control: int, terminate: bytes
+) -> None:
+    """RFC 5040 section 7.2: opcode and version; RFC 6581 section 9: "zero-length"."""
+    responder = bench.make()
+    asked = Enhanced(ird=1, ord=1, peer_to_peer=True, rtr_fpdu=True)
+    responder.receive(StartupFrame(kind="request", revision=2, enhanced=asked).encode())
+    responder.accept(rtr=Rtr.SEND)
+    source = DataSource(1440)
+    (segment,) = source.untagged(0, message, rsvdulp=control << 32)
+    responder.receive(MpaSender().send(segment))
+    bench.sim.run(2000)
+    assert bench.cq.poll() == []
+    assert responder.qp.sent is not None and responder.qp.sent.encode()[:2] == terminate
+
+
+def test_a_flush_does_not_tell_of_the_message_that_begins(bench: Bench) -> None:
+    for rtr in Rtr:
+        initiator, responder = bench.make(), bench.make()
+        initiator.connect(peer_to_peer=True, rtr=rtr)
+        responder.receive(initiator.data_to_send())
+        responder.accept(rtr=rtr)
+        initiator.receive(responder.data_to_send())
+        initiator.eof()
+        responder.eof()
+        assert bench.cq.poll() == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"peer_to_peer": True, "revision": 1}, "revision must be 2 for peer to peer, not 1"),
+        ({"revision": 3}, "revision must be from 1 to 2, not 3"),
+        ({"peer_to_peer": True, "rtr": Rtr(0)}, "rtr must be of"),
+        ({"rtr": "write"}, "rtr must be a Rtr, not 'write'"),
+        ({"rtr_stag": 1 << 32}, r"rtr_stag must be from 0 to 2\*\*32 - 1, not 4294967296"),
+        ({"rtr_stag": 1.0}, "rtr_stag must be .* an integer, not 1.0"),
+        ({"peer_to_peer": "yes"}, "peer_to_peer must be True or False, not 'yes'"),
+        ({"private_data": "text"}, "a message must be octets, not str"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_refused_and_nothing_is_sent(
+    bench: Bench, asked: dict[str, Any], message: str
+) -> None:
+    initiator = bench.make()
+    with pytest.raises(InvalidRequest, match=message):
+        initiator.connect(**asked)
+    assert initiator.data_to_send() == b""
+    initiator.connect()
+    with pytest.raises(StateError, match="start-up has begun already"):
+        initiator.connect()
+
+
+def test_a_responder_without_ird_names_no_read(bench: Bench) -> None:
+    responder = bench.make(ird=0)
+    asked = Enhanced(ird=1, ord=1, peer_to_peer=True, rtr_read=True)
+    responder.receive(StartupFrame(kind="request", revision=2, enhanced=asked).encode())
+    with pytest.raises(InvalidRequest, match="rtr must not be a Read alone where ird is 0"):
+        responder.accept(rtr=Rtr.READ)
+    responder.accept()
+
+
+# --- what comes after the end ---------------------------------------------------------------------
+
+
+def kept(connection: Connection) -> int:
+    """Octets that a connection keeps."""
+    cutter = connection._cutter
+    return len(connection._in) + (0 if cutter is None else len(cutter._buffer))
+
+
+@pytest.mark.parametrize("end", ["garbage", "refused", "eof", "terminated", "early"])
+def test_a_connection_that_has_ended_keeps_no_octets(bench: Bench, end: str) -> None:
+    connection = bench.make()
+    if end == "garbage":
+        connection.receive(b"GET / HTTP/1.1\r\n\r\n")
+    elif end == "eof":
+        connection.receive(b"MPA ID Req")
+        connection.eof()
+    else:
+        connection.receive(StartupFrame(kind="request").encode())
+    if end == "refused":
+        connection.reject()
+    elif end == "terminated":
+        connection.accept()
+        connection.qp.terminate(Terminate(Layer.RDMA, 2, 0xFF))
+    for _ in range(100):
+        connection.receive(bytes(100_000))
+    assert connection.closed and kept(connection) == 0
+    if end == "early":
+        assert connection.error is not None and "before its request's answer" in connection.error

@@ -172,7 +172,7 @@ def test_an_unsound_region_file_is_refused_in_a_sentence(
 
 
 def test_a_missing_region_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RegionError, match="no such region file"):
+    with pytest.raises(RegionError, match="there is no such file: give a region file"):
         load_regions(tmp_path / "nothing.toml")
 
 

@@ -6,21 +6,24 @@ import asyncio
 import ctypes
 import fcntl
 import itertools
+import math
 import mmap
 import os
 import socket
 import threading
 import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
 from ..association import Association
+from ..buffers import octets_of
+from ..checks import any_integer, file_path, flag, instance, integer, seconds
 from ..context import Capabilities, Context
-from ..cq import CQ, WC, Opcode, WcStatus
+from ..cq import CQ, WC, Opcode, WcStatus, refresh
 from ..errors import (
     ErrorEvent,
     InvalidRequest,
@@ -32,8 +35,9 @@ from ..errors import (
     TransportError,
     UnsupportedDevice,
 )
-from ..pd import MR, PD, octets_of
-from ..stream import QUEUES, Stream, StreamState, part_of, queues_of
+from ..memory import Copy
+from ..pd import MR, PD
+from ..stream import ORDER, QUEUES, Stream, StreamState, part_of, queues_of
 from . import protocol
 from .protocol import HANDLE, NAMED, Decoder, Kind, Object, ProtocolError, Request
 
@@ -52,7 +56,7 @@ def connect(path: Path | str) -> ClientContext:
     ResourceExhausted
         The manager does not take this client now.
     """
-    return ClientContext(path)
+    return ClientContext(file_path("path", path))
 
 
 class Link:
@@ -145,6 +149,11 @@ class Link:
 
     def drop(self) -> None:
         """The same in a forked child, which has no reader: the parent goes on."""
+        # Another thread may have had the lock.
+        self._lock = threading.Lock()
+        self._failure = StateError(
+            "the device belongs to the parent process: connect after the fork"
+        )
         os.close(self._socket.detach())
 
 
@@ -159,11 +168,12 @@ class _Mapped:
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
             self.map = mmap.mmap(descriptor, octets)
             answer = link.ask(protocol.Memory(), descriptor).result()
-        except OSError as error:
+        except (OSError, OverflowError) as error:
             # A timeout of the driver's own is one too.
             if isinstance(error, RnicError):
                 raise
-            raise ResourceExhausted(f"{octets} octets cannot be had: {error.strerror}") from error
+            reason = getattr(error, "strerror", None) or error
+            raise ResourceExhausted(f"{octets} octets cannot be had: {reason}") from error
         finally:
             os.close(descriptor)
         (self.handle,) = HANDLE.unpack(answer)
@@ -182,21 +192,26 @@ class _Buffer:
     """
 
     def __init__(self, view: memoryview, mapped: _Mapped, offset: int, copy: bool) -> None:
-        self.view, self.mapped, self.offset, self.copy = view, mapped, offset, copy
-        if copy:
-            self.push(0, len(view))
+        self.view, self.mapped, self.offset = view, mapped, offset
+        self.copy = Copy(view) if copy else None
+        self.push(0, len(view))
 
     def pull(self, offset: int, length: int) -> None:
         """Show the program what the device has written."""
-        if self.copy:
-            end = offset + length
-            self.view[offset:end] = memoryview(self.mapped.map)[offset:end]
+        if self.copy is not None:
+            self.copy.set(offset, self.mapped.map[offset : offset + length])
+
+    def pull_written(self) -> None:
+        """The same of all, and octets that the program has written elsewhere stay."""
+        if self.copy is not None:
+            self.copy.merge(self.mapped.map[: len(self.view)])
 
     def push(self, offset: int, length: int) -> None:
         """The other way."""
-        if self.copy:
-            end = offset + length
-            self.mapped.map[offset:end] = self.view[offset:end]
+        if self.copy is not None:
+            octets = bytes(self.view[offset : offset + length])
+            self.mapped.map[offset : offset + length] = octets
+            self.copy.note(offset, octets)
 
 
 class ClientContext(Context):
@@ -209,8 +224,8 @@ class ClientContext(Context):
     kinds: ClassVar[dict[type, type]] = {}
 
     def __init__(self, path: Path | str) -> None:
-        self.lock = threading.RLock()
-        self._owner, self._closed = os.getpid(), False
+        self._begin()
+        self._closed = False
         self.pds: set[PD] = set()
         self.cqs: set[CQ] = set()
         self.streams: dict[int, Stream] = {}
@@ -244,8 +259,7 @@ class ClientContext(Context):
 
     def allocate(self, octets: int) -> memoryview:
         """A buffer that the device can write where it is; numpy and others can make it theirs."""
-        if not isinstance(octets, int) or octets < 1:
-            raise InvalidRequest(f"octets must be at least 1, not {octets!r}")
+        octets = integer("octets", octets, 1, math.inf, "at least 1")
         with self.lock:
             self.check()
             mapped = _Mapped(self.link, octets)
@@ -273,7 +287,7 @@ class ClientContext(Context):
 
     def release(self, buffer: _Buffer) -> None:
         """It is not written any more."""
-        if buffer.copy:
+        if buffer.copy is not None:
             self.remove(Object.MEMORY, buffer.mapped.handle)
 
     # -- the driver's interface -------------------------------------------------------------------
@@ -294,7 +308,7 @@ class ClientContext(Context):
     def close(self) -> None:
         """Close all that was made of it, then the connection; the second time does nothing."""
         with self.lock:
-            if self._closed or self._owner != os.getpid():
+            if self._closed:
                 return
             try:
                 made: list[Stream | MR | CQ | PD] = [*self.streams.values(), *self.regions.values()]
@@ -393,8 +407,11 @@ class ClientMR(MR):
             self.check()
             self.context.remove(Object.REGION, self.handle)
             if self._stag is not None:
-                self.memory.pull(0, self.length)
+                self._pull()
             self.forget()
+
+    def _pull(self) -> None:
+        self.memory.pull_written()
 
     def forget(self) -> None:
         self.revoked = True
@@ -415,22 +432,23 @@ class ClientCQ(CQ):
     """A completion queue, which the manager keeps."""
 
     context: ClientContext
+    _asked: Future[bytes] | None
 
     def __init__(self, context: ClientContext, cqe: int = 1024) -> None:
-        if not isinstance(cqe, int) or cqe < 1:
-            raise InvalidRequest(f"cqe must be at least 1, not {cqe!r}")
+        cqe = integer("cqe", cqe, 1, math.inf, "at least 1")
+        self._waiting: set[threading.Event] = set()
+        self._asking, self._asked = threading.Lock(), None
         with context.lock:
             context.check()
             self.context, self.cqe, self.closed = context, cqe, False
             self.streams: set[Stream] = set()
             #: All that its completions may name, by their handles.
             self.named: dict[int, ClientStream] = {}
-            self.handle = context.make(protocol.Queue(cqe))
+            self.handle = context.make(protocol.Queue(min(cqe, 0xFFFFFFFF)))
             context.cqs.add(self)
 
     def poll(self, num_entries: int = 16) -> list[WC]:
-        if num_entries < 1:
-            raise InvalidRequest(f"num_entries must be at least 1, not {num_entries!r}")
+        num_entries = integer("num_entries", num_entries, 1, math.inf, "at least 1")
         return self._take(num_entries, errors=False)
 
     def _take(self, num_entries: int, *, errors: bool = True) -> list[WC]:
@@ -438,7 +456,9 @@ class ClientCQ(CQ):
             self._check()
             count = min(num_entries, protocol.MOST)
             body = self.context.ask(protocol.Poll(self.handle, count, errors))
-            return [self._completion(done) for done in protocol.decode_done(body)]
+            taken = [self._completion(done) for done in protocol.decode_done(body)]
+            refresh(taken)
+            return taken
 
     def _completion(self, done: protocol.Done) -> WC:
         stream, status = self.named[done.stream], _WC_STATUS[done.status]
@@ -446,7 +466,7 @@ class ClientCQ(CQ):
         if opcode is Opcode.TAGGED:
             region = self.context.regions.get(done.region)
             if region is not None:
-                region.memory.pull(0, region.length)
+                region.written = True
             return WC(
                 stream, status, opcode, stag=done.stag, mr=region, rsvdulp=done.rsvdulp
             )  # fmt: skip
@@ -456,6 +476,7 @@ class ClientCQ(CQ):
         )
 
     def wait(self, timeout: float | None = None, num_entries: int = 16) -> list[WC]:
+        timeout = seconds("timeout", timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             ready = self._ask_ready(deadline).result()
@@ -465,12 +486,50 @@ class ClientCQ(CQ):
             _within_time(deadline, timeout)
 
     async def wait_async(self, timeout: float | None = None, num_entries: int = 16) -> list[WC]:
+        timeout = seconds("timeout", timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             ready = await asyncio.wrap_future(self._ask_ready(deadline))
             if ready != protocol.READY.pack(False) and (taken := self._take(num_entries)):
                 return taken
             _within_time(deadline, timeout)
+
+    def wait_until(self, also: Callable[[], bool], timeout: float | None) -> bool:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        woken = threading.Event()
+        self._waiting.add(woken)
+        try:
+            while True:
+                woken.clear()
+                if also() or self._there():
+                    return True
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    return False
+                woken.wait(left)
+        finally:
+            self._waiting.discard(woken)
+
+    def wake(self) -> None:
+        for woken in list(self._waiting):
+            woken.set()
+
+    def _there(self) -> bool:
+        """Whether the manager has said that something is there; otherwise it is asked.
+
+        It is asked once for all who wait, as it answers a few at a time.
+        """
+        with self._asking:
+            answer = self._asked
+            if answer is not None and not answer.done():
+                return False
+            self._asked = None
+            if answer is not None and answer.result() == protocol.READY.pack(True):
+                return True
+            self._asked = self._ask_ready(None)
+        # Not with a lock, as the answer may be there already.
+        self._asked.add_done_callback(lambda _: self.wake())
+        return False
 
     def _ask_ready(self, deadline: float | None) -> Future[bytes]:
         self._check()
@@ -539,6 +598,8 @@ class ClientStream(Stream):
         if association is not None:
             raise UnsupportedDevice("the manager has no associations of SCTP: give none")
         self.queues = queues_of(queues)
+        crc, markers = flag("crc", crc), flag("markers", markers)
+        instance("a stream's completion queue", cq, CQ, ORDER)
         context = pd.context
         with context.lock:
             pd.check()
@@ -598,7 +659,7 @@ class ClientStream(Stream):
         with self.context.lock:
             if self._closed:
                 raise StateError(f"stream {self.number} is closed")
-            if qn not in range(QUEUES):
+            if (qn := any_integer("queue", qn)) not in range(QUEUES):
                 raise InvalidRequest(
                     f"queue must be one that the stream was opened with,"
                     f" {sorted(self.queues)}, not {qn!r}"
@@ -630,7 +691,7 @@ class ClientStream(Stream):
             buffer.check()
             if buffer.pd is not self.pd:
                 raise InvalidRequest("a receive buffer must be of the stream's protection domain")
-            count = part_of(buffer.length, offset, length)
+            offset, count = part_of(buffer.length, offset, length)
             waiting = _Waiting(wr_id, qn, buffer, None, offset)
             return waiting, Object.REGION, buffer.handle, offset, count
         if buffer is None:
@@ -638,7 +699,7 @@ class ClientStream(Stream):
                 raise InvalidRequest("a buffer of no octets must have neither offset nor length")
             return _Waiting(wr_id, qn, None, None, 0), 0, 0, 0, 0
         view = octets_of(buffer)
-        count = part_of(len(view), offset, length)
+        offset, count = part_of(len(view), offset, length)
         if not count:
             return _Waiting(wr_id, qn, None, None, 0), 0, 0, 0, 0
         memory = self.context.reach(view[offset : offset + count])

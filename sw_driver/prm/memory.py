@@ -5,14 +5,19 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from ..errors import InvalidRequest, ResourceExhausted, StateError
+from ..memory import Steps
 from .quota import Share
 
 #: From <linux/fcntl.h>, since Linux 5.1; Python does not have it.
 F_SEAL_FUTURE_WRITE = 0x10
 _NEEDED = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+#: Octets that one step allocates.
+_ALLOCATED = 1 << 19
+_UNMAPPER = ThreadPoolExecutor(1, "unmapper")
 
 
 class Passed:
@@ -23,27 +28,43 @@ class Passed:
     here: without it a client could punch holes, and the device would write to pages that are
     somebody else's by then. What is mapped already stays writable, and nothing can be mapped again.
 
-    Parameters
+    Seals keep the pages in the file, not in their places: where a device writes physical addresses,
+    its transport pins them (:mod:`..pins`).
+
+    Attributes
     ----------
-    descriptor
-        Of a memfd; closed here, whatever comes of it.
-    share
-        Where its octets are counted.
+    octets
+        How many there are.
+    holds
+        How many regions and receive buffers lie in it.
     """
 
-    def __init__(self, descriptor: int, share: Share) -> None:
-        self.holds = 0  #: regions and receive buffers in it
-        self._share = share
+    def __init__(self, mapped: mmap.mmap, octets: int, share: Share) -> None:
+        self.holds = 0
+        self._map, self.octets, self._share = mapped, octets, share
+
+    @classmethod
+    def making(cls, descriptor: int, share: Share) -> Steps[Passed]:
+        """Maps the memory of a memfd, in steps.
+
+        Parameters
+        ----------
+        descriptor
+            The memfd; it is closed here in any case.
+        share
+            Where the memory's octets are counted.
+        """
         try:
-            self.octets = _check(descriptor)
-            share.take(memory=self.octets, memories=1)
+            octets = _check(descriptor)
+            share.take(memory=octets, memories=1)
             try:
-                self._map = _map(descriptor, self.octets)
+                mapped = yield from _mapping(descriptor, octets)
             except BaseException:
-                share.give(memory=self.octets, memories=1)
+                share.give(memory=octets, memories=1)
                 raise
         finally:
             os.close(descriptor)
+        return cls(mapped, octets, share)
 
     def view(self, offset: int, length: int) -> memoryview:
         """Octets of it."""
@@ -53,14 +74,21 @@ class Passed:
             )
         return memoryview(self._map)[offset : offset + length]
 
-    def close(self) -> None:
-        """Unmap it."""
+    def closing(self) -> Steps[None]:
+        """Unmaps it, in steps."""
         if self.holds:
             raise StateError(f"{self.holds} regions and receive buffers are in the memory")
+        # The kernel takes 10 ms to free 64 MiB, if the client has let go of them already.
+        unmapped = _UNMAPPER.submit(self._unmap)
+        while not unmapped.done():
+            yield
+        unmapped.result()
+        self._share.give(memory=self.octets, memories=1)
+
+    def _unmap(self) -> None:
         # With views still about, it is unmapped with the last of them.
         with suppress(BufferError):
             self._map.close()
-        self._share.give(memory=self.octets, memories=1)
 
 
 def _check(descriptor: int) -> int:
@@ -79,7 +107,7 @@ def _check(descriptor: int) -> int:
     return octets
 
 
-def _map(descriptor: int, octets: int) -> mmap.mmap:
+def _mapping(descriptor: int, octets: int) -> Steps[mmap.mmap]:
     try:
         mapped = mmap.mmap(descriptor, octets)
     except OSError as error:
@@ -93,8 +121,13 @@ def _map(descriptor: int, octets: int) -> mmap.mmap:
         raise InvalidRequest("memory must take seals: it must not have F_SEAL_SEAL") from error
     try:
         # All its pages now: one that is missing later would be a signal that ends this process.
-        os.posix_fallocate(descriptor, 0, octets)
+        for at in range(0, octets, _ALLOCATED):
+            os.posix_fallocate(descriptor, at, min(_ALLOCATED, octets - at))
+            yield
     except OSError as error:
         mapped.close()
         raise ResourceExhausted(f"{octets} octets are not free: {error.strerror}") from error
+    except GeneratorExit:
+        mapped.close()
+        raise
     return mapped

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..context import Context
+from ..context import Context, Mapping
 from ..cq import CQ, WC, WcStatus
 from ..errors import ResourceExhausted, StreamError
-from ..pd import MR
+from ..memory import Steps
+from ..pd import MR, PD, Access
 from ..stream import Stream, StreamState
 from . import protocol
 from .memory import Passed
@@ -23,6 +24,9 @@ UNTOLD = 1024
 class OwnedStream(Stream):
     """A stream of a client.
 
+    What a message has brought is copied to the client's memory, where the device does not write
+    there itself, when the client takes the completion: then the work is done in the client's turn.
+
     Attributes
     ----------
     greedy
@@ -31,21 +35,74 @@ class OwnedStream(Stream):
 
     handle, greedy = 0, False
 
+    def _show_region(self, region: MR) -> None:
+        pass
+
+    def _show_buffer(self, posted: object, length: int) -> None:
+        pass
+
+    def showing(self) -> Steps[None]:
+        """Stops it, and shows the client what was placed in the regions that end with it."""
+        yield from self._disabling()
+        for region in list(self.bound):
+            yield from region.mapping.memory.pulling(0, region.length)
+
 
 class OwnedRegion(MR):
-    """A region of a client, in memory that it passed."""
+    """A region of a client, in memory that it passed.
+
+    Parameters
+    ----------
+    mapping
+        What the device is told of the memory.
+    """
 
     handle = 0
     memory: Passed
 
+    def __init__(
+        self,
+        pd: PD,
+        mapping: Mapping,
+        access: Access,
+        *,
+        to: int = 0,
+        stream: Stream | None = None,
+    ) -> None:
+        self._made = mapping
+        super().__init__(pd, mapping.memory.view, access, to=to, stream=stream)
+
+    def _map(self, view: memoryview) -> Mapping:
+        return self._made
+
 
 @dataclass(frozen=True)
 class Posted:
-    """A receive buffer of a client; in no region if ``memory`` is said."""
+    """A receive buffer of a client: a part of one of its regions, or a region of its own."""
 
     wr_id: int
-    octets: int = 0
-    memory: Passed | None = None
+    region: OwnedRegion | None = None
+    offset: int = 0
+    alone: bool = False  #: the region is the buffer's own
+
+    @property
+    def octets(self) -> int:
+        """How many octets it counts for, beside those of the client's regions."""
+        return self.region.length if self.alone and self.region is not None else 0
+
+    def pulling(self, length: int) -> Steps[None]:
+        """Shows the client what a message of this length has brought."""
+        region = self.region
+        # All of a region was shown when it was revoked.
+        if region is not None and (self.alone or not region.revoked):
+            room = region.length - self.offset
+            yield from region.mapping.memory.pulling(self.offset, min(length, room))
+
+    def drop(self) -> None:
+        """The client was told of it, or never will be."""
+        if self.alone and self.region is not None:
+            self.region.release()
+            self.region.memory.holds -= 1
 
 
 class OwnedQueue(CQ):
@@ -85,10 +142,13 @@ class OwnedQueue(CQ):
         stream, received = wc.stream, wc.stream.state is StreamState.RECEIVING
         assert isinstance(stream, OwnedStream)
         if stream.greedy and wc.status is not WcStatus.FLUSHED:
+            _drop(wc)
             return
         before = len(self._entries)
         super().put(wc)
-        if len(self._entries) > before and wc.status is not WcStatus.FLUSHED:
+        if len(self._entries) == before:
+            _drop(wc)
+        elif wc.status is not WcStatus.FLUSHED:
             self._waiting[stream] += 1
         if not received:
             return
@@ -128,25 +188,54 @@ class OwnedQueue(CQ):
                 f"{len(self._entries)} completions wait in the queue: take them first"
             )
 
-    def take(self, count: int, errors: bool) -> list[Done]:
-        """Up to so many completions, for the wire."""
+    def taking(self, count: int, errors: bool) -> Steps[list[Done]]:
+        """Takes up to so many completions for the wire, in steps."""
         count = max(min(count, protocol.MOST), 1)
-        taken = self._take(count) if errors else self.poll(count)
-        for wc in taken:
-            if wc.status is not WcStatus.FLUSHED:
-                self._waiting[wc.stream] -= 1
-                if not self._waiting[wc.stream]:
-                    del self._waiting[wc.stream]
-        return [_done(wc) for wc in taken]
+        taken = deque(self._take(count) if errors else self.poll(count))
+        told: list[Done] = []
+        shown: set[MR] = set()
+        try:
+            while taken:
+                wc = taken[0]
+                if wc.status is not WcStatus.FLUSHED:
+                    self._waiting[wc.stream] -= 1
+                    if not self._waiting[wc.stream]:
+                        del self._waiting[wc.stream]
+                    if isinstance(wc.wr_id, Posted):
+                        yield from wc.wr_id.pulling(wc.byte_len)
+                    region = _own(wc)
+                    if region is not None and not region.revoked and region not in shown:
+                        yield from region.mapping.memory.pulling(0, region.length)
+                        shown.add(region)
+                told.append(_done(wc))
+                _drop(taken.popleft())
+        finally:
+            for wc in taken:
+                _drop(wc)
+        return told
+
+    def close(self) -> None:
+        for wc in self._entries:
+            _drop(wc)
+        super().close()
+
+
+def _drop(wc: WC) -> None:
+    if isinstance(wc.wr_id, Posted):
+        wc.wr_id.drop()
+
+
+def _own(wc: WC) -> OwnedRegion | None:
+    """The region that a message was placed in: a client is told of no region but its own."""
+    region = wc.mr
+    return region if isinstance(region, OwnedRegion) and region.pd is wc.stream.pd else None
 
 
 def _done(wc: WC) -> Done:
     assert isinstance(wc.stream, OwnedStream)
-    region = wc.mr
+    region = _own(wc)
     posted = wc.wr_id.wr_id if isinstance(wc.wr_id, Posted) else 0
-    # A client is told of no region but its own.
-    own = isinstance(region, OwnedRegion) and region.pd is wc.stream.pd
     return Done(
         wc.stream.handle, wc.status.value, wc.opcode.value, wc.qn, posted, wc.byte_len, wc.msn,
-        wc.stag, region.handle if own and isinstance(region, OwnedRegion) else 0, wc.rsvdulp,
+        wc.stag, 0 if region is None else region.handle, wc.rsvdulp,
     )  # fmt: skip

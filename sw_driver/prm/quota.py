@@ -12,6 +12,7 @@ from ..errors import InvalidRequest, ResourceExhausted
 #: What each is, and how a client gets some back.
 _TEXT = {
     "stags": ("Steering Tags", "revoke a region"),
+    "regions": ("regions", "revoke one"),
     "octets": ("octets of regions and receive buffers", "revoke a region"),
     "buffers": ("posted receive buffers", "take completions first"),
     "streams": ("streams", "close one"),
@@ -38,6 +39,8 @@ class Limits:
         Posted receive buffers.
     pages
         Slots of the page table.
+    regions
+        Regions, with Steering Tags or without.
     octets
         Of regions, and of receive buffers outside of them.
     completions
@@ -52,6 +55,7 @@ class Limits:
     streams: int | None = None
     buffers: int | None = None
     pages: int | None = None
+    regions: int = 1024
     octets: int = 64 << 20
     completions: int = 4096
     domains: int = 16

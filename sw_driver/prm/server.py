@@ -1,4 +1,4 @@
-"""The manager: owns an open device, and serves clients one request each in turn."""
+"""The manager: owns an open device, and serves its clients in turns, each for a slice of time."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from ..closing import Closing
 from ..context import Context
 from ..errors import InvalidRequest, ResourceExhausted, RnicError, RnicTimeout, TransportError
-from ..memory import Arena
+from ..memory import Arena, Steps
 from . import protocol
 from .audit import Audit
 from .protocol import LONGEST_REQUEST, Decoder, Kind, ProtocolError
@@ -31,6 +32,9 @@ from .session import Session
 INTERVAL = 0.002
 #: Seconds after which what the device did not finish is tried again.
 RETRY = 1.0
+#: Seconds of work for one client, after which the others have their turn. With 16 clients that ask
+#: for as much as they can, the next one waits 16 slices, and 16 steps that began within a slice.
+SLICE = 0.0005
 #: Refused requests of a connection that are logged; of more, the number is at the end.
 REFUSALS = 16
 _PEER = struct.Struct("3i")
@@ -100,6 +104,8 @@ class Connection:
         self.refused = 0
         self.retry = 0.0
         self.session: Session
+        self.number = 0  #: of the request that is being done
+        self.work: Steps[bytes | None] | None = None
 
     def receive(self) -> None:
         """Take what has come.
@@ -162,7 +168,8 @@ class Manager(Closing):
 
     Each has a seat, and with it an equal part of the device that no other can take; the seat is
     given to another when all that its client had is revoked. In each turn each client has one
-    request done, so that none waits for another's many.
+    request begun, or a slice of a long one done, so that none waits for another's many or large
+    ones.
 
     Parameters
     ----------
@@ -212,7 +219,7 @@ class Manager(Closing):
         """Do what there is to do, after so many seconds at the most."""
         receiving = any(each.session.receiving for each in self.connections.values())
         waiting = any(each.session.waits for each in self.connections.values())
-        asked = any(self._asked())
+        asked = any(self._asked())  # or has one that is being done
         busy = asked or any(each.retry <= time.monotonic() for each in self.leaving)
         ready = self._select(0 if busy or receiving else INTERVAL if waiting else timeout)
         if self._listener.fileno() in ready:
@@ -226,12 +233,12 @@ class Manager(Closing):
             self.context.events()
         for connection in list(self.connections.values()):
             self._answer_waits(connection)
-        self._remove_one()
+        self._remove_some()
 
     def _asked(self) -> Iterator[bool]:
-        """Of each client that takes its answers: whether a whole request is there."""
+        """Of each client that takes its answers: whether there is a request to be done."""
         for each in self.connections.values():
-            yield not each.output and each.decoder.whole
+            yield not each.output and (each.work is not None or each.decoder.whole)
 
     def _select(self, timeout: float) -> set[int]:
         poller = select.poll()
@@ -241,7 +248,7 @@ class Manager(Closing):
             if each.output:
                 # No more requests until it has taken the answers.
                 poller.register(fileno, select.POLLOUT)
-            elif not each.decoder.whole:
+            elif each.work is None and not each.decoder.whole:
                 poller.register(fileno, select.POLLIN)
         return {fileno for fileno, _ in poller.poll(timeout * 1000)}
 
@@ -281,15 +288,18 @@ class Manager(Closing):
         log("connect", gid=gid)
 
     def _tend(self, connection: Connection, ready: bool) -> None:
-        """Do one request of a client, if it has one and took the answers of before."""
+        """Does a slice of a client's request, if it has one and took the answers of before."""
         try:
             if connection.output:
                 connection.flush()
                 return
-            if ready and not connection.decoder.whole:
-                connection.receive()
-            if (taken := connection.decoder.take()) is not None:
-                self._do(connection, *taken)
+            if connection.work is None:
+                if ready and not connection.decoder.whole:
+                    connection.receive()
+                if (taken := connection.decoder.take()) is not None:
+                    self._begin(connection, *taken)
+            if connection.work is not None:
+                self._go_on(connection, connection.work)
             if connection.descriptor is not None and not connection.decoder:
                 raise ProtocolError("a file descriptor must come with MEMORY")
             connection.flush()
@@ -303,22 +313,33 @@ class Manager(Closing):
         except EOFError:
             self._leave(connection, "closed by the client")
 
-    def _do(self, connection: Connection, kind: int, number: int, body: bytes) -> None:
+    def _begin(self, connection: Connection, kind: int, number: int, body: bytes) -> None:
         request = protocol.decode(kind, body)
         descriptor = None
         if isinstance(request, protocol.Memory) and connection.session.greeted:
             descriptor = connection.take_descriptor()
+        connection.number = number
+        connection.work = connection.session.request(number, request, descriptor)
+
+    def _go_on(self, connection: Connection, work: Steps[bytes | None]) -> None:
+        """Does a slice of a client's request, and answers if it is done then."""
+        end = time.perf_counter() + SLICE
+        answer: bytes | None
         try:
-            answer = connection.session.request(number, request, descriptor)
+            while True:
+                next(work)
+                if time.perf_counter() >= end:
+                    return
+        except StopIteration as done:
+            kind, answer = Kind.ANSWER, done.value
         except (ProtocolError, TransportError):
             raise
         except RnicError as error:
             self._refuse(connection, error)
-            answer = protocol.encode_error(error)
-            connection.output += protocol.frame(Kind.ERROR, number, answer)
-        else:
-            if answer is not None:
-                connection.output += protocol.frame(Kind.ANSWER, number, answer)
+            kind, answer = Kind.ERROR, protocol.encode_error(error)
+        connection.work = None
+        if answer is not None:
+            connection.output += protocol.frame(kind, connection.number, answer)
 
     def _refuse(self, connection: Connection, error: RnicError) -> None:
         connection.refused += 1
@@ -344,17 +365,29 @@ class Manager(Closing):
             "disconnect", connection.uid, connection.pid, reason=reason, refused=connection.refused
         )
         self.leaving.append(connection)
-        self._finish(connection, connection.session.stop)
+        if connection.work is not None:
+            connection.work.close()
+        self._try(connection, connection.session.stop)
+        connection.work = connection.session.removing()
 
-    def _remove_one(self) -> None:
+    def _remove_some(self) -> None:
+        """Does a slice of the removal of what a client has left."""
         for connection in self.leaving:
             if connection.retry <= time.monotonic():
-                if self._finish(connection, connection.session.remove):
+                if self._try(connection, partial(self._remove, connection)):
                     self.leaving.remove(connection)
                     self._seats.append(connection.seat)
                 return
 
-    def _finish(self, connection: Connection, step: Callable[[], bool | None]) -> bool:
+    def _remove(self, connection: Connection) -> bool:
+        end = time.perf_counter() + SLICE
+        assert connection.work is not None
+        for _ in connection.work:
+            if time.perf_counter() >= end:
+                return False
+        return True
+
+    def _try(self, connection: Connection, step: Callable[[], bool | None]) -> bool:
         try:
             return bool(step())
         except TransportError:
@@ -363,6 +396,7 @@ class Manager(Closing):
             # The device may still write: nothing of this is given to anybody.
             self._refuse(connection, error)
             connection.retry = time.monotonic() + RETRY
+            connection.work = connection.session.removing()
             return False
 
     # -- the end ----------------------------------------------------------------------------------
@@ -383,7 +417,7 @@ class Manager(Closing):
                 self._leave(connection, "the manager ends")
         with suppress(RnicError):
             while any(each.retry <= time.monotonic() for each in self.leaving):
-                self._remove_one()
+                self._remove_some()
         self._wake.close()
         self._woken.close()
 

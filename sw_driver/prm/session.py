@@ -9,7 +9,7 @@ from typing import Any
 
 from ..context import Context
 from ..errors import ErrorEvent, InvalidRequest, ResourceExhausted, StateError
-from ..memory import Arena
+from ..memory import Arena, Steps
 from ..pd import PD, Access
 from ..stream import QUEUES, Stream, StreamState
 from . import protocol
@@ -77,8 +77,8 @@ class Session:
 
     # -- requests ---------------------------------------------------------------------------------
 
-    def request(self, number: int, request: Request, descriptor: int | None) -> bytes | None:
-        """Do it, and give the body of the answer; None if that comes later."""
+    def request(self, number: int, request: Request, descriptor: int | None) -> Steps[bytes | None]:
+        """Does what is asked for, in steps; returns the body of the answer, None if that waits."""
         if isinstance(request, protocol.Hello) == self.greeted:
             raise ProtocolError("HELLO must be the first request, and no other")
         if isinstance(request, protocol.Memory) != (descriptor is not None):
@@ -88,7 +88,8 @@ class Session:
                 return self._hello(request)
             case protocol.Memory():
                 assert descriptor is not None
-                return self._name(Object.MEMORY, Passed(descriptor, self.share))
+                memory = yield from Passed.making(descriptor, self.share)
+                return self._name(Object.MEMORY, memory)
             case protocol.Domain():
                 return self._domain()
             case protocol.Queue():
@@ -96,16 +97,17 @@ class Session:
             case protocol.Stream():
                 return self._stream(request)
             case protocol.Region():
-                return self._region(request)
+                return (yield from self._region(request))
             case protocol.Close():
-                return self._close(request)
+                return (yield from self._close(request))
             case protocol.Sync():
-                return self._sync(request)
+                return (yield from self._sync(request))
             case protocol.Post():
-                return self._post(request)
+                return (yield from self._post(request))
             case protocol.Poll():
                 queue = self._find(Object.QUEUE, request.queue)
-                return protocol.encode_done(queue.take(request.most, request.errors))
+                taken = yield from queue.taking(request.most, request.errors)
+                return protocol.encode_done(taken)
             case protocol.Wait():
                 return self._wait(number, request)
             case protocol.State():
@@ -176,28 +178,50 @@ class Session:
         stream.handle = self._last
         return NAMED.pack(stream.handle, stream.number)
 
-    def _region(self, request: protocol.Region) -> bytes:
+    def _region(self, request: protocol.Region) -> Steps[bytes]:
         domain = self._find(Object.DOMAIN, request.domain)
         memory = self._find(Object.MEMORY, request.memory)
         stream = self._find(Object.STREAM, request.stream) if request.stream else None
-        view = memory.view(request.offset, request.length)
-        counted = {"stags": int(bool(request.access & _REMOTE)), "octets": request.length}
-        self.share.take(**counted)
-        try:
-            region = OwnedRegion(
-                domain, view, Access(request.access & 0xFF), to=request.to, stream=stream
-            )
-        except BaseException:
-            self.share.give(**counted)
-            raise
-        region.memory = memory
-        memory.holds += 1
+        tagged = bool(request.access & _REMOTE)
+        region = yield from self._register(
+            domain, memory, request.offset, request.length, {"stags": int(tagged), "regions": 1},
+            Access(request.access & 0xFF), to=request.to, stream=stream,
+        )  # fmt: skip
         self._name(Object.REGION, region)
         region.handle = self._last
         self._log("register", region=region.handle, octets=region.length, access=int(region.access))
         return NAMED.pack(region.handle, region.stag if region.access & _REMOTE else 0)
 
-    def _sync(self, request: protocol.Sync) -> bytes:
+    def _register(
+        self,
+        domain: PD,
+        memory: Passed,
+        offset: int,
+        length: int,
+        counted: dict[str, int],
+        access: Access,
+        **named: Any,
+    ) -> Steps[OwnedRegion]:
+        """Makes a region of a part of the client's memory."""
+        view = memory.view(offset, length)
+        if not length:
+            raise InvalidRequest("a buffer must have at least one octet")
+        self.share.take(octets=length, **counted)
+        memory.holds += 1
+        mapping = None
+        try:
+            mapping = yield from self.context.mapping(view, self._slots)
+            region = OwnedRegion(domain, mapping, access, **named)
+        except BaseException:
+            if mapping is not None:
+                mapping.close()
+            memory.holds -= 1
+            self.share.give(octets=length, **counted)
+            raise
+        region.memory = memory
+        return region
+
+    def _sync(self, request: protocol.Sync) -> Steps[bytes]:
         region = self._find(Object.REGION, request.region)
         region.check()
         if not 0 <= request.offset <= request.offset + request.length <= region.length:
@@ -206,33 +230,48 @@ class Session:
                 f" {region.length}"
             )
         mapped = region.mapping.memory
-        (mapped.push if request.push else mapped.pull)(request.offset, request.length)
+        copying = mapped.pushing if request.push else mapped.pulling
+        yield from copying(request.offset, request.length)
         return b""
 
-    def _post(self, request: protocol.Post) -> bytes:
+    def _post(self, request: protocol.Post) -> Steps[bytes]:
         stream = self._find(Object.STREAM, request.stream)
         stream.cq.check_room()
+        if request.object == Object.MEMORY and request.length:
+            return (yield from self._post_memory(stream, request))
         if request.object == Object.REGION:
-            buffer = self._find(Object.REGION, request.handle)
-            posted = Posted(request.wr_id)
-        elif request.object == Object.MEMORY and request.length:
-            memory = self._find(Object.MEMORY, request.handle)
-            buffer = memory.view(request.offset, request.length)
-            posted = Posted(request.wr_id, request.length, memory)
+            region = self._find(Object.REGION, request.handle)
+            posted = Posted(request.wr_id, region, request.offset)
+            part = request.offset, request.length
         elif request.object or request.handle or request.offset or request.length:
             raise InvalidRequest("a receive buffer must be of a region or of memory, or empty")
         else:
-            buffer, posted = None, Posted(request.wr_id)
-        # A view of memory is the buffer already.
-        part = (0, None) if posted.memory or buffer is None else (request.offset, request.length)
-        self.share.take(buffers=1, octets=posted.octets)
+            region, posted, part = None, Posted(request.wr_id), (0, 0)
+        self.share.take(buffers=1)
         try:
-            msn = stream.post_recv(buffer, request.qn, wr_id=posted, offset=part[0], length=part[1])
+            msn = stream.post_recv(region, request.qn, wr_id=posted, offset=part[0], length=part[1])
         except BaseException:
-            self.share.give(buffers=1, octets=posted.octets)
+            self.share.give(buffers=1)
             raise
-        if posted.memory is not None:
-            posted.memory.holds += 1
+        return protocol.MSN.pack(msn)
+
+    def _post_memory(self, stream: OwnedStream, request: protocol.Post) -> Steps[bytes]:
+        """Posts a buffer that is in no region of the client: it gets a region of its own."""
+        memory = self._find(Object.MEMORY, request.handle)
+        region = yield from self._register(
+            stream.pd, memory, request.offset, request.length, {"buffers": 1}, Access.LOCAL_WRITE
+        )
+        posted = Posted(request.wr_id, region, alone=True)
+        region.hold()
+        try:
+            msn = stream.post_recv(region, request.qn, wr_id=posted)
+        except BaseException:
+            self._completed(posted)
+            posted.drop()
+            raise
+        finally:
+            # Nothing else may be posted in it; it stays until the client takes the completion.
+            region.forget()
         return protocol.MSN.pack(msn)
 
     def _wait(self, number: int, request: protocol.Wait) -> bytes | None:
@@ -256,8 +295,6 @@ class Session:
 
     def _completed(self, posted: Posted) -> None:
         self.share.give(buffers=1, octets=posted.octets)
-        if posted.memory is not None:
-            posted.memory.holds -= 1
 
     def _stopped(self, stream: Stream, reason: str) -> None:
         if stream.error is not None:
@@ -272,7 +309,7 @@ class Session:
 
     # -- closing ----------------------------------------------------------------------------------
 
-    def _close(self, request: protocol.Close) -> bytes:
+    def _close(self, request: protocol.Close) -> Steps[bytes]:
         try:
             kind = Object(request.object)
         except ValueError:
@@ -284,13 +321,28 @@ class Session:
         inside = streams + self._all(Object.REGION)
         if kind is Object.DOMAIN and any(each.pd is closing for each in inside):
             raise StateError("the protection domain has streams or regions: close them first")
+        if kind is Object.STREAM:
+            yield from closing.showing()
+        yield from self._closing(kind, request.handle, shown=True)
+        return b""
+
+    def _closing(self, kind: Object, handle: int, *, shown: bool) -> Steps[None]:
+        """Closes an object in steps; if asked for, the client is shown what a region has got."""
+        closing = self._objects[kind][handle]
         try:
-            closing.close()
+            if kind is Object.REGION:
+                yield from closing.disabling()
+                if shown:
+                    yield from closing.mapping.memory.pulling(0, closing.length)
+                closing.forget()
+            elif kind in (Object.STREAM, Object.MEMORY):
+                yield from closing.closing()
+            else:
+                closing.close()
         finally:
             self._sweep()
         if kind is Object.MEMORY:
-            del self._objects[kind][request.handle]
-        return b""
+            del self._objects[kind][handle]
 
     def _sweep(self) -> None:
         """Let go of what is closed, and count it no more."""
@@ -302,7 +354,7 @@ class Session:
             if region.revoked and not region.posted:
                 del self._objects[Object.REGION][handle]
                 tagged = bool(region.access & _REMOTE)
-                self.share.give(stags=int(tagged), octets=region.length)
+                self.share.give(stags=int(tagged), octets=region.length, regions=1)
                 region.memory.holds -= 1
                 self._log("revoke", region=handle, octets=region.length)
         for handle, queue in list(self._objects[Object.QUEUE].items()):
@@ -320,17 +372,9 @@ class Session:
         for stream in self._all(Object.STREAM):
             stream.stop()
 
-    def remove(self) -> bool:
-        """Close one of the objects that are left; whether none is.
-
-        One at a time, as closing a stream waits for what is in flight, and others are to be served
-        meanwhile.
-        """
+    def removing(self) -> Steps[None]:
+        """Closes all objects that are left, in steps."""
         for kind in _ORDER:
-            for handle, closing in self._objects[kind].items():
-                closing.close()
-                self._sweep()
-                if kind is Object.MEMORY:
-                    del self._objects[kind][handle]
-                return False
-        return True
+            while self._objects[kind]:
+                yield from self._closing(kind, next(iter(self._objects[kind])), shown=False)
+                yield

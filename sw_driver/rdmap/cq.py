@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -9,10 +10,11 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
 from .. import cq as ddp
+from ..checks import instance, integer, seconds
 from ..closing import Closing
 from ..context import Context
 from ..cq import WcStatus
-from ..errors import CompletionOverrun, InvalidRequest, RnicTimeout, StreamError
+from ..errors import CompletionOverrun, RnicTimeout, StreamError
 from ..stream import Stream, StreamState
 
 if TYPE_CHECKING:
@@ -70,6 +72,7 @@ class CQ(Closing):
     """
 
     def __init__(self, context: Context, cqe: int = 1024) -> None:
+        instance("a completion queue's context", context, Context)
         self.context = context
         self.messages = ddp.CQ(context, cqe)
         self.qps: dict[Stream, QP] = {}
@@ -78,11 +81,11 @@ class CQ(Closing):
     def put(self, wc: WC) -> None:
         """A completion has come."""
         self._entries.append(wc)
+        self.messages.wake()
 
     def poll(self, num_entries: int = 16) -> list[WC]:
         """Up to so many completions that are there, the oldest first."""
-        if num_entries < 1:
-            raise InvalidRequest(f"num_entries must be at least 1, not {num_entries!r}")
+        num_entries = integer("num_entries", num_entries, 1, math.inf, "at least 1")
         with self.context.lock:
             self.serve()
             count = min(num_entries, len(self._entries))
@@ -96,22 +99,35 @@ class CQ(Closing):
         RnicTimeout
             None came within ``timeout`` seconds.
         """
+        timeout = seconds("timeout", timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         while not (taken := self.poll(num_entries)):
-            left = None if deadline is None else max(deadline - time.monotonic(), 0)
-            if not self._serve(left) and deadline is not None and time.monotonic() >= deadline:
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
                 raise RnicTimeout(f"no completion came within {timeout} seconds")
+            # Not for messages alone: a Send is complete when another thread has posted it.
+            self.messages.wait_until(self._there, left)
         return taken
+
+    async def wait_async(self, timeout: float | None = None, num_entries: int = 16) -> list[WC]:
+        """The same for asyncio: the loop goes on meanwhile, but for accesses to registers."""
+        return await ddp.taken_async(
+            self.messages, lambda: self.poll(num_entries), self._there, timeout
+        )
+
+    def _there(self) -> bool:
+        return bool(self._entries)
 
     def serve(self) -> None:
         """Act upon what has come."""
-        while self._serve(0):
-            pass
+        with self.context.lock:
+            while self._serve():
+                pass
 
-    def _serve(self, timeout: float | None) -> bool:
-        """Act upon what comes within that time; whether something came."""
+    def _serve(self) -> bool:
+        """Act upon what is there; whether something was."""
         try:
-            taken = self.messages.wait(timeout)
+            taken = self.messages.wait(0)
         except RnicTimeout:
             return False
         except StreamError as error:

@@ -6,14 +6,16 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from ...hdl.spec.ddp import ErrorType
 from .. import cq as ddp
+from ..buffers import copy_of, octets_of
+from ..checks import any_integer, flag, instance, integer, shown
 from ..closing import Closing
 from ..cq import WcStatus
 from ..errors import ErrorEvent, InvalidRequest, StateError, StreamError
-from ..pd import MR, PD, Access, octets_of
+from ..pd import MR, PD, Access
 from ..stream import Stream
 from . import wire
 from .cq import CQ, WC, Opcode
@@ -27,7 +29,11 @@ _OPCODE = {
     Opcode.RDMA_READ: Message.READ_REQUEST,
 }
 
+#: The ``wr_id`` of the buffer for the Send with which a peer's start-up ends.
+_RTR = object()
 
+
+@runtime_checkable
 class Source(Protocol):
     """A Data Source with the LLP below it: gives the octets that carry a DDP message."""
 
@@ -58,7 +64,9 @@ class _Request:
     to: int = 0
     control: int = 0
     sink: MR | None = None  #: of a Read
+    sink_stag: int = 0  #: of a Read: the STag that its response names
     done: bool = False
+    told: bool = True  #: a completion tells of it
 
 
 class _Refused(Exception):
@@ -112,12 +120,13 @@ class QP(Closing):
         ird: int = 16,
         ord: int = 16,
     ) -> None:
-        depth = pd.context.capabilities.queue
-        for name, value, most in (("ird", ird, depth), ("ord", ord, (1 << 14) - 1)):
-            if not 0 <= value <= most:
-                raise InvalidRequest(f"{name} must be from 0 to {most}, not {value!r}")
+        order = "QP(pd, cq, source)"
+        instance("a queue pair's protection domain", pd, PD, order)
+        instance("a queue pair's completion queue", cq, CQ, f"{order}, with the CQ of RDMAP")
+        instance("a queue pair's source", source, Source, order)
+        self.ird = integer("ird", ird, 0, pd.context.capabilities.queue)
+        self.ord = integer("ord", ord, 0, (1 << 14) - 1)
         self.context, self.pd, self.cq, self.source = pd.context, pd, cq, source
-        self.ird, self.ord = ird, ord
         self.state = QPState.RTS
         self.sent: Terminate | None = None
         self.received: Terminate | None = None
@@ -178,13 +187,14 @@ class QP(Closing):
         solicited
             SEND, SEND_WITH_INV: the peer is to have an event.
         """
+        if not isinstance(opcode, Opcode) or opcode not in _OPCODE:
+            raise InvalidRequest(f"opcode must be one of {[*_OPCODE]}, not {shown(opcode)}")
         sends = opcode in (Opcode.SEND, Opcode.SEND_WITH_INV)
-        if opcode not in _OPCODE:
-            raise InvalidRequest(f"opcode must be one of {[*_OPCODE]}, not {opcode!r}")
-        if solicited and not sends:
+        if flag("solicited", solicited) and not sends:
             raise InvalidRequest("only a Send can be solicited")
-        if not 0 <= stag < 1 << 32 or (stag and opcode is Opcode.SEND):
-            raise InvalidRequest(f"stag must be a Steering Tag that is used, not {stag!r}")
+        rule = "a Steering Tag that is used"
+        stag = integer("stag", stag, 0, 0 if opcode is Opcode.SEND else (1 << 32) - 1, rule)
+        to = any_integer("to", to)
         message, length, sink = b"", 0, None
         with self.context.lock:
             self._check()
@@ -193,7 +203,7 @@ class QP(Closing):
                     raise InvalidRequest("an RDMA Read must not be posted, as ORD is 0")
                 length = 0 if buffer is None else len(octets_of(buffer))
             else:
-                message = _copy_of(buffer)
+                message = b"" if buffer is None else copy_of(buffer)
                 length = len(message)
             if length >= 1 << 32 or not 0 <= to <= (1 << 64) - length:
                 raise InvalidRequest(f"{length} octets at TO {to!r} cannot be")
@@ -202,25 +212,53 @@ class QP(Closing):
                 sink = self.pd.register(buffer, Access.REMOTE_WRITE, stream=self.stream)
             kind = _OPCODE[opcode]
             if sends:
-                kind = wire.SENDS[opcode is Opcode.SEND_WITH_INV, solicited]
+                kind = wire.SENDS[opcode is Opcode.SEND_WITH_INV, bool(solicited)]
             request = _Request(
-                opcode, wr_id, message, length, stag, to, wire.control(kind), sink
+                opcode, wr_id, message, length, stag, to, wire.control(kind), sink,
+                sink.stag if sink else 0,
             )  # fmt: skip
             self._requests.append(request)
             self._unsent.append(request)
             self._transmit()
+
+    def send_rtr(self, opcode: Opcode, stag: int = 0) -> None:
+        """Send a message of no octets, which tells the peer that this side is ready to receive.
+
+        For MPA's start-up (RFC 6581 section 9.2), as the first message; no completion tells of it.
+
+        Parameters
+        ----------
+        opcode
+            SEND, RDMA_WRITE or RDMA_READ.
+        stag
+            RDMA_WRITE, RDMA_READ: the Steering Tag that it names, a Read as source and sink.
+        """
+        with self.context.lock:
+            self._check()
+            names = 0 if opcode is Opcode.SEND else stag
+            request = _Request(
+                opcode, None, b"", 0, names, control=wire.control(_OPCODE[opcode]),
+                sink_stag=names, told=False,
+            )  # fmt: skip
+            self._requests.append(request)
+            self._unsent.append(request)
+            self._transmit()
+
+    def expect_rtr(self) -> None:
+        """Take the Send of no octets that tells that the peer is ready to receive, as the first."""
+        self.stream.post_recv(None, Queue.SEND, wr_id=_RTR)
 
     def _transmit(self) -> None:
         """Send what may go: in order, and with no more than ORD reads outstanding."""
         while self._unsent:
             request = self._unsent[0]
             if request.opcode is Opcode.RDMA_READ:
-                if len(self._reads) >= self.ord:
+                # One of start-up does not count: the responder has room for it.
+                if len(self._reads) >= self.ord and request.told:
                     return
                 self._reads.append(request)
-                sink = request.sink
                 header = ReadRequest(
-                    sink.stag if sink else 0, sink.to if sink else 0, request.length,
+                    request.sink_stag, request.sink.to if request.sink else 0, request.length,
                     request.stag, request.to,
                 )  # fmt: skip
                 self._untagged(Queue.READ_REQUEST, header.encode(), request.control << 32)
@@ -242,9 +280,10 @@ class QP(Closing):
         """Completions of requests that are done, none before those that were posted earlier."""
         while self._requests and self._requests[0].done:
             request = self._requests.popleft()
-            self.cq.put(
-                WC(self, WcStatus.SUCCESS, request.opcode, request.wr_id, request.length)
-            )  # fmt: skip
+            if request.told:
+                self.cq.put(
+                    WC(self, WcStatus.SUCCESS, request.opcode, request.wr_id, request.length)
+                )
 
     def data_to_send(self) -> bytes:
         """The octets that are to be sent next, once."""
@@ -268,7 +307,7 @@ class QP(Closing):
                 status = message.status
                 if status is WcStatus.SUCCESS:  # after the error: it is not delivered any more
                     status = WcStatus.FLUSHED
-                self.cq.put(WC(self, status, Opcode.RECV, message.wr_id))
+                self._received(message, status)
             return
         try:
             if message.opcode is ddp.Opcode.TAGGED:
@@ -277,8 +316,22 @@ class QP(Closing):
                 self._take_untagged(message)
         except _Refused as refused:
             if message.opcode is ddp.Opcode.RECV and message.qn == Queue.SEND:
-                self.cq.put(WC(self, WcStatus.FLUSHED, Opcode.RECV, message.wr_id))
+                self._received(message, WcStatus.FLUSHED)
             self.terminate(refused.terminate)
+
+    def _received(
+        self,
+        message: ddp.WC,
+        status: WcStatus,
+        solicited: bool = False,
+        invalidated: int | None = None,
+    ) -> None:
+        """Tell of a Send's buffer, unless start-up has posted it."""
+        if message.wr_id is not _RTR:
+            length = message.byte_len if status is WcStatus.SUCCESS else 0
+            self.cq.put(
+                WC(self, status, Opcode.RECV, message.wr_id, length, solicited, invalidated)
+            )
 
     def _opcode(self, octet: int, message: ddp.WC) -> int:
         """The RDMAP opcode, once it and the version are known to be valid (section 7.2)."""
@@ -294,8 +347,7 @@ class QP(Closing):
         if opcode == Message.WRITE:
             return
         read = self._reads[0] if self._reads else None
-        sink = read.sink.stag if read is not None and read.sink is not None else 0
-        if opcode != Message.READ_RESPONSE or read is None or message.stag != sink:
+        if opcode != Message.READ_RESPONSE or read is None or message.stag != read.sink_stag:
             raise _Refused(wire.UNEXPECTED_OPCODE, message)
         self._reads.popleft()
         if read.sink is not None:
@@ -316,12 +368,7 @@ class QP(Closing):
                 stag = message.rsvdulp & 0xFFFFFFFF if invalidates else None
                 if stag is not None:
                     self._invalidate(stag, message)
-                self.cq.put(
-                    WC(
-                        self, WcStatus.SUCCESS, Opcode.RECV, message.wr_id, message.byte_len,
-                        solicited, stag,
-                    )
-                )  # fmt: skip
+                self._received(message, WcStatus.SUCCESS, solicited, stag)
             case _:
                 raise _Refused(wire.UNEXPECTED_OPCODE, message)
 
@@ -413,7 +460,8 @@ class QP(Closing):
         self.state = state
         self.stream.close()
         for request in self._requests:
-            self.cq.put(WC(self, WcStatus.FLUSHED, request.opcode, request.wr_id))
+            if request.told:
+                self.cq.put(WC(self, WcStatus.FLUSHED, request.opcode, request.wr_id))
             if request.sink is not None:
                 request.sink.close()
         for queue in (self._requests, self._unsent, self._reads):
@@ -443,11 +491,3 @@ class QP(Closing):
 
     def __repr__(self) -> str:
         return f"<QP on {self.stream!r}, {self.state.name}>"
-
-
-def _copy_of(buffer: object) -> bytes:
-    """A message."""
-    try:
-        return b"" if buffer is None else memoryview(buffer).tobytes()  # type: ignore[arg-type]
-    except TypeError as error:
-        raise InvalidRequest(f"a message must be octets, not {type(buffer).__name__}") from error

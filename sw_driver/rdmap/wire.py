@@ -99,29 +99,40 @@ UNEXPECTED_OPCODE = (2, 0x06)
 STREAM_CATASTROPHIC = (2, 0x07)
 UNSPECIFIED = (2, 0xFF)
 
-_CODES = {
-    0x00: "Invalid STag",
-    0x01: "Base or bounds violation",
-    0x02: "Access rights violation",
-    0x03: "STag not associated with RDMAP Stream",
-    0x04: "TO wrap",
-    0x05: "Invalid RDMAP version",
-    0x06: "Unexpected OpCode",
-    0x07: "Catastrophic error, localized to RDMAP Stream",
-    0x08: "Catastrophic error, global",
-    0x09: "STag cannot be Invalidated",
-    0xFF: "Unspecified Error",
+_REMOTE_PROTECTION, _REMOTE_OPERATION = 1, 2
+#: RDMAP's own, figure 9: by Error Type and Error Code.
+_RDMA = {
+    (_REMOTE_PROTECTION, 0x00): "Invalid STag",
+    (_REMOTE_PROTECTION, 0x01): "Base or bounds violation",
+    (_REMOTE_PROTECTION, 0x02): "Access rights violation",
+    (_REMOTE_PROTECTION, 0x03): "STag not associated with RDMAP Stream",
+    (_REMOTE_PROTECTION, 0x04): "TO wrap",
+    (_REMOTE_PROTECTION, 0x09): "STag cannot be Invalidated",
+    (_REMOTE_PROTECTION, 0xFF): "Unspecified Error",
+    (_REMOTE_OPERATION, 0x05): "Invalid RDMAP version",
+    (_REMOTE_OPERATION, 0x06): "Unexpected OpCode",
+    (_REMOTE_OPERATION, 0x07): "Catastrophic error, localized to RDMAP Stream",
+    (_REMOTE_OPERATION, 0x08): "Catastrophic error, global",
+    (_REMOTE_OPERATION, 0x09): "STag cannot be Invalidated",
+    (_REMOTE_OPERATION, 0xFF): "Unspecified Error",
 }
-#: MPA's, RFC 5044 section 8 and RFC 6581 section 8.
+#: DDP's, RFC 5041 section 7.2, but for type 3, which is the LLP's.
+_DDP = {
+    (int(number.type), number.code): text
+    for number, text in ddp.ERROR_TEXT.items()
+    if number.type is not ddp.ErrorType.LLP
+}
+#: MPA's, RFC 5044 section 8 and RFC 6581 section 8, under the one Error Type that MPA has: 0.
 _MPA = {
-    0x01: "TCP connection closed, terminated or lost",
-    0x02: "MPA CRC does not match",
-    0x03: "MPA Marker and ULPDU Length field mismatch",
-    0x04: "Invalid MPA Request Frame or MPA Response Frame",
-    0x05: "Local Catastrophic Error",
-    0x06: "Insufficient IRD Resources",
-    0x07: "No Matching RTR Option",
+    (0, 0x01): "TCP connection closed, terminated or lost",
+    (0, 0x02): "MPA CRC does not match",
+    (0, 0x03): "MPA Marker and ULPDU Length field mismatch",
+    (0, 0x04): "Invalid MPA Request Frame or MPA Response Frame",
+    (0, 0x05): "Local Catastrophic Error",
+    (0, 0x06): "Insufficient IRD Resources",
+    (0, 0x07): "No Matching RTR Option",
 }
+_TABLES = {Layer.RDMA: _RDMA, Layer.DDP: _DDP, Layer.LLP: _MPA}
 _M, _D, _R = 4, 2, 1
 
 
@@ -193,15 +204,12 @@ class Terminate:
         return cls(Layer(first >> 4), first & 0xF, code, length, *headers)
 
     def __str__(self) -> str:
-        if self.layer is Layer.LLP:
-            text = _MPA.get(self.code)
-        elif self.type == 0:
-            text = ddp.ERROR_TEXT[ddp.LOCAL_CATASTROPHIC]
-        elif self.layer is Layer.RDMA:
-            text = _CODES.get(self.code)
-        else:
-            # As a tuple is equal to an ErrorNumber of the same numbers.
-            text = ddp.ERROR_TEXT.get((self.type, self.code))  # type: ignore[call-overload]
-        text = text or "unknown error"
+        text = _TABLES[self.layer].get((self.type, self.code), "unknown error")
+        if self.layer is Layer.RDMA and self.type == 0:
+            # Figure 9: "Any value in this field is acceptable."
+            text = "Local Catastrophic"
+        elif self.layer is Layer.DDP and self.type == ddp.ErrorType.LLP:
+            # RFC 5041 section 7.2: "Reserved for the use by the LLP".
+            text = "the LLP's error"
         header = f", DDP Header {self.ddp_header.hex(' ')}" if self.ddp_header else ""
         return f"{self.layer.name} {self.type:#x}/{self.code:#04x} {text}{header}"

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 from ddp_rnic.sim.live import Peer, SimTransport
-from ddp_rnic.sw_driver import CQ, PD, Context, Device, Stream
+from ddp_rnic.sw_driver import CQ, PD, Context, Device, Stream, TransportError
+from ddp_rnic.sw_driver.pins import Pins
 
 
 @dataclass
@@ -43,3 +44,14 @@ def scattered(request: pytest.FixtureRequest) -> Iterator[Bench]:
         started = begin(sim)
         with started.context:
             yield started
+
+
+@pytest.fixture
+def pins() -> Iterator[Pins]:
+    """The kernel's way to pin pages, where this process may use it."""
+    try:
+        made = Pins()
+    except TransportError as error:
+        pytest.skip(str(error))
+    yield made
+    made.close()

@@ -27,8 +27,10 @@ def until(holds: Callable[[], object], what: str, seconds: float = 20) -> None:
 class Managed:
     """A manager that serves."""
 
-    def __init__(self, sim: SimTransport, context: Context, path: Path, policy: Policy) -> None:
-        self.sim, self.context, self.path = sim, context, path
+    sim: SimTransport  #: where the device is the simulated gateware
+
+    def __init__(self, context: Context, path: Path, policy: Policy) -> None:
+        self.context, self.path = context, path
         self.log = io.StringIO()
         self.manager = Manager(context, path, policy, Audit(self.log))
 
@@ -60,24 +62,32 @@ class Managed:
 def managed(
     folder: Path, policy: Policy | None = None, *, page: int | None = None
 ) -> Iterator[Managed]:
-    """The manager, at a socket in a folder."""
+    """A manager of the gateware, at a socket in a folder."""
     with SimTransport(page=page) as sim, Device(sim).open() as context:
-        served = Managed(sim, context, folder / "rnic.sock", policy or Policy(per_user=8))
-        failures: list[BaseException] = []
+        with served(context, folder / "rnic.sock", policy or Policy(per_user=8)) as prm:
+            prm.sim = sim
+            yield prm
 
-        def serve() -> None:
-            try:
-                served.manager.serve()
-            except BaseException as error:
-                failures.append(error)
-                served.manager.close()
 
-        with served.manager:
-            thread = threading.Thread(target=serve)
-            thread.start()
-            try:
-                yield served
-            finally:
-                served.manager.stop()
-                thread.join()
-        assert not failures, failures
+@contextmanager
+def served(context: Context, path: Path, policy: Policy) -> Iterator[Managed]:
+    """A manager of a device, in a thread."""
+    prm = Managed(context, path, policy)
+    failures: list[BaseException] = []
+
+    def serve() -> None:
+        try:
+            prm.manager.serve()
+        except BaseException as error:
+            failures.append(error)
+            prm.manager.close()
+
+    with prm.manager:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield prm
+        finally:
+            prm.manager.stop()
+            thread.join()
+    assert not failures, failures

@@ -7,6 +7,7 @@ import mmap
 import os
 import socket
 import struct
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 from ddp_rnic.hdl.spec import regs
-from ddp_rnic.sw_driver import Device, InvalidRequest, ResourceExhausted, TransportError
+from ddp_rnic.sw_driver import Device, InvalidRequest, ResourceExhausted, StateError, TransportError
 from ddp_rnic.sw_driver.errors import UnsupportedDevice
 from ddp_rnic.sw_driver.mapped import MappedTransport, Pagemap, UDmaBuf, UioInterrupt
 from ddp_rnic.sw_driver.memory import Extent, lay_out
+from ddp_rnic.sw_driver.pins import SLOTS
 from ddp_rnic.sw_driver.tests.test_open import Constants
 
 PAGE = mmap.PAGESIZE
@@ -86,6 +88,48 @@ def test_the_interrupt_of_uio_is_enabled_read_and_enabled_again() -> None:
         assert kernel.recv(4) == struct.pack("=I", 1)
 
 
+def test_a_wait_for_the_interrupt_of_uio_is_woken() -> None:
+    """Whether it has begun, or begins after that; and it is woken once."""
+    kernel, user = socket.socketpair()
+    with kernel, user:
+        interrupt = UioInterrupt(user.fileno())
+        interrupt.wake()
+        begun = time.monotonic()
+        interrupt.wait(10)
+        assert time.monotonic() - begun < 2
+        thread = threading.Thread(target=interrupt.wait, args=(10,))
+        thread.start()
+        time.sleep(0.05)
+        interrupt.wake()
+        thread.join(2)
+        assert not thread.is_alive()
+        interrupt.wait(0.05)
+        assert 0.05 <= time.monotonic() - begun < 5
+        interrupt.close()
+
+
+def test_a_forked_child_does_not_touch_the_parents_registers(
+    registers: Path, udmabuf: UDmaBuf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are mapped into the child, too, and so is the memory that the device writes."""
+    with MappedTransport(registers, udmabuf, offset=0x2000) as transport:
+        before = registers.read_bytes()
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "getpid", lambda: 1)
+            for call in (
+                lambda: transport.read(0),
+                lambda: transport.write(8, 5),
+                lambda: transport.wait(0.01),
+                lambda: transport.pin(memoryview(bytearray(8))),
+                lambda: transport.allocate(8),
+            ):
+                with pytest.raises(StateError, match="open the transport after the fork"):
+                    call()
+            transport.close()
+        assert transport.read(regs.address("ID")) == regs.ID
+        assert registers.read_bytes() == before
+
+
 # -- udmabuf --------------------------------------------------------------------------------------
 
 
@@ -132,7 +176,12 @@ def write_pagemap(path: Path, pages: dict[int, int]) -> None:
             file.write(struct.pack("=Q", entry))
 
 
-def test_pages_are_locked_and_found_where_they_are(tmp_path: Path) -> None:
+def pinned_slots(pagemap: Pagemap) -> int:
+    return SLOTS - len(pagemap.pins._free)
+
+
+@pytest.mark.usefixtures("pins")
+def test_pages_are_pinned_and_found_where_they_are(tmp_path: Path) -> None:
     buffer = bytearray(3 * PAGE)
     start = start_of(buffer)
     first, count = start // PAGE, (start + len(buffer) - 1) // PAGE - start // PAGE + 1
@@ -148,15 +197,16 @@ def test_pages_are_locked_and_found_where_they_are(tmp_path: Path) -> None:
     assert [extent.address for extent in memory.extents[1:]] == [f * PAGE for f in frames[1:]]
     assert lay_out(memory.extents).pages == tuple(frame * PAGE for frame in frames)
     again = pagemap.pin(memoryview(buffer)[5:10])
-    assert Pagemap._locked[first * PAGE] == 2
+    assert pinned_slots(pagemap) == 2
     memory.close()
-    assert Pagemap._locked[first * PAGE] == 1 and len(Pagemap._locked) == 1
+    assert pinned_slots(pagemap) == 1
     again.close()
-    assert not Pagemap._locked
+    assert not pinned_slots(pagemap)
     buffer.clear()
     pagemap.close()
 
 
+@pytest.mark.usefixtures("pins")
 def test_pages_that_the_kernel_does_not_tell_are_not_written(tmp_path: Path) -> None:
     buffer: Any = np.zeros(PAGE, np.uint8)
     first = buffer.ctypes.data // PAGE
@@ -166,27 +216,16 @@ def test_pages_that_the_kernel_does_not_tell_are_not_written(tmp_path: Path) -> 
         ({0: 0}, "does not have all pages"),
     ):
         write_pagemap(tmp_path / "pagemap", entries)
+        pagemap = Pagemap(tmp_path / "pagemap")
         with pytest.raises(TransportError, match=message):
-            Pagemap(tmp_path / "pagemap").pin(memoryview(buffer))
-        assert not Pagemap._locked
+            pagemap.pin(memoryview(buffer))
+        assert not pinned_slots(pagemap)
+        pagemap.close()
     with pytest.raises(TransportError, match="none cannot be opened"):
         Pagemap(tmp_path / "none")
 
 
-def test_memory_that_may_not_be_locked_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    pagemap = Pagemap(os.devnull)
-
-    class Refusing:
-        def mlock(self, *_: object) -> int:
-            ctypes.set_errno(12)
-            return -1
-
-    monkeypatch.setattr(pagemap, "_libc", Refusing())
-    with pytest.raises(ResourceExhausted, match="cannot be locked .*: raise the limit, 'ulim"):
-        pagemap.pin(memoryview(bytearray(100)))
-    assert not Pagemap._locked
-
-
+@pytest.mark.usefixtures("pins")
 def test_the_kernels_own_pagemap_tells_or_wants_root() -> None:
     pagemap = Pagemap()
     try:
@@ -197,8 +236,10 @@ def test_the_kernels_own_pagemap_tells_or_wants_root() -> None:
     (extent,) = memory.extents
     assert extent.address % PAGE == 0 and extent.length == 4096 and not any(memory.view)
     memory.close()
+    pagemap.close()
 
 
+@pytest.mark.usefixtures("pins")
 def test_more_than_a_page_in_a_row_is_a_huge_page_or_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -566,19 +566,19 @@ def test_a_client_that_takes_no_answers_is_not_served_on_and_holds_up_nobody(prm
 def test_what_the_device_does_not_let_go_of_is_given_to_nobody(
     prm: Managed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stuck, fence = threading.Event(), prm.context.fence
+    stuck, fencing = threading.Event(), prm.context.fencing
     stuck.set()
 
-    def late(complaint: str) -> None:
+    def late(complaint: str) -> Iterator[None]:
         if stuck.is_set():
             raise RnicTimeout(complaint)
-        fence(complaint)
+        yield from fencing(complaint)
 
     context = connect(prm.path)
     assert isinstance(context, ClientContext)
     stream = Stream(PD(context), CQ(context))
     stream.pd.register(bytearray(100), stream=stream)
-    monkeypatch.setattr(prm.context, "fence", late)
+    monkeypatch.setattr(prm.context, "fencing", late)
     with pytest.raises(RnicTimeout, match="call close again"):
         stream.close()
     context.link.close()
@@ -598,13 +598,21 @@ def test_nothing_comes_in_for_a_dead_client_while_what_it_had_is_revoked(
     pd, cq = PD(context), CQ(context)
     streams = [Stream(pd, cq) for _ in range(3)]
     assert len(streams) == 3
+    held, removing = threading.Event(), Session.removing
+
+    def late(session: Session) -> Iterator[None]:
+        while not held.is_set():
+            yield
+        yield from removing(session)
+
     with monkeypatch.context() as patch:
-        patch.setattr(Session, "remove", lambda session: False)
+        patch.setattr(Session, "removing", late)
         context.link.close()
         states = [StreamState.ERROR] * 3
         until(
             lambda: [each.state for each in prm.context.streams.values()] == states, "all stopped"
         )
+        held.set()
     assert prm.all_gone()
 
 

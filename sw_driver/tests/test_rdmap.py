@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,15 +26,17 @@ from ddp_rnic.sw_driver import (
     Context,
     Device,
     InvalidRequest,
+    RnicTimeout,
     StateError,
     Stream,
     StreamError,
     StreamState,
     WcStatus,
 )
+from ddp_rnic.sw_driver import context as driver_context
 from ddp_rnic.sw_driver.prm import connect
 from ddp_rnic.sw_driver.rdmap import CQ, QP, WC, Layer, Opcode, QPState, Terminate
-from ddp_rnic.sw_driver.tests.managed import managed
+from ddp_rnic.sw_driver.tests.managed import managed, until
 
 BOTH = Access.REMOTE_WRITE | Access.REMOTE_READ
 Sent = list[tuple[Header, bytes]]
@@ -120,6 +125,64 @@ def test_a_terminate_octet_by_octet() -> None:
     )
     assert str(Terminate(Layer.RDMA, 0, 0)) == "RDMA 0x0/0x00 Local Catastrophic"
     assert str(Terminate(Layer.DDP, 7, 7)) == "DDP 0x7/0x07 unknown error"
+
+
+#: RFC 5040 section 4.8, figure 9: "Invalid STag" of RDMA's Remote Protection Error, for example,
+#: has another number than DDP's, and each code its Error Type.
+RDMA_CODES = {
+    1: {
+        0: "Invalid STag", 1: "Base or bounds violation", 2: "Access rights violation",
+        3: "STag not associated with RDMAP Stream", 4: "TO wrap", 9: "STag cannot be Invalidated",
+        0xFF: "Unspecified Error",
+    },
+    2: {
+        5: "Invalid RDMAP version", 6: "Unexpected OpCode",
+        7: "Catastrophic error, localized to RDMAP Stream", 8: "Catastrophic error, global",
+        9: "STag cannot be Invalidated", 0xFF: "Unspecified Error",
+    },
+}  # fmt: skip
+#: RFC 5041 section 7.2.
+DDP_CODES = {
+    0: {0: "Local Catastrophic"},
+    1: {
+        0: "Invalid STag", 1: "Base or bounds violation", 2: "STag not associated with DDP Stream",
+        3: "TO wrap", 4: "Invalid DDP version",
+    },
+    2: {
+        1: "Invalid QN", 2: "Invalid MSN - no buffer available",
+        3: "Invalid MSN - MSN range is not valid", 4: "Invalid MO",
+        5: "DDP Message too long for available buffer", 6: "Invalid DDP version",
+    },
+}  # fmt: skip
+#: RFC 5044 section 8, RFC 6581 section 8: "Layer: 0x2 - LLP Error Type: 0x0 - MPA".
+MPA_CODES = {
+    0: {
+        1: "TCP connection closed, terminated or lost", 2: "MPA CRC does not match",
+        3: "MPA Marker and ULPDU Length field mismatch",
+        4: "Invalid MPA Request Frame or MPA Response Frame", 5: "Local Catastrophic Error",
+        6: "Insufficient IRD Resources", 7: "No Matching RTR Option",
+    },
+}  # fmt: skip
+
+
+def test_each_layer_has_its_own_table_of_errors() -> None:
+    """RFC 5040 section 4.8: figure 9 gives RDMA's types and codes, and of the others: "See DDP
+    Specification [DDP]", "For MPA, see MPA Specification [MPA]".
+    """
+    tables = {Layer.RDMA: RDMA_CODES, Layer.DDP: DDP_CODES, Layer.LLP: MPA_CODES}
+    for layer, types in tables.items():
+        for kind in range(16):
+            for code in range(256):
+                text = types.get(kind, {}).get(code, "unknown error")
+                if layer is Layer.RDMA and kind == 0:
+                    # "This error type does not have an error code. Any value in this field is
+                    # acceptable."
+                    text = "Local Catastrophic"
+                if layer is Layer.DDP and kind == 3:
+                    # RFC 5041 section 7.2: "Reserved for the use by the LLP".
+                    text = "the LLP's error"
+                told = str(Terminate(layer, kind, code))
+                assert told == f"{layer.name} {kind:#x}/{code:#04x} {text}"
 
 
 @pytest.mark.parametrize(
@@ -428,6 +491,104 @@ def test_an_stag_that_cannot_be_invalidated_ends_the_stream(
     assert {wc.status for wc in taken} == {WcStatus.FLUSHED} and len(taken) >= 1
     assert taken[0].wr_id == "message" and not region.revoked
     assert bench.terminate() == bytes([0x01, code, 0, 0])
+
+
+# --- waiting --------------------------------------------------------------------------------------
+
+
+def late(act: Callable[[], object], wait: Callable[[], list[WC]]) -> tuple[list[WC], float]:
+    """What a thread that waits gets of something, and how long it took from then on."""
+    taken: list[tuple[list[WC], float]] = []
+    thread = threading.Thread(target=lambda: taken.append((wait(), time.monotonic())))
+    thread.start()
+    time.sleep(0.3)
+    begun = time.monotonic()
+    act()
+    thread.join(30)
+    ((completions, ended),) = taken
+    return completions, ended - begun
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_wait_ends_with_the_completion_that_another_thread_makes(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, asynchronous: bool
+) -> None:
+    """Of a Send that another thread posts, of what a peer sends, and of a flush: at once."""
+    monkeypatch.setattr(driver_context, "SLICE", 20)
+
+    def wait() -> list[WC]:
+        if asynchronous:
+            return asyncio.run(bench.cq.wait_async(15))
+        return bench.cq.wait(15)
+
+    completions, took = late(lambda: bench.qp.post_send(Opcode.SEND, b"1", wr_id="sent"), wait)
+    assert statuses(completions) == [("sent", WcStatus.SUCCESS)] and took < 5
+    bench.qp.post_recv(bytearray(4), wr_id="received")
+    # The Write gives no completion, and the wait goes on.
+    region = bench.pd.register(bytearray(8))
+
+    def send() -> None:
+        bench.write(region.stag, 0, b"1")
+        bench.send(b"2", Message.SEND)
+
+    completions, took = late(send, wait)
+    assert statuses(completions) == [("received", WcStatus.SUCCESS)] and took < 5
+    bench.qp.post_recv(bytearray(4), wr_id="flushed")
+    completions, took = late(bench.qp.disconnect, wait)
+    assert statuses(completions) == [("flushed", WcStatus.FLUSHED)] and took < 5
+
+
+def test_a_wait_of_a_managers_client_ends_as_early(tmp_path: Path) -> None:
+    with managed(tmp_path) as served, connect(tmp_path / "rnic.sock") as context:
+        bench = begin(served.sim, context)
+        for n in range(40):  # more than the waits that the manager answers at a time
+            completions, took = late_now(bench, n)
+            assert statuses(completions) == [(n, WcStatus.SUCCESS)] and took < 5
+        bench.qp.post_recv(bytearray(4), wr_id="received")
+        completions, took = late(lambda: bench.send(b"2", Message.SEND), lambda: bench.cq.wait(15))
+        assert statuses(completions) == [("received", WcStatus.SUCCESS)] and took < 5
+
+
+def late_now(bench: Bench, n: int) -> tuple[list[WC], float]:
+    """As soon as a thread waits, another one posts a Send."""
+    taken: list[WC] = []
+    thread = threading.Thread(target=lambda: taken.extend(bench.cq.wait(15)))
+    thread.start()
+    until(lambda: bench.cq.messages._waiting, "a thread that waits")  # type: ignore[attr-defined]
+    begun = time.monotonic()
+    bench.qp.post_send(Opcode.SEND, b"1", wr_id=n)
+    thread.join(30)
+    return taken, time.monotonic() - begun
+
+
+def test_asyncio_waits_for_rdmap_while_the_loop_goes_on(bench: Bench) -> None:
+    """As sw_driver.CQ's wait_async: in time, cancelled, and closed."""
+
+    async def session() -> None:
+        begun = time.monotonic()
+        with pytest.raises(RnicTimeout, match=r"within 0\.1 seconds"):
+            await bench.cq.wait_async(0.1)
+        assert 0.1 <= time.monotonic() - begun < 5
+        waiter = asyncio.create_task(bench.cq.wait_async())
+        await asyncio.sleep(0.05)
+        assert not waiter.done()
+        bench.qp.post_send(Opcode.SEND, b"1", wr_id="sent")
+        assert statuses(await waiter) == [("sent", WcStatus.SUCCESS)]
+        cancelled = asyncio.create_task(bench.cq.wait_async())
+        await asyncio.sleep(0.05)
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        closed = asyncio.create_task(bench.cq.wait_async(20))
+        await asyncio.sleep(0.05)
+        bench.cq.close()
+        with pytest.raises(StateError, match="the completion queue is closed"):
+            await closed
+
+    begun = time.monotonic()
+    # With it ends the loop's pool of threads: none of them goes on waiting.
+    asyncio.run(session())
+    assert time.monotonic() - begun < 15
 
 
 # --- other errors ---------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from ddp_rnic.sw_driver import (
     WC,
     Device,
     InvalidRequest,
+    RnicError,
     Stream,
     StreamError,
     Transport,
@@ -112,6 +114,64 @@ def test_errors_and_waits_are_played_again(tmp_path: Path) -> None:
     assert told[1] == "TransportTimeout: the link is slow" and "DECERR" in told[0]
     with Replay(path) as replay:
         assert calls(replay) == told
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[",
+        "[" * 100_000,
+        "[]",
+        '{"call": "reset"}',
+        '{"call": ["read"], "value": 1}',
+        '{"call": "read", "address": 0}',
+        '{"call": "read", "address": 0, "value": "1"}',
+        '{"call": "read", "address": 0, "value": 4294967296}',
+        '{"call": "pin", "length": 1, "extents": [[1]]}',
+        '{"call": "pin", "length": 1, "extents": [[-1, 1]]}',
+        '{"call": "wait", "seconds": 1e999}',
+        '{"call": "wait", "seconds": NaN}',
+        '{"call": "entropy", "length": 1, "octets": "0"}',
+        '{"call": "pull", "memory": 1, "offset": 0, "octets": [0]}',
+        '{"call": "write", "address": 0, "value": 0, "error": 7}',
+        "\ud800",
+    ],
+    ids=range(16),
+)
+def test_a_line_that_is_no_call_is_named(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "file"
+    good = json.dumps({"format": 1, "of": "SimTransport"})
+    path.write_bytes(f"{good}\n{line}\n".encode("utf-8", "surrogatepass"))
+    with pytest.raises(InvalidRequest, match=r"is no recording of a session: line \d: "):
+        Replay(path)
+
+
+@pytest.mark.parametrize("name", ["none", "."])
+def test_a_recording_that_cannot_be_read_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InvalidRequest, match="cannot be read: "):
+        Replay(tmp_path / name)
+
+
+def test_a_recording_that_is_spoilt_is_refused_or_differs(tmp_path: Path) -> None:
+    """Whatever a file holds, the driver raises one of its own errors, if any."""
+    path = tmp_path / "file"
+    with Recorder(SimTransport(), path) as recorder:
+        Device(recorder).query()
+    good = path.read_bytes()
+    rng = random.Random(1)
+    refused = 0
+    for _ in range(400):
+        octets = bytearray(good)
+        for _ in range(rng.randint(1, 3)):
+            at, length = rng.randrange(len(octets)), rng.choice((0, 1, 1, 8))
+            octets[at : at + length] = rng.choice((b"", b"9", b"-", b"[", b'"', b"\xff", b"null"))
+        path.write_bytes(bytes(octets))
+        try:
+            with Replay(path) as replay:
+                Device(replay).query()
+        except RnicError:
+            refused += 1
+    assert refused > 200
 
 
 @pytest.mark.parametrize("text", ["", "not json\n", "[]\n", json.dumps({"format": 99})])

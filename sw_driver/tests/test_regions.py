@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import random
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,9 +24,12 @@ from ddp_rnic.sw_driver import (
     StateError,
     Stream,
     StreamError,
+    TransportError,
     WcStatus,
 )
+from ddp_rnic.sw_driver.prm import connect
 from ddp_rnic.sw_driver.tests.conftest import Bench, begin
+from ddp_rnic.sw_driver.tests.managed import managed
 
 
 def test_a_write_is_placed_where_its_stag_and_offset_say(scattered: Bench) -> None:
@@ -99,6 +103,57 @@ def test_rights_and_offsets_that_cannot_be_are_told(
     with pytest.raises(InvalidRequest, match=message):
         bench.pd.register(bytearray(10), **arguments)  # type: ignore[arg-type]
     bench.pd.register(bytearray(10), to=(1 << 64) - 10)
+
+
+def test_a_region_is_refreshed_once_for_all_the_messages_that_are_taken(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    regions = [bench.pd.register(bytearray(100)) for _ in range(3)]
+    copies: list[int] = []
+    for n, region in enumerate(regions):
+        memory = region.mapping.memory
+        monkeypatch.setattr(memory, "pull_written", lambda n=n: copies.append(n))
+        monkeypatch.setattr(memory, "pull", lambda *_: pytest.fail("an octet more is copied"))
+    for n in (0, 1, 0, 0, 1, 0):
+        bench.peer.write(regions[n].stag, n, b"octet")
+    bench.sim.run(3000)
+    bench.context.service()
+    assert not copies
+    assert len(bench.cq.poll(1)) == 1 and copies == [0]
+    assert len(bench.cq.poll()) == 5 and copies in ([0, 1], [0, 0, 1], [0, 1, 0])
+    done = len(copies)
+    assert bench.cq.poll() == [] and len(copies) == done
+
+
+def test_a_completion_whose_octets_cannot_be_copied_is_not_lost(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    region = bench.pd.register(bytearray(100))
+    bench.peer.write(region.stag, 0, b"octet")
+    bench.sim.run(1000)
+
+    def fail() -> None:
+        raise TransportError("the cable is out")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(region.mapping.memory, "pull_written", fail)
+        with pytest.raises(TransportError, match="the cable is out"):
+            bench.cq.poll()
+    (completion,) = bench.cq.poll()
+    assert completion.mr is region
+
+
+def test_a_managers_client_keeps_what_it_has_written_itself(tmp_path: Path) -> None:
+    """A buffer that is not the manager's memory has a copy, of which only the new octets come."""
+    with managed(tmp_path) as served, connect(tmp_path / "rnic.sock") as context:
+        with PD(context) as pd, CQ(context) as cq, Stream(pd, cq) as stream:
+            array, peer = np.zeros(1000, np.uint8), Peer(served.sim, stream.number)
+            with pd.register(array) as region:
+                peer.write(region.stag, 100, b"\1" * 50)
+                array[500:] = 0xEE
+                (completion,) = cq.wait(10)
+                assert completion.mr is region and (array[100:150] == 1).all()
+            assert (array[500:] == 0xEE).all() and array.sum() == 50 + 500 * 0xEE
 
 
 def test_a_registered_buffer_keeps_its_size(bench: Bench) -> None:

@@ -23,6 +23,7 @@ from ddp_rnic.sw_driver import (
     InvalidRequest,
     Opcode,
     ResourceExhausted,
+    RnicError,
     RnicTimeout,
     StateError,
     Stream,
@@ -30,8 +31,10 @@ from ddp_rnic.sw_driver import (
     StreamState,
     TransportError,
     WcStatus,
+    context,
 )
 from ddp_rnic.sw_driver.tests.conftest import Bench, begin
+from ddp_rnic.sw_driver.tests.managed import until
 
 
 def test_messages_go_to_the_buffers_of_their_queue_in_order(scattered: Bench) -> None:
@@ -458,6 +461,51 @@ def test_a_thread_that_waits_is_woken_by_what_another_sends(bench: Bench) -> Non
     bench.peer.send(b"1234")
     thread.join(20)
     assert taken[0][0].wr_id == "woken"
+
+
+def test_a_wait_ends_as_soon_as_another_thread_has_put_a_completion(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not at the end of a slice of time. Two wait: one for the device, one for that one."""
+    monkeypatch.setattr(context, "SLICE", 30)
+    posted = [bytearray(4), bytearray(4)]
+    for buffer in posted:
+        bench.stream.post_recv(buffer, wr_id="flushed")
+    taken: list[WC] = []
+    threads = [threading.Thread(target=lambda: taken.extend(bench.cq.wait(20, 1))) for _ in posted]
+    for thread in threads:
+        thread.start()
+    until(lambda: bench.context._watching, "a thread that waits for the device")
+    time.sleep(0.05)
+    begun = time.monotonic()
+    # No interrupt comes of it: the device does not know.
+    bench.stream.close()
+    for thread in threads:
+        thread.join(20)
+    assert [wc.wr_id for wc in taken] == ["flushed", "flushed"]
+    assert time.monotonic() - begun < 5
+
+
+def test_a_wait_ends_as_soon_as_its_queue_is_closed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(context, "SLICE", 30)
+    failures: list[RnicError] = []
+
+    def wait() -> None:
+        try:
+            bench.cq.wait(20)
+        except RnicError as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    until(lambda: bench.context._watching, "a thread that waits for the device")
+    begun = time.monotonic()
+    bench.cq.close()
+    thread.join(20)
+    assert str(failures[0]) == "the completion queue is closed"
+    assert time.monotonic() - begun < 5
 
 
 def test_asyncio_waits_while_the_loop_goes_on(bench: Bench) -> None:

@@ -7,7 +7,7 @@ import secrets
 
 import pytest
 from ddp_rnic.sw_driver.errors import InvalidRequest, ResourceExhausted
-from ddp_rnic.sw_driver.memory import Arena, Bounce, Extent, lay_out
+from ddp_rnic.sw_driver.memory import Arena, Bounce, Extent, finish, lay_out
 from ddp_rnic.sw_driver.tables import HISTORY, StagAllocator
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,8 +49,58 @@ def test_a_copy_that_cannot_be_made_takes_no_room() -> None:
 
     arena = Arena(0, 64, "octets")
     with pytest.raises(OSError, match="no link"):
-        Bounce(memoryview(bytearray(64)), arena, lambda *_: b"", refuse)
+        finish(Bounce.making(memoryview(bytearray(64)), arena, lambda *_: b"", refuse))
     assert arena.allocate(64) == 0
+
+
+class Board:
+    """Memory of a device, and how often it was read."""
+
+    def __init__(self) -> None:
+        self.octets = bytearray(20_000)
+        self.reads: list[int] = []
+
+    def read(self, address: int, length: int) -> bytes:
+        self.reads.append(length)
+        return bytes(self.octets[address : address + length])
+
+    def write(self, address: int, octets: bytes) -> None:
+        self.octets[address : address + len(octets)] = octets
+
+
+@given(
+    length=st.sampled_from([1, 100, 4096, 4097, 9000]),
+    turns=st.lists(
+        st.lists(st.tuples(st.booleans(), st.integers(0, 8999), st.integers(1, 300)), max_size=6),
+        max_size=4,
+    ),
+    seed=st.integers(0, 99),
+)
+def test_a_copy_brings_what_the_device_wrote_and_keeps_what_the_host_wrote(
+    length: int, turns: list[list[tuple[bool, int, int]]], seed: int
+) -> None:
+    """As memory would that both share; where both write, the device's octets are those."""
+    rng, board, host = random.Random(seed), Board(), bytearray(length)
+    host[:] = rng.randbytes(length)
+    arena = Arena(0, 20_000, "octets")
+    memory = finish(Bounce.making(memoryview(host), arena, board.read, board.write))
+    (extent,) = memory.extents
+    shared = bytearray(host)
+    for turn in turns:
+        theirs: dict[int, int] = {}
+        for device, at, count in turn:
+            for place in range(at % length, min(at % length + count, length)):
+                if device:
+                    # Another octet than before, as a device that writes the same has not written.
+                    before = board.octets[extent.address + place]
+                    theirs[place] = before if place in theirs else (before + 1) % 256
+                    board.octets[extent.address + place] = theirs[place]
+                else:
+                    host[place] = shared[place] = rng.randrange(256)
+        for place, octet in theirs.items():
+            shared[place] = octet
+        memory.pull_written()
+        assert host == shared
 
 
 @given(

@@ -22,8 +22,8 @@ from ddp_rnic.sw_driver.tests.virtual_tcp import VirtualTcp
 from ddp_rnic.sw_driver.uart import UartTransport
 
 STREAMS = 64
-#: An FPDU of an ULPDU of five octets, without its CRC's value.
-FPDU = b"\0\5" + bytes(range(5)) + b"\0" + b"\xcc" * 4
+#: An FPDU of an ULPDU of 17 octets, without its CRC's value.
+FPDU = b"\0\x11" + bytes(range(17)) + b"\0" + b"\xcc" * 4
 
 
 class Link:
@@ -86,12 +86,12 @@ def test_segments_of_a_connection_are_taken_until_it_is_closed(
     segment = tcp_packet(peer, host, 0xFFFFFFFF, octets)
     assert not taken(virtual, segment)
     with receiver.connect(
-        peer, host, sequence=0xFFFFFFFF, stream=STREAMS - 1, markers=markers
+        peer, host, sequence=0xFFFFFFFF, stream=STREAMS - 1, sent=0, markers=markers
     ) as connection:
         assert connection.number == 0 and connection.progress() == Progress(0, 0, 0, False)
         assert taken(virtual, segment) == [FpduReceived(STREAMS - 1, 0, octets)]
         assert connection.progress() == Progress(len(octets), 0, 0xFFFF, False)
-        following = tcp_packet(peer, host, len(octets) - 1, b"\0\5")
+        following = tcp_packet(peer, host, len(octets) - 1, b"\0\x11")
         assert not taken(virtual, following)
         assert connection.progress().taken == len(octets) + 2
     assert not taken(virtual, tcp_packet(peer, host, len(octets) + 1, FPDU[2:]))
@@ -102,14 +102,14 @@ def test_segments_of_a_connection_are_taken_until_it_is_closed(
 
 def test_a_number_is_free_again_and_begins_anew() -> None:
     receiver, virtual = opened()
-    first = receiver.connect(A, B, sequence=5, stream=1)
-    second = receiver.connect(B, A, sequence=6, stream=2)
+    first = receiver.connect(A, B, sequence=5, stream=1, sent=0)
+    second = receiver.connect(B, A, sequence=6, stream=2, sent=0)
     assert (first.number, second.number) == (0, 1)
     with pytest.raises(ResourceExhausted, match="all 2 TCP connections are in use: close one"):
-        receiver.connect(A, ("10.7.0.2", 1), sequence=0, stream=3)
-    taken(virtual, tcp_packet(A, B, 5, b"\0\5"))
+        receiver.connect(A, ("10.7.0.2", 1), sequence=0, stream=3, sent=0)
+    taken(virtual, tcp_packet(A, B, 5, b"\0\x11"))
     first.close()
-    again = receiver.connect(A, B, sequence=7, stream=4)
+    again = receiver.connect(A, B, sequence=7, stream=4, sent=0)
     first.close()
     assert again.number == 0 and again.progress().taken == 0
     assert taken(virtual, tcp_packet(A, B, 7, FPDU)) == [FpduReceived(4, 0, FPDU)]
@@ -118,15 +118,40 @@ def test_a_number_is_free_again_and_begins_anew() -> None:
 
 def test_a_connection_with_too_long_an_fpdu_is_broken() -> None:
     receiver, virtual = opened()
-    with receiver.connect(A, B, sequence=0, stream=0) as connection:
+    with receiver.connect(A, B, sequence=0, stream=0, sent=0) as connection:
         taken(virtual, tcp_packet(A, B, 0, b"\x08\0" + bytes(6)))
         assert connection.progress() == Progress(8, 0, 0xFFFF, True)
+
+
+def test_a_connection_with_too_short_an_fpdu_is_broken_after_it() -> None:
+    receiver, virtual = opened()
+    short = b"\0\5" + bytes(10)
+    with receiver.connect(A, B, sequence=0, stream=3, sent=0) as connection:
+        assert taken(virtual, tcp_packet(A, B, 0, short + FPDU)) == [FpduReceived(3, 0, short)]
+        assert connection.progress().broken
+
+
+def test_a_segment_that_acknowledges_what_was_not_sent_is_not_taken() -> None:
+    """RFC 5961 section 5.2: "(SND.UNA - MAX.SND.WND) <= SEG.ACK <= SND.NXT"."""
+    receiver, virtual = opened()
+    connection = receiver.connect(A, B, sequence=0, stream=3, sent=0xFFFFFFFF, span=10)
+    segment = tcp_packet(A, B, 0, FPDU)  # acknowledges up to 0
+    assert not taken(virtual, segment)
+    connection.set_sent(11)
+    assert not taken(virtual, segment)
+    connection.set_sent(10)
+    assert taken(virtual, segment) == [FpduReceived(3, 0, FPDU)]
+    with pytest.raises(InvalidRequest, match=r"sent must be from 0 to 2\*\*32 - 1, not -1"):
+        connection.set_sent(-1)
+    connection.close()
+    with pytest.raises(StateError, match="TCP connection 0 is closed"):
+        connection.set_sent(0)
 
 
 def test_what_an_earlier_host_left_is_gone() -> None:
     receiver, virtual = opened()
     for number in range(2):
-        receiver.connect(("10.7.0.1", 1 + number), B, sequence=0, stream=number)
+        receiver.connect(("10.7.0.1", 1 + number), B, sequence=0, stream=number, sent=0)
     BoardTcp(cast(UartTransport, Link(virtual)))
     assert not taken(virtual, tcp_packet(("10.7.0.1", 2), B, 0, FPDU))
 
@@ -141,6 +166,8 @@ def test_what_an_earlier_host_left_is_gone() -> None:
         ({"host": ("10.7.0.1", 1 << 16)}, r"ports must be from 1 to 65535, not \(40000, 65536\)"),
         ({"sequence": -1}, r"sequence must be from 0 to 2\*\*32 - 1, not -1"),
         ({"sequence": 1 << 32}, r"sequence must be from 0 to 2\*\*32 - 1, not 4294967296"),
+        ({"sent": 1 << 32}, r"sent must be from 0 to 2\*\*32 - 1, not 4294967296"),
+        ({"span": -1}, r"span must be from 0 to 2\*\*32 - 1, not -1"),
         ({"stream": -1}, "stream must be from 0 to 63, not -1"),
         ({"stream": STREAMS}, "stream must be from 0 to 63, not 64"),
     ],
@@ -148,16 +175,17 @@ def test_what_an_earlier_host_left_is_gone() -> None:
 def test_what_cannot_be_is_refused(changed: dict[str, Any], sentence: str) -> None:
     receiver, _ = opened()
     with pytest.raises(InvalidRequest, match=sentence):
-        receiver.connect(**{"peer": A, "host": B, "sequence": 0, "stream": 0, **changed})
-    assert receiver.connect(A, B, sequence=0, stream=0).number == 0
+        receiver.connect(**{"peer": A, "host": B, "sequence": 0, "stream": 0, "sent": 0, **changed})
+    assert receiver.connect(A, B, sequence=0, stream=0, sent=0).number == 0
 
 
 def test_the_same_ends_are_refused() -> None:
     receiver, _ = opened()
-    with receiver.connect(("fd00::1", 1), ("fd00::2", 2), sequence=0, stream=0):
+    with receiver.connect(("fd00::1", 1), ("fd00::2", 2), sequence=0, stream=0, sent=0):
         with pytest.raises(StateError, match=r"from \('fd00:0::1', 1\) to .* is set up already"):
-            receiver.connect(("fd00:0::1", 1), ("fd00::2", 2), sequence=9, stream=1)
-    assert receiver.connect(("fd00::1", 1), ("fd00::2", 2), sequence=0, stream=0).number == 0
+            receiver.connect(("fd00:0::1", 1), ("fd00::2", 2), sequence=9, stream=1, sent=0)
+    again = receiver.connect(("fd00::1", 1), ("fd00::2", 2), sequence=0, stream=0, sent=0)
+    assert again.number == 0
 
 
 def test_a_board_without_tcp_is_refused() -> None:
@@ -171,9 +199,9 @@ def test_a_board_that_does_not_take_an_entry_is_told_in_time(
     monkeypatch.setattr(tcp, "_PATIENCE", 0.05)
     link = Link(VirtualTcp(2, 2048))
     receiver = BoardTcp(cast(UartTransport, link))
-    connection = receiver.connect(A, B, sequence=0, stream=0)
+    connection = receiver.connect(A, B, sequence=0, stream=0, sent=0)
     link.busy = 1 << 62
     with pytest.raises(RnicTimeout, match="does not take a TCP connection's entry: reset it"):
         connection.close()
     with pytest.raises(RnicTimeout, match="does not take a TCP connection's entry: reset it"):
-        receiver.connect(B, A, sequence=0, stream=0)
+        receiver.connect(B, A, sequence=0, stream=0, sent=0)

@@ -72,6 +72,42 @@ def test_a_board_without_dma_is_a_device_like_any_other(board: VirtualBoard) -> 
     assert board.broken == 0
 
 
+def test_completions_bring_what_was_written_once_and_leave_the_hosts_octets(
+    board: VirtualBoard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A region's copy is as long as the region, and the link is slow."""
+    array = np.zeros(1000, np.uint8)
+    with UartTransport(board.port) as transport, Device(transport).open() as context:
+        pd, cq, other = PD(context), CQ(context), CQ(context)
+        stream = Stream(pd, cq)
+        peer, region, read = Peer(board._sim, stream.number), pd.register(array), []
+        ask = transport.read_memory
+
+        def count(address: int, length: int) -> bytes:
+            read.append(length)
+            return ask(address, length)
+
+        monkeypatch.setattr(region.mapping.memory, "_read", count)
+        for n in range(10):
+            peer.write(region.stag, 10 * n, bytes([n + 1]) * 10)
+        # The host uses the rest of its buffer, which no peer writes.
+        array[500:] = 0xEE
+        taken = cq.wait(10)
+        while len(taken) < 10:
+            assert other.poll() == []  # serves the device, and takes nothing
+            calls, more = len(read), cq.poll()
+            # None of one that is not taken.
+            assert len(read) == calls + bool(more)
+            taken += more
+        assert [wc.mr for wc in taken] == [region] * 10 and len(read) < 10
+        assert (array[:100] == np.repeat(np.arange(1, 11), 10)).all()
+        assert (array[500:] == 0xEE).all()
+        calls = len(read)
+        assert cq.poll() == [] and len(read) == calls
+        region.revoke()
+        assert (array[500:] == 0xEE).all() and not array[100:500].any()
+
+
 def test_a_link_that_loses_damages_and_adds_octets_of_answers_is_asked_again(
     board: VirtualBoard,
 ) -> None:
@@ -112,6 +148,25 @@ def test_what_is_lost_on_its_way_to_a_register_is_written_again(board: VirtualBo
         transport.write(SCRATCH, 0x12345678)
         assert transport.read(SCRATCH) == 0x12345678
         assert not lost and board.broken >= 1
+
+
+def test_an_answer_has_time_until_the_command_has_left(board: VirtualBoard) -> None:
+    """At a low rate a long command is on its way for longer than an answer may be late."""
+    rate, asked = 4800, []
+
+    def slow(octets: bytes) -> bytes:
+        time.sleep(10 * len(octets) / rate)
+        return octets
+
+    def slow_command(octets: bytes) -> bytes:
+        asked.append(len(octets))
+        return slow(octets)
+
+    with UartTransport(board.port, rate) as transport:
+        board.commands, board.answers = slow_command, slow
+        transport.write_memory(0, bytes(range(100)) * 4)
+        board.commands = board.answers = bytes
+    assert sum(asked) == 6 + 400 + 6, "nothing was asked for twice"
 
 
 def test_a_value_that_never_reads_back_is_told(board: VirtualBoard) -> None:
@@ -160,7 +215,7 @@ def test_a_board_that_falls_silent_is_told_in_time(board: VirtualBoard) -> None:
     ("registers", "message"),
     [
         ({"ID": 0xFFFFFFFF}, "ID reads 0xffffffff and not 0x52425244: check port, baud rate"),
-        ({"VERSION": 0x00020000}, r"map is 2\.0, the driver's is 1\.0: update the older one"),
+        ({"VERSION": 0x00020000}, r"map is 2\.0, the driver's is 1\.1: update the older one"),
         ({"CAP_MEMORY": 0}, "CAP_MEMORY reads 0: check the link"),
     ],
 )

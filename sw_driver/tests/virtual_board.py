@@ -65,6 +65,8 @@ class VirtualBoard:
         The PHY's control register: with loopback, frames that are sent come in again.
     loops
         Whether the PHY can do that.
+    late
+        Whether frames come in at a wrong time, so that none has a start frame delimiter.
     phy
         Its address on MDIO.
     """
@@ -87,18 +89,23 @@ class VirtualBoard:
         sim.map(0, ctypes.addressof(self._octets), memory)
         self.control = 0x1140
         self.loops = True
+        self.late = False
         self.phy = 7
         self._frame = bytearray(board.TRANSMIT.size)
-        self._taken = 0  # packets of the exception stream
+        self._taken = len(sim.exceptions())  # packets of the exception stream
         self._diverted: list[ExceptionPacket] = []  # frames that TCP leaves to the host
         self._waiting: list[ExceptionPacket] = []
         values = {
             "ID": board.ID, "VERSION": board.VERSION, "CAP_MEMORY": memory,
-            **dict.fromkeys(("LINK_FRAMES", "LINK_DAMAGED", "LINK_DROPPED"), 0),
+            **dict.fromkeys(
+                ("LINK_FRAMES", "LINK_DAMAGED", "LINK_DROPPED", "LINK_UNSTARTED"), 0),
         }  # fmt: skip
         self._values = {
             board.address(name): value for name, value in (values | (registers or {})).items()
         }
+        text = b"virtual board".ljust(board.IDENTIFIER_WORDS, b"\0")
+        for at, character in enumerate(text):
+            self._values[board.BOARD.address + board.IDENTIFIER + 4 * at] = character
         self._master, self._slave = pty.openpty()
         tty.setraw(self._slave)
         self.port = os.ttyname(self._slave)
@@ -135,10 +142,10 @@ class VirtualBoard:
 
     def _execute(self, command: bytes) -> bytes:
         code, count, address = struct.unpack_from(">BBI", command)
-        places = [(address + k) * 4 for k in range(count)]
-        if code == 2:
+        places = [(address + k * (code in (1, 2))) * 4 for k in range(count)]
+        if code in (2, 4):
             return b"".join(self._read(place).to_bytes(4, "big") for place in places)
-        if code == 1:
+        if code in (1, 3):
             words = struct.unpack_from(f">{count}I", command, 6)
             for place, word in zip(places, words, strict=True):
                 self._write(place, word)
@@ -178,7 +185,9 @@ class VirtualBoard:
     def _send(self) -> None:
         """A frame is sent; it is padded, and comes in again or is gone."""
         octets = bytes(self._frame[: self._values[board.address("TRANSMIT_LENGTH")]])
-        if self.loops and self.control & _LOOPBACK:
+        if self.control & _LOOPBACK and self.late:
+            self._values[board.address("LINK_UNSTARTED")] += 1
+        elif self.loops and self.control & _LOOPBACK:
             self._receive(octets.ljust(board.SHORTEST, b"\0"))
             self._values[board.address("LINK_FRAMES")] += 1
 

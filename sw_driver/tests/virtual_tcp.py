@@ -50,6 +50,8 @@ class VirtualTcp:
             self._fields[place["connection"]][place["field"]] = self._values["TCP_WORD"]
             if place["field"] == TcpField.SETTINGS:
                 self._set_up(place["connection"])
+            elif place["field"] == TcpField.SENT:
+                self.receiver.set_sent(place["connection"], self._values["TCP_WORD"])
         elif name is not None:
             self._values[name] = word
         return name is not None
@@ -71,6 +73,6 @@ class VirtualTcp:
                 source[:length], destination[:length],
                 int.from_bytes(ports[:2], "big"), int.from_bytes(ports[2:4], "big"),
                 stream=settings >> 16, sequence=words[TcpField.SEQUENCE],
-                markers=bool(settings & 4),
+                markers=bool(settings & 4), sent=words[TcpField.SENT], span=words[TcpField.SPAN],
             ),
         )  # fmt: skip

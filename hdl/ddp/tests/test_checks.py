@@ -203,6 +203,8 @@ CASES = {
     "version 0": (tagged(REGION.stag, 0x1000, 1, dv=0), ddp.TAGGED_VERSION),
     "version 2, invalid STag": (tagged(0, 0, 1, dv=2), ddp.TAGGED_VERSION),
     "version 3, zero length": (tagged(0, 0, 0, dv=3), ddp.TAGGED_VERSION),
+    "tagged, reserved bits set": (b"\xfd" + tagged(REGION.stag, 0x1000, 1)[1:], None),
+    "untagged, reserved bits set": (struct.pack(">BBIIII", 0x7D, 0x43, 0, 0, 1, 0) + b"x", None),
     "untagged": (struct.pack(">BBIIII", 0x41, 0x43, 0, 0, 1, 0) + b"x", None),
     "untagged, version 2": (
         struct.pack(">BBIIII", 0x42, 0x43, 0, 0, 1, 0) + b"x",

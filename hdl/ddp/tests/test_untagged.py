@@ -166,14 +166,6 @@ def test_each_check_gives_its_number(octets, number):
     assert number_of(result) == number
 
 
-def test_reserved_bits_are_not_checked():
-    """Section 4.1, Rsvd: "set to zero on transmit, and not checked on receive"."""
-    octets = bytearray(segment(1, 1, 0, 100))
-    octets[0] |= 0x3C
-    (result,) = run_segments([bytes(octets)])
-    assert number_of(result) is None
-
-
 def test_a_segment_goes_to_its_offset_in_its_buffer():
     one, two = run_segments([segment(1, 1, 60, 40, last=True), segment(1, 2, 20, 4)])
     assert (one.address, one.total, one.cookie, one.pages) == (0x1_FFFF_FFF0 + 60, 100, 70, 3)

@@ -2,7 +2,7 @@
 
 import pytest
 from amaranth.sim import Simulator
-from ddp_rnic.hdl.eth.mdio import Mdio
+from ddp_rnic.hdl.eth.mdio import GIGABIT_ONLY, GigabitOnly, Mdio
 from ddp_rnic.hdl.tests.refused import refused
 
 DIVISOR = 8
@@ -100,3 +100,46 @@ def test_an_address_without_a_phy_is_silent():
 @pytest.mark.parametrize("divisor", [0, 6, 9])
 def test_a_divisor_that_is_none_is_refused(divisor):
     refused("even and at least 8", Mdio, divisor=divisor)
+
+
+def test_every_phy_is_told_to_advertise_gigabit_alone():
+    """IEEE 802.3 table 40-3 (register 9): bit 9 advertises 1000BASE-T full duplex, bit 8 half
+    duplex. Table 28-2 and annex 28B.3 (register 4): bits 5 to 9 advertise 10 and 100 Mb/s, bits 0
+    to 4 are the selector, 1 for IEEE 802.3. Table 22-7 (register 0): bit 12 enables
+    Auto-Negotiation, bit 9 restarts it, which makes it use what is advertised.
+    """
+    values = dict(GIGABIT_ONLY)
+    assert values[9] >> 8 & 0b11 == 0b10
+    assert values[4] >> 5 & 0b11111 == 0 and values[4] & 0b11111 == 1
+    assert values[0] >> 12 & 1 and values[0] >> 9 & 1
+    assert [register for register, _ in GIGABIT_ONLY][-1] == 0, "restarted last"
+
+    wait, taken = 20, []
+    dut = GigabitOnly(wait=wait)
+
+    async def main(ctx):
+        for _ in range(wait):
+            assert not ctx.get(dut.busy)
+            await ctx.tick()
+        assert ctx.get(dut.busy)
+        while ctx.get(dut.busy):
+            # MDIO is busy with a write for a while.
+            assert ctx.get(dut.write)
+            await ctx.tick().repeat(3)
+            ctx.set(dut.ready, 1)
+            taken.append(tuple(map(ctx.get, (dut.phy, dut.register, dut.value))))
+            await ctx.tick()
+            ctx.set(dut.ready, 0)
+        await ctx.tick().repeat(2 * wait)
+        assert not ctx.get(dut.busy), "once"
+
+    simulator = Simulator(dut)
+    simulator.add_clock(16e-9)
+    simulator.add_testbench(main)
+    simulator.run()
+    assert taken == [(phy, *each) for phy in range(32) for each in GIGABIT_ONLY]
+
+
+@pytest.mark.parametrize("wait", [0, True, 1.0])
+def test_a_wait_that_is_none_is_refused(wait):
+    refused("GigabitOnly wait must be a positive integer", GigabitOnly, wait=wait)

@@ -1,6 +1,7 @@
 """Frames come in whole and checked, and cross to another clock whole or not at all."""
 
 import random
+from collections import Counter
 
 import pytest
 from amaranth.sim import Simulator
@@ -12,11 +13,11 @@ from .wire import on_wire, with_fcs
 
 
 def receive(*wires, gap=12, errors=()):
-    """What comes of octets on the wire: frames as (octets, error), good and damaged ones counted,
-    and the cycles from each wire's end to the last beat.
+    """What comes of octets on the wire: frames as (octets, error), how many were good, damaged and
+    without a start frame delimiter, and the cycles from each wire's end to the last beat.
     """
     dut = FrameReceive()
-    frames, counts, ends, lasts = [], {"good": 0, "damaged": 0}, [], []
+    frames, counts, ends, lasts = [], Counter(), [], []
     cycle = 0
 
     async def drive(ctx):
@@ -35,10 +36,9 @@ def receive(*wires, gap=12, errors=()):
     async def watch(ctx):
         nonlocal cycle
         octets = b""
-        async for *_, valid, beat, good, damaged in ctx.tick().sample(
-                dut.o.valid, dut.o.payload, dut.good, dut.damaged):
-            counts["good"] += good
-            counts["damaged"] += damaged
+        async for *_, valid, beat, good, damaged, unstarted in ctx.tick().sample(
+                dut.o.valid, dut.o.payload, dut.good, dut.damaged, dut.unstarted):
+            counts.update({"good": good, "damaged": damaged, "unstarted": unstarted})
             if valid:
                 assert beat.count == 8 or beat.last
                 octets += beat.data.to_bytes(8, "little")[:beat.count]
@@ -53,7 +53,7 @@ def receive(*wires, gap=12, errors=()):
     simulator.add_testbench(drive)
     simulator.add_testbench(watch, background=True)
     simulator.run()
-    return frames, counts, [last - end for last, end in zip(lasts, ends, strict=False)]
+    return frames, dict(+counts), [last - end for last, end in zip(lasts, ends, strict=False)]
 
 
 @pytest.mark.parametrize("length", [*range(60, 70), 1514, board.LONGEST])
@@ -61,7 +61,7 @@ def test_a_frame_comes_in_without_its_fcs(length):
     frame = random.Random(length).randbytes(length)
     frames, counts, latency = receive(on_wire(with_fcs(frame)))
     assert frames == [(frame, False)]
-    assert counts == {"good": 1, "damaged": 0}
+    assert counts == {"good": 1}
     assert latency == [2]
 
 
@@ -70,13 +70,37 @@ def test_frames_follow_each_other_with_the_least_gap():
     frames = [rng.randbytes(rng.randrange(60, 200)) for _ in range(20)]
     seen, counts, _ = receive(*(on_wire(with_fcs(frame)) for frame in frames), gap=5)
     assert seen == [(frame, False) for frame in frames]
-    assert counts == {"good": 20, "damaged": 0}
+    assert counts == {"good": 20}
 
 
 @pytest.mark.parametrize("preamble", [0, 1, 7, 20])
 def test_a_preamble_may_be_short_or_long(preamble):
     frame = bytes(range(60))
     assert receive(on_wire(with_fcs(frame), preamble=preamble))[0] == [(frame, False)]
+
+
+def _shifted(wire):
+    """Returns the wire half a cycle off: octets of the nibbles around each edge."""
+    nibbles = [0, *(half for octet in wire for half in (octet & 15, octet >> 4)), 0]
+    return bytes(low | high << 4 for low, high in zip(nibbles[::2], nibbles[1::2], strict=True))
+
+
+def _swapped(wire):
+    """Returns the wire with the rising edge taken for the falling one."""
+    return bytes(octet >> 4 | (octet & 15) << 4 for octet in wire)
+
+
+@pytest.mark.parametrize("spoilt", [
+    _shifted, _swapped, lambda wire: wire[:5], lambda wire: wire[8:],
+    lambda wire: wire.replace(b"\xd5", b"\x55", 1), lambda wire: b"\xff",
+], ids=["half a cycle off", "edges swapped", "preamble alone", "without preamble",
+        "delimiter lost", "one octet"])
+def test_what_has_no_start_frame_delimiter_is_counted(spoilt):
+    """With wrong timing of RGMII no octet of a frame is as it was sent."""
+    wire = on_wire(with_fcs(bytes(range(60, 120))))
+    frames, counts, _ = receive(spoilt(wire), wire, spoilt(wire), wire)
+    assert frames == [(bytes(range(60, 120)), False)] * 2
+    assert counts == {"good": 2, "unstarted": 2}
 
 
 @pytest.mark.parametrize("bit", [0, 7, 8 * 30 + 3, 8 * 60, 8 * 64 - 1])
@@ -116,7 +140,7 @@ def test_a_long_frame_is_cut_off_and_damaged(length):
 
 def test_what_does_not_begin_with_a_preamble_is_no_frame():
     assert receive(b"\x12" + on_wire(with_fcs(bytes(60))))[:2] == (
-        [], {"good": 0, "damaged": 0})
+        [], {"unstarted": 1})
 
 
 def cross(frames, *, stalled=0.0, hold=0, seed=1, relaxed=False):

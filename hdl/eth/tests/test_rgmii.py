@@ -1,9 +1,12 @@
 """Octets through DDR cells: the nibbles, RX_DV, RX_ER and the link's state, as RGMII has them."""
 
 import random
+import re
+from collections import Counter
 
 import pytest
-from amaranth import Cat, ClockDomain, ClockSignal, Module, Mux, Signal
+from amaranth import Cat, ClockDomain, ClockSignal, IOPort, Module, Mux, Signal
+from amaranth.back import rtlil
 from amaranth.hdl import Elaboratable, Fragment
 from amaranth.lib import io
 from amaranth.sim import Simulator
@@ -97,6 +100,22 @@ def test_octets_pass_and_the_gap_tells_the_link():
     simulator.run()
     assert seen == octets
     assert links[0] == 0 and links[-1] == 0b1101
+
+
+@pytest.mark.parametrize("delay", [0, 2000])
+def test_every_pin_of_a_device_passes_a_delay_cell_as_in_litex(delay):
+    """LiteEth's ``ecp5rgmii`` has a DELAYG at each pin but RX_CLK: 0 at transmit data and control,
+    the transmit delay at TX_CLK, the receive delay at receive data and control; 25 ps a step.
+    """
+    def cells(make, *widths):
+        pins = [io.SingleEndedPort(IOPort(width, name=f"p{at}")) for at, width in enumerate(widths)]
+        text = rtlil.convert(make(*pins, delay=delay), ports=[pin.io for pin in pins])
+        return Counter(
+            int(re.search(r"parameter \\DEL_VALUE (\d+)", cell)[1])
+            for cell in text.split("cell \\DELAYG")[1:])
+
+    assert cells(RgmiiReceive, 4, 1) == Counter({delay // 25: 5})
+    assert cells(RgmiiTransmit, 4, 1, 1) == Counter([*(5 * [0]), delay // 25])
 
 
 @pytest.mark.parametrize("delay", [-1, 3200])

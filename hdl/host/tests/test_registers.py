@@ -9,13 +9,15 @@ from ddp_rnic.hdl.eth.tests.wire import on_wire, with_fcs
 from ddp_rnic.hdl.host.frames import OneByOne, ReceivedPacket, TransmitFrame
 from ddp_rnic.hdl.host.registers import BoardRegisters
 from ddp_rnic.hdl.spec import board
+from ddp_rnic.hdl.tests.refused import refused
 
 OKAY, SLVERR = 0, 2
+NAME = "ddp-rnic on a board"
 
 
 def run_registers(script, **inputs):
     """Runs ``script(write, read)``; returns the cycles in which each write-only port was high."""
-    dut = BoardRegisters(tcp=True)
+    dut = BoardRegisters(NAME, tcp=True)
     pulses = {}
 
     async def main(ctx):
@@ -70,6 +72,25 @@ def test_an_address_without_a_register_is_refused():
         assert (await read(0xFFC))[1] == SLVERR
 
     run_registers(script)
+
+
+def test_the_text_that_names_the_board_is_read_character_by_character():
+    async def script(write, read):
+        for at, character in enumerate(NAME):
+            assert await read(board.IDENTIFIER + 4 * at) == (ord(character), OKAY)
+        for at in (len(NAME), 64, board.IDENTIFIER_WORDS - 1):
+            assert await read(board.IDENTIFIER + 4 * at) == (0, OKAY)
+        assert await write(board.IDENTIFIER, 1) == SLVERR
+        for beyond in (board.IDENTIFIER - 4, board.IDENTIFIER + 4 * board.IDENTIFIER_WORDS):
+            assert (await read(beyond))[1] == SLVERR
+
+    run_registers(script)
+
+
+@pytest.mark.parametrize("name", ["x" * 256, "Kölsch"])
+def test_a_text_that_does_not_fit_is_refused(name):
+    refused("BoardRegisters identifier must be ASCII of at most 255 characters",
+            BoardRegisters, name)
 
 
 @pytest.mark.parametrize("width", [64, 128])

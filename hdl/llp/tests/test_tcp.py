@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 from amaranth.sim import Simulator
+from ddp_rnic.hdl.llp.fpdus import FpduCutter, Turns
 from ddp_rnic.hdl.llp.tcp import TcpReceiver
 from ddp_rnic.hdl.spec.net import TcpField, tcp_words
 from ddp_rnic.hdl.tests.refused import refused
@@ -15,8 +16,8 @@ from ddp_rnic.sim.model.mpa import MpaSender
 from ddp_rnic.sim.tests.tcp_frames import Wire, scenario
 
 CONNECTIONS, WINDOW = 4, 4096
-#: Cycles from a last beat to the first of its FPDU, if the cutter looks there at once.
-LATENCY = 15
+#: Cycles from a last beat to the first of its FPDU.
+LATENCY = 14
 #: Cycles in which nothing happened, after which nothing will.
 QUIET = 40
 
@@ -24,9 +25,10 @@ QUIET = 40
 class Bench:
     """A receiver; ``stall`` is the share of cycles in which nobody takes its packets."""
 
-    def __init__(self, width, *, streams=1 << 16, stall=0.0, seed=1):
+    def __init__(self, width, *, streams=1 << 16, stall=0.0, seed=1, connections=CONNECTIONS,
+                 window=WINDOW):
         self.dut = TcpReceiver(
-            width, connections=CONNECTIONS, window=WINDOW, streams=streams)
+            width, connections=connections, window=window, streams=streams)
         self.octets = width // 8
         self.rng = random.Random(seed)
         self.stall, self.host = stall, True
@@ -99,7 +101,8 @@ class Bench:
         for index, each in enumerate(connections):
             for field, word in tcp_words(
                     each.source, each.destination, (each.source_port, each.destination_port),
-                    sequence=each.sequence, stream=each.stream, markers=each.markers):
+                    sequence=each.sequence, stream=each.stream, sent=each.sent, span=each.span,
+                    markers=each.markers):
                 await self.write(ctx, index, field, word)
 
     async def send(self, ctx, frame, *, damaged=False):
@@ -264,7 +267,8 @@ def test_nothing_waits_for_anything(stall):
     """
     ends = [connection(number, markers=number % 2) for number in range(CONNECTIONS)]
     rng = random.Random(1)
-    sent = [fpdus(*(rng.randrange(500) for _ in range(12)), markers=each.markers) for each in ends]
+    sent = [fpdus(*(rng.randrange(14, 500) for _ in range(12)), markers=each.markers)
+            for each in ends]
     left = []
     for end, packets in zip(ends, sent, strict=True):
         octets = b"".join(packets)
@@ -294,7 +298,7 @@ def test_nothing_waits_for_anything(stall):
 
 
 @pytest.mark.parametrize("markers", [False, True])
-@pytest.mark.parametrize("lengths", [(502, 502, 10), (501, 498), (503, 0, 1)])
+@pytest.mark.parametrize("lengths", [(502, 502, 14), (501, 498), (503, 14, 15)])
 @pytest.mark.parametrize("cut", [1, 2, 4, 5, 6, 8, 512])
 def test_an_fpdu_is_cut_where_its_length_says(markers, lengths, cut):
     """Where a marker follows at once, and where the length has come in part, over what was in the
@@ -356,7 +360,7 @@ def test_the_hosts_frames_follow_four_cycles_behind_their_end():
 
 @pytest.mark.parametrize("markers", [False, True])
 def test_an_fpdu_takes_as_long_as_the_docstring_says(markers):
-    """Its words, and 8 cycles, and one for each marker in it."""
+    """Its words, and OVERHEAD cycles, and one for each marker in it."""
     end = connection(markers=markers)
     packets = fpdus(*[46] * 20, markers=markers)
     bench = Bench(64)
@@ -372,12 +376,12 @@ def test_an_fpdu_takes_as_long_as_the_docstring_says(markers):
     plain = len(fpdus(46)[0])
     # From the first beat of one to the first beat of the next.
     assert [after - before for before, after in pairwise(bench.began)] == [
-        len(packet) // 4 + 8 + (len(following) - plain) // 4
+        len(packet) // 4 + FpduCutter.OVERHEAD + (len(following) - plain) // 4
         for packet, following in pairwise(packets)]
 
 
 def test_latency_is_what_the_docstring_says():
-    """It depends on which connection the cutter looks at."""
+    """Whichever connection had its turn last."""
     end = connection()
     (packet,) = fpdus(30)
     ((frame, _),) = segments(end, packet, len(packet))
@@ -397,7 +401,7 @@ def test_latency_is_what_the_docstring_says():
         return bench.began[0] - sent[0]
 
     found = {latency(wait) for wait in range(CONNECTIONS)}
-    assert found == set(range(LATENCY, LATENCY + CONNECTIONS))
+    assert found == {LATENCY}
 
 
 def test_a_segment_that_comes_as_its_connection_is_looked_at_is_not_forgotten():
@@ -500,6 +504,100 @@ def test_a_connection_is_written_between_frames():
 
     bench.run(testbench)
     assert [each.octets for each in bench.packets] == [packet]
+
+
+#: Octets that a frame takes on the wire beside its own: preamble, FCS and gap (IEEE 802.3).
+BETWEEN = 8 + 4 + 12
+#: Octets that the wire brings in a cycle: 1 Gb/s at 62.5 MHz.
+PACE = 2
+
+
+def bad_octets(kind):
+    """What a peer sends that would like to keep the cutter busy, and the lengths of its segments.
+
+    zeros: FPDUs of no octets, which no DDP has. headers: FPDUs of a DDP header and nothing else,
+    the shortest legal ones. claim: an FPDU with 120 markers, of which octets come one by one.
+    """
+    if kind == "zeros":
+        return bytes(1440), 1440
+    if kind == "headers":
+        return b"".join(fpdus(*[14] * 72)), 1440
+    return fpdus(60000, markers=True)[0][:40], 12, *[1] * 28
+
+
+@pytest.mark.parametrize("kind", ["zeros", "headers", "claim"])
+def test_fifteen_bad_peers_cost_a_good_one_nothing(kind):
+    """At line rate: no segment of the good one is left to the host, each of its FPDUs leaves before
+    the next but one has come, and the host sets a connection up at once.
+    """
+    ends = [connection(number, markers=kind == "claim" and number) for number in range(16)]
+    good = fpdus(*[200] * 24)
+    queues = []
+    for end in ends[1:]:
+        queues.append(list(segments(end, *bad_octets(kind))))
+    left = list(segments(ends[0], b"".join(good), *map(len, good)))
+    rng = random.Random(1)
+    frames = []  # with whether they are the good one's
+    while left:
+        frames.append((left.pop(0)[0], True))
+        for _ in range(2 if kind == "claim" else 1):
+            waiting = [queue for queue in queues if queue]
+            if waiting:
+                frames.append((rng.choice(waiting).pop(0)[0], False))
+    bench = Bench(64, connections=16, window=65536)
+    sent, written = [], []
+
+    async def testbench(ctx):
+        await bench.connect(ctx, ends)
+        wire = bench.cycle
+        for frame, is_good in frames:
+            frame = frame.ljust(60, b"\0")
+            while bench.cycle < wire:
+                await ctx.tick()
+            wire += (len(frame) + BETWEEN) // PACE
+            await bench.send(ctx, frame)
+            assert bench.cycle <= wire, "the wire has to wait"
+            if is_good:
+                sent.append(bench.cycle)
+        await bench.quiet(ctx)
+
+    async def host(ctx):
+        await ctx.tick().repeat(3000)
+        for _ in range(20):
+            began = bench.cycle
+            await bench.write(ctx, 15, TcpField.SENT, 0)
+            written.append(bench.cycle - began)
+            await ctx.tick().repeat(97)
+
+    bench.run(testbench, host)
+    came = [each for each in bench.packets if each.stream == ends[0].stream]
+    assert [each.octets for each in came] == good
+    left_at = [at for at, each in zip(bench.began, bench.packets, strict=True)
+               if each.stream == ends[0].stream]
+    assert all(at < after for at, after in zip(left_at, sent[2:], strict=False))
+    # A frame of 1518 octets, which nothing may be written into, has 380 words.
+    assert max(written) < 500
+
+
+def test_connections_take_turns():
+    """The nearest one after the last that wants a turn; none that wants one is passed over."""
+    dut = Turns(8)
+
+    async def testbench(ctx):
+        for pending in (0x00, 0x01, 0x80, 0x24, 0x99, 0xFF):
+            for now in range(8):
+                ctx.set(dut.pending, pending)
+                ctx.set(dut.now, now)
+                await ctx.tick()
+                order = [(now + step) % 8 for step in range(1, 9)]
+                wanting = [index for index in order if pending >> index & 1]
+                assert ctx.get(dut.following) == (wanting or [now])[0]
+                assert ctx.get(dut.some) == bool(wanting)
+
+    simulator = Simulator(dut)
+    simulator.add_clock(1e-6)
+    simulator.add_testbench(testbench)
+    simulator.run()
 
 
 def test_what_the_host_has_no_room_for_is_lost_and_counted():

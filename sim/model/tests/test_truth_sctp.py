@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ddp_rnic.sim.layers import SCTP, ip_packet
 from ddp_rnic.sim.model.ddp import DataSink
 from ddp_rnic.sim.model.events import Delivered, Event, Placed
 from ddp_rnic.sim.model.memory import Memory, Region
@@ -23,7 +24,7 @@ from ddp_rnic.sim.model.sctp import (
     SessionControl,
     SessionIllegal,
 )
-from ddp_rnic.sim.pcap import SCTP, ip_packet, read_frames
+from ddp_rnic.sim.pcap import read_frames
 
 Truth = list[dict[str, Any]]
 Key = tuple[int, int]  # stream, session

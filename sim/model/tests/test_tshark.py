@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 from ddp_rnic.sim.capture import read_capture
+from ddp_rnic.sim.layers import SCTP, ip_packet
 from ddp_rnic.sim.model.ddp import DataSource
 from ddp_rnic.sim.model.mpa import Fpdu, MpaReceiver, MpaSender, StartupFrame
 from ddp_rnic.sim.model.sctp import DataChunk, InitChunk, Packet, Ppid
-from ddp_rnic.sim.pcap import SCTP, ip_packet, read_frames
+from ddp_rnic.sim.pcap import read_frames
 
 TSHARK = shutil.which("tshark")
 pytestmark = pytest.mark.skipif(TSHARK is None, reason="needs tshark")

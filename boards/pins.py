@@ -1,0 +1,36 @@
+"""Corrections to the pins that amaranth-boards has."""
+
+from amaranth.build import *
+
+__all__ = ["changed", "corrected"]
+
+
+def changed(resource, attributes=(), *, parts=(), without=()):
+    """Returns a copy of a resource that has subsignals.
+
+    Parameters
+    ----------
+    resource : Resource
+    attributes : dict
+        Attributes that the copy has in addition.
+    parts : tuple of str
+        Names of the subsignals that get the attributes; empty: all of them.
+    without : tuple of str
+        Names of subsignals that the copy leaves out.
+    """
+    ios = [
+        Subsignal(part.name, *part.ios, part.attrs,
+                  Attrs(**dict(attributes if not parts or part.name in parts else ())))
+        for part in resource.ios if part.name not in without
+    ]
+    return Resource(resource.name, resource.number, *ios, resource.attrs)
+
+
+def corrected(platform, *resources):
+    """Gives a platform these resources, in place of those of the same name and number, and returns
+    the platform.
+    """
+    for resource in resources:
+        platform.resources.pop((resource.name, resource.number), None)
+    platform.add_resources(resources)
+    return platform

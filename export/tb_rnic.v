@@ -1,0 +1,577 @@
+// A testbench for rnic.v in plain Verilog: two RDMA Writes and a Send come in over each LLP that the
+// export has, and host memory and the completion ring must hold what was sent, and nothing else.
+// The last line that it prints is PASS, or says what differs.
+//
+//   $ iverilog -g2012 -o tb_rnic tb_rnic.v rnic.v && vvp tb_rnic
+//   $ verilator --binary -Wall --top-module tb_rnic rnic.vlt tb_rnic.v rnic.v && obj_dir/Vtb_rnic
+//
+// Icarus takes -g2005 too. Inputs change with the falling edge of the clock, and outputs are looked
+// at with the rising one, so that no order of events within an edge matters.
+
+module tb_rnic;
+  // CONSTANTS
+
+  localparam OCTETS = WIDTH / 8;
+  localparam [7:0] PAINT = 8'hEE;  // of memory that nothing was placed in
+  localparam integer PATIENCE = 20000;  // cycles for everything
+
+  reg clk = 1'b0, rst = 1'b1;
+  always #5 clk = ~clk;
+
+  reg failed = 1'b0;
+  integer errors = 0;
+
+  task fail(input [8*64-1:0] what, input [255:0] wanted, input [255:0] got);
+    begin
+      $display("FAIL: %0s: expected %0h, got %0h, at %0t", what, wanted, got, $time);
+      failed = 1'b1;
+      errors = errors + 1;
+      if (errors == 10) $finish;
+    end
+  endtask
+
+  task check(input [8*64-1:0] what, input [255:0] wanted, input [255:0] got);
+    if (got !== wanted) fail(what, wanted, got);
+  endtask
+
+  initial begin
+    repeat (PATIENCE) @(negedge clk);
+    $display("FAIL: not done after %0d cycles", PATIENCE);
+    $finish;
+  end
+
+  // -- registers ----------------------------------------------------------------------------------
+
+  reg [11:0] s_axil_awaddr = 12'h000, s_axil_araddr = 12'h000;
+  reg s_axil_awvalid = 1'b0, s_axil_wvalid = 1'b0, s_axil_arvalid = 1'b0;
+  reg [31:0] s_axil_wdata = 32'h00000000;
+  wire s_axil_awready, s_axil_wready, s_axil_bvalid, s_axil_arready, s_axil_rvalid;
+  wire [1:0] s_axil_bresp, s_axil_rresp;
+  wire [31:0] s_axil_rdata;
+  reg got_address, got_data;
+
+  // Begins and ends with the falling edge, as all tasks do.
+  task write_register(input [11:0] address, input [31:0] value);
+    begin
+      s_axil_awaddr = address;
+      s_axil_wdata = value;
+      s_axil_awvalid = 1'b1;
+      s_axil_wvalid = 1'b1;
+      while (s_axil_awvalid || s_axil_wvalid) begin
+        @(posedge clk);
+        got_address = s_axil_awready;
+        got_data = s_axil_wready;
+        @(negedge clk);
+        if (got_address) s_axil_awvalid = 1'b0;
+        if (got_data) s_axil_wvalid = 1'b0;
+      end
+      while (s_axil_bvalid !== 1'b1) @(negedge clk);
+      check("response to a register's write", 0, s_axil_bresp);
+      @(negedge clk);
+    end
+  endtask
+
+  reg [31:0] value;  // that was read last
+
+  task read_register(input [11:0] address);
+    begin
+      s_axil_araddr = address;
+      s_axil_arvalid = 1'b1;
+      got_address = 1'b0;
+      while (!got_address) begin
+        @(posedge clk);
+        got_address = s_axil_arready;
+        @(negedge clk);
+      end
+      s_axil_arvalid = 1'b0;
+      while (s_axil_rvalid !== 1'b1) @(negedge clk);
+      value = s_axil_rdata;
+      check("response to a register's read", 0, s_axil_rresp);
+      @(negedge clk);
+    end
+  endtask
+
+  task expect_register(input [8*64-1:0] name, input [11:0] address, input [31:0] wanted);
+    begin
+      read_register(address);
+      check(name, wanted, value);
+    end
+  endtask
+
+  // -- host memory: what is placed, and the completion ring ---------------------------------------
+
+  wire m_axi_awvalid, m_axi_awready, m_axi_wvalid, m_axi_wready, m_axi_wlast;
+  wire m_axi_bvalid, m_axi_bready, m_axi_awid, m_axi_awlock;
+  wire [63:0] m_axi_awaddr;
+  wire [7:0] m_axi_awlen;
+  wire [2:0] m_axi_awsize, m_axi_awprot;
+  wire [1:0] m_axi_awburst;
+  wire [3:0] m_axi_awcache;
+  wire [WIDTH-1:0] m_axi_wdata;
+  wire [OCTETS-1:0] m_axi_wstrb;
+
+  // Slower than the ring, so that a completion overtakes octets that the memory has not yet.
+  tb_memory #(.WIDTH(WIDTH), .BASE(MEMORY), .OCTETS(MEMORY_OCTETS), .LATENCY(300)) placed (
+    .clk(clk),
+    .awaddr(m_axi_awaddr), .awlen(m_axi_awlen), .awsize(m_axi_awsize), .awburst(m_axi_awburst),
+    .awcache(m_axi_awcache), .awvalid(m_axi_awvalid), .awready(m_axi_awready),
+    .wdata(m_axi_wdata), .wstrb(m_axi_wstrb), .wlast(m_axi_wlast), .wvalid(m_axi_wvalid),
+    .wready(m_axi_wready), .bvalid(m_axi_bvalid), .bready(m_axi_bready)
+  );
+
+  wire m_axi_cq_awvalid, m_axi_cq_awready, m_axi_cq_wvalid, m_axi_cq_wready, m_axi_cq_wlast;
+  wire m_axi_cq_bvalid, m_axi_cq_bready, m_axi_cq_awid, m_axi_cq_awlock;
+  wire [63:0] m_axi_cq_awaddr;
+  wire [7:0] m_axi_cq_awlen;
+  wire [2:0] m_axi_cq_awsize, m_axi_cq_awprot;
+  wire [1:0] m_axi_cq_awburst;
+  wire [3:0] m_axi_cq_awcache;
+  wire [WIDTH-1:0] m_axi_cq_wdata;
+  wire [OCTETS-1:0] m_axi_cq_wstrb;
+
+  tb_memory #(.WIDTH(WIDTH), .BASE(RING), .OCTETS(ENTRY_OCTETS << RING_SIZE), .LATENCY(60)) ring (
+    .clk(clk),
+    .awaddr(m_axi_cq_awaddr), .awlen(m_axi_cq_awlen), .awsize(m_axi_cq_awsize),
+    .awburst(m_axi_cq_awburst), .awcache(m_axi_cq_awcache), .awvalid(m_axi_cq_awvalid),
+    .awready(m_axi_cq_awready), .wdata(m_axi_cq_wdata), .wstrb(m_axi_cq_wstrb),
+    .wlast(m_axi_cq_wlast), .wvalid(m_axi_cq_wvalid), .wready(m_axi_cq_wready),
+    .bvalid(m_axi_cq_bvalid), .bready(m_axi_cq_bready)
+  );
+
+  // What memory must hold: painted, and the message of each tag and length where it belongs.
+  reg [7:0] expected[0:MEMORY_OCTETS-1];
+  integer at, k;
+
+  function [7:0] octet(input [7:0] tag, input integer index);
+    octet = tag + 8'd7 * index[7:0];
+  endfunction
+
+  task expect_message(input [63:0] address, input [7:0] tag, input integer length);
+    for (k = 0; k < length; k = k + 1) expected[address - MEMORY + k] = octet(tag, k);
+  endtask
+
+  task check_memory(input [63:0] address, input integer length);
+    for (k = 0; k < length; k = k + 1)
+      if (placed.octets[address - MEMORY + k] !== expected[address - MEMORY + k])
+        fail("octet in memory", expected[address - MEMORY + k],
+             placed.octets[address - MEMORY + k]);
+  endtask
+
+  wire irq;
+  reg [8*ENTRY_OCTETS-1:0] entry;  // of the ring
+  integer produced = 0, consumed = 0;
+
+  // The next entry of the ring, once the device says that it is there. Such as tell of a chunk of
+  // SCTP are passed by.
+  task next_entry;
+    begin
+      entry = 0;
+      while (consumed == produced) begin
+        while (irq !== 1'b1) @(negedge clk);
+        read_register(CQ_PRODUCER);
+        produced = value;
+      end
+      for (k = 0; k < ENTRY_OCTETS; k = k + 1) entry[8*k +: 8] = ring.octets[ENTRY_OCTETS*consumed + k];
+      consumed = consumed + 1;
+      check("phase of a completion", 1, entry[ENTRY_PHASE]);
+      write_register(CQ_CONSUMER, consumed);
+    end
+  endtask
+
+  reg [8*ENTRY_OCTETS-1:0] complete;  // an entry as it must be
+
+  task expect_completion(
+    input is_tagged, input [15:0] stream, input [31:0] tag, input [31:0] length, input [31:0] cookie
+  );
+    begin
+      next_entry;
+      while (entry[ENTRY_KIND +: 4] == KIND_CHUNK) begin
+        check("status of a chunk", 0, entry[ENTRY_STATUS +: 8]);
+        next_entry;
+      end
+      complete = 0;
+      complete[ENTRY_PHASE] = 1'b1;
+      complete[ENTRY_TAGGED] = is_tagged;
+      complete[ENTRY_STREAM +: 16] = stream;
+      complete[ENTRY_TAG +: 32] = tag;
+      complete[ENTRY_LENGTH +: 32] = length;
+      complete[ENTRY_COOKIE +: 32] = cookie;
+      check("completion", complete, entry);
+    end
+  endtask
+
+  // -- packets ------------------------------------------------------------------------------------
+
+  reg [WIDTH-1:0] beat;
+  reg [OCTETS-1:0] keep;
+  reg last;
+
+  // The beat of a packet that begins with octet at; the packet's first octet is its highest.
+  task take_beat(input [8*LONGEST-1:0] packet, input integer length);
+    begin
+      last = at + OCTETS >= length;
+      for (k = 0; k < OCTETS; k = k + 1) begin
+        keep[k] = at + k < length;
+        beat[8*k +: 8] = keep[k] ? packet[8*(LONGEST-1-at-k) +: 8] : 8'h00;
+      end
+    end
+  endtask
+
+`ifdef RNIC_MPA
+  reg [WIDTH-1:0] s_axis_tdata = 0;
+  reg [OCTETS-1:0] s_axis_tkeep = 0;
+  reg s_axis_tlast = 1'b0, s_axis_tvalid = 1'b0;
+  reg [15:0] s_axis_tid = 16'd0;
+  reg [32:0] s_axis_tuser = 33'd0;
+  wire s_axis_tready;
+  reg [31:0] sequence_number = 32'd0;
+
+  task send_fpdu(input [8*LONGEST-1:0] packet, input integer length);
+    begin
+      at = 0;
+      while (at < length) begin
+        take_beat(packet, length);
+        s_axis_tdata = beat;
+        s_axis_tkeep = keep;
+        s_axis_tlast = last;
+        s_axis_tid = MPA_STREAM;
+        s_axis_tuser = {1'b0, sequence_number};
+        s_axis_tvalid = 1'b1;
+        @(posedge clk);
+        if (s_axis_tready) at = at + OCTETS;
+        @(negedge clk);
+      end
+      s_axis_tvalid = 1'b0;
+      sequence_number = sequence_number + length;
+    end
+  endtask
+`endif
+
+`ifdef RNIC_SCTP
+  reg [WIDTH-1:0] s_axis_eth_tdata = 0;
+  reg [OCTETS-1:0] s_axis_eth_tkeep = 0;
+  reg s_axis_eth_tlast = 1'b0, s_axis_eth_tvalid = 1'b0;
+  wire s_axis_eth_tready;
+
+  task send_frame(input [8*LONGEST-1:0] packet, input integer length);
+    begin
+      at = 0;
+      while (at < length) begin
+        take_beat(packet, length);
+        s_axis_eth_tdata = beat;
+        s_axis_eth_tkeep = keep;
+        s_axis_eth_tlast = last;
+        s_axis_eth_tvalid = 1'b1;
+        @(posedge clk);
+        if (s_axis_eth_tready) at = at + OCTETS;
+        @(negedge clk);
+      end
+      s_axis_eth_tvalid = 1'b0;
+    end
+  endtask
+
+  // Tell the device of a session message, before it is sent.
+  task tell_session(input [31:0] what);
+    begin
+      write_register(SESSION_STREAM, SCTP_STREAM);
+      write_register(SESSION_FUNCTION, what);
+      write_register(SESSION_TSN, TSN_BEFORE);
+      write_register(SESSION_COMMAND, 32'd1);
+      read_register(SESSION_ANSWER);
+      while ((value & ANSWER_BUSY) != 32'd0) read_register(SESSION_ANSWER);
+      check("session message taken", ANSWER_TAKEN, value & ANSWER_TAKEN);
+    end
+  endtask
+`endif
+
+  // Packets that the device hands to the host, and the reason of the last one.
+  wire [WIDTH-1:0] m_axis_exc_tdata;
+  wire [OCTETS-1:0] m_axis_exc_tkeep;
+  wire m_axis_exc_tlast, m_axis_exc_tvalid;
+  wire [15:0] m_axis_exc_tid;
+  wire [43:0] m_axis_exc_tuser;
+  integer exceptions = 0;
+  reg [11:0] reason = 12'd0;
+  always @(posedge clk)
+    if (m_axis_exc_tvalid && m_axis_exc_tlast) begin
+      exceptions = exceptions + 1;
+      reason = m_axis_exc_tuser[43:32];
+    end
+
+  rnic dut (
+`ifdef RNIC_MPA
+    .s_axis_tdata(s_axis_tdata), .s_axis_tkeep(s_axis_tkeep), .s_axis_tlast(s_axis_tlast),
+    .s_axis_tid(s_axis_tid), .s_axis_tuser(s_axis_tuser), .s_axis_tvalid(s_axis_tvalid),
+    .s_axis_tready(s_axis_tready),
+`endif
+`ifdef RNIC_SCTP
+    .s_axis_eth_tdata(s_axis_eth_tdata), .s_axis_eth_tkeep(s_axis_eth_tkeep),
+    .s_axis_eth_tlast(s_axis_eth_tlast), .s_axis_eth_tuser(1'b0),
+    .s_axis_eth_tvalid(s_axis_eth_tvalid), .s_axis_eth_tready(s_axis_eth_tready),
+`endif
+    .m_axis_exc_tdata(m_axis_exc_tdata), .m_axis_exc_tkeep(m_axis_exc_tkeep),
+    .m_axis_exc_tlast(m_axis_exc_tlast), .m_axis_exc_tid(m_axis_exc_tid),
+    .m_axis_exc_tuser(m_axis_exc_tuser), .m_axis_exc_tvalid(m_axis_exc_tvalid),
+    .m_axis_exc_tready(1'b1),
+    .m_axi_awid(m_axi_awid), .m_axi_awaddr(m_axi_awaddr), .m_axi_awlen(m_axi_awlen),
+    .m_axi_awsize(m_axi_awsize), .m_axi_awburst(m_axi_awburst), .m_axi_awlock(m_axi_awlock),
+    .m_axi_awcache(m_axi_awcache), .m_axi_awprot(m_axi_awprot), .m_axi_awvalid(m_axi_awvalid),
+    .m_axi_awready(m_axi_awready), .m_axi_wdata(m_axi_wdata), .m_axi_wstrb(m_axi_wstrb),
+    .m_axi_wlast(m_axi_wlast), .m_axi_wvalid(m_axi_wvalid), .m_axi_wready(m_axi_wready),
+    .m_axi_bid(1'b0), .m_axi_bresp(2'b00), .m_axi_bvalid(m_axi_bvalid),
+    .m_axi_bready(m_axi_bready),
+    .m_axi_cq_awid(m_axi_cq_awid), .m_axi_cq_awaddr(m_axi_cq_awaddr),
+    .m_axi_cq_awlen(m_axi_cq_awlen), .m_axi_cq_awsize(m_axi_cq_awsize),
+    .m_axi_cq_awburst(m_axi_cq_awburst), .m_axi_cq_awlock(m_axi_cq_awlock),
+    .m_axi_cq_awcache(m_axi_cq_awcache), .m_axi_cq_awprot(m_axi_cq_awprot),
+    .m_axi_cq_awvalid(m_axi_cq_awvalid), .m_axi_cq_awready(m_axi_cq_awready),
+    .m_axi_cq_wdata(m_axi_cq_wdata), .m_axi_cq_wstrb(m_axi_cq_wstrb),
+    .m_axi_cq_wlast(m_axi_cq_wlast), .m_axi_cq_wvalid(m_axi_cq_wvalid),
+    .m_axi_cq_wready(m_axi_cq_wready), .m_axi_cq_bid(1'b0), .m_axi_cq_bresp(2'b00),
+    .m_axi_cq_bvalid(m_axi_cq_bvalid), .m_axi_cq_bready(m_axi_cq_bready),
+    .s_axil_awaddr(s_axil_awaddr), .s_axil_awprot(3'b000), .s_axil_awvalid(s_axil_awvalid),
+    .s_axil_awready(s_axil_awready), .s_axil_wdata(s_axil_wdata), .s_axil_wstrb(4'hF),
+    .s_axil_wvalid(s_axil_wvalid), .s_axil_wready(s_axil_wready), .s_axil_bresp(s_axil_bresp),
+    .s_axil_bvalid(s_axil_bvalid), .s_axil_bready(1'b1), .s_axil_araddr(s_axil_araddr),
+    .s_axil_arprot(3'b000), .s_axil_arvalid(s_axil_arvalid), .s_axil_arready(s_axil_arready),
+    .s_axil_rdata(s_axil_rdata), .s_axil_rresp(s_axil_rresp), .s_axil_rvalid(s_axil_rvalid),
+    .s_axil_rready(1'b1),
+    .irq(irq), .clk(clk), .rst(rst)
+  );
+
+  // No control output is unknown once the reset has come.
+  wire [11:0] control = {
+    m_axi_awvalid, m_axi_wvalid, m_axi_bready, m_axi_cq_awvalid, m_axi_cq_wvalid, m_axi_cq_bready,
+    s_axil_awready, s_axil_wready, s_axil_bvalid, s_axil_arready, s_axil_rvalid, m_axis_exc_tvalid
+  };
+  always @(posedge clk) if (!rst && (^{control, irq}) === 1'bx) fail("control outputs", 0, control);
+
+  // -- the test -----------------------------------------------------------------------------------
+
+  // A DDP Stream of the protection domain, with one posted buffer on queue 0.
+  task open_stream(input [15:0] stream, input [63:0] buffer);
+    begin
+      write_register(STREAM_INDEX, stream);
+      write_register(STREAM_FLAGS, STREAM_ON);
+      write_register(STREAM_PD, PROTECTION_DOMAIN);
+      write_register(STREAM_COMMIT, 32'd1);
+      write_register(QUEUE_STREAM, stream);
+      write_register(QUEUE_NUMBER, 32'd0);
+      write_register(QUEUE_MSN, 32'd1);
+      write_register(QUEUE_OPEN, 32'd1);
+      write_register(BUFFER_ADDR_LO, buffer[31:0]);
+      write_register(BUFFER_ADDR_HI, buffer[63:32]);
+      write_register(BUFFER_LENGTH, BUFFER_OCTETS);
+      write_register(BUFFER_PAGES, 32'd0);
+      write_register(BUFFER_COOKIE, COOKIE_VALUE + stream);
+      write_register(BUFFER_SLOT, stream);
+      write_register(BUFFER_POST, 32'd1);
+    end
+  endtask
+
+  // The two Writes and the Send of an LLP are there, the moment that their completions are.
+  task expect_messages(
+    input [15:0] stream, input [7:0] tag, input [63:0] first, input [63:0] second,
+    input [63:0] buffer
+  );
+    begin
+      expect_completion(1'b1, stream, STAG, 32'd0, 32'd0);
+      expect_message(first, tag, FIRST_OCTETS);
+      check_memory(first, FIRST_OCTETS);
+      expect_completion(1'b1, stream, STAG, 32'd0, 32'd0);
+      expect_message(second, tag + 8'd1, SECOND_OCTETS);
+      check_memory(second, SECOND_OCTETS);
+      expect_completion(1'b0, stream, 32'd1, SEND_OCTETS, COOKIE_VALUE + stream);
+      expect_message(buffer, tag + 8'd2, SEND_OCTETS);
+      check_memory(buffer, SEND_OCTETS);
+    end
+  endtask
+
+  integer messages = 0;
+
+  initial begin
+    for (at = 0; at < MEMORY_OCTETS; at = at + 1) begin
+      expected[at] = PAINT;
+      placed.octets[at] = PAINT;
+    end
+    for (at = 0; at < ENTRY_OCTETS << RING_SIZE; at = at + 1) ring.octets[at] = 8'h00;
+    repeat (8) @(negedge clk);
+    rst = 1'b0;
+    @(negedge clk);
+
+    expect_register("ID", ID, ID_VALUE);
+    expect_register("CAP_WIDTH", CAP_WIDTH, WIDTH);
+
+    write_register(CQ_BASE_LO, RING[31:0]);
+    write_register(CQ_BASE_HI, RING[63:32]);
+    write_register(CQ_SIZE, RING_SIZE);
+    write_register(CQ_COALESCE, 32'd1);
+    write_register(CQ_TIMEOUT, 32'd0);
+    write_register(CQ_ENABLE, 32'd1);
+    write_register(IRQ_MASK, 32'd0);
+
+    write_register(STAG_INDEX, STAG >> 8);
+    write_register(STAG_FLAGS, STAG_ON);
+    write_register(STAG_OWNER, PROTECTION_DOMAIN);
+    write_register(STAG_TO_LO, REGION_TO[31:0]);
+    write_register(STAG_TO_HI, REGION_TO[63:32]);
+    write_register(STAG_LEN_LO, REGION_OCTETS);
+    write_register(STAG_LEN_HI, 32'd0);
+    write_register(STAG_ADDR_LO, REGION[31:0]);
+    write_register(STAG_ADDR_HI, REGION[63:32]);
+    write_register(STAG_PAGES, 32'd0);
+    write_register(STAG_COMMIT, 32'd1);
+
+`ifdef RNIC_MPA
+    open_stream(MPA_STREAM, MPA_BUFFER);
+    send_fpdu(MPA_WRITE_1, MPA_WRITE_1_OCTETS);
+    send_fpdu(MPA_WRITE_2, MPA_WRITE_2_OCTETS);
+    send_fpdu(MPA_SEND, MPA_SEND_OCTETS);
+    messages = messages + 3;
+    expect_messages(MPA_STREAM, MPA_TAG, MPA_FIRST, MPA_SECOND, MPA_BUFFER);
+    check("packets for the host", 0, exceptions);
+`endif
+
+`ifdef RNIC_SCTP
+    write_register(ASSOC_SRC0, ASSOC_SRC0_VALUE);
+    write_register(ASSOC_SRC1, 32'd0);
+    write_register(ASSOC_SRC2, 32'd0);
+    write_register(ASSOC_SRC3, 32'd0);
+    write_register(ASSOC_DST0, ASSOC_DST0_VALUE);
+    write_register(ASSOC_DST1, 32'd0);
+    write_register(ASSOC_DST2, 32'd0);
+    write_register(ASSOC_DST3, 32'd0);
+    write_register(ASSOC_PORTS, ASSOC_PORTS_VALUE);
+    write_register(ASSOC_TAG, ASSOC_TAG_VALUE);
+    write_register(ASSOC_FLAGS, ASSOC_FLAGS_VALUE);
+    write_register(ASSOC_STREAMS, ASSOC_STREAMS_VALUE);
+    write_register(ASSOC_PLACE, ASSOC_PLACE_VALUE);
+    write_register(ASSOC_COMMIT, 32'd1);
+    open_stream(SCTP_STREAM, SCTP_BUFFER);
+    tell_session(FUNCTION_FORGET);
+    tell_session(FUNCTION_INITIATE);
+    send_frame(SCTP_ACCEPT, SCTP_ACCEPT_OCTETS);
+    next_entry;
+    while (entry[ENTRY_KIND +: 4] == KIND_CHUNK) next_entry;
+    check("kind of the session message", KIND_CONTROL, entry[ENTRY_KIND +: 4]);
+    check("its Function Code", FUNCTION_ACCEPT, entry[ENTRY_TAG +: 32]);
+    send_frame(SCTP_WRITE_1, SCTP_WRITE_1_OCTETS);
+    send_frame(SCTP_WRITE_2, SCTP_WRITE_2_OCTETS);
+    send_frame(SCTP_SEND, SCTP_SEND_OCTETS);
+    messages = messages + 3;
+    expect_messages(SCTP_STREAM, SCTP_TAG, SCTP_FIRST, SCTP_SECOND, SCTP_BUFFER);
+    check("packets for the host", 1, exceptions);
+    check("reason of the session message", REASON_CONTROL, reason);
+`endif
+
+    // Nothing else was placed, and nothing was wrong.
+    read_register(STATUS);
+    while ((value & STATUS_IDLE) == 32'd0) read_register(STATUS);
+    check("error events", 0, value & STATUS_EVENT);
+    check_memory(MEMORY, MEMORY_OCTETS);
+    expect_register("PLACED_SEGMENTS", PLACED_SEGMENTS, messages);
+    expect_register("ERRORS", ERRORS, 32'd0);
+    expect_register("DROPPED", DROPPED, 32'd0);
+    if (!failed) $display("PASS");
+    $finish;
+  end
+endmodule
+
+// A memory behind AXI4's write channels, one burst at a time. A beat is in memory LATENCY cycles after
+// it was taken. The burst is answered after that; but where AWCACHE[0] says that it is bufferable, it
+// is answered at once, as an interconnect may.
+module tb_memory #(
+  parameter WIDTH = 64,
+  parameter [63:0] BASE = 64'd0,
+  parameter OCTETS = 4096,
+  parameter LATENCY = 1
+) (
+  input clk,
+  input [63:0] awaddr,
+  input [7:0] awlen,
+  input [2:0] awsize,
+  input [1:0] awburst,
+  input [3:0] awcache,
+  input awvalid,
+  output reg awready,
+  input [WIDTH-1:0] wdata,
+  input [WIDTH/8-1:0] wstrb,
+  input wlast,
+  input wvalid,
+  output reg wready,
+  output reg bvalid,
+  input bready
+);
+  reg [7:0] octets[0:OCTETS-1];
+
+  reg [63:0] address = 64'd0;
+  reg [7:0] left = 8'd0;
+  reg bufferable = 1'b0;
+  integer k;
+  integer wait_for = 0;  // cycles until the answer
+
+  // Beats on their way into memory.
+  reg [WIDTH-1:0] data[0:LATENCY-1];
+  reg [WIDTH/8-1:0] strobes[0:LATENCY-1];
+  reg [63:0] place[0:LATENCY-1];
+  integer now = 0;
+
+  initial begin
+    awready = 1'b1;
+    wready = 1'b0;
+    bvalid = 1'b0;
+    for (k = 0; k < LATENCY; k = k + 1) strobes[k] = 0;
+  end
+
+  always @(posedge clk) begin
+    for (k = 0; k < WIDTH / 8; k = k + 1)
+      if (strobes[now][k]) begin
+        if (place[now] + k - BASE >= OCTETS) begin
+          $display("FAIL: octet written at %h, outside memory", place[now] + k);
+          $finish;
+        end
+        octets[place[now] + k - BASE] = data[now][8*k +: 8];
+      end
+    strobes[now] = 0;
+    if (wvalid && wready) begin
+      data[now] = wdata;
+      strobes[now] = wstrb;
+      place[now] = address;
+    end
+    now = (now + 1) % LATENCY;
+  end
+
+  always @(posedge clk) begin
+    if (awvalid && awready) begin
+      address <= awaddr & ~(WIDTH / 8 - 64'd1);
+      left <= awlen;
+      bufferable <= awcache[0];
+      awready <= 1'b0;
+      wready <= 1'b1;
+      if (awsize != $clog2(WIDTH / 8) || awburst != 2'b01 || awcache[3:1] != 3'b001) begin
+        $display("FAIL: AWSIZE %0d, AWBURST %b, AWCACHE %b", awsize, awburst, awcache);
+        $finish;
+      end
+    end
+    if (wvalid && wready) begin
+      address <= address + WIDTH / 8;
+      left <= left - 8'd1;
+      if (wlast != (left == 8'd0)) begin
+        $display("FAIL: WLAST is %b with %0d beats to come", wlast, left);
+        $finish;
+      end
+      if (left == 8'd0) begin
+        wready <= 1'b0;
+        wait_for <= bufferable ? 1 : LATENCY + 1;
+      end
+    end
+    if (wait_for > 0) begin
+      wait_for <= wait_for - 1;
+      if (wait_for == 1) bvalid <= 1'b1;
+    end
+    if (bvalid && bready) begin
+      bvalid <= 1'b0;
+      awready <= 1'b1;
+    end
+  end
+endmodule

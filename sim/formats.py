@@ -1,0 +1,122 @@
+"""Capture files that are compressed, and formats that are not read: what they are called, and what
+reads them.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import struct
+import zlib
+from pathlib import Path
+from typing import IO, Any
+
+#: What a damaged compressed file raises.
+DAMAGES = (EOFError, OSError, zlib.error, lzma.LZMAError)
+
+_COMPRESSED: dict[bytes, Any] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ\0": lzma.open,
+}
+#: How compressed files and archives that are not read begin: their names, and what unpacks them.
+_PACKED = {
+    b"\x28\xb5\x2f\xfd": ("Zstandard-compressed", "zstd -d"),
+    b"\x04\x22\x4d\x18": ("LZ4-compressed", "lz4 -d"),
+    b"\x1f\x9d": ("compressed by compress", "uncompress"),
+    b"PK\x03\x04": ("a ZIP archive", "unzip"),
+    b"7z\xbc\xaf\x27\x1c": ("a 7-Zip archive", "7z x"),
+    b"Rar!": ("a RAR archive", "unrar x"),
+}
+#: How other formats of captures begin, which Wireshark's editcap reads.
+_FORMATS = {
+    b"snoop\0\0\0": "a snoop capture",
+    b"btsnoop\0": "a BTSNOOP capture of Bluetooth",
+    b"RTSS": "a capture of Microsoft Network Monitor 1",
+    b"GMBU": "a capture of Microsoft Network Monitor 2",
+    b"TRSNIFF data": "a capture of the DOS Sniffer",
+    b"XCP\0": "a capture of the Windows Sniffer or NetXray",
+    b"VL\0\0": "a capture of the Windows Sniffer or NetXray",
+    b"\x7fver": "a Peek capture of OmniPeek",
+    b"iptrace ": "an iptrace capture of AIX",
+    b"TR\0d\0": "a nettl capture of HP-UX",
+    b"\x05VNF": "a capture of Visual Networks",
+    b"\xaa\xaa\xaa\xaa": "a capture of Accellent 5Views",
+    b"\x42\xd2\x00\x34\x12\x66\x22\x88": "a capture of RADCOM WAN/LAN Analyzer",
+    b"\x00\x00\x02\x00\x12\x05\x00\x10": "a K12 capture of Tektronix",
+    b"\x34\xcd\xb2\xa1": "a modified pcap capture (Kuznetzov's)",
+    b"\xa1\xb2\xcd\x34": "a modified pcap capture (Kuznetzov's)",
+    b"\xcd\x34\xb2\xa1": "a pcap capture of Nokia or IXIA",
+    b"\xa1\xb2\x34\xcd": "a pcap capture of Nokia or IXIA",
+    b"\x1c\x00\x01\xac": "an IXIA capture (lcap)",
+    b"\xac\x01\x00\x1c": "an IXIA capture (lcap)",
+    b"\x1c\x00\x01\xab": "an IXIA capture (lcap)",
+    b"\xab\x01\x00\x1c": "an IXIA capture (lcap)",
+}
+_ERF_HEADER = struct.Struct(">8xBBHHH")
+
+
+def open_plain(path: Path) -> IO[bytes]:
+    """Open a file, decompressed where it is compressed by gzip, bzip2 or xz."""
+    with path.open("rb") as file:
+        start = file.read(8)
+    for magic, opened in _COMPRESSED.items():
+        if start.startswith(magic):
+            return opened(path)
+    return path.open("rb")
+
+
+def refusal(path: Path, start: bytes) -> str:
+    """Says why a file that begins with ``start``, and is neither pcap nor pcapng, is not read."""
+    if not start:
+        return f"{path} is empty"
+    for magic, (name, unpack) in _PACKED.items():
+        if start.startswith(magic):
+            return f"{path} is {name}, which is not read: unpack it with {unpack}"
+    for magic, name in _FORMATS.items():
+        if start.startswith(magic):
+            return _convert(path, name)
+    if _is_erf(start):
+        return _convert(path, "a capture in Endace's ERF")
+    if start[:1] in (b"<", b"{", b"["):
+        return (
+            f"{path} is XML or JSON text, not a capture: give the pcap or pcapng file that it was"
+            " made from"
+        )
+    if _is_text(start):
+        return (
+            f"{path} is text, not a capture: a hexadecimal dump is converted by"
+            f" text2pcap {path} {path.stem}.pcap, other text is not enough"
+        )
+    return (
+        f"{path} is not a capture: it begins neither like pcap nor like pcapng; if Wireshark reads"
+        f" it, convert it with editcap -F pcap {path} {path.stem}.pcap"
+    )
+
+
+def _convert(path: Path, name: str) -> str:
+    return (
+        f"{path} is {name}, which is not read: convert it with"
+        f" editcap -F pcap {path} {path.stem}.pcap (of Wireshark)"
+    )
+
+
+def _is_erf(start: bytes) -> bool:
+    """Whether ERF records follow each other: their lengths lead from one to the next."""
+    at = found = 0
+    while at + 16 <= len(start):
+        kind, _, length, _, wire = _ERF_HEADER.unpack_from(start, at)
+        if not 1 <= kind & 0x7F <= 48 or not 16 <= length or wire > length + 65536:
+            return False
+        found += 1
+        at += length
+    return found > 1
+
+
+def _is_text(start: bytes) -> bool:
+    try:
+        text = start[: 1 + start.rfind(b"\n")].decode() or start.decode()
+    except UnicodeDecodeError:
+        return False
+    return all(character.isprintable() or character.isspace() for character in text)

@@ -1,0 +1,110 @@
+"""Buffers that a caller gives: what the device may write, and what is sent."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from typing import Any
+
+from .errors import InvalidRequest, WrongType
+
+#: Formats whose items Python or ctypes follows to other memory (PEP 3118, and ctypes' own).
+_REFERENCES = re.compile("[OPXzZ&]")
+#: What may stand in a format beside codes: names of fields, and numpy's complex numbers.
+_HARMLESS = re.compile(":[^:]*:|Z[fdg]")
+#: The base of all types of ctypes.
+_CTYPE = ctypes.c_ubyte.__mro__[-2]
+
+
+def octets_of(buffer: object) -> memoryview:
+    """Returns the octets of a buffer that the device can write, whatever its items are.
+
+    While this view lives the buffer can be neither resized nor freed.
+    """
+    view = _view_of(
+        buffer, "a buffer must be writable memory, as a bytearray, a numpy array or a mmap is"
+    )
+    if view.readonly:
+        raise InvalidRequest(
+            f"a buffer must be writable, and this {type(buffer).__name__} is read-only"
+        )
+    if not view.c_contiguous:
+        if view.f_contiguous and hasattr(buffer, "T"):
+            raise InvalidRequest(
+                "a buffer must be contiguous in C's order: register the array's transpose, .T"
+            )
+        raise InvalidRequest("a buffer must be contiguous: copy the array, or take rows of it")
+    if not view.nbytes:
+        raise InvalidRequest("a buffer must have at least one octet")
+    # Through ctypes, as a memoryview does not cast from every format.
+    return memoryview((ctypes.c_ubyte * view.nbytes).from_buffer(view)).cast("B")
+
+
+def copy_of(buffer: object) -> bytes:
+    """Returns a copy of a message's octets."""
+    return _view_of(buffer, "a message must be octets").tobytes()
+
+
+def _view_of(buffer: object, rule: str) -> memoryview:
+    """Returns a view of a buffer whose items are plain octets."""
+    name, dtype = type(buffer).__name__, getattr(buffer, "dtype", None)
+    if getattr(dtype, "hasobject", False):
+        raise _references(f"{name} of dtype {dtype}")
+    try:
+        view = memoryview(buffer)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise WrongType(f"{rule}, not {name}") from error
+    except (ValueError, BufferError) as error:
+        if dtype is None:
+            raise InvalidRequest(f"{rule}; this {name} exposes no buffer: {error}") from error
+        # NumPy exposes no buffer of dates, and of some more dtypes that are plain octets, though.
+        plain = "i8" if getattr(dtype, "kind", "") in "mM" else "u1"
+        raise InvalidRequest(
+            f"{rule}, and numpy exposes no buffer of dtype {dtype} ({error}): give"
+            f" .view('{plain}') of it, which is the same memory"
+        ) from error
+    _check_items(view)
+    return view
+
+
+def _check_items(view: memoryview) -> None:
+    """Raise if the items of a view, or of what it is a view of, are references."""
+    if _REFERENCES.search(_HARMLESS.sub("", view.format)):
+        raise _references(f"{type(view.obj).__name__} of format {view.format!r}")
+    # A view of octets, as of numpy.frombuffer, may lie over memory that others take for objects.
+    owner: Any = view.obj
+    while owner is not None:
+        dtype = getattr(owner, "dtype", None)
+        if getattr(dtype, "hasobject", False):
+            raise _references(f"{type(owner).__name__} of dtype {dtype}")
+        if isinstance(owner, memoryview):
+            _check_items(owner)
+            return
+        if isinstance(owner, _CTYPE) and _holds_references(type(owner)):
+            raise _references(type(owner).__name__)
+        owner = None if dtype is None else getattr(owner, "base", None)
+
+
+def _holds_references(kind: Any) -> bool:
+    """Returns whether values of a type of ctypes hold references: its format does not tell always.
+
+    The format of a union, or of a packed structure, is B.
+    """
+    if issubclass(kind, ctypes.Array):
+        return _holds_references(kind._type_)
+    if issubclass(kind, (ctypes.Structure, ctypes.Union)):
+        return any(
+            _holds_references(field[1])
+            for base in kind.__mro__
+            for field in base.__dict__.get("_fields_", ())
+        )
+    # What is neither is a simple type, whose code this is, or a pointer.
+    code = getattr(kind, "_type_", None)
+    return not isinstance(code, str) or bool(_REFERENCES.fullmatch(code))
+
+
+def _references(what: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"a buffer's items must be plain octets, and this {what} holds references, which a peer's"
+        " octets would replace: use an array of numbers"
+    )

@@ -1,0 +1,91 @@
+"""Checks of a caller's values, at the call where they enter."""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+import reprlib
+import threading
+from pathlib import Path
+from typing import Any
+
+from .errors import InvalidRequest, WrongType
+
+_repr = reprlib.Repr()
+_repr.maxother = _repr.maxstring = _repr.maxlong = 80
+
+
+def shown(value: object) -> str:
+    """Returns a value as messages show it: a long one is cut."""
+    return _repr.repr(value)
+
+
+def any_integer(name: str, value: object, rule: str = "an integer") -> int:
+    """Returns an integer of any type (numpy's, too) as an int."""
+    if isinstance(value, bool):
+        raise WrongType(f"{name} must be {rule}, not the bool {value!r}")
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise WrongType(f"{name} must be {rule}, not {shown(value)}") from error
+
+
+def integer(name: str, value: object, low: int, high: float, rule: str | None = None) -> int:
+    """Returns an integer of any type as an int, if it is from low to high.
+
+    Parameters
+    ----------
+    rule
+        What the value must be, where "from low to high" does not say it.
+    """
+    rule = rule or f"from {low} to {high}"
+    number = any_integer(name, value, f"{rule}, and an integer")
+    if not low <= number <= high:
+        raise InvalidRequest(f"{name} must be {rule}, not {number!r}")
+    return number
+
+
+def flag(name: str, value: object) -> bool:
+    """Returns a bool of any type (numpy's, too) as a bool."""
+    if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):
+        return bool(value)
+    raise WrongType(f"{name} must be True or False, not {shown(value)}")
+
+
+def instance(name: str, value: object, kind: Any, order: str = "") -> None:
+    """Raises unless a value is of a class.
+
+    Parameters
+    ----------
+    order
+        How the call is to be, where arguments are easily given in another order.
+    """
+    if isinstance(value, kind):
+        return
+    call = f": call {order}" if order else ""
+    article = "an" if kind.__name__[0] in "AEIOM" else "a"
+    raise WrongType(f"{name} must be {article} {kind.__name__}, not {shown(value)}{call}")
+
+
+def seconds(name: str, value: object) -> float | None:
+    """Returns a time in seconds, or None for one without end."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not hasattr(value, "__float__"):
+        raise WrongType(f"{name} must be seconds, or None, not {shown(value)}")
+    number = float(value)
+    if math.isnan(number):
+        raise InvalidRequest(f"{name} must be seconds, or None, not {number!r}")
+    # Python's own waits take no longer ones.
+    return None if number >= threading.TIMEOUT_MAX else max(number, 0.0)
+
+
+def file_path(name: str, value: object) -> Path:
+    """Returns a path that a file can have."""
+    if not isinstance(value, (str, os.PathLike)):
+        raise WrongType(f"{name} must be a file's path, not {shown(value)}")
+    path = Path(value)
+    if "\0" in str(path):
+        raise InvalidRequest(f"{name} must be a file's path, not {shown(str(path))}")
+    return path

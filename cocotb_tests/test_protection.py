@@ -379,16 +379,17 @@ def test_rnic_requirement_3_no_access_outside_the_buffer(width: int) -> None:
     for lane in range(0, 64, 3):
         length = (1, 7, 63, 64, 65, 200)[lane % 6] + lane % 2
         address = 256 + 320 * lane + lane
-        base = (0, (1 << 64) - length - 1, TO)[lane % 3]
+        base = (0, (1 << 64) - length, TO)[lane % 3]
         region = host.region((lane + 1) << 8 | lane, base, length, address, pd=PD)
         inside = tagged(region.stag, base, rng.randbytes(length))
+        past = TO_WRAP if base + length == 1 << 64 else BASE_OR_BOUNDS
         wrong = [
-            (base + length, 1, BASE_OR_BOUNDS),
-            (base, length + 1, BASE_OR_BOUNDS),
-            (base + length - 1, 2, BASE_OR_BOUNDS),
+            ((base + length) % (1 << 64), 1, BASE_OR_BOUNDS),
+            (base, length + 1, past),
+            (base + length - 1, 2, past),
             ((base - 1) % (1 << 64), 1, BASE_OR_BOUNDS),
             ((base + (1 << 32)) % (1 << 64), 1, BASE_OR_BOUNDS),
-            ((1 << 64) - 1, 2, TO_WRAP if base + length == 1 << 64 else BASE_OR_BOUNDS),
+            ((1 << 64) - 1, 2, past),
         ]
         for to, octets, number in wrong:
             host.packet(VICTIM, inside, tagged(region.stag, to, rng.randbytes(octets)))

@@ -782,10 +782,7 @@ class _Draw:
                 return self._tagged(peer, begun[0], 0, b"", begun)
         region = rng.choice(regions)
         length = min(self._size(), region.length)
-        # A sum of exactly 2^64 wraps: not within reach of what is right.
-        room = region.length - length - (region.to + region.length == _TO)
-        if room < 0:
-            return self._tagged(peer, region.stag, region.to, b"", begun)
+        room = region.length - length
         offset = rng.choice((0, room, rng.randint(0, room), rng.randint(0, room)))
         return self._tagged(peer, region.stag, region.to + offset, rng.randbytes(length), begun)
 

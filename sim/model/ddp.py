@@ -149,8 +149,8 @@ _TAGGED_CHECKS: tuple[tuple[ErrorNumber, Callable[[_Tagged], bool]], ...] = (
     # 3. The TO falls in the range of legal offsets registered for the STag.
     (BASE_OR_BOUNDS, lambda s: s.found.to <= s.header.to < s.found.to + s.found.length),
     # 5. A 64-bit unsigned sum of the DDP Segment payload length and the TO does not wrap. Before 4,
-    #    which means nothing for a sum that wrapped.
-    (TO_WRAP, lambda s: s.end < 1 << 64),
+    #    which means nothing for a sum that wrapped. The end is that of the octets: hdl.spec.ddp.
+    (TO_WRAP, lambda s: s.end <= 1 << 64),
     # 4. The sum of the DDP Segment payload length and the TO falls in the range of legal offsets.
     (BASE_OR_BOUNDS, lambda s: s.end <= s.found.to + s.found.length),
 )

@@ -194,7 +194,9 @@ CHECKS = [
     ("all of it", tagged(bytes(LENGTH)), a_region(), None),
     ("one more than all", tagged(bytes(LENGTH + 1)), a_region(), BASE_OR_BOUNDS),
     # "5. A 64-bit unsigned sum of the DDP Segment payload length and the TO does not wrap."
-    ("a sum of 2^64", tagged(bytes(100), to=TOP), a_region(to=TOP, length=100), TO_WRAP),
+    # No octet of a sum of 2^64 lies past Tagged Offset 2^64 - 1.
+    ("a sum of 2^64", tagged(bytes(100), to=TOP), a_region(to=TOP, length=100), None),
+    ("the last octet", tagged(b"x", to=TOP + 99), a_region(to=TOP, length=100), None),
     ("a sum past 2^64", tagged(bytes(101), to=TOP), a_region(to=TOP, length=100), TO_WRAP),
     ("a sum of 2^64 - 1", tagged(bytes(99), to=TOP), a_region(to=TOP, length=100), None),
     ("a wrap from outside", tagged(bytes(9), to=(1 << 64) - 1), a_region(), BASE_OR_BOUNDS),
@@ -478,7 +480,7 @@ def delivered(sink: DataSink, *segments: bytes) -> list[tuple[bool, int]]:
 
 
 BEGIN = tagged(b"begin", last=False)
-END = tagged(b"end", to=TO + 5)
+FINISH = tagged(b"end", to=TO + 5)
 
 
 @pytest.mark.parametrize(
@@ -498,7 +500,7 @@ def test_a_whole_message_waits_for_an_unfinished_earlier_one(other: bytes) -> No
     regions = a_region(), a_region(stag=STAG + 256, address=0x20000)
     sink = a_sink(*regions)
     assert delivered(sink, BEGIN, other) == []
-    first, second = delivered(sink, END)
+    first, second = delivered(sink, FINISH)
     assert first == (True, STAG)
     (alone,) = delivered(a_sink(*regions), other)
     assert second == alone
@@ -516,7 +518,7 @@ def test_messages_that_wait_keep_the_order_in_which_they_began() -> None:
     sink.post(1, 64)
     first, last = untagged(b"a", qn=1, last=False), untagged(b"b", qn=1, mo=1)
     assert delivered(sink, BEGIN, first, untagged(), last, untagged(msn=2)) == []
-    assert delivered(sink, END) == [(True, STAG), (False, 1), (False, 1), (False, 2)]
+    assert delivered(sink, FINISH) == [(True, STAG), (False, 1), (False, 1), (False, 2)]
 
 
 def test_a_message_that_waits_takes_no_buffer_of_a_later_one() -> None:

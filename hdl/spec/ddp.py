@@ -49,9 +49,9 @@ BASE_OR_BOUNDS = ErrorNumber(ErrorType.TAGGED, 0x01)
 STAG_NOT_ASSOCIATED = ErrorNumber(ErrorType.TAGGED, 0x02)
 #: Section 7.1, check 5: "A 64-bit unsigned sum of the DDP Segment payload length and the TO does not
 #: wrap." Section 4.2: "Tagged Offset: 64 bits", so that the last octet of all has Tagged Offset
-#: 2^64 - 1. The sum wraps where an octet of the segment would have a higher one: TO + length > 2^64.
-#: A segment that ends with the last octet of all (TO + length = 2^64) is in bounds of a region that
-#: ends there, and such a region can be registered: one rule for both.
+#: 2^64 - 1. The sum wraps where an octet of the segment would have a higher Tagged Offset: where
+#: TO + length > 2^64. A region may be registered, and a segment placed, up to the last octet of all
+#: (TO + length = 2^64): both follow this one rule.
 TO_WRAP = ErrorNumber(ErrorType.TAGGED, 0x03)
 TAGGED_VERSION = ErrorNumber(ErrorType.TAGGED, 0x04)
 INVALID_QN = ErrorNumber(ErrorType.UNTAGGED, 0x01)

@@ -375,6 +375,24 @@ def test_of_a_read_of_no_octets_nothing_is_checked(bench: Bench) -> None:
     assert bench.got() == [(TaggedHeader(0xABC, 9, True, 0x42), b"")]
 
 
+def test_the_last_octet_of_all_is_written_and_read(bench: Bench) -> None:
+    """RFC 5041 section 7.1: "A 64-bit unsigned sum of the DDP Segment payload length and the TO
+    does not wrap." No octet lies past Tagged Offset 2^64 - 1, with which the region ends."""
+    top = (1 << 64) - 10
+    region = bench.pd.register(memory := bytearray(10), BOTH, to=top)
+    bench.write(region.stag, top, b"123456789")
+    bench.write(region.stag, top + 9, b"!")
+    bench.ask(region.stag, top, 10)
+    bench.settle()
+    assert memory == b"123456789!"
+    assert bench.got() == [(TaggedHeader(0xABC, 9, True, 0x42), b"123456789!")]
+    control = rsvdulp(Message.RDMA_WRITE, tagged=True)
+    bench.peer.segments(TaggedHeader(region.stag, top + 9, True, control).encode() + b"!?")
+    bench.settle()
+    assert bench.terminate()[:2] == bytes([0x11, 0x03])  # DDP, Tagged Buffer Error, TO wrap
+    assert memory == b"123456789!"
+
+
 @pytest.mark.parametrize(
     ("case", "code"),
     [

@@ -192,8 +192,8 @@ CASES = {
     "no write access": (tagged(READ_ONLY.stag, 0, 1), ddp.INVALID_STAG),
     "no write access, other domain": (tagged(READ_ONLY.stag, 0, 1), ddp.STAG_NOT_ASSOCIATED, 3, 5),
     "up to the last but one offset": (tagged(TOP.stag, 2**64 - 4096, 4095), None),
-    # Section 7.1: "A 64-bit unsigned sum of the DDP Segment payload length and the TO does not wrap."
-    # That of the last octet of all, 2^64 - 1, and of those before it, does not.
+    # Section 7.1: "A 64-bit unsigned sum of the DDP Segment payload length and the TO does not
+    # wrap." No octet of a sum of 2^64 lies past the last Tagged Offset, 2^64 - 1.
     "sum is 2^64": (tagged(TOP.stag, 2**64 - 4096, 4096), None),
     "the last octet of all": (tagged(TOP.stag, 2**64 - 1, 1), None),
     "sum is 2^64 + 1": (tagged(TOP.stag, 2**64 - 4096, 4097), ddp.TO_WRAP),

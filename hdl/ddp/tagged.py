@@ -65,8 +65,8 @@ class TaggedCheck(wiring.Component):
     equal, then association by Protection Domain or by stream, section 8.2), its buffer allows
     placement, TO in range, the 64-bit sum of TO and length does not wrap (see
     :data:`~..spec.ddp.TO_WRAP`), the sum in range. The RFC lists the wrap last; this block looks at
-    it before the sum's range, because a wrapped sum has none. A zero-length segment's STag and TO are not checked (section 5.2). Of an untagged
-    segment only length and version are.
+    it before the sum's range, because a wrapped sum has none. A zero-length segment's STag and TO
+    are not checked (section 5.2). Of an untagged segment only length and version are.
 
     Latency: 12 cycles. Throughput: a segment a cycle. Reset: empty. Errors: see ``CheckResult``.
 

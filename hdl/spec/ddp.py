@@ -47,8 +47,8 @@ LOCAL_CATASTROPHIC = ErrorNumber(ErrorType.LOCAL, 0x00)
 INVALID_STAG = ErrorNumber(ErrorType.TAGGED, 0x00)
 BASE_OR_BOUNDS = ErrorNumber(ErrorType.TAGGED, 0x01)
 STAG_NOT_ASSOCIATED = ErrorNumber(ErrorType.TAGGED, 0x02)
-#: Section 7.1, check 5: "A 64-bit unsigned sum of the DDP Segment payload length and the TO does not
-#: wrap." Section 4.2: "Tagged Offset: 64 bits", so that the last octet of all has Tagged Offset
+#: Section 7.1, check 5: "A 64-bit unsigned sum of the DDP Segment payload length and the TO does
+#: not wrap." Section 4.2: "Tagged Offset: 64 bits", so that the last octet of all has Tagged Offset
 #: 2^64 - 1. The sum wraps where an octet of the segment would have a higher Tagged Offset: where
 #: TO + length > 2^64. A region may be registered, and a segment placed, up to the last octet of all
 #: (TO + length = 2^64): both follow this one rule.

@@ -525,7 +525,7 @@ def paged(shift: int, *, markers: bool) -> Scenario:
             VICTIM,
             tagged(region.stag, TO + at, rng.randbytes(size), last=False),
             untagged(rng.randbytes(size), mo=at, last=False),
-            tagged(plain.stag, TO + rng.randrange(900), rng.randbytes(99), last=rng.random() < 0.5),
+            tagged(plain.stag, TO + rng.randrange(900), rng.randbytes(99), last=False),
         )
 
     both(0, 1)
@@ -540,7 +540,12 @@ def paged(shift: int, *, markers: bool) -> Scenario:
         both((1 << shift) - offset, 3 << shift)
         both(5, 5 << shift)
         both((2 << shift) - offset - 1, (2 << shift) + 2)
-    scenario.packet(VICTIM, untagged(b"", mo=length))
+    for segment in (
+        tagged(plain.stag, TO, b""),
+        untagged(b"", mo=length),
+        tagged(region.stag, TO, b""),
+    ):
+        scenario.packet(VICTIM, segment)
     scenario.packet(BYSTANDER, tagged(region.stag, TO + length - 9, bytes(10)))
     return scenario
 

@@ -784,7 +784,8 @@ class _Draw:
         length = min(self._size(), region.length)
         room = region.length - length
         offset = rng.choice((0, room, rng.randint(0, room), rng.randint(0, room)))
-        return self._tagged(peer, region.stag, region.to + offset, rng.randbytes(length), begun)
+        to = (region.to + offset) % _TO  # that of no octets, at the end
+        return self._tagged(peer, region.stag, to, rng.randbytes(length), begun)
 
     def _size(self) -> int:
         """Octets of a payload."""
@@ -920,13 +921,16 @@ class _Draw:
             TaggedHeader(rng.getrandbits(32), to, last),
             TaggedHeader(stag, (to - 1) % _TO, last),
             TaggedHeader(stag, end % _TO, last),
-            TaggedHeader(stag, (end - 1) % _TO, last),
             TaggedHeader(stag, (to + (1 << 32)) % _TO, last),
             TaggedHeader(stag, to, last, version=rng.choice((0, 2, 3))),
         ]
-        for top in usable:
-            if top.to + top.length == _TO:
-                wrong += [TaggedHeader(top.stag, _TO - 1, last)] * 3
+        # From a region's last octet on; of one that ends with the last octet of all, more often.
+        past = [TaggedHeader(stag, (end - 1) % _TO, last)]
+        past += [
+            TaggedHeader(top.stag, _TO - 1, last)
+            for top in usable * 3
+            if top.to + top.length == _TO
+        ]
         others = [each.region for each in self._registered.values() if each.region not in usable]
         others += [each.region for each in self._gone]
         if others:
@@ -938,7 +942,9 @@ class _Draw:
         long = rng.choice((region.length + 1, longest - 22, longest - 19, longest, 64000))
         long = min(long, 64000)  # a marker that points back from an end further on cannot be
         wrong_long = TaggedHeader(stag, to, last).encode() + bytes([rng.randrange(256)]) * long
-        return [short, wrong_long, *(each.encode() + payload for each in wrong)]
+        octets = [each.encode() + payload for each in wrong]
+        octets += [each.encode() + payload + b"x" for each in past]
+        return [short, wrong_long, *octets]
 
     def _spoiled(self, peer: _Peer, packet: Packet, position: int) -> tuple[Packet, bytes]:
         """A packet that is damaged on its way, and the octets of it that count.

@@ -480,9 +480,9 @@ class Scenario:
 
     def _delivered(self, number: int, stream: _Stream, event: Delivered) -> None:
         header = event.header
-        tag, cookie, qn = 0, 0, 0
+        qn = 0
         if isinstance(header, TaggedHeader):
-            tag = header.stag
+            tag, cookie = header.stag, event.begin % (1 << 32)
         else:
             tag, qn = header.msn, header.qn
             cookie = stream.queues[qn].buffers.pop(tag).cookie
@@ -493,7 +493,7 @@ class Scenario:
                 status=Status.DELIVERED,
                 stream=number,
                 tag=tag,
-                length=event.length or 0,
+                length=event.length,
                 cookie=cookie,
                 rsvdulp=header.rsvdulp,
                 qn=qn,

@@ -251,9 +251,11 @@ class Rnic(wiring.Component):
         record, clear = commit.records.payload, commit.clear
         of_mpa = ~record.sctp if self.config.sctp else C(1)
         clears = delayed(m, 1, clear.valid & clear.ready, "clears")
-        came = delayed(m, overtaking.LATENCY, record, "record")
-        valid = Signal(overtaking.LATENCY)
+        came = delayed(m, overtaking.LATENCY + 1, record, "record")
+        found = delayed(m, 1, overtaking.o, "found")
+        valid = Signal(overtaking.LATENCY + 1)
         m.d.sync += valid.eq(Cat(commit.records.valid, valid))
+        came_sctp = came.sctp if self.config.sctp else C(0)
         # Where a stream is cleared, no record has come for some cycles.
         m.d.comb += [
             overtaking.i.valid.eq((commit.records.valid & of_mpa) | clears),
@@ -261,13 +263,19 @@ class Rnic(wiring.Component):
                 clears, delayed(m, 1, clear.payload, "cleared"), record.stream)),
             overtaking.i.payload.key.eq(key_of(record)),
             overtaking.i.payload.last.eq(record.complete),
+            overtaking.i.payload.to.eq(record.cookie),
+            overtaking.i.payload.length.eq(record.length),
             overtaking.i.payload.clear.eq(clears),
             delivery.records.payload.eq(came),
-            delivery.records.payload.found.eq(overtaking.o),
+            delivery.records.payload.found.eq(found),
             delivery.records.valid.eq(valid[-1] & (
-                came.complete | overtaking.o.over | overtaking.o.first
-                | (came.sctp if self.config.sctp else 0))),
+                came.complete | found.over | found.first | came_sctp)),
         ]
+        with m.If(came.tagged & ~came_sctp):
+            m.d.comb += [
+                delivery.records.payload.cookie.eq(overtaking.span.begin),
+                delivery.records.payload.length.eq(overtaking.span.length),
+            ]
         return valid.any()
 
     def _place(self, m, commit, delivery, exceptions, control):

@@ -355,8 +355,8 @@ class Golden:
             status=Status.DELIVERED,
             stream=stream,
             tag=header.stag if isinstance(header, TaggedHeader) else header.msn,
-            length=event.length or 0,
-            cookie=buffer.cookie if buffer else 0,
+            length=event.length,
+            cookie=buffer.cookie if buffer else event.begin % (1 << 32),
             rsvdulp=header.rsvdulp,
             qn=buffer.qn if buffer else 0,
         )

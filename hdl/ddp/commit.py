@@ -702,8 +702,8 @@ class Commit(wiring.Component):
                 record.qn.eq(Mux(known.tagged, 0, header[8 * 11 : 8 * 11 + QN_BITS])),
                 record.tag.eq(Mux(known.tagged, _field(header, 4), _field(header, 12))),
                 record.rsvdulp.eq(header[8 * 3 : 8 * 8] & Mux(known.tagged, 0xFF, (1 << 40) - 1)),
-                record.length.eq(Mux(known.tagged, 0, known.total)),
-                record.cookie.eq(Mux(known.tagged, 0, known.cookie)),
+                record.length.eq(Mux(known.tagged, known.length, known.total)),
+                record.cookie.eq(Mux(known.tagged, _field(header, 12), known.cookie)),
             ]
         if lot is not None:
             self._of_item(m, lot, acts, places, passes, completes, known, held.header)

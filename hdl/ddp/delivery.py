@@ -31,8 +31,11 @@ class Record(data.StructLayout):
     rsvdulp : 40
         First octet of the wire lowest; 8 bits of a tagged message.
     length : 32
-        Octets of an untagged message.
+        Octets of an untagged message; of a tagged one, octets of the segment, and from
+        :class:`~.precedence.Overtaking` on those of the message's span.
     cookie : 32
+        That of an untagged message's buffer; of a tagged message, the lower bits of the TO with
+        which the segment, and from Overtaking on the span, begins.
     count : 16
         Placements with a write on the bus up to and with this message, modulo 2**16.
     complete : 1

@@ -31,7 +31,7 @@ from ..stream import Skid, Stage, Store, delayed, nibbles
 from .entry import MESSAGE, CompletionEntry
 from .window import storage_of
 
-__all__ = ["Found", "MessageKey", "Ordered", "Overtaking", "Precedence", "key_of"]
+__all__ = ["Found", "MessageKey", "Ordered", "Overtaking", "Precedence", "Span", "key_of"]
 
 
 class MessageKey(data.StructLayout):
@@ -72,13 +72,30 @@ class Found(data.StructLayout):
         super().__init__({"over": 1, "earlier": MessageKey(), "first": 1})
 
 
+class Span(data.StructLayout):
+    """Where a message begins, and its octets, of the segments that follow each other.
+
+    Members
+    -------
+    begin : 32
+        Lower bits of the Tagged Offset of the first of these segments.
+    length : 32
+        Octets from there to the end of the last one, modulo 2**32.
+    """
+
+    def __init__(self):
+        super().__init__({"begin": 32, "length": 32})
+
+
 class Overtaking(wiring.Component):
-    """Finds the segments that overtake an unfinished message.
+    """Finds the segments that overtake an unfinished message, and the span of each message.
 
     A segment overtakes if the segment before it on its stream was not the last one of a message,
-    and belongs to another message.
+    and belongs to another message. The span of a message begins with its first segment, and again
+    with the segment that goes on after one of another message.
 
-    Latency: 4 cycles. Throughput: a segment a cycle. Reset: the table stays. Errors: none.
+    Latency: 4 cycles; of ``span`` 5. Throughput: a segment a cycle. Reset: the tables stay. Errors:
+    none.
 
     Parameters
     ----------
@@ -86,10 +103,13 @@ class Overtaking(wiring.Component):
 
     Members
     -------
-    i : In(stream.Signature({stream: 16, key: MessageKey, last: 1, clear: 1}, always_ready=True))
-        A segment, in the order of the sender; or, with ``clear``, a stream that starts anew.
+    i : In(stream.Signature(..., always_ready=True))
+        ``stream`` (16), ``key`` (MessageKey), ``last`` (1), ``to`` (32), ``length`` (32) of a
+        segment, in the order of the sender; or, with ``clear`` (1), a stream that starts anew.
     o : Out(Found())
         What was found of the segment of 4 cycles ago.
+    span : Out(Span())
+        The span of its message up to and with the segment of 5 cycles ago.
     """
 
     LATENCY = 4
@@ -98,9 +118,12 @@ class Overtaking(wiring.Component):
         self.streams = streams
         super().__init__({
             "i": In(stream.Signature(
-                data.StructLayout({"stream": 16, "key": MessageKey(), "last": 1, "clear": 1}),
+                data.StructLayout({
+                    "stream": 16, "key": MessageKey(), "last": 1, "to": 32, "length": 32,
+                    "clear": 1}),
                 always_ready=True)),
             "o": Out(Found()),
+            "span": Out(Span()),
         })
 
     def elaborate(self, platform):
@@ -125,6 +148,22 @@ class Overtaking(wiring.Component):
             self.o.over.eq(valid[2] & earlier.open & ~equal.all()),
             self.o.earlier.eq(earlier.key),
             self.o.first.eq(valid[2] & earlier.first),
+        ]
+
+        # The table has the TO with which the span of each stream's message begins. A segment that
+        # begins one has its own.
+        near = after(2, segment, "near")
+        begins = Signal()
+        m.d.comb += begins.eq(~(earlier.open & equal.all()))
+        (begun,) = storage_of(
+            m, "begun", unsigned(32), self.streams, (after(1, segment.stream, "number")[:bits],),
+            (valid[2] & begins, near.stream[:bits], near.to))
+        begin, end = Signal(32), Signal(32)
+        m.d.comb += begin.eq(Mux(after(1, begins, "begins"), after(1, near.to, "to"), begun))
+        m.d.sync += [
+            end.eq(near.to + near.length),
+            self.span.begin.eq(begin),
+            self.span.length.eq(end - begin),
         ]
         return m
 

@@ -164,6 +164,8 @@ class Turn(wiring.Component):
             overtaking.i.payload.stream.eq(item[0].stream),
             overtaking.i.payload.key.eq(key_of(item[0])),
             overtaking.i.payload.last.eq(item[0].complete),
+            overtaking.i.payload.to.eq(item[0].cookie),
+            overtaking.i.payload.length.eq(item[0].length),
             overtaking.i.payload.clear.eq(clears[0]),
         ]
         found = overtaking.o
@@ -178,6 +180,13 @@ class Turn(wiring.Component):
             stores["o"].i.valid.eq(shows),
             stores["o"].i.payload.item.eq(out),
             stores["o"].i.payload.found.eq(delayed(m, 1, found, "found")),
+        ]
+        with m.If(out.tagged):
+            m.d.comb += [
+                stores["o"].i.payload.item.cookie.eq(overtaking.span.begin),
+                stores["o"].i.payload.item.length.eq(overtaking.span.length),
+            ]
+        m.d.comb += [
             stores["advanced"].i.valid.eq(delivers),
             stores["advanced"].i.payload.stream.eq(out.stream),
             stores["advanced"].i.payload.qn.eq(out.qn),

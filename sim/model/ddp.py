@@ -288,6 +288,7 @@ class _Message:
     key: Hashable
     event: Delivered | None = None
     overtaken: bool = False
+    begin: int = 0  #: TO of the first segment, or of the first one after another message's
 
 
 def _key(header: Header) -> Hashable:
@@ -465,8 +466,13 @@ class DataSink:
             self._messages.append(message)
         if self._latest is not None and self._latest is not message:
             self._latest.overtaken = True
+        begin = end = 0
+        if isinstance(header, TaggedHeader):
+            if self._latest is not message:
+                message.begin = header.to
+            begin, end = message.begin, header.to + length
         if header.last:
-            message.event = Delivered(self.stream, header, order, octets)
+            message.event = Delivered(self.stream, header, order, octets, begin, end)
         self._latest = None if header.last else message
         if self.waiting is not None and self.waiting < sum(
             each.overtaken or each.event is not None for each in self._messages

@@ -349,7 +349,7 @@ class _Device:
 
     def _deliver(self, number: int, event: Delivered) -> None:
         header = event.header
-        said = {"tag": 0, "length": event.length or 0, "cookie": 0, "qn": 0}
+        said = {"tag": 0, "length": event.length, "cookie": event.begin % (1 << 32), "qn": 0}
         if isinstance(header, UntaggedHeader):
             cookie = self.buffers.pop((number, header.qn, header.msn)).cookie
             said |= {"tag": header.msn, "cookie": cookie, "qn": header.qn}

@@ -283,9 +283,10 @@ class Done(NamedTuple):
     stag: int
     region: int
     rsvdulp: int
+    to: int
 
 
-_DONE = struct.Struct("<IBBBQIIIIQ")
+_DONE = struct.Struct("<IBBBQIIIIQI")
 
 
 def encode_done(completions: Iterable[Done]) -> bytes:

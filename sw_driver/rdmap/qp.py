@@ -357,6 +357,11 @@ class QP(Closing):
         read = self._reads[0] if self._reads else None
         if opcode != Message.READ_RESPONSE or read is None or message.stag != read.sink_stag:
             raise _Refused(wire.UNEXPECTED_OPCODE, message)
+        # Section 5.2.2: "The Data Sink MAY validate that the STag, Tagged Offset, and length of the
+        # RDMA Read Response Message are the same" as in the request. The TO of no octets is none.
+        to = read.sink.to % (1 << 32) if read.sink else message.to
+        if (message.to, message.byte_len) != (to, read.length):
+            raise _Refused(wire.UNSPECIFIED, message)
         self._reads.popleft()
         if read.sink is not None:
             read.sink.revoke()

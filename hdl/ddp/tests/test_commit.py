@@ -300,7 +300,9 @@ def test_a_record_says_what_the_ulp_must_know():
     """Section 5.4, and section 4: RsvdULP, STag or QN and MSN, the ULP message length."""
     _, _, (tagged, untagged), _ = run_commit([Item(1), Item(2, tagged=False)])
     assert (tagged.tagged, tagged.stream, tagged.tag) == (1, 1, 0x01020304)
-    assert (tagged.rsvdulp, tagged.length, tagged.count) == (0x5A, 0, 1)
+    assert (tagged.rsvdulp, tagged.count) == (0x5A, 1)
+    # Of the segment: where it begins, and its octets. Overtaking makes those of the message of it.
+    assert (tagged.cookie, tagged.length) == (7, 100)
     assert (untagged.tagged, untagged.stream, untagged.tag, untagged.qn) == (0, 2, 7, 1)
     assert untagged.rsvdulp.to_bytes(5, "little") == bytes.fromhex("5a01020304")
     assert (untagged.length, untagged.cookie, untagged.count) == (5000, 77, 2)

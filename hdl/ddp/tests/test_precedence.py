@@ -319,3 +319,42 @@ def test_segments_of_all_kinds(give, take, tangled):
         steps.append(Segment(
             number, stream=at, last=rng.random() < 0.4, failed=rng.random() < 0.03, **current[at]))
     check(steps, give=give, take=take, seed=seed)
+
+
+@pytest.mark.parametrize("seed, gap", [(1, 0.0), (2, 0.3)])
+def test_the_span_of_a_message_is_from_its_first_segment_to_its_last(seed, gap):
+    """Of segments in any mixture, one a cycle; the span begins anew after another message's."""
+    rng = random.Random(seed)
+    dut = Overtaking(STREAMS)
+    expected, got, before = [], [], {}
+
+    async def main(ctx):
+        queue = [None] * (Overtaking.LATENCY + 1)
+        for _ in range(2000):
+            queue.append(None)
+            ctx.set(dut.i.valid, 0)
+            if rng.random() >= gap:
+                number, tag = rng.randrange(STREAMS), rng.randrange(2)
+                to = rng.choice((rng.randrange(1 << 32), (1 << 32) - rng.randrange(1, 100)))
+                length = rng.choice((0, 1, 1400, 65535))
+                last, clear = rng.random() < 0.3, rng.random() < 0.05
+                ctx.set(dut.i.valid, 1)
+                ctx.set(dut.i.payload, {
+                    "stream": number, "key": {"tagged": 1, "tag": tag, "low": 0x40},
+                    "last": last, "to": to, "length": length, "clear": clear})
+                known, begin = before.get(number, (None, 0))
+                begin = begin if known == tag else to
+                before[number] = (None if last or clear else tag, begin)
+                if not clear:
+                    queue[-1] = (begin, (to + length - begin) % (1 << 32))
+            now = queue.pop(0)
+            if now is not None:
+                expected.append(now)
+                got.append((ctx.get(dut.span.begin), ctx.get(dut.span.length)))
+            await ctx.tick()
+
+    simulator = Simulator(dut)
+    simulator.add_clock(1e-8)
+    simulator.add_testbench(main)
+    simulator.run()
+    assert len(expected) > 1000 and got == expected

@@ -134,7 +134,8 @@ def test_a_message_survives_its_segments(message: bytes, mulpdu: int, ulp: int) 
     assert messages(events) == [None, message]
     assert sink.memory.octets(STAG)[5 : 5 + len(message)] == message
     assert [e.header.rsvdulp for e in events if isinstance(e, Delivered)] == [ulp, ulp << 32]
-    assert [e.length for e in events if isinstance(e, Delivered)] == [None, len(message)]
+    assert [e.length for e in events if isinstance(e, Delivered)] == [len(message)] * 2
+    assert [e.begin for e in events if isinstance(e, Delivered)] == [to, 0]
 
 
 @pytest.mark.parametrize("mulpdu", [15, 64, 1500])

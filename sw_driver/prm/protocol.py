@@ -26,7 +26,7 @@ from ..errors import (
     UnsupportedDevice,
 )
 
-VERSION = 1
+VERSION = 2
 MAGIC = b"ddp-rnic"
 #: Octets after the length, of the longest request and of the longest answer.
 LONGEST_REQUEST, LONGEST_ANSWER = 64, 1 << 16

@@ -724,8 +724,8 @@ def prm(
     share: Annotated[
         list[str] | None,
         typer.Option(
-            help="NAME=NUMBER that each client may have: stags, streams, buffers, pages, octets,"
-            " completions, domains, queues, memory, memories; may be given often.",
+            help="NAME=NUMBER that each client may have: stags, streams, buffers, pages, regions,"
+            " octets, completions, domains, queues, memory, memories; may be given often.",
             show_default=False,
         ),
     ] = None,

@@ -36,8 +36,12 @@ def octets_of(buffer: object) -> memoryview:
         raise InvalidRequest("a buffer must be contiguous: copy the array, or take rows of it")
     if not view.nbytes:
         raise InvalidRequest("a buffer must have at least one octet")
-    # Through ctypes, as a memoryview does not cast from every format.
-    return memoryview((ctypes.c_ubyte * view.nbytes).from_buffer(view)).cast("B")
+    try:
+        return view.cast("B")
+    except TypeError:
+        # Through ctypes, as a memoryview does not cast from every format; of each length this makes
+        # a type, which only the garbage collector frees.
+        return memoryview((ctypes.c_ubyte * view.nbytes).from_buffer(view)).cast("B")
 
 
 def copy_of(buffer: object) -> bytes:

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 PATIENCE = 5.0
 #: Seconds for completions that are on their way, when others keep the device busy.
 SETTLE = 0.5
+#: Completions that are taken in one step of waiting for them.
+SERVED = 16
 #: Seconds between two looks at the ring, of who waits for an interrupt.
 SLICE = 0.02
 
@@ -357,7 +359,7 @@ class Context(Closing):
         deadline = time.monotonic() + SETTLE
         while time.monotonic() < deadline:
             state, before = self.registers.read("STATUS"), self._consumed
-            self._serve()
+            self._serve(SERVED)
             # An idle device may have completions for which the ring had no room.
             if state & RING_ERROR or (state & IDLE and self._consumed == before):
                 return
@@ -392,12 +394,12 @@ class Context(Closing):
                 " context, and open the device again"
             )
 
-    def _serve(self) -> int:
-        """The same; what STATUS was."""
+    def _serve(self, most: int = 1 << 15) -> int:
+        """Takes at most so many completions, one ring at most, and events; returns STATUS."""
         with self.lock:
             self.check()
             entries, returned = 1 << self._size, self._consumed
-            for _ in range(entries):
+            for _ in range(min(entries, most)):
                 completion = self._next()
                 if completion is None:
                     break

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from .stream import Stream
 
 T = TypeVar("T")
+#: Errors of streams that are kept for :meth:`CQ.wait`; of more, the oldest go.
+_ERRORS = 1024
 
 
 class Opcode(Enum):
@@ -101,7 +103,7 @@ class CQ(Closing):
             self.streams: set[Stream] = set()
             self.closed = False
             self._entries: deque[WC] = deque()
-            self._errors: deque[StreamError] = deque()
+            self._errors: deque[StreamError] = deque(maxlen=_ERRORS)
             self._overruns: deque[Stream] = deque()
             context.cqs.add(self)
 
@@ -144,17 +146,21 @@ class CQ(Closing):
         with self.context.lock:
             self._check()
             self.context.service()
-            count = min(num_entries, len(self._entries))
-            # Before they are taken, as a link may fail.
-            refresh(islice(self._entries, count))
-            taken = [self._entries.popleft() for _ in range(count)]
-            if not taken and self._overruns:
-                stopped = self._overruns.popleft().number
-                raise CompletionOverrun(
-                    f"stream {stopped} is stopped, as more than {self.cqe} completions waited:"
-                    " close it, and give the CQ a larger cqe or poll it more often"
-                )
-            return taken
+            return self._pop(num_entries)
+
+    def _pop(self, num_entries: int) -> list[WC]:
+        """Takes completions that are there; without any, raises that there were too many."""
+        count = min(num_entries, len(self._entries))
+        # Before they are taken, as a link may fail.
+        refresh(islice(self._entries, count))
+        taken = [self._entries.popleft() for _ in range(count)]
+        if not taken and self._overruns:
+            stopped = self._overruns.popleft().number
+            raise CompletionOverrun(
+                f"stream {stopped} is stopped, as more than {self.cqe} completions waited:"
+                " close it, and give the CQ a larger cqe or poll it more often"
+            )
+        return taken
 
     def wait(self, timeout: float | None = None, num_entries: int = 16) -> list[WC]:
         """Up to so many completions, at least one: waits for it.

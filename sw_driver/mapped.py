@@ -294,6 +294,11 @@ class _Pinned(Shared):
         self.view, self.extents = view, extents
         self._pins, self._slots = pins, slots
 
+    def closing(self) -> Steps[None]:
+        while self._slots:
+            self._pins.unpin([self._slots.pop()])
+            yield
+
     def close(self) -> None:
         self._pins.unpin(self._slots)
         self.view.release()

@@ -272,9 +272,13 @@ class Stream(Closing):
         return posted, address, code
 
     def _cookie(self) -> int:
-        """A number that no completion which may still come has."""
-        self.context.cookie = (self.context.cookie + 1) % (1 << 32)
-        return self.context.cookie
+        """Returns a number that none of the stream's posted buffers has."""
+        while True:
+            # Of all streams together, so that a completion that is late, of a closed stream, meets
+            # no buffer of the stream that has its number next.
+            self.context.cookie = (self.context.cookie + 1) % (1 << 32)
+            if self.context.cookie not in self._posted:
+                return self.context.cookie
 
     def outstanding(self, qn: int) -> int:
         """Buffers of a queue that wait for a message."""
@@ -325,15 +329,19 @@ class Stream(Closing):
             self.cq.put_error(StreamError(event))
 
     def stop(self) -> None:
-        """Take nothing any more."""
+        """Has the device take nothing more; what it has taken may be placed until :meth:`close`."""
         if self.state is StreamState.RECEIVING:
-            finish(self._disabling())
+            self._disable()
             self.state = StreamState.ERROR
+
+    def _disable(self) -> None:
+        """Begins to disable it, and to revoke the STags bound to it."""
+        self.context.registers.write("STREAM_INDEX", self.number)
+        self.context.registers.write("REVOKE_STREAM")
 
     def _disabling(self) -> Steps[None]:
         """Disables it, and revokes the STags bound to it; both are done at the end."""
-        self.context.registers.write("STREAM_INDEX", self.number)
-        self.context.registers.write("REVOKE_STREAM")
+        self._disable()
         yield from self.context.fencing("the device does not stop the stream: call close again")
 
     # -- the end ----------------------------------------------------------------------------------
@@ -355,7 +363,10 @@ class Stream(Closing):
         context.check()
         yield from self._disabling()
         while self.bound:
-            next(iter(self.bound)).forget()
+            region = next(iter(self.bound))
+            if not region.posted:
+                yield from region.mapping.memory.closing()
+            region.forget()
             yield
         yield from context.settling()
         for qn in self.queues:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import fcntl
-import itertools
 import math
 import mmap
 import os
@@ -78,7 +77,7 @@ class Link:
                 f"no manager serves {path} ({error.strerror or error}): start one with 'rnic prm'"
             ) from error
         self._lock = threading.Lock()
-        self._numbers = itertools.count(1)
+        self._number = 0  # of the last request
         self._asked: dict[int, Future[bytes]] = {}
         self._failure: RnicError | None = None
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -90,7 +89,7 @@ class Link:
         with self._lock:
             if self._failure is not None:
                 raise self._failure
-            number = next(self._numbers) & 0xFFFFFFFF
+            number = self._next_number()
             octets = protocol.encode(number, request)
             self._asked[number] = answer
             try:
@@ -104,6 +103,13 @@ class Link:
                 # What the manager said before it closed the connection tells more.
                 pass
         return answer
+
+    def _next_number(self) -> int:
+        """Returns a number that is no unanswered request's; 0 is of the connection itself."""
+        while True:
+            self._number = self._number % 0xFFFFFFFF + 1
+            if self._number not in self._asked:
+                return self._number
 
     def _read(self) -> None:
         decoder, failure = Decoder(protocol.LONGEST_ANSWER), None
@@ -178,8 +184,7 @@ class _Mapped:
             os.close(descriptor)
         (self.handle,) = HANDLE.unpack(answer)
         self.octets = octets
-        pinned = (ctypes.c_ubyte * octets).from_buffer(self.map)
-        self.address = ctypes.addressof(pinned)
+        self.address = _address(self.map)
 
 
 class _Buffer:
@@ -324,8 +329,9 @@ class ClientContext(Context):
                 self._allocated.clear()
 
 
-def _address(view: memoryview) -> int:
-    return ctypes.addressof((ctypes.c_ubyte * len(view)).from_buffer(view))
+def _address(buffer: memoryview | mmap.mmap) -> int:
+    """Returns the address of a buffer's first octet."""
+    return ctypes.addressof(ctypes.c_ubyte.from_buffer(buffer))
 
 
 class ClientPD(PD):
@@ -442,7 +448,7 @@ class ClientCQ(CQ):
             context.check()
             self.context, self.cqe, self.closed = context, cqe, False
             self.streams: set[Stream] = set()
-            #: All that its completions may name, by their handles.
+            #: All that completions which were not taken may name, by their handles.
             self.named: dict[int, ClientStream] = {}
             self.handle = context.make(protocol.Queue(min(cqe, 0xFFFFFFFF)))
             context.cqs.add(self)
@@ -458,10 +464,20 @@ class ClientCQ(CQ):
             body = self.context.ask(protocol.Poll(self.handle, count, errors))
             taken = [self._completion(done) for done in protocol.decode_done(body)]
             refresh(taken)
+            for stream in {wc.stream for wc in taken}:
+                assert isinstance(stream, ClientStream)
+                self.forget(stream)
             return taken
+
+    def forget(self, stream: ClientStream) -> None:
+        """Lets go of a stream, if it is closed and all its completions were taken."""
+        if stream.left == 0 and self.named.pop(stream.handle, None) is not None:
+            stream.forget_posted()
 
     def _completion(self, done: protocol.Done) -> WC:
         stream, status = self.named[done.stream], _WC_STATUS[done.status]
+        if stream.left is not None:
+            stream.left -= 1
         opcode = _OPCODES[done.opcode]
         if opcode is Opcode.TAGGED:
             region = self.context.regions.get(done.region)
@@ -579,9 +595,17 @@ class _Waiting:
 
 
 class ClientStream(Stream):
-    """A DDP Stream over MPA, whose number the manager chooses."""
+    """A DDP Stream over MPA, whose number the manager chooses.
+
+    Attributes
+    ----------
+    left
+        Once it is closed: how many of its completions wait in the queue.
+    """
 
     context: ClientContext
+    cq: ClientCQ
+    left: int | None = None
 
     def __init__(
         self,
@@ -727,13 +751,15 @@ class ClientStream(Stream):
             if self._closed:
                 return
             self._last_error = self.error
-            self.context.remove(Object.STREAM, self.handle)
+            answer = self.context.ask(protocol.Close(Object.STREAM, self.handle))
+            (self.left,) = protocol.LEFT.unpack(answer)
             self._closed = True
             for region in list(self.bound):
                 region.forget()
             del self.context.streams[self.number]
             self.pd.streams.discard(self)
             self.cq.streams.discard(self)
+            self.cq.forget(self)
 
 
 ClientContext.kinds = {PD: ClientPD, MR: ClientMR, CQ: ClientCQ, Stream: ClientStream}

@@ -16,7 +16,7 @@ from .quota import Share
 F_SEAL_FUTURE_WRITE = 0x10
 _NEEDED = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 #: Octets that one step allocates.
-_ALLOCATED = 1 << 19
+_ALLOCATED = 1 << 17
 _UNMAPPER = ThreadPoolExecutor(1, "unmapper")
 
 
@@ -128,6 +128,7 @@ def _mapping(descriptor: int, octets: int) -> Steps[mmap.mmap]:
         mapped.close()
         raise ResourceExhausted(f"{octets} octets are not free: {error.strerror}") from error
     except GeneratorExit:
-        mapped.close()
+        # The kernel takes its time to free what is allocated already.
+        _UNMAPPER.submit(mapped.close)
         raise
     return mapped

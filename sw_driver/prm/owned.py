@@ -98,6 +98,11 @@ class Posted:
             room = region.length - self.offset
             yield from region.mapping.memory.pulling(self.offset, min(length, room))
 
+    def closing(self) -> Steps[None]:
+        """Does in steps what takes :meth:`drop` long."""
+        if self.alone and self.region is not None:
+            yield from self.region.mapping.memory.closing()
+
     def drop(self) -> None:
         """The client was told of it, or never will be."""
         if self.alone and self.region is not None:
@@ -181,6 +186,10 @@ class OwnedQueue(CQ):
         """Whether something waits to be taken."""
         return bool(self._entries or self._errors or self._overruns)
 
+    def left_of(self, stream: Stream) -> int:
+        """Returns how many completions of a stream wait to be taken."""
+        return sum(wc.stream is stream for wc in self._entries)
+
     def check_room(self) -> None:
         """Raise if nothing more may come into it from this client's side."""
         if len(self._entries) >= self.cqe:
@@ -189,9 +198,17 @@ class OwnedQueue(CQ):
             )
 
     def taking(self, count: int, errors: bool) -> Steps[list[Done]]:
-        """Takes up to so many completions for the wire, in steps."""
+        """Takes up to so many completions for the wire, in steps.
+
+        The manager has looked for them at the device already, once for all clients.
+        """
         count = max(min(count, protocol.MOST), 1)
-        taken = deque(self._take(count) if errors else self.poll(count))
+        if errors and self._errors and not (self._entries or self._overruns):
+            # An event may be seen before a completion of before it is in the ring.
+            yield from self.context.settling()
+        taken = deque(self._pop(count))
+        if errors and self._errors and not taken:
+            raise self._errors.popleft()
         told: list[Done] = []
         shown: set[MR] = set()
         try:
@@ -207,17 +224,27 @@ class OwnedQueue(CQ):
                     if region is not None and not region.revoked and region not in shown:
                         yield from region.mapping.memory.pulling(0, region.length)
                         shown.add(region)
+                if isinstance(wc.wr_id, Posted):
+                    yield from wc.wr_id.closing()
                 told.append(_done(wc))
                 _drop(taken.popleft())
+                yield
         finally:
             for wc in taken:
                 _drop(wc)
         return told
 
-    def close(self) -> None:
-        for wc in self._entries:
-            _drop(wc)
-        super().close()
+    def closing(self) -> Steps[None]:
+        """Closes it, in steps."""
+        while self._entries:
+            wc = self._entries.popleft()
+            try:
+                if isinstance(wc.wr_id, Posted):
+                    yield from wc.wr_id.closing()
+            finally:
+                _drop(wc)
+            yield
+        self.close()
 
 
 def _drop(wc: WC) -> None:

@@ -1,8 +1,10 @@
 """What manager and client say to each other over a Unix stream socket.
 
 A frame is the octets that follow (32 bits), a kind (8), a number (32) and a body of the kind's
-layout; all little-endian. A client's first request is HELLO. Each request is answered once, with
-its number, in any order. With MEMORY comes one file descriptor (SCM_RIGHTS).
+layout; all little-endian. A client's first request is HELLO, whose frame is the same in all
+versions. Each request is answered once, with its number, in any order; an answer of number 0 is an
+error of the connection. The client may use a number again after its answer, and each handle, of 64
+bits, is of one object forever. With MEMORY comes one file descriptor (SCM_RIGHTS).
 """
 
 from __future__ import annotations
@@ -168,14 +170,14 @@ LAYOUTS: dict[Kind, tuple[type[Request], struct.Struct]] = {
     Kind.MEMORY: (Memory, struct.Struct("<")),
     Kind.DOMAIN: (Domain, struct.Struct("<")),
     Kind.QUEUE: (Queue, struct.Struct("<I")),
-    Kind.STREAM: (Stream, struct.Struct("<II??B")),
-    Kind.REGION: (Region, struct.Struct("<IIQQBQI")),
-    Kind.CLOSE: (Close, struct.Struct("<BI")),
-    Kind.SYNC: (Sync, struct.Struct("<I?QQ")),
-    Kind.POST: (Post, struct.Struct("<IBBIQQQ")),
-    Kind.POLL: (Poll, struct.Struct("<IH?")),
-    Kind.WAIT: (Wait, struct.Struct("<II")),
-    Kind.STATE: (State, struct.Struct("<I")),
+    Kind.STREAM: (Stream, struct.Struct("<QQ??B")),
+    Kind.REGION: (Region, struct.Struct("<QQQQBQQ")),
+    Kind.CLOSE: (Close, struct.Struct("<BQ")),
+    Kind.SYNC: (Sync, struct.Struct("<Q?QQ")),
+    Kind.POST: (Post, struct.Struct("<QBBQQQQ")),
+    Kind.POLL: (Poll, struct.Struct("<QH?")),
+    Kind.WAIT: (Wait, struct.Struct("<QI")),
+    Kind.STATE: (State, struct.Struct("<Q")),
     Kind.EVENTS: (Events, struct.Struct("<")),
 }
 _KINDS = {layout[0]: kind for kind, layout in LAYOUTS.items()}
@@ -261,10 +263,12 @@ class Decoder:
 
 #: Of HELLO: the client's share, as the device's capabilities are told.
 CAPABILITIES = struct.Struct("<7I")
-HANDLE = struct.Struct("<I")
+HANDLE = struct.Struct("<Q")
 #: Of STREAM: its handle and the device's number of it; of REGION: its handle and its STag or 0.
-NAMED = struct.Struct("<II")
+NAMED = struct.Struct("<QI")
 MSN = struct.Struct("<I")
+#: Of CLOSE of a stream: how many of its completions wait to be taken.
+LEFT = struct.Struct("<I")
 READY = struct.Struct("<?")
 STATE = struct.Struct("<B")
 _EVENT = struct.Struct("<IBBHIB18s")
@@ -286,7 +290,7 @@ class Done(NamedTuple):
     to: int
 
 
-_DONE = struct.Struct("<IBBBQIIIIQI")
+_DONE = struct.Struct("<QBBBQIIIQQI")
 
 
 def encode_done(completions: Iterable[Done]) -> bytes:

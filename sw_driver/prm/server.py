@@ -34,7 +34,7 @@ INTERVAL = 0.002
 RETRY = 1.0
 #: Seconds of work for one client, after which the others have their turn. With 16 clients that ask
 #: for as much as they can, the next one waits 16 slices, and 16 steps that began within a slice.
-SLICE = 0.0005
+SLICE = 0.00025
 #: Refused requests of a connection that are logged; of more, the number is at the end.
 REFUSALS = 16
 _PEER = struct.Struct("3i")
@@ -226,14 +226,15 @@ class Manager(Closing):
             self._accept()
         if self._woken.fileno() in ready:
             self._woken.recv(64)
-        for connection in list(self.connections.values()):
-            self._tend(connection, connection.socket.fileno() in ready)
         if receiving:
             self.context.transport.wait(0 if busy or ready else INTERVAL)
             self.context.events()
         for connection in list(self.connections.values()):
+            self._tend(connection, connection.socket.fileno() in ready)
+        for connection in list(self.connections.values()):
             self._answer_waits(connection)
         self._remove_some()
+        self._audit.expire()
 
     def _asked(self) -> Iterator[bool]:
         """Of each client that takes its answers: whether there is a request to be done."""
@@ -314,6 +315,8 @@ class Manager(Closing):
             self._leave(connection, "closed by the client")
 
     def _begin(self, connection: Connection, kind: int, number: int, body: bytes) -> None:
+        if not number:
+            raise ProtocolError("a request's number must not be 0, which is of the connection")
         request = protocol.decode(kind, body)
         descriptor = None
         if isinstance(request, protocol.Memory) and connection.session.greeted:
@@ -418,6 +421,7 @@ class Manager(Closing):
         with suppress(RnicError):
             while any(each.retry <= time.monotonic() for each in self.leaving):
                 self._remove_some()
+        self._audit.finish()
         self._wake.close()
         self._woken.close()
 

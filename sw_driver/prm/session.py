@@ -324,7 +324,7 @@ class Session:
         if kind is Object.STREAM:
             yield from closing.showing()
         yield from self._closing(kind, request.handle, shown=True)
-        return b""
+        return protocol.LEFT.pack(closing.cq.left_of(closing)) if kind is Object.STREAM else b""
 
     def _closing(self, kind: Object, handle: int, *, shown: bool) -> Steps[None]:
         """Closes an object in steps; if asked for, the client is shown what a region has got."""
@@ -334,11 +334,12 @@ class Session:
                 yield from closing.disabling()
                 if shown:
                     yield from closing.mapping.memory.pulling(0, closing.length)
+                yield from closing.mapping.memory.closing()
                 closing.forget()
-            elif kind in (Object.STREAM, Object.MEMORY):
-                yield from closing.closing()
-            else:
+            elif kind is Object.DOMAIN:
                 closing.close()
+            else:
+                yield from closing.closing()
         finally:
             self._sweep()
         if kind is Object.MEMORY:

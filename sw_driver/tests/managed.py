@@ -28,6 +28,7 @@ class Managed:
     """A manager that serves."""
 
     sim: SimTransport  #: where the device is the simulated gateware
+    thread: threading.Thread  #: in which the manager serves
 
     def __init__(self, context: Context, path: Path, policy: Policy) -> None:
         self.context, self.path = context, path
@@ -83,7 +84,7 @@ def served(context: Context, path: Path, policy: Policy) -> Iterator[Managed]:
             prm.manager.close()
 
     with prm.manager:
-        thread = threading.Thread(target=serve)
+        prm.thread = thread = threading.Thread(target=serve)
         thread.start()
         try:
             yield prm

@@ -25,7 +25,7 @@ from ddp_rnic.sim.cli import app
 from ddp_rnic.sw_driver import PD, Device, InvalidRequest, ResourceExhausted, TransportError
 from ddp_rnic.sw_driver import pins as module
 from ddp_rnic.sw_driver.mapped import MappedTransport, Pagemap
-from ddp_rnic.sw_driver.memory import Extent
+from ddp_rnic.sw_driver.memory import Extent, finish
 from ddp_rnic.sw_driver.pins import Pins
 from ddp_rnic.sw_driver.prm import Policy, connect, protocol
 from ddp_rnic.sw_driver.prm.client import ClientContext
@@ -233,6 +233,16 @@ def test_what_is_unpinned_is_the_kernels_again(pins: Pins) -> None:
         pins.unpin(slots)
         assert pinned_kib() == before
     buffer.close()
+
+
+@pytest.mark.usefixtures("root", "pins")
+def test_a_large_buffer_is_unpinned_in_steps() -> None:
+    before, pagemap = pinned_kib(), Pagemap()
+    memory = finish(pagemap.pinning(memoryview(mmap.mmap(-1, 3 * module.PIECE))))
+    left = [pinned_kib() - before for _ in memory.closing()]
+    assert left == [2 * module.PIECE // 1024, module.PIECE // 1024, 0]
+    memory.close()
+    pagemap.close()
 
 
 def test_a_file_on_a_disk_is_not_pinned_and_that_is_told(pins: Pins, tmp_path: Path) -> None:

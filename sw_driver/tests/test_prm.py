@@ -8,6 +8,7 @@ import hashlib
 import json
 import mmap
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -16,12 +17,15 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
 from ddp_rnic.hdl.spec import ddp
 from ddp_rnic.sim.cli import app
+from ddp_rnic.sim.cli import prm as command
 from ddp_rnic.sim.live import Peer, SimTransport
 from ddp_rnic.sw_driver import (
     CQ,
@@ -524,7 +528,7 @@ def test_a_client_is_told_when_the_manager_ends(tmp_path: Path) -> None:
 
 def test_another_protocol_is_told_and_the_connection_ends(prm: Managed) -> None:
     link = Link(prm.path)
-    with pytest.raises(RnicError, match="version 9, the manager's is 1: update the older one"):
+    with pytest.raises(RnicError, match="version 9, the manager's is 2: update the older one"):
         link.ask(protocol.Hello(version=9)).result()
     link.close()
     assert prm.awaited("disconnect")[0]["reason"].startswith("protocol: the client's protocol")
@@ -646,6 +650,12 @@ def test_the_command_serves_until_a_signal_ends_it(tmp_path: Path) -> None:
     events = [json.loads(line)["event"] for line in log.read_text().splitlines()]
     assert events == ["connect", "register", "disconnect", "revoke"]
     assert log.stat().st_mode & 0o777 == 0o600 and not path.exists()
+
+
+def test_the_help_of_share_names_all_that_can_be_shared() -> None:
+    (_, option) = get_args(get_type_hints(command, include_extras=True)["share"])
+    named = re.findall(r"\w+", option.help.partition(":")[2].partition(";")[0])
+    assert sorted(named) == sorted(asdict(Limits()))
 
 
 @pytest.mark.parametrize(

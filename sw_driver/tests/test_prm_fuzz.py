@@ -158,8 +158,8 @@ class Hostile:
         if asked is None or kind == Kind.ERROR:
             return
         self.answered[asked] += 1
-        if asked.name.lower() in MADE and len(body) >= 4:
-            (handle,) = struct.unpack_from("<I", body)
+        if asked.name.lower() in MADE and len(body) >= protocol.HANDLE.size:
+            (handle,) = protocol.HANDLE.unpack_from(body)
             self._handles.setdefault(asked.name.lower(), []).append(handle)
             self._handles.setdefault("handle", []).append(handle)
 

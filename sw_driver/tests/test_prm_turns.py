@@ -6,6 +6,7 @@ one test that takes long measures seconds.
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import subprocess
@@ -18,13 +19,15 @@ from pathlib import Path
 
 import pytest
 from ddp_rnic.hdl.spec import regs
-from ddp_rnic.sw_driver import Device
+from ddp_rnic.hdl.spec.ddp import ErrorNumber, ErrorType
+from ddp_rnic.sw_driver import Device, ErrorEvent, StreamError
 from ddp_rnic.sw_driver.context import PATIENCE, SETTLE
-from ddp_rnic.sw_driver.memory import COPIED, Arena, Bounce, Memory, Steps, finish
+from ddp_rnic.sw_driver.memory import COPIED, Arena, Bounce, Copy, Memory, Steps, finish
 from ddp_rnic.sw_driver.prm import Limits, Manager, Policy, connect, protocol, server
 from ddp_rnic.sw_driver.prm import memory as passed
 from ddp_rnic.sw_driver.prm.audit import Audit
 from ddp_rnic.sw_driver.prm.client import ClientContext
+from ddp_rnic.sw_driver.prm.owned import Posted
 from ddp_rnic.sw_driver.prm.protocol import HANDLE, NAMED, Decoder, Kind, Object
 from ddp_rnic.sw_driver.tests.managed import Managed, served, until
 from ddp_rnic.sw_driver.tests.test_open import Constants
@@ -159,6 +162,13 @@ def crowd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Crowd]:
         allocate(descriptor, offset, length)
 
     monkeypatch.setattr(passed.os, "posix_fallocate", counted)
+    drop = Posted.drop
+
+    def dropped(posted: Posted) -> None:
+        device.done["dropped"] += 1
+        drop(posted)
+
+    monkeypatch.setattr(Posted, "drop", dropped)
     # One step is a slice.
     monkeypatch.setattr(server, "SLICE", 0)
     with Device(device).open() as context, open(os.devnull, "w") as log:
@@ -212,7 +222,33 @@ def many_that_are_refused(crowd: Crowd, client: Client, has: dict[str, int]) -> 
         client.ask(protocol.Close(Object.REGION, 1 << 31))
 
 
+def many_flushed_buffers(crowd: Crowd, client: Client, has: dict[str, int]) -> None:
+    for wr_id in range(30):
+        post = protocol.Post(has["stream"], 0, Object.MEMORY, has["memory"], 0, 100, wr_id)
+        crowd.done(client, post)
+    crowd.done(client, protocol.Close(Object.STREAM, has["stream"]))
+    client.ask(protocol.Poll(has["queue"], 1024, False))
+
+
+def polling_for_an_error_while_the_device_is_busy(
+    crowd: Crowd, client: Client, has: dict[str, int]
+) -> None:
+    event = ErrorEvent(0, ErrorNumber(ErrorType.LOCAL, 1), 0, 0, b"")
+    for connection in crowd.manager.connections.values():
+        for queue in connection.session._all(Object.QUEUE):
+            queue._errors.append(StreamError(event))
+    crowd.device.set_status(idle=0)
+    client.ask(protocol.Poll(has["queue"], 1024, True))
+
+
 def leaving(crowd: Crowd, client: Client, has: dict[str, int]) -> None:
+    client.close()
+
+
+def leaving_while_the_device_revokes_nothing(
+    crowd: Crowd, client: Client, has: dict[str, int]
+) -> None:
+    crowd.device.set_status(revoking=1)
     client.close()
 
 
@@ -221,7 +257,9 @@ def leaving(crowd: Crowd, client: Client, has: dict[str, int]) -> None:
     [
         large_memory, large_region, copies, large_buffer, revocation,
         closing_while_the_device_is_busy, revocation_that_the_device_does_not_finish,
-        many_requests, many_that_are_refused, leaving,
+        many_requests, many_that_are_refused, many_flushed_buffers,
+        polling_for_an_error_while_the_device_is_busy, leaving,
+        leaving_while_the_device_revokes_nothing,
     ],
 )  # fmt: skip
 def test_what_sixteen_clients_ask_for_delays_another_by_one_turn_of_bounded_work(
@@ -237,6 +275,7 @@ def test_what_sixteen_clients_ask_for_delays_another_by_one_turn_of_bounded_work
         assert crowd.until(crowd.good.answer, 3) == 1, "answered in the turn that it came in"
         work = crowd.device.done - before
         assert work["octets"] <= HOSTILE * COPIED + 32 and work["copies"] <= HOSTILE + 2
+        assert work["dropped"] <= HOSTILE
         assert work["allocated"] <= HOSTILE * passed._ALLOCATED
         assert work["registers"] <= HOSTILE * 16 + 32
     crowd.device.set_status(idle=1)
@@ -297,6 +336,14 @@ def test_a_client_that_leaves_amid_a_request_leaves_nothing(
     assert len(os.listdir("/proc/self/fd")) < descriptors
 
 
+def test_the_copy_of_a_large_region_is_freed_in_parts() -> None:
+    device = Idle()
+    copied = finish(device.pinning(memoryview(bytearray(LARGE + 1))))
+    assert len(list(copied.closing())) == LARGE // Copy._PART + 1
+    copied.close()
+    assert device._arena._free == [(0, 1 << 30)]
+
+
 def test_a_stream_of_a_busy_device_is_closed_after_the_same_time_as_before(crowd: Crowd) -> None:
     (client, *_) = crowd.hostile
     has = crowd.furnish(client)
@@ -309,48 +356,79 @@ def test_a_stream_of_a_busy_device_is_closed_after_the_same_time_as_before(crowd
 
 @pytest.mark.long
 def test_the_longest_wait_with_sixteen_hostile_clients_is_20_ms(tmp_path: Path) -> None:
-    # Programs beside this one delay it too, so the best of several rounds counts.
-    worst = []
-    for _ in range(5):
-        with Device(Idle()).open() as context:
-            with served(context, tmp_path / "rnic.sock", POLICY) as prm:
-                worst.append(longest_wait(prm))
-        if worst[-1] < 0.02:
-            break
-    print("seconds of the longest wait:", *worst)
+    worst: list[float] = []
+    # As the command does.
+    gc.collect()
+    gc.freeze()
+    try:
+        # Where programs beside this one keep all processors busy, they delay also the thread that
+        # frees memory, for which the manager may wait: the best of several rounds counts.
+        while len(worst) < 4 and min(worst, default=1) >= 0.02:
+            with Device(Idle()).open() as context:
+                with served(context, tmp_path / "rnic.sock", POLICY) as prm:
+                    worst.append(longest_wait(prm))
+    finally:
+        gc.unfreeze()
     assert min(worst) < 0.02
 
 
-CHILD = "import sys; from ddp_rnic.sw_driver.tests import test_prm_turns as t; t.{}(sys.argv[1])"
+CHILD = "import sys; from ddp_rnic.sw_driver.tests import test_prm_turns as t; t.{}(*sys.argv[1:])"
 SECONDS = 10
 
 
 def longest_wait(prm: Managed) -> float:
-    """The seconds of the longest wait of a good client, while 16 others ask without end."""
+    """The seconds of the longest wait of a good client, while 16 others ask without end.
+
+    Programs beside this one delay manager and client: how long the kernel had either wait for a
+    processor is not counted. The client sleeps while the manager works, so no time counts twice.
+    """
     command = [sys.executable, "-c"]
     with subprocess.Popen([*command, CHILD.format("be_hostile"), str(prm.path)]) as hostile:
         try:
             until(lambda: len(prm.manager.connections) == HOSTILE, "all hostile clients there")
+            manager = f"/proc/{os.getpid()}/task/{prm.thread.native_id}/schedstat"
             asked = subprocess.run(
-                [*command, CHILD.format("be_good"), str(prm.path)],
+                [*command, CHILD.format("be_good"), str(prm.path), manager],
                 stdout=subprocess.PIPE, text=True, check=True,
             )  # fmt: skip
             assert hostile.poll() is None and len(prm.manager.connections) >= HOSTILE
         finally:
             hostile.kill()
-    return float(asked.stdout)
+    print("seconds of the longest wait, with and without that for a processor:", asked.stdout)
+    return float(asked.stdout.split()[1])
 
 
-def be_good(path: str) -> None:
-    longest, end = 0.0, time.perf_counter() + SECONDS
-    with connect(path) as context:
-        assert isinstance(context, ClientContext)
-        queue = context.make(protocol.Queue(10))
+def be_good(path: str, manager: str) -> None:
+    client = Client(Path(path))
+    client.socket.setblocking(True)
+
+    def answered() -> bytes:
+        while (taken := client.answer()) is None:
+            pass
+        assert taken[0] == Kind.ANSWER
+        return taken[2]
+
+    answered()  # to HELLO
+    client.ask(protocol.Queue(10))
+    (queue,) = HANDLE.unpack(answered())
+    with open(manager) as of_manager, open("/proc/thread-self/schedstat") as own:
+        files = of_manager.fileno(), own.fileno()
+
+        def delayed() -> int:
+            """Nanoseconds for which both have waited for a processor, since they began."""
+            return sum(int(os.pread(file, 100, 0).split()[1]) for file in files)
+
+        with_it = without = 0.0
+        end = time.perf_counter() + SECONDS
         while (begun := time.perf_counter()) < end:
-            context.ask(protocol.Poll(queue, 10, False))
-            longest = max(longest, time.perf_counter() - begun)
+            before = delayed()
+            client.ask(protocol.Poll(queue, 10, False))
+            answered()
+            waited = time.perf_counter() - begun
+            with_it = max(with_it, waited)
+            without = max(without, waited - (delayed() - before) / 1e9)
             time.sleep(0.001)
-    print(longest)
+    print(with_it, without)
 
 
 def be_hostile(path: str) -> None:

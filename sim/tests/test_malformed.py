@@ -513,10 +513,13 @@ class Play:
                 case Delivered(header=UntaggedHeader() as header):
                     self._entry(
                         Kind.MESSAGE, stream=end.number, tag=header.msn,
-                        length=event.length or 0, cookie=COOKIE, qn=header.qn,
+                        length=event.length, cookie=COOKIE, qn=header.qn,
                     )  # fmt: skip
                 case Delivered(header=TaggedHeader() as header):
-                    self._entry(Kind.MESSAGE, tagged=True, stream=end.number, tag=header.stag)
+                    self._entry(
+                        Kind.MESSAGE, tagged=True, stream=end.number, tag=header.stag,
+                        length=event.length, cookie=event.begin % (1 << 32),
+                    )  # fmt: skip
                 case DdpError(number=number, length=length):
                     begins = length.to_bytes(2, "big") + segment[: header_length(segment)]
                     self.events.append(

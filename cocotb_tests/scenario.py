@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ..hdl.spec import regs
 from ..hdl.spec.completion import Completion, Status, phase
 from ..hdl.spec.config import RnicConfig
-from ..hdl.spec.ddp import LLP_CRC, LLP_FRAMING, VERSION, ErrorNumber
+from ..hdl.spec.ddp import LLP_CRC, LLP_FRAMING, LOCAL_CATASTROPHIC, VERSION, WAITING, ErrorNumber
 from ..sim.engine import (
     Await,
     Drain,
@@ -33,6 +33,7 @@ from ..sim.engine import (
     Ring,
     WriteRegister,
 )
+from ..sim.interleaving import Interleaving
 from ..sim.model.ddp import DataSink, TaggedHeader, header_length
 from ..sim.model.events import DdpError, Delivered, LlpError, Placed
 from ..sim.model.memory import Access, Memory, Region
@@ -264,7 +265,7 @@ class Scenario:
         self._streams[number] = _Stream(
             MpaSender(crc=crc, markers=markers, position=position),
             MpaReceiver(crc=crc, markers=markers, position=position),
-            DataSink(self._model, stream=number, pd=pd),
+            DataSink(self._model, stream=number, pd=pd, waiting=WAITING),
         )
 
     def end(self, number: int) -> list[Region]:
@@ -450,6 +451,8 @@ class Scenario:
                     self._placed(stream, event, segment[event.header.size :])
                 case Delivered():
                     self._delivered(number, stream, event)
+                case DdpError(number=number_of) if number_of == LOCAL_CATASTROPHIC:
+                    self._error(number, number_of, 0, 0, b"")
                 case DdpError():
                     header = segment[: header_length(segment)]
                     self._error(number, event.number, event.length, frame.position, header)
@@ -477,9 +480,9 @@ class Scenario:
 
     def _delivered(self, number: int, stream: _Stream, event: Delivered) -> None:
         header = event.header
-        tag, cookie, qn = 0, 0, 0
+        qn = 0
         if isinstance(header, TaggedHeader):
-            tag = header.stag
+            tag, cookie = header.stag, event.begin % (1 << 32)
         else:
             tag, qn = header.msn, header.qn
             cookie = stream.queues[qn].buffers.pop(tag).cookie
@@ -490,7 +493,7 @@ class Scenario:
                 status=Status.DELIVERED,
                 stream=number,
                 tag=tag,
-                length=event.length or 0,
+                length=event.length,
                 cookie=cookie,
                 rsvdulp=header.rsvdulp,
                 qn=qn,
@@ -623,6 +626,7 @@ class _Random:
         self._regions: list[Region] = []
         self._pages: dict[int, Pages] = {}  # by STag
         self._messages: dict[tuple[int, int], _Messages] = {}
+        self._orders: dict[int, Interleaving] = {}
 
     def scenario_of(self, packets: int) -> Scenario:
         rng, scenario = self._rng, self._scenario
@@ -719,6 +723,7 @@ class _Random:
         self._scenario.stream(
             number, pd=self._domains[number], crc=crc, markers=markers, position=position
         )
+        self._orders[number] = Interleaving()
         for qn in range(QUEUES):
             messages = self._messages[number, qn]
             messages.posted.clear()
@@ -752,25 +757,28 @@ class _Random:
         segments = []
         for _ in range(rng.choice((1, 1, 1, 2, 3, 8))):
             kind = rng.randrange(100)
-            if kind < _UNTAGGED or not regions:
-                segments += self._untagged(number)
-            elif kind < _UNTAGGED + _EMPTY:
+            begun = self._orders[number].choose(rng)
+            stag = begun[0] if isinstance(begun, tuple) else None
+            same = [region for region in regions if region.stag == stag]
+            if stag is not None and not same:
+                segments.append(self._tagged(number, stag, 0, b"", begun))
+            elif isinstance(begun, int) or (begun is None and (kind < _UNTAGGED or not regions)):
+                segments += self._untagged(number, begun)
+            elif begun is None and kind < _UNTAGGED + _EMPTY:
                 # "MUST NOT be checked for a zero-length Tagged DDP Message" (RFC 5041 section 5.2)
-                segments.append(self._tagged(rng.getrandbits(32), rng.getrandbits(64), b""))
+                segments.append(self._tagged(number, rng.getrandbits(32), rng.getrandbits(64), b""))
             else:
-                region = rng.choice(regions)
+                region = rng.choice(same or regions)
                 length = min(rng.choice((1, 3, 8, 60, 64, 70, 500, 1460, 5000)), region.length)
                 length = rng.randint(max(1, length // 2), length)
-                # A sum of exactly 2^64 wraps (check 5): not within reach of what is right.
-                room = region.length - length - (region.to + region.length == 1 << 64)
-                if room < 0:
-                    continue
+                room = region.length - length
                 offset = rng.choice((0, room, rng.randint(0, room)))
+                payload = rng.randbytes(length)
                 segments.append(
-                    self._tagged(region.stag, region.to + offset, rng.randbytes(length))
+                    self._tagged(number, region.stag, region.to + offset, payload, begun)
                 )
         if not segments:
-            segments.append(self._tagged(0, 0, b""))
+            segments.append(self._tagged(number, 0, 0, b""))
         if rng.randrange(100) < _BAD:
             segments[-1] = self._wrong(number, regions)
         spoil = None
@@ -783,20 +791,30 @@ class _Random:
         if scenario.live(number):
             self._refill(number)
 
-    def _tagged(self, stag: int, to: int, payload: bytes) -> bytes:
+    def _tagged(
+        self, number: int, stag: int, to: int, payload: bytes, begun: object = None
+    ) -> bytes:
+        """A tagged segment: of a message that has ``begun``, or of a new one."""
         rng = self._rng
-        return tagged(stag, to, payload, last=rng.random() < 0.7, rsvdulp=rng.getrandbits(8))
+        rsvdulp = begun[1] if isinstance(begun, tuple) else rng.getrandbits(8)
+        last = rng.random() < 0.7 or not payload
+        self._orders[number].sent((stag, rsvdulp), last=last)
+        return tagged(stag, to, payload, last=last, rsvdulp=rsvdulp)
 
-    def _untagged(self, number: int) -> list[bytes]:
+    def _untagged(self, number: int, begun: object) -> list[bytes]:
         """The next segment of one of the queues that are open, or none."""
         ready = [qn for qn in range(QUEUES) if self._messages[number, qn].posted]
+        if isinstance(begun, int):
+            ready = [begun]
         if not ready:
             return []
         qn = self._rng.choice(ready)
         messages = self._messages[number, qn]
         if not messages.waiting:
             messages.waiting = self._message(qn, *messages.posted.pop(0))
-        return [messages.waiting.pop(0)]
+        segment = messages.waiting.pop(0)
+        self._orders[number].sent(qn, last=not messages.waiting)
+        return [segment]
 
     def _message(self, qn: int, msn: int, slot: _Slot) -> list[bytes]:
         """Segments of a message that fits: the last one comes last, the others in any order."""

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from ddp_rnic.cocotb_tests.datapath_tests import COUNT
 from ddp_rnic.cocotb_tests.errors import ADDRESS, CASES, LENGTH, PD, STAG, STREAM, TO, scenario_of
-from ddp_rnic.cocotb_tests.scenario import Scenario, random_scenario, tagged
+from ddp_rnic.cocotb_tests.scenario import Scenario, random_scenario, tagged, untagged
 from ddp_rnic.hdl.spec import regs
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
-from ddp_rnic.hdl.spec.ddp import LLP_FRAMING, LOCAL_CATASTROPHIC
+from ddp_rnic.hdl.spec.ddp import LLP_FRAMING, LOCAL_CATASTROPHIC, WAITING
 from ddp_rnic.sim.cocotb_engine import run_tests
 from ddp_rnic.sim.engine import (
     ENGINES,
@@ -114,6 +114,47 @@ def test_engines_agree(width: int, stalls: Stalls) -> None:
     # The same beats, whenever they came.
     assert one.writes["address"].tolist() == other.writes["address"].tolist()
     assert one.bursts[["address", "beats"]].tolist() == other.bursts[["address", "beats"]].tolist()
+
+
+def _overtaking(waiting: int, *, ends: bool) -> Scenario:
+    """A tagged message of two segments, and as many whole messages between the two."""
+    scenario = Scenario()
+    scenario.region(STAG, TO, LENGTH, ADDRESS, pd=PD)
+    scenario.stream(STREAM, pd=PD)
+    scenario.stream(STREAM + 1, pd=PD)
+    scenario.queue(STREAM, 0)
+    for number in range(waiting):
+        scenario.buffer(STREAM, 0, 64, 8192 + 100 * number, cookie=number)
+    scenario.packet(STREAM, tagged(STAG, TO, b"begin", last=False))
+    for number in range(waiting):
+        scenario.packet(STREAM, untagged(bytes(10 + number), msn=1 + number))
+        scenario.packet(STREAM + 1, tagged(STAG, TO + 100 + number, bytes(1)))
+    if ends:
+        scenario.packet(STREAM, tagged(STAG, TO + 5, b"end"))
+    return scenario
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("waiting", (1, WAITING - 1))
+def test_a_whole_message_waits_for_an_unfinished_one_of_its_stream(
+    width: int, waiting: int
+) -> None:
+    """RFC 5041 section 5.4: "DDP MUST Deliver a DDP Message if and only if [...] each preceding DDP
+    Message has been Delivered to the ULP"."""
+    outcome, _ = run("compiled", width, _overtaking(waiting, ends=False))
+    assert {each.stream for each in outcome.completions} == {STREAM + 1}
+    outcome, _ = run("compiled", width, _overtaking(waiting, ends=True))
+    delivered = [each.tag for each in outcome.completions if each.stream == STREAM]
+    assert delivered == [STAG, *range(1, 1 + waiting)] and not outcome.events
+
+
+def test_a_stream_with_more_waiting_messages_than_fit_ends_alone() -> None:
+    outcome, _ = run("compiled", 64, _overtaking(WAITING, ends=False))
+    assert [(each.stream, each.type, each.code) for each in outcome.events] == [
+        (STREAM, *LOCAL_CATASTROPHIC)
+    ]
+    assert {each.stream for each in outcome.completions} == {STREAM + 1}
+    assert len(outcome.completions) == WAITING
 
 
 def _registered() -> Scenario:

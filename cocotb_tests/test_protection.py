@@ -379,16 +379,17 @@ def test_rnic_requirement_3_no_access_outside_the_buffer(width: int) -> None:
     for lane in range(0, 64, 3):
         length = (1, 7, 63, 64, 65, 200)[lane % 6] + lane % 2
         address = 256 + 320 * lane + lane
-        base = (0, (1 << 64) - length - 1, TO)[lane % 3]
+        base = (0, (1 << 64) - length, TO)[lane % 3]
         region = host.region((lane + 1) << 8 | lane, base, length, address, pd=PD)
         inside = tagged(region.stag, base, rng.randbytes(length))
+        past = TO_WRAP if base + length == 1 << 64 else BASE_OR_BOUNDS
         wrong = [
-            (base + length, 1, BASE_OR_BOUNDS),
-            (base, length + 1, BASE_OR_BOUNDS),
-            (base + length - 1, 2, BASE_OR_BOUNDS),
+            ((base + length) % (1 << 64), 1, BASE_OR_BOUNDS),
+            (base, length + 1, past),
+            (base + length - 1, 2, past),
             ((base - 1) % (1 << 64), 1, BASE_OR_BOUNDS),
             ((base + (1 << 32)) % (1 << 64), 1, BASE_OR_BOUNDS),
-            ((1 << 64) - 1, 2, TO_WRAP if base + length == 1 << 64 else BASE_OR_BOUNDS),
+            ((1 << 64) - 1, 2, past),
         ]
         for to, octets, number in wrong:
             host.packet(VICTIM, inside, tagged(region.stag, to, rng.randbytes(octets)))
@@ -524,7 +525,7 @@ def paged(shift: int, *, markers: bool) -> Scenario:
             VICTIM,
             tagged(region.stag, TO + at, rng.randbytes(size), last=False),
             untagged(rng.randbytes(size), mo=at, last=False),
-            tagged(plain.stag, TO + rng.randrange(900), rng.randbytes(99), last=rng.random() < 0.5),
+            tagged(plain.stag, TO + rng.randrange(900), rng.randbytes(99), last=False),
         )
 
     both(0, 1)
@@ -539,7 +540,12 @@ def paged(shift: int, *, markers: bool) -> Scenario:
         both((1 << shift) - offset, 3 << shift)
         both(5, 5 << shift)
         both((2 << shift) - offset - 1, (2 << shift) + 2)
-    scenario.packet(VICTIM, untagged(b"", mo=length))
+    for segment in (
+        tagged(plain.stag, TO, b""),
+        untagged(b"", mo=length),
+        tagged(region.stag, TO, b""),
+    ):
+        scenario.packet(VICTIM, segment)
     scenario.packet(BYSTANDER, tagged(region.stag, TO + length - 9, bytes(10)))
     return scenario
 

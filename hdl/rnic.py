@@ -29,6 +29,7 @@ from .ddp.admission import Admission
 from .ddp.commit import Commit
 from .ddp.delivery import Delivery
 from .ddp.header import HeaderParser
+from .ddp.precedence import Overtaking, key_of
 from .ddp.reports import Reports
 from .ddp.stag import StagTable
 from .ddp.tagged import TaggedCheck
@@ -116,7 +117,7 @@ class Rnic(wiring.Component):
             receiving = receiving | self._sctp(m, commit, untagged, delivery, control)
 
         # Out: completions, errors and exceptions.
-        wiring.connect(m, commit.records, delivery.records)
+        recording = self._record(m, commit, delivery)
         wiring.connect(m, delivery.failed, commit.bus_errors)
         wiring.connect(m, delivery.bus, wiring.flipped(self.completions))
         wiring.connect(m, exceptions.o, wiring.flipped(self.exceptions))
@@ -144,7 +145,8 @@ class Rnic(wiring.Component):
         # shows at once; what the others say, which are far apart, has a register.
         busy, quiet = Signal(), Signal(4)
         m.d.sync += busy.eq(receiving | commit.busy | delayed(m, 1, Cat(
-            moving, delivery.busy, delivery.failed.valid, exceptions.o.valid), "moving").any())
+            moving, recording, delivery.busy, delivery.failed.valid, exceptions.o.valid,
+        ), "moving").any())
         # What the host does to the ring may set delivery going again.
         given = Cat(control.ring.enable, control.ring.consumer)
         known = delayed(m, 1, given, "given")
@@ -235,6 +237,46 @@ class Rnic(wiring.Component):
             control.stag_entry.eq(stags.entry[1]),
         ]
         return untagged
+
+    def _record(self, m, commit, delivery):
+        """From a decision to Delivery, for what it has to know; whether something is on that way.
+
+        Of MPA, those are the last segments of messages, those that overtake another message, and
+        the first one of a stream that starts anew.
+        """
+        if not self.config.mpa:
+            wiring.connect(m, commit.records, delivery.records)
+            return C(0)
+        m.submodules.overtaking = overtaking = Overtaking(self.config.streams)
+        record, clear = commit.records.payload, commit.clear
+        of_mpa = ~record.sctp if self.config.sctp else C(1)
+        clears = delayed(m, 1, clear.valid & clear.ready, "clears")
+        came = delayed(m, overtaking.LATENCY + 1, record, "record")
+        found = delayed(m, 1, overtaking.o, "found")
+        valid = Signal(overtaking.LATENCY + 1)
+        m.d.sync += valid.eq(Cat(commit.records.valid, valid))
+        came_sctp = came.sctp if self.config.sctp else C(0)
+        # Where a stream is cleared, no record has come for some cycles.
+        m.d.comb += [
+            overtaking.i.valid.eq((commit.records.valid & of_mpa) | clears),
+            overtaking.i.payload.stream.eq(Mux(
+                clears, delayed(m, 1, clear.payload, "cleared"), record.stream)),
+            overtaking.i.payload.key.eq(key_of(record)),
+            overtaking.i.payload.last.eq(record.complete),
+            overtaking.i.payload.to.eq(record.cookie),
+            overtaking.i.payload.length.eq(record.length),
+            overtaking.i.payload.clear.eq(clears),
+            delivery.records.payload.eq(came),
+            delivery.records.payload.found.eq(found),
+            delivery.records.valid.eq(valid[-1] & (
+                came.complete | found.over | found.first | came_sctp)),
+        ]
+        with m.If(came.tagged & ~came_sctp):
+            m.d.comb += [
+                delivery.records.payload.cookie.eq(overtaking.span.begin),
+                delivery.records.payload.length.eq(overtaking.span.length),
+            ]
+        return valid.any()
 
     def _place(self, m, commit, delivery, exceptions, control):
         """From a decision to the bus; whether something is on that way."""

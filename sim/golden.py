@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from ..hdl.spec.completion import Completion, Status
 from ..hdl.spec.config import RnicConfig
-from ..hdl.spec.ddp import LLP_CRC, LLP_FRAMING, LOCAL_CATASTROPHIC, ErrorNumber
+from ..hdl.spec.ddp import LLP_CRC, LLP_FRAMING, LOCAL_CATASTROPHIC, WAITING, ErrorNumber
 from .engine import ExceptionPacket
 from .model.ddp import DataSink, TaggedHeader, UntaggedHeader, header_length
 from .model.events import DdpError, Delivered, LlpError, Placed
@@ -222,6 +222,7 @@ class Golden:
                 stream=stream.number,
                 pd=self.domains[stream.destination.address],
                 first=stream.first_order,
+                waiting=WAITING,
             ),
             before.counts if before else StreamCounts(),
         )
@@ -319,6 +320,9 @@ class Golden:
                     self._place(receiver, arrival, event, segment[event.header.size :])
                 case Delivered():
                     self._deliver(receiver, arrival, event)
+                case DdpError(number=number) if number == LOCAL_CATASTROPHIC:
+                    # The event tells of the stream alone.
+                    self._fail(replace(arrival, position=0), number, b"", 0)
                 case DdpError():
                     header = segment[: header_length(segment)]
                     self._fail(arrival, event.number, header, len(segment))
@@ -351,8 +355,8 @@ class Golden:
             status=Status.DELIVERED,
             stream=stream,
             tag=header.stag if isinstance(header, TaggedHeader) else header.msn,
-            length=event.length or 0,
-            cookie=buffer.cookie if buffer else 0,
+            length=event.length,
+            cookie=buffer.cookie if buffer else event.begin % (1 << 32),
             rsvdulp=header.rsvdulp,
             qn=buffer.qn if buffer else 0,
         )
@@ -391,10 +395,13 @@ class Golden:
             begin = max(start, last.offset) - last.offset
             if piece := last.payload[begin : max(stop - last.offset, 0)]:
                 self.placements.append(replace(last, offset=last.offset + begin, payload=piece))
-        if self.deliveries and self.deliveries[-1].arrival is arrival:
-            delivery = self.deliveries.pop()
+        # Those that waited for the message were delivered with it.
+        at = len(self.deliveries)
+        while at and self.deliveries[at - 1].arrival is arrival:
+            at -= 1
+            delivery = self.deliveries[at]
             completion = replace(delivery.completion, status=Status.NOT_PLACED)
-            self.deliveries.append(replace(delivery, completion=completion))
+            self.deliveries[at] = replace(delivery, completion=completion)
         # The event tells of the stream alone.
         self._fail(replace(arrival, position=0), LOCAL_CATASTROPHIC, b"", 0)
 

@@ -26,6 +26,8 @@ _UNSAID = 0x3FFF
 _MULPDU = range(128, 64768 + 1)
 #: Octets that are kept of a peer that sends before its request is answered.
 _EARLY = 1 << 16
+#: "TCP connection closed, terminated, or lost", RFC 5044 section 8.
+_CLOSED = 0x01
 #: Errors of MPA that the initiator tells with a Terminate, RFC 6581.
 _INSUFFICIENT_IRD, _NO_RTR = 0x06, 0x07
 
@@ -121,6 +123,7 @@ class Connection:
         self._cutter: MpaReceiver | None = None
         self._in, self._out = bytearray(), bytearray()
         self._silent = False  # a responder, before the initiator's first FPDU
+        self._ended = False  # the peer has closed its half of TCP
 
     @property
     def qp(self) -> QP:
@@ -135,6 +138,14 @@ class Connection:
         return self.error is not None or (
             self._qp is not None and self._qp.state is not QPState.RTS
         )
+
+    @property
+    def finished(self) -> bool:
+        """This side's half of TCP is to be closed once what is to be sent is sent."""
+        if self.closed or self._qp is None:
+            return self.closed
+        # What a responder sends waits for the initiator's first FPDU, which may yet come.
+        return self._qp.finished and (self._ended or not self._silent)
 
     # -- start-up ---------------------------------------------------------------------------------
 
@@ -286,6 +297,10 @@ class Connection:
     def receive(self, octets: bytes) -> None:
         """Take octets of the TCP stream, in order. What comes after an error is dropped."""
         octets = copy_of(octets)
+        if self._ended and octets and not self.closed:
+            # RFC 5041 section 6.2.1: "any further data received after the request is considered an
+            # error and MUST cause the DDP Stream to be abortively torn down".
+            self.qp.terminate(Terminate(Layer.LLP, 0, _CLOSED))
         if self.closed:
             self._in.clear()
             return
@@ -334,12 +349,23 @@ class Connection:
         self._out.clear()
         return octets
 
+    def shutdown(self) -> None:
+        """End the connection gracefully: see :meth:`~..sw_driver.rdmap.QP.shutdown`."""
+        self.qp.shutdown()
+
     def eof(self) -> None:
-        """The peer has closed its side."""
-        if self._qp is None:
+        """The peer has closed its half of TCP, gracefully. This side may go on sending.
+
+        Of a connection that is lost, :meth:`~..sw_driver.rdmap.QP.disconnect` tells instead.
+        """
+        if self._qp is None or self._cutter is None:
             self._end(self.error or "the peer closed the connection during start-up")
+            return
+        self._ended = True
+        if self._cutter.close():  # within an FPDU
+            self._qp.terminate(Terminate(Layer.LLP, 0, _CLOSED))
         else:
-            self._qp.disconnect()
+            self._qp.half_close()
 
 
 def _least(ours: int, theirs: int) -> int:

@@ -39,6 +39,7 @@ from .engine import (
     Stalls,
 )
 from .golden import Golden, Pages
+from .interleaving import Interleaving
 from .model.ddp import TaggedHeader, UntaggedHeader
 from .model.mpa import MpaSender
 from .regions import Region, slot
@@ -379,6 +380,7 @@ class _Peer:
     stream: Stream
     sender: MpaSender
     queues: dict[int, _Queue]
+    order: Interleaving = field(default_factory=Interleaving)
 
 
 class _Draw:
@@ -728,7 +730,7 @@ class _Draw:
         start = self._rng.randrange(region.length)
         payload = self._rng.randbytes(1 + self._rng.randrange(region.length - start))
         position = peer.sender.position
-        octets = peer.sender.send(self._tagged(region.stag, region.to + start, payload))
+        octets = peer.sender.send(self._tagged(peer, region.stag, region.to + start, payload))
         arrivals = self._arrivals(peer, octets, position)
         host.receive(Packet(number, position & _HALF, octets), arrivals)
         offset = fault - allotment.address
@@ -766,19 +768,24 @@ class _Draw:
     def _right(self, number: int, peer: _Peer) -> bytes:
         rng = self._rng
         chance = rng.randrange(100)
-        if chance < 40 and (segment := self._untagged(number, peer)) is not None:
-            return segment
-        if chance < 44:
+        begun = peer.order.choose(rng)
+        if isinstance(begun, int) or (begun is None and chance < 40):
+            if (segment := self._untagged(number, peer, begun)) is not None:
+                return segment
+        if begun is None and chance < 44:
             # "MUST NOT be checked for a zero-length Tagged DDP Message" (RFC 5041 section 5.2)
-            return self._tagged(rng.getrandbits(32), rng.getrandbits(64), b"")
-        region = rng.choice(self._writable(number, peer))
+            return self._tagged(peer, rng.getrandbits(32), rng.getrandbits(64), b"")
+        regions = self._writable(number, peer)
+        if isinstance(begun, tuple):
+            regions = [region for region in regions if region.stag == begun[0]]
+            if not regions:
+                return self._tagged(peer, begun[0], 0, b"", begun)
+        region = rng.choice(regions)
         length = min(self._size(), region.length)
-        # A sum of exactly 2^64 wraps: not within reach of what is right.
-        room = region.length - length - (region.to + region.length == _TO)
-        if room < 0:
-            return self._tagged(region.stag, region.to, b"")
+        room = region.length - length
         offset = rng.choice((0, room, rng.randint(0, room), rng.randint(0, room)))
-        return self._tagged(region.stag, region.to + offset, rng.randbytes(length))
+        to = (region.to + offset) % _TO  # that of no octets, at the end
+        return self._tagged(peer, region.stag, to, rng.randbytes(length), begun)
 
     def _size(self) -> int:
         """Octets of a payload."""
@@ -796,11 +803,15 @@ class _Draw:
             return rng.randrange(9000)
         return rng.randrange(4 * self._config.longest_fpdu - 20)
 
-    def _tagged(self, stag: int, to: int, payload: bytes) -> bytes:
+    def _tagged(
+        self, peer: _Peer, stag: int, to: int, payload: bytes, begun: object = None
+    ) -> bytes:
+        """A tagged segment: of a message that has ``begun``, or of a new one."""
         rng = self._rng
-        header = TaggedHeader(
-            stag, to, rng.random() < 0.7, rng.getrandbits(8), reserved=rng.getrandbits(4)
-        )
+        rsvdulp = begun[1] if isinstance(begun, tuple) else rng.getrandbits(8)
+        last = rng.random() < 0.7 or not payload
+        peer.order.sent((stag, rsvdulp), last=last)
+        header = TaggedHeader(stag, to, last, rsvdulp, reserved=rng.getrandbits(4))
         return header.encode() + payload
 
     def _writable(self, number: int, peer: _Peer) -> list[Region]:
@@ -820,11 +831,12 @@ class _Draw:
             ] or [Region(host, 0, 0, 0)]
         return found
 
-    def _untagged(self, number: int, peer: _Peer) -> bytes | None:
-        """The next segment on one of the queues, if any is open."""
+    def _untagged(self, number: int, peer: _Peer, begun: object) -> bytes | None:
+        """The next segment on one of the queues, if any is open; on the one that has ``begun``."""
         if not peer.queues:
             return None
-        qn, queue = self._rng.choice([*peer.queues.items()])
+        qn = begun if isinstance(begun, int) else self._rng.choice([*peer.queues])
+        queue = peer.queues[qn]
         if not queue.waiting:
             if not queue.free:
                 if not self._golden.live(number):
@@ -833,7 +845,9 @@ class _Draw:
                 if not queue.free:  # what it has is not used yet
                     return None
             queue.waiting.extend(self._message(qn, *queue.free.popleft()))
-        return queue.waiting.popleft()
+        segment = queue.waiting.popleft()
+        peer.order.sent(qn, last=not queue.waiting)
+        return segment
 
     def _message(self, qn: int, msn: int, room: int) -> list[bytes]:
         """Segments of a message: the last one comes last, the others in any order; some say
@@ -907,13 +921,16 @@ class _Draw:
             TaggedHeader(rng.getrandbits(32), to, last),
             TaggedHeader(stag, (to - 1) % _TO, last),
             TaggedHeader(stag, end % _TO, last),
-            TaggedHeader(stag, (end - 1) % _TO, last),
             TaggedHeader(stag, (to + (1 << 32)) % _TO, last),
             TaggedHeader(stag, to, last, version=rng.choice((0, 2, 3))),
         ]
-        for top in usable:
-            if top.to + top.length == _TO:
-                wrong += [TaggedHeader(top.stag, _TO - 1, last)] * 3
+        # From a region's last octet on; of one that ends with the last octet of all, more often.
+        past = [TaggedHeader(stag, (end - 1) % _TO, last)]
+        past += [
+            TaggedHeader(top.stag, _TO - 1, last)
+            for top in usable * 3
+            if top.to + top.length == _TO
+        ]
         others = [each.region for each in self._registered.values() if each.region not in usable]
         others += [each.region for each in self._gone]
         if others:
@@ -925,7 +942,9 @@ class _Draw:
         long = rng.choice((region.length + 1, longest - 22, longest - 19, longest, 64000))
         long = min(long, 64000)  # a marker that points back from an end further on cannot be
         wrong_long = TaggedHeader(stag, to, last).encode() + bytes([rng.randrange(256)]) * long
-        return [short, wrong_long, *(each.encode() + payload for each in wrong)]
+        octets = [each.encode() + payload for each in wrong]
+        octets += [each.encode() + payload + b"x" for each in past]
+        return [short, wrong_long, *octets]
 
     def _spoiled(self, peer: _Peer, packet: Packet, position: int) -> tuple[Packet, bytes]:
         """A packet that is damaged on its way, and the octets of it that count.

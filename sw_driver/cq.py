@@ -55,11 +55,13 @@ class WC:
     wr_id
         RECV: what the post said.
     byte_len
-        RECV: octets of the message.
+        Octets of the message. TAGGED: from where it begins to the end of its last segment.
     qn, msn
         RECV: its queue and Message Sequence Number.
     stag, mr
         TAGGED: the STag that the last segment named, and its region, None if it is revoked.
+    to
+        TAGGED: the lower 32 bits of the Tagged Offset with which it begins.
     rsvdulp
         What the DDP Header has for the ULP: 40 bits, TAGGED 8.
     """
@@ -74,6 +76,7 @@ class WC:
     stag: int = 0
     mr: MR | None = None
     rsvdulp: int = 0
+    to: int = 0
 
 
 class CQ(Closing):

@@ -296,8 +296,8 @@ class Stream(Closing):
                 self._show_region(region)
             self.cq.put(
                 WC(
-                    self, status, Opcode.TAGGED, stag=completion.tag, mr=region,
-                    rsvdulp=completion.rsvdulp,
+                    self, status, Opcode.TAGGED, byte_len=completion.length, stag=completion.tag,
+                    mr=region, rsvdulp=completion.rsvdulp, to=completion.cookie,
                 )
             )  # fmt: skip
         elif (posted := self._posted.pop(completion.cookie, None)) is not None:

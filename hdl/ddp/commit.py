@@ -334,7 +334,8 @@ class Commit(wiring.Component):
     moves : Out(stream.Signature(Move))
     events : Out(stream.Signature(ErrorEvent))
     records : Out(stream.Signature(Record, always_ready=True)), record_room : In(1)
-        Messages to be delivered; there must be room for 32 more when ``record_room`` falls.
+        Segments that were accepted, in the order of the sender, without ``found``, and all items of
+        SCTP that have a record; there must be room for 32 more when ``record_room`` falls.
     issued : Out(16)
         Segments given to ``moves`` that write to the bus.
     tally : Out(Tally)
@@ -628,7 +629,7 @@ class Commit(wiring.Component):
 
         # The decision is a few flags; what they choose follows a register behind.
         acts, passes, cut = Signal(), Signal(), Signal()
-        places, writes, completes = Signal(), Signal(), Signal()
+        places, writes, follows, completes = Signal(), Signal(), Signal(), Signal()
         raised, dropped = Signal(), Signal()
         held = Signal(segment.shape(), reset_less=True)
         known = Signal(_Found(), reset_less=True)
@@ -653,6 +654,7 @@ class Commit(wiring.Component):
             places.eq(accepted),
             writes.eq(accepted & found.some),
             cut.eq(accepted & found.cut),
+            follows.eq(accepted & ~disordered),
             completes.eq(accepted & found.last & ~disordered),
             passes.eq(raises & found.error & found.stored),
             raised.eq(raises),
@@ -676,7 +678,7 @@ class Commit(wiring.Component):
         m.d.sync += [
             self.issued.eq(issued),
             move.valid.eq(acts),
-            self.records.valid.eq(completes),
+            self.records.valid.eq(follows),
         ]
         with m.If(acts):
             m.d.sync += [
@@ -694,13 +696,14 @@ class Commit(wiring.Component):
                 placement.last.eq(1),
                 placement.release.eq(until >> (self.config.words.bit_length() - 1)),
                 record.count.eq(issued),
+                record.complete.eq(completes),
                 record.tagged.eq(known.tagged),
                 record.stream.eq(held.stream),
                 record.qn.eq(Mux(known.tagged, 0, header[8 * 11 : 8 * 11 + QN_BITS])),
                 record.tag.eq(Mux(known.tagged, _field(header, 4), _field(header, 12))),
                 record.rsvdulp.eq(header[8 * 3 : 8 * 8] & Mux(known.tagged, 0xFF, (1 << 40) - 1)),
-                record.length.eq(Mux(known.tagged, 0, known.total)),
-                record.cookie.eq(Mux(known.tagged, 0, known.cookie)),
+                record.length.eq(Mux(known.tagged, known.length, known.total)),
+                record.cookie.eq(Mux(known.tagged, _field(header, 12), known.cookie)),
             ]
         if lot is not None:
             self._of_item(m, lot, acts, places, passes, completes, known, held.header)
@@ -743,7 +746,6 @@ class Commit(wiring.Component):
                 *([placement.sctp.eq(lot.valid)] if self.config.both else ()),
                 move.payload.none.eq(lot.valid & none),
                 record.sctp.eq(lot.valid),
-                record.complete.eq(completes),
                 record.placed.eq(places),
                 *(record[name].eq(item[name]) for name in (
                     "packet", "control", "ends", "status", "ticket", "association", "sequence")),

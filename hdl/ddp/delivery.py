@@ -9,31 +9,17 @@ from ..dma.burst import Done
 from ..dma.steps import Credits
 from ..spec import completion
 from ..stream import Backlog, Skid, Stage, Store, delayed
+from .entry import MESSAGE, CompletionEntry, of_message
+from .precedence import Found, Ordered, Precedence
 from .window import Ticket, Verdict
 
-__all__ = ["MESSAGE", "CompletionEntry", "Delivery", "Due", "Record", "Ring", "of_message"]
+__all__ = ["Delivery", "Due", "Record", "Ring"]
 
 QUEUE = 16
 
 
-class CompletionEntry(data.FlexibleLayout):
-    """An entry of the completion ring, as ``spec.completion`` has it."""
-
-    def __init__(self):
-        super().__init__(8 * completion.OCTETS, {
-            field.name: data.Field(field.bits, 8 * field.octet + field.bit)
-            for field in completion.FIELDS
-        })
-
-
-#: What a completion says of a message.
-MESSAGE = {
-    "tagged": 1, "stream": 16, "qn": 2, "tag": 32, "rsvdulp": 40, "length": 32, "cookie": 32,
-}
-
-
 class Record(data.StructLayout):
-    """A message whose last segment was accepted.
+    """A segment that was accepted: the last one of a message, or one that Precedence needs.
 
     Members
     -------
@@ -45,17 +31,27 @@ class Record(data.StructLayout):
     rsvdulp : 40
         First octet of the wire lowest; 8 bits of a tagged message.
     length : 32
-        Octets of an untagged message.
+        Octets of an untagged message; of a tagged one, octets of the segment, and from
+        :class:`~.precedence.Overtaking` on those of the message's span.
     cookie : 32
+        That of an untagged message's buffer; of a tagged message, the lower bits of the TO with
+        which the segment, and from Overtaking on the span, begins.
     count : 16
         Placements with a write on the bus up to and with this message, modulo 2**16.
+    complete : 1
+        It is of the last segment of its message, which passed the checks.
+
+    With MPA also:
+
+    found : Found
+        By :class:`~.precedence.Overtaking`.
 
     With SCTP also:
 
     sctp, packet, control, ends : 1
         It is of SCTP, and the end of a packet, a control message, or a packet's last chunk.
-    placed, complete : 1
-        It is a segment that passed the checks, and the last one of its message.
+    placed : 1
+        It is a segment that passed the checks.
     status, ticket, association, sequence
         As of :class:`~.admission.Admitted`.
     octets : 16
@@ -63,20 +59,25 @@ class Record(data.StructLayout):
     """
 
     def __init__(self, config):
-        super().__init__({**MESSAGE, **self._of_sctp(config), "count": 16})
+        super().__init__({**MESSAGE, **self._more(config), "count": 16})
 
     @staticmethod
-    def _of_sctp(config):
-        return {} if not config.sctp else {
-            "sctp": 1, "packet": 1, "control": 1, "ends": 1, "placed": 1, "complete": 1,
-            "status": Verdict, "ticket": Ticket(config.streams),
-            "association": range(config.associations), "sequence": 32, "octets": 16,
-        }
+    def _more(config):
+        more = {"complete": 1}
+        if config.mpa:
+            more |= {"found": Found()}
+        if config.sctp:
+            more |= {
+                "sctp": 1, "packet": 1, "control": 1, "ends": 1, "placed": 1,
+                "status": Verdict, "ticket": Ticket(config.streams),
+                "association": range(config.associations), "sequence": 32, "octets": 16,
+            }
+        return more
 
     @classmethod
     def kept(cls, config):
         """What is kept of a message until it is due, and whether its stream has ``failed`` then."""
-        return data.StructLayout({**MESSAGE, **cls._of_sctp(config), "failed": 1})
+        return data.StructLayout({**MESSAGE, **cls._more(config), "failed": 1})
 
 
 class Due(wiring.Component):
@@ -414,10 +415,11 @@ class Delivery(wiring.Component):
     """Turns messages into completions in host memory (RFC 5041 section 5.4).
 
     A message's completion is written, in the order of ``records``, once all placements up to its
-    ``count`` are retired, once, while the ring is enabled and has a free entry. Until then it
-    waits in the backlog.
+    ``count`` are retired and every earlier message of its stream has left, see
+    :class:`~.precedence.Precedence`, once, while the ring is enabled and has a free entry. Until
+    then it waits in the backlog.
 
-    Latency: 14 cycles from the last ``done`` to ``bus.w``, 15 to ``bus.aw``.
+    Latency: 18 cycles from the last ``done`` to ``bus.w``, 19 to ``bus.aw``.
     Throughput: a completion every max(1, 256 / width) cycles; a ``done`` a cycle.
     Reset: empty, ring disabled; the failed streams stay until ``clear``.
     Errors: a ``done`` with ``error`` fails its stream: messages of the stream that become due
@@ -440,7 +442,7 @@ class Delivery(wiring.Component):
     clear : In(stream.Signature(16, always_ready=True))
         The stream starts anew: it has not failed. Nothing of its past should be under way.
     failed : Out(stream.Signature(16))
-        The stream of each ``done`` with ``error``.
+        The stream of each ``done`` with ``error``, and each that Precedence tells of.
     retired : Out(16)
     bus : Out(AxiWrite(width))
     enable, base, size, consumer, producer, delivered
@@ -449,7 +451,7 @@ class Delivery(wiring.Component):
         The bus has refused a completion.
     due : Out(stream.Signature(Record.kept(config)))
         With SCTP only: what is due, in place of being written.
-    entries : In(stream.Signature(CompletionEntry()))
+    entries : In(stream.Signature(Ordered()))
         With SCTP only: what is written.
     busy : Out(1)
         A message waits for its octets, or a completion is being written or can be. May be low
@@ -476,7 +478,7 @@ class Delivery(wiring.Component):
             "busy": Out(1),
             **({
                 "due": Out(stream.Signature(Record.kept(config))),
-                "entries": In(stream.Signature(CompletionEntry())),
+                "entries": In(stream.Signature(Ordered())),
             } if config.sctp else {}),
         })
 
@@ -492,13 +494,16 @@ class Delivery(wiring.Component):
         m.submodules.failures = failures = Backlog(
             1, depth=config.backlog, relaxed=config.relaxed)
         m.submodules.skid = skid = Skid(kept)
+        m.submodules.precedence = precedence = Precedence(config.streams)
+        m.submodules.late = late = Skid(16)
         m.submodules.ring = ring = Ring(config)
         record = self.records.payload
 
         # ``messages`` holds all; what waits in the two others is in there too.
         wiring.connect(m, wiring.flipped(self.done), due.done)
         wiring.connect(m, wiring.flipped(self.clear), due.clear)
-        wiring.connect(m, due.failed, wiring.flipped(self.failed))
+        wiring.connect(m, late.o, wiring.flipped(self.failed))
+        wiring.connect(m, precedence.o, ring.i)
         wiring.connect(m, due.o, failures.i)
         wiring.connect(m, ring.bus, wiring.flipped(self.bus))
         m.d.comb += [
@@ -512,6 +517,11 @@ class Delivery(wiring.Component):
             skid.i.valid.eq(messages.o.valid & failures.o.valid),
             messages.o.ready.eq(failures.o.valid & skid.i.ready),
             failures.o.ready.eq(messages.o.valid & skid.i.ready),
+            late.i.valid.eq(due.failed.valid | precedence.failed.valid),
+            late.i.payload.eq(
+                Mux(due.failed.valid, due.failed.payload, precedence.failed.payload)),
+            due.failed.ready.eq(late.i.ready),
+            precedence.failed.ready.eq(late.i.ready & ~due.failed.valid),
             self.half.eq(messages.half),
             self.retired.eq(due.retired),
             *(getattr(ring, name).eq(getattr(self, name))
@@ -519,24 +529,19 @@ class Delivery(wiring.Component):
             self.producer.eq(ring.producer),
             self.delivered.eq(ring.delivered),
             self.failed_ring.eq(ring.failed),
-            self.busy.eq(due.busy | ring.busy),
+            self.busy.eq(due.busy | late.i.valid | precedence.busy | ring.busy),
         ]
         if config.sctp:
             wiring.connect(m, skid.o, wiring.flipped(self.due))
-            wiring.connect(m, wiring.flipped(self.entries), ring.i)
+            wiring.connect(m, wiring.flipped(self.entries), precedence.i)
         else:
+            ordered = precedence.i.payload
             m.d.comb += [
-                ring.i.valid.eq(skid.o.valid),
-                skid.o.ready.eq(ring.i.ready),
-                *of_message(ring.i.payload, skid.o.payload),
+                precedence.i.valid.eq(skid.o.valid),
+                skid.o.ready.eq(precedence.i.ready),
+                *of_message(ordered.entry, skid.o.payload),
+                ordered.message.eq(1),
+                ordered.last.eq(skid.o.payload.complete),
+                ordered.found.eq(skid.o.payload.found),
             ]
         return m
-
-
-def of_message(entry, message):
-    """Statements that make a completion of a message."""
-    return [
-        *(entry[name].eq(message[name]) for name in MESSAGE),
-        entry.status.eq(Mux(message.failed, completion.Status.NOT_PLACED,
-                            completion.Status.DELIVERED)),
-    ]

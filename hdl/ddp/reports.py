@@ -6,7 +6,9 @@ from amaranth.lib.wiring import In, Out
 
 from ..spec.completion import ChunkStatus, Kind
 from ..stream import Skid, Stage, Store
-from .delivery import CompletionEntry, Record, of_message
+from .delivery import Record
+from .entry import of_message
+from .precedence import Ordered
 from .session import SessionEvent
 from .turn import Disordered, OrderedRecord, Turn
 from .untagged import Advanced, QueueState
@@ -42,7 +44,7 @@ class Reports(wiring.Component):
     done : Out(done)
     ordered : In(stream.Signature(OrderedRecord()))
     events : In(stream.Signature(SessionEvent(streams)))
-    entries : Out(stream.Signature(CompletionEntry()))
+    entries : Out(stream.Signature(Ordered()))
     clear, state, advanced, disordered
         As of :class:`~.turn.Turn`.
     busy : Out(1)
@@ -56,7 +58,7 @@ class Reports(wiring.Component):
             "done": Out(done),
             "ordered": In(stream.Signature(OrderedRecord())),
             "events": In(stream.Signature(SessionEvent(config.streams))),
-            "entries": Out(stream.Signature(CompletionEntry())),
+            "entries": Out(stream.Signature(Ordered())),
             "clear": In(stream.Signature(16, always_ready=True)),
             "state": In(stream.Signature(QueueState(), always_ready=True)),
             "advanced": Out(stream.Signature(Advanced())),
@@ -66,11 +68,11 @@ class Reports(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.reports = reports = Store(CompletionEntry(), depth=QUEUE)
+        m.submodules.reports = reports = Store(Ordered(), depth=QUEUE)
         m.submodules.undone = undone = Store(self.done.p.shape(), depth=QUEUE)
         m.submodules.done_stage = done_stage = Stage(self.done.p.shape())
         m.submodules.turn = turn = Turn(streams=self.config.streams)
-        m.submodules.skid = skid = Skid(CompletionEntry())
+        m.submodules.skid = skid = Skid(Ordered())
         wiring.connect(m, wiring.flipped(self.ordered), turn.i)
         wiring.connect(m, wiring.flipped(self.clear), turn.clear)
         wiring.connect(m, wiring.flipped(self.state), turn.state)
@@ -92,27 +94,30 @@ class Reports(wiring.Component):
             undone.i.payload.ticket.eq(due.ticket),
             *(record[name].eq(due[name]) for name, _ in record.shape()),
         ]
-        report = Signal(CompletionEntry(), reset_less=True)
+        report = Signal(Ordered(), reset_less=True)
         m.d.sync += reports.i.valid.eq(takes)
         m.d.comb += reports.i.payload.eq(report)
         self._report(m, report, due)
 
         # The ring takes from each in turn: what has just had its turn is last.
-        message, event = Signal(CompletionEntry()), Signal(CompletionEntry())
-        ordered = turn.o.payload
+        message, event = Signal(Ordered()), Signal(Ordered())
+        ordered = turn.o.payload.item
         m.d.comb += [
-            *of_message(message, ordered),
-            event.kind.eq(Kind.SESSION),
-            event.status.eq(self.events.payload.reason),
-            event.stream.eq(self.events.payload.stream),
-            event.tag.eq(self.events.payload.state),
+            *of_message(message.entry, ordered),
+            message.message.eq(1),
+            message.last.eq(ordered.complete),
+            message.found.eq(turn.o.payload.found),
+            event.entry.kind.eq(Kind.SESSION),
+            event.entry.status.eq(self.events.payload.reason),
+            event.entry.stream.eq(self.events.payload.stream),
+            event.entry.tag.eq(self.events.payload.state),
         ]
         with m.If(ordered.control):
             m.d.comb += [
                 message.eq(0),
-                message.kind.eq(Kind.CONTROL),
-                message.stream.eq(ordered.stream),
-                message.tag.eq(ordered.tag),
+                message.entry.kind.eq(Kind.CONTROL),
+                message.entry.stream.eq(ordered.stream),
+                message.entry.tag.eq(ordered.tag),
             ]
         sources = [(reports.o, reports.o.payload), (turn.o, message), (self.events, event)]
         turns = Signal(range(3))
@@ -153,20 +158,25 @@ class Reports(wiring.Component):
             Mux(due.placed | due.control, ChunkStatus.TAKEN, ChunkStatus.DROPPED))
         m.d.sync += report.eq(0)
         with m.If(~self._sctp):
-            m.d.sync += of_message(report, due)
+            m.d.sync += [
+                *of_message(report.entry, due),
+                report.message.eq(1),
+                report.last.eq(due.complete),
+                *([report.found.eq(due.found)] if self.config.mpa else []),
+            ]
         with m.Elif(due.packet):
             m.d.sync += [
-                report.kind.eq(Kind.PACKET),
-                report.length.eq(due.sequence),
-                report.cookie.eq(Cat(C(0, 16), due.association)),
+                report.entry.kind.eq(Kind.PACKET),
+                report.entry.length.eq(due.sequence),
+                report.entry.cookie.eq(Cat(C(0, 16), due.association)),
             ]
         with m.Else():
             m.d.sync += [
-                report.kind.eq(Kind.CHUNK),
-                report.ends.eq(due.ends),
-                report.status.eq(Mux(due.status == Verdict.FRESH, taken, due.status)),
-                report.stream.eq(due.stream),
-                report.tag.eq(due.sequence),
-                report.length.eq(due.octets),
-                report.cookie.eq(Cat(due.ticket.ssn, due.association)),
+                report.entry.kind.eq(Kind.CHUNK),
+                report.entry.ends.eq(due.ends),
+                report.entry.status.eq(Mux(due.status == Verdict.FRESH, taken, due.status)),
+                report.entry.stream.eq(due.stream),
+                report.entry.tag.eq(due.sequence),
+                report.entry.length.eq(due.octets),
+                report.entry.cookie.eq(Cat(due.ticket.ssn, due.association)),
             ]

@@ -63,10 +63,10 @@ class TaggedCheck(wiring.Component):
 
     In the order of RFC 5041 section 7.1: the STag is valid for this stream (entry valid and key
     equal, then association by Protection Domain or by stream, section 8.2), its buffer allows
-    placement, TO in range, the 64-bit sum of TO and length does not wrap, the sum in range. The
-    RFC lists the wrap last; it is looked at before the sum's range because a wrapped sum has
-    none. A zero-length segment's STag and TO are not checked (section 5.2). Of an untagged
-    segment only length and version are.
+    placement, TO in range, the 64-bit sum of TO and length does not wrap (see
+    :data:`~..spec.ddp.TO_WRAP`), the sum in range. The RFC lists the wrap last; this block looks at
+    it before the sum's range, because a wrapped sum has none. A zero-length segment's STag and TO
+    are not checked (section 5.2). Of an untagged segment only length and version are.
 
     Latency: 12 cycles. Throughput: a segment a cycle. Reset: empty. Errors: see ``CheckResult``.
 
@@ -107,17 +107,20 @@ class TaggedCheck(wiring.Component):
         valid = Signal(self.LATENCY - 3)
         m.d.sync += [valid.eq(Cat(came, valid)), self.o.valid.eq(valid[-1])]
 
-        # Two cycles for the look-up, and one for the way from the table; meanwhile whether the end
-        # of the segment wraps: it does where the lower half carries and the upper one is all ones.
+        # Two cycles for the look-up, and one for the way from the table; meanwhile whether an octet
+        # of the segment lies past 2^64 - 1: where the lower half of the sum carries, the upper half
+        # is all ones, and the sum is not 2^64 itself. After a carry the sum is below the length, so
+        # that its 16 lowest bits tell.
         header = near.header
         m.d.comb += self.index.eq(header.stag[8 : 8 + bits])
         first_low = Signal(33)
         m.d.sync += first_low.eq(header.to[:32] + header.length)
         to_1 = after(1, header.to, "to_1")
-        ones, wraps = Signal(8), Signal()
+        ones, beyond, wraps = Signal(8), Signal(4), Signal()
         m.d.sync += [
             ones.eq(nibbles(to_1[32:], C(2**32 - 1, 32))),
-            wraps.eq(after(1, first_low[32], "carry") & ones.all()),
+            beyond.eq(Cat(first_low.word_select(k, 4).any() for k in range(4))),
+            wraps.eq(after(1, first_low[32], "carry") & ones.all() & beyond.any()),
         ]
         wrap = after(6, wraps, "wrap")
         stag = after(3, header.stag, "stag")

@@ -6,12 +6,13 @@ from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
 from ..stream import Stage, Store, delayed, nibbles
-from .delivery import MESSAGE
+from .entry import MESSAGE
+from .precedence import Found, Overtaking, key_of
 from .state import ErrorState
 from .untagged import QN_BITS, Advanced, QueueState
 from .window import storage_of
 
-__all__ = ["Disordered", "OrderedRecord", "Turn"]
+__all__ = ["Disordered", "OrderedRecord", "Turn", "TurnRecord"]
 
 QUEUE = 16
 
@@ -38,6 +39,15 @@ class OrderedRecord(data.StructLayout):
     def __init__(self):
         super().__init__({
             **MESSAGE, "placed": 1, "complete": 1, "control": 1, "failed": 1, "sequence": 32})
+
+
+class TurnRecord(data.StructLayout):
+    """An ``item``, :class:`OrderedRecord`, whose turn it is, and what
+    :class:`~.precedence.Overtaking` has ``found`` of it.
+    """
+
+    def __init__(self):
+        super().__init__({"item": OrderedRecord(), "found": Found()})
 
 
 class Disordered(data.StructLayout):
@@ -69,8 +79,8 @@ class Turn(wiring.Component):
         A stream that starts anew. The next one no sooner than 2 cycles later.
     state : In(stream.Signature(QueueState(), always_ready=True))
         A queue whose next MSN is set.
-    o : Out(stream.Signature(OrderedRecord()))
-        With ``complete`` or ``control`` set, and not both.
+    o : Out(stream.Signature(TurnRecord()))
+        With ``complete`` or ``control`` set, and not both; or a segment that Precedence needs.
     advanced : Out(stream.Signature(Advanced()))
     disordered : Out(stream.Signature(Disordered()))
     """
@@ -81,7 +91,7 @@ class Turn(wiring.Component):
             "i": In(stream.Signature(OrderedRecord())),
             "clear": In(stream.Signature(16, always_ready=True)),
             "state": In(stream.Signature(QueueState(), always_ready=True)),
-            "o": Out(stream.Signature(OrderedRecord())),
+            "o": Out(stream.Signature(TurnRecord())),
             "advanced": Out(stream.Signature(Advanced())),
             "disordered": Out(stream.Signature(Disordered())),
         })
@@ -90,7 +100,7 @@ class Turn(wiring.Component):
         m = Module()
         m.submodules.errors = errors = ErrorState(self.streams)
         outs = {
-            "o": OrderedRecord(), "advanced": Advanced(), "disordered": Disordered()}
+            "o": TurnRecord(), "advanced": Advanced(), "disordered": Disordered()}
         stores = {}
         for name, shape in outs.items():
             m.submodules[f"{name}_store"] = stores[name] = Store(shape, depth=QUEUE)
@@ -148,15 +158,35 @@ class Turn(wiring.Component):
             errors.update.eq(clears[4] | fails),
             errors.becomes.eq(~clears[4]),
         ]
+        m.submodules.overtaking = overtaking = Overtaking(self.streams)
+        m.d.comb += [
+            overtaking.i.valid.eq((valid[0] & item[0].placed & ~item[0].control) | clears[0]),
+            overtaking.i.payload.stream.eq(item[0].stream),
+            overtaking.i.payload.key.eq(key_of(item[0])),
+            overtaking.i.payload.last.eq(item[0].complete),
+            overtaking.i.payload.to.eq(item[0].cookie),
+            overtaking.i.payload.length.eq(item[0].length),
+            overtaking.i.payload.clear.eq(clears[0]),
+        ]
+        found = overtaking.o
         delivers, shows, tells = Signal(), Signal(), Signal()
         m.d.sync += [
             delivers.eq(valid[4] & last.complete & ~last.tagged & ~fails & ~errors.ended),
-            shows.eq(valid[4] & (last.control | (last.complete & ~fails & ~errors.ended))),
+            shows.eq(valid[4] & (last.control | (
+                (last.complete | found.over | found.first) & ~fails & ~errors.ended))),
             tells.eq(disorder & ~errors.ended),
         ]
         m.d.comb += [
             stores["o"].i.valid.eq(shows),
-            stores["o"].i.payload.eq(out),
+            stores["o"].i.payload.item.eq(out),
+            stores["o"].i.payload.found.eq(delayed(m, 1, found, "found")),
+        ]
+        with m.If(out.tagged):
+            m.d.comb += [
+                stores["o"].i.payload.item.cookie.eq(overtaking.span.begin),
+                stores["o"].i.payload.item.length.eq(overtaking.span.length),
+            ]
+        m.d.comb += [
             stores["advanced"].i.valid.eq(delivers),
             stores["advanced"].i.payload.stream.eq(out.stream),
             stores["advanced"].i.payload.qn.eq(out.qn),

@@ -3,13 +3,14 @@
 from amaranth import *
 from amaranth.hdl import Cover
 
+from ..ddp.precedence import Precedence
 from ..dma.burst import QUEUE
 from ..spec import completion
 from ..spec.config import RnicConfig
 from .harness import Harness, if_
 from .streams import stored
 
-__all__ = ["CONFIG", "Answers", "Completions", "Ripe"]
+__all__ = ["CONFIG", "Answers", "Completions", "Ripe", "Straight"]
 
 #: A completion is a beat at 256 bits.
 CONFIG = RnicConfig(
@@ -84,12 +85,26 @@ class Ripe(Harness):
         m.d.comb += Cover(leaves & self.past(leaves) & (ahead == 0), "two messages")
 
 
+class Straight(Precedence):
+    """Stands for Precedence where no message overtakes another one: every entry passes."""
+
+    def elaborate(self, platform):
+        m = Module()
+        m.d.comb += [
+            self.o.valid.eq(self.i.valid),
+            self.o.payload.eq(self.i.payload.entry),
+            self.i.ready.eq(self.o.ready),
+        ]
+        return m
+
+
 class Completions(Harness):
     """Completions are written in the order of the messages, each one once, with what its message
     says, and none before its placements are retired.
 
     One message, any one, is followed to the bus. Assumes that counts come in order and within 2**15
-    of ``retired``. Bounded: for the first ``DEPTH`` cycles, in which two completions are written.
+    of ``retired``, and has :class:`Straight` in the place of Precedence. Bounded: for the first
+    ``DEPTH`` cycles, in which two completions are written.
     """
 
     DEPTH = 21

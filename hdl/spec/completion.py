@@ -56,6 +56,10 @@ class Field(NamedTuple):
 
 
 #: The fields of an entry; what is between them and after them is 0.
+#:
+#: A tagged message begins with its first segment. Where segments of another message come between
+#: its segments, which RFC 5041 section 5.3 does not allow a Data Source, only the segments after
+#: the last of these count for ``length`` and ``cookie``.
 FIELDS = (
     Field("tagged", 0, 0, 1, "The message was tagged."),
     Field("ends", 0, 1, 1, "CHUNK: it is the packet's last one."),
@@ -64,11 +68,11 @@ FIELDS = (
     Field("stream", 2, 0, 16, "The DDP Stream; PACKET: 0."),
     Field("tag", 4, 0, 32, "Tagged: the STag; untagged: the MSN; CHUNK: the TSN; CONTROL: the"
           " Function Code; SESSION: the State that met it; PACKET: 0."),
-    Field("length", 8, 0, 32, "Octets of an untagged message; tagged: 0; CHUNK: octets placed;"
-          " PACKET: its chunks; otherwise 0."),
-    Field("cookie", 12, 0, 32, "BUFFER_COOKIE of an untagged message's buffer; CHUNK: DDP-SSN, and"
-          " in the upper half the association; PACKET: the association in the upper half;"
-          " otherwise 0."),
+    Field("length", 8, 0, 32, "Octets of a message; tagged: from where it begins to the end of its"
+          " last segment, modulo 2^32; CHUNK: octets placed; PACKET: its chunks; otherwise 0."),
+    Field("cookie", 12, 0, 32, "BUFFER_COOKIE of an untagged message's buffer; tagged: the lower 32"
+          " bits of the Tagged Offset with which it begins; CHUNK: DDP-SSN, and in the upper half"
+          " the association; PACKET: the association in the upper half; otherwise 0."),
     Field("rsvdulp", 16, 0, 40, "RsvdULP in the order of the wire: 5 octets, tagged: 1."),
     Field("qn", 21, 0, 8, "The Queue Number of an untagged message."),
     # In the last octet, which is written last: where it is right, all the others are.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 
 from ...hdl.spec.ddp import (
@@ -11,6 +12,7 @@ from ...hdl.spec.ddp import (
     INVALID_QN,
     INVALID_STAG,
     LLP_FRAMING,
+    LOCAL_CATASTROPHIC,
     MESSAGE_TOO_LONG,
     MSN_RANGE,
     NO_BUFFER,
@@ -147,8 +149,8 @@ _TAGGED_CHECKS: tuple[tuple[ErrorNumber, Callable[[_Tagged], bool]], ...] = (
     # 3. The TO falls in the range of legal offsets registered for the STag.
     (BASE_OR_BOUNDS, lambda s: s.found.to <= s.header.to < s.found.to + s.found.length),
     # 5. A 64-bit unsigned sum of the DDP Segment payload length and the TO does not wrap. Before 4,
-    #    which means nothing for a sum that wrapped.
-    (TO_WRAP, lambda s: s.end < 1 << 64),
+    #    which means nothing for a sum that wrapped. The end is that of the octets: hdl.spec.ddp.
+    (TO_WRAP, lambda s: s.end <= 1 << 64),
     # 4. The sum of the DDP Segment payload length and the TO falls in the range of legal offsets.
     (BASE_OR_BOUNDS, lambda s: s.end <= s.found.to + s.found.length),
 )
@@ -275,6 +277,31 @@ _UNTAGGED_CHECKS: tuple[tuple[ErrorNumber, Callable[[_Untagged], bool]], ...] = 
 # --- Data Sink -----------------------------------------------------------------------------------
 
 
+@dataclass(eq=False)
+class _Message:
+    """A message of which a segment was considered for Delivery, and which is not delivered.
+
+    ``key`` has the fields that section 4 wants to be equal in each segment of a message. ``event``
+    is set with the last segment. ``overtaken``: a segment of another message came before that.
+    """
+
+    key: Hashable
+    event: Delivered | None = None
+    overtaken: bool = False
+    begin: int = 0  #: TO of the first segment, or of the first one after another message's
+
+
+def _key(header: Header) -> Hashable:
+    """The fields that tell which message a segment belongs to.
+
+    Sections 4.2 and 4.3 say of STag, of a tagged segment's RsvdULP, of QN and of MSN: "Each DDP
+    Segment within a specific DDP Message MUST contain the same value for this field".
+    """
+    if isinstance(header, TaggedHeader):
+        return "tagged", header.stag, header.rsvdulp
+    return "untagged", header.qn, header.msn
+
+
 class DataSink:
     """Places and delivers what one DDP Stream brings.
 
@@ -288,17 +315,31 @@ class DataSink:
         Protection Domain ID of the stream.
     first
         Order of the first segment, where the LLP tells the order.
+    waiting
+        The most messages that may wait for an earlier one, with those that were overtaken, as
+        :data:`~...hdl.spec.ddp.WAITING` counts them. None: no limit.
     """
 
-    def __init__(self, memory: Memory, *, stream: int = 0, pd: int = 0, first: int = 0) -> None:
+    def __init__(
+        self,
+        memory: Memory,
+        *,
+        stream: int = 0,
+        pd: int = 0,
+        first: int = 0,
+        waiting: int | None = None,
+    ) -> None:
         self.memory = memory
+        self.waiting = waiting
         self.stream = stream
         self.pd = pd
         self.queues: dict[int, UntaggedQueue] = {}
         self.error: DdpError | LlpError | None = None
         self.dropped = 0  #: segments dropped silently after the error
         self.duplicates = 0  #: segments that had been placed before
-        self._next = first  # all segments before this one are placed, their messages delivered
+        self._next = first  # all segments before this one are placed
+        self._messages: deque[_Message] = deque()  # in the order in which they began
+        self._latest: _Message | None = None  # that of the segment before the next one
         # Placed, but not yet considered for Delivery: header and payload length by order.
         self._waiting: dict[int, tuple[Header, int]] = {}
 
@@ -394,10 +435,9 @@ class DataSink:
             if isinstance(header, UntaggedHeader):
                 queue = self.queues[header.qn]
                 if queue.ahead(header.msn) != 0:
-                    # In the order of the sender, every segment before this one is here, and so
-                    # every message before this one is delivered. Section 4.3: the MSN "MUST be
-                    # increased by one (modulo 2^32) with each DDP Message"; this one skips or
-                    # repeats.
+                    # In the order of the sender, every segment before this one is here. Section
+                    # 4.3: the MSN "MUST be increased by one (modulo 2^32) with each DDP Message";
+                    # this one skips or repeats.
                     segment = header.encode() + bytes(length)
                     return events + self._fail(MSN_RANGE, segment, order)
                 if header.last:
@@ -408,8 +448,39 @@ class DataSink:
                     buffer.write(header.mo + length, b"")
                     message = bytes(buffer.octets[: header.mo + length])
                     queue.complete()
-            if header.last:
-                events.append(Delivered(self.stream, header, order, message))
+            events += self._follow(header, length, order, message)
+        return events
+
+    def _follow(self, header: Header, length: int, order: int, octets: bytes | None) -> list[Event]:
+        """Deliver the messages that wait for no earlier one, after this segment of a message.
+
+        Section 5.4: a message is delivered "if and only if" its last segment "had its Last flag
+        set", "all of the DDP Segments of the DDP Message have been Placed", "all preceding DDP
+        Messages have been Placed, and each preceding DDP Message has been Delivered to the ULP".
+        """
+        key, events = _key(header), list[Event]()
+        unfinished = (each for each in self._messages if each.event is None and each.key == key)
+        message = next(unfinished, None)
+        if message is None:
+            message = _Message(key)
+            self._messages.append(message)
+        if self._latest is not None and self._latest is not message:
+            self._latest.overtaken = True
+        begin = end = 0
+        if isinstance(header, TaggedHeader):
+            if self._latest is not message:
+                message.begin = header.to
+            begin, end = message.begin, header.to + length
+        if header.last:
+            message.event = Delivered(self.stream, header, order, octets, begin, end)
+        self._latest = None if header.last else message
+        if self.waiting is not None and self.waiting < sum(
+            each.overtaken or each.event is not None for each in self._messages
+        ):
+            return self._fail(LOCAL_CATASTROPHIC, header.encode() + bytes(length), order)
+        while self._messages and (event := self._messages[0].event) is not None:
+            self._messages.popleft()
+            events.append(event)
         return events
 
     def _fail(self, number: ErrorNumber, segment: bytes, order: int) -> list[Event]:

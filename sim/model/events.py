@@ -68,17 +68,24 @@ class Delivered:
     message
         The octets of an untagged message, as many as its ULP Message Length says; None for a tagged
         message.
+    begin, end
+        Of a tagged message: the Tagged Offset of the first segment, and where the last one ends; of
+        the segments after any of another message.
     """
 
     stream: int
     header: Header
     order: int
     message: bytes | None = None
+    begin: int = 0
+    end: int = 0
 
     @property
-    def length(self) -> int | None:
-        """ULP Message Length of an untagged message."""
-        return None if self.message is None else len(self.message)
+    def length(self) -> int:
+        """ULP Message Length; of a tagged message from its begin to its end, modulo 2^32."""
+        return (
+            len(self.message) if self.message is not None else (self.end - self.begin) % (1 << 32)
+        )
 
 
 @dataclass(frozen=True)

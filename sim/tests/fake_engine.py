@@ -12,7 +12,7 @@ import numpy as np
 from ddp_rnic.hdl.spec import regs
 from ddp_rnic.hdl.spec.completion import Completion, Kind, Status, phase
 from ddp_rnic.hdl.spec.config import RnicConfig
-from ddp_rnic.hdl.spec.ddp import LLP_CRC, ErrorNumber
+from ddp_rnic.hdl.spec.ddp import LLP_CRC, WAITING, ErrorNumber
 from ddp_rnic.sim.engine import (
     CYCLE,
     WRITE,
@@ -223,7 +223,7 @@ class _Device:
     def _stream_commit(self) -> None:
         number, flags = self.values["STREAM_INDEX"], self.values["STREAM_FLAGS"]
         assert number < self.config.streams
-        sink = DataSink(self.table, stream=number, pd=self.values["STREAM_PD"])
+        sink = DataSink(self.table, stream=number, pd=self.values["STREAM_PD"], waiting=WAITING)
         sink.queues = self.queues.setdefault(number, {})
         self.streams[number] = _Stream(
             bool(flags & 1), sink, MpaReceiver(crc=bool(flags & 2), markers=bool(flags & 4))
@@ -349,7 +349,7 @@ class _Device:
 
     def _deliver(self, number: int, event: Delivered) -> None:
         header = event.header
-        said = {"tag": 0, "length": event.length or 0, "cookie": 0, "qn": 0}
+        said = {"tag": 0, "length": event.length, "cookie": event.begin % (1 << 32), "qn": 0}
         if isinstance(header, UntaggedHeader):
             cookie = self.buffers.pop((number, header.qn, header.msn)).cookie
             said |= {"tag": header.msn, "cookie": cookie, "qn": header.qn}

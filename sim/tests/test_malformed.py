@@ -24,6 +24,7 @@ from ddp_rnic.hdl.net.tests.frames import Said, internet_sum, say
 from ddp_rnic.hdl.spec import regs
 from ddp_rnic.hdl.spec.completion import ChunkStatus, Completion, Kind, Status
 from ddp_rnic.hdl.spec.config import RnicConfig
+from ddp_rnic.hdl.spec.ddp import WAITING
 from ddp_rnic.hdl.spec.net import SCTP_UDP_PORT, AssociationKey, EtherType, Protocol, insert
 from ddp_rnic.hdl.spec.sctp import MOST_CHUNKS, Diversion, Reason, State
 from ddp_rnic.hdl.spec.sctp import Function as Told
@@ -349,7 +350,7 @@ class Play:
         self._tell(end, Told.INITIATE)
         end.session = Session(end.number - FIRST)
         end.session.control(Function.INITIATE)
-        end.sink = DataSink(self._model, stream=end.number, pd=end.number, first=1)
+        end.sink = DataSink(self._model, stream=end.number, pd=end.number, first=1, waiting=WAITING)
         end.sink.post(QN, BUFFER)
         end.seen.clear()
         accept = struct.pack(">H", Function.ACCEPT)
@@ -518,10 +519,13 @@ class Play:
                 case Delivered(header=UntaggedHeader() as header):
                     self._entry(
                         Kind.MESSAGE, stream=end.number, tag=header.msn,
-                        length=event.length or 0, cookie=COOKIE, qn=header.qn,
+                        length=event.length, cookie=COOKIE, qn=header.qn,
                     )  # fmt: skip
                 case Delivered(header=TaggedHeader() as header):
-                    self._entry(Kind.MESSAGE, tagged=True, stream=end.number, tag=header.stag)
+                    self._entry(
+                        Kind.MESSAGE, tagged=True, stream=end.number, tag=header.stag,
+                        length=event.length, cookie=event.begin % (1 << 32),
+                    )  # fmt: skip
                 case DdpError(number=number, length=length):
                     begins = length.to_bytes(2, "big") + segment[: header_length(segment)]
                     self.events.append(

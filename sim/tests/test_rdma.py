@@ -264,13 +264,141 @@ def test_a_terminate_closes_both_sides(bench: Bench) -> None:
 def test_a_connection_that_is_lost_flushes(bench: Bench) -> None:
     initiator, responder = bench.pair({}, {})
     initiator.qp.post_recv(bytearray(8), wr_id="flushed")
-    initiator.eof()
+    initiator.qp.disconnect()
     ((completion),) = bench.cq.poll()
     assert completion.status is WcStatus.FLUSHED and initiator.closed
     assert initiator.data_to_send() == b""
     early = bench.make()
     early.eof()
     assert early.closed and early.error == "the peer closed the connection during start-up"
+
+
+# --- RFC 5041 section 6.2.1: graceful teardown ----------------------------------------------------
+
+
+def told(taken: list[WC]) -> list[tuple[object, WcStatus]]:
+    return [(wc.wr_id, wc.status) for wc in taken if wc.opcode is not Opcode.HALF_CLOSED]
+
+
+GOOD, FLUSHED = WcStatus.SUCCESS, WcStatus.FLUSHED
+
+
+def test_a_graceful_teardown_transfers_what_was_posted_and_then_closes(bench: Bench) -> None:
+    """Section 6.2.1: "If the Local Peer ULP indicates graceful teardown, the DDP layer on the Local
+    Peer SHOULD ensure that all ULP data would be transferred before the underlying LLP Stream and
+    Connection are torn down, and any further data transfer requests by the Local Peer ULP MUST
+    return an error." "DDP SHOULD keep data reception enabled on the other half of the LLP Stream."
+    """
+    one, other = bench.pair({"ord": 1}, {})
+    region = bench.pd.register(bytearray(b"12345678"), BOTH)
+    sinks = [bytearray(8) for _ in range(3)]
+    for number, sink in enumerate(sinks):  # each waits for the one before: ORD is 1
+        one.qp.post_send(Opcode.RDMA_READ, sink, wr_id=number, stag=region.stag)
+    one.qp.post_send(Opcode.SEND, b"last", wr_id="send")
+    for qp, name in ((one.qp, "ours"), (other.qp, "theirs"), (other.qp, "unused")):
+        qp.post_recv(bytearray(8), wr_id=name)
+    one.shutdown()
+    assert not one.finished
+    for kind in (Opcode.SEND_WITH_INV, Opcode.RDMA_WRITE, Opcode.RDMA_READ):
+        with pytest.raises(StateError, match="is shut down: nothing more can be sent"):
+            one.qp.post_send(kind, bytearray(1), stag=region.stag)
+    taken = bench.carry(one, other)
+    assert set(told(taken)) == {(0, GOOD), (1, GOOD), (2, GOOD), ("send", GOOD), ("theirs", GOOD)}
+    assert sinks == [b"12345678"] * 3 and one.finished and not one.closed
+    # The other half stands until its own end.
+    other.eof()
+    other.qp.post_send(Opcode.SEND, b"answer", wr_id="answer")
+    other.shutdown()
+    taken = bench.carry(one, other)
+    assert set(told(taken)) == {("answer", GOOD), ("ours", GOOD), ("unused", FLUSHED)}
+    assert other.finished and other.closed and not one.closed
+    one.qp.post_recv(bytearray(8), wr_id="spare")
+    one.eof()
+    assert one.closed and told(bench.cq.poll()) == [("spare", FLUSHED)]
+    assert one.qp.sent is one.qp.received is other.qp.sent is other.qp.received is None
+
+
+def test_a_half_closed_connection_is_told_of_and_sending_goes_on(bench: Bench) -> None:
+    """Section 6.2.1: "DDP SHOULD indicate the half-closed state to the ULP, and continue to process
+    outbound data transfer requests normally. Following this event, when the Local Peer ULP requests
+    graceful teardown, DDP MUST indicate to the LLP that it SHOULD perform a graceful close of the
+    other half of the LLP Stream."
+    """
+    one, other = bench.pair({"ord": 1}, {})
+    region = bench.pd.register(bytearray(8), BOTH)
+    one.qp.post_recv(bytearray(8), wr_id="receive")
+    for number in range(2):
+        one.qp.post_send(Opcode.RDMA_READ, bytearray(8), wr_id=number, stag=region.stag)
+    one.qp.post_send(Opcode.SEND, b"behind", wr_id="behind")
+    one.eof()
+    one.eof()
+    taken = bench.cq.poll()
+    assert [wc.opcode for wc in taken if wc.opcode is Opcode.HALF_CLOSED] == [Opcode.HALF_CLOSED]
+    # No response can come any more, so that nothing waits for one.
+    assert told(taken) == [(0, FLUSHED), (1, FLUSHED), ("behind", GOOD)]
+    assert one.qp.half_closed and not one.finished and not one.closed
+    with pytest.raises(StateError, match="no Read Response can come"):
+        one.qp.post_send(Opcode.RDMA_READ, bytearray(8), stag=region.stag)
+    one.qp.post_send(Opcode.SEND, b"more", wr_id="more")
+    assert told(bench.cq.poll()) == [("more", GOOD)]
+    one.shutdown()
+    assert one.finished and one.closed
+    assert told(bench.cq.poll()) == [("receive", FLUSHED)]
+    *_, behind, more = MpaReceiver().receive(one.data_to_send())
+    assert b"behind" in behind.raw and b"more" in more.raw
+
+
+def test_what_came_before_the_peers_end_is_taken_first(bench: Bench) -> None:
+    one, other = bench.pair({}, {})
+    region = bench.pd.register(memory := bytearray(8), BOTH)
+    other.qp.post_recv(buffer := bytearray(8), wr_id="receive")
+    one.qp.post_send(Opcode.RDMA_WRITE, b"12345678", stag=region.stag)
+    one.qp.post_send(Opcode.SEND, b"whole")
+    other.receive(one.data_to_send())
+    other.eof()
+    taken = [(wc.opcode, wc.status) for wc in bench.cq.poll() if wc.qp is other.qp]
+    assert taken == [(Opcode.RECV, GOOD), (Opcode.HALF_CLOSED, GOOD)]
+    assert (memory, buffer[:5]) == (b"12345678", b"whole")
+
+
+@pytest.mark.parametrize("case", ["after the end", "within an FPDU"])
+def test_data_after_the_end_aborts(bench: Bench, case: str) -> None:
+    """Section 6.2.1: "If the DDP layer on the Local Peer receives a graceful teardown request from
+    the LLP, any further data received after the request is considered an error and MUST cause the
+    DDP Stream to be abortively torn down." RFC 5044 section 8: "1   TCP connection closed,
+    terminated, or lost."
+    """
+    one, other = bench.pair({}, {})
+    other.qp.post_recv(buffer := bytearray(8), wr_id="receive")
+    one.qp.post_send(Opcode.SEND, b"late")
+    octets = one.data_to_send()
+    if case == "within an FPDU":
+        other.receive(octets[:-1])
+        other.eof()
+    else:
+        other.eof()
+        assert not other.closed
+        other.receive(octets)
+    bench.sim.run(2000)
+    assert other.closed and str(other.qp.sent).startswith("LLP 0x0/0x01 TCP connection closed")
+    taken = [wc for wc in bench.cq.poll() if wc.qp is other.qp]
+    assert told(taken) == [("receive", FLUSHED)] and buffer == bytes(8)
+    with pytest.raises(StateError, match="TCP connection closed"):
+        other.qp.post_send(Opcode.SEND, b"no")
+
+
+def test_no_read_is_answered_after_the_own_end(bench: Bench) -> None:
+    one, other = bench.pair({}, {})
+    one.qp.post_send(Opcode.SEND, b"")
+    other.qp.post_recv(None)
+    bench.carry(one, other)
+    region = bench.pd.register(bytearray(8), BOTH)
+    other.shutdown()
+    assert other.finished and other.data_to_send() == b""
+    one.qp.post_send(Opcode.RDMA_READ, bytearray(8), wr_id="read", stag=region.stag)
+    assert told(bench.carry(one, other)) == [] and other.qp.sent is None
+    one.eof()
+    assert told(bench.cq.poll()) == [("read", FLUSHED)]
 
 
 @pytest.mark.skipif(shutil.which("tshark") is None, reason="needs tshark")
@@ -423,8 +551,8 @@ def test_a_flush_does_not_tell_of_the_message_that_begins(bench: Bench) -> None:
         responder.receive(initiator.data_to_send())
         responder.accept(rtr=rtr)
         initiator.receive(responder.data_to_send())
-        initiator.eof()
-        responder.eof()
+        initiator.qp.disconnect()
+        responder.qp.disconnect()
         assert bench.cq.poll() == []
 
 

@@ -50,13 +50,13 @@ def test_one_stream_alone_agrees() -> None:
 
 @pytest.fixture(scope="module")
 def chunks() -> list[Chunk]:
-    return [draw(RnicConfig(), Traffic(10, bus_errors=True), number, 5000) for number in range(6)]
+    return [draw(RnicConfig(), Traffic(12, bus_errors=True), number, 5000) for number in range(6)]
 
 
 def test_equal_seeds_draw_equal_chunks_and_shorter_ones_are_their_beginning(
     chunks: list[Chunk],
 ) -> None:
-    traffic = Traffic(10, bus_errors=True)
+    traffic = Traffic(12, bus_errors=True)
     for segments in (1, 700, 5000):
         short = draw(RnicConfig(), traffic, 2, segments)
         assert segments <= short.segments < segments + 300

@@ -484,7 +484,8 @@ class ClientCQ(CQ):
             if region is not None:
                 region.written = True
             return WC(
-                stream, status, opcode, stag=done.stag, mr=region, rsvdulp=done.rsvdulp
+                stream, status, opcode, byte_len=done.byte_len, stag=done.stag, mr=region,
+                rsvdulp=done.rsvdulp, to=done.to,
             )  # fmt: skip
         wr_id = stream.take_back(done.wr_id, done.byte_len)
         return WC(

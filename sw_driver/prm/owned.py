@@ -264,5 +264,5 @@ def _done(wc: WC) -> Done:
     posted = wc.wr_id.wr_id if isinstance(wc.wr_id, Posted) else 0
     return Done(
         wc.stream.handle, wc.status.value, wc.opcode.value, wc.qn, posted, wc.byte_len, wc.msn,
-        wc.stag, 0 if region is None else region.handle, wc.rsvdulp,
+        wc.stag, 0 if region is None else region.handle, wc.rsvdulp, wc.to,
     )  # fmt: skip

@@ -287,9 +287,10 @@ class Done(NamedTuple):
     stag: int
     region: int
     rsvdulp: int
+    to: int
 
 
-_DONE = struct.Struct("<QBBBQIIIQQ")
+_DONE = struct.Struct("<QBBBQIIIQQI")
 
 
 def encode_done(completions: Iterable[Done]) -> bytes:

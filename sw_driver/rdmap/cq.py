@@ -29,6 +29,7 @@ class Opcode(Enum):
     RDMA_WRITE = auto()
     RDMA_READ = auto()
     RECV = auto()
+    HALF_CLOSED = auto()  #: an event, of no post: the peer has closed its half of the connection
 
 
 @dataclass(frozen=True)

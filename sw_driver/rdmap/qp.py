@@ -66,6 +66,7 @@ class _Request:
     sink: MR | None = None  #: of a Read
     sink_stag: int = 0  #: of a Read: the STag that its response names
     done: bool = False
+    status: WcStatus = WcStatus.SUCCESS  #: once it is done
     told: bool = True  #: a completion tells of it
 
 
@@ -107,6 +108,8 @@ class QP(Closing):
         Its DDP Stream.
     sent, received
         The Terminate that ended it, by who sent it.
+    half_closed
+        The peer has closed its half of the connection.
     """
 
     def __init__(
@@ -130,6 +133,8 @@ class QP(Closing):
         self.state = QPState.RTS
         self.sent: Terminate | None = None
         self.received: Terminate | None = None
+        self.half_closed = False
+        self._shut = False  # this side has asked for a graceful teardown
         self._out = bytearray()
         self._requests: deque[_Request] = deque()  # all that are not completed, as posted
         self._unsent: deque[_Request] = deque()
@@ -197,8 +202,10 @@ class QP(Closing):
         to = any_integer("to", to)
         message, length, sink = b"", 0, None
         with self.context.lock:
-            self._check()
+            self._check_sending()
             if opcode is Opcode.RDMA_READ:
+                if self.half_closed:
+                    raise StateError("the peer has closed its half: no Read Response can come")
                 if not self.ord:
                     raise InvalidRequest("an RDMA Read must not be posted, as ORD is 0")
                 length = 0 if buffer is None else len(octets_of(buffer))
@@ -234,7 +241,7 @@ class QP(Closing):
             RDMA_WRITE, RDMA_READ: the Steering Tag that it names, a Read as source and sink.
         """
         with self.context.lock:
-            self._check()
+            self._check_sending()
             names = 0 if opcode is Opcode.SEND else stag
             request = _Request(
                 opcode, None, b"", 0, names, control=wire.control(_OPCODE[opcode]),
@@ -281,9 +288,10 @@ class QP(Closing):
         while self._requests and self._requests[0].done:
             request = self._requests.popleft()
             if request.told:
-                self.cq.put(
-                    WC(self, WcStatus.SUCCESS, request.opcode, request.wr_id, request.length)
-                )
+                length = request.length if request.status is WcStatus.SUCCESS else 0
+                self.cq.put(WC(self, request.status, request.opcode, request.wr_id, length))
+        if self.state is QPState.RTS and self.half_closed and self.finished:
+            self._fail()
 
     def data_to_send(self) -> bytes:
         """The octets that are to be sent next, once."""
@@ -349,6 +357,11 @@ class QP(Closing):
         read = self._reads[0] if self._reads else None
         if opcode != Message.READ_RESPONSE or read is None or message.stag != read.sink_stag:
             raise _Refused(wire.UNEXPECTED_OPCODE, message)
+        # Section 5.2.2: "The Data Sink MAY validate that the STag, Tagged Offset, and length of the
+        # RDMA Read Response Message are the same" as in the request. The TO of no octets is none.
+        to = read.sink.to % (1 << 32) if read.sink else message.to
+        if (message.to, message.byte_len) != (to, read.length):
+            raise _Refused(wire.UNSPECIFIED, message)
         self._reads.popleft()
         if read.sink is not None:
             read.sink.revoke()
@@ -397,6 +410,8 @@ class QP(Closing):
         octets = bytes(message.wr_id[: message.byte_len])
         if len(octets) != ReadRequest.SIZE:
             raise _Refused(wire.UNSPECIFIED, message)
+        if self.finished:  # this side's half is closed: no answer can be sent
+            return
         request = ReadRequest.decode(octets)
         data = b""
         if request.length:  # of none, section 5.2.1 has the STag and the TO not looked at
@@ -433,8 +448,53 @@ class QP(Closing):
         """Its messages do not fit the CQ."""
         self.terminate(Terminate(Layer.RDMA, *wire.STREAM_CATASTROPHIC))
 
+    @property
+    def finished(self) -> bool:
+        """All that was posted before :meth:`shutdown` was handed over.
+
+        The owner of the LLP closes this side's half of the connection as soon as it has sent the
+        last octets of :meth:`data_to_send`.
+        """
+        return self._shut and not self._requests
+
+    def shutdown(self) -> None:
+        """End the stream gracefully (RFC 5041 section 6.2.1).
+
+        What was posted is transferred, and then the queue pair is ``finished``; whatever is posted
+        to send from now on is refused. Messages of the peer are taken until the peer has closed its
+        half, too; then the stream has ended, and its receives are flushed.
+        """
+        with self.context.lock:
+            self._check()
+            self._shut = True
+            self._complete()
+
+    def half_close(self) -> None:
+        """Take note that the peer has closed its half of the connection, gracefully.
+
+        A completion with ``Opcode.HALF_CLOSED`` tells of it. RDMA Reads are flushed, as no response
+        can come; all other requests are transferred as before (RFC 5041 section 6.2.1).
+        """
+        with self.context.lock:
+            if self.state is QPState.RTS:
+                # All that came before is acted upon first.
+                self.context.settle()
+                self.cq.serve()
+            if self.state is not QPState.RTS or self.half_closed:
+                return
+            self.half_closed = True
+            self.cq.put(WC(self, WcStatus.SUCCESS, Opcode.HALF_CLOSED))
+            for request in self._requests:
+                if request.opcode is Opcode.RDMA_READ and not request.done:
+                    request.done, request.status = True, WcStatus.FLUSHED
+                    if request.sink is not None:
+                        request.sink.close()
+            self._reads.clear()
+            self._unsent = deque(request for request in self._unsent if not request.done)
+            self._transmit()
+
     def disconnect(self) -> None:
-        """The LLP connection is closed or lost."""
+        """The LLP connection is lost, or closed in both directions."""
         with self.context.lock:
             if self.state is QPState.RTS:
                 self._fail()
@@ -474,6 +534,11 @@ class QP(Closing):
         if self.state is QPState.ERR:
             end = self.sent or self.received or "the connection was closed"
             raise StateError(f"the queue pair is in error: {end}")
+
+    def _check_sending(self) -> None:
+        self._check()
+        if self._shut:
+            raise StateError("the queue pair is shut down: nothing more can be sent")
 
     def close(self) -> None:
         """Stop the stream; its receives and requests that are not done are flushed.

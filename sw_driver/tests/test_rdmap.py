@@ -340,6 +340,62 @@ def test_a_response_that_nobody_waits_for_ends_the_stream(bench: Bench, outstand
     assert bench.terminate() == bytes.fromhex("02060000")
 
 
+#: Segments of what answers a Read of 3000 octets: offsets from its sink's TO, and octets.
+ANSWERS = {
+    "as it was asked for": [(0, 1400), (1400, 1600)],
+    "in one segment": [(0, 3000)],
+    "of no octets": [(0, 0)],
+    "shorter by one": [(0, 1400), (1400, 1599)],
+    "of one octet": [(0, 1)],
+    "to a TO that is higher by one": [(1, 2999)],
+    "to a higher TO, and of two segments": [(1500, 500), (2000, 1000)],
+    "longer by one": [(0, 3001)],
+    "longer by a segment": [(0, 3000), (3000, 10)],
+    "to a lower TO": [(-1, 3000)],
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+@pytest.mark.parametrize("before", [0, 1])
+def test_a_response_that_is_not_what_was_asked_for_is_an_error(
+    bench: Bench, name: str, before: int
+) -> None:
+    """Section 5.2.2: "when an invalid RDMA Read Response Message is delivered to the Remote Peer's
+    RDMAP layer, an error is surfaced", and "The Data Sink MAY validate that the STag, Tagged
+    Offset, and length of the RDMA Read Response Message are the same as the STag, Tagged Offset,
+    and length included in the corresponding RDMA Read Request Message."
+    """
+    region = bench.pd.register(bytearray(100), BOTH)
+    for _ in range(before):
+        bench.write(region.stag, 50, b"a Write of several segments"[:20])
+    bench.qp.post_send(Opcode.RDMA_READ, bytearray(3000), wr_id="read", stag=1)
+    ((_, message),) = bench.got()
+    request = ReadRequest.decode(message)
+    control, answer = rsvdulp(Message.READ_RESPONSE, tagged=True), ANSWERS[name]
+    for number, (offset, length) in enumerate(answer, 1):
+        to = (request.sink_to + offset) % (1 << 64)
+        header = TaggedHeader(request.sink_stag, to, number == len(answer), control)
+        bench.peer.segments(header.encode() + bytes(length))
+    ((_, status),) = statuses(bench.settle())
+    if name in ("as it was asked for", "in one segment"):
+        assert status is WcStatus.SUCCESS and bench.got() == []
+        return
+    assert status is WcStatus.FLUSHED
+    # What is out of the sink's bounds DDP refuses; the rest is RDMAP's Remote Operation Error.
+    by_ddp = "longer" in name or "lower" in name
+    assert bench.terminate()[:2] == bytes.fromhex("1101" if by_ddp else "02ff")
+
+
+@pytest.mark.parametrize("length", [1, 8])
+def test_a_read_of_no_octets_has_no_answer_with_octets(bench: Bench, length: int) -> None:
+    region = bench.pd.register(bytearray(8))
+    bench.qp.send_rtr(Opcode.RDMA_READ, region.stag)
+    bench.got()
+    bench.write(region.stag, 0, bytes(length), Message.READ_RESPONSE)
+    assert bench.settle() == []
+    assert bench.terminate() == bytes.fromhex("02ff0000")
+
+
 def test_a_read_of_no_octets_has_no_sink(bench: Bench) -> None:
     bench.qp.post_send(Opcode.RDMA_READ, wr_id="none", stag=5, to=6)
     ((_, message),) = bench.got()
@@ -373,6 +429,24 @@ def test_of_a_read_of_no_octets_nothing_is_checked(bench: Bench) -> None:
     bench.ask(0xDEAD, 5, 0)
     bench.settle()
     assert bench.got() == [(TaggedHeader(0xABC, 9, True, 0x42), b"")]
+
+
+def test_the_last_octet_of_all_is_written_and_read(bench: Bench) -> None:
+    """RFC 5041 section 7.1: "A 64-bit unsigned sum of the DDP Segment payload length and the TO
+    does not wrap." No octet lies past Tagged Offset 2^64 - 1, with which the region ends."""
+    top = (1 << 64) - 10
+    region = bench.pd.register(memory := bytearray(10), BOTH, to=top)
+    bench.write(region.stag, top, b"123456789")
+    bench.write(region.stag, top + 9, b"!")
+    bench.ask(region.stag, top, 10)
+    bench.settle()
+    assert memory == b"123456789!"
+    assert bench.got() == [(TaggedHeader(0xABC, 9, True, 0x42), b"123456789!")]
+    control = rsvdulp(Message.RDMA_WRITE, tagged=True)
+    bench.peer.segments(TaggedHeader(region.stag, top + 9, True, control).encode() + b"!?")
+    bench.settle()
+    assert bench.terminate()[:2] == bytes([0x11, 0x03])  # DDP, Tagged Buffer Error, TO wrap
+    assert memory == b"123456789!"
 
 
 @pytest.mark.parametrize(

@@ -192,7 +192,14 @@ CASES = {
     "no write access": (tagged(READ_ONLY.stag, 0, 1), ddp.INVALID_STAG),
     "no write access, other domain": (tagged(READ_ONLY.stag, 0, 1), ddp.STAG_NOT_ASSOCIATED, 3, 5),
     "up to the last but one offset": (tagged(TOP.stag, 2**64 - 4096, 4095), None),
-    "sum is 2^64": (tagged(TOP.stag, 2**64 - 4096, 4096), ddp.TO_WRAP),
+    # Section 7.1: "A 64-bit unsigned sum of the DDP Segment payload length and the TO does not
+    # wrap." No octet of a sum of 2^64 lies past the last Tagged Offset, 2^64 - 1.
+    "sum is 2^64": (tagged(TOP.stag, 2**64 - 4096, 4096), None),
+    "the last octet of all": (tagged(TOP.stag, 2**64 - 1, 1), None),
+    "sum is 2^64 + 1": (tagged(TOP.stag, 2**64 - 4096, 4097), ddp.TO_WRAP),
+    "sum is 2^64 + 2^12": (tagged(TOP.stag, 2**64 - 4096, 8192), ddp.TO_WRAP),
+    "sum is 2^64, one octet before the region": (
+        tagged(TOP.stag, 2**64 - 4097, 4097), ddp.BASE_OR_BOUNDS),
     "sum wraps": (tagged(TOP.stag, 2**64 - 1, 2), ddp.TO_WRAP),
     "sum wraps, offset out of range": (tagged(REGION.stag, 2**64 - 1, 2), ddp.BASE_OR_BOUNDS),
     "beyond 4 GiB": (tagged(WIDE.stag, 2**33 - 5 + 2**32, 9), None),

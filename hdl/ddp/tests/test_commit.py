@@ -198,7 +198,7 @@ def run_commit(items, *, late=0.0, stall=0.0, seed=1):
 
 def expected(segments):
     """RFC 5041 section 7.1: (kind, octets) of each move, the events' (stream, number), and the
-    positions of the segments that complete a message.
+    positions of the segments that are accepted in turn.
     """
     dead, moves, events, records = set(), [], [], []
     for k, s in enumerate(segments):
@@ -221,7 +221,7 @@ def expected(segments):
         if number is not None:
             dead.add(s.stream)
             events.append((s.stream, *number))
-        elif s.last:
+        else:
             records.append(k)
     return moves, events, records
 
@@ -272,8 +272,8 @@ def test_the_first_error_of_a_stream_is_reported_and_the_rest_is_silent(late, st
         elif placement.exception:
             assert placement.start == 4 * segment.start
         counts.append(issued)
-    assert [(r.stream, r.tagged, r.count) for r in records] == [
-        (segments[k].stream, segments[k].tagged, counts[k]) for k in messages
+    assert [(r.stream, r.tagged, r.complete, r.count) for r in records] == [
+        (segments[k].stream, segments[k].tagged, segments[k].last, counts[k]) for k in messages
     ]
 
 
@@ -300,7 +300,9 @@ def test_a_record_says_what_the_ulp_must_know():
     """Section 5.4, and section 4: RsvdULP, STag or QN and MSN, the ULP message length."""
     _, _, (tagged, untagged), _ = run_commit([Item(1), Item(2, tagged=False)])
     assert (tagged.tagged, tagged.stream, tagged.tag) == (1, 1, 0x01020304)
-    assert (tagged.rsvdulp, tagged.length, tagged.count) == (0x5A, 0, 1)
+    assert (tagged.rsvdulp, tagged.count) == (0x5A, 1)
+    # Of the segment: where it begins, and its octets. Overtaking makes those of the message of it.
+    assert (tagged.cookie, tagged.length) == (7, 100)
     assert (untagged.tagged, untagged.stream, untagged.tag, untagged.qn) == (0, 2, 7, 1)
     assert untagged.rsvdulp.to_bytes(5, "little") == bytes.fromhex("5a01020304")
     assert (untagged.length, untagged.cookie, untagged.count) == (5000, 77, 2)

@@ -7,7 +7,8 @@ import struct
 import pytest
 from amaranth.hdl import Value
 from amaranth.sim import Simulator
-from ddp_rnic.hdl.ddp.delivery import CompletionEntry, Delivery, Due, Record, Ring
+from ddp_rnic.hdl.ddp.delivery import Delivery, Due, Record, Ring
+from ddp_rnic.hdl.ddp.entry import CompletionEntry
 from ddp_rnic.hdl.spec import completion
 from ddp_rnic.hdl.spec.completion import Completion, Status, decode
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
@@ -36,7 +37,10 @@ class Message:
         """As it goes into the gateware: RsvdULP with the first octet of the wire lowest."""
         wire = self.rsvdulp.to_bytes(1 if self.tagged else 5, "big")
         fields = dataclasses.asdict(self)
-        return {**fields, "count": self.count % MODULUS, "rsvdulp": int.from_bytes(wire, "little")}
+        return {
+            **fields, "count": self.count % MODULUS, "rsvdulp": int.from_bytes(wire, "little"),
+            "complete": 1,
+        }
 
     def entry(self, number, size, status):
         """The octets that the host is to find."""
@@ -296,8 +300,8 @@ def test_a_completion_each_few_cycles(width):
 def test_latency_is_what_the_docstring_says(width):
     outcome = check(width, [Message(20)])
     assert outcome.recorded[0] + 10 < outcome.retired[-1]
-    assert outcome.shown[0] - outcome.retired[-1] == 14
-    assert outcome.addressed[0] - outcome.retired[-1] == 15
+    assert outcome.shown[0] - outcome.retired[-1] == 18
+    assert outcome.addressed[0] - outcome.retired[-1] == 19
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -393,7 +397,7 @@ def test_a_message_that_waits_for_its_octets_makes_it_busy():
         ctx.set(dut.done.valid, 1)
         await ctx.tick()
         ctx.set(dut.done.valid, 0)
-        await ctx.tick().repeat(10)
+        await ctx.tick().repeat(14)
         assert not ctx.get(dut.busy)
 
     simulate(dut, bench)

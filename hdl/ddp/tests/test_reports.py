@@ -53,7 +53,7 @@ def run(due, ordered=(), events=(), *, give=1.0, take=1.0, seed=0):
                     if not k:
                         given.append(cycle)
             if out and ready:
-                octets = entry.as_value().value if hasattr(entry, "as_value") else entry
+                octets = entry.entry.as_bits()
                 entries.append((cycle, decode(int(octets).to_bytes(32, "little"))))
             if goes and accepted:
                 done.append(one.record.cookie)
@@ -87,7 +87,7 @@ def test_entries_say_what_became_of_chunks_and_packets():
         chunk(8, placed=0, octets=0, control=1),
         {"sctp": 1, "packet": 1, "sequence": 8, "association": 2, "stream": 9},
         {"sctp": 0, "tagged": 0, "stream": 3, "qn": 2, "tag": 8, "length": 9, "cookie": 10,
-         "rsvdulp": 11, "failed": 1},
+         "rsvdulp": 11, "failed": 1, "complete": 1},
     ]  # fmt: skip
     entries, done, given = run(due)
     got = [entry for _, entry in entries]

@@ -23,7 +23,7 @@ class Reference:
     def take(self, record):
         stream, queue = record["stream"], (record["stream"], record["qn"])
         if record["control"]:
-            self.o.append(record["cookie"])
+            self.o.append(record["sequence"])
             return
         untagged = record["placed"] and not record["tagged"]
         wrong = untagged and record["tag"] != self.following[queue]
@@ -34,7 +34,7 @@ class Reference:
         if wrong or not record["placed"]:
             self.dead.add(stream)
         elif record["complete"] and stream not in self.dead:
-            self.o.append(record["cookie"])
+            self.o.append(record["sequence"])
             if untagged:
                 self.advanced.append((*queue, record["tag"]))
 
@@ -85,8 +85,8 @@ def run(steps, *, give=1.0, take=1.0, seed=0):
         ports = [getattr(dut, name) for name in OUTPUTS]
         signals = [each for port in ports for each in (port.valid, port.ready, port.payload)]
         async for *_, a, b, c, d, e, f, g, h, i in ctx.tick().sample(*signals):
-            if a and b:
-                got["o"].append(c.cookie)
+            if a and b and (c.item.complete or c.item.control):
+                got["o"].append(c.item.sequence)
                 came.append(now)
             if d and e:
                 got["advanced"].append((f.stream, f.qn, f.msn))

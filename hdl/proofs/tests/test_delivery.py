@@ -1,10 +1,10 @@
 """No completion before its last write response, none twice."""
 
 import pytest
-from ddp_rnic.hdl.ddp.delivery import Delivery, Due
+from ddp_rnic.hdl.ddp.delivery import Due
 from ddp_rnic.hdl.dma.burst import Bursts
 from ddp_rnic.hdl.proofs import bursts
-from ddp_rnic.hdl.proofs.delivery import CONFIG, Answers, Completions, Ripe
+from ddp_rnic.hdl.proofs.delivery import CONFIG, Answers, Completions, Ripe, Straight
 from ddp_rnic.hdl.proofs.harness import planted
 from ddp_rnic.hdl.proofs.tests.run import bounded, covers, induction
 
@@ -48,14 +48,15 @@ def test_a_message_that_is_due_too_soon_is_caught():
 
 
 def test_completions_are_written_in_order_once_and_not_too_soon():
-    proof = bounded(Completions(Delivery(CONFIG)), depth=Completions.DEPTH)
+    right = planted("ddp.delivery", Precedence=Straight)
+    proof = bounded(Completions(right.Delivery(CONFIG)), depth=Completions.DEPTH)
     assert proof.status == "PASS", proof.log
-    proof = covers(Completions(Delivery(CONFIG)), depth=Completions.DEPTH)
+    proof = covers(Completions(right.Delivery(CONFIG)), depth=Completions.DEPTH)
     assert proof.status == "PASS", proof.log
 
 
 def test_a_completion_too_soon_is_caught():
-    bug = planted("ddp.delivery", *SOONER)
+    bug = planted("ddp.delivery", *SOONER, Precedence=Straight)
     proof = bounded(Completions(bug.Delivery(CONFIG)), depth=Completions.DEPTH)
     assert proof.status == "FAIL", proof.log
 
@@ -66,6 +67,7 @@ def test_a_completion_twice_is_caught():
         "ddp.delivery",
         "messages.o.ready.eq(failures.o.valid & skid.i.ready)",
         "messages.o.ready.eq(failures.o.valid & skid.i.ready & ~self.base[0])",
+        Precedence=Straight,
     )
     proof = bounded(Completions(bug.Delivery(CONFIG)), depth=Completions.DEPTH)
     assert proof.status == "FAIL", proof.log

@@ -13,6 +13,7 @@ from ddp_rnic.hdl.spec.ddp import (
     INVALID_STAG,
     LLP_CRC,
     LLP_FRAMING,
+    LOCAL_CATASTROPHIC,
     MESSAGE_TOO_LONG,
     MSN_RANGE,
     NO_BUFFER,
@@ -133,7 +134,8 @@ def test_a_message_survives_its_segments(message: bytes, mulpdu: int, ulp: int) 
     assert messages(events) == [None, message]
     assert sink.memory.octets(STAG)[5 : 5 + len(message)] == message
     assert [e.header.rsvdulp for e in events if isinstance(e, Delivered)] == [ulp, ulp << 32]
-    assert [e.length for e in events if isinstance(e, Delivered)] == [None, len(message)]
+    assert [e.length for e in events if isinstance(e, Delivered)] == [len(message)] * 2
+    assert [e.begin for e in events if isinstance(e, Delivered)] == [to, 0]
 
 
 @pytest.mark.parametrize("mulpdu", [15, 64, 1500])
@@ -193,7 +195,9 @@ CHECKS = [
     ("all of it", tagged(bytes(LENGTH)), a_region(), None),
     ("one more than all", tagged(bytes(LENGTH + 1)), a_region(), BASE_OR_BOUNDS),
     # "5. A 64-bit unsigned sum of the DDP Segment payload length and the TO does not wrap."
-    ("a sum of 2^64", tagged(bytes(100), to=TOP), a_region(to=TOP, length=100), TO_WRAP),
+    # No octet of a sum of 2^64 lies past Tagged Offset 2^64 - 1.
+    ("a sum of 2^64", tagged(bytes(100), to=TOP), a_region(to=TOP, length=100), None),
+    ("the last octet", tagged(b"x", to=TOP + 99), a_region(to=TOP, length=100), None),
     ("a sum past 2^64", tagged(bytes(101), to=TOP), a_region(to=TOP, length=100), TO_WRAP),
     ("a sum of 2^64 - 1", tagged(bytes(99), to=TOP), a_region(to=TOP, length=100), None),
     ("a wrap from outside", tagged(bytes(9), to=(1 << 64) - 1), a_region(), BASE_OR_BOUNDS),
@@ -457,3 +461,122 @@ def test_nothing_outside_the_region_is_ever_written(start: int, length: int, far
     assert len(window) == size
     assert window.count(0x11) == (length if fits else 0)
     assert memory.octets(0x2000) == memory.octets(0x3000) == b"\xee" * GUARD
+
+
+# --- section 5.4: "each preceding DDP Message has been Delivered to the ULP" ----------------------
+
+
+def delivered(sink: DataSink, *segments: bytes) -> list[tuple[bool, int]]:
+    """What the segments deliver: whether a message is tagged, and its STag or MSN."""
+    headers = [
+        event.header
+        for segment in segments
+        for event in sink.receive(segment)
+        if isinstance(event, Delivered)
+    ]
+    return [
+        (True, header.stag) if isinstance(header, TaggedHeader) else (False, header.msn)
+        for header in headers
+    ]
+
+
+BEGIN = tagged(b"begin", last=False)
+FINISH = tagged(b"end", to=TO + 5)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        untagged(),
+        untagged(b""),
+        tagged(stag=STAG + 256),
+        tagged(rsvdulp=1),
+        tagged(b"", stag=7),
+    ],
+    ids=["untagged", "empty", "another STag", "another RsvdULP", "empty tagged"],
+)
+def test_a_whole_message_waits_for_an_unfinished_earlier_one(other: bytes) -> None:
+    """Section 5.4: "DDP MUST Deliver a DDP Message if and only if [...] all preceding DDP Messages
+    have been Placed, and each preceding DDP Message has been Delivered to the ULP"."""
+    regions = a_region(), a_region(stag=STAG + 256, address=0x20000)
+    sink = a_sink(*regions)
+    assert delivered(sink, BEGIN, other) == []
+    first, second = delivered(sink, FINISH)
+    assert first == (True, STAG)
+    (alone,) = delivered(a_sink(*regions), other)
+    assert second == alone
+
+
+def test_an_unfinished_message_of_another_queue_is_waited_for() -> None:
+    sink = a_sink()
+    sink.post(1, 64)
+    assert delivered(sink, untagged(b"a", last=False), untagged(b"b", qn=1)) == []
+    assert delivered(sink, untagged(b"c", mo=1)) == [(False, 1), (False, 1)]
+
+
+def test_messages_that_wait_keep_the_order_in_which_they_began() -> None:
+    sink = a_sink()
+    sink.post(1, 64)
+    first, last = untagged(b"a", qn=1, last=False), untagged(b"b", qn=1, mo=1)
+    assert delivered(sink, BEGIN, first, untagged(), last, untagged(msn=2)) == []
+    assert delivered(sink, FINISH) == [(True, STAG), (False, 1), (False, 1), (False, 2)]
+
+
+def test_a_message_that_waits_takes_no_buffer_of_a_later_one() -> None:
+    """It is complete: section 7.1 counts its MSN as behind the legal range."""
+    sink = a_sink(buffers=2)
+    assert delivered(sink, BEGIN, untagged(b"1"), untagged(b"2", msn=2)) == []
+    assert error(sink.receive(untagged(msn=1))) == MSN_RANGE
+
+
+def test_an_empty_last_segment_ends_its_message() -> None:
+    assert delivered(a_sink(), BEGIN, tagged(b"", to=0)) == [(True, STAG)]
+
+
+def test_a_device_keeps_so_many_waiting_messages_and_no_more() -> None:
+    memory = Memory()
+    memory.register(a_region(), fill=0)
+    for waiting, number in ((3, None), (2, LOCAL_CATASTROPHIC)):
+        sink = DataSink(memory, stream=STREAM, pd=PD, waiting=waiting)
+        sink.post(0, 64, 2)
+        events = [
+            event
+            for segment in (BEGIN, untagged(msn=1), untagged(msn=2))
+            for event in sink.receive(segment)
+        ]
+        assert [e.number for e in events if isinstance(e, DdpError)] == [number] * bool(number)
+        assert not any(isinstance(event, Delivered) for event in events)
+
+
+@given(seed=st.integers(0, 1 << 32), shuffled=st.booleans())
+@settings(max_examples=100, deadline=None)
+def test_messages_are_delivered_in_the_order_in_which_they_began(seed: int, shuffled: bool) -> None:
+    """Of any interleaving: section 5.3 has placement in any order, section 5.4 delivery in one."""
+    rng = random.Random(seed)
+    names = {number: rng.randrange(1, 4) for number in range(rng.randrange(1, 8))}
+    left, sent = dict(names), list[tuple[int, bool]]()
+    while left:
+        number = rng.choice([*left])
+        left[number] -= 1
+        sent.append((number, not left[number]))
+        if not left[number]:
+            del left[number]
+    sink = a_sink()
+    segments = [
+        tagged(b"x", rsvdulp=number, last=last, to=TO + k) for k, (number, last) in enumerate(sent)
+    ]
+    order = list(range(len(sent)))
+    if shuffled:
+        rng.shuffle(order)
+    got: list[int] = []
+    for count, at in enumerate(order, 1):
+        for event in sink.receive(segments[at], at):
+            if isinstance(event, Delivered):
+                got.append(event.header.rsvdulp)
+        # None before all segments of it, and of every message before it.
+        here = {at for at in order[:count]}
+        for number in got:
+            earlier = list(dict.fromkeys(number for number, _ in sent))
+            earlier = earlier[: earlier.index(number) + 1]
+            assert all(k in here for k, (name, _) in enumerate(sent) if name in earlier)
+    assert got == list(dict.fromkeys(number for number, _ in sent))

@@ -53,7 +53,7 @@ struct Operation {
 };
 struct Settings {
     uint32_t source, write, response, exceptions, completions;  // of 65536
-    uint64_t latency, seed;
+    uint64_t latency, seed, mutant;
     uint64_t ring, entries;  // no entries: no ring
     uint32_t phase_octet, phase_bit;
     uint32_t status, event_pop, event[9], consumer, counters;
@@ -150,6 +150,15 @@ struct FramePort<Top, std::void_t<decltype(Top::s_axis_eth_tdata)>> {
     }
     void offer(bool valid) { top.s_axis_eth_tvalid = valid; }
     bool ready() const { return top.s_axis_eth_tready; }
+};
+
+// The port that selects a mutant: none, unless the design has mutants.
+template <typename Top, typename = void> struct MutantPort {
+    static void select(Top &, uint64_t) {}
+};
+template <typename Top>
+struct MutantPort<Top, std::void_t<decltype(Top::mutant)>> {
+    static void select(Top &top, uint64_t mutant) { top.mutant = mutant; }
 };
 
 // A write port, and what is under way on it.
@@ -254,6 +263,7 @@ struct Sim {
     // The design starts as a reset leaves it.
     void begin() {
         top.rst = 0;
+        MutantPort<Vtop>::select(top, settings.mutant);
         top.m_axis_exc_tready = 0;
         packets.offer(false);
         frames.offer(false);

@@ -45,7 +45,10 @@ from .regions import Region, slot
 from .replay import Allotment, Host, Plan, Space, guard_octets
 from .traffic import QUEUES, Arrival, Stream, Tagged, fpdu_length
 
-__all__ = ["CHUNK", "Chunk", "Failure", "Progress", "Tally", "Traffic", "config_of", "draw", "soak"]
+__all__ = [
+    "CHUNK", "Chunk", "Failure", "Progress", "Tally", "Traffic", "config_of", "draw", "run_chunk",
+    "soak",
+]  # fmt: skip
 
 #: Segments of a chunk.
 CHUNK = 5000
@@ -156,7 +159,7 @@ def soak(
     began = time.monotonic()
     for number in count() if only is None else (only,):
         chunk = draw(config, traffic, number, min(CHUNK, segments - tally.segments))
-        tally.failure = _run(engine, config, number, chunk, waves, tally)
+        tally.failure = run_chunk(engine, config, number, chunk, waves, tally)
         tally.seconds = time.monotonic() - began
         if progress is not None:
             progress(tally.segments, segments)
@@ -167,7 +170,7 @@ def soak(
     return tally
 
 
-def _run(
+def run_chunk(
     engine: Engine,
     config: RnicConfig,
     number: int,
@@ -175,7 +178,7 @@ def _run(
     waves: Path | None = None,
     tally: Tally | None = None,
 ) -> Failure | None:
-    """Run a chunk; how it differs."""
+    """Runs a chunk. Returns how it differs from the golden model, if it does."""
     memory, ring = chunk.plan.memory.copy(), chunk.plan.ring
     try:
         outcome = engine.run(
@@ -205,7 +208,7 @@ def _least(engine: Engine, config: RnicConfig, traffic: Traffic, failure: Failur
     while failure.segments - good > 1:
         middle = (good + failure.segments) // 2
         chunk = draw(config, traffic, failure.chunk, middle)
-        found = _run(engine, config, failure.chunk, chunk)
+        found = run_chunk(engine, config, failure.chunk, chunk)
         if found is None:
             good = middle
         else:

@@ -15,8 +15,8 @@ from __future__ import annotations
 import random
 import time
 from bisect import bisect_right
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -32,11 +32,14 @@ from .engine import (
     DeviceError,
     Drain,
     Engine,
+    Meanwhile,
     Packet,
     Pause,
+    Poll,
     Resume,
     Ring,
     Stalls,
+    WriteRegister,
 )
 from .golden import Golden, Pages
 from .model.ddp import TaggedHeader, UntaggedHeader
@@ -56,6 +59,11 @@ CHUNK = 5000
 #: ends at places of its own; no more than so many octets lie on either side.
 _START = 4 << 20
 _EDGE = 30000
+#: Where host memory may cross 2**32 or a multiple of it: inside a region, or inside a buffer.
+_CROSSING_REGION, _CROSSING_BUFFER = 6 << 20, 16 << 20
+_LARGEST_PAGE = 1 << 21
+#: Octets of a long region.
+_LONG = 3 << 20
 _MSN = 1 << 32
 _HALF = _MSN - 1
 _TO = 1 << 64
@@ -64,7 +72,7 @@ _HOSTS = tuple(f"10.0.0.{number}" for number in range(1, 5))
 #: Regions, one of which each host keeps for bus errors.
 _REGIONS = 52
 #: One segment in so many is wrong.
-_WRONG = 300
+_WRONG = 120
 #: Completions that the host leaves in the RNIC, for as long as it takes none, and how many of them
 #: may be there already as it begins.
 _BACKLOG = 190
@@ -84,6 +92,8 @@ class Chunk:
     stalls: Stalls
     faults: list[range]
     segments: int
+    #: How many wrong segments of each kind there are.
+    wrong: Counter[str]
 
 
 @dataclass(frozen=True)
@@ -188,6 +198,7 @@ def run_chunk(
             ring=ring,
             stalls=chunk.stalls,
             faults=chunk.faults,
+            base=chunk.plan.base,
             waves=waves,
         )
     except DeviceError as error:
@@ -230,8 +241,10 @@ class _Host(Host):
     Packets are counted from 1, and ``over`` is the last one of which nothing is in flight any more.
     """
 
-    def __init__(self, config: RnicConfig, golden: Golden, space: Space, page: int) -> None:
-        super().__init__(config, golden, space)
+    def __init__(
+        self, config: RnicConfig, golden: Golden, space: Space, base: int, page: int
+    ) -> None:
+        super().__init__(config, golden, space, base)
         self._slot = page
         self.packets = 0
         self.over = 0
@@ -248,6 +261,42 @@ class _Host(Host):
         self._free = list(range(config.buffers))
         self._filled: dict[tuple[int, int], deque[int]] = {}
         self._leaving: deque[tuple[int, int]] = deque()
+        #: Calls that were made beside the traffic, those of them that are over, and the streams and
+        #: slots of the STag table that the last one concerns.
+        self.asides = self.asides_over = 0
+        self._aside_streams: set[int] = set()
+        self._aside_slots: set[int] = set()
+
+    def aside(
+        self,
+        cycles: int,
+        call: Callable[[], None],
+        streams: Iterable[int] = (),
+        slots: Iterable[int] = (),
+    ) -> None:
+        """Makes a call whose register accesses go on, from so many cycles on, while further packets
+        come in. It ends before the next call begins, and before a packet of one of the ``streams``,
+        or with a tagged segment for one of the ``slots``, is sent.
+        """
+        self.end_aside()
+        start = len(self.operations)
+        call()
+        operations = self.operations[start:]
+        accesses = tuple(each for each in operations if isinstance(each, WriteRegister | Poll))
+        if len(accesses) == len(operations):  # the call waits for nothing
+            self.operations[start:] = [Meanwhile(cycles, accesses)]
+            self.asides += 1
+            self._aside_streams, self._aside_slots = set(streams), set(slots)
+
+    def end_aside(self) -> None:
+        """Waits until the call that was made beside the traffic is over."""
+        if self.asides_over < self.asides:
+            self.operations.append(Meanwhile(0, ()))
+            self.asides_over = self.asides
+
+    def write(self, window: str, **values: int | None) -> None:
+        self.end_aside()
+        super().write(window, **values)
 
     def enable(self, stream: Stream, position: int = 0) -> None:
         super().enable(stream, position)
@@ -303,6 +352,7 @@ class _Host(Host):
     def revoked(self) -> None:
         """Wait until a revocation is done."""
         if self._revoking:
+            self.end_aside()
             super().await_revocation()
             self._revoking = False
             self.sweeping = set()
@@ -326,6 +376,8 @@ class _Host(Host):
         """
         self.packets += 1
         self.streams[packet.stream] = self.packets
+        if packet.stream in self._aside_streams:
+            self.end_aside()
         before, refused = len(self.golden.deliveries), len(self.golden.exceptions)
         for arrival in arrivals:
             self.golden.receive(arrival)
@@ -333,6 +385,8 @@ class _Host(Host):
             if isinstance(header, Tagged) and header.length:
                 entry = slot(header.stag, self._config.stags)
                 self.slots[entry] = self.packets
+                if entry in self._aside_slots:
+                    self.end_aside()
                 if entry in self.sweeping:
                     self.revoked()
         used = []
@@ -369,6 +423,8 @@ class _Queue:
     posted: int = 0
     #: MSN and length of the buffers that no message was begun for.
     free: deque[tuple[int, int]] = field(default_factory=deque)
+    #: The same of buffers that are posted beside the traffic, and the number of that call.
+    coming: deque[tuple[int, int, int]] = field(default_factory=deque)
     #: Segments of the message under way.
     waiting: deque[bytes] = field(default_factory=deque)
     #: The count of completions with which each buffer was used.
@@ -391,10 +447,19 @@ class _Draw:
         self._config = config
         self._rng = rng = random.Random(f"{traffic.seed} {number}")
         self._bus_errors = traffic.bus_errors
-        domains = dict(zip(_HOSTS, rng.sample((*range(8), 255, 256, 65535), 4), strict=True))
+        # Protection Domains differ in one bit.
+        domain = rng.getrandbits(16)
+        others = (domain ^ 1 << bit for bit in rng.sample(range(16), len(_HOSTS) - 1))
+        domains = dict(zip(_HOSTS, (domain, *others), strict=True))
         self._space = Space(_START + _EDGE)
+        self._crossing = rng.choice((None, *(_CROSSING_REGION, _CROSSING_BUFFER) * 2))
+        self._base = 0
+        if self._crossing is not None:
+            upper = rng.choice((1, 1 << rng.randrange(32), rng.getrandbits(32) | 1, _HALF))
+            self._base = (upper << 32) - self._crossing
         self._golden = Golden((), domains, config)
-        self._host = _Host(config, self._golden, self._space, rng.randrange(config.pages))
+        page = rng.randrange(config.pages)
+        self._host = _Host(config, self._golden, self._space, self._base, page)
         self._stopped: set[int] = set()  # streams that the host disabled
         self._slots = config.pages
         #: Where pages of a size end and begin, for those that are not beside each other.
@@ -413,11 +478,12 @@ class _Draw:
         self._faulty: dict[str, tuple[Allotment, int]] = {}
         self._segments = 0
         self._turns: list[int] = []
+        self._wrongs: Counter[str] = Counter()
 
     def chunk(self, segments: int) -> Chunk:
         rng, host = self._rng, self._host
         size = rng.choice((1, 2, 4, 6, 6, 8, 10))
-        ring = Ring(self._space.take(32 << size, rng.choice((0, 32)), 64), size)
+        ring = Ring(self._base + self._space.take(32 << size, rng.choice((0, 32)), 64), size)
         host.operations += ring.program(
             interrupts=rng.random() < 0.3,
             coalesce=rng.choice((1, 1, 5, 40)),
@@ -427,6 +493,8 @@ class _Draw:
         for number in self._numbers:
             self._enable(number)
         self._lay_out()
+        if self._crossing == _CROSSING_BUFFER:
+            self._space.take(0, _CROSSING_BUFFER - rng.randrange(1, 3000), _CROSSING_BUFFER)
         while self._segments < segments:
             self._act()
             self._packet()
@@ -443,9 +511,11 @@ class _Draw:
             ring,
             _painted(self._space.size),
             self._golden,
+            base=self._base,
         )
-        faults = [range(address, address + 1) for _, address in self._faulty.values()]
-        return Chunk(plan, stalls, faults, self._segments)
+        places = (self._base + address for _, address in self._faulty.values())
+        faults = [range(place, place + 1) for place in places]
+        return Chunk(plan, stalls, faults, self._segments, self._wrongs)
 
     def _stalls(self) -> Stalls:
         """No stalls, one side, or all of them a little."""
@@ -470,10 +540,14 @@ class _Draw:
             length = rng.choice((1, 9, 100, 1000, 4096, 6000, 20000, 60000))
             if kind < len(_HOSTS):
                 length = 60000  # each host has something for every segment
+            if kind in (1, len(_HOSTS)):
+                length = rng.randrange(1 << 16, _LONG)
             length = max(1, length - rng.randrange(1 + length // 8))
-            pages = self._pages(length) if rng.random() < 0.4 else None
+            pages = self._pages(length) if kind and rng.random() < 0.4 else None
             address = 0
-            if pages is None:
+            if kind == 0:
+                address = self._space.take(length, -(length // 2) % _LARGEST_PAGE, _LARGEST_PAGE)
+            elif pages is None:
                 address = self._space.take(length, rng.randrange(4096), 4096)
             host = _HOSTS[kind % len(_HOSTS)]
             region = self._region(entry, host, length, kind >= len(_HOSTS))
@@ -500,7 +574,15 @@ class _Draw:
         return Region(
             host,
             index << 8 | rng.getrandbits(8),
-            rng.choice((0, rng.randrange(_TO - length), _TO - length, (1 << 32) - length // 2)),
+            rng.choice(
+                (
+                    0,
+                    rng.randrange(_TO - length),
+                    _TO - length,
+                    (1 << 32) - length // 2,
+                    (rng.getrandbits(31) + 1 << 32) - rng.randint(0, min(length, 1 << 16)),
+                )
+            ),
             length,
             remote_write=not any_rights or rng.random() < 0.85,
             remote_read=rng.random() < 0.5,
@@ -542,9 +624,18 @@ class _Draw:
     def _register(self, allotment: Allotment) -> None:
         entry = slot(allotment.region.stag, self._config.stags)
         self._host.settle(self._host.slots.get(entry, 0))
-        self._host.register(allotment)
+        self._beside(lambda: self._host.register(allotment), slots=[entry])
         self._registered[entry] = allotment
         self._usable.clear()
+
+    def _beside(
+        self, call: Callable[[], None], streams: Iterable[int] = (), slots: Iterable[int] = ()
+    ) -> None:
+        """Makes a call of the host, at times beside the traffic."""
+        if self._segments and self._rng.random() < 0.7:
+            self._host.aside(self._rng.randrange(100), call, streams, slots)
+        else:
+            call()
 
     def _unregister(self, entry: int) -> Allotment:
         self._gone.append(self._registered.pop(entry))
@@ -555,7 +646,8 @@ class _Draw:
         """Revoke a region."""
         entry = self._rng.choice([*self._registered])
         self._host.settle(self._host.slots.get(entry, 0))
-        self._host.revoke(self._unregister(entry).region)
+        region = self._unregister(entry).region
+        self._beside(lambda: self._host.revoke(region), slots=[entry])
 
     def _replace(self) -> None:
         """Write something else to a STag's entry: other rights, another key."""
@@ -597,7 +689,7 @@ class _Draw:
         host.settle(
             max(host.streams.get(number, 0), *(host.slots.get(entry, 0) for entry in entries), 0)
         )
-        host.stop(number)
+        self._beside(lambda: host.stop(number), [number], entries)
         self._stopped.add(number)
         host.sweeping = set(entries)
         for entry in entries:
@@ -628,7 +720,7 @@ class _Draw:
         for qn in range(QUEUES):
             if rng.random() < 0.8:
                 first = rng.choice((1, 1, -rng.randrange(20) % _MSN, rng.getrandbits(32)))
-                fill = rng.choice((1, 2, 3, 4, 6, 8, 12))
+                fill = rng.choice((0, 1, 2, 3, 4, 6, 8, 12))
                 if rng.random() < 0.01:
                     fill = self._config.queue_depth
                 longest = rng.choice((64, 64, 700, 1500, 4000))
@@ -638,23 +730,57 @@ class _Draw:
 
     def _fill(self, number: int, qn: int, queue: _Queue) -> None:
         """Post buffers until there are enough."""
+        while queue.coming:
+            msn, length, aside = queue.coming.popleft()
+            if aside > self._host.asides_over:
+                self._host.end_aside()
+            queue.free.append((msn, length))
+        while len(queue.free) < queue.fill and self._has_room(queue):
+            queue.free.append(self._post(number, qn, queue))
+
+    def _has_room(self, queue: _Queue) -> bool:
+        """Decides whether one more buffer can be posted to a queue."""
+        return queue.posted - len(queue.used) < self._config.queue_depth and self._host.has_slot()
+
+    def _post(self, number: int, qn: int, queue: _Queue) -> tuple[int, int]:
+        """Posts a buffer. Returns its MSN and length."""
         rng, host, depth = self._rng, self._host, self._config.queue_depth
-        while (
-            len(queue.free) < queue.fill
-            and queue.posted - len(queue.used) < depth
-            and host.has_slot()
-        ):
-            if queue.posted >= depth:
-                # It takes the place of one whose completion was seen.
-                host.see(queue.used[queue.posted - depth])
-            length = rng.choice((0, 1, 64, queue.longest, queue.longest, rng.randrange(64)))
-            if rng.random() < 0.02:
-                length = rng.choice((9000, 20000))
-            pages = self._pages(length) if length and rng.random() < 0.1 else None
-            host.post(number, qn, queue.following, length, pages)
-            queue.free.append((queue.following, length))
-            queue.following = (queue.following + 1) % _MSN
-            queue.posted += 1
+        if queue.posted >= depth:
+            # It takes the place of one whose completion was seen.
+            host.see(queue.used[queue.posted - depth])
+        length = rng.choice((0, 1, 64, queue.longest, queue.longest, rng.randrange(64)))
+        if rng.random() < 0.02:
+            length = rng.choice((9000, 20000))
+        pages = self._pages(length) if length and rng.random() < 0.1 else None
+        msn = queue.following
+        host.post(number, qn, msn, length, pages)
+        queue.following = (queue.following + 1) % _MSN
+        queue.posted += 1
+        return msn, length
+
+    def _post_beside(self) -> None:
+        """Posts a buffer while packets of other queues, and of this one's earlier buffers, come in:
+        look-ups and the post meet in the same cycle now and then.
+        """
+        number = self._rng.choice(self._numbers)
+        peer, host = self._peers[number], self._host
+        if not peer.queues or not self._golden.live(number):
+            return
+        qn, queue = self._rng.choice([*peer.queues.items()])
+        if self._has_room(queue):
+            posted: list[tuple[int, int]] = []
+            host.aside(
+                self._rng.randrange(60), lambda: posted.append(self._post(number, qn, queue))
+            )
+            queue.coming.append((*posted[0], host.asides))
+
+    def _set_up_beside(self) -> None:
+        """Sets up a stream that is in error, while packets of other streams come in."""
+        dead = [number for number in self._numbers if not self._golden.live(number)]
+        if dead:
+            number = self._rng.choice(dead)
+            self._host.settle(self._host.streams.get(number, 0))
+            self._beside(lambda: self._enable(number), [number])
 
     # -- what happens between packets
 
@@ -676,12 +802,16 @@ class _Draw:
             host.resume()
         elif chance < 200:
             host.revoked()
+        elif chance < 400:
+            self._post_beside()
+        elif chance < 440:
+            self._set_up_beside()
 
     def _turn(self) -> int:
         """The next stream: each in turn, a few of them, or any."""
         rng = self._rng
         if not self._turns:
-            kind = rng.randrange(4)
+            kind = rng.randrange(5)
             if kind == 0:
                 self._turns = rng.sample(self._numbers, len(self._numbers))
             elif kind == 1:
@@ -689,6 +819,11 @@ class _Draw:
                 self._turns = some * rng.randrange(1, 30)
             elif kind == 2:
                 self._turns = [rng.choice(self._numbers)] * rng.randrange(1, 30)
+            elif kind == 3:
+                # Numbers that differ in one bit.
+                number = rng.choice(self._numbers)
+                near = {number ^ 1 << bit for bit in range(12)} & set(self._numbers)
+                self._turns = [number, rng.choice(sorted(near or {number}))] * rng.randrange(1, 30)
             else:
                 self._turns = rng.choices(self._numbers, k=50)
         return self._turns.pop()
@@ -708,7 +843,8 @@ class _Draw:
             return
         segments = []
         for _ in range(rng.choice((1, 1, 1, 1, 2, 3, 6))):
-            if rng.randrange(2 * _WRONG) == 0:
+            if rng.randrange(_WRONG) == 0:
+                self._host.end_aside()  # what is wrong may depend on the last buffer
                 segments.append(self._wrong(number, peer))
             else:
                 segments.append(self._right(number, peer))
@@ -717,6 +853,7 @@ class _Draw:
         packet = Packet(number, position & _HALF, octets)
         whole = octets
         if rng.randrange(2 * _WRONG) < len(segments):
+            self._host.end_aside()
             packet, whole = self._spoiled(peer, packet, position)
             peer.sender.position = position + len(whole)
         for qn, completion in self._host.receive(packet, self._arrivals(peer, whole, position)):
@@ -863,72 +1000,117 @@ class _Draw:
     # -- what is wrong
 
     def _wrong(self, number: int, peer: _Peer) -> bytes:
-        """A segment that raises an error."""
-        rng = self._rng
-        if rng.random() < 0.5:
-            return rng.choice(self._wrong_untagged(peer))
-        return rng.choice(self._wrong_tagged(number, peer))
+        """A segment that raises an error, of a kind that was drawn as seldom as any."""
+        found = self._wrong_untagged(peer) | self._wrong_tagged(number, peer)
+        least = min(self._wrongs[kind] for kind in found)
+        kind = self._rng.choice([kind for kind in found if self._wrongs[kind] == least])
+        self._wrongs[kind] += 1
+        header, length = found[kind]
+        if isinstance(header, bytes):
+            return header
+        return header.encode() + self._rng.randbytes(length)
 
-    def _wrong_untagged(self, peer: _Peer) -> list[bytes]:
+    def _wrong_untagged(self, peer: _Peer) -> dict[str, tuple[UntaggedHeader | bytes, int]]:
+        """Headers, each with octets of payload, by the kind of the error."""
         rng = self._rng
         last = rng.random() < 0.5
+        length = rng.choice((0, 1, 2, 100, self._size()))
         qn = rng.choice([*peer.queues] or [0])
-        wrong = [
-            UntaggedHeader(qn, 0, 0, last, version=rng.choice((0, 2, 3))),
-            UntaggedHeader(rng.choice((4, 5, 1 << 31, rng.getrandbits(32) | 4)), 1, 0, last),
-            UntaggedHeader(rng.randrange(QUEUES), rng.getrandbits(32), 0, last),
-        ]
-        if (closed := set(range(QUEUES)) - set(peer.queues)) and rng.random() < 0.5:
-            wrong.append(UntaggedHeader(rng.choice([*closed]), 1, 0, last))
-        if (queue := peer.queues.get(qn)) and queue.free:
+        headers = {
+            "untagged version": UntaggedHeader(qn, 0, 0, last, version=rng.choice((0, 2, 3))),
+            "QN of many bits": UntaggedHeader(rng.getrandbits(32) | 4, 1, 0, last),
+            "QN of one bit": UntaggedHeader(1 << rng.randrange(2, 32) | rng.randrange(4), 1, 0),
+            "any MSN": UntaggedHeader(rng.randrange(QUEUES), rng.getrandbits(32), 0, last),
+        }
+        for closed in set(range(QUEUES)) - set(peer.queues):
+            headers["queue that is closed"] = UntaggedHeader(closed, 1, 0, last)
+        for each, queue in peer.queues.items():
+            if not queue.posted:
+                first = queue.following
+                headers["queue without buffers"] = UntaggedHeader(each, first, 0, last)
+                headers["before a queue without buffers"] = UntaggedHeader(each, first - 1, 0, last)
+        if (queue := peer.queues.get(qn)) and queue.posted:
+            far = 1 << rng.randrange(32)
+            headers["MSN behind the last buffer"] = UntaggedHeader(qn, queue.following, 0, last)
+            headers["MSN far behind"] = UntaggedHeader(qn, (queue.following + far - 1) % _MSN, 0)
+        if queue and queue.free:
             msn, room = queue.free[0]
-            far = rng.choice((1, 2, 1 << 16, (1 << 31) - 1))
-            wrong += [
-                UntaggedHeader(qn, (queue.following + far - 1) % _MSN, 0, last),
-                UntaggedHeader(qn, queue.following, 0, last),
-                UntaggedHeader(qn, (msn - 1 - (1 if queue.waiting else 0)) % _MSN, 0, last),
-                UntaggedHeader(qn, (msn - (1 << 31)) % _MSN, 0, last),
-                UntaggedHeader(qn, queue.free[-1][0], 0, last),  # its turn is not yet
-                UntaggedHeader(qn, msn, room + 1, last),
-                UntaggedHeader(qn, msn, room, last),
-                UntaggedHeader(qn, msn, _HALF, last),
-            ]
+            before = (msn - 1 - (1 if queue.waiting else 0)) % _MSN
+            headers |= {
+                "MSN before the first": UntaggedHeader(qn, before, 0, last),
+                "MSN far before": UntaggedHeader(qn, (msn - far) % _MSN, 0, last),
+                "MSN at half": UntaggedHeader(qn, (msn - (1 << 31)) % _MSN, 0, last),
+                "MSN out of turn": UntaggedHeader(qn, queue.free[-1][0], 0, last),
+                "MO": UntaggedHeader(qn, msn, room + 1, last),
+                "MO at the end": UntaggedHeader(qn, msn, room, last),
+                "MO far": UntaggedHeader(qn, msn, max(far, room + 1), last),
+                "MO of all bits": UntaggedHeader(qn, msn, _HALF, last),
+            }
+        found = {kind: (header, length) for kind, header in headers.items()}
+        if queue and queue.free:
+            payload = rng.randint(1, min(room + 1, 1500))
+            start = room + 1 - payload
+            found["an octet too long"] = UntaggedHeader(qn, msn, start, last), payload
         short = UntaggedHeader(qn, 1, 0).encode()[: rng.randrange(18)]
-        payload = rng.randbytes(rng.choice((0, 1, 2, 100, self._size())))
-        return [short, *(each.encode() + payload for each in wrong)]
+        return found | {"untagged, short": (short, 0)}
 
-    def _wrong_tagged(self, number: int, peer: _Peer) -> list[bytes]:
+    def _wrong_tagged(
+        self, number: int, peer: _Peer
+    ) -> dict[str, tuple[TaggedHeader | bytes, int]]:
+        """Headers, each with octets of payload, by the kind of the error."""
         rng = self._rng
         last = rng.random() < 0.5
+        length = rng.choice((1, 2, 100, 1 + self._size()))
         usable = self._writable(number, peer)
         region = rng.choice(usable)
         stag, to, end = region.stag, region.to, region.to + region.length
-        stags = self._config.stags
-        wrong = [
-            TaggedHeader(stag ^ 1 << rng.randrange(8), to, last),
-            TaggedHeader(stag ^ stags << 8 + rng.randrange(24 - stags.bit_length() + 1), to, last),
-            TaggedHeader(rng.getrandbits(32), to, last),
-            TaggedHeader(stag, (to - 1) % _TO, last),
-            TaggedHeader(stag, end % _TO, last),
-            TaggedHeader(stag, (end - 1) % _TO, last),
-            TaggedHeader(stag, (to + (1 << 32)) % _TO, last),
-            TaggedHeader(stag, to, last, version=rng.choice((0, 2, 3))),
-        ]
+        stags, far = self._config.stags, 1 << rng.randrange(64)
+        index = stag ^ stags << 8 + rng.randrange(24 - stags.bit_length() + 1)
+        headers = {
+            "key": TaggedHeader(stag ^ 1 << rng.randrange(8), to, last),
+            "index": TaggedHeader(index, to, last),
+            "any STag": TaggedHeader(rng.getrandbits(32), to, last),
+            "before the region": TaggedHeader(stag, (to - 1) % _TO, last),
+            "behind the region": TaggedHeader(stag, end % _TO, last),
+            "at the last octet": TaggedHeader(stag, (end - 1) % _TO, last),
+            "2^32 too far": TaggedHeader(stag, (to + (1 << 32)) % _TO, last),
+            "far behind": TaggedHeader(stag, (to + max(far, region.length)) % _TO, last),
+            "far before": TaggedHeader(stag, (to - far) % _TO, last),
+            "tagged version": TaggedHeader(stag, to, last, version=rng.choice((0, 2, 3))),
+        }
+        host = peer.stream.destination.address
+        others = [each.region for each in self._registered.values() if each.region not in usable]
+        for kind, regions in (
+            ("without the write right", [
+                each for each in others if not each.remote_write
+                and (each.endpoint == host if each.stream is None else each.stream == number)
+            ]),
+            ("of another host", [each for each in others if each.endpoint != host]),
+            ("of another stream", [
+                each for each in others if each.stream not in (None, number)
+            ]),
+            ("revoked", [each.region for each in self._gone]),
+        ):  # fmt: skip
+            if regions:
+                other = rng.choice(regions)
+                headers[kind] = TaggedHeader(other.stag, other.to, last)
+        found = {kind: (header, length) for kind, header in headers.items()}
+        payload = rng.randint(1, min(region.length + 1, 1500))
+        start = (end + 1 - payload) % _TO
+        found["an octet behind the region"] = TaggedHeader(stag, start, last), payload
         for top in usable:
             if top.to + top.length == _TO:
-                wrong += [TaggedHeader(top.stag, _TO - 1, last)] * 3
-        others = [each.region for each in self._registered.values() if each.region not in usable]
-        others += [each.region for each in self._gone]
-        if others:
-            other = rng.choice(others)
-            wrong += [TaggedHeader(other.stag, other.to, last)] * 2
-        short = TaggedHeader(stag, to).encode()[: rng.randrange(14)]
-        payload = rng.randbytes(rng.choice((1, 2, 100, 1 + self._size())))
+                payload = rng.randint(1, min(top.length, 1500))
+                at = _TO - payload
+                found["an octet behind 2^64"] = TaggedHeader(top.stag, at, last), payload + 1
+                found["up to 2^64"] = TaggedHeader(top.stag, at, last), payload
+                found["across 2^64"] = TaggedHeader(top.stag, at, last), payload + length
         longest = 4 * self._config.longest_fpdu
         long = rng.choice((region.length + 1, longest - 22, longest - 19, longest, 64000))
         long = min(long, 64000)  # a marker that points back from an end further on cannot be
-        wrong_long = TaggedHeader(stag, to, last).encode() + bytes([rng.randrange(256)]) * long
-        return [short, wrong_long, *(each.encode() + payload for each in wrong)]
+        found["long"] = TaggedHeader(stag, to, last), long
+        short = TaggedHeader(stag, to).encode()[: rng.randrange(14)]
+        return found | {"tagged, short": (short, 0)}
 
     def _spoiled(self, peer: _Peer, packet: Packet, position: int) -> tuple[Packet, bytes]:
         """A packet that is damaged on its way, and the octets of it that count.

@@ -14,7 +14,6 @@ import re
 import signal
 import tempfile
 import time
-import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +22,10 @@ from ..hdl.spec.config import RnicConfig
 from .compiled import CompiledEngine, build
 from .engine import ToolError
 from .pnr import run_tool
-from .soak import CHUNK, Chunk, Traffic, config_of, draw, run_chunk
+from .soak import Chunk, Traffic, config_of, draw, run_chunk, size
 from .verilator import cache_directory, digest, locked, write
 
-__all__ = ["Equivalents", "Fate", "Mutant", "Mutation", "drawn", "read_equivalents", "try_all"]
+__all__ = ["Fate", "Mutant", "Mutation", "drawn", "try_all"]
 
 #: The port that selects a mutant.
 SELECT = "mutant"
@@ -36,6 +35,8 @@ ROOT = Path(__file__).resolve().parents[1]
 _FACTOR, _FURTHER = 5, 20
 #: How the process of a mutant ends that was noticed.
 _NOTICED = 1
+#: Segments of the first chunk.
+_SHORT = 500
 _OPTION = re.compile(r"-(\w+) (\S+)")
 
 
@@ -145,11 +146,16 @@ def _yosys(folder: Path, script: str) -> None:
 
 
 def drawn(config: RnicConfig, seed: int, segments: int) -> list[Chunk]:
-    """Draws chunks of so many segments in all; in every other one the bus refuses writes."""
+    """Draws chunks of so many segments in all; in every other one the bus refuses writes.
+
+    The first one is short: most mutants are noticed there.
+    """
     chunks: list[Chunk] = []
     while segments > 0:
-        traffic = Traffic(seed, bus_errors=bool(len(chunks) % 2))
-        chunks.append(draw(config, traffic, len(chunks), min(CHUNK, segments)))
+        number = len(chunks)
+        traffic = Traffic(seed, bus_errors=bool(number % 2))
+        most = min(size(number) if number else _SHORT, segments)
+        chunks.append(draw(config, traffic, number, most))
         segments -= chunks[-1].segments
     return chunks
 

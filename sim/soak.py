@@ -45,16 +45,17 @@ from .golden import Golden, Pages
 from .model.ddp import TaggedHeader, UntaggedHeader
 from .model.mpa import MpaSender
 from .regions import Region, slot
-from .replay import Allotment, Host, Plan, Space, guard_octets
+from .replay import GUARD, Allotment, Host, Plan, Space, guard_octets
 from .traffic import QUEUES, Arrival, Stream, Tagged, fpdu_length
 
 __all__ = [
-    "CHUNK", "Chunk", "Failure", "Progress", "Tally", "Traffic", "config_of", "draw", "run_chunk",
-    "soak",
+    "CHUNKS", "Chunk", "Failure", "Progress", "Tally", "Traffic", "config_of", "draw", "run_chunk",
+    "size", "soak",
 ]  # fmt: skip
 
-#: Segments of a chunk.
-CHUNK = 5000
+#: Segments of a chunk, by its number in turn: short ones differ more, and long ones fill up what
+#: they do not share.
+CHUNKS = (2500, 5000, 10000, 20000)
 #: Host memory below is for what crosses from one of the larger pages to another, which begins and
 #: ends at places of its own; no more than so many octets lie on either side.
 _START = 4 << 20
@@ -72,7 +73,7 @@ _HOSTS = tuple(f"10.0.0.{number}" for number in range(1, 5))
 #: Regions, one of which each host keeps for bus errors.
 _REGIONS = 52
 #: One segment in so many is wrong.
-_WRONG = 120
+_WRONG = 80
 #: Completions that the host leaves in the RNIC, for as long as it takes none, and how many of them
 #: may be there already as it begins.
 _BACKLOG = 190
@@ -137,6 +138,11 @@ def config_of(width: int, streams: int) -> RnicConfig:
     return RnicConfig(width=width, streams=table, buffers=buffers)
 
 
+def size(number: int) -> int:
+    """Returns how many segments a chunk has."""
+    return CHUNKS[number % len(CHUNKS)]
+
+
 def soak(
     engine: Engine,
     config: RnicConfig,
@@ -168,7 +174,7 @@ def soak(
     tally = Tally()
     began = time.monotonic()
     for number in count() if only is None else (only,):
-        chunk = draw(config, traffic, number, min(CHUNK, segments - tally.segments))
+        chunk = draw(config, traffic, number, min(size(number), segments - tally.segments))
         tally.failure = run_chunk(engine, config, number, chunk, waves, tally)
         tally.seconds = time.monotonic() - began
         if progress is not None:
@@ -452,7 +458,7 @@ class _Draw:
         others = (domain ^ 1 << bit for bit in rng.sample(range(16), len(_HOSTS) - 1))
         domains = dict(zip(_HOSTS, (domain, *others), strict=True))
         self._space = Space(_START + _EDGE)
-        self._crossing = rng.choice((None, *(_CROSSING_REGION, _CROSSING_BUFFER) * 2))
+        self._crossing = rng.choice((None, *(_CROSSING_REGION,) * 2, *(_CROSSING_BUFFER,) * 3))
         self._base = 0
         if self._crossing is not None:
             upper = rng.choice((1, 1 << rng.randrange(32), rng.getrandbits(32) | 1, _HALF))
@@ -493,8 +499,6 @@ class _Draw:
         for number in self._numbers:
             self._enable(number)
         self._lay_out()
-        if self._crossing == _CROSSING_BUFFER:
-            self._space.take(0, _CROSSING_BUFFER - rng.randrange(1, 3000), _CROSSING_BUFFER)
         while self._segments < segments:
             self._act()
             self._packet()
@@ -752,6 +756,10 @@ class _Draw:
         if rng.random() < 0.02:
             length = rng.choice((9000, 20000))
         pages = self._pages(length) if length and rng.random() < 0.1 else None
+        soon = self._segments and not queue.free and not pages and length > 512
+        if self._crossing == _CROSSING_BUFFER and soon:
+            if self._space.size < _CROSSING_BUFFER - length:
+                self._space.take(0, _CROSSING_BUFFER - length // 4 - 2 * GUARD, _CROSSING_BUFFER)
         msn = queue.following
         host.post(number, qn, msn, length, pages)
         queue.following = (queue.following + 1) % _MSN
@@ -1028,7 +1036,9 @@ class _Draw:
             if not queue.posted:
                 first = queue.following
                 headers["queue without buffers"] = UntaggedHeader(each, first, 0, last)
-                headers["before a queue without buffers"] = UntaggedHeader(each, first - 1, 0, last)
+                headers["before a queue without buffers"] = UntaggedHeader(
+                    each, (first - 1) % _MSN, 0, last
+                )
         if (queue := peer.queues.get(qn)) and queue.posted:
             far = 1 << rng.randrange(32)
             headers["MSN behind the last buffer"] = UntaggedHeader(qn, queue.following, 0, last)

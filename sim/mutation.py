@@ -14,6 +14,7 @@ import re
 import signal
 import tempfile
 import time
+import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,10 +26,21 @@ from .pnr import run_tool
 from .soak import Chunk, Traffic, config_of, draw, run_chunk, size
 from .verilator import cache_directory, digest, locked, write
 
-__all__ = ["Fate", "Mutant", "Mutation", "drawn", "try_all"]
+__all__ = [
+    "Equivalent",
+    "read_equivalents",
+    "Fate",
+    "Mutant",
+    "Mutation",
+    "drawn",
+    "mutated",
+    "try_all",
+]
 
 #: The port that selects a mutant.
 SELECT = "mutant"
+#: The part of the mutants that is to be noticed.
+WANTED = 0.97
 #: The project's folder, which the places of mutants are relative to.
 ROOT = Path(__file__).resolve().parents[1]
 #: Seconds of a mutant's run, for each second of the run without a mutant, and further ones.
@@ -49,8 +61,23 @@ class Mutant:
 
     def __str__(self) -> str:
         options = self.options
-        where = f"{options['module']} {options['cell']} {options['port']}[{options['portbit']}]"
-        return f"{self.place}: {options['mode']} of {where}".replace("\\", "")
+        where = f"{options['cell']} in {options['module']}".replace("\\", "")
+        wire = f", {options['wire']}[{options['wirebit']}]" if "wire" in options else ""
+        return f"{self.place}: {self.change}{wire.replace(chr(92), '')}, {where}"
+
+    @property
+    def change(self) -> str:
+        """Returns what is changed, as ``const0 of A[7]``."""
+        options = self.options
+        return f"{options['mode']} of {options['port']}[{options['portbit']}]".replace("\\", "")
+
+    @property
+    def source(self) -> str:
+        """Returns the line of the mutant's source, without its spaces around."""
+        path, _, line = self.place.partition(":")
+        if not line or not (ROOT / path).is_file():
+            return ""
+        return (ROOT / path).read_text(encoding="utf-8").splitlines()[int(line) - 1].strip()
 
     @property
     def options(self) -> dict[str, str]:
@@ -65,6 +92,35 @@ class Mutant:
             if Path(path).is_relative_to(ROOT):
                 return f"{Path(path).relative_to(ROOT)}:{line.partition('.')[0]}"
         return found[0] if found else "no place"
+
+
+@dataclass(frozen=True)
+class Equivalent:
+    """Mutants that change nothing which the traffic could show, and why.
+
+    They are known by their ``module``, the ``source`` line (without its spaces) and a regular
+    expression for the ``change``, as ``const0 of A[7]``; so they are found again after other lines
+    of the file have changed.
+    """
+
+    module: str
+    source: str
+    change: str
+    reason: str
+
+    def covers(self, mutant: Mutant) -> bool:
+        return (
+            mutant.options["module"].lstrip("\\") == self.module
+            and re.fullmatch(self.change, mutant.change) is not None
+            and mutant.source == self.source
+        )
+
+
+def read_equivalents(path: Path | None = None) -> list[Equivalent]:
+    """Reads the table of the mutants that change nothing."""
+    path = path or Path(__file__).with_name("data") / "equivalent_mutants.toml"
+    table = tomllib.loads(path.read_text(encoding="utf-8"))
+    return [Equivalent(**entry) for entry in table["mutants"]]
 
 
 @dataclass(frozen=True)

@@ -33,12 +33,14 @@ from .engine import (
     Drain,
     Engine,
     Meanwhile,
+    Outcome,
     Packet,
     Pause,
     Poll,
     Resume,
     Ring,
     Stalls,
+    Wait,
     WriteRegister,
 )
 from .golden import Golden, Pages
@@ -81,8 +83,24 @@ _BEHIND = 30
 _NEAR = (0, 1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257)
 _FAR = (479, 480, 481, 511, 512, 513, 1023, 1024, 1025, 1426, 1440, 1460, 2048, 4095, 4096, 4097)
 
+#: Rounds of a chunk in which interrupts are moderated; their timeouts are waited for up to so many
+#: cycles. The bus may take ``_SLACK`` cycles for a completion, beside its latency.
+_ROUNDS, _WATCHED, _SLACK = 6, 5000, 1500
+
 #: Called with the segments done and all.
 Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Moderated:
+    """Messages that the idle RNIC delivers to a host which takes none of them, and what moderates
+    the interrupt: ``count`` completions, or one of them ``timeout`` cycles ago.
+    """
+
+    first: int  # the number of the first completion, from 0 on
+    messages: int
+    count: int
+    timeout: int
 
 
 @dataclass
@@ -95,6 +113,7 @@ class Chunk:
     segments: int
     #: How many wrong segments of each kind there are.
     wrong: Counter[str]
+    moderated: list[Moderated]
 
 
 @dataclass(frozen=True)
@@ -215,8 +234,31 @@ def run_chunk(
         tally.deliveries += outcome.counters["DELIVERED"]
         tally.errors += outcome.counters["ERRORS"]
         tally.cycles += outcome.cycles
-    differences = compare(chunk.plan, outcome, memory)
+    differences = compare(chunk.plan, outcome, memory) or [*_interrupts(chunk, outcome)]
     return Failure(number, chunk.segments, differences) if differences else None
+
+
+def _interrupts(chunk: Chunk, outcome: Outcome) -> Iterator[Difference]:
+    """Finds interrupts that came before their time, or much later."""
+    delivered, risen = outcome.delivered.tolist(), outcome.interrupts.tolist()
+    slack = chunk.stalls.response_latency + _SLACK
+    starts = [delivered[each.first] for each in chunk.moderated]
+    ends = [*starts[1:], outcome.cycles]
+    for each, began, end in zip(chunk.moderated, starts, ends, strict=True):
+        due = began + each.timeout
+        if each.messages >= each.count:
+            due = min(due, delivered[each.first + each.count - 1])
+        got = next((cycle for cycle in risen if began < cycle < end), None)
+        late = due - began <= _WATCHED and (got is None or got > due + slack)
+        if late or (got is not None and got < due):
+            yield Difference(
+                "interrupt",
+                f"completion {each.first + 1}, the first of {each.messages}, with a count of"
+                f" {each.count} and a timeout of {each.timeout} cycles",
+                f"in cycle {due}, or up to {slack} cycles later",
+                "none" if got is None else f"in cycle {got}",
+                got,
+            )
 
 
 def _least(engine: Engine, config: RnicConfig, traffic: Traffic, failure: Failure) -> Failure:
@@ -376,6 +418,13 @@ class _Host(Host):
             self.operations.append(Resume())
             self._paused = None
 
+    def catch_up(self) -> None:
+        """Waits until the RNIC has no room for completions, or none to write, and takes all."""
+        if self._paused is not None:
+            self.operations.append(Wait(3000))
+        self.resume()
+        self.drain()
+
     def receive(self, packet: Packet, arrivals: list[Arrival]) -> list[tuple[int, int]]:
         """A packet of these FPDUs; the Queue Numbers of the messages that it delivered, with the
         count of completions.
@@ -502,9 +551,9 @@ class _Draw:
         while self._segments < segments:
             self._act()
             self._packet()
-        host.resume()
+        host.catch_up()
         host.revoked()
-        host.operations.append(Drain())
+        moderated = self._moderate(ring)
         plan = Plan(
             self._config,
             _HOSTS,
@@ -519,7 +568,34 @@ class _Draw:
         )
         places = (self._base + address for _, address in self._faulty.values())
         faults = [range(place, place + 1) for place in places]
-        return Chunk(plan, stalls, faults, self._segments, self._wrongs)
+        return Chunk(plan, stalls, faults, self._segments, self._wrongs, moderated)
+
+    def _moderate(self, ring: Ring) -> list[Moderated]:
+        """Has the idle RNIC deliver messages while the host takes none, with interrupts moderated
+        in different ways.
+        """
+        rng, host = self._rng, self._host
+        number = rng.choice(self._numbers)
+        self._enable(number)
+        peer = self._peers[number]
+        host.write("IRQ", MASK=0)
+        moderated = []
+        for _ in range(_ROUNDS):
+            messages = rng.randint(1, min(ring.entries, 8))
+            count = rng.choice((1, 2, messages, messages + 1, 1 << rng.randrange(4, 9)))
+            timeout = 1 << rng.randrange(8, 32)
+            moderated.append(Moderated(len(self._golden.deliveries), messages, count, timeout))
+            host.write("CQ", COALESCE=count, TIMEOUT=timeout)
+            host.drain()
+            host.operations.append(Pause())
+            for _ in range(messages):
+                position = peer.sender.position
+                octets = peer.sender.send(TaggedHeader(0, 0, True, rng.getrandbits(8)).encode())
+                packet = Packet(number, position & _HALF, octets)
+                host.receive(packet, self._arrivals(peer, octets, position))
+            host.operations += [Wait(_WATCHED + 2 * _SLACK), Resume()]
+            host.drain()
+        return moderated
 
     def _stalls(self) -> Stalls:
         """No stalls, one side, or all of them a little."""
@@ -806,8 +882,10 @@ class _Draw:
             self._stop(rng.choice(self._numbers))
         elif chance < 46:
             host.pause()
-        elif chance < 66:
+        elif chance < 62:
             host.resume()
+        elif chance < 66:
+            host.catch_up()
         elif chance < 200:
             host.revoked()
         elif chance < 400:

@@ -66,7 +66,11 @@ def test_equal_seeds_draw_equal_chunks_and_shorter_ones_are_their_beginning(
         assert segments <= short.segments < segments + 300
         whole = chunks[2].plan.operations
         packets = [at for at, each in enumerate(whole) if isinstance(each, Packet)]
-        last = packets[sum(isinstance(each, Packet) for each in short.plan.operations) - 1]
+        last = packets[
+            sum(isinstance(each, Packet) for each in short.plan.operations)
+            - sum(each.messages for each in short.moderated)
+            - 1
+        ]
         assert short.plan.operations[: last + 1] == whole[: last + 1]
         assert (short.stalls, short.faults) == (chunks[2].stalls, chunks[2].faults)
     assert draw(RnicConfig(), traffic, 3, 1).plan.operations != short.plan.operations[:-1]
@@ -191,6 +195,25 @@ def test_everything_that_the_host_does_is_drawn(chunks: list[Chunk]) -> None:
     queues = {each.qn for chunk in chunks for each in chunk.plan.buffers}
     lengths = {each.length for chunk in chunks for each in chunk.plan.buffers}
     assert queues == {0, 1, 2, 3} and {0, 1, 64} < lengths
+
+
+def test_an_interrupt_before_its_time_or_late_is_a_difference() -> None:
+    """With a count of 1, and with a timeout that is above the cycles of the run."""
+    config, traffic = config_of(64, 64), Traffic(5)
+
+    def spoil(memory: NDArray[np.uint8], outcome: Outcome) -> None:
+        outcome.interrupts = outcome.interrupts[outcome.interrupts < 0]
+
+    failure = soak(Spoiled(spoil), config, traffic, 100, only=0).failure
+    assert failure and {each.what for each in failure.differences} == {"interrupt"}
+    assert failure.differences[0].got == "none"
+
+    def hurry(memory: NDArray[np.uint8], outcome: Outcome) -> None:
+        outcome.interrupts = outcome.delivered + 1
+
+    failure = soak(Spoiled(hurry), config, traffic, 100, only=0).failure
+    assert failure and {each.what for each in failure.differences} == {"interrupt"}
+    assert failure.differences[0].got.startswith("in cycle")
 
 
 def test_regions_and_buffers_lie_apart(chunks: list[Chunk]) -> None:

@@ -24,6 +24,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ..hdl.spec import regs
 from ..hdl.spec.config import RnicConfig
 from .capture import Endpoint
 from .compare import Difference, compare
@@ -63,7 +64,7 @@ CHUNKS = (2500, 5000, 10000, 20000)
 _START = 4 << 20
 _EDGE = 30000
 #: Where host memory may cross 2**32 or a multiple of it: inside a region, or inside a buffer.
-_CROSSING_REGION, _CROSSING_BUFFER = 6 << 20, 16 << 20
+_CROSSING_REGION, _CROSSING_BUFFER = 6 << 20, 24 << 20
 _LARGEST_PAGE = 1 << 21
 #: Octets of a long region.
 _LONG = 3 << 20
@@ -507,11 +508,13 @@ class _Draw:
         others = (domain ^ 1 << bit for bit in rng.sample(range(16), len(_HOSTS) - 1))
         domains = dict(zip(_HOSTS, (domain, *others), strict=True))
         self._space = Space(_START + _EDGE)
-        self._crossing = rng.choice((None, *(_CROSSING_REGION,) * 2, *(_CROSSING_BUFFER,) * 3))
-        self._base = 0
-        if self._crossing is not None:
-            upper = rng.choice((1, 1 << rng.randrange(32), rng.getrandbits(32) | 1, _HALF))
-            self._base = (upper << 32) - self._crossing
+        crossings = None, None, *(_CROSSING_REGION,) * 2, *(_CROSSING_BUFFER,) * 3
+        self._crossing = rng.choice(crossings)
+        upper = rng.choice((1, 1 << rng.randrange(32), rng.getrandbits(32) | 1, _HALF)) << 32
+        if self._crossing is None:
+            self._base = rng.choice((0, upper)) | rng.randrange(0, 1 << 31, _LARGEST_PAGE)
+        else:
+            self._base = upper - self._crossing
         self._golden = Golden((), domains, config)
         page = rng.randrange(config.pages)
         self._host = _Host(config, self._golden, self._space, self._base, page)
@@ -534,13 +537,17 @@ class _Draw:
         self._segments = 0
         self._turns: list[int] = []
         self._wrongs: Counter[str] = Counter()
+        self._kept: set[int] = set()  # slots of the STag table that regions with faults have
+        self._interrupts = self._masked = False
+        self._vast = False  # whether there is a vast buffer
 
     def chunk(self, segments: int) -> Chunk:
         rng, host = self._rng, self._host
         size = rng.choice((1, 2, 4, 6, 6, 8, 10))
         ring = Ring(self._base + self._space.take(32 << size, rng.choice((0, 32)), 64), size)
+        self._interrupts = rng.random() < 0.3
         host.operations += ring.program(
-            interrupts=rng.random() < 0.3,
+            interrupts=self._interrupts,
             coalesce=rng.choice((1, 1, 5, 40)),
             timeout=rng.choice((0, 30, 1000)),
         )
@@ -640,6 +647,7 @@ class _Draw:
                 stag = entry << 8 | rng.getrandbits(8)
                 allotment = Allotment(Region(host, stag, rng.getrandbits(40), length), address)
                 self._allotments.append(allotment)
+                self._kept.add(entry)
                 self._faulty[host] = allotment, address + rng.randrange(length)
                 self._host.register(allotment)
 
@@ -832,6 +840,9 @@ class _Draw:
         if rng.random() < 0.02:
             length = rng.choice((9000, 20000))
         pages = self._pages(length) if length and rng.random() < 0.1 else None
+        if self._segments and not queue.free and not self._vast:
+            self._vast = True
+            length, pages = self._vast_pages()
         soon = self._segments and not queue.free and not pages and length > 512
         if self._crossing == _CROSSING_BUFFER and soon:
             if self._space.size < _CROSSING_BUFFER - length:
@@ -841,6 +852,16 @@ class _Draw:
         queue.following = (queue.following + 1) % _MSN
         queue.posted += 1
         return msn, length
+
+    def _vast_pages(self) -> tuple[int, Pages]:
+        """Returns a length that memory need not have: all pages are the same one."""
+        shift = _LARGEST_PAGE.bit_length() - 1
+        count = 1 << self._rng.choice((1, 2, 3, 4, 5, 6, 7, 8, 9, 10))
+        while count > self._slots:
+            count //= 2
+        self._slots -= count
+        page = self._space.take(_LARGEST_PAGE, 0, _LARGEST_PAGE)
+        return count << shift, Pages(shift, (page,) * count, 0)
 
     def _post_beside(self) -> None:
         """Posts a buffer while packets of other queues, and of this one's earlier buffers, come in:
@@ -857,6 +878,31 @@ class _Draw:
                 self._rng.randrange(60), lambda: posted.append(self._post(number, qn, queue))
             )
             queue.coming.append((*posted[0], host.asides))
+
+    def _commit_nothing_beside(self) -> None:
+        """Writes an unused entry of the STag table again and again, while packets come in for one
+        whose index differs in a nibble.
+        """
+        rng, host = self._rng, self._host
+        entry = rng.choice([*self._registered])
+        nibble = 4 * rng.randrange(-(-(self._config.stags.bit_length() - 1) // 4))
+        other = (entry ^ rng.randrange(1, 16) << nibble) % self._config.stags
+        if other == entry or other in self._registered or other in self._kept:
+            return
+
+        def commit() -> None:
+            host.write("STAG", INDEX=other, FLAGS=0)
+            for _ in range(16):
+                host.write("STAG", COMMIT=1)
+
+        host.settle(host.slots.get(other, 0))
+        host.aside(rng.randrange(60), commit, slots=[other])
+
+    def _mask_events(self) -> None:
+        """Masks the interrupt of events, so that they pile up, or lets it come again."""
+        self._masked = not self._masked
+        mask = regs.pack("IRQ_MASK", event=self._masked, completion=not self._interrupts)
+        self._host.write("IRQ", MASK=mask)
 
     def _set_up_beside(self) -> None:
         """Sets up a stream that is in error, while packets of other streams come in."""
@@ -892,6 +938,10 @@ class _Draw:
             self._post_beside()
         elif chance < 440:
             self._set_up_beside()
+        elif chance < 500:
+            self._commit_nothing_beside()
+        elif chance < 506:
+            self._mask_events()
 
     def _turn(self) -> int:
         """The next stream: each in turn, a few of them, or any."""
@@ -1069,11 +1119,15 @@ class _Draw:
         length = rng.choice((room, room, rng.randint(0, room)))
         cuts = sorted(rng.choices(range(length + 1), k=rng.choice((0, 0, 0, 1, 1, 2, 5))))
         pieces = list(zip([0, *cuts], [*cuts, length], strict=True))
+        if room > _LONG:
+            # Some octets at any place, and the last ones.
+            starts = [min(rng.getrandbits(rng.randint(8, 31)), room - 1000) for _ in range(9)]
+            pieces = [(start, start + rng.randrange(1000)) for start in (*starts, room - 1000)]
         if rng.random() < 0.3:
             rng.shuffle(pieces)
         if rng.random() < 0.05:
             at = rng.randint(0, room)
-            pieces.insert(0, (at, rng.randint(at, room)))
+            pieces.insert(0, (at, rng.randint(at, room if room <= _LONG else min(room, at + 999))))
         rsvdulp = rng.getrandbits(40)
         return [
             UntaggedHeader(

@@ -145,7 +145,7 @@ def test_host_memory_crosses_a_multiple_of_2_32(chunks: list[Chunk]) -> None:
             first = plan.base + place.address
             if place.pages is None and first >> 32 != first + each.offset + len(each.payload) >> 32:
                 crossed[type(each.target)] += 1
-    assert {chunk.plan.base >> 32 > 0 for chunk in chunks} == {False, True}
+    assert any(chunk.plan.base >> 32 > 0 for chunk in chunks)
     assert crossed[Region] > 10 and crossed[Buffer] > 0, crossed
 
 

@@ -607,12 +607,12 @@ class _Draw:
     def _stalls(self) -> Stalls:
         """No stalls, one side, or all of them a little."""
         rng = self._rng
-        latency = rng.choice((1, 8, 8, 30, 300))
+        latency = rng.choice((1, 8, 8, 30, 300, 2000))
         seed = rng.randrange(1, 1 << 32)
         kind = rng.randrange(10)
         sides = dict.fromkeys(Stalls.SIDES, 0.0)
         if kind < 5:
-            sides[Stalls.SIDES[kind]] = rng.choice((0.2, 0.5, 0.8))
+            sides[Stalls.SIDES[kind]] = rng.choice((0.2, 0.5, 0.8, 0.9))
         elif kind < 7:
             sides = dict.fromkeys(Stalls.SIDES, rng.choice((0.1, 0.3)))
         return Stalls(**sides, response_latency=latency, seed=seed)

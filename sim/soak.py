@@ -58,7 +58,7 @@ __all__ = [
 
 #: Segments of a chunk, by its number in turn: short ones differ more, and long ones fill up what
 #: they do not share.
-CHUNKS = (2500, 5000, 10000, 20000)
+CHUNKS = (1000, 2000, 4000, 1000, 2000, 10000)
 #: Host memory below is for what crosses from one of the larger pages to another, which begins and
 #: ends at places of its own; no more than so many octets lie on either side.
 _START = 4 << 20
@@ -86,7 +86,7 @@ _FAR = (479, 480, 481, 511, 512, 513, 1023, 1024, 1025, 1426, 1440, 1460, 2048, 
 
 #: Rounds of a chunk in which interrupts are moderated; their timeouts are waited for up to so many
 #: cycles. The bus may take ``_SLACK`` cycles for a completion, beside its latency.
-_ROUNDS, _WATCHED, _SLACK = 6, 5000, 1500
+_ROUNDS, _WATCHED, _SLACK = 6, 2500, 1000
 
 #: Called with the segments done and all.
 Progress = Callable[[int, int], None]
@@ -114,7 +114,9 @@ class Chunk:
     segments: int
     #: How many wrong segments of each kind there are.
     wrong: Counter[str]
+    #: What its last packets, ``closing`` in number, show.
     moderated: list[Moderated]
+    closing: int
 
 
 @dataclass(frozen=True)
@@ -244,7 +246,7 @@ def _interrupts(chunk: Chunk, outcome: Outcome) -> Iterator[Difference]:
     delivered, risen = outcome.delivered.tolist(), outcome.interrupts.tolist()
     slack = chunk.stalls.response_latency + _SLACK
     starts = [delivered[each.first] for each in chunk.moderated]
-    ends = [*starts[1:], outcome.cycles]
+    ends = [delivered[each.first + each.messages] for each in chunk.moderated]
     for each, began, end in zip(chunk.moderated, starts, ends, strict=True):
         due = began + each.timeout
         if each.messages >= each.count:
@@ -503,6 +505,7 @@ class _Draw:
         self._config = config
         self._rng = rng = random.Random(f"{traffic.seed} {number}")
         self._bus_errors = traffic.bus_errors
+        self._number = number
         # Protection Domains differ in one bit.
         domain = rng.getrandbits(16)
         others = (domain ^ 1 << bit for bit in rng.sample(range(16), len(_HOSTS) - 1))
@@ -510,7 +513,8 @@ class _Draw:
         self._space = Space(_START + _EDGE)
         crossings = None, None, *(_CROSSING_REGION,) * 2, *(_CROSSING_BUFFER,) * 3
         self._crossing = rng.choice(crossings)
-        upper = rng.choice((1, 1 << rng.randrange(32), rng.getrandbits(32) | 1, _HALF)) << 32
+        uppers = 1, 1 << rng.randrange(32), *(rng.getrandbits(32) | 1 for _ in range(3)), _HALF
+        upper = rng.choice(uppers) << 32
         if self._crossing is None:
             self._base = rng.choice((0, upper)) | rng.randrange(0, 1 << 31, _LARGEST_PAGE)
         else:
@@ -560,7 +564,8 @@ class _Draw:
             self._packet()
         host.catch_up()
         host.revoked()
-        moderated = self._moderate(ring)
+        packets = host.packets
+        moderated = self._moderate(ring, stalls.response_latency)
         plan = Plan(
             self._config,
             _HOSTS,
@@ -575,34 +580,46 @@ class _Draw:
         )
         places = (self._base + address for _, address in self._faulty.values())
         faults = [range(place, place + 1) for place in places]
-        return Chunk(plan, stalls, faults, self._segments, self._wrongs, moderated)
+        return Chunk(
+            plan, stalls, faults, self._segments, self._wrongs, moderated, host.packets - packets
+        )
 
-    def _moderate(self, ring: Ring) -> list[Moderated]:
+    def _moderate(self, ring: Ring, latency: int) -> list[Moderated]:
         """Has the idle RNIC deliver messages while the host takes none, with interrupts moderated
         in different ways.
         """
         rng, host = self._rng, self._host
         number = rng.choice(self._numbers)
         self._enable(number)
-        peer = self._peers[number]
         host.write("IRQ", MASK=0)
         moderated = []
-        for _ in range(_ROUNDS):
+        for round_ in range(_ROUNDS):
             messages = rng.randint(1, min(ring.entries, 8))
             count = rng.choice((1, 2, messages, messages + 1, 1 << rng.randrange(4, 9)))
-            timeout = 1 << rng.randrange(8, 32)
+            timeout = 1 << 8 + (self._number * _ROUNDS + round_) % 24
             moderated.append(Moderated(len(self._golden.deliveries), messages, count, timeout))
             host.write("CQ", COALESCE=count, TIMEOUT=timeout)
             host.drain()
             host.operations.append(Pause())
-            for _ in range(messages):
-                position = peer.sender.position
-                octets = peer.sender.send(TaggedHeader(0, 0, True, rng.getrandbits(8)).encode())
-                packet = Packet(number, position & _HALF, octets)
-                host.receive(packet, self._arrivals(peer, octets, position))
-            host.operations += [Wait(_WATCHED + 2 * _SLACK), Resume()]
+            self._deliver(number, messages)
+            host.operations += [Wait(_WATCHED + latency + _SLACK), Resume()]
             host.drain()
+        # What is over may begin again once there is room in the ring.
+        host.operations.append(Pause())
+        self._deliver(number, min(ring.entries, 64) + 1)
+        host.operations += [Wait(latency + _SLACK), Resume()]
+        host.drain()
         return moderated
+
+    def _deliver(self, number: int, messages: int) -> None:
+        """Sends messages without payload, each in a packet of its own, on a stream."""
+        peer = self._peers[number]
+        for _ in range(messages):
+            position = peer.sender.position
+            header = TaggedHeader(0, 0, True, self._rng.getrandbits(8))
+            octets = peer.sender.send(header.encode())
+            packet = Packet(number, position & _HALF, octets)
+            self._host.receive(packet, self._arrivals(peer, octets, position))
 
     def _stalls(self) -> Stalls:
         """No stalls, one side, or all of them a little."""
@@ -864,20 +881,26 @@ class _Draw:
         return count << shift, Pages(shift, (page,) * count, 0)
 
     def _post_beside(self) -> None:
-        """Posts a buffer while packets of other queues, and of this one's earlier buffers, come in:
-        look-ups and the post meet in the same cycle now and then.
+        """Posts some buffers while packets of other queues, and of this one's earlier buffers, come
+        in: look-ups and a post meet in the same cycle now and then.
         """
-        number = self._rng.choice(self._numbers)
-        peer, host = self._peers[number], self._host
+        rng, host = self._rng, self._host
+        number = (
+            self._turns[-1] if self._turns and rng.random() < 0.6 else rng.choice(self._numbers)
+        )
+        peer = self._peers[number]
         if not peer.queues or not self._golden.live(number):
             return
-        qn, queue = self._rng.choice([*peer.queues.items()])
-        if self._has_room(queue):
-            posted: list[tuple[int, int]] = []
-            host.aside(
-                self._rng.randrange(60), lambda: posted.append(self._post(number, qn, queue))
-            )
-            queue.coming.append((*posted[0], host.asides))
+        qn, queue = rng.choice([*peer.queues.items()])
+        posted: list[tuple[int, int]] = []
+
+        def post() -> None:
+            for _ in range(rng.randint(1, 3)):
+                if self._has_room(queue):
+                    posted.append(self._post(number, qn, queue))
+
+        host.aside(rng.randrange(60), post)
+        queue.coming.extend((*each, host.asides) for each in posted)
 
     def _commit_nothing_beside(self) -> None:
         """Writes an unused entry of the STag table again and again, while packets come in for one

@@ -578,8 +578,9 @@ class _Draw:
             self._golden,
             base=self._base,
         )
-        places = (self._base + address for _, address in self._faulty.values())
-        faults = [range(place, place + 1) for place in places]
+        size = self._config.octets
+        places = (address // size * size for _, address in self._faulty.values())
+        faults = [range(self._base + place, self._base + place + size) for place in places]
         return Chunk(
             plan, stalls, faults, self._segments, self._wrongs, moderated, host.packets - packets
         )
@@ -1030,9 +1031,9 @@ class _Draw:
         octets = peer.sender.send(self._tagged(region.stag, region.to + start, payload))
         arrivals = self._arrivals(peer, octets, position)
         host.receive(Packet(number, position & _HALF, octets), arrivals)
-        offset = fault - allotment.address
-        if start <= offset < start + len(payload):
-            beat = fault // self._config.octets * self._config.octets - allotment.address
+        # All of the beat is faulty: a marker inside it makes two writes of it.
+        beat = fault // self._config.octets * self._config.octets - allotment.address
+        if start < beat + self._config.octets and beat < start + len(payload):
             golden.refuse_write(arrivals[0], range(beat, beat + self._config.octets))
         host.drain()
 

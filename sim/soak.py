@@ -111,7 +111,7 @@ class Chunk:
     plan: Plan
     stalls: Stalls
     faults: list[range]
-    segments: int
+    segments: int  # without those of the ``closing`` packets
     #: How many wrong segments of each kind there are.
     wrong: Counter[str]
     #: What its last packets, ``closing`` in number, show.
@@ -564,7 +564,7 @@ class _Draw:
             self._packet()
         host.catch_up()
         host.revoked()
-        packets = host.packets
+        packets, drawn = host.packets, self._segments
         moderated = self._moderate(ring, stalls.response_latency)
         plan = Plan(
             self._config,
@@ -581,9 +581,7 @@ class _Draw:
         size = self._config.octets
         places = (address // size * size for _, address in self._faulty.values())
         faults = [range(self._base + place, self._base + place + size) for place in places]
-        return Chunk(
-            plan, stalls, faults, self._segments, self._wrongs, moderated, host.packets - packets
-        )
+        return Chunk(plan, stalls, faults, drawn, self._wrongs, moderated, host.packets - packets)
 
     def _moderate(self, ring: Ring, latency: int) -> list[Moderated]:
         """Has the idle RNIC deliver messages while the host takes none, with interrupts moderated

@@ -256,7 +256,7 @@ def test_a_difference_is_told_with_its_shortest_replay(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def spoil(memory: NDArray[np.uint8], outcome: Outcome) -> None:
-        if outcome.counters["PLACED_SEGMENTS"] > 200:
+        if outcome.counters["PLACED_OCTETS"] > 40000:
             outcome.counters["DELIVERED"] += 1
 
     engine = Spoiled(spoil)
@@ -267,7 +267,7 @@ def test_a_difference_is_told_with_its_shortest_replay(
     arguments = replay.split()
     assert (
         arguments[:-1] == ("--seed 8 --width 64 --streams 64 --chunk 0 --segments".split())
-        and 150 < int(arguments[-1]) < 250
+        and 40 < int(arguments[-1]) < 400
     )
     assert "64 bits: differ on 40" in result.stdout
 
@@ -280,13 +280,13 @@ def test_a_difference_is_told_with_its_shortest_replay(
 
 def test_a_run_that_does_not_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def spoil(memory: NDArray[np.uint8], outcome: Outcome) -> None:
-        if outcome.counters["PLACED_SEGMENTS"] > 20:
+        if outcome.counters["PLACED_OCTETS"] > 4000:
             raise DeviceError("cycle 7: nothing moved")
 
     result = command(monkeypatch, Spoiled(spoil), "--segments", 100, "--width", 64, "--seed", 8)
     assert result.exit_code == 1
     assert "failure: cycle 7: nothing moved" in result.stdout
-    assert re.search(r"--chunk 0 --segments [12]\d ", result.stdout)
+    assert re.search(r"--chunk 0 --segments \d?\d ", result.stdout)
 
 
 def test_widths_are_run_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,15 +62,17 @@ class Mutant:
 
     def __str__(self) -> str:
         options = self.options
-        where = f"{options['cell']} in {options['module']}".replace("\\", "")
-        wire = f", {options['wire']}[{options['wirebit']}]" if "wire" in options else ""
-        return f"{self.place}: {self.change}{wire.replace(chr(92), '')}, {where}"
+        return f"{self.place}: {self.change}, {options['cell']} in {options['module']}".replace(
+            "\\", ""
+        )
 
     @property
     def change(self) -> str:
-        """Returns what is changed, as ``const0 of A[7]``."""
+        """Returns what is changed, and on which wire: ``const0 of A[7], write[7]``."""
         options = self.options
-        return f"{options['mode']} of {options['port']}[{options['portbit']}]".replace("\\", "")
+        wire = f", {options['wire']}[{options['wirebit']}]" if "wire" in options else ""
+        text = f"{options['mode']} of {options['port']}[{options['portbit']}]{wire}"
+        return text.replace("\\", "")
 
     @property
     def source(self) -> str:
@@ -102,7 +104,7 @@ class Equivalent:
     """Mutants that change nothing which the traffic could show, and why.
 
     They are known by their ``module``, the ``source`` line (without its spaces) and a regular
-    expression for the ``change``, as ``const0 of A[7]``; so they are found again after other lines
+    expression for the ``change``; so they are found again after other lines
     of the file have changed.
     """
 

@@ -1186,9 +1186,9 @@ class _Draw:
         }
         for closed in set(range(QUEUES)) - set(peer.queues):
             headers["queue that is closed"] = UntaggedHeader(closed, 1, 0, last)
-        for each, queue in peer.queues.items():
-            if not queue.posted:
-                first = queue.following
+        for each, bare in peer.queues.items():
+            if not bare.posted:
+                first = bare.following
                 headers["queue without buffers"] = UntaggedHeader(each, first, 0, last)
                 headers["before a queue without buffers"] = UntaggedHeader(
                     each, (first - 1) % _MSN, 0, last

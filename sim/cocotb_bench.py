@@ -70,23 +70,26 @@ _STATUS = {field.name: 1 << field.low for field in regs.BY_NAME["STATUS"].fields
 
 
 class _HostMemory:
-    """What bus writes go to: an array from address 0, with ranges that answer SLVERR.
+    """What bus writes go to: an array from address ``base``, with ranges that answer SLVERR.
 
     Without an array the writes are only answered.
     """
 
-    def __init__(self, memory: NDArray[np.uint8] | None, faults: Sequence[range]) -> None:
+    def __init__(
+        self, memory: NDArray[np.uint8] | None, faults: Sequence[range], base: int
+    ) -> None:
         self._memory = memory
         self._faults = faults
+        self._base = base
 
     async def write(self, address: int, octets: bytes) -> None:
         if _faulty(self._faults, range(address, address + len(octets))):
             raise OSError(f"bus address {address:#x} is faulty")
         if self._memory is None:
             return
-        room = max(len(self._memory) - address, 0)
-        kept = octets[:room]
-        self._memory[address : address + len(kept)] = np.frombuffer(kept, np.uint8)
+        at = address - self._base
+        kept = octets[: max(len(self._memory) - at, 0)] if at >= 0 else b""
+        self._memory[at : at + len(kept)] = np.frombuffer(kept, np.uint8)
 
 
 def _faulty(faults: Sequence[range], octets: range) -> bool:
@@ -159,13 +162,14 @@ class _Host:
     """
 
     def __init__(
-        self, memory: NDArray[np.uint8], ring: Ring | None, faults: Sequence[range]
+        self, memory: NDArray[np.uint8], ring: Ring | None, faults: Sequence[range], base: int
     ) -> None:
         self.completions: list[Completion] = []
         self.delivered: list[int] = []
         self.paused = False
         self.returned = 0  #: completions that were given back
         self._memory = memory
+        self._base = base
         self._ring = ring
         self._faults = faults
         self._issued = 0
@@ -189,7 +193,7 @@ class _Host:
         if self._ring is None or self.paused:
             return False
         number = len(self.completions)
-        octet = int(self._memory[self._place(number) + PHASE.octet])
+        octet = int(self._memory[self._place(number) - self._base + PHASE.octet])
         return octet >> PHASE.bit & 1 == phase(number, self._ring.size)
 
     def write(self, beat: _Beat) -> None:
@@ -220,7 +224,8 @@ class _Host:
             raise DeviceError(f"{where} has the wrong phase")
         if not self._fault:
             octets = bytes(self._entry[at] for at in range(OCTETS))
-            self._memory[place : place + OCTETS] = np.frombuffer(octets, np.uint8)
+            at = place - self._base
+            self._memory[at : at + OCTETS] = np.frombuffer(octets, np.uint8)
             self._when[number] = beat.cycle
         self._issued += 1
         self._entry, self._fault = {}, False
@@ -228,7 +233,7 @@ class _Host:
     def take(self) -> None:
         """Take a completion."""
         number = len(self.completions)
-        place = self._place(number)
+        place = self._place(number) - self._base
         self.completions.append(completion(self._memory[place : place + OCTETS].tobytes()))
         self.delivered.append(self._when.pop(number))
 
@@ -254,7 +259,7 @@ class RnicBench:
         The bench module, with the flat ports of the exported Verilog. That for Ethernet frames
         may be absent.
     memory
-        Host memory, from bus address 0.
+        Host memory.
     ring
         Where completions are taken from; the test programs it. It is cleared.
     stalls
@@ -262,6 +267,8 @@ class RnicBench:
         ``response_latency`` has no effect here.
     faults
         Bus addresses at which memory answers with SLVERR.
+    base
+        The bus address of memory's first octet.
 
     Attributes
     ----------
@@ -282,11 +289,12 @@ class RnicBench:
         ring: Ring | None = None,
         stalls: Stalls = UNSTALLED,
         faults: Sequence[range] = (),
+        base: int = 0,
     ) -> None:
-        clear(memory, ring)
+        clear(memory, ring, base)
         logging.getLogger(f"cocotb.{dut._name}").setLevel(logging.WARNING)
         self.dut = dut
-        self.memory = memory
+        self.memory, self._base = memory, base
         self.cycle = 0
         self.events: list[ErrorEvent] = []
         self.exceptions: list[ExceptionPacket] = []
@@ -312,14 +320,14 @@ class RnicBench:
         ]
         self._last_used = sources[prefixes[0]]
         self._sink = AxiStreamSink(AxiStreamBus.from_prefix(dut, "m_axis_exc"), dut.clk, dut.rst)
-        self._host = _Host(memory, ring, faults)
+        self._host = _Host(memory, ring, faults, base)
         self.completions, self.delivered = self._host.completions, self._host.delivered
         self._owed, self._interrupted = Event(), Event()
         # Completions are put into memory by their host, once they are whole.
         self._ports = [
             AxiSlaveWrite(
                 AxiWriteBus.from_prefix(dut, prefix), dut.clk, dut.rst,
-                target=_HostMemory(target, faults),
+                target=_HostMemory(target, faults, base),
             )
             for prefix, target in (("m_axi", memory), ("m_axi_cq", None))
         ]  # fmt: skip
@@ -593,7 +601,8 @@ class RnicBench:
             raise DeviceError(
                 f"m_axi_w: the write in the beat at {beat.address:#x} touches the completion ring"
             )
-        if beat.address + beat.strobes.bit_length() > len(self.memory):
+        stop = beat.address - self._base + beat.strobes.bit_length()
+        if beat.address < self._base or stop > len(self.memory):
             self.stray.append((beat.cycle, beat.address))
 
 

@@ -37,16 +37,18 @@ class CocotbEngine(Engine):
         ring: Ring | None = None,
         stalls: Stalls = UNSTALLED,
         faults: Sequence[range] = (),
+        base: int = 0,
         waves: Path | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Outcome:
         # Only here: cocotb may be left out where this engine is not used.
         from .cocotb_play import DIRECTORY, MEMORY, OUTCOME, PLAN
 
-        operations = checked(config, operations, memory, ring)
+        operations = checked(config, operations, memory, ring, base)
         with tempfile.TemporaryDirectory(prefix="ddp-rnic-") as name:
             directory = Path(name)
-            (directory / PLAN).write_bytes(pickle.dumps((operations, ring, stalls, list(faults))))
+            plan = operations, ring, stalls, list(faults), base
+            (directory / PLAN).write_bytes(pickle.dumps(plan))
             memory.tofile(directory / MEMORY)
             run_tests(
                 config, "ddp_rnic.sim.cocotb_play", directory, 1,

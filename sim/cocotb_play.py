@@ -21,9 +21,9 @@ PLAN, MEMORY, OUTCOME = "plan.pickle", "memory.bin", "outcome.pickle"
 async def play(dut: Any) -> None:
     """Play the plan, leave host memory and the outcome."""
     directory = Path(os.environ[DIRECTORY])
-    operations, ring, stalls, faults = pickle.loads((directory / PLAN).read_bytes())
+    operations, ring, stalls, faults, base = pickle.loads((directory / PLAN).read_bytes())
     memory = np.memmap(directory / MEMORY, np.uint8, "r+")
-    bench = RnicBench(dut, memory, ring=ring, stalls=stalls, faults=faults)
+    bench = RnicBench(dut, memory, ring=ring, stalls=stalls, faults=faults, base=base)
     await bench.start()
     await bench.play(operations)
     (directory / OUTCOME).write_bytes(pickle.dumps(await bench.outcome()))

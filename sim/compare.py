@@ -93,7 +93,7 @@ def _told(*kinds: Iterator[Difference]) -> list[Difference]:
 def _memory(plan: Plan, outcome: Outcome, memory: NDArray[np.uint8]) -> Iterator[Difference]:
     expected = plan.expected_memory()
     unlike = memory != expected
-    unlike[plan.ring.octets.start : plan.ring.octets.stop] = False
+    unlike[plan.ring.octets.start - plan.base : plan.ring.octets.stop - plan.base] = False
     wrong = np.flatnonzero(unlike)
     if not len(wrong):
         return
@@ -132,11 +132,11 @@ def _where(plan: Plan, address: int) -> str:
         (end, str(holder.region if isinstance(holder, Allotment) else holder))
         for _, end, holder, _ in plan.pieces()
     ]
-    pieces.append((plan.ring.octets.stop, "the completion ring"))
+    pieces.append((plan.ring.octets.stop - plan.base, "the completion ring"))
     end, name = max((piece for piece in pieces if piece[0] <= address), default=(0, ""))
     if not name:
-        return f"host address {address:#x}, before every region and buffer"
-    return f"host address {address:#x}, {address - end} octets past the end of {name}"
+        return f"host address {plan.base + address:#x}, before every region and buffer"
+    return f"host address {plan.base + address:#x}, {address - end} octets past the end of {name}"
 
 
 def _writer(plan: Plan, address: int) -> str:
@@ -155,7 +155,7 @@ def _writer(plan: Plan, address: int) -> str:
 
 
 def _cycle(plan: Plan, outcome: Outcome, address: int) -> int | None:
-    beat = address // plan.config.octets
+    beat = (plan.base + address) // plan.config.octets
     hits = np.flatnonzero(outcome.writes["address"] // plan.config.octets == beat)
     return int(outcome.writes["cycle"][hits[-1]]) if len(hits) else None
 

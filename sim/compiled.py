@@ -67,7 +67,7 @@ OPERATION = np.dtype([
 ) = range(10)  # fmt: skip
 _SETTINGS = np.dtype([
     *((name, "<u4") for name in Stalls.SIDES),
-    ("latency", "<u8"), ("seed", "<u8"),
+    ("latency", "<u8"), ("seed", "<u8"), ("base", "<u8"), ("mutant", "<u8"),
     ("ring", "<u8"), ("entries", "<u8"), ("phase_octet", "<u4"), ("phase_bit", "<u4"),
     ("status", "<u4"), ("event_pop", "<u4"), ("event", "<u4", (9,)), ("consumer", "<u4"),
     ("counters", "<u4"), ("counter", "<u4", (32,)),
@@ -90,8 +90,9 @@ class CompiledEngine(Engine):
 
     name = "compiled"
 
-    def __init__(self, built: Path | None = None) -> None:
+    def __init__(self, built: Path | None = None, mutant: int = 0) -> None:
         self._built = built  #: the library to run; otherwise one is built for the configuration
+        self._mutant = mutant  #: of a library that has mutants: which of them is there
         self._builds: dict[tuple[RnicConfig, bool], Path] = {}
 
     def run(
@@ -103,13 +104,15 @@ class CompiledEngine(Engine):
         ring: Ring | None = None,
         stalls: Stalls = UNSTALLED,
         faults: Sequence[range] = (),
+        base: int = 0,
         waves: Path | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Outcome:
-        table, octets = _arrays(checked(config, operations, memory, ring))
+        table, octets = _arrays(checked(config, operations, memory, ring, base))
         library = open_library(self._built or self._build(config, waves is not None))
         counted = counter_registers(sctp=config.sctp)
         settings = settings_of(stalls, ring, counted)
+        settings["base"], settings["mutant"] = base, self._mutant
         ranges = np.array([(each.start, each.stop) for each in faults], _RANGE)
         sim = library.sim_new(
             table.ctypes.data,

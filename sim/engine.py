@@ -311,6 +311,7 @@ class Engine(ABC):
         ring: Ring | None = None,
         stalls: Stalls = UNSTALLED,
         faults: Sequence[range] = (),
+        base: int = 0,
         waves: Path | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Outcome:
@@ -323,13 +324,15 @@ class Engine(ABC):
         operations
             What to do, in order.
         memory
-            Host memory, from bus address 0; written in place.
+            Host memory; written in place.
         ring
             Where the operations tell the RNIC to write completions. It is cleared first.
         stalls
             How the surroundings hold the RNIC up.
         faults
             Bus addresses that memory answers with SLVERR: a beat that touches them is not stored.
+        base
+            The bus address of memory's first octet.
         waves
             Where to write a VCD of the run.
         progress
@@ -349,6 +352,7 @@ def checked(
     operations: Sequence[Operation],
     memory: NDArray[np.uint8],
     ring: Ring | None,
+    base: int = 0,
 ) -> list[Operation]:
     """The operations of :meth:`Engine.run`, if its arguments are sound. The ring is cleared."""
     for operation in operations:
@@ -361,21 +365,24 @@ def checked(
             raise ValueError(f"a {kind} must have at least one octet")
         if isinstance(operation, Await) and ring is None:
             raise ValueError("completions to wait for need a ring")
-    clear(memory, ring)
+    clear(memory, ring, base)
     return list(operations)
 
 
-def clear(memory: NDArray[np.uint8], ring: Ring | None) -> None:
-    """Clear the ring, if memory is an array of octets in which it lies."""
+def clear(memory: NDArray[np.uint8], ring: Ring | None, base: int = 0) -> None:
+    """Clears the ring, if memory is an array of octets from bus address ``base`` on and the ring
+    lies in it.
+    """
     if memory.dtype != np.uint8 or memory.ndim != 1 or not memory.flags.c_contiguous:
         raise TypeError("memory must be a contiguous array of octets")
     if ring is not None:
-        if ring.octets.stop > len(memory):
+        start, stop = ring.octets.start - base, ring.octets.stop - base
+        if start < 0 or stop > len(memory):
             raise ValueError(
-                f"the ring must lie in memory, but ends at {ring.octets.stop:#x},"
-                f" behind {len(memory):#x}"
+                f"the ring must lie in memory, from {base:#x} to {base + len(memory):#x},"
+                f" not from {ring.octets.start:#x} to {ring.octets.stop:#x}"
             )
-        memory[ring.octets.start : ring.octets.stop] = 0
+        memory[start:stop] = 0
 
 
 def event(words: Sequence[int]) -> ErrorEvent:

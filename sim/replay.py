@@ -85,6 +85,8 @@ class Plan:
     golden: Golden
     #: The segments in each packet and frame, in order of these.
     sent: list[tuple[Arrival, ...]] = field(default_factory=list)
+    #: The bus address of memory's first octet. All addresses but the ring's count from there.
+    base: int = 0
 
     def packets(self) -> list[Packet | Frame]:
         """The packets and frames, in their order."""
@@ -420,7 +422,7 @@ class Host:
     Tables change with the RNIC idle; buffers are posted whatever is in flight.
     """
 
-    def __init__(self, config: RnicConfig, golden: Golden, space: Space) -> None:
+    def __init__(self, config: RnicConfig, golden: Golden, space: Space, base: int = 0) -> None:
         self.operations: list[Operation] = []
         self.sent: list[tuple[Arrival, ...]] = []  # the segments in each packet and frame
         self._queues: dict[tuple[int, int], int] = {}  # first slot of each queue's buffers
@@ -428,6 +430,7 @@ class Host:
         self.golden = golden
         self._config = config
         self._space = space
+        self._base = base  # the bus address of memory's first octet
         self._open: set[tuple[int, int]] = set()  # queues, by stream and Queue Number
         self._sessions: dict[int, int] = {}  # numbers of those that streams are set up for
         self._written: dict[str, int] = {}  # what registers hold
@@ -552,9 +555,10 @@ class Host:
         the table.
         """
         if pages is None:
-            return address, 0
+            return self._base + address, 0
         linear = (self._slot << pages.shift) + pages.offset
-        for page in pages.addresses:
+        for address in pages.addresses:
+            page = self._base + address
             self.write("PAGE", INDEX=self._slot, ADDR_LO=page & _HALF, ADDR_HI=page >> 32, COMMIT=1)
             self._slot = (self._slot + 1) % self._config.pages
         return linear, pages.shift - 11

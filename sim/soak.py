@@ -15,8 +15,8 @@ from __future__ import annotations
 import random
 import time
 from bisect import bisect_right
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -24,6 +24,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ..hdl.spec import regs
 from ..hdl.spec.config import RnicConfig
 from .capture import Endpoint
 from .compare import Difference, compare
@@ -32,28 +33,42 @@ from .engine import (
     DeviceError,
     Drain,
     Engine,
+    Meanwhile,
+    Outcome,
     Packet,
     Pause,
+    Poll,
     Resume,
     Ring,
     Stalls,
+    Wait,
+    WriteRegister,
 )
 from .golden import Golden, Pages
 from .interleaving import Interleaving
 from .model.ddp import TaggedHeader, UntaggedHeader
 from .model.mpa import MpaSender
 from .regions import Region, slot
-from .replay import Allotment, Host, Plan, Space, guard_octets
+from .replay import GUARD, Allotment, Host, Plan, Space, guard_octets
 from .traffic import QUEUES, Arrival, Stream, Tagged, fpdu_length
 
-__all__ = ["CHUNK", "Chunk", "Failure", "Progress", "Tally", "Traffic", "config_of", "draw", "soak"]
+__all__ = [
+    "CHUNKS", "Chunk", "Failure", "Progress", "Tally", "Traffic", "config_of", "draw", "run_chunk",
+    "size", "soak",
+]  # fmt: skip
 
-#: Segments of a chunk.
-CHUNK = 5000
+#: Segments of a chunk, by its number in turn: short ones differ more, and long ones fill up what
+#: they do not share.
+CHUNKS = (1000, 2000, 4000, 1000, 2000, 10000)
 #: Host memory below is for what crosses from one of the larger pages to another, which begins and
 #: ends at places of its own; no more than so many octets lie on either side.
 _START = 4 << 20
 _EDGE = 30000
+#: Where host memory may cross 2**32 or a multiple of it: inside a region, or inside a buffer.
+_CROSSING_REGION, _CROSSING_BUFFER = 6 << 20, 24 << 20
+_LARGEST_PAGE = 1 << 21
+#: Octets of a long region.
+_LONG = 3 << 20
 _MSN = 1 << 32
 _HALF = _MSN - 1
 _TO = 1 << 64
@@ -62,7 +77,7 @@ _HOSTS = tuple(f"10.0.0.{number}" for number in range(1, 5))
 #: Regions, one of which each host keeps for bus errors.
 _REGIONS = 52
 #: One segment in so many is wrong.
-_WRONG = 300
+_WRONG = 80
 #: Completions that the host leaves in the RNIC, for as long as it takes none, and how many of them
 #: may be there already as it begins.
 _BACKLOG = 190
@@ -70,8 +85,24 @@ _BEHIND = 30
 _NEAR = (0, 1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257)
 _FAR = (479, 480, 481, 511, 512, 513, 1023, 1024, 1025, 1426, 1440, 1460, 2048, 4095, 4096, 4097)
 
+#: Rounds of a chunk in which interrupts are moderated; their timeouts are waited for up to so many
+#: cycles. The bus may take ``_SLACK`` cycles for a completion, beside its latency.
+_ROUNDS, _WATCHED, _SLACK = 6, 2500, 1000
+
 #: Called with the segments done and all.
 Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Moderated:
+    """Messages that the idle RNIC delivers to a host which takes none of them, and what moderates
+    the interrupt: ``count`` completions, or one of them ``timeout`` cycles ago.
+    """
+
+    first: int  # the number of the first completion, from 0 on
+    messages: int
+    count: int
+    timeout: int
 
 
 @dataclass
@@ -81,7 +112,12 @@ class Chunk:
     plan: Plan
     stalls: Stalls
     faults: list[range]
-    segments: int
+    segments: int  # without those of the ``closing`` packets
+    #: How many wrong segments of each kind there are.
+    wrong: Counter[str]
+    #: What its last packets, ``closing`` in number, show.
+    moderated: list[Moderated]
+    closing: int
 
 
 @dataclass(frozen=True)
@@ -125,6 +161,11 @@ def config_of(width: int, streams: int) -> RnicConfig:
     return RnicConfig(width=width, streams=table, buffers=buffers)
 
 
+def size(number: int) -> int:
+    """Returns how many segments a chunk has."""
+    return CHUNKS[number % len(CHUNKS)]
+
+
 def soak(
     engine: Engine,
     config: RnicConfig,
@@ -156,8 +197,8 @@ def soak(
     tally = Tally()
     began = time.monotonic()
     for number in count() if only is None else (only,):
-        chunk = draw(config, traffic, number, min(CHUNK, segments - tally.segments))
-        tally.failure = _run(engine, config, number, chunk, waves, tally)
+        chunk = draw(config, traffic, number, min(size(number), segments - tally.segments))
+        tally.failure = run_chunk(engine, config, number, chunk, waves, tally)
         tally.seconds = time.monotonic() - began
         if progress is not None:
             progress(tally.segments, segments)
@@ -168,7 +209,7 @@ def soak(
     return tally
 
 
-def _run(
+def run_chunk(
     engine: Engine,
     config: RnicConfig,
     number: int,
@@ -176,7 +217,7 @@ def _run(
     waves: Path | None = None,
     tally: Tally | None = None,
 ) -> Failure | None:
-    """Run a chunk; how it differs."""
+    """Runs a chunk. Returns how it differs from the golden model, if it does."""
     memory, ring = chunk.plan.memory.copy(), chunk.plan.ring
     try:
         outcome = engine.run(
@@ -186,6 +227,7 @@ def _run(
             ring=ring,
             stalls=chunk.stalls,
             faults=chunk.faults,
+            base=chunk.plan.base,
             waves=waves,
         )
     except DeviceError as error:
@@ -196,8 +238,31 @@ def _run(
         tally.deliveries += outcome.counters["DELIVERED"]
         tally.errors += outcome.counters["ERRORS"]
         tally.cycles += outcome.cycles
-    differences = compare(chunk.plan, outcome, memory)
+    differences = compare(chunk.plan, outcome, memory) or [*_interrupts(chunk, outcome)]
     return Failure(number, chunk.segments, differences) if differences else None
+
+
+def _interrupts(chunk: Chunk, outcome: Outcome) -> Iterator[Difference]:
+    """Finds interrupts that came before their time, or much later."""
+    delivered, risen = outcome.delivered.tolist(), outcome.interrupts.tolist()
+    slack = chunk.stalls.response_latency + _SLACK
+    starts = [delivered[each.first] for each in chunk.moderated]
+    ends = [delivered[each.first + each.messages] for each in chunk.moderated]
+    for each, began, end in zip(chunk.moderated, starts, ends, strict=True):
+        due = began + each.timeout
+        if each.messages >= each.count:
+            due = min(due, delivered[each.first + each.count - 1])
+        got = next((cycle for cycle in risen if began < cycle < end), None)
+        late = due - began <= _WATCHED and (got is None or got > due + slack)
+        if late or (got is not None and got < due):
+            yield Difference(
+                "interrupt",
+                f"completion {each.first + 1}, the first of {each.messages}, with a count of"
+                f" {each.count} and a timeout of {each.timeout} cycles",
+                f"in cycle {due}, or up to {slack} cycles later",
+                "none" if got is None else f"in cycle {got}",
+                got,
+            )
 
 
 def _least(engine: Engine, config: RnicConfig, traffic: Traffic, failure: Failure) -> Failure:
@@ -206,7 +271,7 @@ def _least(engine: Engine, config: RnicConfig, traffic: Traffic, failure: Failur
     while failure.segments - good > 1:
         middle = (good + failure.segments) // 2
         chunk = draw(config, traffic, failure.chunk, middle)
-        found = _run(engine, config, failure.chunk, chunk)
+        found = run_chunk(engine, config, failure.chunk, chunk)
         if found is None:
             good = middle
         else:
@@ -228,8 +293,10 @@ class _Host(Host):
     Packets are counted from 1, and ``over`` is the last one of which nothing is in flight any more.
     """
 
-    def __init__(self, config: RnicConfig, golden: Golden, space: Space, page: int) -> None:
-        super().__init__(config, golden, space)
+    def __init__(
+        self, config: RnicConfig, golden: Golden, space: Space, base: int, page: int
+    ) -> None:
+        super().__init__(config, golden, space, base)
         self._slot = page
         self.packets = 0
         self.over = 0
@@ -246,6 +313,42 @@ class _Host(Host):
         self._free = list(range(config.buffers))
         self._filled: dict[tuple[int, int], deque[int]] = {}
         self._leaving: deque[tuple[int, int]] = deque()
+        #: Calls that were made beside the traffic, those of them that are over, and the streams and
+        #: slots of the STag table that the last one concerns.
+        self.asides = self.asides_over = 0
+        self._aside_streams: set[int] = set()
+        self._aside_slots: set[int] = set()
+
+    def aside(
+        self,
+        cycles: int,
+        call: Callable[[], None],
+        streams: Iterable[int] = (),
+        slots: Iterable[int] = (),
+    ) -> None:
+        """Makes a call whose register accesses go on, from so many cycles on, while further packets
+        come in. It ends before the next call begins, and before a packet of one of the ``streams``,
+        or with a tagged segment for one of the ``slots``, is sent.
+        """
+        self.end_aside()
+        start = len(self.operations)
+        call()
+        operations = self.operations[start:]
+        accesses = tuple(each for each in operations if isinstance(each, WriteRegister | Poll))
+        if len(accesses) == len(operations):  # the call waits for nothing
+            self.operations[start:] = [Meanwhile(cycles, accesses)]
+            self.asides += 1
+            self._aside_streams, self._aside_slots = set(streams), set(slots)
+
+    def end_aside(self) -> None:
+        """Waits until the call that was made beside the traffic is over."""
+        if self.asides_over < self.asides:
+            self.operations.append(Meanwhile(0, ()))
+            self.asides_over = self.asides
+
+    def write(self, window: str, **values: int | None) -> None:
+        self.end_aside()
+        super().write(window, **values)
 
     def enable(self, stream: Stream, position: int = 0) -> None:
         super().enable(stream, position)
@@ -301,6 +404,7 @@ class _Host(Host):
     def revoked(self) -> None:
         """Wait until a revocation is done."""
         if self._revoking:
+            self.end_aside()
             super().await_revocation()
             self._revoking = False
             self.sweeping = set()
@@ -318,12 +422,21 @@ class _Host(Host):
             self.operations.append(Resume())
             self._paused = None
 
+    def catch_up(self) -> None:
+        """Waits until the RNIC has no room for completions, or none to write, and takes all."""
+        if self._paused is not None:
+            self.operations.append(Wait(3000))
+        self.resume()
+        self.drain()
+
     def receive(self, packet: Packet, arrivals: list[Arrival]) -> list[tuple[int, int]]:
         """A packet of these FPDUs; the Queue Numbers of the messages that it delivered, with the
         count of completions.
         """
         self.packets += 1
         self.streams[packet.stream] = self.packets
+        if packet.stream in self._aside_streams:
+            self.end_aside()
         before, refused = len(self.golden.deliveries), len(self.golden.exceptions)
         for arrival in arrivals:
             self.golden.receive(arrival)
@@ -331,6 +444,8 @@ class _Host(Host):
             if isinstance(header, Tagged) and header.length:
                 entry = slot(header.stag, self._config.stags)
                 self.slots[entry] = self.packets
+                if entry in self._aside_slots:
+                    self.end_aside()
                 if entry in self.sweeping:
                     self.revoked()
         used = []
@@ -367,6 +482,8 @@ class _Queue:
     posted: int = 0
     #: MSN and length of the buffers that no message was begun for.
     free: deque[tuple[int, int]] = field(default_factory=deque)
+    #: The same of buffers that are posted beside the traffic, and the number of that call.
+    coming: deque[tuple[int, int, int]] = field(default_factory=deque)
     #: Segments of the message under way.
     waiting: deque[bytes] = field(default_factory=deque)
     #: The count of completions with which each buffer was used.
@@ -390,10 +507,23 @@ class _Draw:
         self._config = config
         self._rng = rng = random.Random(f"{traffic.seed} {number}")
         self._bus_errors = traffic.bus_errors
-        domains = dict(zip(_HOSTS, rng.sample((*range(8), 255, 256, 65535), 4), strict=True))
+        self._number = number
+        # Protection Domains differ in one bit.
+        domain = rng.getrandbits(16)
+        others = (domain ^ 1 << bit for bit in rng.sample(range(16), len(_HOSTS) - 1))
+        domains = dict(zip(_HOSTS, (domain, *others), strict=True))
         self._space = Space(_START + _EDGE)
+        crossings = None, None, *(_CROSSING_REGION,) * 2, *(_CROSSING_BUFFER,) * 3
+        self._crossing = rng.choice(crossings)
+        uppers = 1, 1 << rng.randrange(32), *(rng.getrandbits(32) | 1 for _ in range(3)), _HALF
+        upper = rng.choice(uppers) << 32
+        if self._crossing is None:
+            self._base = rng.choice((0, upper)) | rng.randrange(0, 1 << 31, _LARGEST_PAGE)
+        else:
+            self._base = upper - self._crossing
         self._golden = Golden((), domains, config)
-        self._host = _Host(config, self._golden, self._space, rng.randrange(config.pages))
+        page = rng.randrange(config.pages)
+        self._host = _Host(config, self._golden, self._space, self._base, page)
         self._stopped: set[int] = set()  # streams that the host disabled
         self._slots = config.pages
         #: Where pages of a size end and begin, for those that are not beside each other.
@@ -412,13 +542,18 @@ class _Draw:
         self._faulty: dict[str, tuple[Allotment, int]] = {}
         self._segments = 0
         self._turns: list[int] = []
+        self._wrongs: Counter[str] = Counter()
+        self._kept: set[int] = set()  # slots of the STag table that regions with faults have
+        self._interrupts = self._masked = False
+        self._vast = False  # whether there is a vast buffer
 
     def chunk(self, segments: int) -> Chunk:
         rng, host = self._rng, self._host
         size = rng.choice((1, 2, 4, 6, 6, 8, 10))
-        ring = Ring(self._space.take(32 << size, rng.choice((0, 32)), 64), size)
+        ring = Ring(self._base + self._space.take(32 << size, rng.choice((0, 32)), 64), size)
+        self._interrupts = rng.random() < 0.3
         host.operations += ring.program(
-            interrupts=rng.random() < 0.3,
+            interrupts=self._interrupts,
             coalesce=rng.choice((1, 1, 5, 40)),
             timeout=rng.choice((0, 30, 1000)),
         )
@@ -429,9 +564,10 @@ class _Draw:
         while self._segments < segments:
             self._act()
             self._packet()
-        host.resume()
+        host.catch_up()
         host.revoked()
-        host.operations.append(Drain())
+        packets, drawn = host.packets, self._segments
+        moderated = self._moderate(ring, stalls.response_latency)
         plan = Plan(
             self._config,
             _HOSTS,
@@ -442,19 +578,59 @@ class _Draw:
             ring,
             _painted(self._space.size),
             self._golden,
+            base=self._base,
         )
-        faults = [range(address, address + 1) for _, address in self._faulty.values()]
-        return Chunk(plan, stalls, faults, self._segments)
+        size = self._config.octets
+        places = (address // size * size for _, address in self._faulty.values())
+        faults = [range(self._base + place, self._base + place + size) for place in places]
+        return Chunk(plan, stalls, faults, drawn, self._wrongs, moderated, host.packets - packets)
+
+    def _moderate(self, ring: Ring, latency: int) -> list[Moderated]:
+        """Has the idle RNIC deliver messages while the host takes none, with interrupts moderated
+        in different ways.
+        """
+        rng, host = self._rng, self._host
+        number = rng.choice(self._numbers)
+        self._enable(number)
+        host.write("IRQ", MASK=0)
+        moderated = []
+        for round_ in range(_ROUNDS):
+            messages = rng.randint(1, min(ring.entries, 8))
+            count = rng.choice((1, 2, messages, messages + 1, 1 << rng.randrange(4, 9)))
+            timeout = 1 << 8 + (self._number * _ROUNDS + round_) % 24
+            moderated.append(Moderated(len(self._golden.deliveries), messages, count, timeout))
+            host.write("CQ", COALESCE=count, TIMEOUT=timeout)
+            host.drain()
+            host.operations.append(Pause())
+            self._deliver(number, messages)
+            host.operations += [Wait(_WATCHED + latency + _SLACK), Resume()]
+            host.drain()
+        # What is over may begin again once there is room in the ring.
+        host.operations.append(Pause())
+        self._deliver(number, min(ring.entries, 64) + 1)
+        host.operations += [Wait(latency + _SLACK), Resume()]
+        host.drain()
+        return moderated
+
+    def _deliver(self, number: int, messages: int) -> None:
+        """Sends messages without payload, each in a packet of its own, on a stream."""
+        peer = self._peers[number]
+        for _ in range(messages):
+            position = peer.sender.position
+            header = TaggedHeader(0, 0, True, self._rng.getrandbits(8))
+            octets = peer.sender.send(header.encode())
+            packet = Packet(number, position & _HALF, octets)
+            self._host.receive(packet, self._arrivals(peer, octets, position))
 
     def _stalls(self) -> Stalls:
         """No stalls, one side, or all of them a little."""
         rng = self._rng
-        latency = rng.choice((1, 8, 8, 30, 300))
+        latency = rng.choice((1, 8, 8, 30, 300, 2000))
         seed = rng.randrange(1, 1 << 32)
         kind = rng.randrange(10)
         sides = dict.fromkeys(Stalls.SIDES, 0.0)
         if kind < 5:
-            sides[Stalls.SIDES[kind]] = rng.choice((0.2, 0.5, 0.8))
+            sides[Stalls.SIDES[kind]] = rng.choice((0.2, 0.5, 0.8, 0.9))
         elif kind < 7:
             sides = dict.fromkeys(Stalls.SIDES, rng.choice((0.1, 0.3)))
         return Stalls(**sides, response_latency=latency, seed=seed)
@@ -469,10 +645,14 @@ class _Draw:
             length = rng.choice((1, 9, 100, 1000, 4096, 6000, 20000, 60000))
             if kind < len(_HOSTS):
                 length = 60000  # each host has something for every segment
+            if kind in (1, len(_HOSTS)):
+                length = rng.randrange(1 << 16, _LONG)
             length = max(1, length - rng.randrange(1 + length // 8))
-            pages = self._pages(length) if rng.random() < 0.4 else None
+            pages = self._pages(length) if kind and rng.random() < 0.4 else None
             address = 0
-            if pages is None:
+            if kind == 0:
+                address = self._space.take(length, -(length // 2) % _LARGEST_PAGE, _LARGEST_PAGE)
+            elif pages is None:
                 address = self._space.take(length, rng.randrange(4096), 4096)
             host = _HOSTS[kind % len(_HOSTS)]
             region = self._region(entry, host, length, kind >= len(_HOSTS))
@@ -485,6 +665,7 @@ class _Draw:
                 stag = entry << 8 | rng.getrandbits(8)
                 allotment = Allotment(Region(host, stag, rng.getrandbits(40), length), address)
                 self._allotments.append(allotment)
+                self._kept.add(entry)
                 self._faulty[host] = allotment, address + rng.randrange(length)
                 self._host.register(allotment)
 
@@ -499,7 +680,15 @@ class _Draw:
         return Region(
             host,
             index << 8 | rng.getrandbits(8),
-            rng.choice((0, rng.randrange(_TO - length), _TO - length, (1 << 32) - length // 2)),
+            rng.choice(
+                (
+                    0,
+                    rng.randrange(_TO - length),
+                    _TO - length,
+                    (1 << 32) - length // 2,
+                    (rng.getrandbits(31) + 1 << 32) - rng.randint(0, min(length, 1 << 16)),
+                )
+            ),
             length,
             remote_write=not any_rights or rng.random() < 0.85,
             remote_read=rng.random() < 0.5,
@@ -541,9 +730,18 @@ class _Draw:
     def _register(self, allotment: Allotment) -> None:
         entry = slot(allotment.region.stag, self._config.stags)
         self._host.settle(self._host.slots.get(entry, 0))
-        self._host.register(allotment)
+        self._beside(lambda: self._host.register(allotment), slots=[entry])
         self._registered[entry] = allotment
         self._usable.clear()
+
+    def _beside(
+        self, call: Callable[[], None], streams: Iterable[int] = (), slots: Iterable[int] = ()
+    ) -> None:
+        """Makes a call of the host, at times beside the traffic."""
+        if self._segments and self._rng.random() < 0.7:
+            self._host.aside(self._rng.randrange(100), call, streams, slots)
+        else:
+            call()
 
     def _unregister(self, entry: int) -> Allotment:
         self._gone.append(self._registered.pop(entry))
@@ -554,7 +752,8 @@ class _Draw:
         """Revoke a region."""
         entry = self._rng.choice([*self._registered])
         self._host.settle(self._host.slots.get(entry, 0))
-        self._host.revoke(self._unregister(entry).region)
+        region = self._unregister(entry).region
+        self._beside(lambda: self._host.revoke(region), slots=[entry])
 
     def _replace(self) -> None:
         """Write something else to a STag's entry: other rights, another key."""
@@ -596,7 +795,7 @@ class _Draw:
         host.settle(
             max(host.streams.get(number, 0), *(host.slots.get(entry, 0) for entry in entries), 0)
         )
-        host.stop(number)
+        self._beside(lambda: host.stop(number), [number], entries)
         self._stopped.add(number)
         host.sweeping = set(entries)
         for entry in entries:
@@ -627,7 +826,7 @@ class _Draw:
         for qn in range(QUEUES):
             if rng.random() < 0.8:
                 first = rng.choice((1, 1, -rng.randrange(20) % _MSN, rng.getrandbits(32)))
-                fill = rng.choice((1, 2, 3, 4, 6, 8, 12))
+                fill = rng.choice((0, 1, 2, 3, 4, 6, 8, 12))
                 if rng.random() < 0.01:
                     fill = self._config.queue_depth
                 longest = rng.choice((64, 64, 700, 1500, 4000))
@@ -637,23 +836,105 @@ class _Draw:
 
     def _fill(self, number: int, qn: int, queue: _Queue) -> None:
         """Post buffers until there are enough."""
+        while queue.coming:
+            msn, length, aside = queue.coming.popleft()
+            if aside > self._host.asides_over:
+                self._host.end_aside()
+            queue.free.append((msn, length))
+        while len(queue.free) < queue.fill and self._has_room(queue):
+            queue.free.append(self._post(number, qn, queue))
+
+    def _has_room(self, queue: _Queue) -> bool:
+        """Decides whether one more buffer can be posted to a queue."""
+        return queue.posted - len(queue.used) < self._config.queue_depth and self._host.has_slot()
+
+    def _post(self, number: int, qn: int, queue: _Queue) -> tuple[int, int]:
+        """Posts a buffer. Returns its MSN and length."""
         rng, host, depth = self._rng, self._host, self._config.queue_depth
-        while (
-            len(queue.free) < queue.fill
-            and queue.posted - len(queue.used) < depth
-            and host.has_slot()
-        ):
-            if queue.posted >= depth:
-                # It takes the place of one whose completion was seen.
-                host.see(queue.used[queue.posted - depth])
-            length = rng.choice((0, 1, 64, queue.longest, queue.longest, rng.randrange(64)))
-            if rng.random() < 0.02:
-                length = rng.choice((9000, 20000))
-            pages = self._pages(length) if length and rng.random() < 0.1 else None
-            host.post(number, qn, queue.following, length, pages)
-            queue.free.append((queue.following, length))
-            queue.following = (queue.following + 1) % _MSN
-            queue.posted += 1
+        if queue.posted >= depth:
+            # It takes the place of one whose completion was seen.
+            host.see(queue.used[queue.posted - depth])
+        length = rng.choice((0, 1, 64, queue.longest, queue.longest, rng.randrange(64)))
+        if rng.random() < 0.02:
+            length = rng.choice((9000, 20000))
+        pages = self._pages(length) if length and rng.random() < 0.1 else None
+        if self._segments and not queue.free and not self._vast:
+            self._vast = True
+            length, pages = self._vast_pages()
+        soon = self._segments and not queue.free and not pages and length > 512
+        if self._crossing == _CROSSING_BUFFER and soon:
+            if self._space.size < _CROSSING_BUFFER - length:
+                self._space.take(0, _CROSSING_BUFFER - length // 4 - 2 * GUARD, _CROSSING_BUFFER)
+        msn = queue.following
+        host.post(number, qn, msn, length, pages)
+        queue.following = (queue.following + 1) % _MSN
+        queue.posted += 1
+        return msn, length
+
+    def _vast_pages(self) -> tuple[int, Pages]:
+        """Returns a length that memory need not have: all pages are the same one."""
+        shift = _LARGEST_PAGE.bit_length() - 1
+        count = 1 << self._rng.choice((1, 2, 3, 4, 5, 6, 7, 8, 9, 10))
+        while count > self._slots:
+            count //= 2
+        self._slots -= count
+        page = self._space.take(_LARGEST_PAGE, 0, _LARGEST_PAGE)
+        return count << shift, Pages(shift, (page,) * count, 0)
+
+    def _post_beside(self) -> None:
+        """Posts some buffers while packets of other queues, and of this one's earlier buffers, come
+        in: look-ups and a post meet in the same cycle now and then.
+        """
+        rng, host = self._rng, self._host
+        number = (
+            self._turns[-1] if self._turns and rng.random() < 0.6 else rng.choice(self._numbers)
+        )
+        peer = self._peers[number]
+        if not peer.queues or not self._golden.live(number):
+            return
+        qn, queue = rng.choice([*peer.queues.items()])
+        posted: list[tuple[int, int]] = []
+
+        def post() -> None:
+            for _ in range(rng.randint(1, 3)):
+                if self._has_room(queue):
+                    posted.append(self._post(number, qn, queue))
+
+        host.aside(rng.randrange(60), post)
+        queue.coming.extend((*each, host.asides) for each in posted)
+
+    def _commit_nothing_beside(self) -> None:
+        """Writes an unused entry of the STag table again and again, while packets come in for one
+        whose index differs in a nibble.
+        """
+        rng, host = self._rng, self._host
+        entry = rng.choice([*self._registered])
+        nibble = 4 * rng.randrange(-(-(self._config.stags.bit_length() - 1) // 4))
+        other = (entry ^ rng.randrange(1, 16) << nibble) % self._config.stags
+        if other == entry or other in self._registered or other in self._kept:
+            return
+
+        def commit() -> None:
+            host.write("STAG", INDEX=other, FLAGS=0)
+            for _ in range(16):
+                host.write("STAG", COMMIT=1)
+
+        host.settle(host.slots.get(other, 0))
+        host.aside(rng.randrange(60), commit, slots=[other])
+
+    def _mask_events(self) -> None:
+        """Masks the interrupt of events, so that they pile up, or lets it come again."""
+        self._masked = not self._masked
+        mask = regs.pack("IRQ_MASK", event=self._masked, completion=not self._interrupts)
+        self._host.write("IRQ", MASK=mask)
+
+    def _set_up_beside(self) -> None:
+        """Sets up a stream that is in error, while packets of other streams come in."""
+        dead = [number for number in self._numbers if not self._golden.live(number)]
+        if dead:
+            number = self._rng.choice(dead)
+            self._host.settle(self._host.streams.get(number, 0))
+            self._beside(lambda: self._enable(number), [number])
 
     # -- what happens between packets
 
@@ -671,16 +952,26 @@ class _Draw:
             self._stop(rng.choice(self._numbers))
         elif chance < 46:
             host.pause()
-        elif chance < 66:
+        elif chance < 62:
             host.resume()
+        elif chance < 66:
+            host.catch_up()
         elif chance < 200:
             host.revoked()
+        elif chance < 400:
+            self._post_beside()
+        elif chance < 440:
+            self._set_up_beside()
+        elif chance < 500:
+            self._commit_nothing_beside()
+        elif chance < 506:
+            self._mask_events()
 
     def _turn(self) -> int:
         """The next stream: each in turn, a few of them, or any."""
         rng = self._rng
         if not self._turns:
-            kind = rng.randrange(4)
+            kind = rng.randrange(5)
             if kind == 0:
                 self._turns = rng.sample(self._numbers, len(self._numbers))
             elif kind == 1:
@@ -688,6 +979,11 @@ class _Draw:
                 self._turns = some * rng.randrange(1, 30)
             elif kind == 2:
                 self._turns = [rng.choice(self._numbers)] * rng.randrange(1, 30)
+            elif kind == 3:
+                # Numbers that differ in one bit.
+                number = rng.choice(self._numbers)
+                near = {number ^ 1 << bit for bit in range(12)} & set(self._numbers)
+                self._turns = [number, rng.choice(sorted(near or {number}))] * rng.randrange(1, 30)
             else:
                 self._turns = rng.choices(self._numbers, k=50)
         return self._turns.pop()
@@ -707,7 +1003,8 @@ class _Draw:
             return
         segments = []
         for _ in range(rng.choice((1, 1, 1, 1, 2, 3, 6))):
-            if rng.randrange(2 * _WRONG) == 0:
+            if rng.randrange(_WRONG) == 0:
+                self._host.end_aside()  # what is wrong may depend on the last buffer
                 segments.append(self._wrong(number, peer))
             else:
                 segments.append(self._right(number, peer))
@@ -716,6 +1013,7 @@ class _Draw:
         packet = Packet(number, position & _HALF, octets)
         whole = octets
         if rng.randrange(2 * _WRONG) < len(segments):
+            self._host.end_aside()
             packet, whole = self._spoiled(peer, packet, position)
             peer.sender.position = position + len(whole)
         for qn, completion in self._host.receive(packet, self._arrivals(peer, whole, position)):
@@ -733,9 +1031,9 @@ class _Draw:
         octets = peer.sender.send(self._tagged(peer, region.stag, region.to + start, payload))
         arrivals = self._arrivals(peer, octets, position)
         host.receive(Packet(number, position & _HALF, octets), arrivals)
-        offset = fault - allotment.address
-        if start <= offset < start + len(payload):
-            beat = fault // self._config.octets * self._config.octets - allotment.address
+        # All of the beat is faulty: a marker inside it makes two writes of it.
+        beat = fault // self._config.octets * self._config.octets - allotment.address
+        if start < beat + self._config.octets and beat < start + len(payload):
             golden.refuse_write(arrivals[0], range(beat, beat + self._config.octets))
         host.drain()
 
@@ -857,11 +1155,15 @@ class _Draw:
         length = rng.choice((room, room, rng.randint(0, room)))
         cuts = sorted(rng.choices(range(length + 1), k=rng.choice((0, 0, 0, 1, 1, 2, 5))))
         pieces = list(zip([0, *cuts], [*cuts, length], strict=True))
+        if room > _LONG:
+            # Some octets at any place, and the last ones.
+            starts = [min(rng.getrandbits(rng.randint(8, 31)), room - 1000) for _ in range(9)]
+            pieces = [(start, start + rng.randrange(1000)) for start in (*starts, room - 1000)]
         if rng.random() < 0.3:
             rng.shuffle(pieces)
         if rng.random() < 0.05:
             at = rng.randint(0, room)
-            pieces.insert(0, (at, rng.randint(at, room)))
+            pieces.insert(0, (at, rng.randint(at, room if room <= _LONG else min(room, at + 999))))
         rsvdulp = rng.getrandbits(40)
         return [
             UntaggedHeader(
@@ -874,77 +1176,119 @@ class _Draw:
     # -- what is wrong
 
     def _wrong(self, number: int, peer: _Peer) -> bytes:
-        """A segment that raises an error."""
-        rng = self._rng
-        if rng.random() < 0.5:
-            return rng.choice(self._wrong_untagged(peer))
-        return rng.choice(self._wrong_tagged(number, peer))
+        """A segment that raises an error, of a kind that was drawn as seldom as any."""
+        found = self._wrong_untagged(peer) | self._wrong_tagged(number, peer)
+        least = min(self._wrongs[kind] for kind in found)
+        kind = self._rng.choice([kind for kind in found if self._wrongs[kind] == least])
+        self._wrongs[kind] += 1
+        header, length = found[kind]
+        if isinstance(header, bytes):
+            return header
+        return header.encode() + self._rng.randbytes(length)
 
-    def _wrong_untagged(self, peer: _Peer) -> list[bytes]:
+    def _wrong_untagged(self, peer: _Peer) -> dict[str, tuple[UntaggedHeader | bytes, int]]:
+        """Headers, each with octets of payload, by the kind of the error."""
         rng = self._rng
         last = rng.random() < 0.5
+        length = rng.choice((0, 1, 2, 100, self._size()))
         qn = rng.choice([*peer.queues] or [0])
-        wrong = [
-            UntaggedHeader(qn, 0, 0, last, version=rng.choice((0, 2, 3))),
-            UntaggedHeader(rng.choice((4, 5, 1 << 31, rng.getrandbits(32) | 4)), 1, 0, last),
-            UntaggedHeader(rng.randrange(QUEUES), rng.getrandbits(32), 0, last),
-        ]
-        if (closed := set(range(QUEUES)) - set(peer.queues)) and rng.random() < 0.5:
-            wrong.append(UntaggedHeader(rng.choice([*closed]), 1, 0, last))
-        if (queue := peer.queues.get(qn)) and queue.free:
+        headers = {
+            "untagged version": UntaggedHeader(qn, 0, 0, last, version=rng.choice((0, 2, 3))),
+            "QN of many bits": UntaggedHeader(rng.getrandbits(32) | 4, 1, 0, last),
+            "QN of one bit": UntaggedHeader(1 << rng.randrange(2, 32) | rng.randrange(4), 1, 0),
+            "any MSN": UntaggedHeader(rng.randrange(QUEUES), rng.getrandbits(32), 0, last),
+        }
+        for closed in set(range(QUEUES)) - set(peer.queues):
+            headers["queue that is closed"] = UntaggedHeader(closed, 1, 0, last)
+        for each, bare in peer.queues.items():
+            if not bare.posted:
+                first = bare.following
+                headers["queue without buffers"] = UntaggedHeader(each, first, 0, last)
+                headers["before a queue without buffers"] = UntaggedHeader(
+                    each, (first - 1) % _MSN, 0, last
+                )
+        if (queue := peer.queues.get(qn)) and queue.posted:
+            far = 1 << rng.randrange(32)
+            headers["MSN behind the last buffer"] = UntaggedHeader(qn, queue.following, 0, last)
+            headers["MSN far behind"] = UntaggedHeader(qn, (queue.following + far - 1) % _MSN, 0)
+        if queue and queue.free:
             msn, room = queue.free[0]
-            far = rng.choice((1, 2, 1 << 16, (1 << 31) - 1))
-            wrong += [
-                UntaggedHeader(qn, (queue.following + far - 1) % _MSN, 0, last),
-                UntaggedHeader(qn, queue.following, 0, last),
-                UntaggedHeader(qn, (msn - 1 - (1 if queue.waiting else 0)) % _MSN, 0, last),
-                UntaggedHeader(qn, (msn - (1 << 31)) % _MSN, 0, last),
-                UntaggedHeader(qn, queue.free[-1][0], 0, last),  # its turn is not yet
-                UntaggedHeader(qn, msn, room + 1, last),
-                UntaggedHeader(qn, msn, room, last),
-                UntaggedHeader(qn, msn, _HALF, last),
-            ]
+            before = (msn - 1 - (1 if queue.waiting else 0)) % _MSN
+            headers |= {
+                "MSN before the first": UntaggedHeader(qn, before, 0, last),
+                "MSN far before": UntaggedHeader(qn, (msn - far) % _MSN, 0, last),
+                "MSN at half": UntaggedHeader(qn, (msn - (1 << 31)) % _MSN, 0, last),
+                "MSN out of turn": UntaggedHeader(qn, queue.free[-1][0], 0, last),
+                "MO": UntaggedHeader(qn, msn, room + 1, last),
+                "MO at the end": UntaggedHeader(qn, msn, room, last),
+                "MO far": UntaggedHeader(qn, msn, max(far, room + 1), last),
+                "MO of all bits": UntaggedHeader(qn, msn, _HALF, last),
+            }
+        found = {kind: (header, length) for kind, header in headers.items()}
+        if queue and queue.free:
+            payload = rng.randint(1, min(room + 1, 1500))
+            start = room + 1 - payload
+            found["an octet too long"] = UntaggedHeader(qn, msn, start, last), payload
         short = UntaggedHeader(qn, 1, 0).encode()[: rng.randrange(18)]
-        payload = rng.randbytes(rng.choice((0, 1, 2, 100, self._size())))
-        return [short, *(each.encode() + payload for each in wrong)]
+        return found | {"untagged, short": (short, 0)}
 
-    def _wrong_tagged(self, number: int, peer: _Peer) -> list[bytes]:
+    def _wrong_tagged(
+        self, number: int, peer: _Peer
+    ) -> dict[str, tuple[TaggedHeader | bytes, int]]:
+        """Headers, each with octets of payload, by the kind of the error."""
         rng = self._rng
         last = rng.random() < 0.5
+        length = rng.choice((1, 2, 100, 1 + self._size()))
         usable = self._writable(number, peer)
         region = rng.choice(usable)
         stag, to, end = region.stag, region.to, region.to + region.length
-        stags = self._config.stags
-        wrong = [
-            TaggedHeader(stag ^ 1 << rng.randrange(8), to, last),
-            TaggedHeader(stag ^ stags << 8 + rng.randrange(24 - stags.bit_length() + 1), to, last),
-            TaggedHeader(rng.getrandbits(32), to, last),
-            TaggedHeader(stag, (to - 1) % _TO, last),
-            TaggedHeader(stag, end % _TO, last),
-            TaggedHeader(stag, (to + (1 << 32)) % _TO, last),
-            TaggedHeader(stag, to, last, version=rng.choice((0, 2, 3))),
-        ]
-        # From a region's last octet on; of one that ends with the last octet of all, more often.
-        past = [TaggedHeader(stag, (end - 1) % _TO, last)]
-        past += [
-            TaggedHeader(top.stag, _TO - 1, last)
-            for top in usable * 3
-            if top.to + top.length == _TO
-        ]
+        stags, far = self._config.stags, 1 << rng.randrange(64)
+        index = stag ^ stags << 8 + rng.randrange(24 - stags.bit_length() + 1)
+        headers = {
+            "key": TaggedHeader(stag ^ 1 << rng.randrange(8), to, last),
+            "index": TaggedHeader(index, to, last),
+            "any STag": TaggedHeader(rng.getrandbits(32), to, last),
+            "before the region": TaggedHeader(stag, (to - 1) % _TO, last),
+            "behind the region": TaggedHeader(stag, end % _TO, last),
+            "at the last octet": TaggedHeader(stag, (end - 1) % _TO, last),
+            "2^32 too far": TaggedHeader(stag, (to + (1 << 32)) % _TO, last),
+            "far behind": TaggedHeader(stag, (to + max(far, region.length)) % _TO, last),
+            "far before": TaggedHeader(stag, (to - far) % _TO, last),
+            "tagged version": TaggedHeader(stag, to, last, version=rng.choice((0, 2, 3))),
+        }
+        host = peer.stream.destination.address
         others = [each.region for each in self._registered.values() if each.region not in usable]
-        others += [each.region for each in self._gone]
-        if others:
-            other = rng.choice(others)
-            wrong += [TaggedHeader(other.stag, other.to, last)] * 2
-        short = TaggedHeader(stag, to).encode()[: rng.randrange(14)]
-        payload = rng.randbytes(rng.choice((1, 2, 100, 1 + self._size())))
+        for kind, regions in (
+            ("without the write right", [
+                each for each in others if not each.remote_write
+                and (each.endpoint == host if each.stream is None else each.stream == number)
+            ]),
+            ("of another host", [each for each in others if each.endpoint != host]),
+            ("of another stream", [
+                each for each in others if each.stream not in (None, number)
+            ]),
+            ("revoked", [each.region for each in self._gone]),
+        ):  # fmt: skip
+            if regions:
+                other = rng.choice(regions)
+                headers[kind] = TaggedHeader(other.stag, other.to, last)
+        found = {kind: (header, length) for kind, header in headers.items()}
+        payload = rng.randint(1, min(region.length + 1, 1500))
+        start = (end + 1 - payload) % _TO
+        found["an octet behind the region"] = TaggedHeader(stag, start, last), payload
+        for top in usable:
+            if top.to + top.length == _TO:
+                payload = rng.randint(1, min(top.length, 1500))
+                at = _TO - payload
+                found["an octet behind 2^64"] = TaggedHeader(top.stag, at, last), payload + 1
+                found["up to 2^64"] = TaggedHeader(top.stag, at, last), payload
+                found["across 2^64"] = TaggedHeader(top.stag, at, last), payload + length
         longest = 4 * self._config.longest_fpdu
         long = rng.choice((region.length + 1, longest - 22, longest - 19, longest, 64000))
         long = min(long, 64000)  # a marker that points back from an end further on cannot be
-        wrong_long = TaggedHeader(stag, to, last).encode() + bytes([rng.randrange(256)]) * long
-        octets = [each.encode() + payload for each in wrong]
-        octets += [each.encode() + payload + b"x" for each in past]
-        return [short, wrong_long, *octets]
+        found["long"] = TaggedHeader(stag, to, last), long
+        short = TaggedHeader(stag, to).encode()[: rng.randrange(14)]
+        return found | {"tagged, short": (short, 0)}
 
     def _spoiled(self, peer: _Peer, packet: Packet, position: int) -> tuple[Packet, bytes]:
         """A packet that is damaged on its way, and the octets of it that count.

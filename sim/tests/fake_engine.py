@@ -95,6 +95,7 @@ class FakeEngine(Engine):
         ring: Ring | None = None,
         stalls: Stalls = _NO_STALLS,
         faults: Sequence[range] = (),
+        base: int = 0,
         waves: Path | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Outcome:

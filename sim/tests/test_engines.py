@@ -90,6 +90,17 @@ def test_writes_outside_of_memory_are_told(engine: str) -> None:
 
 
 @pytest.mark.usefixtures("device")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_memory_begins_at_its_base(engine: str) -> None:
+    """Its first octets lie below the base: the device's burst at 0x45 begins in front of it."""
+    memory = np.full(4, 0xEE, np.uint8)
+    mode = WriteRegister(standin.MODE, standin.GOOD)
+    outcome = load(engine).run(RnicConfig(), [mode], memory, base=80)
+    assert [int(each["address"]) for each in outcome.stray] == [64, 72, 80, 88]
+    assert memory.tolist() == [3] * 4
+
+
+@pytest.mark.usefixtures("device")
 @pytest.mark.parametrize(
     ("mode", "message"),
     [
@@ -477,7 +488,9 @@ def test_a_ring_lies_in_memory() -> None:
         with pytest.raises(ValueError, match="a ring's size must be from 1 to 15, not"):
             Ring(0, size)
     memory = np.zeros(128, np.uint8)
-    with pytest.raises(ValueError, match="must lie in memory, but ends at 0xa0, behind 0x80"):
+    with pytest.raises(
+        ValueError, match="must lie in memory, from 0x0 to 0x80, not from 0x60 to 0xa0"
+    ):
         load("compiled").run(RnicConfig(), [], memory, ring=Ring(96, 1))
     with pytest.raises(ValueError, match="completions to wait for need a ring"):
         load("compiled").run(RnicConfig(), [Await(1)], memory)

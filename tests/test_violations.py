@@ -9,6 +9,7 @@ from ddp_rnic.sim.violations import (
     Outcome,
     TableError,
     Violation,
+    read_rows,
     read_violations,
     try_all,
 )
@@ -50,6 +51,11 @@ def a_violation(new: str, test: str = "test_the_limit_is_four") -> Violation:
 
 def test_each_violation_is_of_a_sentence_its_tests_and_a_text_that_is_there() -> None:
     assert read_violations()
+
+
+def test_each_sentence_that_tests_hold_is_violated() -> None:
+    violated = {sentence for each in read_violations() for sentence in each.sentences}
+    assert [row.id for row in read_rows() if row.evidence and row.id not in violated] == []
 
 
 def test_a_violation_is_noticed_if_a_test_fails_and_only_then(tmp_path: Path) -> None:

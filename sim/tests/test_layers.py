@@ -18,38 +18,35 @@ from hypothesis import strategies as st
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # scapy's, of cryptography that nothing here uses
-    from scapy.all import (
-        AH,
+    from scapy.contrib.erspan import ERSPAN_II, ERSPAN_III
+    from scapy.contrib.geneve import GENEVE
+    from scapy.contrib.mpls import MPLS
+    from scapy.contrib.nsh import NSH
+    from scapy.layers.inet import IP, TCP, UDP, fragment
+    from scapy.layers.inet6 import (
+        IPv6,
+        IPv6ExtHdrDestOpt,
+        IPv6ExtHdrFragment,
+        IPv6ExtHdrHopByHop,
+        IPv6ExtHdrRouting,
+        fragment6,
+    )
+    from scapy.layers.ipsec import AH
+    from scapy.layers.l2 import (
         GRE,
-        IP,
         LLC,
-        PPP,
         SNAP,
-        TCP,
-        UDP,
-        VXLAN,
         CookedLinux,
         CookedLinuxV2,
         Dot1AD,
         Dot1Q,
         Dot3,
         Ether,
-        IPv6,
-        IPv6ExtHdrDestOpt,
-        IPv6ExtHdrFragment,
-        IPv6ExtHdrHopByHop,
-        IPv6ExtHdrRouting,
         Loopback,
-        Packet,
-        PPPoE,
-        Raw,
-        fragment,
-        fragment6,
     )
-    from scapy.contrib.erspan import ERSPAN_II, ERSPAN_III
-    from scapy.contrib.geneve import GENEVE
-    from scapy.contrib.mpls import MPLS
-    from scapy.contrib.nsh import NSH
+    from scapy.layers.ppp import PPP, PPPoE
+    from scapy.layers.vxlan import VXLAN
+    from scapy.packet import Packet, Raw
 
 ETHERNET = 1
 #: With addresses: without them Scapy would ask the network for them.

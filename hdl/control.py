@@ -347,7 +347,7 @@ class Control(wiring.Component):
         # A command for a stream or of a function that there is not has no effect.
         known = Signal()
         m.d.sync += known.eq(self._known(registers.session_stream)
-                             & (registers.session_function <= Function.ABORT))
+                             & (registers.session_function <= max(Function)))
         with m.If(registers.session_command):
             m.d.sync += [command.valid.eq(known), busy.eq(known), answer.eq(0)]
         with m.Elif(command.ready):

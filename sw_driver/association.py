@@ -36,6 +36,8 @@ from .pd import PD
 from .stream import QUEUES, Stream
 
 _WORD = 0xFFFFFFFF
+#: TSNs after which all streams are told of the past, and how many of the last ones are not past.
+_MOVE, _RECENT = 1 << 30, 1 << 29
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,8 @@ class Association(Closing):
         self._room, self._overrun = reports, False
         self._ends = paths[0], ports, tag
         self._held = HeldChunks()
+        # The TSN up to which all streams know of the past, and the last one that was taken.
+        self._past = self._latest = tsn - 1 & _WORD
         with context.lock:
             context.check()
             if context.sctp is None:
@@ -198,10 +202,11 @@ class Association(Closing):
         sid
             The SCTP stream.
         function
-            Of the message. Two go with no message: FORGET, when the association is a new one, and
-            ABORT, which ends the session after what the device cannot know to be illegal.
+            Of the message. Three go with no message: FORGET, when the association is a new one;
+            ABORT, which ends the session after what the device cannot know to be illegal; PAST,
+            which :meth:`poll` sends, so that the device can tell old TSNs from new ones.
         tsn
-            With FORGET and INITIATE: what the peer sent up to this TSN is of the past.
+            With FORGET, INITIATE and PAST: what the peer sent up to this TSN is of the past.
         outstanding
             With INITIATE: how many chunks of the stream the peer has not acknowledged.
 
@@ -221,8 +226,10 @@ class Association(Closing):
             tsn = any_integer("tsn", tsn)
         if outstanding is not None:
             outstanding = integer("outstanding", outstanding, 0, math.inf, "at least 0")
-        if (tsn is not None) != (function in (Function.FORGET, Function.INITIATE)):
-            raise InvalidRequest("tsn goes with FORGET and INITIATE, and with no other function")
+        if (tsn is not None) != (function in (Function.FORGET, Function.INITIATE, Function.PAST)):
+            raise InvalidRequest(
+                "tsn goes with FORGET, INITIATE and PAST, and with no other function"
+            )
         if (outstanding is not None) != (function is Function.INITIATE):
             raise InvalidRequest("outstanding goes with INITIATE, and with no other function")
         if outstanding:
@@ -242,13 +249,12 @@ class Association(Closing):
                 if time.monotonic() > deadline:
                     raise RnicTimeout("the device does not take the session's message: reset it")
             state = State(answer & 7)
-            commands = (Function.FORGET, Function.ABORT)
-            if function not in commands and not answer & taken:
+            if not answer & taken:
                 raise StateError(
                     f"{function.name} must not be sent on SCTP stream {sid}, whose session is"
                     f" {state.name}"
                 )
-            if function in (*commands, Function.INITIATE):
+            if function in (Function.FORGET, Function.ABORT, Function.INITIATE):
                 self._held.end(sid)
             if function is Function.INITIATE and tsn is not None:
                 self._held.ask(sid, tsn & _WORD)
@@ -355,6 +361,8 @@ class Association(Closing):
     def _follow(self, completion: Completion) -> None:
         """Follow what the session of a stream comes to."""
         sid = completion.stream - self.first
+        if completion.kind is Kind.CHUNK and completion.status == ChunkStatus.TAKEN:
+            self._latest = completion.tag
         if completion.kind is Kind.SESSION:
             self._held.end(sid)
         elif completion.kind is Kind.CONTROL:
@@ -369,6 +377,10 @@ class Association(Closing):
         with self.context.lock:
             self.check()
             self.context.service()
+            if _MOVE <= (self._latest - self._past & _WORD) < 1 << 31:
+                self._past = self._latest - _RECENT & _WORD
+                for sid in range(self.count):
+                    self.tell(sid, Function.PAST, tsn=self._past)
             taken = [self._reports.popleft() for _ in range(min(count, len(self._reports)))]
             if not taken and self._overrun:
                 self._overrun = False

@@ -79,7 +79,7 @@ class Item(data.StructLayout):
 class Command(data.StructLayout):
     """What the host tells of a ``stream``: its ``function`` (Function).
 
-    With FORGET and INITIATE, what the peer sends up to ``tsn`` (32) is of the past.
+    With FORGET, INITIATE and PAST, what the peer sends up to ``tsn`` (32) is of the past.
     """
 
     def __init__(self, streams):
@@ -145,7 +145,8 @@ class Session(wiring.Component):
     by its TSN: it is a DUPLICATE if that is not behind the one that a session begins with, which is
     that of the Initiate that arrived, or what the host said with the one that it sent. The TSN of
     the item that opened the session is kept, too: another one with DDP-SSN 0 is ILLEGAL. With an
-    Initiate that is ILLEGAL, what comes up to its TSN is of the past, as with one that opens.
+    Initiate that is ILLEGAL, what comes up to its TSN is of the past, as with one that opens. The
+    host's PAST moves that TSN on, before 2^31 others have come.
 
     Latency: ``LATENCY`` cycles from ``i`` to ``o``, and from a command to its answer. Throughput:
     an item a cycle; a command and a Terminate's turn cost ``CALM`` and 8 cycles. A control message
@@ -364,6 +365,8 @@ class Session(wiring.Component):
                     m.d.sync += [closes.eq(1), clears.eq(1), begins.eq(0b11)]
                 elif function == Function.INITIATE:
                     m.d.sync += [closes.eq(1), begins.eq(0b01)]
+                elif function == Function.PAST:
+                    m.d.sync += begins.eq(~past)  # it never moves back
                 elif function == Function.ABORT:
                     m.d.sync += closes.eq(1)
         with m.If(what.asks):
@@ -476,6 +479,7 @@ class Session(wiring.Component):
 _SENT = (
     *((Function.FORGET, state, State.CLOSED) for state in State),
     *((Function.ABORT, state, State.ABORTED) for state in State),
+    *((Function.PAST, state, state) for state in State),
     (Function.INITIATE, State.CLOSED, State.INITIATE_SENT),
     (Function.INITIATE, State.TERMINATE_SENT, State.INITIATE_SENT),
     (Function.INITIATE, State.TERMINATE_RECEIVED, State.INITIATE_SENT),

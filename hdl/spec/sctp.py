@@ -22,11 +22,8 @@ exactly, and the sentences that permit it:
   Chunks from one DDP Stream Session are never carried over to the next session." An Initiate with
   DDP-SSN 0 that is ILLEGAL moves that TSN to its own, so that its repetition, which would find
   the session ABORTED, opens none.
-  TSNs are compared serially (RFC 9260 section 1.6), and the TSN with which a session began stays:
-  once 2^31 TSNs of the association, those of its other streams too, came after it, what comes next
-  on the stream is a DUPLICATE. A known limit, and no freedom that RFC 5043 gives: a session with
-  more chunks than that is ended by ABORT, and a stream between two sessions has to be told FORGET
-  with a later TSN before that many have come.
+  TSNs are compared serially (RFC 9260 section 1.6), so before 2^31 TSNs of the association have
+  come, the host moves the TSN of each of its streams on, with PAST.
 * **Overtaking the answer.** A Segment, or a Terminate with another DDP-SSN than 0, that comes while
   the state is INITIATE_SENT is HELD, each time it comes, and counts for no session until the host
   hands it back. Section 10: "The SCTP sender is not obligated to transmit unordered Data Chunks in
@@ -70,9 +67,9 @@ class Ppid(IntEnum):
 
 
 class Function(IntEnum):
-    """Function Codes of DDP Stream Session Control (RFC 5043 section 5.2.3), and two commands of
+    """Function Codes of DDP Stream Session Control (RFC 5043 section 5.2.3), and three commands of
     the host to a stream's session: FORGET says that the association is gone, ABORT ends the
-    session.
+    session, and PAST leaves the session as it is: all up to a TSN has come.
     """
 
     FORGET = 0
@@ -81,6 +78,7 @@ class Function(IntEnum):
     REJECT = 3
     TERMINATE = 4
     ABORT = 5
+    PAST = 6
 
 
 class State(IntEnum):

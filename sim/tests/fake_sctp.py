@@ -128,9 +128,15 @@ class FakeSctp:
         if function is Function.FORGET:
             session.begin(values["SESSION_TSN"])
             after = State.CLOSED
+        elif function is Function.PAST:
+            tsn = values["SESSION_TSN"]
+            if (session.past - tsn) % (1 << 32) >= 1 << 31:
+                session.past = tsn
+            after = session.state
         else:
             after = _SAYS[function].get(session.state, session.state)
-        taken = function is Function.FORGET or session.state in _SAYS[function]
+        commands = (Function.FORGET, Function.PAST)
+        taken = function in commands or session.state in _SAYS[function]
         if taken and function is Function.INITIATE:
             session.begin(values["SESSION_TSN"])
         session.state = after

@@ -178,7 +178,7 @@ def test_a_session_goes_through_its_states_and_illegal_ones_are_refused(
         event = next(each for each in found if each.kind is Kind.SESSION)
         assert (event.stream, event.status, event.state) == (1, Reason.MALFORMED, State.CLOSED)
         for arguments in ({"function": Function.INITIATE}, {"function": Function.ACCEPT, "tsn": 1}):
-            with pytest.raises(InvalidRequest, match="tsn goes with FORGET and INITIATE"):
+            with pytest.raises(InvalidRequest, match="tsn goes with FORGET, INITIATE and PAST"):
                 association.tell(0, **arguments)
         for function, tsn in ((Function.INITIATE, {"tsn": 1}), (Function.ACCEPT, {})):
             outstanding = {} if tsn else {"outstanding": 0}
@@ -188,6 +188,27 @@ def test_a_session_goes_through_its_states_and_illegal_ones_are_refused(
             with pytest.raises(InvalidRequest, match=f"must be from 0 to 2, not {sid}"):
                 association.tell(sid, Function.ACCEPT)
     assert host_side is not peer_side
+
+
+def test_the_device_is_told_of_the_past_before_tsns_come_round(
+    context: Context, simulated: SimTransport
+) -> None:
+    """RFC 9260 section 1.6: serial numbers are compared within 2^31."""
+    array = bytearray(100)
+    with associate(context) as association, PD(context).register(array) as region:
+        association.stream(0, region.pd, CQ(context))
+        peer = SctpPeer(simulated)
+        peer.establish(association, 0)
+        reports(association, 2)
+        for number in range(9):
+            peer.tsn = (peer.tsn + (1 << 30)) % 2**32
+            peer.packet(peer.chunks(0, peer.source.tagged(region.stag, number, b"x")))
+            assert reports(association, 1)[0].status is ChunkStatus.TAKEN
+        assert array[:10] == b"x" * 9 + bytes(1)
+        # What is really old is known as before.
+        peer.tsn = (peer.tsn - (1 << 30)) % 2**32
+        peer.packet(peer.chunks(0, peer.source.tagged(region.stag, 50, b"y")))
+        assert reports(association, 1)[0].status is ChunkStatus.DUPLICATE and not array[50]
 
 
 def test_a_stream_is_not_used_again_while_a_chunk_is_outstanding(context: Context) -> None:

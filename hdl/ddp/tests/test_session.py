@@ -106,14 +106,15 @@ class Bench:
             if self.offered:
                 number, ssn, message, tsn = self.offers[0]
                 ctx.set(dut.i.payload, {
-                    "stream": number, "ssn": ssn, "message": message, "tsn": tsn,
+                    "stream": number, "ssn": ssn, "message": message, "tsn": tsn % 2**32,
                     "association": number // 2,
                     "first": not ssn and message not in (SEGMENT, INVALID)})  # fmt: skip
             ctx.set(dut.command.valid, bool(self.commands))
             if self.commands:
                 number, function = self.commands[0]
                 ctx.set(dut.command.payload, {
-                    "stream": number, "function": function, "tsn": self.highest})  # fmt: skip
+                    "stream": number, "function": function,
+                    "tsn": self.highest % 2**32})  # fmt: skip
             due = bool(self.undone) and self.undone[0][0] <= self.cycle
             ctx.set(dut.done.valid, due)
             if due:
@@ -391,6 +392,44 @@ def test_what_waits_in_a_session_that_the_host_ends_is_gone(function):
     bench.run(testbench)
     assert [record[1] for record in bench.records] == [0] * 3 + list(range(7))
     assert bench.events == []
+
+
+@pytest.mark.parametrize("told", (True, False))
+def test_a_session_outlasts_its_association_s_tsns_if_the_host_tells_of_the_past(told):
+    """RFC 9260 section 1.6: serial numbers are compared within 2^31."""
+    bench = Bench()
+    steps = 9
+
+    async def testbench(ctx):
+        await open_passive(bench, ctx, 1)
+        for ssn in range(1, steps):
+            bench.tsn += 1 << 30
+            bench.offer(1, ssn)
+            await bench.settle(ctx)
+            if told:
+                bench.highest = bench.tsn - (1 << 29)
+                assert await bench.tell(ctx, 1, Function.PAST) == (True, State.ESTABLISHED)
+
+    bench.run(testbench)
+    taken = [verdict is Verdict.FRESH for *_, verdict in bench.verdicts]
+    # The third TSN is 2^31 after the one with which the session began.
+    assert taken == [True] * steps if told else taken[:3] == [True, True, False]
+    assert not bench.events
+
+
+def test_what_is_past_once_stays_past():
+    """Section 6: "Data Chunks from one DDP Stream Session are never carried over"."""
+    bench = Bench()
+    bench.tsn = 1000
+
+    async def testbench(ctx):
+        await open_passive(bench, ctx, 1)
+        bench.highest = 500
+        assert await bench.tell(ctx, 1, Function.PAST) == (True, State.ESTABLISHED)
+        bench.offer(1, 1, tsn=700)
+
+    bench.run(testbench)
+    assert bench.last(1) == [Verdict.DUPLICATE] and not bench.events
 
 
 def test_what_comes_while_another_stream_is_forgotten_is_known_from_then_on():

@@ -304,15 +304,15 @@ REGISTERS = (
         0x1C8,
         "rw",
         "What the host tells of the session: the Function Code of the message that it is about to"
-        " send (RFC 5043 section 5.2.3). 0: the association is gone, and the session with it; 5: the"
-        " session ends; 6: all up to SESSION_TSN has come, and the session stays as it is.",
+        " send (RFC 5043 section 5.2.3). 0: the association is gone, and the session with it; 5:"
+        " the session ends; 6: all up to SESSION_TSN has come, and the session stays as it is.",
     ),
     Register(
         "SESSION_TSN",
         0x1E0,
         "rw",
-        "With Function Codes 0, 1 and 6: what the peer sends on this stream up to this TSN is of the"
-        " past, and taken by no session.",
+        "With Function Codes 0, 1 and 6: what the peer sends on this stream up to this TSN is of"
+        " the past, and taken by no session.",
     ),
     Register("SESSION_COMMAND", 0x1CC, "wo", "Tells it."),
     Register(

@@ -369,16 +369,19 @@ module tb_rnic;
     end
   endtask
 
-  // The two Writes and the Send of an LLP are there, the moment that their completions are.
+  // The two Writes and the Send of an LLP are there, the moment that their completions are. That
+  // of a Write says how long it is, and where it begins: its Tagged Offset's lower half.
   task expect_messages(
     input [15:0] stream, input [7:0] tag, input [63:0] first, input [63:0] second,
     input [63:0] buffer
   );
     begin
-      expect_completion(1'b1, stream, STAG, 32'd0, 32'd0);
+      expect_completion(
+        1'b1, stream, STAG, FIRST_OCTETS, REGION_TO[31:0] + first[31:0] - REGION[31:0]);
       expect_message(first, tag, FIRST_OCTETS);
       check_memory(first, FIRST_OCTETS);
-      expect_completion(1'b1, stream, STAG, 32'd0, 32'd0);
+      expect_completion(
+        1'b1, stream, STAG, SECOND_OCTETS, REGION_TO[31:0] + second[31:0] - REGION[31:0]);
       expect_message(second, tag + 8'd1, SECOND_OCTETS);
       check_memory(second, SECOND_OCTETS);
       expect_completion(1'b0, stream, 32'd1, SEND_OCTETS, COOKIE_VALUE + stream);

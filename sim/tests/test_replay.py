@@ -298,7 +298,7 @@ def test_completions_come_in_the_order_of_last_segments_over_all_streams() -> No
         (each.tagged, each.stream, each.tag, each.length)
         for each in (delivery.completion for delivery in planned.golden.deliveries)
     ] == [
-        (True, 1, STAG, 0),
+        (True, 1, STAG, 1),
         (False, 2, 1, 4),
         (False, 0, 1, 5),
         (True, 1, 0, 0),

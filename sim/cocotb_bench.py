@@ -11,6 +11,7 @@ import logging
 import random
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import astuple
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -344,6 +345,7 @@ class RnicBench:
         await ClockCycles(dut.clk, 4)
         dut.rst.value = 0
         rng = random.Random(self._stalls.seed)
+        registers = self._control.write_if, self._control.read_if
         for channel, probability in (
             (self._source, self._stalls.source),
             *((port.aw_channel, self._stalls.write) for port in self._ports),
@@ -351,28 +353,33 @@ class RnicBench:
             *((port.b_channel, self._stalls.response) for port in self._ports),
             (self._sink, self._stalls.exceptions),
             (self._frames, self._stalls.source),
+            *(
+                (getattr(registers[0], f"{name}_channel"), self._stalls.registers)
+                for name in ("aw", "w", "b")
+            ),
+            (registers[1].r_channel, self._stalls.registers),
         ):
             if channel is not None and probability:
-                channel.set_pause_generator(_pauses(rng.randrange(2**32), probability))
+                channel.set_pause_generator(self._pauses(rng, probability))
         await RisingEdge(dut.clk)
         stalled = self._stalls.completions
-        cocotb.start_soon(
-            self._watch(_pauses(rng.randrange(2**32), stalled) if stalled else repeat(False))
-        )
+        cocotb.start_soon(self._watch(self._pauses(rng, stalled) if stalled else repeat(False)))
         cocotb.start_soon(self._collect_exceptions())
         cocotb.start_soon(self._answer_interrupts())
         cocotb.start_soon(self._give_back_quarters())
 
-    async def write(self, address: int, value: int) -> None:
-        """Write a register."""
-        answer = await self._control.write(address, value.to_bytes(4, "little"))
-        if answer.resp:
+    async def write(self, address: int, value: int, strobes: int = 15, response: int = 0) -> None:
+        """Writes the octets of a register that have a strobe, which are beside each other."""
+        first, stop = (strobes & -strobes).bit_length() - 1, strobes.bit_length()
+        octets = value.to_bytes(4, "little")[first:stop]
+        answer = await self._control.write(address + first, octets)
+        if answer.resp != response:
             raise DeviceError(f"the write of register {address:#05x} gave {answer.resp!r}")
 
-    async def read(self, address: int) -> int:
+    async def read(self, address: int, response: int = 0) -> int:
         """Read a register."""
         answer = await self._control.read(address, 4)
-        if answer.resp:
+        if answer.resp != response:
             raise DeviceError(f"the read of register {address:#05x} gave {answer.resp!r}")
         return int.from_bytes(answer.data, "little")
 
@@ -418,9 +425,9 @@ class RnicBench:
         while len(self.completions) < count:
             await RisingEdge(self.dut.clk)
 
-    async def poll(self, address: int, mask: int, value: int = 0) -> None:
+    async def poll(self, address: int, mask: int, value: int = 0, response: int = 0) -> None:
         """Read a register until those bits of it have this value."""
-        while await self.read(address) & mask != value:
+        while await self.read(address, response) & mask != value:
             pass
         self.polled.append(self.cycle)
         self._progress = self.cycle
@@ -432,10 +439,10 @@ class RnicBench:
             await self.wait(operations.cycles)
             for operation in operations.operations:
                 match operation:
-                    case WriteRegister(address, value):
-                        await self.write(address, value)
-                    case Poll(address, mask, value):
-                        await self.poll(address, mask, value)
+                    case WriteRegister():
+                        await self.write(*astuple(operation))
+                    case Poll():
+                        await self.poll(*astuple(operation))
 
         await self.done_aside()
         self._aside = cocotb.start_soon(go())
@@ -472,8 +479,8 @@ class RnicBench:
             match operation:
                 case Packet() | Frame():
                     await self.send(operation)
-                case WriteRegister(address, value):
-                    await self.write(address, value)
+                case WriteRegister():
+                    await self.write(*astuple(operation))
                 case Drain():
                     await self.drain()
                 case Await(completions):
@@ -482,8 +489,8 @@ class RnicBench:
                     self.pause()
                 case Resume():
                     self.resume()
-                case Poll(address, mask, value):
-                    await self.poll(address, mask, value)
+                case Poll():
+                    await self.poll(*astuple(operation))
                 case Wait(cycles):
                     await self.wait(cycles)
                 case Meanwhile():
@@ -605,8 +612,9 @@ class RnicBench:
         if beat.address < self._base or stop > len(self.memory):
             self.stray.append((beat.cycle, beat.address))
 
-
-def _pauses(seed: int, probability: float) -> Iterator[bool]:
-    rng = random.Random(seed)
-    while True:
-        yield rng.random() < probability
+    def _pauses(self, rng: random.Random, probability: float) -> Iterator[bool]:
+        """Returns in which cycles a channel pauses."""
+        rng = random.Random(rng.randrange(2**32))
+        while True:
+            pauses = rng.random() < probability
+            yield from repeat(pauses, rng.randint(1, self._stalls.stretch))

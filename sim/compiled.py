@@ -67,7 +67,7 @@ OPERATION = np.dtype([
 ) = range(10)  # fmt: skip
 _SETTINGS = np.dtype([
     *((name, "<u4") for name in Stalls.SIDES),
-    ("latency", "<u8"), ("seed", "<u8"), ("base", "<u8"), ("mutant", "<u8"),
+    ("stretch", "<u8"), ("latency", "<u8"), ("seed", "<u8"), ("base", "<u8"), ("mutant", "<u8"),
     ("ring", "<u8"), ("entries", "<u8"), ("phase_octet", "<u4"), ("phase_bit", "<u4"),
     ("status", "<u4"), ("event_pop", "<u4"), ("event", "<u4", (9,)), ("consumer", "<u4"),
     ("counters", "<u4"), ("counter", "<u4", (32,)),
@@ -214,8 +214,8 @@ def _arrays(operations: Sequence[Operation]) -> tuple[NDArray, bytes]:
                 rows.append((FRAME, 0, 0, int(error), offset, len(octets)))
                 pieces.append(octets)
                 offset += len(octets)
-            case WriteRegister(address, value):
-                rows.append((_WRITE, address, value, 0, 0, 0))
+            case WriteRegister(address, value, strobes, response):
+                rows.append((_WRITE, address, value, strobes, response, 0))
             case Drain():
                 rows.append((_DRAIN, 0, 0, 0, 0, 0))
             case Await(completions):
@@ -224,8 +224,8 @@ def _arrays(operations: Sequence[Operation]) -> tuple[NDArray, bytes]:
                 rows.append((_PAUSE, 0, 0, 0, 0, 0))
             case Resume():
                 rows.append((_RESUME, 0, 0, 0, 0, 0))
-            case Poll(address, mask, value):
-                rows.append((_POLL, address, mask, value, 0, 0))
+            case Poll(address, mask, value, response):
+                rows.append((_POLL, address, mask, value, response, 0))
             case Wait(cycles):
                 rows.append((_WAIT, 0, 0, 0, cycles, 0))
             case Meanwhile(cycles, aside):
@@ -247,6 +247,7 @@ def settings_of(stalls: Stalls, ring: Ring | None = None, counted: Sequence[str]
     settings = np.zeros(1, _SETTINGS)
     for name in Stalls.SIDES:
         settings[name] = round(getattr(stalls, name) * 65536)
+    settings["stretch"] = stalls.stretch
     settings["latency"], settings["seed"] = stalls.response_latency, stalls.seed
     if ring is not None:
         settings["ring"], settings["entries"] = ring.address, ring.entries

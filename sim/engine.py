@@ -60,10 +60,15 @@ class DeviceError(EngineError):
 
 @dataclass(frozen=True)
 class WriteRegister:
-    """Write a register, after everything before it was sent, and wait for the response."""
+    """Write a register, after everything before it was sent, and wait for the response.
+
+    ``strobes`` are WSTRB, of octets beside each other; ``response`` is the response that must come.
+    """
 
     address: int
     value: int
+    strobes: int = 15
+    response: int = 0
 
 
 @dataclass(frozen=True)
@@ -121,11 +126,15 @@ class Resume:
 
 @dataclass(frozen=True)
 class Poll:
-    """Read a register until those bits of it have this value: STATUS.revoking, for one."""
+    """Read a register until those bits of it have this value: STATUS.revoking, for one.
+
+    ``response`` is the response that must come.
+    """
 
     address: int
     mask: int
     value: int = 0
+    response: int = 0
 
 
 @dataclass(frozen=True)
@@ -201,11 +210,13 @@ class Ring:
 class Stalls:
     """How the surroundings hold the RNIC up.
 
-    ``source``, ``write``, ``response``, ``exceptions`` and ``completions`` are the probabilities
-    that the side idles in a cycle: no beat of a packet or frame is offered, no address (and, on its
-    own, no data) is taken, no write response given, no exception beat taken, no completion looked
-    for. Both write ports are held up alike, but not at once. ``response_latency`` is the least
-    number of cycles from the last beat of a burst to its response.
+    ``source``, ``write``, ``response``, ``exceptions``, ``completions`` and ``registers`` are the
+    probabilities that the side idles in a cycle: no beat of a packet or frame is offered, no
+    address (and, on its own, no data) is taken, no write response given, no exception beat taken,
+    no completion looked for; of a register access, no address or data is shown and no response
+    taken, each on its own. Both write ports are held up alike, but not at once. ``stretch`` is the
+    largest number of cycles for which a channel stays as it was drawn. ``response_latency`` is the
+    least number of cycles from the last beat of a burst to its response.
     """
 
     source: float = 0.0
@@ -213,16 +224,22 @@ class Stalls:
     response: float = 0.0
     exceptions: float = 0.0
     completions: float = 0.0
+    registers: float = 0.0
+    stretch: int = 1
     response_latency: int = 8
     seed: int = 1
 
     #: The names of the probabilities.
-    SIDES: ClassVar = ("source", "write", "response", "exceptions", "completions")
+    SIDES: ClassVar = (
+        "source", "write", "response", "exceptions", "completions", "registers",
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         for name in self.SIDES:
             if not 0 <= (value := getattr(self, name)) <= 0.99:
                 raise ValueError(f"{name} must be a probability from 0 to 0.99, not {value!r}")
+        if not 1 <= self.stretch <= 1000:
+            raise ValueError(f"stretch must be from 1 to 1000 cycles, not {self.stretch!r}")
         if not 0 <= self.response_latency <= 10_000:
             raise ValueError(
                 f"response_latency must be from 0 to 10000 cycles, not {self.response_latency!r}"

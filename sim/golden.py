@@ -284,6 +284,10 @@ class Golden:
                 key: region for key, region in self._registered.items() if region.stag != gone.stag
             }
 
+    def kept(self, stream: int) -> int:
+        """How many messages of a stream were begun and are not delivered."""
+        return self._receivers[stream].sink.kept
+
     def live(self, stream: int) -> bool:
         """Whether a stream had no error and was not stopped."""
         return self._receivers[stream].live

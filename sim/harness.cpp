@@ -35,7 +35,7 @@ namespace {
 
 constexpr uint64_t N = sizeof(std::remove_reference_t<decltype(Vtop::m_axis_exc_tdata)>);
 constexpr uint64_t PAGE = 4096;
-constexpr uint64_t AHEAD = 16;    // beats of write data taken before their address
+constexpr uint64_t AHEAD = 256;   // beats of write data taken before their address
 constexpr uint64_t BURSTS = 256;  // addresses taken before their data
 constexpr uint64_t PATIENCE = 50000;
 constexpr uint64_t ENTRY = 32;    // octets of a completion
@@ -47,13 +47,14 @@ enum Status : uint32_t { EVENT = 1, IDLE = 2, COMPLETION = 4 };
 struct Operation {
     uint32_t kind;
     uint32_t a, b, c;  // a packet's stream, sequence, error; a frame's error is c;
-                       // a register, and value, or mask, value
+                       // a register, and value, strobes, or mask, value
     uint64_t offset, length;  // octets of a packet or frame; offset: what else there is to wait
-                              // for; length: the operations that go on meanwhile, right after this
+                              // for, or the response to a register access; length: the operations
+                              // that go on meanwhile, right after this
 };
 struct Settings {
-    uint32_t source, write, response, exceptions, completions;  // of 65536
-    uint64_t latency, seed;
+    uint32_t source, write, response, exceptions, completions, registers;  // of 65536
+    uint64_t stretch, latency, seed;
     uint64_t base;  // bus address of memory's first octet
     uint64_t mutant;
     uint64_t ring, entries;  // no entries: no ring
@@ -96,6 +97,12 @@ struct Response { uint64_t due; uint8_t code; };
 
 // What a channel showed while it was held up: it has to show the same in the next cycle.
 template <typename T> struct Held { bool held = false; T shown; };
+
+// What draws whether it idles: each side, and each channel of the buses.
+enum Idler {
+    SOURCE, AW, W, B, CQ_AW, CQ_W, CQ_B, EXCEPTIONS, COMPLETIONS,
+    REGISTER_AW, REGISTER_W, REGISTER_B, REGISTER_R, IDLERS
+};
 
 // The signals of an AXI4 write port of the RNIC.
 struct Pins {
@@ -166,6 +173,7 @@ struct MutantPort<Top, std::void_t<decltype(Top::mutant)>> {
 // A write port, and what is under way on it.
 struct Port {
     const char *aw, *w;
+    int idler;  // its first channel
     Pins pins;
     std::deque<Pending> bursts;
     std::deque<Data> ahead;
@@ -205,8 +213,8 @@ struct Sim {
     // operations that go on meanwhile: the next one, where they end, when they begin
     uint64_t aside = 0, aside_end = 0, due = 0;
     // bus writes
-    Port placing{"m_axi_aw", "m_axi_w", PINS(m_axi)};
-    Port completing{"m_axi_cq_aw", "m_axi_cq_w", PINS(m_axi_cq)};
+    Port placing{"m_axi_aw", "m_axi_w", AW, PINS(m_axi)};
+    Port completing{"m_axi_cq_aw", "m_axi_cq_w", CQ_AW, PINS(m_axi_cq)};
     // completions: written by the RNIC, taken by the host, given back
     uint64_t issued = 0, consumed = 0, returned = 0;
     bool paused = false, giving = false;
@@ -223,7 +231,14 @@ struct Sim {
     uint64_t asked = 0;  // the operation that was under way as the access began
     uint64_t *served = nullptr;  // whose access it is: operation or aside
     bool address_done = false, data_done = false, draining = false;
+    bool address_waits = false, data_waits = false;  // to be shown
+    Held<uint64_t> held_write, held_read;
     bool interrupted = false, heard = false;
+    // Nothing is in flight, and nothing has come in since.
+    bool quiet = false;
+    // Until when each of them idles or does not.
+    uint64_t until[IDLERS] = {};
+    bool idle[IDLERS] = {};
     Event event;
 
     std::vector<Write> writes, stray;
@@ -236,9 +251,15 @@ struct Sim {
     std::vector<uint8_t> exception_octets;
     std::vector<uint32_t> counters;
 
-    bool stalls() const {
-        const Settings &s = settings;
-        return s.source || s.write || s.response || s.exceptions || s.completions;
+    // Whether it idles in this cycle, with so much of 65536; the same for up to ``stretch`` cycles.
+    bool idles(int which, uint64_t probability) {
+        if (!probability) return false;
+        if (cycle >= until[which]) {
+            const uint64_t drawn = draw();
+            idle[which] = (drawn & 0xffff) < probability;
+            until[which] = cycle + 1 + (drawn >> 16) % settings.stretch;
+        }
+        return idle[which];
     }
 
     void fail(const char *format, ...) {
@@ -281,7 +302,6 @@ struct Sim {
         step(1);
     }
 
-    // Four draws of 16 bits.
     uint64_t draw() {
         random ^= random << 13; random ^= random >> 7; random ^= random << 17;
         return random * 0x2545F4914F6CDD1Dull;
@@ -316,8 +336,7 @@ struct Sim {
         if (d.last != (burst.beats == 1))
             fail("%s: WLAST is %d with %llu beats of the burst to come, at %#llx", port.w, d.last,
                  (unsigned long long)burst.beats - 1, (unsigned long long)burst.address);
-        if (operation == count && !draining)
-            fail("%s: data comes after STATUS told that nothing is in flight", port.w);
+        if (quiet) fail("%s: data comes after STATUS told that nothing is in flight", port.w);
         if (d.strobes) {
             const bool fault = faulty(burst.address, d.strobes);
             if (fault) burst.fault = true;
@@ -329,7 +348,9 @@ struct Sim {
         if (--burst.beats == 0) {
             if (&port == &completing && live) delivered.push_back(cycle);
             else if (&port == &completing) finish_completion(burst.fault);
-            port.responses.push_back({cycle + settings.latency + 1, uint8_t(burst.fault ? 2 : 0)});
+            // SLVERR or DECERR.
+            const uint8_t code = burst.fault ? 2 + (burst.address / N & 1) : 0;
+            port.responses.push_back({cycle + settings.latency + 1, code});
             port.bursts.pop_front();
         }
     }
@@ -466,9 +487,10 @@ struct Sim {
         accessed = address; purpose = why; asked = operation;
         access = write ? Writing : Reading;
         if (write) {
-            top.s_axil_awaddr = address; top.s_axil_awvalid = 1;
-            top.s_axil_wdata = value; top.s_axil_wvalid = 1;
+            top.s_axil_awaddr = address; top.s_axil_wdata = value; top.s_axil_wstrb = 15;
+            address_waits = data_waits = true;
             address_done = data_done = false;
+            quiet = false;
         } else {
             top.s_axil_araddr = address; top.s_axil_arvalid = 1;
         }
@@ -486,7 +508,7 @@ struct Sim {
                 waited = 0;
                 break;
             case PAUSE: paused = true; break;
-            case RESUME: paused = false; break;
+            case RESUME: paused = quiet = false; break;
             case MEANWHILE:
                 if (aside < aside_end) return;
                 due = cycle + o.offset;
@@ -540,7 +562,7 @@ struct Sim {
     void serve_register(uint64_t &which) {
         const Operation &o = operations[which];
         served = &which;
-        if (o.kind == WRITE) start(true, o.a, o.b, Host);
+        if (o.kind == WRITE) { start(true, o.a, o.b, Host); top.s_axil_wstrb = o.c; }
         else if (o.kind == POLL) start(false, o.a, 0, Polled);
     }
 
@@ -550,8 +572,11 @@ struct Sim {
             answer = response; asked_value = value; answered = true;
             return;
         }
-        if (response) fail("%s of register %#05x is answered with response %u",
-                           access == Written ? "the write" : "the read", accessed, response);
+        const bool hosts = purpose == Host || purpose == Polled;
+        const uint64_t expected = hosts ? operations[*served].offset : 0;
+        if (response != expected)
+            fail("%s of register %#05x is answered with response %u",
+                 access == Written ? "the write" : "the read", accessed, response);
         access = Idle;
         switch (purpose) {
         case State:
@@ -586,10 +611,30 @@ struct Sim {
         if (consumed != returned) { giving = true; return; }
         if (operation == count) draining = false;
         else operation++;
+        quiet = true;
         progress = cycle;
     }
 
+    // What the registers' side is shown in this cycle. It may show an address and data apart.
+    void offer_registers() {
+        const uint64_t probability = settings.registers;
+        if (address_waits && !idles(REGISTER_AW, probability)) {
+            top.s_axil_awvalid = 1;
+            address_waits = false;
+        }
+        if (data_waits && !idles(REGISTER_W, probability)) {
+            top.s_axil_wvalid = 1;
+            data_waits = false;
+        }
+        top.s_axil_bready = !idles(REGISTER_B, probability);
+        top.s_axil_rready = !idles(REGISTER_R, probability);
+    }
+
     void registers() {
+        const uint64_t read = uint64_t(top.s_axil_rresp) << 32 | top.s_axil_rdata;
+        held_up("s_axil_b", held_write, top.s_axil_bvalid, top.s_axil_bready,
+                uint64_t(top.s_axil_bresp));
+        held_up("s_axil_r", held_read, top.s_axil_rvalid, top.s_axil_rready, read);
         if (access == Writing) {
             if (top.s_axil_awvalid && top.s_axil_awready) address_done = true;
             if (top.s_axil_wvalid && top.s_axil_wready) data_done = true;
@@ -619,14 +664,14 @@ struct Sim {
         }
     }
 
-    // What a write port is shown in this cycle, on three draws of 16 bits.
-    void offer(Port &port, uint64_t drawn) {
+    // What a write port is shown in this cycle.
+    void offer(Port &port) {
         const Pins &pins = port.pins;
-        pins.awready = port.bursts.size() < BURSTS && (drawn & 0xffff) >= settings.write;
+        pins.awready = port.bursts.size() < BURSTS && !idles(port.idler, settings.write);
         pins.wready = (!port.bursts.empty() || port.ahead.size() < AHEAD) &&
-                      (drawn >> 16 & 0xffff) >= settings.write;
+                      !idles(port.idler + 1, settings.write);
         if (!pins.bvalid && !port.responses.empty() && port.responses.front().due <= cycle &&
-            (drawn >> 32 & 0xffff) >= settings.response) {
+            !idles(port.idler + 2, settings.response)) {
             pins.bvalid = 1;
             pins.bresp = port.responses.front().code;
         }
@@ -661,20 +706,16 @@ struct Sim {
         return true;
     }
 
-    void one_cycle(bool stalls) {
-        const uint64_t drawn = stalls ? draw() : ~0ull;
-        const uint64_t drawn_too = stalls ? draw() : ~0ull;
-        const uint64_t drawn_last = stalls ? draw() : ~0ull;
+    void one_cycle() {
         // The host.
         next_operation();
-        if (completed_one() && (drawn_too >> 16 & 0xffff) >= settings.completions)
-            take_completion();
+        if (completed_one() && !idles(COMPLETIONS, settings.completions)) take_completion();
         // The packet or frame.
         const bool packet =
             packets.EXISTS && operation < count && operations[operation].kind == PACKET;
         const bool frame =
             frames.EXISTS && operation < count && operations[operation].kind == FRAME;
-        if ((packet || frame) && !offered && (drawn & 0xffff) >= settings.source) {
+        if ((packet || frame) && !offered && !idles(SOURCE, settings.source)) {
             const Operation &o = operations[operation];
             const uint64_t rest = o.length - at;
             const uint8_t *from = octets + o.offset + at;
@@ -686,13 +727,15 @@ struct Sim {
                     from, mask(last ? rest : N), last, o.a, uint64_t(error) << 32 | o.b);
             }
             offered = true;
+            quiet = false;
         }
         packets.offer(offered && !frame);
         frames.offer(offered && frame);
-        offer(placing, drawn >> 16);
-        offer(completing, drawn_last);
-        top.m_axis_exc_tready = (drawn_too & 0xffff) >= settings.exceptions;
+        offer(placing);
+        offer(completing);
+        top.m_axis_exc_tready = !idles(EXCEPTIONS, settings.exceptions);
         if (access == Idle) next_access();
+        offer_registers();
         step(0);
         if (top.irq && !interrupted) interrupts.push_back(cycle);
         interrupted = top.irq;
@@ -720,7 +763,8 @@ struct Sim {
             }
         }
         registers();
-        const bool written = top.s_axil_bvalid, read = top.s_axil_rvalid;
+        const bool written = top.s_axil_bvalid && top.s_axil_bready;
+        const bool read = top.s_axil_rvalid && top.s_axil_rready;
         const uint8_t write_response = top.s_axil_bresp, read_response = top.s_axil_rresp;
         const uint32_t value = top.s_axil_rdata;
 
@@ -775,9 +819,8 @@ EXPORT Sim *sim_new(const Operation *operations, uint64_t count, const uint8_t *
 // Simulate up to so many cycles. 0: there is more to do, 1: finished, 2: failed.
 EXPORT int sim_run(Sim *sim, uint64_t cycles) {
     const Settings &s = sim->settings;
-    const bool stalls = sim->stalls();
     while (cycles-- && !sim->finished && sim->message.empty()) {
-        sim->one_cycle(stalls);
+        sim->one_cycle();
         if (!sim->live && sim->cycle - sim->progress > PATIENCE + s.latency)
             sim->fail("nothing moved for %llu cycles: operation %llu of %llu, %s",
                       (unsigned long long)(sim->cycle - sim->progress),
@@ -818,10 +861,9 @@ EXPORT int sim_access(Sim *sim, int write, uint32_t address, uint32_t *value) {
     sim->asked_write = write; sim->asked_address = address; sim->asked_value = *value;
     sim->asking = true;
     sim->answered = false;
-    const bool stalls = sim->stalls();
     const uint64_t begun = sim->cycle;
     while (!sim->answered && sim->message.empty()) {
-        sim->one_cycle(stalls);
+        sim->one_cycle();
         if (sim->cycle - begun > PATIENCE) sim->fail("register %#05x does not answer", address);
     }
     if (!sim->message.empty()) return -1;
@@ -831,8 +873,7 @@ EXPORT int sim_access(Sim *sim, int write, uint32_t address, uint32_t *value) {
 
 // Simulate up to so many cycles, until there is an interrupt. 0: there is none, 1: there is, 2: failed.
 EXPORT int sim_wait(Sim *sim, uint64_t cycles) {
-    const bool stalls = sim->stalls();
-    while (cycles-- && !sim->top.irq && sim->message.empty()) sim->one_cycle(stalls);
+    while (cycles-- && !sim->top.irq && sim->message.empty()) sim->one_cycle();
     return sim->message.empty() ? sim->top.irq : 2;
 }
 

@@ -20,6 +20,11 @@ class Interleaving:
         self._unfinished: list[Hashable] = []  # in the order in which they began
         self._waiting = 0  # the most that are finished and wait
 
+    @property
+    def free(self) -> bool:
+        """Whether no message is unfinished, so that none has to wait."""
+        return not self._unfinished
+
     def choose(self, rng: random.Random) -> Hashable | None:
         """The unfinished message that is to go on next; None where any message may."""
         if not self._unfinished:

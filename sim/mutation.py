@@ -180,9 +180,11 @@ def _mutate(design: str, mutants: int, seed: int, folder: Path) -> str:
     """Returns the mutants' commands as comments, an empty line, and the Verilog."""
     (folder / "design.il").write_text(design, encoding="utf-8")
     # What memories hold at the start is written before it is read: such mutants change nothing.
+    # A mutant at a register's output takes the register's initial value away, and the register then
+    # starts with 0: so yosys has all registers start with 0 beforehand, with inverters around some.
     _yosys(
         folder,
-        "read_rtlil design.il; hierarchy -top rnic; proc; opt -full; write_rtlil design.il;"
+        "read_rtlil design.il; hierarchy -top rnic; proc; opt -full; zinit; write_rtlil design.il;"
         f" mutate -list {mutants + mutants // 10 + 10} -seed {seed} -o mutants.txt"
         " t:* t:$meminit* %d a:src=*amaranth/lib/* %d",
     )

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from ..hdl.spec import regs
 from ..hdl.spec.config import RnicConfig
+from ..hdl.spec.ddp import LOCAL_CATASTROPHIC, WAITING
 from .capture import Endpoint
 from .compare import Difference, compare
 from .engine import (
@@ -34,6 +35,7 @@ from .engine import (
     Drain,
     Engine,
     Meanwhile,
+    Operation,
     Outcome,
     Packet,
     Pause,
@@ -88,6 +90,12 @@ _FAR = (479, 480, 481, 511, 512, 513, 1023, 1024, 1025, 1426, 1440, 1460, 2048, 
 #: Rounds of a chunk in which interrupts are moderated; their timeouts are waited for up to so many
 #: cycles. The bus may take ``_SLACK`` cycles for a completion, beside its latency.
 _ROUNDS, _WATCHED, _SLACK = 6, 2500, 1000
+#: Responses of the registers' bus to what is refused: SLVERR, DECERR.
+_READ_ONLY, _NO_REGISTER = 2, 3
+#: Windows of registers that hold what a command takes.
+_WINDOWS = ("STAG", "PAGE", "STREAM", "QUEUE", "BUFFER")
+#: Registers whose value only the RNIC or its engine knows.
+_UNKNOWN = ("STATUS", "CQ_CONSUMER", "CQ_PRODUCER")
 
 #: Called with the segments done and all.
 Progress = Callable[[int, int], None]
@@ -245,7 +253,7 @@ def run_chunk(
 def _interrupts(chunk: Chunk, outcome: Outcome) -> Iterator[Difference]:
     """Finds interrupts that came before their time, or much later."""
     delivered, risen = outcome.delivered.tolist(), outcome.interrupts.tolist()
-    slack = chunk.stalls.response_latency + _SLACK
+    slack = _slack(chunk.stalls)
     starts = [delivered[each.first] for each in chunk.moderated]
     ends = [delivered[each.first + each.messages] for each in chunk.moderated]
     for each, began, end in zip(chunk.moderated, starts, ends, strict=True):
@@ -263,6 +271,11 @@ def _interrupts(chunk: Chunk, outcome: Outcome) -> Iterator[Difference]:
                 "none" if got is None else f"in cycle {got}",
                 got,
             )
+
+
+def _slack(stalls: Stalls) -> int:
+    """Returns for how many cycles the bus may hold a completion up."""
+    return stalls.response_latency + _SLACK + 12 * (stalls.stretch - 1)
 
 
 def _least(engine: Engine, config: RnicConfig, traffic: Traffic, failure: Failure) -> Failure:
@@ -298,6 +311,8 @@ class _Host(Host):
     ) -> None:
         super().__init__(config, golden, space, base)
         self._slot = page
+        self.vast: Pages | None = None  # those that all vast buffers share
+        self._vast_address: tuple[int, int] | None = None
         self.packets = 0
         self.over = 0
         self.slots: dict[int, int] = {}  # the last packet that names a slot of the STag table
@@ -354,6 +369,42 @@ class _Host(Host):
         super().enable(stream, position)
         for qn in range(QUEUES):
             self._free += self._filled.pop((stream.number, qn), ())
+
+    def program(self, operations: list[Operation]) -> None:
+        """Carries out operations that write registers."""
+        names = {register.address: register.name for register in regs.REGISTERS}
+        for each in operations:
+            if isinstance(each, WriteRegister):
+                self._written[names[each.address]] = each.value
+        self.operations += operations
+
+    def read(self, name: str, value: int) -> None:
+        """Reads a register, which must have this value."""
+        self.end_aside()
+        self.operations.append(Poll(regs.address(name), _HALF, value))
+
+    def holds(self, name: str) -> int:
+        """Returns what a register holds that only the host writes."""
+        return self._written.get(name, 0)
+
+    def write_octets(self, name: str, value: int, strobes: int) -> None:
+        """Writes the octets of a register that have a strobe."""
+        self.end_aside()
+        self.operations.append(WriteRegister(regs.address(name), value, strobes))
+        lanes = sum(0xFF << 8 * lane for lane in range(4) if strobes >> lane & 1)
+        self._written[name] = self.holds(name) & ~lanes | value & lanes
+
+    def refused(self, access: WriteRegister | Poll) -> None:
+        """Makes a register access that changes nothing."""
+        self.end_aside()
+        self.operations.append(access)
+
+    def _linear(self, address: int, pages: Pages | None) -> tuple[int, int]:
+        if pages is None or pages is not self.vast:
+            return super()._linear(address, pages)
+        if self._vast_address is None:
+            self._vast_address = super()._linear(address, pages)
+        return self._vast_address
 
     def has_slot(self) -> bool:
         """Whether the buffer table has a slot for another one, once completions were seen."""
@@ -545,17 +596,18 @@ class _Draw:
         self._wrongs: Counter[str] = Counter()
         self._kept: set[int] = set()  # slots of the STag table that regions with faults have
         self._interrupts = self._masked = False
-        self._vast = False  # whether there is a vast buffer
 
     def chunk(self, segments: int) -> Chunk:
         rng, host = self._rng, self._host
         size = rng.choice((1, 2, 4, 6, 6, 8, 10))
         ring = Ring(self._base + self._space.take(32 << size, rng.choice((0, 32)), 64), size)
         self._interrupts = rng.random() < 0.3
-        host.operations += ring.program(
-            interrupts=self._interrupts,
-            coalesce=rng.choice((1, 1, 5, 40)),
-            timeout=rng.choice((0, 30, 1000)),
+        host.program(
+            ring.program(
+                interrupts=self._interrupts,
+                coalesce=rng.choice((1, 1, 5, 40)),
+                timeout=rng.choice((0, 30, 1000)),
+            )
         )
         stalls = self._stalls()
         for number in self._numbers:
@@ -567,7 +619,7 @@ class _Draw:
         host.catch_up()
         host.revoked()
         packets, drawn = host.packets, self._segments
-        moderated = self._moderate(ring, stalls.response_latency)
+        moderated = self._moderate(ring, _slack(stalls))
         plan = Plan(
             self._config,
             _HOSTS,
@@ -585,7 +637,7 @@ class _Draw:
         faults = [range(self._base + place, self._base + place + size) for place in places]
         return Chunk(plan, stalls, faults, drawn, self._wrongs, moderated, host.packets - packets)
 
-    def _moderate(self, ring: Ring, latency: int) -> list[Moderated]:
+    def _moderate(self, ring: Ring, slack: int) -> list[Moderated]:
         """Has the idle RNIC deliver messages while the host takes none, with interrupts moderated
         in different ways.
         """
@@ -603,12 +655,12 @@ class _Draw:
             host.drain()
             host.operations.append(Pause())
             self._deliver(number, messages)
-            host.operations += [Wait(_WATCHED + latency + _SLACK), Resume()]
+            host.operations += [Wait(_WATCHED + slack), Resume()]
             host.drain()
         # What is over may begin again once there is room in the ring.
         host.operations.append(Pause())
         self._deliver(number, min(ring.entries, 64) + 1)
-        host.operations += [Wait(latency + _SLACK), Resume()]
+        host.operations += [Wait(slack), Resume()]
         host.drain()
         return moderated
 
@@ -616,24 +668,25 @@ class _Draw:
         """Sends messages without payload, each in a packet of its own, on a stream."""
         peer = self._peers[number]
         for _ in range(messages):
-            position = peer.sender.position
             header = TaggedHeader(0, 0, True, self._rng.getrandbits(8))
-            octets = peer.sender.send(header.encode())
-            packet = Packet(number, position & _HALF, octets)
-            self._host.receive(packet, self._arrivals(peer, octets, position))
+            self._send(number, peer, [header.encode()])
 
     def _stalls(self) -> Stalls:
-        """No stalls, one side, or all of them a little."""
+        """No stalls, one side, or all of them a little; some for so long that queues fill up."""
         rng = self._rng
         latency = rng.choice((1, 8, 8, 30, 300, 2000))
         seed = rng.randrange(1, 1 << 32)
-        kind = rng.randrange(10)
+        kind = rng.randrange(9)
+        stretch = rng.choice((1, 1, 40, 300, 1000))
         sides = dict.fromkeys(Stalls.SIDES, 0.0)
         if kind < 5:
-            sides[Stalls.SIDES[kind]] = rng.choice((0.2, 0.5, 0.8, 0.9))
-        elif kind < 7:
+            sides[Stalls.SIDES[kind]] = rng.choice((0.2, 0.5, 0.5 if stretch > 1 else 0.9))
+        elif kind < 8:
             sides = dict.fromkeys(Stalls.SIDES, rng.choice((0.1, 0.3)))
-        return Stalls(**sides, response_latency=latency, seed=seed)
+            stretch = min(stretch, 300)
+        # The host makes most of its calls one after another, each of many accesses.
+        sides["registers"] = rng.choice((0, 0.3)) if stretch == 1 else 0.01
+        return Stalls(**sides, stretch=stretch, response_latency=latency, seed=seed)
 
     # -- the host's calls
 
@@ -754,6 +807,7 @@ class _Draw:
         self._host.settle(self._host.slots.get(entry, 0))
         region = self._unregister(entry).region
         self._beside(lambda: self._host.revoke(region), slots=[entry])
+        self._try([region])
 
     def _replace(self) -> None:
         """Write something else to a STag's entry: other rights, another key."""
@@ -798,10 +852,27 @@ class _Draw:
         self._beside(lambda: host.stop(number), [number], entries)
         self._stopped.add(number)
         host.sweeping = set(entries)
-        for entry in entries:
-            self._unregister(entry)
+        self._try([self._unregister(entry).region for entry in entries])
 
-    def _enable(self, number: int) -> None:
+    def _try(self, gone: list[Region]) -> None:
+        """Sends a segment for a region that was revoked, now and then."""
+        rng = self._rng
+        if not gone or rng.random() < 0.3:
+            return
+        region = rng.choice(gone)
+        live = [
+            number
+            for number, peer in self._peers.items()
+            if self._golden.live(number)
+            and not self._golden.kept(number)
+            and peer.stream.destination.address == region.endpoint
+        ]
+        if live:
+            number = rng.choice(live)
+            segment = TaggedHeader(region.stag, region.to, rng.random() < 0.5).encode()
+            self._send(number, self._peers[number], [segment + bytes(min(region.length, 8))])
+
+    def _enable(self, number: int, queues: float = 0.8) -> None:
         """Enable a stream, anew if it was before, and open some of its queues."""
         rng, host = self._rng, self._host
         host.settle(host.streams.get(number, 0))
@@ -824,8 +895,9 @@ class _Draw:
         self._peers[number] = peer = _Peer(stream, sender, {})
         self._usable.clear()
         for qn in range(QUEUES):
-            if rng.random() < 0.8:
-                first = rng.choice((1, 1, -rng.randrange(20) % _MSN, rng.getrandbits(32)))
+            if rng.random() < queues:
+                near = (1 << rng.randrange(33)) - rng.randrange(20)
+                first = rng.choice((1, 1, near % _MSN, near % _MSN, rng.getrandbits(32)))
                 fill = rng.choice((0, 1, 2, 3, 4, 6, 8, 12))
                 if rng.random() < 0.01:
                     fill = self._config.queue_depth
@@ -858,9 +930,8 @@ class _Draw:
         if rng.random() < 0.02:
             length = rng.choice((9000, 20000))
         pages = self._pages(length) if length and rng.random() < 0.1 else None
-        if self._segments and not queue.free and not self._vast:
-            self._vast = True
-            length, pages = self._vast_pages()
+        if self._segments and not queue.free and host.vast is None:
+            length, pages = self._vast_buffer()
         soon = self._segments and not queue.free and not pages and length > 512
         if self._crossing == _CROSSING_BUFFER and soon:
             if self._space.size < _CROSSING_BUFFER - length:
@@ -871,15 +942,19 @@ class _Draw:
         queue.posted += 1
         return msn, length
 
-    def _vast_pages(self) -> tuple[int, Pages]:
+    def _vast_buffer(self) -> tuple[int, Pages]:
         """Returns a length that memory need not have: all pages are the same one."""
+        host, rng = self._host, self._rng
         shift = _LARGEST_PAGE.bit_length() - 1
-        count = 1 << self._rng.choice((1, 2, 3, 4, 5, 6, 7, 8, 9, 10))
-        while count > self._slots:
-            count //= 2
-        self._slots -= count
-        page = self._space.take(_LARGEST_PAGE, 0, _LARGEST_PAGE)
-        return count << shift, Pages(shift, (page,) * count, 0)
+        if host.vast is None:
+            count = 1 << rng.choice((2, 5, 7, 9, 10, 10))
+            while count > self._slots:
+                count //= 2
+            self._slots -= count
+            page = self._space.take(_LARGEST_PAGE, 0, _LARGEST_PAGE)
+            host.vast = Pages(shift, (page,) * count, 0)
+        most = len(host.vast.addresses)
+        return rng.choice((most, rng.randint(2, most))) << shift, host.vast
 
     def _post_beside(self) -> None:
         """Posts some buffers while packets of other queues, and of this one's earlier buffers, come
@@ -922,11 +997,152 @@ class _Draw:
         host.settle(host.slots.get(other, 0))
         host.aside(rng.randrange(60), commit, slots=[other])
 
-    def _mask_events(self) -> None:
+    def _mask_events(self, *, masked: bool) -> None:
         """Masks the interrupt of events, so that they pile up, or lets it come again."""
-        self._masked = not self._masked
+        self._masked = masked
         mask = regs.pack("IRQ_MASK", event=self._masked, completion=not self._interrupts)
         self._host.write("IRQ", MASK=mask)
+
+    def _post_into_use(self) -> None:
+        """Posts buffers to a queue on which messages of many short segments come in: look-ups of
+        the queue and a post to it meet in the same cycle now and then.
+        """
+        rng, host = self._rng, self._host
+        found = [
+            (number, qn, queue)
+            for number, peer in self._peers.items()
+            if self._golden.live(number) and peer.order.free and not self._golden.kept(number)
+            for qn, queue in peer.queues.items()
+            if queue.free and not queue.waiting and queue.free[0][1] <= _LONG
+        ]
+        if not found:
+            return
+        number, qn, queue = rng.choice(found)
+        peer = self._peers[number]
+        posted: list[tuple[int, int]] = []
+
+        def post() -> None:
+            for _ in range(rng.randint(2, 4)):
+                if self._has_room(queue):
+                    posted.append(self._post(number, qn, queue))
+
+        host.aside(rng.randrange(60), post)
+        queue.coming.extend((*each, host.asides) for each in posted)
+        for _ in range(min(len(queue.free), 3)):
+            msn, room = queue.free.popleft()
+            queue.waiting.extend(self._message(qn, msn, room, cut=rng.choice((0, 5, 15))))
+            while queue.waiting:
+                segments = [queue.waiting.popleft() for _ in range(min(6, len(queue.waiting)))]
+                for left in range(len(segments), 0, -1):
+                    peer.order.sent(qn, last=left == 1 and not queue.waiting)
+                self._send(number, peer, segments)
+
+    def _overtake(self) -> None:
+        """Sends one message after another over an unfinished one, until the stream has failed: no
+        more can be kept.
+        """
+        rng, host = self._rng, self._host
+        number = rng.choice([each for each in self._numbers if self._golden.live(each)] or [-1])
+        if number < 0:
+            return
+        peer = self._peers[number]
+        host.end_aside()
+        self._send(number, peer, [TaggedHeader(rng.getrandbits(32), 0, False, 256 - 1).encode()])
+        for message in rng.sample(range(255), 2 * WAITING):
+            header = TaggedHeader(rng.getrandbits(32), rng.getrandbits(64), True, message)
+            self._send(number, peer, [header.encode()])
+            if not self._golden.live(number):
+                break
+
+    def _pile_up(self) -> None:
+        """Has most streams fail again and again while the interrupt of events is masked: so their
+        events fill the queue, in the end up to where no further segment is taken.
+        """
+        rng, host = self._rng, self._host
+        live = [number for number in self._numbers if self._golden.live(number)]
+        quiet = [number for number in live if self._peers[number].order.free]
+        if not quiet:
+            return
+        stays = rng.choice(quiet)
+        others = [number for number in live if number != stays]
+        host.resume()
+        host.drain()
+        self._mask_events(masked=True)
+        rounds = rng.randint(1, 5)
+        for turn in range(rounds):
+            if turn == 4:
+                host.aside(20000, lambda: self._mask_events(masked=False))
+            for number in others:
+                header = TaggedHeader(rng.getrandbits(32), rng.getrandbits(64), True)
+                self._send(number, self._peers[number], [header.encode() + bytes(1)])
+            if turn < 4:
+                self._deliver(stays, 1)
+                for number in others:
+                    self._enable(number, 0.02 if turn < rounds - 1 else 0.8)
+        self._mask_events(masked=False)
+
+    def _access_registers(self) -> None:
+        """Reads registers whose value is known, writes single octets, and makes accesses that are
+        refused.
+        """
+        rng, host = self._rng, self._host
+        config = self._config
+        known = {
+            "ID": regs.ID, "VERSION": regs.VERSION, "CAP_WIDTH": config.width,
+            "CAP_STAGS": config.stags, "CAP_STREAMS": config.streams,
+            "CAP_BUFFER": config.buffer_octets, "CAP_PAGES": config.pages,
+            "CAP_QUEUE": config.queue_depth, "CAP_BUFFERS": config.buffers,
+        }  # fmt: skip
+        there = [each for each in regs.REGISTERS if config.sctp or not each.sctp]
+        for each in there:
+            if each.access != "ro" and each.name not in _UNKNOWN:
+                known[each.name] = host.holds(each.name) if each.access == "rw" else 0
+        kept = [
+            each.name
+            for each in there
+            if each.access == "rw" and each.name.partition("_")[0] in (*_WINDOWS, "SCRATCH")
+        ]
+        addresses = {each.address for each in there}
+        for _ in range(rng.randint(1, 6)):
+            kind = rng.randrange(4)
+            if kind == 0:
+                name = rng.choice([*known])
+                host.read(name, known[name])
+            elif kind == 1:
+                first = rng.randrange(4)
+                name, strobes = rng.choice(kept), 15 << first & 15 >> rng.randrange(4 - first)
+                host.write_octets(name, rng.getrandbits(32), strobes)
+                host.read(name, host.holds(name))
+                known[name] = host.holds(name)
+            elif kind == 2:
+                name = rng.choice([each.name for each in there if each.access == "ro"])
+                value = rng.getrandbits(32)
+                host.refused(WriteRegister(regs.address(name), value, response=_READ_ONLY))
+            else:
+                address = rng.choice([*addresses]) ^ 1 << rng.randrange(2, regs.ADDRESS_BITS)
+                if address in addresses:
+                    continue
+                value = rng.getrandbits(32)
+                host.refused(
+                    rng.choice((
+                        WriteRegister(address, value, response=_NO_REGISTER),
+                        Poll(address, 0, response=_NO_REGISTER),
+                    ))
+                )  # fmt: skip
+
+    def _count(self) -> None:
+        """Reads all counters of the idle RNIC; nothing comes out of it for some time."""
+        host = self._host
+        host.resume()
+        host.drain()
+        host.operations.append(Wait(40))
+        counters = self._golden.counters()
+        for name in regs.COUNTERS:
+            whole, _, half = name.rpartition("_")
+            shift = 32 if half == "HI" else 0
+            value = counters[whole] if half in ("LO", "HI") else counters[name]
+            host.read(name, value >> shift & _HALF)
+        host.read("CQ_PRODUCER", len(self._golden.deliveries) & 0xFFFF)
 
     def _set_up_beside(self) -> None:
         """Sets up a stream that is in error, while packets of other streams come in."""
@@ -948,13 +1164,13 @@ class _Draw:
             self._replace()
         elif chance < 33:
             self._return()
-        elif chance < 36:
+        elif chance < 40:
             self._stop(rng.choice(self._numbers))
-        elif chance < 46:
+        elif chance < 50:
             host.pause()
-        elif chance < 62:
-            host.resume()
         elif chance < 66:
+            host.resume()
+        elif chance < 70:
             host.catch_up()
         elif chance < 200:
             host.revoked()
@@ -965,7 +1181,17 @@ class _Draw:
         elif chance < 500:
             self._commit_nothing_beside()
         elif chance < 506:
-            self._mask_events()
+            self._mask_events(masked=not self._masked)
+        elif chance < 546:
+            self._access_registers()
+        elif chance < 551:
+            self._count()
+        elif chance < 566:
+            self._post_into_use()
+        elif chance < 568:
+            self._overtake()
+        elif chance < 569:
+            self._pile_up()
 
     def _turn(self) -> int:
         """The next stream: each in turn, a few of them, or any."""
@@ -1002,22 +1228,36 @@ class _Draw:
             self._bus_error(number, peer)
             return
         segments = []
-        for _ in range(rng.choice((1, 1, 1, 1, 2, 3, 6))):
+        # Where a segment may be one message too many, nothing comes after it in its packet.
+        most = max(1, (WAITING - golden.kept(number)) // 2)
+        for _ in range(min(most, rng.choice((1, 1, 1, 1, 2, 3, 6)))):
             if rng.randrange(_WRONG) == 0:
                 self._host.end_aside()  # what is wrong may depend on the last buffer
                 segments.append(self._wrong(number, peer))
             else:
                 segments.append(self._right(number, peer))
+        self._send(number, peer, segments, spoil=rng.randrange(2 * _WRONG) < len(segments))
+
+    def _send(
+        self, number: int, peer: _Peer, segments: Iterable[bytes], *, spoil: bool = False
+    ) -> None:
+        """Sends segments in a packet, which may be damaged on its way."""
         position = peer.sender.position
         octets = b"".join(peer.sender.send(each) for each in segments)
         packet = Packet(number, position & _HALF, octets)
         whole = octets
-        if rng.randrange(2 * _WRONG) < len(segments):
+        if spoil:
             self._host.end_aside()
             packet, whole = self._spoiled(peer, packet, position)
             peer.sender.position = position + len(whole)
+        errors = len(self._golden.errors)
         for qn, completion in self._host.receive(packet, self._arrivals(peer, whole, position)):
             peer.queues[qn].used.append(completion)
+        if any(each.number == LOCAL_CATASTROPHIC for each in self._golden.errors[errors:]):
+            # What comes after the failure is dropped or not, as the time has it. A message that waits
+            # for the ring holds the failure up.
+            self._host.resume()
+            self._host.drain()
 
     def _bus_error(self, number: int, peer: _Peer) -> None:
         """A segment for a region that the bus refuses an octet of, with the RNIC idle after it: so
@@ -1070,6 +1310,8 @@ class _Draw:
         if isinstance(begun, int) or (begun is None and chance < 40):
             if (segment := self._untagged(number, peer, begun)) is not None:
                 return segment
+            if begun is not None:  # the stream has to fail, for want of a buffer
+                return self._wrong(number, peer)
         if begun is None and chance < 44:
             # "MUST NOT be checked for a zero-length Tagged DDP Message" (RFC 5041 section 5.2)
             return self._tagged(peer, rng.getrandbits(32), rng.getrandbits(64), b"")
@@ -1147,18 +1389,22 @@ class _Draw:
         peer.order.sent(qn, last=not queue.waiting)
         return segment
 
-    def _message(self, qn: int, msn: int, room: int) -> list[bytes]:
+    def _message(self, qn: int, msn: int, room: int, cut: int | None = None) -> list[bytes]:
         """Segments of a message: the last one comes last, the others in any order; some say
-        something twice, or leave something out.
+        something twice, or leave something out. The message is ``cut`` so many times.
         """
         rng = self._rng
         length = rng.choice((room, room, rng.randint(0, room)))
-        cuts = sorted(rng.choices(range(length + 1), k=rng.choice((0, 0, 0, 1, 1, 2, 5))))
+        if cut is None:
+            cut = rng.choice((0, 0, 0, 1, 1, 2, 5))
+        cuts = sorted(rng.choices(range(length + 1), k=cut))
         pieces = list(zip([0, *cuts], [*cuts, length], strict=True))
         if room > _LONG:
             # Some octets at any place, and the last ones.
-            starts = [min(rng.getrandbits(rng.randint(8, 31)), room - 1000) for _ in range(9)]
-            pieces = [(start, start + rng.randrange(1000)) for start in (*starts, room - 1000)]
+            length = max(1000, length)
+            starts = [rng.getrandbits(rng.randint(8, 31)) % (room - 1000) for _ in range(4)]
+            pieces = [(start, start + rng.randrange(1000)) for start in starts]
+            pieces.append((length - rng.randint(0, 1000), length))
         if rng.random() < 0.3:
             rng.shuffle(pieces)
         if rng.random() < 0.05:
@@ -1184,6 +1430,10 @@ class _Draw:
         header, length = found[kind]
         if isinstance(header, bytes):
             return header
+        if isinstance(header, TaggedHeader):  # some are right, as those up to 2^64
+            peer.order.sent((header.stag, header.rsvdulp), last=header.last)
+        elif header.qn in peer.queues:
+            peer.order.sent(header.qn, last=False)
         return header.encode() + self._rng.randbytes(length)
 
     def _wrong_untagged(self, peer: _Peer) -> dict[str, tuple[UntaggedHeader | bytes, int]]:

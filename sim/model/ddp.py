@@ -398,6 +398,11 @@ class DataSink:
         self.error = error
         return [error]
 
+    @property
+    def kept(self) -> int:
+        """How many messages were begun and are not delivered."""
+        return len(self._messages)
+
     def _next_free(self) -> int:
         order = self._next
         while order in self._waiting:

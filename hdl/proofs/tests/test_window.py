@@ -1,0 +1,35 @@
+"""What comes in order in its stream is taken, whatever other streams do."""
+
+import pytest
+from ddp_rnic.hdl.ddp.window import Window
+from ddp_rnic.hdl.proofs.harness import planted
+from ddp_rnic.hdl.proofs.tests.run import bounded
+from ddp_rnic.hdl.proofs.window import Taken
+
+SIZE = {"streams": 2, "window": 4}
+
+
+def test_the_next_ddp_ssn_of_a_stream_is_taken():
+    proof = bounded(Taken(Window(**SIZE)), depth=Taken.DEPTH)
+    assert proof.status == "PASS", proof.log
+
+
+@pytest.mark.long
+def test_the_next_ddp_ssn_of_a_stream_is_taken_while_gaps_are_filled():
+    proof = bounded(Taken(Window(**SIZE)), depth=Taken.LONG, timeout=500)
+    assert proof.status == "PASS", proof.log
+
+
+@pytest.mark.parametrize(
+    "old, new",
+    [
+        ("return Cat(ssn[:exact_log2(window)], stream)", "return Cat(ssn[:exact_log2(window)])"),
+        ("some(in_order, \"next\") | (", "("),
+        ("~some(taken, \"twin\") & ~item[5].segment", "item[5].segment"),
+    ],
+    ids=["stream", "in turn", "behind"],
+)
+def test_a_window_that_refuses_the_next_item_is_caught(old, new):
+    bug = planted("ddp.window", old, new)
+    proof = bounded(Taken(bug.Window(**SIZE)), depth=Taken.DEPTH)
+    assert proof.status == "FAIL", proof.log

@@ -1,7 +1,7 @@
 """What comes in order in its stream is taken, whatever other streams do."""
 
 import pytest
-from ddp_rnic.hdl.ddp.window import Window
+from ddp_rnic.hdl.ddp.window import Verdict, Window
 from ddp_rnic.hdl.proofs.harness import planted
 from ddp_rnic.hdl.proofs.tests.run import bounded
 from ddp_rnic.hdl.proofs.window import Taken
@@ -24,12 +24,15 @@ def test_the_next_ddp_ssn_of_a_stream_is_taken_while_gaps_are_filled():
     "old, new",
     [
         ("return Cat(ssn[:exact_log2(window)], stream)", "return Cat(ssn[:exact_log2(window)])"),
-        ("some(in_order, \"next\") | (", "("),
-        ("~some(taken, \"twin\") & ~item[5].segment", "item[5].segment"),
+        ("asked.missing[k] & (count == k)", "asked.missing[k] & (count == 0)"),
+        ("~distance[bits:].any() | (distance == self.window)", "1"),
+        pytest.param(
+            'some(in_order, "inside") | passed_by)', 'some(in_order, "inside"))',
+            marks=pytest.mark.long),
     ],
-    ids=["stream", "in turn", "behind"],
-)
-def test_a_window_that_refuses_the_next_item_is_caught(old, new):
-    bug = planted("ddp.window", old, new)
-    proof = bounded(Taken(bug.Window(**SIZE)), depth=Taken.DEPTH)
+    ids=["stream", "count", "inside", "passed by"],
+)  # fmt: skip
+def test_a_window_that_errs_is_caught(old, new):
+    bug = planted("ddp.window", old, new, Verdict=Verdict)
+    proof = bounded(Taken(bug.Window(**SIZE)), depth=Taken.LONG, timeout=500)
     assert proof.status == "FAIL", proof.log

@@ -334,7 +334,7 @@ class Window(wiring.Component):
         m.submodules.walk = walk = _Walk(self.streams, self.window)
         # item[k] came k cycles ago. Where there is none, a gap that was found may take its way.
         item = [Signal(Arrival(self.streams), name="item_0")]
-        valid, walked = Signal(7), Signal(7)
+        valid, walked = (Signal(7, name=name) for name in ("valid", "walked"))
         m.d.comb += [
             item[0].eq(self.i.payload),
             walk.take.eq(walk.found & ~self.i.valid),
@@ -387,10 +387,12 @@ class Window(wiring.Component):
         """The tag in the place of ``item[3]``, and what is known of its stream."""
         streams, window, walk = self.streams, self.window, m.submodules.walk
         place = [place_of(item[k].stream, item[k].ssn, window) for k in (1, 7)]
-        clears, swept = Signal(), Signal(range(window))
+        clears, swept, rests = Signal(), Signal(range(window)), Signal()
         tag_in, becomes = Signal(_Tag()), Signal(_Known(), reset_less=True)
-        # A stream is cleared while no item is on its way.
-        m.d.comb += clears.eq(self.clear.valid & ~walk.busy)
+        # A stream is cleared while no item is on its way, and no gap that was found is: what is
+        # written for that one would be what was known before.
+        m.d.sync += rests.eq(~(walk.busy | walked.any()))
+        m.d.comb += clears.eq(self.clear.valid & rests)
         with m.If(clears):
             m.d.sync += swept.eq(swept + 1)
         with m.Else():
@@ -505,7 +507,7 @@ class Window(wiring.Component):
             return any_of(
                 flags[k] & Cat(near[k][name] for name in names).all() for k in range(self._RECENT))
 
-        came, other, top, in_turn, allowed, over, silent = (Signal() for _ in range(7))
+        came, other, top, passed_by, in_turn, allowed, over, silent = (Signal() for _ in range(8))
         takes, aborts = Signal(), Signal()
         arrived = Cat(taken[k] & near[k].same for k in range(self._RECENT))
         count = sum(arrived[1:], arrived[0])
@@ -518,11 +520,14 @@ class Window(wiring.Component):
                      | any_of(taken[k] & near[k].twin & ~near[k].copy for k in range(self._RECENT))
                      | (asked.behind & ~asked.held & ~some(taken, "twin") & ~item[5].segment)),
             # Nothing after it was taken.
-            top.eq(asked.top & ~some(taken, "behind")),
+            passed_by.eq(some(taken, "behind")),
+            top.eq(asked.top & ~passed_by),
             # All before it were taken.
             in_turn.eq(asked.front | some(in_order, "next") | (
                 top & any_of(asked.missing[k] & (count == k) for k in range(self._RECENT + 1)))),
-            allowed.eq(in_turn | asked.inside | some(in_order, "inside")),
+            # One behind another that was inside is inside, too: what that one was judged by may
+            # not show yet.
+            allowed.eq(in_turn | asked.inside | some(in_order, "inside") | passed_by),
             over.eq(asked.over | some(taken, "over") | (item[5].final & ~top)),
             silent.eq(asked.dead | some(aborted, "same")),
             takes.eq(valid[4] & fresh & ~silent & ~came & ~over & allowed),

@@ -1,0 +1,38 @@
+"""What comes in order in its stream is taken, whatever other streams do."""
+
+import pytest
+from ddp_rnic.hdl.ddp.window import Verdict, Window
+from ddp_rnic.hdl.proofs.harness import planted
+from ddp_rnic.hdl.proofs.tests.run import bounded
+from ddp_rnic.hdl.proofs.window import Taken
+
+SIZE = {"streams": 2, "window": 4}
+
+
+def test_the_next_ddp_ssn_of_a_stream_is_taken():
+    proof = bounded(Taken(Window(**SIZE)), depth=Taken.DEPTH)
+    assert proof.status == "PASS", proof.log
+
+
+@pytest.mark.long
+def test_the_next_ddp_ssn_of_a_stream_is_taken_while_gaps_are_filled():
+    proof = bounded(Taken(Window(**SIZE)), depth=Taken.LONG, timeout=500)
+    assert proof.status == "PASS", proof.log
+
+
+@pytest.mark.parametrize(
+    "old, new",
+    [
+        ("return Cat(ssn[:exact_log2(window)], stream)", "return Cat(ssn[:exact_log2(window)])"),
+        ("asked.missing[k] & (count == k)", "asked.missing[k] & (count == 0)"),
+        ("~distance[bits:].any() | (distance == self.window)", "1"),
+        pytest.param(
+            'some(in_order, "inside") | passed_by)', 'some(in_order, "inside"))',
+            marks=pytest.mark.long),
+    ],
+    ids=["stream", "count", "inside", "passed by"],
+)  # fmt: skip
+def test_a_window_that_errs_is_caught(old, new):
+    bug = planted("ddp.window", old, new, Verdict=Verdict)
+    proof = bounded(Taken(bug.Window(**SIZE)), depth=Taken.LONG, timeout=500)
+    assert proof.status == "FAIL", proof.log

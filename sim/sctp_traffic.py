@@ -230,8 +230,9 @@ class Item:
 
     ``diversion`` says why it goes to the host. With a ``stream`` it is a DATA chunk on a DDP Stream
     whose ``status`` is as the session sees it; ``segment`` is what DDP gets. ``outcome`` is what
-    else the session says, in order. ``why`` is why the host ends the session for a DUPLICATE. ``ahead`` is how far the DDP-SSN is ahead of the next one that
-    the stream is sure to have delivered, and 0 if no earlier one is missing."""
+    else the session says, in order. ``ahead`` is how far the DDP-SSN is ahead of the next one that
+    the stream is sure to have delivered, and 0 if no earlier one is missing. ``why`` is why the
+    host ends the session for a DUPLICATE."""
 
     raw: bytes
     diversion: Diversion | None = None

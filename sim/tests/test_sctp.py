@@ -867,13 +867,11 @@ def test_held_segments_that_no_session_takes_are_left_out(answer: Function | Non
     for chunk in (write, text, *((refusal,) if answer else ())):
         peers.send(B, chunk)
     found = left_out(peers.frames)
+    held = f"held until an answer on {of_stream(A)} opens a session, which none did"
     if answer is Function.ACCEPT:
         assert found == []
     elif answer is None:
-        assert found == [
-            f"2 DATA chunks (held until an answer on {of_stream(A)} opens a session, which none"
-            " did: frames 6, 7)"
-        ]
+        assert found == [f"2 DATA chunks ({held}: frames 6, 7)"]
     else:
         ends, after = found
         assert ends.startswith(f"1 DATA chunk (it ends the session of {of_stream(A)}, ")
@@ -889,14 +887,9 @@ def test_fragments_of_a_message_that_is_not_whole_are_left_out(missing: int | No
     for part in [*came, came[0]]:
         peers.send(A, part)
     first = len(peers.frames) - len(came)
-    assert left_out(peers.frames) == (
-        []
-        if missing is None
-        else [
-            f"2 DATA chunks (a fragment of a message on {of_stream(B)} that did not come whole:"
-            f" frames {first}, {first + 1})"
-        ]
-    )
+    why = f"a fragment of a message on {of_stream(B)} that did not come whole"
+    named = [] if missing is None else [f"2 DATA chunks ({why}: frames {first}, {first + 1})"]
+    assert left_out(peers.frames) == named
 
 
 def test_fragments_of_a_message_that_ends_the_session_are_left_out() -> None:
@@ -930,6 +923,42 @@ def test_a_segment_that_is_not_delivered_is_left_out() -> None:
     assert left_out(peers.frames) == [
         f"1 DATA chunk (taken, but not delivered, as DDP-SSN 1 of {of_stream(B)} did not come)"
     ]
+
+
+# -- sessions that stood before the capture began --
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (1, 3, 0, 2)])
+@pytest.mark.parametrize("first", [7, 65_534])
+def test_a_session_that_stood_before_the_capture_is_played(
+    first: int, order: tuple[int, ...]
+) -> None:
+    """RFC 5043 section 10: DDP-SSNs are in the order of submission, which 65535 does not end."""
+    peers = Peers()
+    peers._ssn[A, 0] = first
+    chunks = [peers.write(A, 0, STAG, 4 * at, b"octe") for at in range(3)]
+    chunks.append(peers.control(A, 0, TERMINATE))
+    for at in order:
+        peers.send(A, chunks[at])
+    assert statuses(peers.frames)[1:] == ["TAKEN"] * 4 and left_out(peers.frames) == []
+    assert octets_of(plan_of(peers.frames), STAG) == b"octe" * 3
+
+
+@pytest.mark.parametrize("stood", [False, True])
+def test_sessions_after_the_one_that_stood_before_the_capture_are_played(stood: bool) -> None:
+    """RFC 5043 section 6.1: "The DDP-SSN is reset to zero at the beginning of each DDP Stream
+    Session."
+    """
+    peers = Peers()
+    peers._ssn[A, 0] = 7
+    for at in range(3):
+        if at or not stood:
+            peers.send(A, peers.control(A, 0, Function.INITIATE))
+        peers.send(A, peers.write(A, 0, STAG + 256 * at, 0, b"octets"))
+        peers.send(A, peers.control(A, 0, TERMINATE))
+    assert set(statuses(peers.frames)) == {"TAKEN"} and left_out(peers.frames) == []
+    planned = plan_of(peers.frames)
+    assert [octets_of(planned, STAG + 256 * at) for at in range(3)] == [b"octets"] * 3
 
 
 def test_an_aborted_stream_takes_the_next_session() -> None:

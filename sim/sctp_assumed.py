@@ -2,7 +2,7 @@
 
 What the capture lacks is put in front of it as frames: the set-up of the association, and the
 control messages that open its sessions, with the Verification Tags, TSNs and DDP-SSNs that fit what
-was captured. DDP-SSNs that do not begin at 1 are counted from there.
+was captured. DDP-SSNs of a session that stood before and do not begin at 1 are counted from there.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import NamedTuple
 
 import dpkt
 
@@ -44,6 +46,10 @@ _SET_UP = (
 )
 _COOKIE_STATE = 7  # parameter of an INIT ACK: the State Cookie
 _STREAMS = 65535
+_ANSWERS = (Function.ACCEPT, Function.REJECT)
+#: The first octets of the messages with DDP-SSN 0 that begin a side of a session.
+_BEGINNINGS = [bytes((0, 0, 0, function)) for function in (Function.INITIATE, *_ANSWERS)]
+_HALF = 1 << 15  # of the DDP-SSNs
 
 
 @dataclass
@@ -63,21 +69,20 @@ class _Way:
     sent: int = 0  # frames
     init: InitChunk | None = None
     tsn: int | None = None  # the lowest
-    ssns: dict[int, int] = field(default_factory=dict)  # by stream: the lowest of a segment
-    said: dict[int, dict[Function, SctpFrame]] = field(default_factory=dict)
 
-    def take(self, data: DataChunk, frame: SctpFrame) -> None:
-        if self.tsn is None or (self.tsn - data.tsn) % _MODULO < _MODULO // 2:
-            self.tsn = data.tsn
-        try:
-            function = decode_payload(data.ppid, data.payload)[1]
-        except ProtocolError:
-            return
-        if function is not None:
-            self.said.setdefault(data.stream, {}).setdefault(function, frame)
-            return
-        ssn = int.from_bytes(data.payload[:SSN], "big")
-        self.ssns[data.stream] = min(self.ssns.get(data.stream, ssn), ssn)
+
+class _Said(NamedTuple):
+    """A DDP message of a stream: where it goes, what it is (a segment: nothing), its DDP-SSN."""
+
+    ends: tuple[Endpoint, Endpoint]
+    function: Function | None
+    ssn: int
+    frame: SctpFrame
+
+    def answers(self, asked: tuple[Endpoint, Endpoint]) -> bool:
+        """Whether it answers an Initiate that went from end to end as ``asked``."""
+        refuses = self.function is Function.TERMINATE and self.ssn == 0
+        return self.ends != asked and (refuses or self.function in _ANSWERS)
 
 
 def with_set_up(frames: list[SctpFrame], asked: bool) -> Assumed:
@@ -122,6 +127,8 @@ class _Pair:
     def __init__(self, ends: tuple[Endpoint, Endpoint], frames: list[SctpFrame]) -> None:
         self._frames = frames
         self._ways = {ends: _Way(), ends[::-1]: _Way()}
+        self._said: dict[int, list[_Said]] = {}  # by stream, as captured
+        self._tsns: set[tuple[tuple[Endpoint, Endpoint], int]] = set()
         self._good = True  # all set-up chunks can be read, and there is one association
         for frame in frames:
             self._take(frame, self._ways[_ends(frame)])
@@ -139,9 +146,22 @@ class _Pair:
                         assert frame.ends is not None
                         self._good &= way.tag in (None, frame.ends.tag)
                         way.tag = frame.ends.tag
-                        way.take(data, frame)
+                        if way.tsn is None or (way.tsn - data.tsn) % _MODULO < _MODULO // 2:
+                            way.tsn = data.tsn
+                        self._hear(data, frame)
             except ProtocolError:
                 self._good = False
+
+    def _hear(self, data: DataChunk, frame: SctpFrame) -> None:
+        ends = _ends(frame)
+        if (ends, data.tsn) in self._tsns:
+            return
+        self._tsns.add((ends, data.tsn))
+        try:
+            ssn, function, _ = decode_payload(data.ppid, data.payload)
+        except ProtocolError:
+            return
+        self._said.setdefault(data.stream, []).append(_Said(ends, function, ssn, frame))
 
     def continues(self, other: _Pair) -> bool:
         """Whether these packets have the ports and a Verification Tag that ``other`` has set up."""
@@ -162,11 +182,11 @@ class _Pair:
         set_up = all(way.init is not None for way in ways.values())
         if not self._good or not has_ddp or set_up or not (asked or one_way):
             return
-        (there, way), (back, other) = sorted(ways.items(), key=lambda each: _rank(each[1]))
+        (there, way), (back, other) = sorted(ways.items(), key=lambda each: self._rank(*each))
         # The tag of a direction is what its receiver chose in its INIT.
         tag = way.tag if way.tag is not None else (other.init.tag if other.init else 1)
         back_tag = other.tag if other.tag is not None else (way.init.tag if way.init else 1)
-        before, after = self._control(way, other)
+        before, after, stood = self._control(there)
         tsn = _first(way, len(before[0]))
         back_tsn = _first(other, len(before[1]) + len(after))
         made = [
@@ -185,11 +205,11 @@ class _Pair:
                 _Made(back, back_tag, [_message(back_tsn + number, sid, Function.ACCEPT)])
             )
         shifts = {
-            there: {sid: way.ssns[sid] - 1 for sid in before[0] if sid in way.ssns},
-            back: {sid: other.ssns[sid] - 1 for sid in before[1] if sid in other.ssns},
+            there: _shifts(stood, there, before[0]),
+            back: _shifts(stood, back, before[1]),
         }
         self._write(found, complete, made, accepts, shifts)
-        opened = [*before[1], *(sid for sid, _ in after)]
+        opened = dict.fromkeys([*before[1], *(sid for sid, _ in after)])
         sessions = f", its sessions on SCTP streams {_list(opened)} accepted" if opened else ""
         found.notes.append(
             f"{there[0]} > {there[1]}: the capture lacks the set-up of this SCTP association: it is"
@@ -209,24 +229,34 @@ class _Pair:
                 )
 
     def _control(
-        self, way: _Way, other: _Way
-    ) -> tuple[tuple[list[int], list[int]], list[tuple[int, SctpFrame]]]:
-        """The streams on which an Initiate and an Accept are missing from the beginning, and those
-        on which an Accept is missing after a frame with the Initiate.
+        self, there: tuple[Endpoint, Endpoint]
+    ) -> tuple[tuple[list[int], list[int]], list[tuple[int, SctpFrame]], dict[int, list[_Said]]]:
+        """The streams on which an Initiate and an Accept are missing from the beginning, those on
+        which an Accept is missing after a frame with an Initiate, and what is of sessions that
+        stood before.
         """
-        initiates, accepts, after = [], [], []
-        for sid in sorted({*way.ssns, *way.said, *other.ssns, *other.said}):
-            initiate = way.said.get(sid, {}).get(Function.INITIATE)
-            answered = {Function.ACCEPT, Function.REJECT} & set(other.said.get(sid, ()))
-            if initiate is None and Function.INITIATE in other.said.get(sid, {}):
-                continue  # that one is opened from the other end
-            if initiate is None:
+        initiates, accepts, after, stood = [], [], [], {}
+        for sid, said in sorted(self._said.items()):
+            opens = [at for at, each in enumerate(said) if each.function is Function.INITIATE]
+            first = stood[sid] = said[: opens[0] if opens else None]
+            if first:
                 initiates.append(sid)
-            if not answered and initiate is None:
-                accepts.append(sid)
-            elif not answered and initiate is not None:
-                after.append((sid, initiate))
-        return (initiates, accepts), after
+                if not any(each.answers(there) for each in first):
+                    accepts.append(sid)
+            for at, end in pairwise([*opens, len(said)]):
+                answered = any(each.answers(there) for each in said[at:end])
+                if said[at].ends == there and not answered:
+                    after.append((sid, said[at].frame))
+        return (initiates, accepts), after, stood
+
+    def _rank(self, ends: tuple[Endpoint, Endpoint], way: _Way) -> int:
+        """0 if it is the initiator's direction, with the INIT or an Initiate; 2 if it is the other
+        one; 1 if nothing tells.
+        """
+        if way.init is not None:
+            return 2 if way.init.acknowledges else 0
+        said = {each.function for of in self._said.values() for each in of if each.ends == ends}
+        return 0 if Function.INITIATE in said else 2 if Function.ACCEPT in said else 1
 
     def _write(
         self,
@@ -237,6 +267,7 @@ class _Pair:
         shifts: dict[tuple[Endpoint, Endpoint], dict[int, int]],
     ) -> None:
         own = {id(frame) for frame in self._frames}
+        still = {ends: dict(each) for ends, each in shifts.items()}
         first = self._frames[0]
         base = found.frames if found.notes else complete
         out: list[SctpFrame] = []
@@ -248,7 +279,7 @@ class _Pair:
                 out += (each.frame(frame.number) for each in made)
             if all(chunk.type in _SET_UP for chunk in frame.chunks or ()):
                 continue
-            out.append(_shifted(frame, shifts[_ends(frame)]))
+            out.append(_shifted(frame, still[_ends(frame)]))
             out += (each.frame(frame.number) for each in accepts.get(id(frame), ()))
         found.frames = out
 
@@ -279,16 +310,6 @@ class _Made:
         return SctpFrame(number, one.address, other.address, octets, packet, intact=True)
 
 
-def _rank(way: _Way) -> int:
-    """0 if it is the initiator's direction, with the INIT or an Initiate; 2 if it is the other one;
-    1 if nothing tells.
-    """
-    if way.init is not None:
-        return 2 if way.init.acknowledges else 0
-    said = {function for each in way.said.values() for function in each}
-    return 0 if Function.INITIATE in said else 2 if Function.ACCEPT in said else 1
-
-
 def _first(way: _Way, made: int) -> int:
     """The TSN that comes first, if so many DATA chunks are assumed."""
     return ((1 if way.tsn is None else way.tsn) - made) % _MODULO
@@ -316,14 +337,35 @@ def _message(tsn: int, sid: int, function: Function) -> DataChunk:
     return DataChunk(tsn % _MODULO, sid, Ppid.CONTROL, payload)
 
 
+def _shifts(
+    stood: dict[int, list[_Said]], ends: tuple[Endpoint, Endpoint], sids: list[int]
+) -> dict[int, int]:
+    """How much lower the DDP-SSNs of sessions that stood before have to be, by stream."""
+    shifts = {}
+    for sid in sids:
+        orders: list[int] = []
+        for each in stood[sid]:
+            if each.ends == ends and each.function in (None, Function.TERMINATE):
+                # DDP-SSNs are counted on past 65535 (RFC 5043 section 10).
+                last = orders[-1] if orders else each.ssn
+                orders.append(last + (each.ssn - last + _HALF) % (2 * _HALF) - _HALF)
+        if orders:
+            shifts[sid] = (min(orders) - 1) % (2 * _HALF)
+    return shifts
+
+
 def _shifted(frame: SctpFrame, shifts: dict[int, int]) -> SctpFrame:
-    """The frame with DDP-SSNs that are so much lower, by stream."""
+    """The frame with DDP-SSNs that are so much lower, by stream; those of a stream on which its
+    next session begins stay, from there on.
+    """
     packet, at, changed = bytearray(frame.packet), COMMON_HEADER, False
     for chunk in frame.chunks or ():
         octets = chunk.octets
         if chunk.type == ChunkType.DATA and len(octets) >= DATA_HEADER + SSN:
-            shift = shifts.get(int.from_bytes(octets[8:10], "big"), 0)
-            ppid = int.from_bytes(octets[12:16], "big")
+            sid, ppid = int.from_bytes(octets[8:10], "big"), int.from_bytes(octets[12:16], "big")
+            if ppid == Ppid.CONTROL and octets[DATA_HEADER : DATA_HEADER + 4] in _BEGINNINGS:
+                shifts.pop(sid, None)
+            shift = shifts.get(sid, 0)
             if shift and ppid in (Ppid.SEGMENT, Ppid.CONTROL):
                 ssn = int.from_bytes(octets[DATA_HEADER : DATA_HEADER + SSN], "big") - shift
                 place = at + DATA_HEADER

@@ -45,6 +45,7 @@ from .model.sctp import (
     Tsns,
     decode_payload,
 )
+from .pcap import LeftOut
 from .sctp_frames import Ends, RawChunk, SctpFrame, handed_back, with_checksums
 from .traffic import Arrival, Stream, Traffic, Untagged
 
@@ -230,7 +231,8 @@ class Item:
     ``diversion`` says why it goes to the host. With a ``stream`` it is a DATA chunk on a DDP Stream
     whose ``status`` is as the session sees it; ``segment`` is what DDP gets. ``outcome`` is what
     else the session says, in order. ``ahead`` is how far the DDP-SSN is ahead of the next one that
-    the stream is sure to have delivered, and 0 if no earlier one is missing."""
+    the stream is sure to have delivered, and 0 if no earlier one is missing. ``why`` is why the
+    host ends the session for a DUPLICATE."""
 
     raw: bytes
     diversion: Diversion | None = None
@@ -241,6 +243,7 @@ class Item:
     segment: SctpArrival | None = None
     outcome: tuple[Control | Illegal, ...] = ()
     ahead: int = 0
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -293,13 +296,14 @@ class SctpTraffic:
     """The SCTP of a capture: ``hosts`` have an association with DDP.
 
     ``window`` is that of the RNIC which the steps are for, where it counts: nothing, if every RNIC
-    does the same."""
+    does the same. ``undelivered`` counts the chunks whose turn does not come."""
 
     steps: list[Step] = field(default_factory=list)
     ends: list[End] = field(default_factory=list)
     sessions: list[DdpSession] = field(default_factory=list)
     needs: Needs = field(default_factory=Needs)
     notes: list[str] = field(default_factory=list)
+    undelivered: list[LeftOut] = field(default_factory=list)
     window: int | None = None
 
     @property
@@ -448,7 +452,8 @@ class _Live:
     judged: set[int] = field(default_factory=set)  # TSNs that sessions had
     early: dict[int, dict[int, RawChunk]] = field(default_factory=dict)  # by SCTP stream and TSN
     back: deque[RawChunk] = field(default_factory=deque)  # what the host hands back
-    aborts: list[int] = field(default_factory=list)  # SCTP streams whose session the host ends
+    #: SCTP streams whose session the host ends, and why.
+    aborts: list[tuple[int, str]] = field(default_factory=list)
 
 
 class _Walker:
@@ -497,7 +502,8 @@ class _Walker:
         self._longest = min(most, LIMITS["window"][1])  # window that can be had
 
     def finish(self, notes: Iterable[str]) -> None:
-        for live in self._live.values():
+        for end, live in self._live.items():
+            self._count_undelivered(end, live)
             for session in live.set_up.values():
                 session.steps = range(session.steps.start, len(self.found.steps))
         for stream, count in self._outside.items():
@@ -626,6 +632,7 @@ class _Walker:
         if end not in self._live:
             return
         self._end_sessions(end)
+        self._count_undelivered(end, self._live[end])
         del self._live[end]
         self.found.steps.append(Leave(self._frame, end))
         conversation = self._conversation(end.local, end.peer)
@@ -635,6 +642,14 @@ class _Walker:
     def _end_sessions(self, end: End) -> None:
         for session in self._live[end].set_up.values():
             self._close(session)
+
+    def _count_undelivered(self, end: End, live: _Live) -> None:
+        """Counts the chunks that wait for an earlier one, when none can come any more."""
+        for sid, turns in live.turns.items():
+            if turns.waiting and not live.association.session(sid).silent:
+                missing = f"DDP-SSN {turns.next & 0xFFFF} of {end.streams[sid]} did not come"
+                why = f"taken, but not delivered, as {missing}"
+                self.found.undelivered.append(LeftOut(len(turns.waiting), "DATA chunk", why))
 
     def _send(self, conversation: _Conversation, ends: Ends, chunk: RawChunk) -> None:
         """This end sends a chunk."""
@@ -741,9 +756,11 @@ class _Walker:
     def _answer(self, end: End, live: _Live) -> None:
         """What the host does about the records and chunks that a frame brought it."""
         while True:
-            for sid in live.aborts:
-                if live.association.session(sid).abort("the host ends the session"):
-                    self.found.steps.append(Abort(self._frame, end.streams[sid]))
+            for sid, why in live.aborts:
+                stream = end.streams[sid]
+                if live.association.session(sid).abort(why):
+                    self._said[f"frame {self._frame} ends the session on {stream}: {why}"] = None
+                    self.found.steps.append(Abort(self._frame, stream))
             live.aborts.clear()
             for sid, chunks in live.early.items():
                 state = live.association.session(sid).state
@@ -800,8 +817,7 @@ class _Walker:
                     ]
                 )
             except InvalidRequest as error:
-                self._said[f"frame {self._frame} ({stream}): {error}"] = None
-                live.aborts.append(data.stream)
+                live.aborts.append((data.stream, str(error)))
             else:
                 live.back.append(RawChunk(octets[0], octets[1], octets))
         return Item(chunk.octets, Diversion.FRAGMENT, stream, data.tsn, 0, ChunkStatus.HELD)
@@ -848,9 +864,11 @@ class _Walker:
                     self._outside[stream] = self._outside.get(stream, 0) + 1
                     return item(ChunkStatus.OUTSIDE)
         if repeated:
+            why = ""
             if data.tsn not in live.judged:
-                live.aborts.append(sid)
-            return item(ChunkStatus.DUPLICATE)
+                why = f"TSN {data.tsn} is new, and DDP-SSN {ssn} was used before"
+                live.aborts.append((sid, why))
+            return replace(item(ChunkStatus.DUPLICATE), why=why)
         events = session.receive(data.ppid, data.payload, unordered=data.unordered)
         if before is State.ABORTED and session.state is State.ABORTED:
             return item(ChunkStatus.SILENT)

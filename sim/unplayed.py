@@ -13,6 +13,7 @@ from .sctp_frames import RawChunk, SctpFrame, with_checksums
 from .sctp_traffic import Fate, Illegal, Incoming, Item, SctpTraffic
 
 _MOST_NAMED = 5  # frames
+_TSN = 1 << 32
 _SETS_UP = (ChunkType.INIT, ChunkType.INIT_ACK)
 _WHY = {
     Reason.MALFORMED: "a DATA chunk that is no DDP message",
@@ -23,15 +24,47 @@ _WHY = {
 
 
 class _Found:
-    """Counts things by reason, with their frames."""
+    """Counts things by reason, with their frames.
+
+    ``held`` are the chunks that the host has not handed back yet, with the frames that brought
+    them, by association and TSN.
+    """
 
     def __init__(self) -> None:
         self._frames: dict[tuple[str, str], list[int]] = {}
+        self.held: dict[tuple[int, int], tuple[list[int], Item]] = {}
+        self._handed_back: set[tuple[int, int]] = set()
 
     def add(self, what: str, reason: str, frame: int) -> None:
         self._frames.setdefault((what, reason), []).append(frame)
 
+    def hold(self, association: int, frames: list[int], item: Item, *, again: bool) -> None:
+        """Keeps a chunk, unless the network repeats it after it was handed back."""
+        key = association, item.tsn
+        if again or key not in self._handed_back:
+            self.held.setdefault(key, (frames, item))
+
+    def hand_back(self, association: int, tsn: int) -> list[int]:
+        """Returns the frames that brought a chunk, or its fragments, from the first ``tsn`` on."""
+        frames: list[int] = []
+        while (part := self.held.pop((association, tsn), None)) is not None:
+            frames += part[0]
+            if part[1].raw[1] & DataFlag.ENDING:
+                break
+            self._handed_back.add((association, tsn))
+            tsn = (tsn + 1) % _TSN
+        self._handed_back.add((association, tsn))
+        return frames
+
     def left_out(self) -> list[LeftOut]:
+        for frames, item in self.held.values():
+            reason = (
+                f"a fragment of a message on {item.stream} that did not come whole"
+                if item.diversion is Diversion.FRAGMENT
+                else f"held until an answer on {item.stream} opens a session, which none did"
+            )
+            for frame in frames:
+                self.add("DATA chunk", reason, frame)
         return [
             LeftOut(len(frames), what, f"{reason}: {_named(frames)}")
             for (what, reason), frames in self._frames.items()
@@ -60,7 +93,7 @@ def unplayed_sctp(frames: Iterable[SctpFrame], traffic: SctpTraffic | None) -> l
     # Frames that were assumed have the number of one of the capture.
     steps: dict[tuple[int, bytes], Incoming] = {}
     for step in traffic.steps if traffic else ():
-        if isinstance(step, Incoming) and not getattr(step, "back", False):
+        if isinstance(step, Incoming) and not step.back:
             steps[step.frame, step.octets] = step
     for frame in complete:
         if not frame.whole:
@@ -75,10 +108,10 @@ def unplayed_sctp(frames: Iterable[SctpFrame], traffic: SctpTraffic | None) -> l
             _of_sound(found, frame, steps.get((frame.number, frame.octets)))
             continue
         found.add("SCTP packet", reason, frame.number)
-    for step in steps.values():
-        for item in step.items:
-            _of_item(found, step.frame, item)
-    return found.left_out()
+    for each in traffic.steps if traffic else ():
+        if isinstance(each, Incoming) and each.end is not None:
+            _of_items(found, each, each.end.number)
+    return [*found.left_out(), *(traffic.undelivered if traffic else ())]
 
 
 def _bad_set_up(chunks: Iterable[RawChunk]) -> str:
@@ -117,12 +150,24 @@ def _is_ddp(chunk: RawChunk) -> bool:
     )
 
 
+def _of_items(found: _Found, step: Incoming, association: int) -> None:
+    """The chunks of a packet that was taken, some of which are handed back later."""
+    for item in step.items:
+        frames = found.hand_back(association, item.tsn) if step.back else [step.frame]
+        if item.status is ChunkStatus.HELD:
+            found.hold(association, frames, item, again=step.back)
+        for frame in frames:
+            _of_item(found, frame, item)
+
+
 def _of_item(found: _Found, frame: int, item: Item) -> None:
-    """A chunk of a packet that was taken."""
+    """What came of a chunk that one of these frames brought."""
     for said in item.outcome:
         if isinstance(said, Illegal) and said.reason is not Reason.LIMIT:
             why = getattr(said, "why", "") or _why(item) or _WHY[said.reason]
             found.add("DATA chunk", f"it ends the session of {item.stream}, {why}", frame)
+    if item.why:
+        found.add("DATA chunk", f"refused on {item.stream}, {item.why}", frame)
     if item.status is ChunkStatus.SILENT:
         found.add("DATA chunk", f"after the session of {item.stream} was ended", frame)
     elif item.status is ChunkStatus.OUTSIDE:

@@ -56,6 +56,7 @@ from ddp_rnic.sim.sctp_traffic import (
     with_sctp,
 )
 from ddp_rnic.sim.tests.associations import (
+    PORTS,
     READ_REQUEST,
     SEND_INVALIDATE,
     A,
@@ -67,6 +68,7 @@ from ddp_rnic.sim.tests.associations import (
 from ddp_rnic.sim.tests.fake_engine import FakeEngine
 from ddp_rnic.sim.tests.frames import ethernet
 from ddp_rnic.sim.traffic import Traffic, traffic_of
+from ddp_rnic.sim.unplayed import unplayed_sctp
 
 STAG = 0x1234500
 TERMINATE = Function.TERMINATE
@@ -81,6 +83,12 @@ def sctp(frames: Iterable[Frame]) -> SctpTraffic:
     found = traffic(frames).sctp
     assert found is not None
     return found
+
+
+def left_out(frames: Iterable[Frame]) -> list[str]:
+    capture = capture_of(frames, Path("test"))
+    found = with_sctp(traffic_of(capture), capture.sctp)
+    return [str(each) for each in unplayed_sctp(capture.sctp, found.sctp)]
 
 
 def plans_of(frames: Iterable[Frame], regions: list[Region] | None = None) -> list[Plan]:
@@ -843,6 +851,114 @@ def test_a_message_that_no_packet_can_hold_ends_its_session() -> None:
     assert any("at most 65484 octets" in note for note in found.notes)
     assert statuses(peers.frames)[-2:] == ["HELD", "SILENT"]
     plan_of(peers.frames, [])
+
+
+# -- what is not played --
+
+
+def of_stream(end: str) -> str:
+    other = B if end == A else A
+    return f"{other}:{PORTS[other]} > {end}:{PORTS[end]} SCTP stream 0"
+
+
+@pytest.mark.parametrize("answer", [None, Function.REJECT, Function.TERMINATE, Function.ACCEPT])
+def test_held_segments_that_no_session_takes_are_left_out(answer: Function | None) -> None:
+    peers, (refusal, write, text) = overtaken(answer or Function.ACCEPT)
+    for chunk in (write, text, *((refusal,) if answer else ())):
+        peers.send(B, chunk)
+    found = left_out(peers.frames)
+    held = f"held until an answer on {of_stream(A)} opens a session, which none did"
+    if answer is Function.ACCEPT:
+        assert found == []
+    elif answer is None:
+        assert found == [f"2 DATA chunks ({held}: frames 6, 7)"]
+    else:
+        ends, after = found
+        assert ends.startswith(f"1 DATA chunk (it ends the session of {of_stream(A)}, ")
+        assert ends.endswith(": frame 6)")
+        assert after == f"1 DATA chunk (after the session of {of_stream(A)} was ended: frame 7)"
+
+
+@pytest.mark.parametrize("missing", [None, 0, 1, 2])
+def test_fragments_of_a_message_that_is_not_whole_are_left_out(missing: int | None) -> None:
+    peers = opened()
+    parts = pieces(peers.write(A, 0, STAG, 0, b"in three fragments"), 12)
+    came = [part for number, part in enumerate(parts) if number != missing]
+    for part in [*came, came[0]]:
+        peers.send(A, part)
+    first = len(peers.frames) - len(came)
+    why = f"a fragment of a message on {of_stream(B)} that did not come whole"
+    named = [] if missing is None else [f"2 DATA chunks ({why}: frames {first}, {first + 1})"]
+    assert left_out(peers.frames) == named
+
+
+def test_fragments_of_a_message_that_ends_the_session_are_left_out() -> None:
+    peers = opened()
+    peers.send(A, peers.control(A, 0, TERMINATE))
+    for part in pieces(peers.write(A, 0, STAG, 0, b"behind the Terminate"), 20):
+        peers.send(A, part)
+    (found,) = left_out(peers.frames)
+    assert found.startswith(f"2 DATA chunks (it ends the session of {of_stream(B)}, number 2 must")
+
+
+def test_the_frame_for_which_the_host_ends_a_session_is_named() -> None:
+    peers = opened()
+    first = peers.message(A, 0, b"text")
+    peers.send(A, first)
+    for _ in range(20):
+        peers.send(A, peers.message(A, 0, b""))
+    peers.send(A, replace(first, tsn=first.tsn + 500))
+    why = f"TSN {first.tsn + 500} is new, and DDP-SSN 1 was used before"
+    last = len(peers.frames)
+    assert left_out(peers.frames) == [
+        f"1 DATA chunk (refused on {of_stream(B)}, {why}: frame {last})"
+    ]
+    assert f"frame {last} ends the session on {of_stream(B)}: {why}" in traffic(peers.frames).notes
+
+
+def test_a_segment_that_is_not_delivered_is_left_out() -> None:
+    peers = opened()
+    peers.write(A, 0, STAG, 0, b"lost")
+    peers.send(A, peers.write(A, 0, STAG, 4, b"came"))
+    assert left_out(peers.frames) == [
+        f"1 DATA chunk (taken, but not delivered, as DDP-SSN 1 of {of_stream(B)} did not come)"
+    ]
+
+
+# -- sessions that stood before the capture began --
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (1, 3, 0, 2)])
+@pytest.mark.parametrize("first", [7, 65_534])
+def test_a_session_that_stood_before_the_capture_is_played(
+    first: int, order: tuple[int, ...]
+) -> None:
+    """RFC 5043 section 10: DDP-SSNs are in the order of submission, which 65535 does not end."""
+    peers = Peers()
+    peers._ssn[A, 0] = first
+    chunks = [peers.write(A, 0, STAG, 4 * at, b"octe") for at in range(3)]
+    chunks.append(peers.control(A, 0, TERMINATE))
+    for at in order:
+        peers.send(A, chunks[at])
+    assert statuses(peers.frames)[1:] == ["TAKEN"] * 4 and left_out(peers.frames) == []
+    assert octets_of(plan_of(peers.frames), STAG) == b"octe" * 3
+
+
+@pytest.mark.parametrize("stood", [False, True])
+def test_sessions_after_the_one_that_stood_before_the_capture_are_played(stood: bool) -> None:
+    """RFC 5043 section 6.1: "The DDP-SSN is reset to zero at the beginning of each DDP Stream
+    Session."
+    """
+    peers = Peers()
+    peers._ssn[A, 0] = 7
+    for at in range(3):
+        if at or not stood:
+            peers.send(A, peers.control(A, 0, Function.INITIATE))
+        peers.send(A, peers.write(A, 0, STAG + 256 * at, 0, b"octets"))
+        peers.send(A, peers.control(A, 0, TERMINATE))
+    assert set(statuses(peers.frames)) == {"TAKEN"} and left_out(peers.frames) == []
+    planned = plan_of(peers.frames)
+    assert [octets_of(planned, STAG + 256 * at) for at in range(3)] == [b"octets"] * 3
 
 
 def test_an_aborted_stream_takes_the_next_session() -> None:

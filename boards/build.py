@@ -186,7 +186,8 @@ def _memories(small, *, dense):
         # Without bits that are always 0: those of a memory, then those of the one behind it.
         commands += ["flatten", *(4 * ["opt -full", "opt_mem"])]
     if small:
-        commands.append(f'setattr -set ram_style "distributed" t:$mem_v2 r:SIZE<={small} %i')
+        for few in (f"r:SIZE<={small} %i", "r:SIZE<=64 %i r:WIDTH<=16 %i"):
+            commands.append(f'setattr -set ram_style "distributed" t:$mem_v2 {few}')
     return "\n".join(commands)
 
 

@@ -15,7 +15,7 @@ from ..hdl.spec.completion import ChunkStatus, Completion, Kind, phase
 from ..hdl.spec.ddp import ErrorNumber, ErrorType
 from ..hdl.spec.sctp import Diversion
 from .engine import ErrorEvent, ExceptionPacket, Outcome
-from .golden import Buffer, Expected, ExpectedError, Sequence
+from .golden import Buffer, Expected, ExpectedError, Record, Sequence
 from .replay import Allotment, Plan
 from .sctp_golden import CHUNKS
 from .sctp_traffic import SctpStream
@@ -180,7 +180,10 @@ def _completions(
         for count, (want, number) in enumerate(zip(wanted, numbers, strict=False), 1):
             # The phase is that of the place in the ring, wherever it has to be.
             completion = replace(want.completion, phase=phase(number, plan.ring.size))
-            for name, one, other in _unlike(completion, outcome.completions[number]):
+            got = outcome.completions[number]
+            if isinstance(want, Record) and want.state is not None and got.tag == want.state:
+                completion = replace(completion, tag=want.state)
+            for name, one, other in _unlike(completion, got):
                 yield Difference(
                     f"{name} of a {what}",
                     f"{what} {count}, {want.text}",

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from ..hdl.spec.completion import Completion, Status
 from ..hdl.spec.config import RnicConfig
 from ..hdl.spec.ddp import LLP_CRC, LLP_FRAMING, LOCAL_CATASTROPHIC, WAITING, ErrorNumber
+from ..hdl.spec.sctp import State
 from .engine import ExceptionPacket
 from .model.ddp import DataSink, TaggedHeader, UntaggedHeader, header_length
 from .model.events import DdpError, Delivered, LlpError, Placed
@@ -107,10 +108,14 @@ class Delivery:
 
 @dataclass(frozen=True)
 class Record:
-    """An entry of the ring that is no message, and what it tells of, in words."""
+    """An entry of the ring that is no message, and what it tells of, in words.
+
+    An event of a session may tell of the ``state``, too, that the session was in before.
+    """
 
     completion: Completion
     text: str
+    state: State | None = None
 
 
 Expected = Delivery | Record

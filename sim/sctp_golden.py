@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from ..hdl.spec import regs
 from ..hdl.spec.completion import ChunkStatus, Completion, Kind, Status
 from ..hdl.spec.config import RnicConfig
-from ..hdl.spec.sctp import Diversion, Reason
+from ..hdl.spec.sctp import Diversion, Function, Reason, State
 from .engine import ExceptionPacket
 from .golden import Delivery, Expected, Golden, Receiver, Record, Sequence
 from .model.ddp import header_length
@@ -33,6 +33,8 @@ from .traffic import Arrival, Stream
 #: CHUNK and PACKET entries.
 CHUNKS: Sequence = ("record", None)
 _NO_SEGMENT = bytes(0)
+#: The states that a Terminate of the peer ends.
+_BEFORE = {State.TERMINATE_RECEIVED: State.ESTABLISHED, State.CLOSED: State.TERMINATE_SENT}
 
 
 @dataclass
@@ -56,6 +58,7 @@ class SctpGolden(Golden):
         self._waiting: dict[int, _Waiting] = {}
         self._counters = dict.fromkeys(regs.SCTP_COUNTERS, 0)
         self._diverted = 0
+        self._terminated: dict[int, int] = {}  # the frame of a stream's last Terminate
         self.chunks = 0  #: of packets that were taken
         super().__init__(streams, domains, config)
 
@@ -163,7 +166,7 @@ class SctpGolden(Golden):
         self._ring.append(Record(chunk, f"{where}, its chunk"))
         self._deliver_all(self._receivers[number], delivered, item.stream)
         for each in item.outcome:
-            self._tell(item.stream, each, where)
+            self._tell(item.stream, each, where, step.frame)
 
     def _segment_of(
         self, arrival: SctpArrival, where: str
@@ -205,13 +208,18 @@ class SctpGolden(Golden):
             self._deliver(receiver, arrivals.pop(event.order), event)
             self._ring.append(self.deliveries[-1])
 
-    def _tell(self, stream: SctpStream, said: Control | Illegal, where: str) -> None:
+    def _tell(self, stream: SctpStream, said: Control | Illegal, where: str, frame: int) -> None:
         if isinstance(said, Control):
+            if said.function is Function.TERMINATE:
+                self._terminated[stream.number] = frame
             entry = _entry(Kind.CONTROL, stream=stream.number, tag=said.function)
             self._ring.append(Record(entry, f"{where}, {said.function.name.title()}"))
         else:
             entry = _entry(Kind.SESSION, said.reason, stream=stream.number, tag=said.state)
-            self._ring.append(Record(entry, f"{where}, its session"))
+            # The Terminate of the same frame may have its turn after that.
+            same = self._terminated.get(stream.number) == frame
+            before = _BEFORE.get(said.state) if same else None
+            self._ring.append(Record(entry, f"{where}, its session", before))
 
     def _divert(self, stream: int, sequence: int, octets: bytes, reason: Diversion) -> None:
         self._diverted += 1

@@ -692,10 +692,8 @@ class _Walker:
         try:
             session.control(function)
         except ProtocolError as error:
-            self._said[
-                f"{end.local} > {end.peer} SCTP stream {sid}: what frame {self._frame} sends is"
-                f" left out: {error}"
-            ] = None
+            why = f"frame {self._frame} sends it on stream {sid} of {end.peer}: {error}"
+            self.found.undelivered.append(LeftOut(1, "DATA chunk", why))
             return
         if function is Function.INITIATE:
             live.past[sid] = live.highest

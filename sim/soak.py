@@ -1260,11 +1260,13 @@ class _Draw:
             self._host.drain()
 
     def _bus_error(self, number: int, peer: _Peer) -> None:
-        """A segment for a region that the bus refuses an octet of, with the RNIC idle after it: so
-        it is known what it meets.
+        """A segment for a region that the bus refuses an octet of, with the RNIC idle before it and
+        after it: so it is known what it meets.
         """
         allotment, fault = self._faulty[peer.stream.destination.address]
         region, golden, host = allotment.region, self._golden, self._host
+        host.resume()
+        host.drain()
         start = self._rng.randrange(region.length)
         payload = self._rng.randbytes(1 + self._rng.randrange(region.length - start))
         position = peer.sender.position

@@ -651,6 +651,9 @@ class Reference:
         if function is Function.FORGET:
             self.session, self.past, self.tsns = sctp.Session(session.stream), highest, {}
             return True
+        if function is Function.PAST:
+            self.past = max(self.past, highest)
+            return True
         # The host looks to gaps of the last session, and to acknowledgements, itself.
         session.acknowledge()
         session._in.waiting.clear() if function is Function.INITIATE else None

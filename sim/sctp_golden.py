@@ -210,7 +210,7 @@ class SctpGolden(Golden):
 
     def _tell(self, stream: SctpStream, said: Control | Illegal, where: str, frame: int) -> None:
         if isinstance(said, Control):
-            if said.function is Function.TERMINATE:
+            if said.function == Function.TERMINATE:
                 self._terminated[stream.number] = frame
             entry = _entry(Kind.CONTROL, stream=stream.number, tag=said.function)
             self._ring.append(Record(entry, f"{where}, {said.function.name.title()}"))

@@ -3,7 +3,7 @@
 import pytest
 from ddp_rnic.hdl.ddp.window import Verdict, Window
 from ddp_rnic.hdl.proofs.harness import planted
-from ddp_rnic.hdl.proofs.tests.run import bounded
+from ddp_rnic.hdl.proofs.tests.run import bounded, covers
 from ddp_rnic.hdl.proofs.window import Taken
 
 SIZE = {"streams": 2, "window": 4}
@@ -11,6 +11,11 @@ SIZE = {"streams": 2, "window": 4}
 
 def test_the_next_ddp_ssn_of_a_stream_is_taken():
     proof = bounded(Taken(Window(**SIZE)), depth=Taken.DEPTH)
+    assert proof.status == "PASS", proof.log
+
+
+def test_gaps_are_filled_and_each_place_is_used_again():
+    proof = covers(Taken(Window(**SIZE)), depth=Taken.LONG)
     assert proof.status == "PASS", proof.log
 
 

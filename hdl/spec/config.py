@@ -17,7 +17,7 @@ LIMITS = {
     "backlog": (64, 1 << 14),
     "exception_octets": (4096, 1 << 17),
     "associations": (2, 1 << 10),
-    "window": (2, 1 << 14),
+    "window": (4, 1 << 14),
     "initiates": (1, 1 << 10),
 }
 #: Of all streams, for items that wait for earlier ones.
@@ -73,7 +73,7 @@ class RnicConfig:
         DDP-SSNs of a stream that may come ahead of the next one. Each stream has a place to wait in
         for each of them, which no other stream can take: ``MOST_PLACES`` in all at most.
     initiates
-        Session Initiates of all streams that may wait for the host's answer.
+        Session Initiates of each association that may wait for the host's answer.
     udp_port
         Where SCTP in UDP (RFC 6951) comes.
     """

@@ -21,7 +21,7 @@ from ddp_rnic.sim.capture import capture_of
 from ddp_rnic.sim.compare import Difference, compare
 from ddp_rnic.sim.engine import Drain, Operation, Outcome, Poll, WriteRegister
 from ddp_rnic.sim.engine import Frame as FrameIn
-from ddp_rnic.sim.golden import Expected
+from ddp_rnic.sim.golden import Expected, Record
 from ddp_rnic.sim.layers import ip_packet
 from ddp_rnic.sim.model.sctp import (
     AnyChunk,
@@ -975,8 +975,18 @@ def test_a_control_message_that_may_not_be_sent_is_left_out() -> None:
     peers.set_up()
     peers.send(B, peers.control(B, 0, Function.ACCEPT))
     found = traffic(peers.frames)
-    assert any("is left out" in note for note in found.notes)
+    assert found.sctp is not None
+    (left,) = found.sctp.undelivered
+    assert left.count == 1 and "Accept must not be sent" in str(left)
     plan_of(peers.frames, [])
+
+
+def test_an_event_beside_a_terminate_may_tell_of_the_state_before() -> None:
+    peers = opened()
+    peers.send(A, peers.control(A, 0, Function.TERMINATE), peers.message(A, 0, b"behind it"))
+    (event,) = records(plan_of(peers.frames, []), Kind.SESSION)
+    assert isinstance(event, Record) and event.state is RnicState.ESTABLISHED
+    assert event.completion.tag == RnicState.TERMINATE_RECEIVED
 
 
 # -- what DDP refuses --

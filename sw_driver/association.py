@@ -36,7 +36,7 @@ from .pd import PD
 from .stream import QUEUES, Stream
 
 _WORD = 0xFFFFFFFF
-#: TSNs after which all streams are told of the past, and how many of the last ones are not past.
+#: After ``_MOVE`` TSNs the driver tells the device which are past: all but the last ``_RECENT``.
 _MOVE, _RECENT = 1 << 30, 1 << 29
 
 

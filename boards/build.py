@@ -172,8 +172,8 @@ def synthesize(board, folder, *, seed=1, progress=None):
 
 
 def _memories(small, *, dense):
-    """Commands of yosys: small memories go to distributed RAM, and a memory for which it does not
-    matter what is read where it is being written has no logic to decide that. yosys heeds
+    """Commands of yosys: small and narrow memories go to distributed RAM, and a memory for which it
+    does not matter what is read where it is being written has no logic to decide that. yosys heeds
     ``no_rw_check`` of Verilog's memories only, not of those that come in RTLIL. All ports of such a
     memory have one clock.
     """

@@ -33,7 +33,7 @@ from .traffic import Arrival, Stream
 #: CHUNK and PACKET entries.
 CHUNKS: Sequence = ("record", None)
 _NO_SEGMENT = bytes(0)
-#: The states that a Terminate of the peer ends.
+#: By the state after a Terminate of the peer, the state before.
 _BEFORE = {State.TERMINATE_RECEIVED: State.ESTABLISHED, State.CLOSED: State.TERMINATE_SENT}
 
 
@@ -216,7 +216,7 @@ class SctpGolden(Golden):
             self._ring.append(Record(entry, f"{where}, {said.function.name.title()}"))
         else:
             entry = _entry(Kind.SESSION, said.reason, stream=stream.number, tag=said.state)
-            # The Terminate of the same frame may have its turn after that.
+            # The Terminate of the same frame may have its turn after the event.
             same = self._terminated.get(stream.number) == frame
             before = _BEFORE.get(said.state) if same else None
             self._ring.append(Record(entry, f"{where}, its session", before))

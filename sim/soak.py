@@ -1074,6 +1074,7 @@ class _Draw:
                 host.aside(20000, lambda: self._mask_events(masked=False))
             for number in others:
                 header = TaggedHeader(rng.getrandbits(32), rng.getrandbits(64), True)
+                self._wrongs["piled up"] += 1
                 self._send(number, self._peers[number], [header.encode() + bytes(1)])
             if turn < 4:
                 self._deliver(stays, 1)

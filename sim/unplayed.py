@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from ..hdl.spec.completion import ChunkStatus
 from ..hdl.spec.sctp import DataFlag, Diversion, Reason
 from .model.events import ProtocolError
-from .model.sctp import Chunk, ChunkType, DataChunk, InitChunk, Ppid
+from .model.sctp import Chunk, ChunkType, InitChunk, Ppid
 from .pcap import LeftOut
 from .sctp_frames import RawChunk, SctpFrame, with_checksums
 from .sctp_traffic import Fate, Illegal, Incoming, Item, SctpTraffic
@@ -15,12 +15,6 @@ from .sctp_traffic import Fate, Illegal, Incoming, Item, SctpTraffic
 _MOST_NAMED = 5  # frames
 _TSN = 1 << 32
 _SETS_UP = (ChunkType.INIT, ChunkType.INIT_ACK)
-_WHY = {
-    Reason.MALFORMED: "a DATA chunk that is no DDP message",
-    Reason.SEQUENCE: "it fits no legal sequence of RFC 5043 section 6",
-    Reason.EXCESS: "it follows the end of the session",
-    Reason.LIMIT: "too many Initiates wait for their answer",
-}
 
 
 class _Found:
@@ -164,8 +158,7 @@ def _of_item(found: _Found, frame: int, item: Item) -> None:
     """What came of a chunk that one of these frames brought."""
     for said in item.outcome:
         if isinstance(said, Illegal) and said.reason is not Reason.LIMIT:
-            why = getattr(said, "why", "") or _why(item) or _WHY[said.reason]
-            found.add("DATA chunk", f"it ends the session of {item.stream}, {why}", frame)
+            found.add("DATA chunk", f"it ends the session of {item.stream}, {said.why}", frame)
     if item.why:
         found.add("DATA chunk", f"refused on {item.stream}, {item.why}", frame)
     if item.status is ChunkStatus.SILENT:
@@ -174,17 +167,3 @@ def _of_item(found: _Found, frame: int, item: Item) -> None:
         found.add("DATA chunk", f"outside the window of {item.stream}", frame)
     elif item.diversion is Diversion.DATA and item.stream is None:
         found.add("DATA chunk", "no DDP, on a stream without DDP", frame)
-
-
-def _why(item: Item) -> str:
-    """Why a DATA chunk is no DDP message."""
-    kind, flags = item.raw[0], item.raw[1]
-    if not flags & DataFlag.UNORDERED:
-        return (
-            "ordered DATA, where RFC 5043 section 10 has: the adaptation layer MUST use the"
-            " Unordered option on all Data Chunks"
-        )
-    if not (flags & DataFlag.BEGINNING and flags & DataFlag.ENDING):
-        return "a fragment of a message"
-    ppid = DataChunk.decode(Chunk(kind, flags, item.raw[4:])).ppid
-    return "" if ppid in (Ppid.SEGMENT, Ppid.CONTROL) else f"its PPID is {ppid}"

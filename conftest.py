@@ -1,4 +1,4 @@
-"""Fails a full run of the tests in which a test that ``tests/requirements.csv`` names did not pass."""
+"""Fails a full run of the tests if a test in ``tests/requirements.csv`` did not pass."""
 
 from __future__ import annotations
 

@@ -44,6 +44,8 @@ class ErrorNumber(NamedTuple):
         return f"{self.type:#x}/{self.code:#04x} {ERROR_TEXT.get(self, 'unknown error')}"
 
 
+#: The bus refused a write of the stream, or the stream has one message too many (:data:`WAITING`).
+#: A stream reports one error: the first one. Where both happen to one segment, they are one event.
 LOCAL_CATASTROPHIC = ErrorNumber(ErrorType.LOCAL, 0x00)
 INVALID_STAG = ErrorNumber(ErrorType.TAGGED, 0x00)
 BASE_OR_BOUNDS = ErrorNumber(ErrorType.TAGGED, 0x01)

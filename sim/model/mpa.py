@@ -46,7 +46,7 @@ def crc32c(octets: bytes) -> bytes:
 
 @dataclass(frozen=True, kw_only=True)
 class Enhanced:
-    """What RFC 6581 section 9 puts before the Private Data: |A|B| IRD (14) |C|D| ORD (14)|.
+    """What RFC 6581 section 9 puts before the Private Data: ``|A|B| IRD (14) |C|D| ORD (14)|``.
 
     Parameters
     ----------

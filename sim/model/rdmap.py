@@ -50,7 +50,10 @@ _INVALIDATES = {Opcode.SEND_INVALIDATE, Opcode.SEND_SOLICITED_INVALIDATE}
 
 
 def opcode(header: Header) -> int:
-    """The opcode in the RDMAP Control Field, the first octet of DDP's RsvdULP: |RV|Rsv|Opcode|."""
+    """The opcode in the RDMAP Control Field, the first octet of DDP's RsvdULP.
+
+    The field is ``|RV|Rsv|Opcode|``.
+    """
     octet = header.rsvdulp if isinstance(header, TaggedHeader) else header.rsvdulp >> 32
     return octet & 0xF
 

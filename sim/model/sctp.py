@@ -114,7 +114,7 @@ def _chunk(kind: int, flags: int, value: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class DataChunk:
-    """Section 3.3.1: DATA, flags |I|U|B|E|.
+    """Section 3.3.1: DATA, flags ``|I|U|B|E|``.
 
     RFC 5043 section 10: "The adaptation layer MUST use the Unordered option on all Data Chunks".
     """

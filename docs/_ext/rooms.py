@@ -67,6 +67,15 @@ def _anchor(path: Path) -> str:
     return "-".join(path.relative_to(ROOT).with_suffix("").parts).replace("_", "-")
 
 
+def keep_bars(*arguments: Any) -> None:
+    """Keeps bars as they are: docstrings write a row of bits as ``|A|B|``, as the RFCs do."""
+    lines: list[str] = arguments[-1]
+    lines[:] = [
+        line if line[:1] in "| +" or "``" in line else line.replace("|", "\\|") for line in lines
+    ]
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
+    app.connect("autodoc-process-docstring", keep_bars)
     app.add_directive("room", Room)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

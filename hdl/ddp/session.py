@@ -321,7 +321,7 @@ class Session(wiring.Component):
         return step
 
     def _change(self, m, step, now, past, opener, becomes, begins, opened, strayed):
-        """Computes the new state of a stream after ``step[3]``, and the outputs; not for an item."""
+        """Computes a stream's new state after ``step[3]``, which is no item, and the outputs."""
         state, what = now.state, step[3]
         full = self._count(m, step, now, becomes)
         initiate, answer = Signal(), Signal()

@@ -47,8 +47,8 @@ class Inbounds(Harness):
 
     At the time of the look-up, the row that the STag selects had an entry that is valid, has the
     STag's key and the rest of its index, allows remote writes, and belongs to the segment's stream
-    or Protection Domain. With the offset of the segment's TO from the entry's TO, ``address`` is
-    the entry's address plus that offset, and the offset plus the segment's length is at most the
+    or Protection Domain. With the offset of the segment from the entry, by their TOs, ``address``
+    is the entry's address plus that offset, and the offset plus the segment's length is at most the
     entry's length. All sums are modulo 2**64, so that nothing is assumed about the entry: a region
     that wraps is one that the host asked for.
 

@@ -1,1 +1,1 @@
-"""Lower layer protocols: packet buffer and walkers that find DDP segments."""
+"""Receives DDP segments from lower layer protocols: MPA, SCTP and, on boards, TCP below MPA."""

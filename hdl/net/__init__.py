@@ -1,1 +1,1 @@
-"""The network below SCTP: frames, IP headers, and the associations that packets belong to."""
+"""Parses Ethernet frames, IP, UDP and TCP headers, and looks up SCTP associations."""

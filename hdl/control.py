@@ -14,13 +14,13 @@ from .ddp.session import Answer, Command
 from .ddp.stag import StagEntry
 from .ddp.untagged import Post, QueueState
 from .dma.pages import PAGE_SHIFTS, PageEntry
+from .lib.stream import delayed
+from .lib.table import table_write
 from .llp.intake import LlpSettings
 from .llp.segment import HEADER_WORDS
 from .net.association import AssociationWrite
 from .spec import regs
 from .spec.sctp import Function
-from .stream import delayed
-from .table import table_write
 
 __all__ = ["Control", "RingSettings", "StreamEntry"]
 

@@ -6,8 +6,8 @@ from amaranth.lib.wiring import In, Out
 
 from .bus.axi import AxiLite, Response
 from .ddp.commit import Tally
+from .lib.stream import any_of
 from .spec import regs
-from .stream import any_of
 
 __all__ = ["Counters", "Registers"]
 

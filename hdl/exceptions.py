@@ -5,7 +5,7 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from .dma.outlet import ExceptionBeat
-from .stream import Prefetch, nibbles
+from .lib.stream import Prefetch, nibbles
 
 __all__ = ["ExceptionQueue"]
 

@@ -24,7 +24,6 @@ from amaranth.lib.wiring import In, Out
 
 from .bus.axi import AWCACHE, AxiLite, AxiWrite
 from .control import Control, StreamEntry
-from .crc32c import Crc32c
 from .ddp.admission import Admission
 from .ddp.commit import Commit
 from .ddp.delivery import Delivery
@@ -37,6 +36,10 @@ from .ddp.untagged import UntaggedCheck
 from .dma.pages import PageCut, PageEntry
 from .dma.placement import ExceptionBeat, PlacementDma
 from .exceptions import ExceptionQueue
+from .lib.crc32c import Crc32c
+from .lib.stream import Beat, any_of, delayed, nibbles
+from .lib.table import Table
+from .lib.verilog import convert
 from .llp.buffer import PacketBuffer
 from .llp.intake import Intake, LlpBeat
 from .llp.markers import MarkerCut
@@ -46,9 +49,6 @@ from .llp.segment import IN_FLIGHT
 from .llp.verdict import Judge
 from .spec import regs
 from .spec.config import RnicConfig
-from .stream import Beat, any_of, delayed, nibbles
-from .table import Table
-from .verilog import convert
 
 __all__ = ["FlatRnic", "Rnic", "to_verilog"]
 

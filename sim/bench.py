@@ -108,9 +108,9 @@ def measure_simulation(engine: Engine, load: Load) -> dict[str, Any]:
 def _text(block: str, config: RnicConfig) -> tuple[str, str]:
     """Verilog of a block and the name of its top module."""
     # Only here is Amaranth needed: what simulates has kept its Verilog.
-    from ..hdl.crc32c import Crc32c
     from ..hdl.ddp.tagged import TaggedCheck
     from ..hdl.dma.placement import PlacementDma
+    from ..hdl.lib.crc32c import Crc32c
     from ..hdl.rnic import to_verilog
 
     if block == "top":

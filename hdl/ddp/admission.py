@@ -5,12 +5,12 @@ from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..dma.steps import Credits
+from ..lib.delay import Delay
+from ..lib.stream import Stage, Store, delayed
 from ..llp.receiver import Fate, SctpItem
 from ..llp.sctp import Kind
 from ..llp.segment import HEADER_WORDS, IN_FLIGHT
-from ..net.delay import Delay
 from ..spec.sctp import Diversion, Function
-from ..stream import Stage, Store, delayed
 from .order import Order
 from .session import Answer, Command, Message, Session, SessionEvent
 from .turn import OrderedRecord

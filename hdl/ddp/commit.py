@@ -7,10 +7,10 @@ from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..dma.placement import Placement
+from ..lib.delay import Delay
+from ..lib.stream import Backlog, Pointers, Skid, Stage, Store, counted, delayed, plus
 from ..llp.segment import HEADER_WORDS, IN_FLIGHT, Outcome, Segment, Verdict
-from ..net.delay import Delay
 from ..spec import ddp
-from ..stream import Backlog, Pointers, Skid, Stage, Store, counted, delayed, plus
 from .admission import Action, Admitted
 from .delivery import Record
 from .state import ErrorState

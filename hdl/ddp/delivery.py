@@ -7,8 +7,8 @@ from amaranth.lib.wiring import In, Out
 from ..bus.axi import AxiWrite, Response
 from ..dma.burst import Done
 from ..dma.steps import Credits
+from ..lib.stream import Backlog, Skid, Stage, Store, delayed
 from ..spec import completion
-from ..stream import Backlog, Skid, Stage, Store, delayed
 from .entry import MESSAGE, CompletionEntry, of_message
 from .precedence import Found, Ordered, Precedence
 from .window import Ticket, Verdict

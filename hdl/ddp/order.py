@@ -21,7 +21,7 @@ from amaranth import *
 from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from ..stream import Skid, Stage, Store, any_of, counted, delayed, nibbles
+from ..lib.stream import Skid, Stage, Store, any_of, counted, delayed, nibbles
 from .window import Arrival, Judged, Ticket, Verdict, Window, place_of, storage_of
 
 __all__ = ["Close", "Order", "Reorder"]

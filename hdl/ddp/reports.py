@@ -4,8 +4,8 @@ from amaranth import *
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from ..lib.stream import Skid, Stage, Store
 from ..spec.completion import ChunkStatus, Kind
-from ..stream import Skid, Stage, Store
 from .delivery import Record
 from .entry import of_message
 from .precedence import Ordered

@@ -33,9 +33,9 @@ from amaranth import *
 from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from ..lib.stream import Stage, Store, any_of, delayed, nibbles
 from ..spec.config import power_of_two
 from ..spec.sctp import Function, Reason, State
-from ..stream import Stage, Store, any_of, delayed, nibbles
 from .order import Close
 from .window import Arrival, Verdict, Window, storage_of
 

@@ -5,7 +5,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
-from ..stream import Stage, Store, delayed, nibbles
+from ..lib.stream import Stage, Store, delayed, nibbles
 from .entry import MESSAGE
 from .precedence import Found, Overtaking, key_of
 from .state import ErrorState

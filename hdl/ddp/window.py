@@ -12,9 +12,9 @@ from amaranth.lib import data, enum, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
+from ..lib.stream import Store, any_of, delayed, nibbles
 from ..spec.config import power_of_two
 from ..spec.sctp import Reason
-from ..stream import Store, any_of, delayed, nibbles
 
 __all__ = ["Arrival", "Judged", "Ticket", "Verdict", "Window", "place_of", "storage_of"]
 

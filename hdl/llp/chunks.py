@@ -4,9 +4,9 @@ from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from ..lib.stream import any_of
 from ..net.frame import FrameBeat
 from ..spec.sctp import COMMON_HEADER, ChunkType
-from ..stream import any_of
 
 __all__ = ["ChunkBound", "ChunkScan", "HEADER_WORDS", "ScannedBeat"]
 

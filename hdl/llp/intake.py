@@ -4,7 +4,7 @@ from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from ..stream import Beat, Store
+from ..lib.stream import Beat, Store
 
 __all__ = ["Intake", "KnownBeat", "LlpBeat", "LlpSettings"]
 

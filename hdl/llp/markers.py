@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out
 from ..ddp.commit import Move
 from ..dma.pages import PagedPlacement
 from ..dma.placement import Placement
-from ..stream import plus
+from ..lib.stream import plus
 
 __all__ = ["MarkerCut"]
 

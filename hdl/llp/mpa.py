@@ -4,8 +4,8 @@ from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from ..crc32c import Slice
-from ..stream import any_of
+from ..lib.crc32c import Slice
+from ..lib.stream import any_of
 from .buffer import Store
 from .intake import KnownBeat
 from .scan import Bound, Landing, MpaScan

@@ -4,12 +4,12 @@ from amaranth import *
 from amaranth.lib import data, enum, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from ..crc32c import Checksum
+from ..lib.crc32c import Checksum
+from ..lib.stream import Backlog, Beat, Queue, delayed
 from ..net.association import AssociationResult, AssociationTable, AssociationWrite
 from ..net.frame import FrameBeat, FrameParser
 from ..net.frame import Kind as FrameKind
 from ..spec.sctp import MOST_CHUNKS
-from ..stream import Backlog, Beat, Queue, delayed
 from .sctp import Kind, PacketJudge, SctpSegment, SctpWalker
 
 __all__ = ["Fate", "ItemHold", "SctpItem", "SctpReceiver"]

@@ -4,7 +4,7 @@ from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from ..stream import any_of
+from ..lib.stream import any_of
 from .intake import KnownBeat, LlpSettings
 from .segment import HEADER_WORDS
 

@@ -4,10 +4,10 @@ from amaranth import *
 from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from ..crc32c import Checksum, Slice
+from ..lib.crc32c import Checksum, Slice
+from ..lib.stream import Queue, any_of, nibbles
 from ..net.frame import FrameBeat
 from ..spec.sctp import DATA_HEADER, SSN, ChunkType, DataFlag, Ppid
-from ..stream import Queue, any_of, nibbles
 from .buffer import Store
 from .chunks import HEADER_WORDS, ChunkScan
 
@@ -88,7 +88,7 @@ class PacketChecksum(data.StructLayout):
     Members
     -------
     expected : 32
-        First octet lowest, as in :class:`~..crc32c.Checksum`.
+        First octet lowest, as in :class:`~..lib.crc32c.Checksum`.
     odd : 1
         The packet's length is none that it can have: no checksum is right.
     """

@@ -4,10 +4,10 @@ from amaranth import *
 from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from ..lib.stream import Beat, any_of
 from ..net.tcp import HEADERS, TcpHeaders
 from ..net.words import Gather, Split, Word
 from ..spec.net import TcpField
-from ..stream import Beat, any_of
 from .fpdus import FpduCutter, RingWrite
 from .intake import LlpBeat
 

@@ -4,7 +4,7 @@ from amaranth import *
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from ..crc32c import Checksum
+from ..lib.crc32c import Checksum
 from .mpa import Ending
 from .segment import Outcome, Verdict
 

@@ -8,9 +8,9 @@ from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
+from ..lib.delay import Delay
+from ..lib.stream import any_of, delayed, nibbles
 from ..spec.net import KEY_FIELDS, WAYS, hash_bits, place_bits
-from ..stream import any_of, delayed, nibbles
-from .delay import Delay
 from .frame import Frame, Kind
 
 __all__ = ["AssociationEntry", "AssociationResult", "AssociationTable", "AssociationWrite"]

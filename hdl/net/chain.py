@@ -10,9 +10,9 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
+from ..lib.delay import Delay
+from ..lib.stream import any_of, delayed
 from ..spec.net import Protocol
-from ..stream import any_of, delayed
-from .delay import Delay
 
 __all__ = ["FIND", "Extension", "Kinds", "Line", "Place", "find", "kinds", "pick"]
 

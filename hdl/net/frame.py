@@ -4,11 +4,11 @@ from amaranth import *
 from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from ..lib.delay import Delay
+from ..lib.stream import Beat, any_of, delayed
 from ..spec.config import WIDTHS
 from ..spec.net import SCTP_UDP_PORT
-from ..stream import Beat, any_of, delayed
 from .chain import FIND, Extension, pick
-from .delay import Delay
 from .lift import Lift
 from .network import IP_WORD, TAGS, Facts, Network
 from .transport import Transport

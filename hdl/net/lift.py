@@ -5,7 +5,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
-from ..stream import Beat
+from ..lib.stream import Beat
 
 __all__ = ["Lift", "Lifted"]
 

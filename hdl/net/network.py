@@ -5,10 +5,10 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
+from ..lib.delay import Delay
+from ..lib.stream import any_of, delayed
 from ..spec.net import EtherType
-from ..stream import any_of, delayed
 from .chain import Line, Place, kinds
-from .delay import Delay
 from .lift import Lifted
 
 __all__ = ["Facts", "Network"]

@@ -5,10 +5,10 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
+from ..lib.delay import Delay
+from ..lib.stream import delayed
 from ..spec.sctp import COMMON_HEADER
-from ..stream import delayed
 from .chain import FIND, Line, Place, find, pick
-from .delay import Delay
 
 __all__ = ["Ending", "Transport"]
 

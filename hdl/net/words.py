@@ -4,7 +4,7 @@ from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from ..stream import Beat
+from ..lib.stream import Beat
 
 __all__ = ["FrameWord", "Gather", "Split", "Word"]
 

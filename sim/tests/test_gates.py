@@ -15,8 +15,8 @@ from amaranth.hdl import Cat, Const, Module, Signal
 from amaranth.lib import memory
 from amaranth.lib.wiring import Component, In, Out
 from ddp_rnic.boards.netlist import extract_shift_registers
+from ddp_rnic.hdl.lib.verilog import convert
 from ddp_rnic.hdl.spec.config import RnicConfig
-from ddp_rnic.hdl.verilog import convert
 from ddp_rnic.sim import gates, pnr, verilator
 from ddp_rnic.sim.comparison import run
 from ddp_rnic.sim.regions import derive

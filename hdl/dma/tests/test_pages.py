@@ -6,8 +6,8 @@ import pytest
 from amaranth.hdl import Module
 from amaranth.sim import Simulator
 from ddp_rnic.hdl.dma.pages import PAGE_SHIFTS, PageCut, PagedPlacement, PageEntry
+from ddp_rnic.hdl.lib.table import Table
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
-from ddp_rnic.hdl.table import Table
 
 SLOTS = 64
 LATENCY = 11

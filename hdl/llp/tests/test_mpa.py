@@ -10,7 +10,7 @@ from amaranth import *
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.sim import Simulator
-from ddp_rnic.hdl.crc32c import Crc32c
+from ddp_rnic.hdl.lib.crc32c import Crc32c
 from ddp_rnic.hdl.llp.intake import LlpBeat
 from ddp_rnic.hdl.llp.mpa import MpaWalker
 from ddp_rnic.hdl.llp.segment import Outcome, Segment, Verdict

@@ -8,6 +8,7 @@ from ddp_rnic.hdl.ddp.commit import Commit
 from ddp_rnic.hdl.ddp.delivery import Delivery
 from ddp_rnic.hdl.dma.placement import PlacementDma
 from ddp_rnic.hdl.exceptions import ExceptionQueue
+from ddp_rnic.hdl.lib.stream import Backlog, Queue, Skid, Stage, Store
 from ddp_rnic.hdl.llp.intake import Intake
 from ddp_rnic.hdl.llp.scan import MpaScan
 from ddp_rnic.hdl.proofs.harness import planted
@@ -27,7 +28,6 @@ from ddp_rnic.hdl.proofs.streams import (
 from ddp_rnic.hdl.proofs.tests.run import bounded, covers, induction, netlist
 from ddp_rnic.hdl.rnic import Rnic
 from ddp_rnic.hdl.spec.config import RnicConfig
-from ddp_rnic.hdl.stream import Backlog, Queue, Skid, Stage, Store
 
 CONFIG = RnicConfig(
     width=64, buffer_octets=4096, outstanding=8, stags=16, streams=2, queue_depth=4, pages=16,
@@ -104,7 +104,7 @@ def test_the_intake_has_room_for_what_it_takes():
         lambda: planted(
             "llp.intake", "self.i.ready.eq(queue.half)", "self.i.ready.eq(~queue.level[4])"),
         lambda: planted("llp.intake", Store=planted(
-            "stream", "pop.eq(pointers.some & self.o.ready)", "pop.eq(pointers.some)").Store),
+            "lib.stream", "pop.eq(pointers.some & self.o.ready)", "pop.eq(pointers.some)").Store),
     ],
     ids=["takes too much", "withdraws"],
 )
@@ -181,7 +181,7 @@ def test_a_queue_keeps_its_items_in_order(harness, component):
 )
 def test_a_queue_that_loses_an_item_is_caught(harness, name, old, new):
     size = {"depth": 4} if name in ("Store", "Queue") else {}
-    bug = getattr(planted("stream", old, new), name)
+    bug = getattr(planted("lib.stream", old, new), name)
     proof = bounded(harness(bug(4, **size), lemmas=False), depth=14)
     assert proof.status == "FAIL", proof.log
 
@@ -208,7 +208,7 @@ def test_a_backlog_keeps_its_items_in_order(relaxed):
     ids=["early", "late", "relaxed"],
 )
 def test_a_backlog_that_loses_an_item_is_caught(relaxed, old, new):
-    bug = planted("stream", old, new)
+    bug = planted("lib.stream", old, new)
     proof = bounded(
         BacklogOrder(bug.Backlog(4, depth=16, relaxed=relaxed), lemmas=False), depth=14)
     assert proof.status == "FAIL", proof.log

@@ -35,7 +35,7 @@ def test_the_next_ddp_ssn_of_a_stream_is_taken_while_gaps_are_filled():
             'some(in_order, "inside") | passed_by)', 'some(in_order, "inside"))',
             marks=pytest.mark.long),
     ],
-    ids=["stream", "count", "inside", "passed by"],
+    ids=["lib.stream", "count", "inside", "passed by"],
 )  # fmt: skip
 def test_a_window_that_errs_is_caught(old, new):
     bug = planted("ddp.window", old, new, Verdict=Verdict)

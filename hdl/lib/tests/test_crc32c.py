@@ -6,7 +6,7 @@ from itertools import accumulate, count
 import google_crc32c
 import pytest
 from amaranth.sim import Simulator
-from ddp_rnic.hdl.crc32c import Crc32c, Crc32cStream, Slice
+from ddp_rnic.hdl.lib.crc32c import Crc32c, Crc32cStream, Slice
 
 WIDTHS = (64, 128, 256, 512)
 

@@ -9,7 +9,7 @@ import pytest
 from amaranth.hdl import UnusedElaboratable
 from amaranth.lib import data
 from amaranth.sim import Simulator
-from ddp_rnic.hdl.stream import Backlog, Beat, Queue, Skid, Stage, any_of
+from ddp_rnic.hdl.lib.stream import Backlog, Beat, Queue, Skid, Stage, any_of
 
 DEPTHS = (4, 16)
 

@@ -7,7 +7,7 @@ import warnings
 import pytest
 from amaranth.hdl import UnusedElaboratable
 from amaranth.sim import Simulator
-from ddp_rnic.hdl.net.delay import Delay
+from ddp_rnic.hdl.lib.delay import Delay
 
 
 @pytest.mark.parametrize("block", (False, True))

@@ -6,7 +6,7 @@ from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
 from .bus.axi import AxiLite
-from .csr import Counters, Registers
+from .bus.csr import Counters, Registers
 from .ddp.coalesce import Coalesce
 from .ddp.commit import ErrorEvent, ItemTally, Tally
 from .ddp.fence import Fence, Sweep

@@ -3,7 +3,7 @@
 import pytest
 from amaranth.hdl import Module
 from amaranth.lib import stream, wiring
-from ddp_rnic.hdl.csr import Registers
+from ddp_rnic.hdl.bus.csr import Registers
 from ddp_rnic.hdl.ddp.commit import Commit
 from ddp_rnic.hdl.ddp.delivery import Delivery
 from ddp_rnic.hdl.dma.placement import PlacementDma
@@ -154,7 +154,7 @@ def test_the_registers_answer_each_request_once():
 
 
 def test_registers_that_answer_again_are_caught():
-    bug = planted("csr", "with m.If(bus.r.ready):", "with m.If(0):")
+    bug = planted("bus.csr", "with m.If(bus.r.ready):", "with m.If(0):")
     proof = bounded(Accesses(bug.Registers(), lemmas=False), depth=12)
     assert proof.status == "FAIL", proof.log
 

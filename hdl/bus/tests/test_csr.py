@@ -2,8 +2,8 @@
 
 import pytest
 from amaranth.sim import Simulator
+from ddp_rnic.hdl.bus.csr import Counters, Registers
 from ddp_rnic.hdl.bus.tests.lite import manager
-from ddp_rnic.hdl.csr import Counters, Registers
 from ddp_rnic.hdl.spec import regs
 
 OKAY, SLVERR, DECERR = 0, 2, 3

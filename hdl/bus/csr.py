@@ -4,10 +4,10 @@ from amaranth import *
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from .bus.axi import AxiLite, Response
-from .ddp.commit import Tally
-from .lib.stream import any_of
-from .spec import regs
+from ..ddp.commit import Tally
+from ..lib.stream import any_of
+from ..spec import regs
+from .axi import AxiLite, Response
 
 __all__ = ["Counters", "Registers"]
 

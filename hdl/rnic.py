@@ -33,14 +33,14 @@ from .ddp.reports import Reports
 from .ddp.stag import StagTable
 from .ddp.tagged import TaggedCheck
 from .ddp.untagged import UntaggedCheck
+from .dma.buffer import PacketBuffer
+from .dma.exceptions import ExceptionQueue
 from .dma.pages import PageCut, PageEntry
 from .dma.placement import ExceptionBeat, PlacementDma
-from .exceptions import ExceptionQueue
 from .lib.crc32c import Crc32c
 from .lib.stream import Beat, any_of, delayed, nibbles
 from .lib.table import Table
 from .lib.verilog import convert
-from .llp.buffer import PacketBuffer
 from .llp.intake import Intake, LlpBeat
 from .llp.markers import MarkerCut
 from .llp.mpa import MpaWalker

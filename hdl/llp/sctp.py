@@ -4,11 +4,11 @@ from amaranth import *
 from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from ..dma.buffer import Store
 from ..lib.crc32c import Checksum, Slice
 from ..lib.stream import Queue, any_of, nibbles
 from ..net.frame import FrameBeat
 from ..spec.sctp import DATA_HEADER, SSN, ChunkType, DataFlag, Ppid
-from .buffer import Store
 from .chunks import HEADER_WORDS, ChunkScan
 
 __all__ = ["Kind", "PacketChecksum", "PacketJudge", "SctpSegment", "SctpWalker"]

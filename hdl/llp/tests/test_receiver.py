@@ -13,8 +13,8 @@ from amaranth import *
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In
 from amaranth.sim import Simulator
+from ddp_rnic.hdl.dma.buffer import PacketBuffer
 from ddp_rnic.hdl.lib.crc32c import Crc32c
-from ddp_rnic.hdl.llp.buffer import PacketBuffer
 from ddp_rnic.hdl.llp.receiver import Fate, SctpReceiver
 from ddp_rnic.hdl.llp.sctp import Kind
 from ddp_rnic.hdl.spec.config import RnicConfig

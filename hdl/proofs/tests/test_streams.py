@@ -6,8 +6,8 @@ from amaranth.lib import stream, wiring
 from ddp_rnic.hdl.bus.csr import Registers
 from ddp_rnic.hdl.ddp.commit import Commit
 from ddp_rnic.hdl.ddp.delivery import Delivery
+from ddp_rnic.hdl.dma.exceptions import ExceptionQueue
 from ddp_rnic.hdl.dma.placement import PlacementDma
-from ddp_rnic.hdl.exceptions import ExceptionQueue
 from ddp_rnic.hdl.lib.stream import Backlog, Queue, Skid, Stage, Store
 from ddp_rnic.hdl.llp.intake import Intake
 from ddp_rnic.hdl.llp.scan import MpaScan
@@ -57,7 +57,7 @@ BLOCKS = {
             "ddp.delivery", "w_stage.o.ready.eq(w.ready)", "w_stage.o.ready.eq(1)"
         ).Delivery(CONFIG),
     ),
-    "exceptions": (
+    "dma.exceptions": (
         lambda: ExceptionQueue(CONFIG),
         None,
     ),

@@ -6,7 +6,7 @@ import random
 import pytest
 from amaranth.hdl import Value
 from amaranth.sim import Simulator
-from ddp_rnic.hdl.exceptions import ExceptionQueue
+from ddp_rnic.hdl.dma.exceptions import ExceptionQueue
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
 
 OCTETS = 4096

@@ -4,8 +4,8 @@ from amaranth import *
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from .dma.outlet import ExceptionBeat
-from .lib.stream import Prefetch, nibbles
+from ..lib.stream import Prefetch, nibbles
+from .outlet import ExceptionBeat
 
 __all__ = ["ExceptionQueue"]
 

@@ -10,6 +10,7 @@ from .bus.csr import Counters, Registers
 from .ddp.coalesce import Coalesce
 from .ddp.commit import ErrorEvent, ItemTally, Tally
 from .ddp.fence import Fence, Sweep
+from .ddp.segment import HEADER_WORDS
 from .ddp.session import Answer, Command
 from .ddp.stag import StagEntry
 from .ddp.untagged import Post, QueueState
@@ -17,7 +18,6 @@ from .dma.pages import PAGE_SHIFTS, PageEntry
 from .lib.stream import delayed
 from .lib.table import table_write
 from .llp.intake import LlpSettings
-from .llp.segment import HEADER_WORDS
 from .net.association import AssociationWrite
 from .spec import regs
 from .spec.sctp import Function

@@ -30,6 +30,7 @@ from .ddp.delivery import Delivery
 from .ddp.header import HeaderParser
 from .ddp.precedence import Overtaking, key_of
 from .ddp.reports import Reports
+from .ddp.segment import IN_FLIGHT
 from .ddp.stag import StagTable
 from .ddp.tagged import TaggedCheck
 from .ddp.untagged import UntaggedCheck
@@ -45,7 +46,6 @@ from .llp.intake import Intake, LlpBeat
 from .llp.markers import MarkerCut
 from .llp.mpa import MpaWalker
 from .llp.receiver import SctpReceiver
-from .llp.segment import IN_FLIGHT
 from .llp.verdict import Judge
 from .spec import regs
 from .spec.config import RnicConfig

@@ -9,9 +9,9 @@ from ..lib.delay import Delay
 from ..lib.stream import Stage, Store, delayed
 from ..llp.receiver import Fate, SctpItem
 from ..llp.sctp import Kind
-from ..llp.segment import HEADER_WORDS, IN_FLIGHT
 from ..spec.sctp import Diversion, Function
 from .order import Order
+from .segment import HEADER_WORDS, IN_FLIGHT
 from .session import Answer, Command, Message, Session, SessionEvent
 from .turn import OrderedRecord
 from .window import Ticket, Verdict
@@ -42,7 +42,7 @@ class Admitted(data.StructLayout):
     -------
     action : Action
     header : 160
-        PLACE: length of the DDP Segment and DDP header, as in a :class:`~..llp.segment.Segment`.
+        PLACE: length of the DDP Segment and DDP header, as in a :class:`~.segment.Segment`.
         ``control``: its Function Code in octets 2 and 3.
     stream : 16
         DDP Stream.

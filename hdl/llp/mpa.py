@@ -4,12 +4,12 @@ from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from ..ddp.segment import HEADER_WORDS, Segment
 from ..dma.buffer import Store
 from ..lib.crc32c import Slice
 from ..lib.stream import any_of
 from .intake import KnownBeat
 from .scan import Bound, Landing, MpaScan
-from .segment import HEADER_WORDS, Segment
 
 __all__ = ["Ending", "MpaWalker"]
 

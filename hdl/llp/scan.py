@@ -4,9 +4,9 @@ from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from ..ddp.segment import HEADER_WORDS
 from ..lib.stream import any_of
 from .intake import KnownBeat, LlpSettings
-from .segment import HEADER_WORDS
 
 __all__ = ["Ahead", "Bound", "Landing", "MpaScan", "Scan"]
 

@@ -4,9 +4,9 @@ from amaranth import *
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from ..ddp.segment import Outcome, Verdict
 from ..lib.crc32c import Checksum
 from .mpa import Ending
-from .segment import Outcome, Verdict
 
 __all__ = ["Judge", "RESIDUE"]
 

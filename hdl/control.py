@@ -17,7 +17,7 @@ from .ddp.untagged import Post, QueueState
 from .dma.pages import PAGE_SHIFTS, PageEntry
 from .lib.stream import delayed
 from .lib.table import table_write
-from .llp.intake import LlpSettings
+from .mpa.intake import LlpSettings
 from .net.association import AssociationWrite
 from .spec import regs
 from .spec.sctp import Function

@@ -42,11 +42,11 @@ from .lib.crc32c import Crc32c
 from .lib.stream import Beat, any_of, delayed, nibbles
 from .lib.table import Table
 from .lib.verilog import convert
-from .llp.intake import Intake, LlpBeat
-from .llp.markers import MarkerCut
-from .llp.mpa import MpaWalker
 from .llp.receiver import SctpReceiver
-from .llp.verdict import Judge
+from .mpa.intake import Intake, LlpBeat
+from .mpa.markers import MarkerCut
+from .mpa.verdict import Judge
+from .mpa.walker import MpaWalker
 from .spec import regs
 from .spec.config import RnicConfig
 

@@ -5,9 +5,9 @@ from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
+from ..mpa.intake import LlpBeat
 from ..net.words import Gather
 from ..spec.ddp import TAGGED_HEADER
-from .intake import LlpBeat
 
 __all__ = ["FpduCutter", "FpduSettings", "RingWrite"]
 

@@ -5,11 +5,11 @@ from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..lib.stream import Beat, any_of
+from ..mpa.intake import LlpBeat
 from ..net.tcp import HEADERS, TcpHeaders
 from ..net.words import Gather, Split, Word
 from ..spec.net import TcpField
 from .fpdus import FpduCutter, RingWrite
-from .intake import LlpBeat
 
 __all__ = ["FrameStore", "TcpPeer", "TcpReceiver", "TcpSegments", "TcpWrite"]
 

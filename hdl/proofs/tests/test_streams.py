@@ -9,8 +9,8 @@ from ddp_rnic.hdl.ddp.delivery import Delivery
 from ddp_rnic.hdl.dma.exceptions import ExceptionQueue
 from ddp_rnic.hdl.dma.placement import PlacementDma
 from ddp_rnic.hdl.lib.stream import Backlog, Queue, Skid, Stage, Store
-from ddp_rnic.hdl.llp.intake import Intake
-from ddp_rnic.hdl.llp.scan import MpaScan
+from ddp_rnic.hdl.mpa.intake import Intake
+from ddp_rnic.hdl.mpa.scan import MpaScan
 from ddp_rnic.hdl.proofs.harness import planted
 from ddp_rnic.hdl.proofs.streams import (
     Accesses,
@@ -102,8 +102,8 @@ def test_the_intake_has_room_for_what_it_takes():
     "bug",
     [
         lambda: planted(
-            "llp.intake", "self.i.ready.eq(queue.half)", "self.i.ready.eq(~queue.level[4])"),
-        lambda: planted("llp.intake", Store=planted(
+            "mpa.intake", "self.i.ready.eq(queue.half)", "self.i.ready.eq(~queue.level[4])"),
+        lambda: planted("mpa.intake", Store=planted(
             "lib.stream", "pop.eq(pointers.some & self.o.ready)", "pop.eq(pointers.some)").Store),
     ],
     ids=["takes too much", "withdraws"],
@@ -119,7 +119,7 @@ def test_the_scan_holds_a_beat_until_it_goes():
 
 
 def test_a_scan_that_lets_a_beat_go_too_soon_is_caught():
-    bug = planted("llp.scan", "shifts.eq(can_shift & goes)", "shifts.eq(can_shift)")
+    bug = planted("mpa.scan", "shifts.eq(can_shift & goes)", "shifts.eq(can_shift)")
     proof = bounded(Scanned(bug.MpaScan(CONFIG), lemmas=False), depth=24)
     assert proof.status == "FAIL", proof.log
 

@@ -6,7 +6,7 @@ from amaranth.lib.wiring import In, Out
 
 from ..ddp.segment import Outcome, Verdict
 from ..lib.crc32c import Checksum
-from .mpa import Ending
+from .walker import Ending
 
 __all__ = ["Judge", "RESIDUE"]
 

@@ -12,9 +12,9 @@ from amaranth.lib.wiring import In, Out
 from amaranth.sim import Simulator
 from ddp_rnic.hdl.ddp.segment import Outcome, Segment, Verdict
 from ddp_rnic.hdl.lib.crc32c import Crc32c
-from ddp_rnic.hdl.llp.intake import LlpBeat
-from ddp_rnic.hdl.llp.mpa import MpaWalker
-from ddp_rnic.hdl.llp.verdict import Judge
+from ddp_rnic.hdl.mpa.intake import LlpBeat
+from ddp_rnic.hdl.mpa.verdict import Judge
+from ddp_rnic.hdl.mpa.walker import MpaWalker
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
 from ddp_rnic.sim.model.mpa import MpaSender
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 from amaranth.sim import Simulator
-from ddp_rnic.hdl.llp.markers import MarkerCut
+from ddp_rnic.hdl.mpa.markers import MarkerCut
 from ddp_rnic.hdl.spec.config import RnicConfig
 
 CONFIG = RnicConfig(width=128)

@@ -4,13 +4,13 @@ from amaranth import *
 from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from ..ip.chain import FIND, Extension, pick
+from ..ip.lift import Lift
+from ..ip.network import IP_WORD, TAGS, Facts, Network
 from ..lib.delay import Delay
 from ..lib.stream import Beat, any_of, delayed
 from ..spec.config import WIDTHS
 from ..spec.net import SCTP_UDP_PORT
-from .chain import FIND, Extension, pick
-from .lift import Lift
-from .network import IP_WORD, TAGS, Facts, Network
 from .transport import Transport
 
 __all__ = ["Frame", "FrameBeat", "FrameParser", "Kind"]

@@ -5,10 +5,10 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
+from ..ip.chain import FIND, Line, Place, find, pick
 from ..lib.delay import Delay
 from ..lib.stream import delayed
 from ..spec.sctp import COMMON_HEADER
-from .chain import FIND, Line, Place, find, pick
 
 __all__ = ["Ending", "Transport"]
 
@@ -57,7 +57,7 @@ class Transport(wiring.Component):
     Members
     -------
     valid : In(1), line : In(Line(words)), place : In(Place())
-        As of an :class:`~.chain.Extension`.
+        As of an :class:`~..ip.chain.Extension`.
     octets : In(32 * words), used : In(words)
         The beat, and which of its words the frame has, ``FIND`` cycles behind.
     end : In(17)

@@ -8,7 +8,7 @@ from ..lib.stream import Beat
 
 __all__ = ["FrameWord", "Gather", "Split", "Word"]
 
-#: Octets that a frame is moved up by, as by :class:`~.lift.Lift`.
+#: Octets that a frame is moved up by, as by :class:`~..ip.lift.Lift`.
 MOVED = 2
 
 

@@ -6,8 +6,8 @@ from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
 from ..mpa.intake import LlpBeat
-from ..net.words import Gather
 from ..spec.ddp import TAGGED_HEADER
+from .words import Gather
 
 __all__ = ["FpduCutter", "FpduSettings", "RingWrite"]
 

@@ -8,12 +8,12 @@ from itertools import pairwise
 import pytest
 from amaranth.sim import Simulator
 from ddp_rnic.hdl.lib.tests.refused import refused
-from ddp_rnic.hdl.llp.fpdus import FpduCutter, Turns
-from ddp_rnic.hdl.llp.tcp import TcpReceiver
 from ddp_rnic.hdl.spec.net import TcpField, tcp_words
+from ddp_rnic.hdl.tcp.fpdus import FpduCutter, Turns
+from ddp_rnic.hdl.tcp.receiver import TcpReceiver
+from ddp_rnic.hdl.tcp.tests.frames import Wire, scenario
 from ddp_rnic.sim.model import tcp as model
 from ddp_rnic.sim.model.mpa import MpaSender
-from ddp_rnic.sim.tests.tcp_frames import Wire, scenario
 
 CONNECTIONS, WINDOW = 4, 4096
 #: Cycles from a last beat to the first of its FPDU.

@@ -6,10 +6,10 @@ from amaranth.lib.wiring import In, Out
 
 from ..lib.stream import Beat, any_of
 from ..mpa.intake import LlpBeat
-from ..net.tcp import HEADERS, TcpHeaders
-from ..net.words import Gather, Split, Word
 from ..spec.net import TcpField
 from .fpdus import FpduCutter, RingWrite
+from .headers import HEADERS, TcpHeaders
+from .words import Gather, Split, Word
 
 __all__ = ["FrameStore", "TcpPeer", "TcpReceiver", "TcpSegments", "TcpWrite"]
 
@@ -56,7 +56,7 @@ class TcpSegments(wiring.Component):
     Members
     -------
     headers : In(HEADERS)
-        Of :class:`~..net.tcp.TcpHeaders`.
+        Of :class:`~.headers.TcpHeaders`.
     write : In(stream.Signature(TcpWrite(connections), always_ready=True))
         A connection is valid, or not, and starts anew when SETTINGS is written, which is to be done
         while no frame is under way. SENT may be written at any time between frames, the other

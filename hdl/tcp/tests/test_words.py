@@ -8,7 +8,7 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.sim import Simulator
 from ddp_rnic.hdl.lib.stream import Beat
-from ddp_rnic.hdl.net.words import Gather, Split
+from ddp_rnic.hdl.tcp.words import Gather, Split
 
 WIDTHS = (64, 128, 256, 512)
 

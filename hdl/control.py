@@ -11,14 +11,14 @@ from .ddp.coalesce import Coalesce
 from .ddp.commit import ErrorEvent, ItemTally, Tally
 from .ddp.fence import Fence, Sweep
 from .ddp.segment import HEADER_WORDS
-from .ddp.session import Answer, Command
 from .ddp.stag import StagEntry
 from .ddp.untagged import Post, QueueState
 from .dma.pages import PAGE_SHIFTS, PageEntry
 from .lib.stream import delayed
 from .lib.table import table_write
 from .mpa.intake import LlpSettings
-from .net.association import AssociationWrite
+from .sctp.association import AssociationWrite
+from .sctp.session import Answer, Command
 from .spec import regs
 from .spec.sctp import Function
 
@@ -45,7 +45,7 @@ class RingSettings(data.StructLayout):
 def sctp_control(config):
     """Signature of what the host's side of SCTP is connected to: ``associations`` to the table,
     ``command``, ``answer``, ``waiting``, ``look`` and ``next`` as of
-    :class:`~.ddp.admission.Admission`, and ``tally``, ItemTally.
+    :class:`~.sctp.admission.Admission`, and ``tally``, ItemTally.
     """
     return wiring.Signature({
         "associations": Out(stream.Signature(

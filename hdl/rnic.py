@@ -24,12 +24,10 @@ from amaranth.lib.wiring import In, Out
 
 from .bus.axi import AWCACHE, AxiLite, AxiWrite
 from .control import Control, StreamEntry
-from .ddp.admission import Admission
 from .ddp.commit import Commit
 from .ddp.delivery import Delivery
 from .ddp.header import HeaderParser
 from .ddp.precedence import Overtaking, key_of
-from .ddp.reports import Reports
 from .ddp.segment import IN_FLIGHT
 from .ddp.stag import StagTable
 from .ddp.tagged import TaggedCheck
@@ -42,11 +40,13 @@ from .lib.crc32c import Crc32c
 from .lib.stream import Beat, any_of, delayed, nibbles
 from .lib.table import Table
 from .lib.verilog import convert
-from .llp.receiver import SctpReceiver
 from .mpa.intake import Intake, LlpBeat
 from .mpa.markers import MarkerCut
 from .mpa.verdict import Judge
 from .mpa.walker import MpaWalker
+from .sctp.admission import Admission
+from .sctp.receiver import SctpReceiver
+from .sctp.reports import Reports
 from .spec import regs
 from .spec.config import RnicConfig
 

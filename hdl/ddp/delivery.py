@@ -8,10 +8,10 @@ from ..bus.axi import AxiWrite, Response
 from ..dma.burst import Done
 from ..dma.steps import Credits
 from ..lib.stream import Backlog, Skid, Stage, Store, delayed
+from ..sctp.window import Ticket, Verdict
 from ..spec import completion
 from .entry import MESSAGE, CompletionEntry, of_message
 from .precedence import Found, Ordered, Precedence
-from .window import Ticket, Verdict
 
 __all__ = ["Delivery", "Due", "Record", "Ring"]
 
@@ -53,7 +53,7 @@ class Record(data.StructLayout):
     placed : 1
         It is a segment that passed the checks.
     status, ticket, association, sequence
-        As of :class:`~.admission.Admitted`.
+        As of :class:`~..sctp.admission.Admitted`.
     octets : 16
         That were placed.
     """

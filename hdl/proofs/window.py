@@ -4,8 +4,8 @@ from amaranth import *
 from amaranth.hdl import Cover
 from amaranth.utils import exact_log2
 
-from ..ddp.window import Verdict, Window
 from ..lib.stream import any_of
+from ..sctp.window import Verdict, Window
 from .harness import Harness, if_
 
 __all__ = ["Gaps", "Taken"]

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ddp_rnic.hdl.net.frame import Kind as FrameKind
-from ddp_rnic.hdl.net.tests.frames import Said, internet_sum, say
+from ddp_rnic.hdl.sctp.frame import Kind as FrameKind
+from ddp_rnic.hdl.sctp.tests.frames import Said, internet_sum, say
 from ddp_rnic.hdl.spec import regs
 from ddp_rnic.hdl.spec.completion import ChunkStatus, Completion, Kind, Status
 from ddp_rnic.hdl.spec.config import RnicConfig
@@ -79,7 +79,7 @@ RING = Ring(SLOT * SLOTS, 10)
 
 
 class Fate(Enum):
-    """What becomes of a frame, see :class:`~ddp_rnic.hdl.llp.receiver.ItemHold`."""
+    """What becomes of a frame, see :class:`~ddp_rnic.hdl.sctp.receiver.ItemHold`."""
 
     TAKEN = auto()
     EXCEPTION = auto()

@@ -7,8 +7,8 @@ import pytest
 from amaranth import ResetInserter, Signal
 from amaranth.hdl import UnusedElaboratable
 from amaranth.sim import Simulator
-from ddp_rnic.hdl.net.frame import FrameParser, Kind
-from ddp_rnic.hdl.net.tests.frames import (
+from ddp_rnic.hdl.sctp.frame import FrameParser, Kind
+from ddp_rnic.hdl.sctp.tests.frames import (
     PORT,
     draw,
     ethernet,

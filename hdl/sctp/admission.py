@@ -4,16 +4,16 @@ from amaranth import *
 from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from ..ddp.segment import HEADER_WORDS, IN_FLIGHT
+from ..ddp.turn import OrderedRecord
 from ..dma.steps import Credits
 from ..lib.delay import Delay
 from ..lib.stream import Stage, Store, delayed
-from ..llp.receiver import Fate, SctpItem
-from ..llp.sctp import Kind
 from ..spec.sctp import Diversion, Function
 from .order import Order
-from .segment import HEADER_WORDS, IN_FLIGHT
+from .receiver import Fate, SctpItem
 from .session import Answer, Command, Message, Session, SessionEvent
-from .turn import OrderedRecord
+from .walker import Kind
 from .window import Ticket, Verdict
 
 __all__ = ["Action", "Admission", "Admitted"]
@@ -42,7 +42,7 @@ class Admitted(data.StructLayout):
     -------
     action : Action
     header : 160
-        PLACE: length of the DDP Segment and DDP header, as in a :class:`~.segment.Segment`.
+        PLACE: length of the DDP Segment and DDP header, as in a :class:`~..ddp.segment.Segment`.
         ``control``: its Function Code in octets 2 and 3.
     stream : 16
         DDP Stream.

@@ -10,8 +10,8 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.sim import Simulator
 from ddp_rnic.hdl.lib.crc32c import Crc32c
-from ddp_rnic.hdl.llp.sctp import Kind, PacketJudge, SctpSegment, SctpWalker
-from ddp_rnic.hdl.net.frame import FrameBeat
+from ddp_rnic.hdl.sctp.frame import FrameBeat
+from ddp_rnic.hdl.sctp.walker import Kind, PacketJudge, SctpSegment, SctpWalker
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
 from ddp_rnic.sim.model.sctp import Chunk, DataChunk, Packet, Ppid, SackChunk, checksum
 

@@ -6,11 +6,11 @@ from amaranth.lib.wiring import In, Out
 
 from ..lib.crc32c import Checksum
 from ..lib.stream import Backlog, Beat, Queue, delayed
-from ..net.association import AssociationResult, AssociationTable, AssociationWrite
-from ..net.frame import FrameBeat, FrameParser
-from ..net.frame import Kind as FrameKind
 from ..spec.sctp import MOST_CHUNKS
-from .sctp import Kind, PacketJudge, SctpSegment, SctpWalker
+from .association import AssociationResult, AssociationTable, AssociationWrite
+from .frame import FrameBeat, FrameParser
+from .frame import Kind as FrameKind
+from .walker import Kind, PacketJudge, SctpSegment, SctpWalker
 
 __all__ = ["Fate", "ItemHold", "SctpItem", "SctpReceiver"]
 
@@ -40,7 +40,7 @@ class SctpItem(data.StructLayout):
     end : position
         With ``last``: the word after the frame's last.
     kind, header, ssn, tsn, start, payload, length, chunks
-        As of the :class:`~.sctp.SctpSegment`.
+        As of the :class:`~.walker.SctpSegment`.
     """
 
     #: What is passed on as it came.
@@ -63,7 +63,7 @@ class _Ending(data.StructLayout):
     items : range(places of the hold)
         That are held, without the last.
     sctp, oversize : 1
-        As of the :class:`~.sctp.SctpSegment`.
+        As of the :class:`~.walker.SctpSegment`.
     broken : 1
         Its framing is, or items of it are not held.
     end : position
@@ -330,7 +330,7 @@ class SctpReceiver(wiring.Component):
         Ethernet frames without FCS.
     write : In(stream.Signature(AssociationWrite(associations), always_ready=True))
     store, slices, beats
-        To the packet buffer and the CRC unit, as of the :class:`~.sctp.SctpWalker`.
+        To the packet buffer and the CRC unit, as of the :class:`~.walker.SctpWalker`.
     checksums : In(stream.Signature(Checksum(), always_ready=True))
         From the CRC unit, within 25 cycles.
     space : In(1)

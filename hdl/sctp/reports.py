@@ -4,14 +4,14 @@ from amaranth import *
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from ..ddp.delivery import Record
+from ..ddp.entry import of_message
+from ..ddp.precedence import Ordered
+from ..ddp.turn import Disordered, OrderedRecord, Turn
+from ..ddp.untagged import Advanced, QueueState
 from ..lib.stream import Skid, Stage, Store
 from ..spec.completion import ChunkStatus, Kind
-from .delivery import Record
-from .entry import of_message
-from .precedence import Ordered
 from .session import SessionEvent
-from .turn import Disordered, OrderedRecord, Turn
-from .untagged import Advanced, QueueState
 from .window import Verdict
 
 __all__ = ["Reports"]
@@ -46,7 +46,7 @@ class Reports(wiring.Component):
     events : In(stream.Signature(SessionEvent(streams)))
     entries : Out(stream.Signature(Ordered()))
     clear, state, advanced, disordered
-        As of :class:`~.turn.Turn`.
+        As of :class:`~..ddp.turn.Turn`.
     busy : Out(1)
         Something has moved in the last 31 cycles.
     """

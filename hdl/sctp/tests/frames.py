@@ -4,7 +4,7 @@ import random
 import struct
 from typing import NamedTuple
 
-from ddp_rnic.hdl.net.frame import Kind
+from ddp_rnic.hdl.sctp.frame import Kind
 
 PORT = 9899
 EXTENSIONS = (0, 43, 51, 60)

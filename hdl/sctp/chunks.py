@@ -5,8 +5,8 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..lib.stream import any_of
-from ..net.frame import FrameBeat
 from ..spec.sctp import COMMON_HEADER, ChunkType
+from .frame import FrameBeat
 
 __all__ = ["ChunkBound", "ChunkScan", "HEADER_WORDS", "ScannedBeat"]
 

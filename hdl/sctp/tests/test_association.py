@@ -7,8 +7,8 @@ import warnings
 import pytest
 from amaranth.hdl import UnusedElaboratable
 from amaranth.sim import Simulator
-from ddp_rnic.hdl.net.association import AssociationTable
-from ddp_rnic.hdl.net.frame import Kind
+from ddp_rnic.hdl.sctp.association import AssociationTable
+from ddp_rnic.hdl.sctp.frame import Kind
 from ddp_rnic.hdl.spec.net import WAYS, AssociationKey, hash_way, insert, place_bits
 
 

@@ -15,8 +15,8 @@ from amaranth.lib.wiring import In
 from amaranth.sim import Simulator
 from ddp_rnic.hdl.dma.buffer import PacketBuffer
 from ddp_rnic.hdl.lib.crc32c import Crc32c
-from ddp_rnic.hdl.llp.receiver import Fate, SctpReceiver
-from ddp_rnic.hdl.llp.sctp import Kind
+from ddp_rnic.hdl.sctp.receiver import Fate, SctpReceiver
+from ddp_rnic.hdl.sctp.walker import Kind
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.hdl.spec.net import AssociationKey, insert
 from ddp_rnic.hdl.spec.sctp import MOST_CHUNKS

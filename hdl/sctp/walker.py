@@ -7,9 +7,9 @@ from amaranth.lib.wiring import In, Out
 from ..dma.buffer import Store
 from ..lib.crc32c import Checksum, Slice
 from ..lib.stream import Queue, any_of, nibbles
-from ..net.frame import FrameBeat
 from ..spec.sctp import DATA_HEADER, SSN, ChunkType, DataFlag, Ppid
 from .chunks import HEADER_WORDS, ChunkScan
+from .frame import FrameBeat
 
 __all__ = ["Kind", "PacketChecksum", "PacketJudge", "SctpSegment", "SctpWalker"]
 

@@ -24,9 +24,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from ..flow import pnr as pnr_flow
+from ..flow import xilinx as xilinx_flow
 from ..hdl.spec.config import WIDTHS, RnicConfig
-from . import pnr as pnr_flow
-from . import xilinx as xilinx_flow
 from .engine import Engine, load
 from .load import Load, SctpLoad
 from .peer import Peer

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..boards import build
 from ..boards.common import Board
-from ..boards.netlist import next_net
+from ..flow.netlist import next_net
 from . import gates, verilator
 from .engine import ToolError
 

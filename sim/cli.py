@@ -22,6 +22,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from ..flow.xilinx import FAMILIES
 from ..hdl.spec.config import WIDTHS, RnicConfig
 from . import bench as numbers
 from . import plots as drawing
@@ -45,7 +46,6 @@ from .traffic import Stream, Traffic, traffic_of
 from .unplayed import unplayed_sctp
 from .violations import Row, Violation
 from .workload import generate
-from .xilinx import FAMILIES
 
 AGREES, DIFFERS, BAD_INPUT, NO_TOOL, INTERRUPTED = 0, 1, 2, 3, 130
 

@@ -15,10 +15,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ..boards import netlist as passes
-from ..boards.netlist import Netlist
+from ..flow import netlist as passes
+from ..flow import pnr
+from ..flow.netlist import Netlist
 from ..hdl.spec.config import RnicConfig
-from . import pnr, verilator
+from . import verilator
 from .engine import ToolError
 
 __all__ = ["MODEL", "of_netlist", "synthesized", "verilog"]

@@ -19,10 +19,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..flow.pnr import run_tool
 from ..hdl.spec.config import RnicConfig
 from .compiled import CompiledEngine, build
 from .engine import ToolError
-from .pnr import run_tool
 from .soak import Chunk, Traffic, config_of, draw, run_chunk, size
 from .verilator import cache_directory, digest, locked, write
 

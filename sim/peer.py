@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import pnr
+from ..flow import pnr
 from .given import read_text
 
 __all__ = ["Peer"]

@@ -7,8 +7,9 @@ import json
 from typing import Any
 
 import pytest
+from ddp_rnic.flow import pnr, xilinx
 from ddp_rnic.hdl.spec.config import RnicConfig
-from ddp_rnic.sim import bench, cli, pnr, xilinx
+from ddp_rnic.sim import bench, cli
 from ddp_rnic.sim.engine import Engine, Outcome
 from ddp_rnic.sim.load import Load, SctpLoad
 from rich.console import Console

@@ -14,10 +14,11 @@ import pytest
 from amaranth.hdl import Cat, Const, Module, Signal
 from amaranth.lib import memory
 from amaranth.lib.wiring import Component, In, Out
-from ddp_rnic.boards.netlist import extract_shift_registers
+from ddp_rnic.flow import pnr
+from ddp_rnic.flow.netlist import extract_shift_registers
 from ddp_rnic.hdl.lib.verilog import convert
 from ddp_rnic.hdl.spec.config import RnicConfig
-from ddp_rnic.sim import gates, pnr, verilator
+from ddp_rnic.sim import gates, verilator
 from ddp_rnic.sim.comparison import run
 from ddp_rnic.sim.regions import derive
 from ddp_rnic.sim.replay import Plan, plan

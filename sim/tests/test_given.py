@@ -10,8 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from ddp_rnic.flow import pnr
 from ddp_rnic.hdl.spec.config import RnicConfig
-from ddp_rnic.sim import cli, pnr
+from ddp_rnic.sim import cli
 from ddp_rnic.sim.capture import CaptureError
 from ddp_rnic.sim.given import LONGEST, LONGEST_LINE
 from ddp_rnic.sim.peer import Peer

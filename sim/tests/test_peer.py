@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ddp_rnic.sim import bench, cli, pnr
+from ddp_rnic.flow import pnr
+from ddp_rnic.sim import bench, cli
 from ddp_rnic.sim.peer import Peer
 from typer.testing import CliRunner
 

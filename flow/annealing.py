@@ -26,9 +26,9 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from ..boards.netlist import Netlist, new_cell, next_net
-from . import verilator
-from .engine import ToolError
+from ..sim import verilator
+from ..sim.engine import ToolError
+from .netlist import Netlist, new_cell, next_net
 
 __all__ = ["Annealed", "Placed", "anneal", "constrain", "longest_path"]
 

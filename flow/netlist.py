@@ -258,8 +258,9 @@ def replicate_enables(netlist: Netlist, top: str) -> int:
     """
     module = netlist["modules"][top]
     cells = module["cells"]
-    gates = {cell["connections"]["Z"][0]: name for name, cell in cells.items()
-             if cell["type"] == "LUT4"}
+    gates = {
+        cell["connections"]["Z"][0]: name for name, cell in cells.items() if cell["type"] == "LUT4"
+    }
     enabled: defaultdict[str, list[str]] = defaultdict(list)
     for name, cell in cells.items():
         if cell["type"] == "TRELLIS_FF":
@@ -270,15 +271,20 @@ def replicate_enables(netlist: Netlist, top: str) -> int:
     copies = 0
     for gate, flip_flops in enabled.items():
         # In the order of their bits, as far as names tell.
-        flip_flops.sort(key=lambda name: [
-            int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)])
+        flip_flops.sort(
+            key=lambda name: [
+                int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)
+            ]
+        )
         parts = len(flip_flops) // _PART
         for part in range(1, parts):
             cell = cells[gate]
             cells[f"{gate}_copy{part}"] = cell | {
-                "connections": cell["connections"] | {"Z": [fresh]}}
-            for name in flip_flops[part * len(flip_flops) // parts :
-                                   (part + 1) * len(flip_flops) // parts]:
+                "connections": cell["connections"] | {"Z": [fresh]}
+            }
+            for name in flip_flops[
+                part * len(flip_flops) // parts : (part + 1) * len(flip_flops) // parts
+            ]:
                 cells[name]["connections"]["CE"] = [fresh]
             fresh += 1
             copies += 1
@@ -296,8 +302,11 @@ def fold_enables(netlist: Netlist, top: str) -> int:
     enabled: defaultdict[tuple[Any, ...], list[Netlist]] = defaultdict(list)
     for cell in cells.values():
         # What belongs in a pin's cell stays as it is.
-        if (cell["type"] == "TRELLIS_FF" and cell["parameters"]["CEMUX"].strip() == "CE"
-                and "syn_useioff" not in cell["attributes"]):
+        if (
+            cell["type"] == "TRELLIS_FF"
+            and cell["parameters"]["CEMUX"].strip() == "CE"
+            and "syn_useioff" not in cell["attributes"]
+        ):
             pins = cell["connections"]
             enabled[tuple(pins["CLK"] + pins["CE"] + pins.get("LSR", []))].append(cell)
     fresh = next_net(module)
@@ -403,8 +412,12 @@ def area_by_part(netlist: Netlist, top: str) -> dict[str, dict[str, int]]:
         driven.update((bit, part) for bit in net["bits"] if (part := part_of(name)))
     cells: defaultdict[str, list[Netlist]] = defaultdict(list)
     for name, cell in module["cells"].items():
-        outputs = (bit for port, bits in cell["connections"].items()
-                   if cell["port_directions"][port] == "output" for bit in bits)
+        outputs = (
+            bit
+            for port, bits in cell["connections"].items()
+            if cell["port_directions"][port] == "output"
+            for bit in bits
+        )
         part = part_of(name) or next((driven[bit] for bit in outputs if bit in driven), "")
         cells[re.sub(r".*\.|\$\d+$", "", part)].append(cell)
     areas = {part: _area(each) for part, each in cells.items()}

@@ -10,8 +10,8 @@ import pytest
 from amaranth.hdl import Module, Signal
 from amaranth.lib import memory
 from amaranth.lib.wiring import Component, In, Out
-from ddp_rnic.boards.tests.netlists import BITS, READ_ADDRESS, WRITE_ADDRESS, WRITE_DATA, ram
-from ddp_rnic.sim import pnr
+from ddp_rnic.flow import pnr
+from ddp_rnic.flow.tests.netlists import BITS, READ_ADDRESS, WRITE_ADDRESS, WRITE_DATA, ram
 from ddp_rnic.sim.engine import ToolError
 
 needs_tools = pytest.mark.skipif(

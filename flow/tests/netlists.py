@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from ddp_rnic.boards import netlist
-from ddp_rnic.boards.netlist import Netlist
+from ddp_rnic.flow import netlist
+from ddp_rnic.flow.netlist import Netlist
 
 BITS = 18
 #: Nets of the netlist made here: clocks, write enable, clock enable, then buses.

@@ -19,6 +19,7 @@ from ..hdl.spec import regs
 from ..hdl.spec.completion import Completion, Status, phase
 from ..hdl.spec.config import RnicConfig
 from ..hdl.spec.ddp import LLP_CRC, LLP_FRAMING, LOCAL_CATASTROPHIC, VERSION, WAITING, ErrorNumber
+from ..sim.capture.traffic import QUEUES
 from ..sim.engine import (
     Await,
     Drain,
@@ -39,7 +40,6 @@ from ..sim.model.events import DdpError, Delivered, LlpError, Placed
 from ..sim.model.memory import Access, Memory, Region
 from ..sim.model.mpa import Fpdu, MpaReceiver, MpaSender
 from ..sim.replay import guard_octets
-from ..sim.traffic import QUEUES
 
 _HALF = 0xFFFFFFFF
 _MSN = 1 << 32

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from ..hdl.spec.config import RnicConfig
 from . import workload
-from .capture import Capture, capture_of
+from .capture.capture import Capture, capture_of
+from .capture.pcap import Frame
 from .model.ddp import DataSource
 from .model.sctp import (
     ADAPTATION_DDP,
@@ -30,7 +31,6 @@ from .model.sctp import (
     Packet,
     Ppid,
 )
-from .pcap import Frame
 from .replay import GUARD
 from .workload import SEND, WRITE, Wire
 

@@ -30,20 +30,20 @@ from . import report
 from . import shuffle as shuffling
 from . import soak as endurance
 from .board_workload import workloads
-from .capture import Assumption, Capture, CaptureError, read_capture
+from .capture.capture import Assumption, Capture, CaptureError, read_capture
+from .capture.pcap import LeftOut
+from .capture.pcap import counted as _count
+from .capture.sctp_traffic import SctpStream, with_sctp
+from .capture.traffic import Stream, Traffic, traffic_of
+from .capture.unplayed import unplayed_sctp
 from .compare import Difference, compare, number_text
 from .comparison import Comparison, Room, check_fits, on_wire
 from .engine import DeviceError, ToolError, load
-from .pcap import LeftOut
-from .pcap import counted as _count
 from .peer import Peer
 from .regions import Given, Queue, Region, RegionError, load_regions, stream_ends
 from .replay import Plan, plan
 from .report import Result, Run, left_out_text
 from .sctp_regions import derive_all, of_sessions
-from .sctp_traffic import SctpStream, with_sctp
-from .traffic import Stream, Traffic, traffic_of
-from .unplayed import unplayed_sctp
 from .violations import Row, Violation
 from .workload import generate
 

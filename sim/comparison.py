@@ -11,16 +11,16 @@ from ..hdl.spec import board
 from ..hdl.spec.completion import OCTETS
 from ..hdl.spec.config import RnicConfig
 from ..sw_driver import RnicError
-from .capture import CaptureError
+from .capture.capture import CaptureError
+from .capture.pcap import LeftOut
+from .capture.sctp_traffic import Incoming
+from .capture.traffic import Traffic
 from .compare import Difference, compare
 from .engine import DeviceError, Packet
-from .pcap import LeftOut
 from .play import Link, play
 from .regions import RegionError
 from .replay import Plan
 from .report import Run, agreement
-from .sctp_traffic import Incoming
-from .traffic import Traffic
 
 __all__ = ["Comparison", "Room", "Row", "Side", "check_fits", "on_wire", "run"]
 

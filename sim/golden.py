@@ -13,6 +13,7 @@ from ..hdl.spec.completion import Completion, Status
 from ..hdl.spec.config import RnicConfig
 from ..hdl.spec.ddp import LLP_CRC, LLP_FRAMING, LOCAL_CATASTROPHIC, WAITING, ErrorNumber
 from ..hdl.spec.sctp import State
+from .capture.traffic import Arrival, Stream
 from .engine import ExceptionPacket
 from .model.ddp import DataSink, TaggedHeader, UntaggedHeader, header_length
 from .model.events import DdpError, Delivered, LlpError, Placed
@@ -20,7 +21,6 @@ from .model.memory import Access, Memory
 from .model.memory import Region as ModelRegion
 from .model.mpa import Fpdu, MpaReceiver
 from .regions import Region
-from .traffic import Arrival, Stream
 
 _LENGTH_FIELD = 2
 

@@ -12,6 +12,7 @@ import numpy as np
 from ..hdl.spec import regs
 from ..hdl.spec.config import RnicConfig
 from ..hdl.spec.net import AssociationKey, EtherType, Protocol, insert
+from .capture.layers import internet_sum
 from .engine import (
     DeviceError,
     Drain,
@@ -25,7 +26,6 @@ from .engine import (
     Stalls,
     WriteRegister,
 )
-from .layers import internet_sum
 from .model.header import TaggedHeader
 from .model.mpa import MpaSender
 from .model.sctp import AnyChunk, DataChunk, Function, Ppid, bundle

@@ -10,12 +10,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from .capture.traffic import Tagged, Untagged
 from .compare import Difference
 from .comparison import Comparison, Side
 from .compiled import waveform_time
 from .report import Run
 from .timeline import Segment, occupancy, segments, throughput
-from .traffic import Tagged, Untagged
 
 __all__ = ["html", "write"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..flow import pnr
-from .given import read_text
+from .capture.given import read_text
 
 __all__ = ["Peer"]
 

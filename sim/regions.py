@@ -55,8 +55,8 @@ from ..hdl.spec.ddp import (
     UNTAGGED_HEADER,
     ErrorType,
 )
-from .given import read_text
-from .traffic import QUEUES, Arrival, Stream, Tagged, Traffic, Untagged
+from .capture.given import read_text
+from .capture.traffic import QUEUES, Arrival, Stream, Tagged, Traffic, Untagged
 
 #: Octets of all regions together: more is a mistake in a file, or a capture too sparse to derive
 #: from.

@@ -26,6 +26,8 @@ from numpy.typing import NDArray
 
 from ..hdl.spec import completion, regs
 from ..hdl.spec.config import LIMITS, MOST_PLACES, RnicConfig
+from .capture.sctp_traffic import DdpSession, Incoming, SctpStream, Step
+from .capture.traffic import Arrival, Stream, Traffic
 from .engine import Await, Drain, Frame, Operation, Packet, Poll, Ring, WriteRegister
 from .golden import Buffer, Delivery, Golden, Pages, spans
 from .regions import (
@@ -40,8 +42,6 @@ from .regions import (
 from .sctp_golden import SctpGolden
 from .sctp_host import SctpHost, grown_for_sctp
 from .sctp_regions import Lengths, lengths_of
-from .sctp_traffic import DdpSession, Incoming, SctpStream, Step
-from .traffic import Arrival, Stream, Traffic
 
 #: Octets that are painted before and behind every region and buffer, at least.
 GUARD = 128

@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 
 from ..hdl.spec.completion import Completion, Kind, Status
 from ..hdl.spec.sctp import Diversion
+from .capture.pcap import LeftOut
+from .capture.sctp_traffic import SctpStream
+from .capture.traffic import Stream
 from .compare import Difference, number_text
 from .engine import Outcome
 from .golden import Buffer, StreamCounts
-from .pcap import LeftOut
 from .regions import Region
 from .replay import Plan
 from .sctp_golden import SctpGolden
-from .sctp_traffic import SctpStream
-from .traffic import Stream
 
 MOST_NAMED = 4  # of what was left out, in a sentence
 

@@ -1,8 +1,8 @@
 """What the RNIC must do with DDP over SCTP, beside MPA, in its words: entries of the completion
 ring, packets of the exception stream, errors, counters.
 
-What SCTP and the sessions make of the traffic is in its steps (:mod:`.sctp_traffic`); here the
-model's Data Sinks receive the segments.
+What SCTP and the sessions make of the traffic is in its steps (:mod:`.capture.sctp_traffic`); here
+the model's Data Sinks receive the segments.
 """
 
 from __future__ import annotations
@@ -14,11 +14,7 @@ from ..hdl.spec import regs
 from ..hdl.spec.completion import ChunkStatus, Completion, Kind, Status
 from ..hdl.spec.config import RnicConfig
 from ..hdl.spec.sctp import Diversion, Function, Reason, State
-from .engine import ExceptionPacket
-from .golden import Delivery, Expected, Golden, Receiver, Record, Sequence
-from .model.ddp import header_length
-from .model.events import DdpError, Delivered, Placed
-from .sctp_traffic import (
+from .capture.sctp_traffic import (
     Control,
     End,
     Fate,
@@ -28,7 +24,11 @@ from .sctp_traffic import (
     SctpArrival,
     SctpStream,
 )
-from .traffic import Arrival, Stream
+from .capture.traffic import Arrival, Stream
+from .engine import ExceptionPacket
+from .golden import Delivery, Expected, Golden, Receiver, Record, Sequence
+from .model.ddp import header_length
+from .model.events import DdpError, Delivered, Placed
 
 #: CHUNK and PACKET entries.
 CHUNKS: Sequence = ("record", None)

@@ -11,11 +11,21 @@ from ..hdl.spec import regs
 from ..hdl.spec.config import LIMITS, MOST_PLACES, RnicConfig
 from ..hdl.spec.net import AssociationKey, Move, insert
 from ..hdl.spec.sctp import Function, State
+from .capture.sctp_traffic import (
+    Abort,
+    End,
+    Enter,
+    Illegal,
+    Incoming,
+    Leave,
+    SctpTraffic,
+    Step,
+    Tell,
+)
 from .engine import Frame, Poll
 from .golden import Delivery
 from .regions import RegionError
 from .sctp_golden import SctpGolden
-from .sctp_traffic import Abort, End, Enter, Illegal, Incoming, Leave, SctpTraffic, Step, Tell
 
 if TYPE_CHECKING:
     from .replay import _Replayer

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from .capture.sctp_traffic import DdpSession
+from .capture.traffic import Arrival, Stream, Traffic
 from .regions import (
     LARGEST_TABLE,
     Derived,
@@ -22,8 +24,6 @@ from .regions import (
     derive,
     slot,
 )
-from .sctp_traffic import DdpSession
-from .traffic import Arrival, Stream, Traffic
 
 __all__ = ["Lengths", "derive_all", "lengths_of", "of_sessions"]
 

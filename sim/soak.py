@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 from ..hdl.spec import regs
 from ..hdl.spec.config import RnicConfig
 from ..hdl.spec.ddp import LOCAL_CATASTROPHIC, WAITING
-from .capture import Endpoint
+from .capture.capture import Endpoint
+from .capture.traffic import QUEUES, Arrival, Stream, Tagged, fpdu_length
 from .compare import Difference, compare
 from .engine import (
     Await,
@@ -52,7 +53,6 @@ from .model.ddp import TaggedHeader, UntaggedHeader
 from .model.mpa import MpaSender
 from .regions import Region, slot
 from .replay import GUARD, Allotment, Host, Plan, Space, guard_octets
-from .traffic import QUEUES, Arrival, Stream, Tagged, fpdu_length
 
 __all__ = [
     "CHUNKS", "Chunk", "Failure", "Progress", "Tally", "Traffic", "config_of", "draw", "run_chunk",

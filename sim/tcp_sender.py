@@ -13,8 +13,8 @@ import dpkt
 from ..sw_driver import InvalidRequest
 from ..sw_driver.closing import Closing
 from ..sw_driver.tcp import BoardTcp, TcpConnection
+from .capture.traffic import fpdu_length
 from .engine import DeviceError, Packet
-from .traffic import fpdu_length
 
 __all__ = ["TcpSender"]
 

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..hdl.spec.ddp import ErrorNumber
+from .capture.traffic import Arrival
 from .compare import matched
 from .golden import Delivery, Placement, spans
 from .regions import Region
 from .report import Run
-from .traffic import Arrival
 
 __all__ = ["Segment", "occupancy", "segments", "throughput"]
 

@@ -35,11 +35,11 @@ from ..hdl.spec.ddp import (
     ErrorNumber,
     ErrorType,
 )
-from .capture import Capture, Endpoint, capture_of
-from .layers import internet_sum
+from .capture.capture import Capture, Endpoint, capture_of
+from .capture.layers import internet_sum
+from .capture.pcap import Frame
 from .model.ddp import DataSource, UntaggedHeader, header_length
 from .model.mpa import Enhanced, MpaSender, StartupFrame, negotiate
-from .pcap import Frame
 from .regions import Region, slot
 
 _ETHERNET = 1

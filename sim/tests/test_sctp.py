@@ -17,12 +17,40 @@ from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.hdl.spec.ddp import INVALID_STAG, MSN_RANGE
 from ddp_rnic.hdl.spec.sctp import Diversion, Reason
 from ddp_rnic.hdl.spec.sctp import State as RnicState
-from ddp_rnic.sim.capture import capture_of
+from ddp_rnic.sim.capture.capture import capture_of
+from ddp_rnic.sim.capture.layers import ip_packet
+from ddp_rnic.sim.capture.pcap import Frame
+from ddp_rnic.sim.capture.sctp_frames import sctp_frame
+from ddp_rnic.sim.capture.sctp_traffic import (
+    Abort,
+    Control,
+    Enter,
+    Fate,
+    Illegal,
+    Incoming,
+    Item,
+    Leave,
+    SctpTraffic,
+    Tell,
+    with_sctp,
+)
+from ddp_rnic.sim.capture.tests.associations import (
+    PORTS,
+    READ_REQUEST,
+    SEND_INVALIDATE,
+    A,
+    B,
+    Peers,
+    numbered,
+    sctp_in_ip,
+)
+from ddp_rnic.sim.capture.tests.frames import ethernet
+from ddp_rnic.sim.capture.traffic import Traffic, traffic_of
+from ddp_rnic.sim.capture.unplayed import unplayed_sctp
 from ddp_rnic.sim.compare import Difference, compare
 from ddp_rnic.sim.engine import Drain, Operation, Outcome, Poll, WriteRegister
 from ddp_rnic.sim.engine import Frame as FrameIn
 from ddp_rnic.sim.golden import Expected, Record
-from ddp_rnic.sim.layers import ip_packet
 from ddp_rnic.sim.model.sctp import (
     AnyChunk,
     Association,
@@ -36,39 +64,11 @@ from ddp_rnic.sim.model.sctp import (
     State,
     checksum,
 )
-from ddp_rnic.sim.pcap import Frame
 from ddp_rnic.sim.regions import Region, RegionError
 from ddp_rnic.sim.replay import Plan, plan
-from ddp_rnic.sim.sctp_frames import sctp_frame
 from ddp_rnic.sim.sctp_golden import SctpGolden
 from ddp_rnic.sim.sctp_regions import derive_all, of_sessions
-from ddp_rnic.sim.sctp_traffic import (
-    Abort,
-    Control,
-    Enter,
-    Fate,
-    Illegal,
-    Incoming,
-    Item,
-    Leave,
-    SctpTraffic,
-    Tell,
-    with_sctp,
-)
-from ddp_rnic.sim.tests.associations import (
-    PORTS,
-    READ_REQUEST,
-    SEND_INVALIDATE,
-    A,
-    B,
-    Peers,
-    numbered,
-    sctp_in_ip,
-)
 from ddp_rnic.sim.tests.fake_engine import FakeEngine
-from ddp_rnic.sim.tests.frames import ethernet
-from ddp_rnic.sim.traffic import Traffic, traffic_of
-from ddp_rnic.sim.unplayed import unplayed_sctp
 
 STAG = 0x1234500
 TERMINATE = Function.TERMINATE

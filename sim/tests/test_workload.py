@@ -18,10 +18,10 @@ from ddp_rnic.hdl.spec.ddp import (
     NO_BUFFER,
     TAGGED_VERSION,
 )
-from ddp_rnic.sim.capture import read_capture
+from ddp_rnic.sim.capture.capture import read_capture
+from ddp_rnic.sim.capture.traffic import Untagged, traffic_of
 from ddp_rnic.sim.regions import derive, stream_ends
 from ddp_rnic.sim.replay import plan
-from ddp_rnic.sim.traffic import Untagged, traffic_of
 from ddp_rnic.sim.workload import SHIPPED, generate, write_pcap
 
 DATA = Path(__file__).resolve().parents[1] / "data"

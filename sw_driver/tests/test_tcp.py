@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 from ddp_rnic.hdl.spec import board, regs
+from ddp_rnic.sim.capture.tests.frames import A, B, ethernet, tcp_packet
 from ddp_rnic.sim.model.tcp import FpduReceived
-from ddp_rnic.sim.tests.frames import A, B, ethernet, tcp_packet
 from ddp_rnic.sw_driver import (
     InvalidRequest,
     ResourceExhausted,

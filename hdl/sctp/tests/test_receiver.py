@@ -20,6 +20,7 @@ from ddp_rnic.hdl.sctp.walker import Kind
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.hdl.spec.net import AssociationKey, insert
 from ddp_rnic.hdl.spec.sctp import MOST_CHUNKS
+from ddp_rnic.sim.capture.pcap import read_frames
 from ddp_rnic.sim.model.sctp import (
     Chunk,
     DataChunk,
@@ -29,7 +30,6 @@ from ddp_rnic.sim.model.sctp import (
     SackChunk,
     checksum,
 )
-from ddp_rnic.sim.pcap import read_frames
 from scapy.layers.inet import IP, UDP
 from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import ARP, Ether

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import dpkt
+from ddp_rnic.sim.capture.pcap import Frame
+from ddp_rnic.sim.capture.tests.frames import ethernet
 from ddp_rnic.sim.model.header import TaggedHeader, UntaggedHeader
 from ddp_rnic.sim.model.sctp import (
     ADAPTATION_DDP,
@@ -21,8 +23,6 @@ from ddp_rnic.sim.model.sctp import (
     Packet,
     Ppid,
 )
-from ddp_rnic.sim.pcap import Frame
-from ddp_rnic.sim.tests.frames import ethernet
 
 A, B = "10.7.0.1", "10.7.0.2"
 PORTS = {A: 40000, B: 5043}

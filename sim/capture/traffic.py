@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import google_crc32c
 
-from ..hdl.spec.ddp import TAGGED_HEADER, UNTAGGED_HEADER, VERSION
+from ...hdl.spec.ddp import TAGGED_HEADER, UNTAGGED_HEADER, VERSION
 from .capture import Capture, Direction, Endpoint
 from .pcap import LeftOut
 

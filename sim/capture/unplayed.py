@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..hdl.spec.completion import ChunkStatus
-from ..hdl.spec.sctp import DataFlag, Diversion, Reason
-from .model.events import ProtocolError
-from .model.sctp import Chunk, ChunkType, InitChunk, Ppid
+from ...hdl.spec.completion import ChunkStatus
+from ...hdl.spec.sctp import DataFlag, Diversion, Reason
+from ..model.events import ProtocolError
+from ..model.sctp import Chunk, ChunkType, InitChunk, Ppid
 from .pcap import LeftOut
 from .sctp_frames import RawChunk, SctpFrame, with_checksums
 from .sctp_traffic import Fate, Illegal, Incoming, Item, SctpTraffic

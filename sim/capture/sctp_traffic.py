@@ -1,9 +1,9 @@
 """A capture's DDP over SCTP as its receiving ends see it: associations, packets, chunks, sessions.
 
-:func:`walk` plays SCTP and RFC 5043's sessions, as :mod:`.model.sctp` has them, for every end, and
+:func:`walk` plays SCTP and RFC 5043's sessions, as :mod:`..model.sctp` has them, for every end, and
 gives what happens as steps in the order of the capture: what comes in, and what the host does
 before the next frame does. An end's control messages are seen in the capture; the host tells its
-RNIC of each before it is sent, once. Where the RNIC differs from the model, :mod:`..hdl.spec.sctp`
+RNIC of each before it is sent, once. Where the RNIC differs from the model, :mod:`...hdl.spec.sctp`
 says how: it holds chunks that come too early, and fragments, which the host hands back in frames of
 its own; and of an old DDP-SSN it leaves to the host whether the chunk is a repetition. What DDP
 makes of the segments is not decided here.
@@ -20,15 +20,14 @@ from enum import Enum, auto
 from functools import cached_property
 from typing import ClassVar, NamedTuple
 
-from ..hdl.spec.completion import ChunkStatus
-from ..hdl.spec.config import LIMITS, MOST_PLACES, RnicConfig
-from ..hdl.spec.sctp import DATA_HEADER, SSN, Diversion, Reason
-from ..hdl.spec.sctp import State as RnicState
-from ..sw_driver.errors import InvalidRequest
-from ..sw_driver.handed_back import message_of
-from .capture import Endpoint
-from .model.events import ProtocolError
-from .model.sctp import (
+from ...hdl.spec.completion import ChunkStatus
+from ...hdl.spec.config import LIMITS, MOST_PLACES, RnicConfig
+from ...hdl.spec.sctp import DATA_HEADER, SSN, Diversion, Reason
+from ...hdl.spec.sctp import State as RnicState
+from ...sw_driver.errors import InvalidRequest
+from ...sw_driver.handed_back import message_of
+from ..model.events import ProtocolError
+from ..model.sctp import (
     ADAPTATION_DDP,
     Association,
     Chunk,
@@ -45,6 +44,7 @@ from .model.sctp import (
     Tsns,
     decode_payload,
 )
+from .capture import Endpoint
 from .pcap import LeftOut
 from .sctp_frames import Ends, RawChunk, SctpFrame, handed_back, with_checksums
 from .traffic import Arrival, Stream, Traffic, Untagged

@@ -8,10 +8,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from ddp_rnic.sim.capture import Capture, CaptureError, Direction, capture_of
-from ddp_rnic.sim.model.mpa import StartupFrame
-from ddp_rnic.sim.pcap import Frame
-from ddp_rnic.sim.tests.frames import (
+from ddp_rnic.sim.capture.capture import Capture, CaptureError, Direction, capture_of
+from ddp_rnic.sim.capture.pcap import Frame
+from ddp_rnic.sim.capture.tests.frames import (
     ACK,
     REPLY,
     REQUEST,
@@ -25,6 +24,7 @@ from ddp_rnic.sim.tests.frames import (
     handshake,
     tcp_packet,
 )
+from ddp_rnic.sim.model.mpa import StartupFrame
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from ..hdl.spec.net import SCTP_UDP_PORT
-from ..hdl.spec.sctp import COMMON_HEADER, DATA_HEADER, MOST_CHUNKS
-from ..sw_driver.handed_back import frame_of
+from ...hdl.spec.net import SCTP_UDP_PORT
+from ...hdl.spec.sctp import COMMON_HEADER, DATA_HEADER, MOST_CHUNKS
+from ...sw_driver.handed_back import frame_of
+from ..model.sctp import ChunkType, checksum
 from .layers import SCTP, IpPacket, with_header_sum
-from .model.sctp import ChunkType, checksum
 from .pcap import Frame
 
 __all__ = ["Ends", "RawChunk", "SctpFrame", "handed_back", "sctp_frame", "with_checksums"]

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import dpkt
 import pytest
-from ddp_rnic.sim.capture import read_capture
-from ddp_rnic.sim.layers import ip_packet
-from ddp_rnic.sim.pcap import CaptureError, Frame, read_frames
-from ddp_rnic.sim.tests.frames import A, B, ethernet, tcp_packet
+from ddp_rnic.sim.capture.capture import read_capture
+from ddp_rnic.sim.capture.layers import ip_packet
+from ddp_rnic.sim.capture.pcap import CaptureError, Frame, read_frames
+from ddp_rnic.sim.capture.tests.frames import A, B, ethernet, tcp_packet
 from scapy.utils import rdpcap
 
 PACKET = tcp_packet(A, B, 7, b"octets")
 PACKET_6 = tcp_packet(("fd00::1", 1), ("fd00::2", 2), 7, b"octets")
-SHIPPED = Path(__file__).resolve().parents[1] / "data" / "workload.pcap"
+SHIPPED = Path(__file__).resolve().parents[2] / "data" / "workload.pcap"
 
 
 def pcap(order: str, magic: int, records: list[tuple[int, int, bytes]], link: int = 1) -> bytes:

@@ -7,12 +7,12 @@ import warnings
 from pathlib import Path
 
 import pytest
-from ddp_rnic.sim.capture import capture_of
-from ddp_rnic.sim.layers import IpPacket, Packets, internet_sum, ip_packet
-from ddp_rnic.sim.pcap import Frame
-from ddp_rnic.sim.sctp_frames import sctp_frame
-from ddp_rnic.sim.tests.associations import Peers
-from ddp_rnic.sim.tests.frames import A, B, first_octet, frames, handshake, tcp_packet
+from ddp_rnic.sim.capture.capture import capture_of
+from ddp_rnic.sim.capture.layers import IpPacket, Packets, internet_sum, ip_packet
+from ddp_rnic.sim.capture.pcap import Frame
+from ddp_rnic.sim.capture.sctp_frames import sctp_frame
+from ddp_rnic.sim.capture.tests.associations import Peers
+from ddp_rnic.sim.capture.tests.frames import A, B, first_octet, frames, handshake, tcp_packet
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import struct
 
-from ddp_rnic.sim.capture import Endpoint
+from ddp_rnic.sim.capture.capture import Endpoint
+from ddp_rnic.sim.capture.traffic import Arrival, Stream, Traffic
 from ddp_rnic.sim.model.header import TaggedHeader, UntaggedHeader
 from ddp_rnic.sim.model.mpa import MpaSender
-from ddp_rnic.sim.traffic import Arrival, Stream, Traffic
 
 WRITE, READ_REQUEST, READ_RESPONSE, SEND, SEND_INVALIDATE, TERMINATE = (
     0x40 | opcode for opcode in (0, 1, 2, 3, 4, 7)

@@ -15,11 +15,9 @@ from typing import NamedTuple
 
 import dpkt
 
-from ..hdl.spec.sctp import COMMON_HEADER, DATA_HEADER, SSN
-from .connections import Endpoint
-from .layers import SCTP
-from .model.events import ProtocolError
-from .model.sctp import (
+from ...hdl.spec.sctp import COMMON_HEADER, DATA_HEADER, SSN
+from ..model.events import ProtocolError
+from ..model.sctp import (
     ADAPTATION_DDP,
     ADAPTATION_PARAMETER,
     Chunk,
@@ -32,6 +30,8 @@ from .model.sctp import (
     checksum,
     decode_payload,
 )
+from .connections import Endpoint
+from .layers import SCTP
 from .pcap import LeftOut
 from .sctp_frames import SctpFrame, with_checksums
 

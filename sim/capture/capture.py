@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from ..hdl.spec.net import SCTP_UDP_PORT
+from ...hdl.spec.net import SCTP_UDP_PORT
+from ..model.events import LlpError, ProtocolError
+from ..model.mpa import MpaReceiver, StartupFrame
 from .connections import (
     Connections,
     Conversation,
@@ -27,8 +29,6 @@ from .connections import (
     tcp_segment,
 )
 from .layers import TCP, IpPacket, Packets
-from .model.events import LlpError, ProtocolError
-from .model.mpa import MpaReceiver, StartupFrame
 from .pcap import CaptureError, Frame, LeftOut, Unread, counted, read_frames
 from .sctp_assumed import with_set_up
 from .sctp_frames import SctpFrame, sctp_frame, sctp_in_udp

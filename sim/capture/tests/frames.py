@@ -6,8 +6,8 @@ import ipaddress
 from collections.abc import Iterable
 
 import dpkt
+from ddp_rnic.sim.capture.pcap import Frame
 from ddp_rnic.sim.model.mpa import StartupFrame
-from ddp_rnic.sim.pcap import Frame
 
 SYN, ACK, RST, FIN, PUSH = 0x02, 0x10, 0x04, 0x01, 0x08
 A = ("10.7.0.1", 40000)

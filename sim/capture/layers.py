@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import dpkt.pcap
 
-from ..hdl.spec.net import SCTP_UDP_PORT
+from ...hdl.spec.net import SCTP_UDP_PORT
 from .pcap import Frame, LeftOut
 
 TCP = 6

@@ -26,8 +26,8 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from ..sim import verilator
-from ..sim.engine import ToolError
+from ..sim.engines import verilator
+from ..sim.engines.engine import ToolError
 from .netlist import Netlist, new_cell, next_net
 
 __all__ = ["Annealed", "Placed", "anneal", "constrain", "longest_path"]

@@ -27,8 +27,8 @@ from rich.table import Table
 from ..flow import pnr as pnr_flow
 from ..flow import xilinx as xilinx_flow
 from ..hdl.spec.config import WIDTHS, RnicConfig
-from .engine import Engine, load
-from .load import Load, SctpLoad
+from .engines.engine import Engine, load
+from .engines.load import Load, SctpLoad
 from .peer import Peer
 
 __all__ = ["BLOCKS", "MTUS", "PAYLOADS", "SCTP_PAYLOADS", "line_rate", "render", "run_bench"]

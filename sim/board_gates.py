@@ -17,8 +17,9 @@ from typing import Any
 from ..boards import build
 from ..boards.common import Board
 from ..flow.netlist import next_net
-from . import gates, verilator
-from .engine import ToolError
+from . import gates
+from .engines import verilator
+from .engines.engine import ToolError
 
 __all__ = ["at_virtual_pins", "verilog"]
 

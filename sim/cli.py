@@ -38,7 +38,7 @@ from .capture.traffic import Stream, Traffic, traffic_of
 from .capture.unplayed import unplayed_sctp
 from .compare import Difference, compare, number_text
 from .comparison import Comparison, Room, check_fits, on_wire
-from .engine import DeviceError, ToolError, load
+from .engines.engine import DeviceError, ToolError, load
 from .peer import Peer
 from .regions import Given, Queue, Region, RegionError, load_regions, stream_ends
 from .replay import Plan, plan

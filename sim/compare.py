@@ -15,7 +15,7 @@ from ..hdl.spec.completion import ChunkStatus, Completion, Kind, phase
 from ..hdl.spec.ddp import ErrorNumber, ErrorType
 from ..hdl.spec.sctp import Diversion
 from .capture.sctp_traffic import SctpStream
-from .engine import ErrorEvent, ExceptionPacket, Outcome
+from .engines.engine import ErrorEvent, ExceptionPacket, Outcome
 from .golden import Buffer, Expected, ExpectedError, Record, Sequence
 from .replay import Allotment, Plan
 from .sctp_golden import CHUNKS

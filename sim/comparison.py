@@ -16,7 +16,7 @@ from .capture.pcap import LeftOut
 from .capture.sctp_traffic import Incoming
 from .capture.traffic import Traffic
 from .compare import Difference, compare
-from .engine import DeviceError, Packet
+from .engines.engine import DeviceError, Packet
 from .play import Link, play
 from .regions import RegionError
 from .replay import Plan

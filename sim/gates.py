@@ -19,8 +19,8 @@ from ..flow import netlist as passes
 from ..flow import pnr
 from ..flow.netlist import Netlist
 from ..hdl.spec.config import RnicConfig
-from . import verilator
-from .engine import ToolError
+from .engines import verilator
+from .engines.engine import ToolError
 
 __all__ = ["MODEL", "of_netlist", "synthesized", "verilog"]
 

@@ -22,8 +22,8 @@ from ..sw_driver.closing import ProcessLock
 from ..sw_driver.errors import TransportError
 from ..sw_driver.memory import Extent, Memory, Shared
 from ..sw_driver.transport import Transport
-from . import compiled
-from .engine import UNSTALLED, DeviceError, ExceptionPacket, Stalls
+from .engines import compiled
+from .engines.engine import UNSTALLED, DeviceError, ExceptionPacket, Stalls
 from .model.ddp import DataSource
 from .model.mpa import MpaSender
 
@@ -211,7 +211,9 @@ class SimTransport(Transport):
             return int(self._library.sim_sending(self._open()))
 
     def cycles(self) -> dict[str, NDArray]:
-        """What went in and out so far, and when, by the names of an :class:`~.engine.Outcome`."""
+        """What went in and out so far, and when, by the names of an
+        :class:`~.engines.engine.Outcome`.
+        """
         with self._lock:
             return compiled.cycles(self._library, self._open())
 

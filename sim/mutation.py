@@ -21,10 +21,10 @@ from pathlib import Path
 
 from ..flow.pnr import run_tool
 from ..hdl.spec.config import RnicConfig
-from .compiled import CompiledEngine, build
-from .engine import ToolError
+from .engines.compiled import CompiledEngine, build
+from .engines.engine import ToolError
+from .engines.verilator import cache_directory, digest, locked, write
 from .soak import Chunk, Traffic, config_of, draw, run_chunk, size
-from .verilator import cache_directory, digest, locked, write
 
 __all__ = [
     "Equivalent",

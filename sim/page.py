@@ -13,7 +13,7 @@ from typing import Any
 from .capture.traffic import Tagged, Untagged
 from .compare import Difference
 from .comparison import Comparison, Side
-from .compiled import waveform_time
+from .engines.compiled import waveform_time
 from .report import Run
 from .timeline import Segment, occupancy, segments, throughput
 

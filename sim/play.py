@@ -1,8 +1,8 @@
 """A plan played on a device behind the driver: what an engine does, through a transport.
 
 The driver opens the device, pins its memory, and takes completions and events; tables are written
-as the plan's operations say. So whatever a transport reaches gives an :class:`~.engine.Outcome`
-that is compared with the golden model as any other.
+as the plan's operations say. So whatever a transport reaches gives an
+:class:`~.engines.engine.Outcome` that is compared with the golden model as any other.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..hdl.spec import regs
 from ..hdl.spec.completion import Completion
 from ..sw_driver import Context, Device, RnicError, Transport
 from ..sw_driver import ErrorEvent as DriverEvent
-from .engine import (
+from .engines.engine import (
     Await,
     DeviceError,
     Drain,

@@ -28,7 +28,7 @@ from ..hdl.spec import completion, regs
 from ..hdl.spec.config import LIMITS, MOST_PLACES, RnicConfig
 from .capture.sctp_traffic import DdpSession, Incoming, SctpStream, Step
 from .capture.traffic import Arrival, Stream, Traffic
-from .engine import Await, Drain, Frame, Operation, Packet, Poll, Ring, WriteRegister
+from .engines.engine import Await, Drain, Frame, Operation, Packet, Poll, Ring, WriteRegister
 from .golden import Buffer, Delivery, Golden, Pages, spans
 from .regions import (
     LARGEST_TABLE,

@@ -18,7 +18,7 @@ from .capture.pcap import LeftOut
 from .capture.sctp_traffic import SctpStream
 from .capture.traffic import Stream
 from .compare import Difference, number_text
-from .engine import Outcome
+from .engines.engine import Outcome
 from .golden import Buffer, StreamCounts
 from .regions import Region
 from .replay import Plan

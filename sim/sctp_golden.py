@@ -25,7 +25,7 @@ from .capture.sctp_traffic import (
     SctpStream,
 )
 from .capture.traffic import Arrival, Stream
-from .engine import ExceptionPacket
+from .engines.engine import ExceptionPacket
 from .golden import Delivery, Expected, Golden, Receiver, Record, Sequence
 from .model.ddp import header_length
 from .model.events import DdpError, Delivered, Placed

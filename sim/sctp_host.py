@@ -22,7 +22,7 @@ from .capture.sctp_traffic import (
     Step,
     Tell,
 )
-from .engine import Frame, Poll
+from .engines.engine import Frame, Poll
 from .golden import Delivery
 from .regions import RegionError
 from .sctp_golden import SctpGolden

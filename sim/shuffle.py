@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from .compare import Difference, compare_any_order
-from .engine import Await, Drain, Engine, Frame, Operation
+from .engines.engine import Await, Drain, Engine, Frame, Operation
 from .replay import Plan
 
 #: What becomes of a frame: probabilities.

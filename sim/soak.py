@@ -30,7 +30,7 @@ from ..hdl.spec.ddp import LOCAL_CATASTROPHIC, WAITING
 from .capture.capture import Endpoint
 from .capture.traffic import QUEUES, Arrival, Stream, Tagged, fpdu_length
 from .compare import Difference, compare
-from .engine import (
+from .engines.engine import (
     Await,
     DeviceError,
     Drain,

@@ -18,7 +18,7 @@ from ..sw_driver.tcp import BoardTcp
 from ..sw_driver.uart import BAUD, UartTransport
 from . import gates
 from .comparison import Room
-from .engine import ExceptionPacket, Frame, Packet
+from .engines.engine import ExceptionPacket, Frame, Packet
 from .live import SimTransport
 from .play import Link
 from .replay import Plan

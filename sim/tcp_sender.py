@@ -14,7 +14,7 @@ from ..sw_driver import InvalidRequest
 from ..sw_driver.closing import Closing
 from ..sw_driver.tcp import BoardTcp, TcpConnection
 from .capture.traffic import fpdu_length
-from .engine import DeviceError, Packet
+from .engines.engine import DeviceError, Packet
 
 __all__ = ["TcpSender"]
 

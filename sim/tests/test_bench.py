@@ -10,8 +10,8 @@ import pytest
 from ddp_rnic.flow import pnr, xilinx
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.sim import bench, cli
-from ddp_rnic.sim.engine import Engine, Outcome
-from ddp_rnic.sim.load import Load, SctpLoad
+from ddp_rnic.sim.engines.engine import Engine, Outcome
+from ddp_rnic.sim.engines.load import Load, SctpLoad
 from rich.console import Console
 from typer.testing import CliRunner
 

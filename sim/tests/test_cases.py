@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from ddp_rnic.sim import cli
-from ddp_rnic.sim.tests.fake_engine import FakeEngine
+from ddp_rnic.sim.engines.tests.fake_engine import FakeEngine
 from typer.testing import CliRunner, Result
 
 CASES = Path(__file__).resolve().parents[3] / "shared" / "cases"

@@ -15,9 +15,9 @@ from ddp_rnic.sim import cli
 from ddp_rnic.sim.capture.pcap import Frame
 from ddp_rnic.sim.capture.tests.associations import Peers
 from ddp_rnic.sim.capture.tests.frames import A, B, first_octet, frames, handshake, tcp_packet
-from ddp_rnic.sim.engine import DeviceError, Outcome, ToolError
+from ddp_rnic.sim.engines.engine import DeviceError, Outcome, ToolError
+from ddp_rnic.sim.engines.tests.fake_engine import FakeEngine
 from ddp_rnic.sim.model.mpa import MpaSender
-from ddp_rnic.sim.tests.fake_engine import FakeEngine
 from ddp_rnic.sim.workload import SHIPPED, generate, write_pcap
 from typer.testing import CliRunner, Result
 

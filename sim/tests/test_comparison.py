@@ -22,8 +22,8 @@ from ddp_rnic.sim.capture.tests.frames import ethernet, first_octet, frames, han
 from ddp_rnic.sim.capture.tests.streams import SEND, Conversation
 from ddp_rnic.sim.capture.traffic import traffic_of
 from ddp_rnic.sim.comparison import Comparison, Room, Side, check_fits, run
-from ddp_rnic.sim.engine import Await, Packet
-from ddp_rnic.sim.engine import Frame as FrameSent
+from ddp_rnic.sim.engines.engine import Await, Packet
+from ddp_rnic.sim.engines.engine import Frame as FrameSent
 from ddp_rnic.sim.live import SimTransport
 from ddp_rnic.sim.model.mpa import StartupFrame
 from ddp_rnic.sim.regions import Region, RegionError, derive

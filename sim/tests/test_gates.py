@@ -18,9 +18,10 @@ from ddp_rnic.flow import pnr
 from ddp_rnic.flow.netlist import extract_shift_registers
 from ddp_rnic.hdl.lib.verilog import convert
 from ddp_rnic.hdl.spec.config import RnicConfig
-from ddp_rnic.sim import gates, verilator
+from ddp_rnic.sim import gates
 from ddp_rnic.sim.capture.tests.streams import SEND, Conversation
 from ddp_rnic.sim.comparison import run
+from ddp_rnic.sim.engines import verilator
 from ddp_rnic.sim.regions import derive
 from ddp_rnic.sim.replay import Plan, plan
 from ddp_rnic.sim.targets import Target, open_link

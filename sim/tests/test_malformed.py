@@ -28,7 +28,7 @@ from ddp_rnic.hdl.spec.ddp import WAITING
 from ddp_rnic.hdl.spec.net import SCTP_UDP_PORT, AssociationKey, EtherType, Protocol, insert
 from ddp_rnic.hdl.spec.sctp import MOST_CHUNKS, Diversion, Reason, State
 from ddp_rnic.hdl.spec.sctp import Function as Told
-from ddp_rnic.sim.engine import (
+from ddp_rnic.sim.engines.engine import (
     UNSTALLED,
     Drain,
     ErrorEvent,

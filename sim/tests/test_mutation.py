@@ -14,8 +14,8 @@ from amaranth import Module, Signal
 from amaranth.back import rtlil
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.sim import cli, mutation
-from ddp_rnic.sim.compiled import CompiledEngine
-from ddp_rnic.sim.engine import ToolError
+from ddp_rnic.sim.engines.compiled import CompiledEngine
+from ddp_rnic.sim.engines.engine import ToolError
 from ddp_rnic.sim.mutation import ROOT, Equivalent, Fate, Mutant, Mutation, read_equivalents
 from ddp_rnic.sim.soak import Failure
 from typer.testing import CliRunner, Result

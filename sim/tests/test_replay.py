@@ -25,10 +25,10 @@ from ddp_rnic.sim.capture.capture import read_capture
 from ddp_rnic.sim.capture.tests.streams import SEND, SEND_INVALIDATE, Conversation
 from ddp_rnic.sim.capture.traffic import traffic_of
 from ddp_rnic.sim.compare import compare
-from ddp_rnic.sim.engine import Await, Drain, Packet, Poll, WriteRegister
+from ddp_rnic.sim.engines.engine import Await, Drain, Packet, Poll, WriteRegister
+from ddp_rnic.sim.engines.tests.fake_engine import FakeEngine
 from ddp_rnic.sim.regions import Queue, Region, RegionError, derive, stream_ends
 from ddp_rnic.sim.replay import GUARD, Plan, guard_octets, plan
-from ddp_rnic.sim.tests.fake_engine import FakeEngine
 
 A, B = "10.7.0.1", "10.7.0.2"
 STAG = 0x90190600

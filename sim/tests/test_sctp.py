@@ -48,8 +48,9 @@ from ddp_rnic.sim.capture.tests.frames import ethernet
 from ddp_rnic.sim.capture.traffic import Traffic, traffic_of
 from ddp_rnic.sim.capture.unplayed import unplayed_sctp
 from ddp_rnic.sim.compare import Difference, compare
-from ddp_rnic.sim.engine import Drain, Operation, Outcome, Poll, WriteRegister
-from ddp_rnic.sim.engine import Frame as FrameIn
+from ddp_rnic.sim.engines.engine import Drain, Operation, Outcome, Poll, WriteRegister
+from ddp_rnic.sim.engines.engine import Frame as FrameIn
+from ddp_rnic.sim.engines.tests.fake_engine import FakeEngine
 from ddp_rnic.sim.golden import Expected, Record
 from ddp_rnic.sim.model.sctp import (
     AnyChunk,
@@ -68,7 +69,6 @@ from ddp_rnic.sim.regions import Region, RegionError
 from ddp_rnic.sim.replay import Plan, plan
 from ddp_rnic.sim.sctp_golden import SctpGolden
 from ddp_rnic.sim.sctp_regions import derive_all, of_sessions
-from ddp_rnic.sim.tests.fake_engine import FakeEngine
 
 STAG = 0x1234500
 TERMINATE = Function.TERMINATE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from ddp_rnic.sim.engine import Await, Drain, Frame, Operation, WriteRegister
+from ddp_rnic.sim.engines.engine import Await, Drain, Frame, Operation, WriteRegister
 from ddp_rnic.sim.shuffle import shuffled
 
 

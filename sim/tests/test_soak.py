@@ -15,8 +15,8 @@ from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
 from ddp_rnic.hdl.spec.ddp import ERROR_TEXT, LOCAL_CATASTROPHIC, NO_BUFFER
 from ddp_rnic.sim import cli
 from ddp_rnic.sim.capture.traffic import Untagged
-from ddp_rnic.sim.compiled import CompiledEngine, _flat
-from ddp_rnic.sim.engine import (
+from ddp_rnic.sim.engines.compiled import CompiledEngine, _flat
+from ddp_rnic.sim.engines.engine import (
     Await,
     DeviceError,
     Engine,

@@ -15,7 +15,7 @@ from ddp_rnic.hdl.spec import regs
 from ddp_rnic.hdl.spec.completion import ChunkStatus, Completion, Kind, Status
 from ddp_rnic.hdl.spec.net import AssociationKey, hash_way, place_bits
 from ddp_rnic.hdl.spec.sctp import Diversion, Function, Reason, State
-from ddp_rnic.sim.engine import ExceptionPacket
+from ddp_rnic.sim.engines.engine import ExceptionPacket
 from ddp_rnic.sim.model.ddp import DataSink
 from ddp_rnic.sim.model.events import DdpError, Placed
 

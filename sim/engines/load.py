@@ -9,10 +9,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..hdl.spec import regs
-from ..hdl.spec.config import RnicConfig
-from ..hdl.spec.net import AssociationKey, EtherType, Protocol, insert
-from .capture.layers import internet_sum
+from ...hdl.spec import regs
+from ...hdl.spec.config import RnicConfig
+from ...hdl.spec.net import AssociationKey, EtherType, Protocol, insert
+from ..capture.layers import internet_sum
+from ..model.header import TaggedHeader
+from ..model.mpa import MpaSender
+from ..model.sctp import AnyChunk, DataChunk, Function, Ppid, bundle
+from ..model.sctp import Packet as SctpPacket
 from .engine import (
     DeviceError,
     Drain,
@@ -26,10 +30,6 @@ from .engine import (
     Stalls,
     WriteRegister,
 )
-from .model.header import TaggedHeader
-from .model.mpa import MpaSender
-from .model.sctp import AnyChunk, DataChunk, Function, Ppid, bundle
-from .model.sctp import Packet as SctpPacket
 
 __all__ = ["Load", "SctpLoad"]
 

@@ -14,8 +14,8 @@ from cocotbext.eth import GmiiFrame, RgmiiSink, RgmiiSource
 from cocotbext.uart import UartSink, UartSource
 from numpy.typing import NDArray
 
-from ..hdl.spec import board, completion, regs
-from ..hdl.spec.completion import Completion
+from ...hdl.spec import board, completion, regs
+from ...hdl.spec.completion import Completion
 from .engine import (
     EVENT_REGISTERS,
     Await,

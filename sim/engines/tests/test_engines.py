@@ -14,9 +14,9 @@ from ddp_rnic.hdl.spec import regs
 from ddp_rnic.hdl.spec.completion import OCTETS, Kind, decode, phase
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
 from ddp_rnic.hdl.spec.sctp import Diversion
-from ddp_rnic.sim import verilator
 from ddp_rnic.sim.capture import layers, pcap
-from ddp_rnic.sim.engine import (
+from ddp_rnic.sim.engines import verilator
+from ddp_rnic.sim.engines.engine import (
     ENGINES,
     UNSTALLED,
     Await,
@@ -37,14 +37,14 @@ from ddp_rnic.sim.engine import (
     WriteRegister,
     load,
 )
-from ddp_rnic.sim.load import SctpLoad
+from ddp_rnic.sim.engines.load import SctpLoad
+from ddp_rnic.sim.engines.tests import standin
+from ddp_rnic.sim.engines.tests.fake_engine import FakeEngine
 from ddp_rnic.sim.model.ddp import DataSource
 from ddp_rnic.sim.model.header import TaggedHeader
 from ddp_rnic.sim.model.mpa import MpaSender
 from ddp_rnic.sim.model.sctp import DataChunk, Function, SegmentReceived, Session
 from ddp_rnic.sim.model.sctp import Packet as SctpPacket
-from ddp_rnic.sim.tests import standin
-from ddp_rnic.sim.tests.fake_engine import FakeEngine
 
 
 @pytest.fixture

@@ -31,8 +31,8 @@ from cocotbext.axi import (
 )
 from numpy.typing import NDArray
 
-from ..hdl.spec import regs
-from ..hdl.spec.completion import OCTETS, Completion, phase
+from ...hdl.spec import regs
+from ...hdl.spec.completion import OCTETS, Completion, phase
 from .engine import (
     BURST,
     CYCLE,
@@ -279,7 +279,7 @@ class RnicBench:
     completions : list[Completion]
         Completions, as they were taken off the ring.
     delivered, writes, bursts, responses, taken, stray, interrupts, polled : list
-        Rows of the arrays of :class:`~ddp_rnic.sim.engine.Outcome`.
+        Rows of the arrays of :class:`~ddp_rnic.sim.engines.engine.Outcome`.
     """
 
     def __init__(

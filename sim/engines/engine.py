@@ -18,9 +18,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..hdl.spec import regs
-from ..hdl.spec.completion import FIELDS, OCTETS, Completion, decode
-from ..hdl.spec.config import RnicConfig
+from ...hdl.spec import regs
+from ...hdl.spec.completion import FIELDS, OCTETS, Completion, decode
+from ...hdl.spec.config import RnicConfig
 
 #: Names of the engines, the default first.
 ENGINES = ("compiled", "cocotb")

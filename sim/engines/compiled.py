@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..hdl.spec import regs
-from ..hdl.spec.completion import OCTETS
-from ..hdl.spec.config import RnicConfig
+from ...hdl.spec import regs
+from ...hdl.spec.completion import OCTETS
+from ...hdl.spec.config import RnicConfig
 from . import verilator
 from .engine import (
     BURST,

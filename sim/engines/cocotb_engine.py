@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import numpy as np
 from numpy.typing import NDArray
 
-from ..hdl.spec.config import RnicConfig
+from ...hdl.spec.config import RnicConfig
 from . import verilator
 from .engine import UNSTALLED, DeviceError, Engine, Operation, Outcome, Ring, Stalls, checked
 
@@ -51,7 +51,7 @@ class CocotbEngine(Engine):
             (directory / PLAN).write_bytes(pickle.dumps(plan))
             memory.tofile(directory / MEMORY)
             run_tests(
-                config, "ddp_rnic.sim.cocotb_play", directory, 1,
+                config, "ddp_rnic.sim.engines.cocotb_play", directory, 1,
                 environment={DIRECTORY: name}, waves=waves,
             )  # fmt: skip
             memory[:] = np.fromfile(directory / MEMORY, np.uint8)

@@ -1,4 +1,4 @@
-// The RNIC's surroundings in C++, for ddp_rnic.sim.compiled: one call simulates many cycles.
+// The RNIC's surroundings in C++, for ddp_rnic.sim.engines.compiled: one call simulates many cycles.
 //
 // In each cycle the inputs are set, the design settles with the clock low, the handshakes are
 // looked at, and the clock rises. Verilator stores ports as little-endian words, so that a beat is

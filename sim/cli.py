@@ -29,23 +29,23 @@ from . import plots as drawing
 from . import report
 from . import shuffle as shuffling
 from . import soak as endurance
-from .board_workload import workloads
 from .capture.capture import Assumption, Capture, CaptureError, read_capture
 from .capture.pcap import LeftOut
 from .capture.pcap import counted as _count
 from .capture.sctp_traffic import SctpStream, with_sctp
 from .capture.traffic import Stream, Traffic, traffic_of
 from .capture.unplayed import unplayed_sctp
-from .compare import Difference, compare, number_text
 from .comparison import Comparison, Room, check_fits, on_wire
 from .engines.engine import DeviceError, ToolError, load
 from .peer import Peer
-from .regions import Given, Queue, Region, RegionError, load_regions, stream_ends
-from .replay import Plan, plan
+from .replay.board_workload import workloads
+from .replay.differences import Difference, compare, number_text
+from .replay.plan import Plan, plan
+from .replay.regions import Given, Queue, Region, RegionError, load_regions, stream_ends
+from .replay.sctp_regions import derive_all, of_sessions
+from .replay.workload import generate
 from .report import Result, Run, left_out_text
-from .sctp_regions import derive_all, of_sessions
 from .violations import Row, Violation
-from .workload import generate
 
 AGREES, DIFFERS, BAD_INPUT, NO_TOOL, INTERRUPTED = 0, 1, 2, 3, 130
 

@@ -15,11 +15,11 @@ from .capture.capture import CaptureError
 from .capture.pcap import LeftOut
 from .capture.sctp_traffic import Incoming
 from .capture.traffic import Traffic
-from .compare import Difference, compare
 from .engines.engine import DeviceError, Packet
 from .play import Link, play
-from .regions import RegionError
-from .replay import Plan
+from .replay.differences import Difference, compare
+from .replay.plan import Plan
+from .replay.regions import RegionError
 from .report import Run, agreement
 
 __all__ = ["Comparison", "Room", "Row", "Side", "check_fits", "on_wire", "run"]
@@ -166,7 +166,7 @@ class Room(NamedTuple):
 
 
 def check_fits(plans: Sequence[Plan], changes: Sequence[str], has: RnicConfig, room: Room) -> None:
-    """Raise :class:`~.regions.RegionError` unless a board has room for these plans."""
+    """Raise :class:`~.replay.regions.RegionError` unless a board has room for these plans."""
     if any(plan.config != has for plan in plans):
         raise RegionError(f"the board is too small for this: {'; '.join(changes)}")
     for plan in plans:

@@ -35,7 +35,7 @@ from .engines.engine import (
     counter_registers,
     counters,
 )
-from .replay import Plan
+from .replay.plan import Plan
 
 __all__ = ["Link", "play"]
 

@@ -17,12 +17,12 @@ from ..hdl.spec.sctp import Diversion
 from .capture.pcap import LeftOut
 from .capture.sctp_traffic import SctpStream
 from .capture.traffic import Stream
-from .compare import Difference, number_text
 from .engines.engine import Outcome
-from .golden import Buffer, StreamCounts
-from .regions import Region
-from .replay import Plan
-from .sctp_golden import SctpGolden
+from .replay.differences import Difference, number_text
+from .replay.expectation import Buffer, StreamCounts
+from .replay.plan import Plan
+from .replay.regions import Region
+from .replay.sctp_expectation import SctpGolden
 
 MOST_NAMED = 4  # of what was left out, in a sentence
 

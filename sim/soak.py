@@ -29,7 +29,6 @@ from ..hdl.spec.config import RnicConfig
 from ..hdl.spec.ddp import LOCAL_CATASTROPHIC, WAITING
 from .capture.capture import Endpoint
 from .capture.traffic import QUEUES, Arrival, Stream, Tagged, fpdu_length
-from .compare import Difference, compare
 from .engines.engine import (
     Await,
     DeviceError,
@@ -47,12 +46,13 @@ from .engines.engine import (
     Wait,
     WriteRegister,
 )
-from .golden import Golden, Pages
 from .interleaving import Interleaving
 from .model.ddp import TaggedHeader, UntaggedHeader
 from .model.mpa import MpaSender
-from .regions import Region, slot
-from .replay import GUARD, Allotment, Host, Plan, Space, guard_octets
+from .replay.differences import Difference, compare
+from .replay.expectation import Golden, Pages
+from .replay.plan import GUARD, Allotment, Host, Plan, Space, guard_octets
+from .replay.regions import Region, slot
 
 __all__ = [
     "CHUNKS", "Chunk", "Failure", "Progress", "Tally", "Traffic", "config_of", "draw", "run_chunk",

@@ -21,7 +21,7 @@ from .comparison import Room
 from .engines.engine import ExceptionPacket, Frame, Packet
 from .live import SimTransport
 from .play import Link
-from .replay import Plan
+from .replay.plan import Plan
 from .tcp_sender import TcpSender
 
 __all__ = ["Board", "Simulated", "Target", "of_names", "open_link"]

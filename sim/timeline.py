@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from ..hdl.spec.ddp import ErrorNumber
 from .capture.traffic import Arrival
-from .compare import matched
-from .golden import Delivery, Placement, spans
-from .regions import Region
+from .replay.differences import matched
+from .replay.expectation import Delivery, Placement, spans
+from .replay.regions import Region
 from .report import Run
 
 __all__ = ["Segment", "occupancy", "segments", "throughput"]

@@ -18,7 +18,7 @@ from ddp_rnic.sim.capture.tests.frames import A, B, first_octet, frames, handsha
 from ddp_rnic.sim.engines.engine import DeviceError, Outcome, ToolError
 from ddp_rnic.sim.engines.tests.fake_engine import FakeEngine
 from ddp_rnic.sim.model.mpa import MpaSender
-from ddp_rnic.sim.workload import SHIPPED, generate, write_pcap
+from ddp_rnic.sim.replay.workload import SHIPPED, generate, write_pcap
 from typer.testing import CliRunner, Result
 
 SHIPPED_CAPTURE = Path(__file__).resolve().parents[1] / "data" / "workload.pcap"

@@ -26,11 +26,11 @@ from ddp_rnic.sim.engines.engine import Await, Packet
 from ddp_rnic.sim.engines.engine import Frame as FrameSent
 from ddp_rnic.sim.live import SimTransport
 from ddp_rnic.sim.model.mpa import StartupFrame
-from ddp_rnic.sim.regions import Region, RegionError, derive
-from ddp_rnic.sim.replay import Plan, plan
+from ddp_rnic.sim.replay.plan import Plan, plan
+from ddp_rnic.sim.replay.regions import Region, RegionError, derive
+from ddp_rnic.sim.replay.workload import write_pcap
 from ddp_rnic.sim.targets import Board, Simulated, Target
 from ddp_rnic.sim.timeline import occupancy, segments, throughput
-from ddp_rnic.sim.workload import write_pcap
 from ddp_rnic.sw_driver import InvalidRequest, UnsupportedDevice
 from ddp_rnic.sw_driver.tests.virtual_board import VirtualBoard
 from ddp_rnic.sw_driver.tests.virtual_tcp import VirtualTcp

@@ -22,8 +22,8 @@ from ddp_rnic.sim import gates
 from ddp_rnic.sim.capture.tests.streams import SEND, Conversation
 from ddp_rnic.sim.comparison import run
 from ddp_rnic.sim.engines import verilator
-from ddp_rnic.sim.regions import derive
-from ddp_rnic.sim.replay import Plan, plan
+from ddp_rnic.sim.replay.plan import Plan, plan
+from ddp_rnic.sim.replay.regions import derive
 from ddp_rnic.sim.targets import Target, open_link
 
 needs_yosys = pytest.mark.skipif(

@@ -16,8 +16,8 @@ from ddp_rnic.sim import cli
 from ddp_rnic.sim.capture.capture import CaptureError
 from ddp_rnic.sim.capture.given import LONGEST, LONGEST_LINE
 from ddp_rnic.sim.peer import Peer
-from ddp_rnic.sim.regions import RegionError, load_regions
-from ddp_rnic.sim.replay import plan
+from ddp_rnic.sim.replay.plan import plan
+from ddp_rnic.sim.replay.regions import RegionError, load_regions
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner

@@ -29,8 +29,8 @@ from ddp_rnic.sim.engines.engine import (
     Resume,
     WriteRegister,
 )
-from ddp_rnic.sim.golden import Buffer
-from ddp_rnic.sim.regions import Region
+from ddp_rnic.sim.replay.expectation import Buffer
+from ddp_rnic.sim.replay.regions import Region
 from ddp_rnic.sim.soak import Chunk, Traffic, config_of, draw, soak
 from numpy.typing import NDArray
 from typer.testing import CliRunner

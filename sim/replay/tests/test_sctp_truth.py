@@ -20,15 +20,15 @@ from ddp_rnic.sim import shuffle
 from ddp_rnic.sim.capture.capture import read_capture
 from ddp_rnic.sim.capture.sctp_traffic import Incoming, SctpStream, with_sctp
 from ddp_rnic.sim.capture.traffic import Traffic, traffic_of
-from ddp_rnic.sim.compare import compare, compare_any_order
 from ddp_rnic.sim.engines.engine import Await, Drain, Frame, Operation, load
 from ddp_rnic.sim.engines.tests.fake_engine import FakeEngine
-from ddp_rnic.sim.regions import Region
-from ddp_rnic.sim.replay import plan
+from ddp_rnic.sim.replay.differences import compare, compare_any_order
+from ddp_rnic.sim.replay.plan import plan
+from ddp_rnic.sim.replay.regions import Region
+from ddp_rnic.sim.replay.sctp_regions import derive_all, of_sessions
 from ddp_rnic.sim.report import Run
-from ddp_rnic.sim.sctp_regions import derive_all, of_sessions
 
-CAPTURES = Path(__file__).resolve().parents[2].parent / "shared" / "captures" / "sctp"
+CAPTURES = Path(__file__).resolve().parents[3].parent / "shared" / "captures" / "sctp"
 NAMES = sorted(path.stem.removeprefix("sctp_") for path in CAPTURES.glob("*.pcap"))
 HOSTS = {"active": "10.7.0.1", "passive": "10.7.0.2"}
 PAINT = 0xEE

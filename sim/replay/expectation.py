@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from ..hdl.spec.completion import Completion, Status
-from ..hdl.spec.config import RnicConfig
-from ..hdl.spec.ddp import LLP_CRC, LLP_FRAMING, LOCAL_CATASTROPHIC, WAITING, ErrorNumber
-from ..hdl.spec.sctp import State
-from .capture.traffic import Arrival, Stream
-from .engines.engine import ExceptionPacket
-from .model.ddp import DataSink, TaggedHeader, UntaggedHeader, header_length
-from .model.events import DdpError, Delivered, LlpError, Placed
-from .model.memory import Access, Memory
-from .model.memory import Region as ModelRegion
-from .model.mpa import Fpdu, MpaReceiver
+from ...hdl.spec.completion import Completion, Status
+from ...hdl.spec.config import RnicConfig
+from ...hdl.spec.ddp import LLP_CRC, LLP_FRAMING, LOCAL_CATASTROPHIC, WAITING, ErrorNumber
+from ...hdl.spec.sctp import State
+from ..capture.traffic import Arrival, Stream
+from ..engines.engine import ExceptionPacket
+from ..model.ddp import DataSink, TaggedHeader, UntaggedHeader, header_length
+from ..model.events import DdpError, Delivered, LlpError, Placed
+from ..model.memory import Access, Memory
+from ..model.memory import Region as ModelRegion
+from ..model.mpa import Fpdu, MpaReceiver
 from .regions import Region
 
 _LENGTH_FIELD = 2

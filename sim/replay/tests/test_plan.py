@@ -24,15 +24,15 @@ from ddp_rnic.hdl.spec.ddp import (
 from ddp_rnic.sim.capture.capture import read_capture
 from ddp_rnic.sim.capture.tests.streams import SEND, SEND_INVALIDATE, Conversation
 from ddp_rnic.sim.capture.traffic import traffic_of
-from ddp_rnic.sim.compare import compare
 from ddp_rnic.sim.engines.engine import Await, Drain, Packet, Poll, WriteRegister
 from ddp_rnic.sim.engines.tests.fake_engine import FakeEngine
-from ddp_rnic.sim.regions import Queue, Region, RegionError, derive, stream_ends
-from ddp_rnic.sim.replay import GUARD, Plan, guard_octets, plan
+from ddp_rnic.sim.replay.differences import compare
+from ddp_rnic.sim.replay.plan import GUARD, Plan, guard_octets, plan
+from ddp_rnic.sim.replay.regions import Queue, Region, RegionError, derive, stream_ends
 
 A, B = "10.7.0.1", "10.7.0.2"
 STAG = 0x90190600
-CAPTURES = Path(__file__).resolve().parents[2].parent / "shared" / "captures"
+CAPTURES = Path(__file__).resolve().parents[3].parent / "shared" / "captures"
 SIW = sorted(
     path
     for path in CAPTURES.glob("iwarp/siw_*/*.pcap")

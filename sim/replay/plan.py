@@ -24,12 +24,12 @@ from heapq import merge
 import numpy as np
 from numpy.typing import NDArray
 
-from ..hdl.spec import completion, regs
-from ..hdl.spec.config import LIMITS, MOST_PLACES, RnicConfig
-from .capture.sctp_traffic import DdpSession, Incoming, SctpStream, Step
-from .capture.traffic import Arrival, Stream, Traffic
-from .engines.engine import Await, Drain, Frame, Operation, Packet, Poll, Ring, WriteRegister
-from .golden import Buffer, Delivery, Golden, Pages, spans
+from ...hdl.spec import completion, regs
+from ...hdl.spec.config import LIMITS, MOST_PLACES, RnicConfig
+from ..capture.sctp_traffic import DdpSession, Incoming, SctpStream, Step
+from ..capture.traffic import Arrival, Stream, Traffic
+from ..engines.engine import Await, Drain, Frame, Operation, Packet, Poll, Ring, WriteRegister
+from .expectation import Buffer, Delivery, Golden, Pages, spans
 from .regions import (
     LARGEST_TABLE,
     Queue,
@@ -39,7 +39,7 @@ from .regions import (
     one_after_the_other,
     slot,
 )
-from .sctp_golden import SctpGolden
+from .sctp_expectation import SctpGolden
 from .sctp_host import SctpHost, grown_for_sctp
 from .sctp_regions import Lengths, lengths_of
 

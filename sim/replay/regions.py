@@ -48,15 +48,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..hdl.spec.ddp import (
+from ...hdl.spec.ddp import (
     MESSAGE_TOO_LONG,
     NO_BUFFER,
     TAGGED_HEADER,
     UNTAGGED_HEADER,
     ErrorType,
 )
-from .capture.given import read_text
-from .capture.traffic import QUEUES, Arrival, Stream, Tagged, Traffic, Untagged
+from ..capture.given import read_text
+from ..capture.traffic import QUEUES, Arrival, Stream, Tagged, Traffic, Untagged
 
 #: Octets of all regions together: more is a mistake in a file, or a capture too sparse to derive
 #: from.

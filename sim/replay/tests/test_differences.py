@@ -10,11 +10,11 @@ import pytest
 from ddp_rnic.hdl.spec.completion import Status
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.sim.capture.tests.streams import SEND, Conversation
-from ddp_rnic.sim.compare import Difference, compare
 from ddp_rnic.sim.engines.engine import WRITE, Outcome
 from ddp_rnic.sim.engines.tests.fake_engine import FakeEngine
-from ddp_rnic.sim.regions import Region
-from ddp_rnic.sim.replay import Plan, plan
+from ddp_rnic.sim.replay.differences import Difference, compare
+from ddp_rnic.sim.replay.plan import Plan, plan
+from ddp_rnic.sim.replay.regions import Region
 from numpy.typing import NDArray
 
 B = "10.7.0.2"

@@ -9,7 +9,7 @@ error, which the receiver answers with a Terminate, as RFC 5040 asks.
 
 The capture that ships is written with::
 
-    python -m ddp_rnic.sim.workload sim/data/workload.pcap
+    python -m ddp_rnic.sim.replay.workload sim/data/workload.pcap
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ..hdl.spec.config import RnicConfig
-from ..hdl.spec.ddp import (
+from ...hdl.spec.config import RnicConfig
+from ...hdl.spec.ddp import (
     BASE_OR_BOUNDS,
     INVALID_MO,
     INVALID_QN,
@@ -35,11 +35,11 @@ from ..hdl.spec.ddp import (
     ErrorNumber,
     ErrorType,
 )
-from .capture.capture import Capture, Endpoint, capture_of
-from .capture.layers import internet_sum
-from .capture.pcap import Frame
-from .model.ddp import DataSource, UntaggedHeader, header_length
-from .model.mpa import Enhanced, MpaSender, StartupFrame, negotiate
+from ..capture.capture import Capture, Endpoint, capture_of
+from ..capture.layers import internet_sum
+from ..capture.pcap import Frame
+from ..model.ddp import DataSource, UntaggedHeader, header_length
+from ..model.mpa import Enhanced, MpaSender, StartupFrame, negotiate
 from .regions import Region, slot
 
 _ETHERNET = 1
@@ -555,5 +555,5 @@ SHIPPED = {"seed": 1, "messages": 6, "largest": 2048}
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
-        sys.exit("usage: python -m ddp_rnic.sim.workload FILE.pcap")
+        sys.exit("usage: python -m ddp_rnic.sim.replay.workload FILE.pcap")
     write_pcap(generate(**SHIPPED).frames, Path(sys.argv[1]))

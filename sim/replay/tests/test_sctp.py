@@ -47,11 +47,9 @@ from ddp_rnic.sim.capture.tests.associations import (
 from ddp_rnic.sim.capture.tests.frames import ethernet
 from ddp_rnic.sim.capture.traffic import Traffic, traffic_of
 from ddp_rnic.sim.capture.unplayed import unplayed_sctp
-from ddp_rnic.sim.compare import Difference, compare
 from ddp_rnic.sim.engines.engine import Drain, Operation, Outcome, Poll, WriteRegister
 from ddp_rnic.sim.engines.engine import Frame as FrameIn
 from ddp_rnic.sim.engines.tests.fake_engine import FakeEngine
-from ddp_rnic.sim.golden import Expected, Record
 from ddp_rnic.sim.model.sctp import (
     AnyChunk,
     Association,
@@ -65,10 +63,12 @@ from ddp_rnic.sim.model.sctp import (
     State,
     checksum,
 )
-from ddp_rnic.sim.regions import Region, RegionError
-from ddp_rnic.sim.replay import Plan, plan
-from ddp_rnic.sim.sctp_golden import SctpGolden
-from ddp_rnic.sim.sctp_regions import derive_all, of_sessions
+from ddp_rnic.sim.replay.differences import Difference, compare
+from ddp_rnic.sim.replay.expectation import Expected, Record
+from ddp_rnic.sim.replay.plan import Plan, plan
+from ddp_rnic.sim.replay.regions import Region, RegionError
+from ddp_rnic.sim.replay.sctp_expectation import SctpGolden
+from ddp_rnic.sim.replay.sctp_regions import derive_all, of_sessions
 
 STAG = 0x1234500
 TERMINATE = Function.TERMINATE

@@ -11,14 +11,14 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ..hdl.spec.completion import ChunkStatus, Completion, Kind, phase
-from ..hdl.spec.ddp import ErrorNumber, ErrorType
-from ..hdl.spec.sctp import Diversion
-from .capture.sctp_traffic import SctpStream
-from .engines.engine import ErrorEvent, ExceptionPacket, Outcome
-from .golden import Buffer, Expected, ExpectedError, Record, Sequence
-from .replay import Allotment, Plan
-from .sctp_golden import CHUNKS
+from ...hdl.spec.completion import ChunkStatus, Completion, Kind, phase
+from ...hdl.spec.ddp import ErrorNumber, ErrorType
+from ...hdl.spec.sctp import Diversion
+from ..capture.sctp_traffic import SctpStream
+from ..engines.engine import ErrorEvent, ExceptionPacket, Outcome
+from .expectation import Buffer, Expected, ExpectedError, Record, Sequence
+from .plan import Allotment, Plan
+from .sctp_expectation import CHUNKS
 
 #: Differences of one kind that are told one by one, and octets that are told of one.
 _TOLD, _OCTETS = 10, 64

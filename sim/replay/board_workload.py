@@ -14,12 +14,11 @@ import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from ..hdl.spec.config import RnicConfig
-from . import workload
-from .capture.capture import Capture, capture_of
-from .capture.pcap import Frame
-from .model.ddp import DataSource
-from .model.sctp import (
+from ...hdl.spec.config import RnicConfig
+from ..capture.capture import Capture, capture_of
+from ..capture.pcap import Frame
+from ..model.ddp import DataSource
+from ..model.sctp import (
     ADAPTATION_DDP,
     ADAPTATION_PARAMETER,
     AnyChunk,
@@ -31,7 +30,8 @@ from .model.sctp import (
     Packet,
     Ppid,
 )
-from .replay import GUARD
+from . import workload
+from .plan import GUARD
 from .workload import SEND, WRITE, Wire
 
 __all__ = ["workloads"]

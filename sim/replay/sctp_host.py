@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..hdl.spec import regs
-from ..hdl.spec.config import LIMITS, MOST_PLACES, RnicConfig
-from ..hdl.spec.net import AssociationKey, Move, insert
-from ..hdl.spec.sctp import Function, State
-from .capture.sctp_traffic import (
+from ...hdl.spec import regs
+from ...hdl.spec.config import LIMITS, MOST_PLACES, RnicConfig
+from ...hdl.spec.net import AssociationKey, Move, insert
+from ...hdl.spec.sctp import Function, State
+from ..capture.sctp_traffic import (
     Abort,
     End,
     Enter,
@@ -22,13 +22,13 @@ from .capture.sctp_traffic import (
     Step,
     Tell,
 )
-from .engines.engine import Frame, Poll
-from .golden import Delivery
+from ..engines.engine import Frame, Poll
+from .expectation import Delivery
 from .regions import RegionError
-from .sctp_golden import SctpGolden
+from .sctp_expectation import SctpGolden
 
 if TYPE_CHECKING:
-    from .replay import _Replayer
+    from .plan import _Replayer
 
 _WORD = 0xFFFFFFFF
 #: States to which a Terminate's turn leads.

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ddp_rnic.sim import regions
 from ddp_rnic.sim.capture.tests.streams import (
     READ_REQUEST,
     READ_RESPONSE,
@@ -14,7 +13,8 @@ from ddp_rnic.sim.capture.tests.streams import (
     SEND_INVALIDATE,
     Conversation,
 )
-from ddp_rnic.sim.regions import (
+from ddp_rnic.sim.replay import regions
+from ddp_rnic.sim.replay.regions import (
     Given,
     Queue,
     Region,

@@ -20,17 +20,17 @@ from ddp_rnic.hdl.spec.ddp import (
 )
 from ddp_rnic.sim.capture.capture import read_capture
 from ddp_rnic.sim.capture.traffic import Untagged, traffic_of
-from ddp_rnic.sim.regions import derive, stream_ends
-from ddp_rnic.sim.replay import plan
-from ddp_rnic.sim.workload import SHIPPED, generate, write_pcap
+from ddp_rnic.sim.replay.plan import plan
+from ddp_rnic.sim.replay.regions import derive, stream_ends
+from ddp_rnic.sim.replay.workload import SHIPPED, generate, write_pcap
 
-DATA = Path(__file__).resolve().parents[1] / "data"
+DATA = Path(__file__).resolve().parents[2] / "data"
 
 
 def test_the_capture_that_ships_is_the_workload(tmp_path: Path) -> None:
     write_pcap(generate(**SHIPPED).frames, tmp_path / "workload.pcap")
     assert (tmp_path / "workload.pcap").read_bytes() == (DATA / "workload.pcap").read_bytes(), (
-        "make it anew: python -m ddp_rnic.sim.workload sim/data/workload.pcap"
+        "make it anew: python -m ddp_rnic.sim.replay.workload sim/data/workload.pcap"
     )
 
 

@@ -1,7 +1,7 @@
 """What the RNIC must do with DDP over SCTP, beside MPA, in its words: entries of the completion
 ring, packets of the exception stream, errors, counters.
 
-What SCTP and the sessions make of the traffic is in its steps (:mod:`.capture.sctp_traffic`); here
+What SCTP and the sessions make of the traffic is in its steps (:mod:`..capture.sctp_traffic`); here
 the model's Data Sinks receive the segments.
 """
 
@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ..hdl.spec import regs
-from ..hdl.spec.completion import ChunkStatus, Completion, Kind, Status
-from ..hdl.spec.config import RnicConfig
-from ..hdl.spec.sctp import Diversion, Function, Reason, State
-from .capture.sctp_traffic import (
+from ...hdl.spec import regs
+from ...hdl.spec.completion import ChunkStatus, Completion, Kind, Status
+from ...hdl.spec.config import RnicConfig
+from ...hdl.spec.sctp import Diversion, Function, Reason, State
+from ..capture.sctp_traffic import (
     Control,
     End,
     Fate,
@@ -24,11 +24,11 @@ from .capture.sctp_traffic import (
     SctpArrival,
     SctpStream,
 )
-from .capture.traffic import Arrival, Stream
-from .engines.engine import ExceptionPacket
-from .golden import Delivery, Expected, Golden, Receiver, Record, Sequence
-from .model.ddp import header_length
-from .model.events import DdpError, Delivered, Placed
+from ..capture.traffic import Arrival, Stream
+from ..engines.engine import ExceptionPacket
+from ..model.ddp import header_length
+from ..model.events import DdpError, Delivered, Placed
+from .expectation import Delivery, Expected, Golden, Receiver, Record, Sequence
 
 #: CHUNK and PACKET entries.
 CHUNKS: Sequence = ("record", None)

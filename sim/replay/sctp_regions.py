@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from .capture.sctp_traffic import DdpSession
-from .capture.traffic import Arrival, Stream, Traffic
+from ..capture.sctp_traffic import DdpSession
+from ..capture.traffic import Arrival, Stream, Traffic
 from .regions import (
     LARGEST_TABLE,
     Derived,

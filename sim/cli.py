@@ -224,7 +224,8 @@ def compare_devices(
     from ..sw_driver import RnicError
     from ..sw_driver.uart import BAUD
     from . import comparison as comparing
-    from . import page, targets
+    from . import page
+    from .devices import targets
 
     try:
         chosen = targets.of_names(on, port)
@@ -794,7 +795,7 @@ def prm(
     from ..sw_driver.prm import Policy
     from ..sw_driver.prm.quota import limits_of
     from ..sw_driver.prm.server import group_number, user_number
-    from .manage import serve
+    from .devices.manage import serve
 
     try:
         policy = Policy(

@@ -15,8 +15,8 @@ from .capture.capture import CaptureError
 from .capture.pcap import LeftOut
 from .capture.sctp_traffic import Incoming
 from .capture.traffic import Traffic
+from .devices.play import Link, play
 from .engines.engine import DeviceError, Packet
-from .play import Link, play
 from .replay.differences import Difference, compare
 from .replay.plan import Plan
 from .replay.regions import RegionError

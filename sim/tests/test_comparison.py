@@ -14,7 +14,7 @@ import pytest
 import serial
 from ddp_rnic.boards.catalog import BOARDS
 from ddp_rnic.hdl.spec.config import RnicConfig
-from ddp_rnic.sim import cli, page, play, tcp_sender
+from ddp_rnic.sim import cli, page
 from ddp_rnic.sim.capture.capture import read_capture
 from ddp_rnic.sim.capture.pcap import Frame
 from ddp_rnic.sim.capture.tests.associations import A, B, Peers
@@ -22,14 +22,15 @@ from ddp_rnic.sim.capture.tests.frames import ethernet, first_octet, frames, han
 from ddp_rnic.sim.capture.tests.streams import SEND, Conversation
 from ddp_rnic.sim.capture.traffic import traffic_of
 from ddp_rnic.sim.comparison import Comparison, Room, Side, check_fits, run
+from ddp_rnic.sim.devices import play, tcp_sender
+from ddp_rnic.sim.devices.live import SimTransport
+from ddp_rnic.sim.devices.targets import Board, Simulated, Target
 from ddp_rnic.sim.engines.engine import Await, Packet
 from ddp_rnic.sim.engines.engine import Frame as FrameSent
-from ddp_rnic.sim.live import SimTransport
 from ddp_rnic.sim.model.mpa import StartupFrame
 from ddp_rnic.sim.replay.plan import Plan, plan
 from ddp_rnic.sim.replay.regions import Region, RegionError, derive
 from ddp_rnic.sim.replay.workload import write_pcap
-from ddp_rnic.sim.targets import Board, Simulated, Target
 from ddp_rnic.sim.timeline import occupancy, segments, throughput
 from ddp_rnic.sw_driver import InvalidRequest, UnsupportedDevice
 from ddp_rnic.sw_driver.tests.virtual_board import VirtualBoard

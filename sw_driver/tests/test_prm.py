@@ -26,7 +26,7 @@ import pytest
 from ddp_rnic.hdl.spec import ddp
 from ddp_rnic.sim.cli import app
 from ddp_rnic.sim.cli import prm as command
-from ddp_rnic.sim.live import Peer, SimTransport
+from ddp_rnic.sim.devices.live import Peer, SimTransport
 from ddp_rnic.sw_driver import (
     CQ,
     PD,

@@ -10,8 +10,8 @@ import time
 import numpy as np
 import pytest
 from ddp_rnic.hdl.spec import ddp, regs
+from ddp_rnic.sim.devices.live import Peer, SimTransport
 from ddp_rnic.sim.engines.engine import Stalls
-from ddp_rnic.sim.live import Peer, SimTransport
 from ddp_rnic.sim.model.header import TaggedHeader, UntaggedHeader
 from ddp_rnic.sw_driver import (
     CQ,

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ddp_rnic.sim.live import SimTransport
-from ddp_rnic.sim.rdma import Connection, MpaSource
+from ddp_rnic.sim.devices.live import SimTransport
+from ddp_rnic.sim.devices.rdma import Connection, MpaSource
 from ddp_rnic.sw_driver import (
     CQ,
     MR,

@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Flag, auto
 
-from ..sw_driver import rdmap
-from ..sw_driver.buffers import copy_of
-from ..sw_driver.checks import flag, instance, integer
-from ..sw_driver.errors import InvalidRequest, StateError
-from ..sw_driver.pd import PD
-from ..sw_driver.rdmap import CQ, QP, Layer, QPState, Terminate
-from .model.ddp import DataSource
-from .model.events import ProtocolError
-from .model.mpa import Agreement, Enhanced, Kind, MpaReceiver, MpaSender, StartupFrame, negotiate
+from ...sw_driver import rdmap
+from ...sw_driver.buffers import copy_of
+from ...sw_driver.checks import flag, instance, integer
+from ...sw_driver.errors import InvalidRequest, StateError
+from ...sw_driver.pd import PD
+from ...sw_driver.rdmap import CQ, QP, Layer, QPState, Terminate
+from ..model.ddp import DataSource
+from ..model.events import ProtocolError
+from ..model.mpa import Agreement, Enhanced, Kind, MpaReceiver, MpaSender, StartupFrame, negotiate
 
 __all__ = ["Connection", "MpaSource", "Rtr"]
 
@@ -49,7 +49,7 @@ _OPCODES = {
 
 
 class MpaSource:
-    """A Data Source over MPA: a queue pair's :class:`~..sw_driver.rdmap.Source`."""
+    """A Data Source over MPA: a queue pair's :class:`~...sw_driver.rdmap.Source`."""
 
     def __init__(self, mulpdu: int, *, crc: bool, markers: bool) -> None:
         self._source, self._sender = DataSource(mulpdu), MpaSender(crc=crc, markers=markers)
@@ -350,13 +350,13 @@ class Connection:
         return octets
 
     def shutdown(self) -> None:
-        """End the connection gracefully: see :meth:`~..sw_driver.rdmap.QP.shutdown`."""
+        """End the connection gracefully: see :meth:`~...sw_driver.rdmap.QP.shutdown`."""
         self.qp.shutdown()
 
     def eof(self) -> None:
         """The peer has closed its half of TCP, gracefully. This side may go on sending.
 
-        Of a connection that is lost, :meth:`~..sw_driver.rdmap.QP.disconnect` tells instead.
+        Of a connection that is lost, :meth:`~...sw_driver.rdmap.QP.disconnect` tells instead.
         """
         if self._qp is None or self._cutter is None:
             self._end(self.error or "the peer closed the connection during start-up")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from ddp_rnic.hdl.spec import regs
+from ddp_rnic.sim.devices.live import Peer, SimTransport
 from ddp_rnic.sim.engines import verilator
 from ddp_rnic.sim.engines.engine import DeviceError, Stalls
 from ddp_rnic.sim.engines.tests import standin
-from ddp_rnic.sim.live import Peer, SimTransport
 from ddp_rnic.sw_driver import CQ, PD, Device, Stream, TransportError
 
 

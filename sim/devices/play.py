@@ -2,7 +2,7 @@
 
 The driver opens the device, pins its memory, and takes completions and events; tables are written
 as the plan's operations say. So whatever a transport reaches gives an
-:class:`~.engines.engine.Outcome` that is compared with the golden model as any other.
+:class:`~..engines.engine.Outcome` that is compared with the golden model as any other.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ..hdl.spec import regs
-from ..hdl.spec.completion import Completion
-from ..sw_driver import Context, Device, RnicError, Transport
-from ..sw_driver import ErrorEvent as DriverEvent
-from .engines.engine import (
+from ...hdl.spec import regs
+from ...hdl.spec.completion import Completion
+from ...sw_driver import Context, Device, RnicError, Transport
+from ...sw_driver import ErrorEvent as DriverEvent
+from ..engines.engine import (
     Await,
     DeviceError,
     Drain,
@@ -35,7 +35,7 @@ from .engines.engine import (
     counter_registers,
     counters,
 )
-from .replay.plan import Plan
+from ..replay.plan import Plan
 
 __all__ = ["Link", "play"]
 

@@ -10,18 +10,18 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from ..hdl.spec import board, regs
-from ..hdl.spec.config import RnicConfig
-from ..sw_driver import Device, TransportTimeout, UnsupportedDevice
-from ..sw_driver.ethernet import BoardEthernet
-from ..sw_driver.tcp import BoardTcp
-from ..sw_driver.uart import BAUD, UartTransport
+from ...hdl.spec import board, regs
+from ...hdl.spec.config import RnicConfig
+from ...sw_driver import Device, TransportTimeout, UnsupportedDevice
+from ...sw_driver.ethernet import BoardEthernet
+from ...sw_driver.tcp import BoardTcp
+from ...sw_driver.uart import BAUD, UartTransport
+from ..comparison import Room
+from ..engines.engine import ExceptionPacket, Frame, Packet
+from ..replay.plan import Plan
 from . import gates
-from .comparison import Room
-from .engines.engine import ExceptionPacket, Frame, Packet
 from .live import SimTransport
 from .play import Link
-from .replay.plan import Plan
 from .tcp_sender import TcpSender
 
 __all__ = ["Board", "Simulated", "Target", "of_names", "open_link"]

@@ -1,4 +1,4 @@
-// Cells of the ECP5 at a board's pins, of which yosys has no model, for ddp_rnic.sim.board_gates.
+// Cells of the ECP5 at a board's pins, of which yosys has no model, for ddp_rnic.sim.devices.board_gates.
 // FPGA-TN-02032 (ECP5 High-Speed I/O Interface): generic DDR, gearing x1. Delays are 0.
 
 // What was there at the last rising edge, and at the falling one behind it, a cycle later.

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ddp_rnic.sim.live import SimTransport
+from ddp_rnic.sim.devices.live import SimTransport
+from ddp_rnic.sim.devices.rdma import Connection, Rtr
 from ddp_rnic.sim.model.ddp import DataSource, decode_segment
 from ddp_rnic.sim.model.header import Header, TaggedHeader, UntaggedHeader
 from ddp_rnic.sim.model.mpa import Enhanced, Fpdu, MpaReceiver, MpaSender, StartupFrame
 from ddp_rnic.sim.model.rdmap import ReadRequest, opcode
 from ddp_rnic.sim.model.tests.test_tshark import TcpScript, tshark
-from ddp_rnic.sim.rdma import Connection, Rtr
 from ddp_rnic.sw_driver import PD, Access, Device, InvalidRequest, StateError, WcStatus
 from ddp_rnic.sw_driver.rdmap import CQ, WC, Layer, Opcode, Terminate
 

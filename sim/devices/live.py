@@ -17,15 +17,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..hdl.spec.config import RnicConfig
-from ..sw_driver.closing import ProcessLock
-from ..sw_driver.errors import TransportError
-from ..sw_driver.memory import Extent, Memory, Shared
-from ..sw_driver.transport import Transport
-from .engines import compiled
-from .engines.engine import UNSTALLED, DeviceError, ExceptionPacket, Stalls
-from .model.ddp import DataSource
-from .model.mpa import MpaSender
+from ...hdl.spec.config import RnicConfig
+from ...sw_driver.closing import ProcessLock
+from ...sw_driver.errors import TransportError
+from ...sw_driver.memory import Extent, Memory, Shared
+from ...sw_driver.transport import Transport
+from ..engines import compiled
+from ..engines.engine import UNSTALLED, DeviceError, ExceptionPacket, Stalls
+from ..model.ddp import DataSource
+from ..model.mpa import MpaSender
 
 __all__ = ["Peer", "SimTransport"]
 
@@ -212,7 +212,7 @@ class SimTransport(Transport):
 
     def cycles(self) -> dict[str, NDArray]:
         """What went in and out so far, and when, by the names of an
-        :class:`~.engines.engine.Outcome`.
+        :class:`~..engines.engine.Outcome`.
         """
         with self._lock:
             return compiled.cycles(self._library, self._open())

@@ -1,7 +1,7 @@
 """A board's top as gates: the netlist that is placed, with the pins of the virtual board.
 
 Cells behave as in :mod:`.gates`; those of the pins as ``board_cells.v`` says. The PLL's clocks come
-from outside, as those of :class:`~..boards.virtual.VirtualPlatform` do.
+from outside, as those of :class:`~...boards.virtual.VirtualPlatform` do.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from ..boards import build
-from ..boards.common import Board
-from ..flow.netlist import next_net
+from ...boards import build
+from ...boards.common import Board
+from ...flow.netlist import next_net
+from ..engines import verilator
+from ..engines.engine import ToolError
 from . import gates
-from .engines import verilator
-from .engines.engine import ToolError
 
 __all__ = ["at_virtual_pins", "verilog"]
 
@@ -29,14 +29,14 @@ _CELLS = Path(__file__).with_name("board_cells.v")
 
 
 def verilog(board: Board, progress: Callable[[str], None] | None = None) -> str:
-    """A board's gates, with the ports of :func:`~..boards.virtual.to_verilog`. They are kept.
+    """A board's gates, with the ports of :func:`~...boards.virtual.to_verilog`. They are kept.
 
     Raises
     ------
     ToolError
         A tool is missing, or the netlist has what cannot be simulated.
     """
-    root = Path(__file__).parent.parent
+    root = Path(__file__).parents[2]
     sources = [
         path
         for folder in ("hdl", "boards")

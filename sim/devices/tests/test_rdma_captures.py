@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ddp_rnic.sim.live import SimTransport
+from ddp_rnic.sim.devices.live import SimTransport
+from ddp_rnic.sim.devices.rdma import Connection
 from ddp_rnic.sim.model.ddp import decode_segment
 from ddp_rnic.sim.model.header import TaggedHeader
 from ddp_rnic.sim.model.mpa import Fpdu, MpaReceiver, MpaSender
@@ -26,11 +27,10 @@ from ddp_rnic.sim.model.tests.test_truth_iwarp import (
     pattern,
     unpack,
 )
-from ddp_rnic.sim.rdma import Connection
 from ddp_rnic.sw_driver import PD, Access, Device, WcStatus
 from ddp_rnic.sw_driver.rdmap import CQ, WC, Opcode
 
-CAPTURES = Path(__file__).resolve().parents[2].parent / "shared" / "captures" / "iwarp"
+CAPTURES = Path(__file__).resolve().parents[3].parent / "shared" / "captures" / "iwarp"
 TRUTH = sorted(CAPTURES.glob("*/truth/*.server.jsonl"))
 pytestmark = pytest.mark.skipif(
     not TRUTH, reason="needs the captures of real stacks: shared/captures beside the project"

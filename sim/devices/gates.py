@@ -15,12 +15,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ..flow import netlist as passes
-from ..flow import pnr
-from ..flow.netlist import Netlist
-from ..hdl.spec.config import RnicConfig
-from .engines import verilator
-from .engines.engine import ToolError
+from ...flow import netlist as passes
+from ...flow import pnr
+from ...flow.netlist import Netlist
+from ...hdl.spec.config import RnicConfig
+from ..engines import verilator
+from ..engines.engine import ToolError
 
 __all__ = ["MODEL", "of_netlist", "synthesized", "verilog"]
 

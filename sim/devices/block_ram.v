@@ -1,4 +1,4 @@
-// A block RAM of the ECP5 (DP16KD) as far as yosys uses it, for ddp_rnic.sim.gates.
+// A block RAM of the ECP5 (DP16KD) as far as yosys uses it, for ddp_rnic.sim.devices.gates.
 //
 // It is 2048 lanes of 9 bits, whatever the widths of its sides; those of 4 bits and less use 8 bits
 // of a lane. 36 bits wide, side A writes with both sides' data pins, and side B reads to both

@@ -10,11 +10,11 @@ from contextlib import ExitStack
 
 import dpkt
 
-from ..sw_driver import InvalidRequest
-from ..sw_driver.closing import Closing
-from ..sw_driver.tcp import BoardTcp, TcpConnection
-from .capture.traffic import fpdu_length
-from .engines.engine import DeviceError, Packet
+from ...sw_driver import InvalidRequest
+from ...sw_driver.closing import Closing
+from ...sw_driver.tcp import BoardTcp, TcpConnection
+from ..capture.traffic import fpdu_length
+from ..engines.engine import DeviceError, Packet
 
 __all__ = ["TcpSender"]
 

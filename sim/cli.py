@@ -25,8 +25,6 @@ from rich.table import Table
 from ..flow.xilinx import FAMILIES
 from ..hdl.spec.config import WIDTHS, RnicConfig
 from . import bench as numbers
-from . import plots as drawing
-from . import report
 from . import shuffle as shuffling
 from . import soak as endurance
 from .capture.capture import Assumption, Capture, CaptureError, read_capture
@@ -35,7 +33,6 @@ from .capture.pcap import counted as _count
 from .capture.sctp_traffic import SctpStream, with_sctp
 from .capture.traffic import Stream, Traffic, traffic_of
 from .capture.unplayed import unplayed_sctp
-from .comparison import Comparison, Room, check_fits, on_wire
 from .engines.engine import DeviceError, ToolError, load
 from .peer import Peer
 from .replay.board_workload import workloads
@@ -44,7 +41,10 @@ from .replay.plan import Plan, plan
 from .replay.regions import Given, Queue, Region, RegionError, load_regions, stream_ends
 from .replay.sctp_regions import derive_all, of_sessions
 from .replay.workload import generate
-from .report import Result, Run, left_out_text
+from .reports import plots as drawing
+from .reports import report
+from .reports.comparison import Comparison, Room, check_fits, on_wire
+from .reports.report import Result, Run, left_out_text
 from .violations import Row, Violation
 
 AGREES, DIFFERS, BAD_INPUT, NO_TOOL, INTERRUPTED = 0, 1, 2, 3, 130
@@ -223,9 +223,9 @@ def compare_devices(
     """
     from ..sw_driver import RnicError
     from ..sw_driver.uart import BAUD
-    from . import comparison as comparing
-    from . import page
     from .devices import targets
+    from .reports import comparison as comparing
+    from .reports import page
 
     try:
         chosen = targets.of_names(on, port)

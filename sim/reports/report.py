@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..hdl.spec.completion import Completion, Kind, Status
-from ..hdl.spec.sctp import Diversion
-from .capture.pcap import LeftOut
-from .capture.sctp_traffic import SctpStream
-from .capture.traffic import Stream
-from .engines.engine import Outcome
-from .replay.differences import Difference, number_text
-from .replay.expectation import Buffer, StreamCounts
-from .replay.plan import Plan
-from .replay.regions import Region
-from .replay.sctp_expectation import SctpGolden
+from ...hdl.spec.completion import Completion, Kind, Status
+from ...hdl.spec.sctp import Diversion
+from ..capture.pcap import LeftOut
+from ..capture.sctp_traffic import SctpStream
+from ..capture.traffic import Stream
+from ..engines.engine import Outcome
+from ..replay.differences import Difference, number_text
+from ..replay.expectation import Buffer, StreamCounts
+from ..replay.plan import Plan
+from ..replay.regions import Region
+from ..replay.sctp_expectation import SctpGolden
 
 MOST_NAMED = 4  # of what was left out, in a sentence
 

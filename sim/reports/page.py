@@ -10,10 +10,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from .capture.traffic import Tagged, Untagged
+from ..capture.traffic import Tagged, Untagged
+from ..engines.compiled import waveform_time
+from ..replay.differences import Difference
 from .comparison import Comparison, Side
-from .engines.compiled import waveform_time
-from .replay.differences import Difference
 from .report import Run
 from .timeline import Segment, occupancy, segments, throughput
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..hdl.spec.ddp import ErrorNumber
-from .capture.traffic import Arrival
-from .replay.differences import matched
-from .replay.expectation import Delivery, Placement, spans
-from .replay.regions import Region
+from ...hdl.spec.ddp import ErrorNumber
+from ..capture.traffic import Arrival
+from ..replay.differences import matched
+from ..replay.expectation import Delivery, Placement, spans
+from ..replay.regions import Region
 from .report import Run
 
 __all__ = ["Segment", "occupancy", "segments", "throughput"]

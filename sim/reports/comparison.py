@@ -7,19 +7,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from ..hdl.spec import board
-from ..hdl.spec.completion import OCTETS
-from ..hdl.spec.config import RnicConfig
-from ..sw_driver import RnicError
-from .capture.capture import CaptureError
-from .capture.pcap import LeftOut
-from .capture.sctp_traffic import Incoming
-from .capture.traffic import Traffic
-from .devices.play import Link, play
-from .engines.engine import DeviceError, Packet
-from .replay.differences import Difference, compare
-from .replay.plan import Plan
-from .replay.regions import RegionError
+from ...hdl.spec import board
+from ...hdl.spec.completion import OCTETS
+from ...hdl.spec.config import RnicConfig
+from ...sw_driver import RnicError
+from ..capture.capture import CaptureError
+from ..capture.pcap import LeftOut
+from ..capture.sctp_traffic import Incoming
+from ..capture.traffic import Traffic
+from ..devices.play import Link, play
+from ..engines.engine import DeviceError, Packet
+from ..replay.differences import Difference, compare
+from ..replay.plan import Plan
+from ..replay.regions import RegionError
 from .report import Run, agreement
 
 __all__ = ["Comparison", "Room", "Row", "Side", "check_fits", "on_wire", "run"]
@@ -166,7 +166,7 @@ class Room(NamedTuple):
 
 
 def check_fits(plans: Sequence[Plan], changes: Sequence[str], has: RnicConfig, room: Room) -> None:
-    """Raise :class:`~.replay.regions.RegionError` unless a board has room for these plans."""
+    """Raise :class:`~..replay.regions.RegionError` unless a board has room for these plans."""
     if any(plan.config != has for plan in plans):
         raise RegionError(f"the board is too small for this: {'; '.join(changes)}")
     for plan in plans:

@@ -14,14 +14,13 @@ import pytest
 import serial
 from ddp_rnic.boards.catalog import BOARDS
 from ddp_rnic.hdl.spec.config import RnicConfig
-from ddp_rnic.sim import cli, page
+from ddp_rnic.sim import cli
 from ddp_rnic.sim.capture.capture import read_capture
 from ddp_rnic.sim.capture.pcap import Frame
 from ddp_rnic.sim.capture.tests.associations import A, B, Peers
 from ddp_rnic.sim.capture.tests.frames import ethernet, first_octet, frames, handshake, tcp_packet
 from ddp_rnic.sim.capture.tests.streams import SEND, Conversation
 from ddp_rnic.sim.capture.traffic import traffic_of
-from ddp_rnic.sim.comparison import Comparison, Room, Side, check_fits, run
 from ddp_rnic.sim.devices import play, tcp_sender
 from ddp_rnic.sim.devices.live import SimTransport
 from ddp_rnic.sim.devices.targets import Board, Simulated, Target
@@ -31,13 +30,15 @@ from ddp_rnic.sim.model.mpa import StartupFrame
 from ddp_rnic.sim.replay.plan import Plan, plan
 from ddp_rnic.sim.replay.regions import Region, RegionError, derive
 from ddp_rnic.sim.replay.workload import write_pcap
-from ddp_rnic.sim.timeline import occupancy, segments, throughput
+from ddp_rnic.sim.reports import page
+from ddp_rnic.sim.reports.comparison import Comparison, Room, Side, check_fits, run
+from ddp_rnic.sim.reports.timeline import occupancy, segments, throughput
 from ddp_rnic.sw_driver import InvalidRequest, UnsupportedDevice
 from ddp_rnic.sw_driver.tests.virtual_board import VirtualBoard
 from ddp_rnic.sw_driver.tests.virtual_tcp import VirtualTcp
 from typer.testing import CliRunner, Result
 
-SHIPPED = Path(__file__).resolve().parents[1] / "data" / "workload.pcap"
+SHIPPED = Path(__file__).resolve().parents[2] / "data" / "workload.pcap"
 SCTP = RnicConfig(sctp=True)
 
 

@@ -19,6 +19,7 @@ from ..hdl.spec import regs
 from ..hdl.spec.completion import Completion, Status, phase
 from ..hdl.spec.config import RnicConfig
 from ..hdl.spec.ddp import LLP_CRC, LLP_FRAMING, LOCAL_CATASTROPHIC, VERSION, WAITING, ErrorNumber
+from ..sim.campaigns.interleaving import Interleaving
 from ..sim.capture.traffic import QUEUES
 from ..sim.engines.engine import (
     Await,
@@ -34,7 +35,6 @@ from ..sim.engines.engine import (
     Ring,
     WriteRegister,
 )
-from ..sim.interleaving import Interleaving
 from ..sim.model.ddp import DataSink, TaggedHeader, header_length
 from ..sim.model.events import DdpError, Delivered, LlpError, Placed
 from ..sim.model.memory import Access, Memory, Region

@@ -24,9 +24,11 @@ from rich.table import Table
 
 from ..flow.xilinx import FAMILIES
 from ..hdl.spec.config import WIDTHS, RnicConfig
-from . import bench as numbers
-from . import shuffle as shuffling
-from . import soak as endurance
+from .campaigns import bench as numbers
+from .campaigns import shuffle as shuffling
+from .campaigns import soak as endurance
+from .campaigns.others import Peer
+from .campaigns.violations import Row, Violation
 from .capture.capture import Assumption, Capture, CaptureError, read_capture
 from .capture.pcap import LeftOut
 from .capture.pcap import counted as _count
@@ -34,7 +36,6 @@ from .capture.sctp_traffic import SctpStream, with_sctp
 from .capture.traffic import Stream, Traffic, traffic_of
 from .capture.unplayed import unplayed_sctp
 from .engines.engine import DeviceError, ToolError, load
-from .peer import Peer
 from .replay.board_workload import workloads
 from .replay.differences import Difference, compare, number_text
 from .replay.plan import Plan, plan
@@ -45,7 +46,6 @@ from .reports import plots as drawing
 from .reports import report
 from .reports.comparison import Comparison, Room, check_fits, on_wire
 from .reports.report import Result, Run, left_out_text
-from .violations import Row, Violation
 
 AGREES, DIFFERS, BAD_INPUT, NO_TOOL, INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -441,7 +441,7 @@ def mutate(
     Exit code 0: at least 97 % were noticed. 1: fewer. 2: bad input. 3: a tool is missing.
     130: interrupted.
     """
-    from . import mutation
+    from .campaigns import mutation
 
     try:
         equivalents = mutation.read_equivalents()
@@ -687,7 +687,7 @@ def requirements(
 
     Exit code 0: all were noticed. 1: one was not. 2: bad input. 130: interrupted.
     """
-    from . import violations as trying
+    from .campaigns import violations as trying
 
     try:
         chosen = tuple(sentences or [""])

@@ -13,9 +13,9 @@ import pytest
 from ddp_rnic.flow import pnr
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.sim import cli
+from ddp_rnic.sim.campaigns.others import Peer
 from ddp_rnic.sim.capture.capture import CaptureError
 from ddp_rnic.sim.capture.given import LONGEST, LONGEST_LINE
-from ddp_rnic.sim.peer import Peer
 from ddp_rnic.sim.replay.plan import plan
 from ddp_rnic.sim.replay.regions import RegionError, load_regions
 from hypothesis import given

@@ -16,7 +16,7 @@ import pytest
 from ddp_rnic.hdl.spec.completion import Kind
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.hdl.spec.sctp import Diversion
-from ddp_rnic.sim import shuffle
+from ddp_rnic.sim.campaigns import shuffle
 from ddp_rnic.sim.capture.capture import read_capture
 from ddp_rnic.sim.capture.sctp_traffic import Incoming, SctpStream, with_sctp
 from ddp_rnic.sim.capture.traffic import Traffic, traffic_of

@@ -7,7 +7,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from ddp_rnic.sim import bench, cli
+from ddp_rnic.sim import cli
+from ddp_rnic.sim.campaigns import bench
 from ddp_rnic.sim.reports import plots
 from typer.testing import CliRunner
 

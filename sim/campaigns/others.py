@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..flow import pnr
-from .capture.given import read_text
+from ...flow import pnr
+from ..capture.given import read_text
 
 __all__ = ["Peer"]
 

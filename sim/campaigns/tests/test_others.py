@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from ddp_rnic.flow import pnr
-from ddp_rnic.sim import bench, cli
-from ddp_rnic.sim.peer import Peer
+from ddp_rnic.sim import cli
+from ddp_rnic.sim.campaigns import bench
+from ddp_rnic.sim.campaigns.others import Peer
 from typer.testing import CliRunner
 
 ADDER = """

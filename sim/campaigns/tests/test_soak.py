@@ -14,6 +14,7 @@ from ddp_rnic.hdl.spec import regs
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
 from ddp_rnic.hdl.spec.ddp import ERROR_TEXT, LOCAL_CATASTROPHIC, NO_BUFFER
 from ddp_rnic.sim import cli
+from ddp_rnic.sim.campaigns.soak import Chunk, Traffic, config_of, draw, soak
 from ddp_rnic.sim.capture.traffic import Untagged
 from ddp_rnic.sim.engines.compiled import CompiledEngine, _flat
 from ddp_rnic.sim.engines.engine import (
@@ -31,7 +32,6 @@ from ddp_rnic.sim.engines.engine import (
 )
 from ddp_rnic.sim.replay.expectation import Buffer
 from ddp_rnic.sim.replay.regions import Region
-from ddp_rnic.sim.soak import Chunk, Traffic, config_of, draw, soak
 from numpy.typing import NDArray
 from typer.testing import CliRunner
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from ddp_rnic.flow import pnr, xilinx
 from ddp_rnic.hdl.spec.config import RnicConfig
-from ddp_rnic.sim import bench, cli
+from ddp_rnic.sim import cli
+from ddp_rnic.sim.campaigns import bench
 from ddp_rnic.sim.engines.engine import Engine, Outcome
 from ddp_rnic.sim.engines.load import Load, SctpLoad
 from rich.console import Console

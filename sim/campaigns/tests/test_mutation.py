@@ -13,11 +13,19 @@ import pytest
 from amaranth import Module, Signal
 from amaranth.back import rtlil
 from ddp_rnic.hdl.spec.config import RnicConfig
-from ddp_rnic.sim import cli, mutation
+from ddp_rnic.sim import cli
+from ddp_rnic.sim.campaigns import mutation
+from ddp_rnic.sim.campaigns.mutation import (
+    ROOT,
+    Equivalent,
+    Fate,
+    Mutant,
+    Mutation,
+    read_equivalents,
+)
+from ddp_rnic.sim.campaigns.soak import Failure
 from ddp_rnic.sim.engines.compiled import CompiledEngine
 from ddp_rnic.sim.engines.engine import ToolError
-from ddp_rnic.sim.mutation import ROOT, Equivalent, Fate, Mutant, Mutation, read_equivalents
-from ddp_rnic.sim.soak import Failure
 from typer.testing import CliRunner, Result
 
 #: A line that stands in the file for certain.

@@ -12,9 +12,9 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from .engines.engine import Await, Drain, Engine, Frame, Operation
-from .replay.differences import Difference, compare_any_order
-from .replay.plan import Plan
+from ..engines.engine import Await, Drain, Engine, Frame, Operation
+from ..replay.differences import Difference, compare_any_order
+from ..replay.plan import Plan
 
 #: What becomes of a frame: probabilities.
 _LOST, _SPOILT, _REPEATED = 0.05, 0.03, 0.05

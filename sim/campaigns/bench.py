@@ -24,12 +24,12 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from ..flow import pnr as pnr_flow
-from ..flow import xilinx as xilinx_flow
-from ..hdl.spec.config import WIDTHS, RnicConfig
-from .engines.engine import Engine, load
-from .engines.load import Load, SctpLoad
-from .peer import Peer
+from ...flow import pnr as pnr_flow
+from ...flow import xilinx as xilinx_flow
+from ...hdl.spec.config import WIDTHS, RnicConfig
+from ..engines.engine import Engine, load
+from ..engines.load import Load, SctpLoad
+from .others import Peer
 
 __all__ = ["BLOCKS", "MTUS", "PAYLOADS", "SCTP_PAYLOADS", "line_rate", "render", "run_bench"]
 
@@ -108,10 +108,10 @@ def measure_simulation(engine: Engine, load: Load) -> dict[str, Any]:
 def _text(block: str, config: RnicConfig) -> tuple[str, str]:
     """Verilog of a block and the name of its top module."""
     # Only here is Amaranth needed: what simulates has kept its Verilog.
-    from ..hdl.ddp.tagged import TaggedCheck
-    from ..hdl.dma.placement import PlacementDma
-    from ..hdl.lib.crc32c import Crc32c
-    from ..hdl.rnic import to_verilog
+    from ...hdl.ddp.tagged import TaggedCheck
+    from ...hdl.dma.placement import PlacementDma
+    from ...hdl.lib.crc32c import Crc32c
+    from ...hdl.rnic import to_verilog
 
     if block == "top":
         return to_verilog(config), "rnic"

@@ -24,12 +24,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ..hdl.spec import regs
-from ..hdl.spec.config import RnicConfig
-from ..hdl.spec.ddp import LOCAL_CATASTROPHIC, WAITING
-from .capture.capture import Endpoint
-from .capture.traffic import QUEUES, Arrival, Stream, Tagged, fpdu_length
-from .engines.engine import (
+from ...hdl.spec import regs
+from ...hdl.spec.config import RnicConfig
+from ...hdl.spec.ddp import LOCAL_CATASTROPHIC, WAITING
+from ..capture.capture import Endpoint
+from ..capture.traffic import QUEUES, Arrival, Stream, Tagged, fpdu_length
+from ..engines.engine import (
     Await,
     DeviceError,
     Drain,
@@ -46,13 +46,13 @@ from .engines.engine import (
     Wait,
     WriteRegister,
 )
+from ..model.ddp import TaggedHeader, UntaggedHeader
+from ..model.mpa import MpaSender
+from ..replay.differences import Difference, compare
+from ..replay.expectation import Golden, Pages
+from ..replay.plan import GUARD, Allotment, Host, Plan, Space, guard_octets
+from ..replay.regions import Region, slot
 from .interleaving import Interleaving
-from .model.ddp import TaggedHeader, UntaggedHeader
-from .model.mpa import MpaSender
-from .replay.differences import Difference, compare
-from .replay.expectation import Golden, Pages
-from .replay.plan import GUARD, Allotment, Host, Plan, Space, guard_octets
-from .replay.regions import Region, slot
 
 __all__ = [
     "CHUNKS", "Chunk", "Failure", "Progress", "Tally", "Traffic", "config_of", "draw", "run_chunk",

@@ -27,7 +27,7 @@ __all__ = ["Outcome", "Row", "Trial", "TableError", "Violation", "read_rows", "r
            "try_all"]  # fmt: skip
 
 #: The project's folder.
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 #: Seconds that the tests of one violation may take.
 LIMIT = 600
 #: What a copy of the project does not need.

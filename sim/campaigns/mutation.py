@@ -3,8 +3,9 @@
 yosys draws the mutants (``mutate -list``: an inverted bit, a bit that is stuck, a bit mixed with
 another one), each at one port bit of one cell, and puts them all into one netlist, where a port
 selects which of them is there. So there is one build for all of them. Each mutant is run in a
-process of its own over chunks of :mod:`~ddp_rnic.sim.soak` until one of them differs from the
-golden model: a mutant may crash its simulation or keep it from ever ending, which is noticed too.
+process of its own over chunks of :mod:`~ddp_rnic.sim.campaigns.soak` until one of them differs from
+the golden model: a mutant may crash its simulation or keep it from ever ending, which is noticed
+too.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..flow.pnr import run_tool
-from ..hdl.spec.config import RnicConfig
-from .engines.compiled import CompiledEngine, build
-from .engines.engine import ToolError
-from .engines.verilator import cache_directory, digest, locked, write
+from ...flow.pnr import run_tool
+from ...hdl.spec.config import RnicConfig
+from ..engines.compiled import CompiledEngine, build
+from ..engines.engine import ToolError
+from ..engines.verilator import cache_directory, digest, locked, write
 from .soak import Chunk, Traffic, config_of, draw, run_chunk, size
 
 __all__ = [
@@ -42,7 +43,7 @@ SELECT = "mutant"
 #: The part of the mutants that is to be noticed.
 WANTED = 0.97
 #: The project's folder, which the places of mutants are relative to.
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 #: Seconds of a mutant's run, for each second of the run without a mutant, and further ones.
 _FACTOR, _FURTHER = 5, 20
 #: How the process of a mutant ends that was noticed.
@@ -123,7 +124,7 @@ class Equivalent:
 
 def read_equivalents(path: Path | None = None) -> list[Equivalent]:
     """Reads the table of the mutants that change nothing."""
-    path = path or Path(__file__).with_name("data") / "equivalent_mutants.toml"
+    path = path or ROOT / "sim" / "data" / "equivalent_mutants.toml"
     table = tomllib.loads(path.read_text(encoding="utf-8"))
     return [Equivalent(**entry) for entry in table["mutants"]]
 
@@ -162,7 +163,7 @@ def _netlist(config: RnicConfig, mutants: int, seed: int) -> tuple[str, list[str
     """Returns the Verilog of the datapath with its mutants, and yosys' command for each of them."""
     from amaranth.back import rtlil
 
-    from ..hdl.rnic import FlatRnic
+    from ...hdl.rnic import FlatRnic
 
     design = rtlil.convert(FlatRnic(config), name="rnic")
     key = digest(design, Path(__file__).read_text(encoding="utf-8"), f"{mutants} {seed}")

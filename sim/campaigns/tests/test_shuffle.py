@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
+from ddp_rnic.sim.campaigns.shuffle import shuffled
 from ddp_rnic.sim.engines.engine import Await, Drain, Frame, Operation, WriteRegister
-from ddp_rnic.sim.shuffle import shuffled
 
 
 def frames(start: int, count: int) -> list[Operation]:

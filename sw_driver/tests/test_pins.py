@@ -20,8 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from ddp_rnic.cli.app import app
 from ddp_rnic.hdl.spec import regs
-from ddp_rnic.sim.cli import app
 from ddp_rnic.sw_driver import PD, Device, InvalidRequest, ResourceExhausted, TransportError
 from ddp_rnic.sw_driver import pins as module
 from ddp_rnic.sw_driver.mapped import MappedTransport, Pagemap

@@ -7,9 +7,9 @@ import json
 from typing import Any
 
 import pytest
+from ddp_rnic.cli import app
 from ddp_rnic.flow import pnr, xilinx
 from ddp_rnic.hdl.spec.config import RnicConfig
-from ddp_rnic.sim import cli
 from ddp_rnic.sim.campaigns import bench
 from ddp_rnic.sim.engines.engine import Engine, Outcome
 from ddp_rnic.sim.engines.load import Load, SctpLoad
@@ -143,7 +143,7 @@ class Idle(Engine):
 
 
 def invoke(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Any:
-    return CliRunner().invoke(cli.app, ["bench", *arguments])
+    return CliRunner().invoke(app.app, ["bench", *arguments])
 
 
 def test_segments_that_are_not_placed_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

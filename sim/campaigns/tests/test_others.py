@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ddp_rnic.cli import app
 from ddp_rnic.flow import pnr
-from ddp_rnic.sim import cli
 from ddp_rnic.sim.campaigns import bench
 from ddp_rnic.sim.campaigns.others import Peer
 from typer.testing import CliRunner
@@ -49,7 +49,7 @@ def test_a_peer_is_a_file_a_module_and_parameters(adder: Path) -> None:
     ],
 )
 def test_a_peer_that_is_none_is_bad_input(adder: Path, text: str, message: str) -> None:
-    result = CliRunner().invoke(cli.app, ["bench", "--peer", text.replace("{}", str(adder))])
+    result = CliRunner().invoke(app.app, ["bench", "--peer", text.replace("{}", str(adder))])
     assert result.exit_code == 2
     assert message.replace("{}", str(adder)) in result.stderr
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ddp_rnic.cli import app
 from ddp_rnic.hdl.spec import regs
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
 from ddp_rnic.hdl.spec.ddp import ERROR_TEXT, LOCAL_CATASTROPHIC, NO_BUFFER
-from ddp_rnic.sim import cli
 from ddp_rnic.sim.campaigns.soak import Chunk, Traffic, config_of, draw, soak
 from ddp_rnic.sim.capture.traffic import Untagged
 from ddp_rnic.sim.engines.compiled import CompiledEngine, _flat
@@ -260,8 +260,8 @@ class Spoiled(Engine):
 
 
 def command(monkeypatch: pytest.MonkeyPatch, engine: Engine, *arguments: object) -> Any:
-    monkeypatch.setattr(cli, "load", lambda name: engine)
-    return CliRunner().invoke(cli.app, ["soak", *map(str, arguments)])
+    monkeypatch.setattr(app, "load", lambda name: engine)
+    return CliRunner().invoke(app.app, ["soak", *map(str, arguments)])
 
 
 def test_a_difference_is_told_with_its_shortest_replay(

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import serial
 from ddp_rnic.boards.catalog import BOARDS
+from ddp_rnic.cli import app
 from ddp_rnic.hdl.spec.config import RnicConfig
-from ddp_rnic.sim import cli
 from ddp_rnic.sim.capture.capture import read_capture
 from ddp_rnic.sim.capture.pcap import Frame
 from ddp_rnic.sim.capture.tests.associations import A, B, Peers
@@ -43,7 +43,7 @@ SCTP = RnicConfig(sctp=True)
 
 
 def compared(*arguments: object) -> Result:
-    return CliRunner().invoke(cli.app, ["compare", *map(str, arguments)])
+    return CliRunner().invoke(app.app, ["compare", *map(str, arguments)])
 
 
 class Page(HTMLParser):
@@ -368,7 +368,7 @@ def test_every_board_has_room_for_a_workload(board: Any) -> None:
     if has.sctp:
         told = replace(told, sctp=True, associations=has.associations, window=has.window)
     room = Room(board.memory, board.connections, board.window)
-    plans, _ = cli._planned(cli._Asked(None, None, [], []), told, room)
+    plans, _ = app._planned(app._Asked(None, None, [], []), told, room)
     assert {plan.config for plan in plans} == {told}
     assert sum(len(each.golden.deliveries) for each in plans) >= 10
 

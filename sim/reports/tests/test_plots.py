@@ -7,7 +7,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from ddp_rnic.sim import cli
+from ddp_rnic.cli import app
 from ddp_rnic.sim.campaigns import bench
 from ddp_rnic.sim.reports import plots
 from typer.testing import CliRunner
@@ -58,9 +58,9 @@ def test_what_cannot_be_drawn_is_told_before_anything_is_measured(
 ) -> None:
     monkeypatch.setattr(bench, "run_bench", lambda *what, **how: pytest.fail("measured"))
     (tmp_path / "file").touch()
-    result = CliRunner().invoke(cli.app, ["bench", "--plots", str(tmp_path / "file")])
+    result = CliRunner().invoke(app.app, ["bench", "--plots", str(tmp_path / "file")])
     assert result.exit_code == 2 and "file" in result.stderr
     monkeypatch.setattr(plots, "find_spec", lambda name: None)
-    result = CliRunner().invoke(cli.app, ["bench", "--plots", str(tmp_path)])
+    result = CliRunner().invoke(app.app, ["bench", "--plots", str(tmp_path)])
     assert result.exit_code == 3
     assert "matplotlib is not installed: pip install 'ddp-rnic[plots]'" in result.stderr

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from ddp_rnic.cli import app
 from ddp_rnic.flow import pnr
 from ddp_rnic.hdl.spec.config import RnicConfig
-from ddp_rnic.sim import cli
 from ddp_rnic.sim.campaigns.others import Peer
 from ddp_rnic.sim.capture.capture import CaptureError
 from ddp_rnic.sim.capture.given import LONGEST, LONGEST_LINE
@@ -137,7 +137,7 @@ def test_anything_as_a_region_file_is_refused_in_one_sentence(
 def test_what_is_no_region_file_is_bad_input(octets: bytes, says: str, tmp_path: Path) -> None:
     path = tmp_path / "regions.toml"
     path.write_bytes(octets)
-    result = CliRunner().invoke(cli.app, ["sim", "--regions", str(path)])
+    result = CliRunner().invoke(app.app, ["sim", "--regions", str(path)])
     assert result.exit_code == 2
     assert says in " ".join(result.stderr.split()) and "Traceback" not in result.stderr
 
@@ -171,7 +171,7 @@ def test_a_peer_that_yosys_cannot_elaborate_is_bad_input(
 ) -> None:
     path = tmp_path / "m.v"
     path.write_text(text)
-    result = CliRunner().invoke(cli.app, ["bench", "--peer", f"{path}:m"])
+    result = CliRunner().invoke(app.app, ["bench", "--peer", f"{path}:m"])
     assert result.exit_code == 2 and "Traceback" not in result.stderr
     assert says in " ".join(result.stderr.split())
 
@@ -192,7 +192,7 @@ MAGIC = (
     *(b"\x0a\x0d\x0d\x0a", b"\x1f\x8b\x08", b"\x28\xb5\x2f\xfd", b""),
 )
 CAPTURES = [
-    Path(cli.__file__).parent / "data" / "workload.pcap",
+    Path(app.__file__).parent / "data" / "workload.pcap",
     *sorted(Path(__file__).resolve().parents[2].parent.glob("shared/cases/*base.pcap*")),
 ]
 #: Octets of a capture that are spoilt.
@@ -204,7 +204,7 @@ def played(path: Path) -> None:
     config = RnicConfig()
     began = time.process_time()
     try:
-        found = cli._input(cli._Asked(path, None, [], []), config)
+        found = app._input(app._Asked(path, None, [], []), config)
         plan(found.traffic, found.regions, config, found.ends, found.queues)
     except (CaptureError, RegionError) as error:
         assert str(path) in str(error) or len(str(error)) < 1000

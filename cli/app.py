@@ -24,28 +24,28 @@ from rich.table import Table
 
 from ..flow.xilinx import FAMILIES
 from ..hdl.spec.config import WIDTHS, RnicConfig
-from .campaigns import bench as numbers
-from .campaigns import shuffle as shuffling
-from .campaigns import soak as endurance
-from .campaigns.others import Peer
-from .campaigns.violations import Row, Violation
-from .capture.capture import Assumption, Capture, CaptureError, read_capture
-from .capture.pcap import LeftOut
-from .capture.pcap import counted as _count
-from .capture.sctp_traffic import SctpStream, with_sctp
-from .capture.traffic import Stream, Traffic, traffic_of
-from .capture.unplayed import unplayed_sctp
-from .engines.engine import DeviceError, ToolError, load
-from .replay.board_workload import workloads
-from .replay.differences import Difference, compare, number_text
-from .replay.plan import Plan, plan
-from .replay.regions import Given, Queue, Region, RegionError, load_regions, stream_ends
-from .replay.sctp_regions import derive_all, of_sessions
-from .replay.workload import generate
-from .reports import plots as drawing
-from .reports import report
-from .reports.comparison import Comparison, Room, check_fits, on_wire
-from .reports.report import Result, Run, left_out_text
+from ..sim.campaigns import bench as numbers
+from ..sim.campaigns import shuffle as shuffling
+from ..sim.campaigns import soak as endurance
+from ..sim.campaigns.others import Peer
+from ..sim.campaigns.violations import Row, Violation
+from ..sim.capture.capture import Assumption, Capture, CaptureError, read_capture
+from ..sim.capture.pcap import LeftOut
+from ..sim.capture.pcap import counted as _count
+from ..sim.capture.sctp_traffic import SctpStream, with_sctp
+from ..sim.capture.traffic import Stream, Traffic, traffic_of
+from ..sim.capture.unplayed import unplayed_sctp
+from ..sim.engines.engine import DeviceError, ToolError, load
+from ..sim.replay.board_workload import workloads
+from ..sim.replay.differences import Difference, compare, number_text
+from ..sim.replay.plan import Plan, plan
+from ..sim.replay.regions import Given, Queue, Region, RegionError, load_regions, stream_ends
+from ..sim.replay.sctp_regions import derive_all, of_sessions
+from ..sim.replay.workload import generate
+from ..sim.reports import plots as drawing
+from ..sim.reports import report
+from ..sim.reports.comparison import Comparison, Room, check_fits, on_wire
+from ..sim.reports.report import Result, Run, left_out_text
 
 AGREES, DIFFERS, BAD_INPUT, NO_TOOL, INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -221,11 +221,11 @@ def compare_devices(
     Exit code 0: all agree. 1: one differs or fails. 2: bad input. 3: a tool is missing. 130:
     interrupted.
     """
+    from ..sim.devices import targets
+    from ..sim.reports import comparison as comparing
+    from ..sim.reports import page
     from ..sw_driver import RnicError
     from ..sw_driver.uart import BAUD
-    from .devices import targets
-    from .reports import comparison as comparing
-    from .reports import page
 
     try:
         chosen = targets.of_names(on, port)
@@ -441,7 +441,7 @@ def mutate(
     Exit code 0: at least 97 % were noticed. 1: fewer. 2: bad input. 3: a tool is missing.
     130: interrupted.
     """
-    from .campaigns import mutation
+    from ..sim.campaigns import mutation
 
     try:
         equivalents = mutation.read_equivalents()
@@ -687,7 +687,7 @@ def requirements(
 
     Exit code 0: all were noticed. 1: one was not. 2: bad input. 130: interrupted.
     """
-    from .campaigns import violations as trying
+    from ..sim.campaigns import violations as trying
 
     try:
         chosen = tuple(sentences or [""])
@@ -791,11 +791,11 @@ def prm(
     Exit code 0: ended by a signal. 1: the device or its link failed. 2: bad input. 3: a tool is
     missing.
     """
+    from ..sim.devices.manage import serve
     from ..sw_driver import InvalidRequest, RnicError
     from ..sw_driver.prm import Policy
     from ..sw_driver.prm.quota import limits_of
     from ..sw_driver.prm.server import group_number, user_number
-    from .devices.manage import serve
 
     try:
         policy = Policy(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from ddp_rnic.sim import cli
+from ddp_rnic.cli import app
 from ddp_rnic.sim.capture.pcap import Frame
 from ddp_rnic.sim.capture.tests.associations import Peers
 from ddp_rnic.sim.capture.tests.frames import A, B, first_octet, frames, handshake, tcp_packet
@@ -21,7 +21,7 @@ from ddp_rnic.sim.model.mpa import MpaSender
 from ddp_rnic.sim.replay.workload import SHIPPED, generate, write_pcap
 from typer.testing import CliRunner, Result
 
-SHIPPED_CAPTURE = Path(__file__).resolve().parents[1] / "data" / "workload.pcap"
+SHIPPED_CAPTURE = Path(__file__).resolve().parents[2] / "sim" / "data" / "workload.pcap"
 
 
 class Ground:
@@ -30,14 +30,14 @@ class Ground:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.engine = FakeEngine()
         self.asked: list[str] = []
-        monkeypatch.setattr(cli, "load", self._load)
+        monkeypatch.setattr(app, "load", self._load)
 
     def _load(self, name: str) -> FakeEngine:
         self.asked.append(name)
         return self.engine
 
     def __call__(self, *arguments: object) -> Result:
-        return CliRunner().invoke(cli.app, ["sim", *map(str, arguments)])
+        return CliRunner().invoke(app.app, ["sim", *map(str, arguments)])
 
 
 @pytest.fixture
@@ -331,5 +331,5 @@ def test_an_unknown_option_is_bad_input(sim: Ground) -> None:
 
 
 def test_the_version_is_that_of_the_package() -> None:
-    result = CliRunner().invoke(cli.app, ["--version"])
+    result = CliRunner().invoke(app.app, ["--version"])
     assert result.exit_code == 0 and result.stdout == f"rnic {metadata.version('ddp-rnic')}\n"

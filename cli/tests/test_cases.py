@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from ddp_rnic.sim import cli
+from ddp_rnic.cli import app
 from ddp_rnic.sim.engines.tests.fake_engine import FakeEngine
 from typer.testing import CliRunner, Result
 
@@ -88,8 +88,8 @@ SAID = {
 
 
 def sim(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> Result:
-    monkeypatch.setattr(cli, "load", lambda name: FakeEngine())
-    return CliRunner().invoke(cli.app, ["sim", *map(str, arguments)])
+    monkeypatch.setattr(app, "load", lambda name: FakeEngine())
+    return CliRunner().invoke(app.app, ["sim", *map(str, arguments)])
 
 
 @pytest.mark.skipif(not CASES.is_dir(), reason="the case files are not here")

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import serial
-from ddp_rnic.sim import cli
+from ddp_rnic.cli import app
 from typer.testing import CliRunner, Result
 
 
 def prm(*arguments: object) -> Result:
-    return CliRunner().invoke(cli.app, ["prm", *map(str, arguments)])
+    return CliRunner().invoke(app.app, ["prm", *map(str, arguments)])
 
 
 @pytest.mark.parametrize(("asked", "rate"), [((), 1_000_000), (("--baud", 9600), 9600)])

@@ -225,7 +225,7 @@ def compare_devices(
     from ..sim.reports import comparison as comparing
     from ..sim.reports import page
     from ..sw_driver import RnicError
-    from ..sw_driver.uart import BAUD
+    from ..sw_driver.transports.uart import BAUD
 
     try:
         chosen = targets.of_names(on, port)

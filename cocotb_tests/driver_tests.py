@@ -14,7 +14,7 @@ from ddp_rnic.sim.engines.board_bench import BoardBench
 from ddp_rnic.sim.engines.engine import Ring
 from ddp_rnic.sw_driver import CQ, PD, Device
 from ddp_rnic.sw_driver.tests.test_association import SctpPeer, associate
-from ddp_rnic.sw_driver.uart import UartTransport
+from ddp_rnic.sw_driver.transports.uart import UartTransport
 
 #: How many tests there are.
 COUNT = 1

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ...hdl.spec.net import SCTP_UDP_PORT
 from ...hdl.spec.sctp import COMMON_HEADER, DATA_HEADER, MOST_CHUNKS
-from ...sw_driver.handed_back import frame_of
+from ...sw_driver.verbs.handed_back import frame_of
 from ..model.sctp import ChunkType, checksum
 from .layers import SCTP, IpPacket, with_header_sum
 from .pcap import Frame

@@ -24,8 +24,8 @@ from ...hdl.spec.completion import ChunkStatus
 from ...hdl.spec.config import LIMITS, MOST_PLACES, RnicConfig
 from ...hdl.spec.sctp import DATA_HEADER, SSN, Diversion, Reason
 from ...hdl.spec.sctp import State as RnicState
-from ...sw_driver.errors import InvalidRequest
-from ...sw_driver.handed_back import message_of
+from ...sw_driver.base.errors import InvalidRequest
+from ...sw_driver.verbs.handed_back import message_of
 from ..model.events import ProtocolError
 from ..model.sctp import (
     ADAPTATION_DDP,

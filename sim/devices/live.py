@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...hdl.spec.config import RnicConfig
-from ...sw_driver.closing import ProcessLock
-from ...sw_driver.errors import TransportError
-from ...sw_driver.memory import Extent, Memory, Shared
-from ...sw_driver.transport import Transport
+from ...sw_driver.base.closing import ProcessLock
+from ...sw_driver.base.errors import TransportError
+from ...sw_driver.transports.memory import Extent, Memory, Shared
+from ...sw_driver.transports.transport import Transport
 from ..engines import compiled
 from ..engines.engine import UNSTALLED, DeviceError, ExceptionPacket, Stalls
 from ..model.ddp import DataSource

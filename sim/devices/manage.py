@@ -10,10 +10,10 @@ from pathlib import Path
 from types import FrameType
 
 from ...sw_driver import Device, InvalidRequest, Transport
-from ...sw_driver.mapped import MappedTransport, Pagemap, UDmaBuf
 from ...sw_driver.prm import Manager, Policy
 from ...sw_driver.prm.audit import Audit, Lines, LogFile
-from ...sw_driver.uart import BAUD, UartTransport
+from ...sw_driver.transports.mapped import MappedTransport, Pagemap, UDmaBuf
+from ...sw_driver.transports.uart import BAUD, UartTransport
 
 #: The ways to a device, as a user names them.
 WAYS = "uart:PORT, mapped:FILE, udmabuf:FILE,DEVICE or sim"

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from enum import Flag, auto
 
 from ...sw_driver import rdmap
-from ...sw_driver.buffers import copy_of
-from ...sw_driver.checks import flag, instance, integer
-from ...sw_driver.errors import InvalidRequest, StateError
-from ...sw_driver.pd import PD
+from ...sw_driver.base.buffers import copy_of
+from ...sw_driver.base.checks import flag, instance, integer
+from ...sw_driver.base.errors import InvalidRequest, StateError
 from ...sw_driver.rdmap import CQ, QP, Layer, QPState, Terminate
+from ...sw_driver.verbs.pd import PD
 from ..model.ddp import DataSource
 from ..model.events import ProtocolError
 from ..model.mpa import Agreement, Enhanced, Kind, MpaReceiver, MpaSender, StartupFrame, negotiate

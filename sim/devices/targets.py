@@ -13,9 +13,9 @@ from typing import Any
 from ...hdl.spec import board, regs
 from ...hdl.spec.config import RnicConfig
 from ...sw_driver import Device, TransportTimeout, UnsupportedDevice
-from ...sw_driver.ethernet import BoardEthernet
-from ...sw_driver.tcp import BoardTcp
-from ...sw_driver.uart import BAUD, UartTransport
+from ...sw_driver.transports.ethernet import BoardEthernet
+from ...sw_driver.transports.tcp import BoardTcp
+from ...sw_driver.transports.uart import BAUD, UartTransport
 from ..engines.engine import ExceptionPacket, Frame, Packet
 from ..replay.plan import Plan
 from ..reports.comparison import Room

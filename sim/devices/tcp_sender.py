@@ -11,8 +11,8 @@ from contextlib import ExitStack
 import dpkt
 
 from ...sw_driver import InvalidRequest
-from ...sw_driver.closing import Closing
-from ...sw_driver.tcp import BoardTcp, TcpConnection
+from ...sw_driver.base.closing import Closing
+from ...sw_driver.transports.tcp import BoardTcp, TcpConnection
 from ..capture.traffic import fpdu_length
 from ..engines.engine import DeviceError, Packet
 

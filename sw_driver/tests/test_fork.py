@@ -18,7 +18,7 @@ from ddp_rnic.sw_driver import CQ, PD, Device, StateError, Stream, StreamState
 from ddp_rnic.sw_driver.prm import Manager, Policy, connect
 from ddp_rnic.sw_driver.prm.audit import Audit
 from ddp_rnic.sw_driver.rdmap import CQ as RdmapCQ, QP
-from ddp_rnic.sw_driver.recorded import Recorder
+from ddp_rnic.sw_driver.transports.recorded import Recorder
 from ddp_rnic.sim.rdma import MpaSource
 
 folder = Path(sys.argv[1])

@@ -21,10 +21,10 @@ from ddp_rnic.sw_driver import (
     Transport,
     TransportError,
     UnsupportedDevice,
-    context,
 )
-from ddp_rnic.sw_driver.memory import Memory
 from ddp_rnic.sw_driver.tests.conftest import Bench, begin
+from ddp_rnic.sw_driver.transports.memory import Memory
+from ddp_rnic.sw_driver.verbs import context
 
 
 class Constants(Transport):

@@ -33,10 +33,10 @@ from ddp_rnic.sw_driver import (
     StreamState,
     WcStatus,
 )
-from ddp_rnic.sw_driver import context as driver_context
 from ddp_rnic.sw_driver.prm import connect
 from ddp_rnic.sw_driver.rdmap import CQ, QP, WC, Layer, Opcode, QPState, Terminate
 from ddp_rnic.sw_driver.tests.managed import managed, until
+from ddp_rnic.sw_driver.verbs import context as driver_context
 
 BOTH = Access.REMOTE_WRITE | Access.REMOTE_READ
 Sent = list[tuple[Header, bytes]]

@@ -22,7 +22,7 @@ from ddp_rnic.sw_driver import (
     TransportError,
     TransportTimeout,
 )
-from ddp_rnic.sw_driver.recorded import Recorder, Replay
+from ddp_rnic.sw_driver.transports.recorded import Recorder, Replay
 
 
 def session(transport: Transport, sim: SimTransport | None, *, qn: int = 0) -> list[object]:

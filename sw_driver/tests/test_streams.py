@@ -31,10 +31,10 @@ from ddp_rnic.sw_driver import (
     StreamState,
     TransportError,
     WcStatus,
-    context,
 )
 from ddp_rnic.sw_driver.tests.conftest import Bench, begin
 from ddp_rnic.sw_driver.tests.managed import until
+from ddp_rnic.sw_driver.verbs import context
 
 
 def test_messages_go_to_the_buffers_of_their_queue_in_order(scattered: Bench) -> None:

@@ -15,11 +15,11 @@ from ddp_rnic.sw_driver import (
     RnicTimeout,
     StateError,
     UnsupportedDevice,
-    tcp,
 )
-from ddp_rnic.sw_driver.tcp import BoardTcp, Progress
 from ddp_rnic.sw_driver.tests.virtual_tcp import VirtualTcp
-from ddp_rnic.sw_driver.uart import UartTransport
+from ddp_rnic.sw_driver.transports import tcp
+from ddp_rnic.sw_driver.transports.tcp import BoardTcp, Progress
+from ddp_rnic.sw_driver.transports.uart import UartTransport
 
 STREAMS = 64
 #: An FPDU of an ULPDU of 17 octets, without its CRC's value.

@@ -5,13 +5,13 @@ from __future__ import annotations
 from enum import IntFlag
 from typing import TYPE_CHECKING, Any, Self
 
-from ..hdl.spec import regs
-from .buffers import copy_of, octets_of
-from .checks import any_integer, instance, integer
-from .closing import Closing
+from ...hdl.spec import regs
+from ..base.buffers import copy_of, octets_of
+from ..base.checks import any_integer, instance, integer
+from ..base.closing import Closing
+from ..base.errors import InvalidRequest, ResourceExhausted, StateError
+from ..transports.memory import Arena, Steps, finish
 from .context import Context, Mapping
-from .errors import InvalidRequest, ResourceExhausted, StateError
-from .memory import Arena, Steps, finish
 
 if TYPE_CHECKING:
     from .stream import Stream
@@ -253,8 +253,8 @@ class MR(Closing):
     def revoke(self) -> None:
         """Take the STag back: once this returns, the device writes not one octet more.
 
-        If it raises :class:`~.errors.RnicTimeout`, the device may still write: the buffer stays
-        registered, and this can be called again.
+        If it raises :class:`~..base.errors.RnicTimeout`, the device may still write: the buffer
+        stays registered, and this can be called again.
         """
         with self.pd.context.lock:
             finish(self.disabling())

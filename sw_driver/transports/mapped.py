@@ -19,9 +19,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..hdl.spec import regs
-from .checks import file_path, instance, integer
-from .errors import InvalidRequest, ResourceExhausted, StateError, TransportError
+from ...hdl.spec import regs
+from ..base.checks import file_path, instance, integer
+from ..base.errors import InvalidRequest, ResourceExhausted, StateError, TransportError
 from .memory import Arena, Bounce, Extent, Memory, Shared, Steps, finish
 from .pins import PIECE, Pins
 from .transport import Transport

@@ -17,7 +17,7 @@ import struct
 from collections import deque
 from collections.abc import Iterable
 
-from .errors import InvalidRequest, ResourceExhausted, TransportError
+from ..base.errors import InvalidRequest, ResourceExhausted, TransportError
 
 #: Linux, include/uapi/asm-generic/unistd.h; the same on every architecture but Alpha.
 _SETUP, _REGISTER = 425, 427

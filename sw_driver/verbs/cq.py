@@ -13,10 +13,10 @@ from enum import Enum, auto
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from .checks import instance, integer, seconds
-from .closing import Closing
+from ..base.checks import instance, integer, seconds
+from ..base.closing import Closing
+from ..base.errors import CompletionOverrun, RnicTimeout, StateError, StreamError
 from .context import Context
-from .errors import CompletionOverrun, RnicTimeout, StateError, StreamError
 
 if TYPE_CHECKING:
     from .pd import MR

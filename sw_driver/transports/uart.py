@@ -17,10 +17,10 @@ from typing import Protocol, runtime_checkable
 
 import serial
 
-from ..hdl.spec import board, regs
-from .checks import integer, shown
-from .closing import ProcessLock
-from .errors import TransportError, TransportTimeout, UnsupportedDevice, WrongType
+from ...hdl.spec import board, regs
+from ..base.checks import integer, shown
+from ..base.closing import ProcessLock
+from ..base.errors import TransportError, TransportTimeout, UnsupportedDevice, WrongType
 from .memory import Arena, Bounce, Memory, Steps, finish
 from .transport import Transport
 

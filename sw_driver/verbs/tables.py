@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from .errors import ResourceExhausted
+from ..base.errors import ResourceExhausted
 
 #: Steering Tags that were freed last and are not issued again.
 HISTORY = 1 << 16

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 
 import google_crc32c
 
-from ..hdl.spec.net import EtherType, Protocol
-from ..hdl.spec.sctp import COMMON_HEADER, DATA_HEADER, ChunkType, DataFlag, Diversion
-from .errors import InvalidRequest
+from ...hdl.spec.net import EtherType, Protocol
+from ...hdl.spec.sctp import COMMON_HEADER, DATA_HEADER, ChunkType, DataFlag, Diversion
+from ..base.errors import InvalidRequest
 
 __all__ = ["LONGEST_CHUNK", "Fragments", "HeldChunks", "frame_of", "message_of"]
 

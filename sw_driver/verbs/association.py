@@ -14,15 +14,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from ..hdl.spec import regs
-from ..hdl.spec.completion import ChunkStatus, Completion, Kind, Status
-from ..hdl.spec.net import AssociationKey, Move, insert
-from ..hdl.spec.sctp import Diversion, Function, Reason, State
-from .checks import any_integer, instance, integer, shown
-from .closing import Closing
-from .context import PATIENCE, Context
-from .cq import CQ
-from .errors import (
+from ...hdl.spec import regs
+from ...hdl.spec.completion import ChunkStatus, Completion, Kind, Status
+from ...hdl.spec.net import AssociationKey, Move, insert
+from ...hdl.spec.sctp import Diversion, Function, Reason, State
+from ..base.checks import any_integer, instance, integer, shown
+from ..base.closing import Closing
+from ..base.errors import (
     CompletionOverrun,
     InvalidRequest,
     ResourceExhausted,
@@ -31,6 +29,8 @@ from .errors import (
     UnsupportedDevice,
     WrongType,
 )
+from .context import PATIENCE, Context
+from .cq import CQ
 from .handed_back import HeldChunks, frame_of
 from .pd import PD
 from .stream import QUEUES, Stream

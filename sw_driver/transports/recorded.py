@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .checks import file_path, instance
-from .closing import ProcessLock
-from .errors import InvalidRequest, TransportError, TransportTimeout
+from ..base.checks import file_path, instance
+from ..base.closing import ProcessLock
+from ..base.errors import InvalidRequest, TransportError, TransportTimeout
 from .memory import Extent, Memory
 from .transport import Transport
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Sequence
 from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
-from .errors import InvalidRequest, ResourceExhausted
+from ..base.errors import InvalidRequest, ResourceExhausted
 
 Result = TypeVar("Result")
 #: Work in steps of well below a millisecond each, so that a manager can serve others in between.

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Self
 
-from ..hdl.spec import regs
-from ..hdl.spec.completion import Completion, Status
-from .buffers import octets_of
-from .checks import any_integer, flag, instance, integer, shown
-from .closing import Closing
-from .context import Mapping
-from .cq import CQ, WC, Opcode, WcStatus
-from .errors import (
+from ...hdl.spec import regs
+from ...hdl.spec.completion import Completion, Status
+from ..base.buffers import octets_of
+from ..base.checks import any_integer, flag, instance, integer, shown
+from ..base.closing import Closing
+from ..base.errors import (
     ErrorEvent,
     InvalidRequest,
     ResourceExhausted,
@@ -23,7 +21,9 @@ from .errors import (
     UnsupportedDevice,
     WrongType,
 )
-from .memory import Steps, finish
+from ..transports.memory import Steps, finish
+from .context import Mapping
+from .cq import CQ, WC, Opcode, WcStatus
 from .pd import MR, PD
 
 if TYPE_CHECKING:

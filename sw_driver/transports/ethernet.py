@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from ..hdl.spec import board
-from .buffers import copy_of
-from .checks import instance
-from .closing import close_after
-from .errors import InvalidRequest, TransportTimeout
+from ...hdl.spec import board
+from ..base.buffers import copy_of
+from ..base.checks import instance
+from ..base.closing import close_after
+from ..base.errors import InvalidRequest, TransportTimeout
 from .uart import BoardLink
 
 #: Seconds for what takes a board microseconds.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..hdl.spec.ddp import ErrorNumber, ErrorType
+from ...hdl.spec.ddp import ErrorNumber, ErrorType
 
 
 class RnicError(Exception):

@@ -11,13 +11,13 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, ClassVar
 
-from ..hdl.spec import ddp, regs
-from ..hdl.spec.completion import OCTETS, Completion, Kind, decode, phase
-from ..hdl.spec.config import LIMITS, WIDTHS
-from ..hdl.spec.net import WAYS, AssociationKey, place_bits
-from .checks import instance, integer, seconds
-from .closing import Closing, ProcessLock
-from .errors import (
+from ...hdl.spec import ddp, regs
+from ...hdl.spec.completion import OCTETS, Completion, Kind, decode, phase
+from ...hdl.spec.config import LIMITS, WIDTHS
+from ...hdl.spec.net import WAYS, AssociationKey, place_bits
+from ..base.checks import instance, integer, seconds
+from ..base.closing import Closing, ProcessLock
+from ..base.errors import (
     ErrorEvent,
     InvalidRequest,
     ResourceExhausted,
@@ -27,9 +27,9 @@ from .errors import (
     TransportError,
     UnsupportedDevice,
 )
-from .memory import Arena, Layout, Memory, Steps, finish, lay_out, laying_out
+from ..transports.memory import Arena, Layout, Memory, Steps, finish, lay_out, laying_out
+from ..transports.transport import Transport
 from .tables import StagAllocator
-from .transport import Transport
 
 if TYPE_CHECKING:
     from .association import Association

@@ -6,15 +6,15 @@ import secrets
 import time
 from abc import abstractmethod
 
-from .closing import Closing
+from ..base.closing import Closing
 from .memory import Memory, Steps
 
 
 class Transport(Closing):
     """A link to a device: its registers, memory that it can write, its interrupt.
 
-    Any thread may call any method. What fails raises :class:`~.errors.TransportError`, what takes
-    too long :class:`~.errors.TransportTimeout`.
+    Any thread may call any method. What fails raises :class:`~..base.errors.TransportError`, what
+    takes too long :class:`~..base.errors.TransportTimeout`.
     """
 
     @abstractmethod

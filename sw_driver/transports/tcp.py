@@ -12,11 +12,11 @@ import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ..hdl.spec import board, regs
-from ..hdl.spec.net import TcpField, tcp_words
-from .checks import any_integer, flag, instance, integer, shown
-from .closing import Closing, ProcessLock
-from .errors import (
+from ...hdl.spec import board, regs
+from ...hdl.spec.net import TcpField, tcp_words
+from ..base.checks import any_integer, flag, instance, integer, shown
+from ..base.closing import Closing, ProcessLock
+from ..base.errors import (
     InvalidRequest,
     ResourceExhausted,
     RnicTimeout,

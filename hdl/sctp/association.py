@@ -39,7 +39,7 @@ class AssociationEntry(data.StructLayout):
 
 
 class AssociationWrite(data.StructLayout):
-    """An ``entry`` for a ``place`` of a ``way``, which :mod:`...spec.net` tells."""
+    """An ``entry`` for a ``place`` of a ``way``, which :mod:`..spec.net` tells."""
 
     def __init__(self, associations):
         super().__init__({

@@ -20,7 +20,7 @@ __all__ = ["Arrival", "Judged", "Ticket", "Verdict", "Window", "place_of", "stor
 
 
 class Verdict(enum.Enum, shape=3):
-    """What becomes of an item; the numbers are those of :class:`...spec.completion.ChunkStatus`."""
+    """What becomes of an item; the numbers are those of :class:`..spec.completion.ChunkStatus`."""
 
     #: It is new, and taken.
     FRESH = 0

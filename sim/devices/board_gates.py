@@ -39,7 +39,7 @@ def verilog(board: Board, progress: Callable[[str], None] | None = None) -> str:
     root = Path(__file__).parents[2]
     sources = [
         path
-        for folder in ("hdl", "boards")
+        for folder in ("hdl", "boards", "flow")
         for path in sorted((root / folder).rglob("*.py"))
         if "tests" not in path.parts
     ]

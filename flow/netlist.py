@@ -166,7 +166,8 @@ class _Clocks:
         such as a pin.
         """
         if bit not in self.known:
-            kind, pins = "", {}
+            kind = ""
+            pins: dict[str, Any] = {}
             if cell := self.drivers.get(bit):
                 kind, pins = cell["type"], cell["connections"]
             if kind in _LOGIC:

@@ -10,7 +10,7 @@ from ddp_rnic.sim.model.memory import Access, Memory, Region
 
 
 def place(memory: Memory, stag: int, to: int = 0, *, stream: int = 1, pd: int = 1) -> object:
-    """None when an octet was placed, or the number of the error."""
+    """Places one octet; returns None if it was placed, or the number of the error."""
     (segment,) = DataSource(100).tagged(stag, to, b"\x55")
     first = DataSink(memory, stream=stream, pd=pd).receive(segment)[0]
     return first.number if isinstance(first, DdpError) else None

@@ -40,11 +40,7 @@ class SctpItem(data.StructLayout):
     end : position
         With ``last``: the word after the frame's last one.
     kind, header, ssn, tsn, start, payload, length, chunks
-<<<<<<< HEAD:hdl/sctp/receiver.py
-        As of the :class:`~.walker.SctpSegment`.
-=======
-        Those of the :class:`~.sctp.SctpSegment`.
->>>>>>> main:hdl/llp/receiver.py
+        Those of the :class:`~.walker.SctpSegment`.
     """
 
     #: The members that are copied from the SctpSegment.
@@ -67,11 +63,7 @@ class _Ending(data.StructLayout):
     items : range(places of the hold)
         Items of the frame that are held, without the last one.
     sctp, oversize : 1
-<<<<<<< HEAD:hdl/sctp/receiver.py
-        As of the :class:`~.walker.SctpSegment`.
-=======
-        Those of the :class:`~.sctp.SctpSegment`.
->>>>>>> main:hdl/llp/receiver.py
+        Those of the :class:`~.walker.SctpSegment`.
     broken : 1
         The frame's framing is broken, or some of its items are not held.
     end : position
@@ -343,11 +335,7 @@ class SctpReceiver(wiring.Component):
         Ethernet frames without FCS.
     write : In(stream.Signature(AssociationWrite(associations), always_ready=True))
     store, slices, beats
-<<<<<<< HEAD:hdl/sctp/receiver.py
-        To the packet buffer and the CRC unit, as of the :class:`~.walker.SctpWalker`.
-=======
-        To the packet buffer and the CRC unit; those of the :class:`~.sctp.SctpWalker`.
->>>>>>> main:hdl/llp/receiver.py
+        To the packet buffer and the CRC unit; those of the :class:`~.walker.SctpWalker`.
     checksums : In(stream.Signature(Checksum(), always_ready=True))
         From the CRC unit, within 25 cycles.
     space : In(1)

@@ -56,11 +56,7 @@ class TcpSegments(wiring.Component):
     Members
     -------
     headers : In(HEADERS)
-<<<<<<< HEAD:hdl/tcp/receiver.py
-        Of :class:`~.headers.TcpHeaders`.
-=======
-        Those of :class:`~..net.tcp.TcpHeaders`.
->>>>>>> main:hdl/llp/tcp.py
+        Those of :class:`~.headers.TcpHeaders`.
     write : In(stream.Signature(TcpWrite(connections), always_ready=True))
         Writing SETTINGS makes a connection valid or not, and restarts it; allowed only while no
         frame is being received. SENT may be written at any time between frames, the other fields

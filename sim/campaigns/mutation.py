@@ -2,20 +2,13 @@
 
 yosys draws the mutants (``mutate -list``: an inverted bit, a bit that is stuck, a bit mixed with
 another one), each at one port bit of one cell, and puts them all into one netlist, where a port
-<<<<<<< HEAD:sim/campaigns/mutation.py
-selects which of them is there. So there is one build for all of them. Each mutant is run in a
-process of its own over chunks of :mod:`~ddp_rnic.sim.campaigns.soak` until one of them differs from
-the golden model: a mutant may crash its simulation or keep it from ever ending, which is noticed
-too.
-=======
 selects which of them is there. So there is one build for all of them. Before that, yosys flattens
 the netlist and reduces it: logic that is constant or unused, which no run can show, is gone. The
 netlist has no reset, as in every simulation that starts from the registers' initial values.
 
-Each mutant is run in a process of its own over chunks of :mod:`~ddp_rnic.sim.soak` until one of
-them differs from the golden model: a mutant may crash its simulation or keep it from ever ending,
-which is noticed too.
->>>>>>> main:sim/mutation.py
+Each mutant is run in a process of its own over chunks of :mod:`~ddp_rnic.sim.campaigns.soak` until
+one of them differs from the golden model: a mutant may crash its simulation or keep it from ever
+ending, which is noticed too.
 """
 
 from __future__ import annotations

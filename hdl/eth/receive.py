@@ -6,8 +6,8 @@ from amaranth.lib.crc.catalog import CRC32_ETHERNET
 from amaranth.lib.fifo import AsyncFIFO
 from amaranth.lib.wiring import In, Out
 
+from ..lib.stream import Backlog, Beat
 from ..spec import board
-from ..stream import Backlog, Beat
 from .rgmii import GmiiOctet
 
 __all__ = ["FCS", "FrameCrossing", "FrameReceive", "PREAMBLE", "SFD"]
@@ -157,7 +157,7 @@ class FrameCrossing(wiring.Component):
     domain : str
         The writer's clock domain, that of ``i``.
     relaxed : bool
-        That of a :class:`~..stream.Prefetch`.
+        That of a :class:`~..lib.stream.Prefetch`.
 
     Members
     -------

@@ -1,1 +1,0 @@
-"""Receives DDP segments from lower layer protocols: MPA, SCTP and, on boards, TCP below MPA."""

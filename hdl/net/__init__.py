@@ -1,1 +1,0 @@
-"""Parses Ethernet frames, IP, UDP and TCP headers, and looks up SCTP associations."""

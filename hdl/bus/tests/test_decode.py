@@ -1,4 +1,4 @@
-"""AXI4-Lite accesses find their window, and nothing where there is none."""
+"""Tests that AXI4-Lite accesses find their window, and get an error where there is none."""
 
 import pytest
 from amaranth import Const, Module, Signal
@@ -8,15 +8,15 @@ from amaranth.sim import Simulator
 from ddp_rnic.hdl.bus.axi import AxiLite
 from ddp_rnic.hdl.bus.decode import AxiLiteDecoder, Endpoint
 from ddp_rnic.hdl.bus.tests.lite import manager
+from ddp_rnic.hdl.lib.tests.refused import refused
 from ddp_rnic.hdl.spec.board import Window
-from ddp_rnic.hdl.tests.refused import refused
 
 OKAY, SLVERR, DECERR = 0, 2, 3
 WINDOWS = (Window("LOW", 0, 0x100, ""), Window("HIGH", 0x4000_0000, 0x40, ""))
 
 
 class Dut(wiring.Component):
-    """A memory in each window; of the second one, odd words are not there."""
+    """A memory in each window; the second window has no odd words."""
 
     bus: In(AxiLite(32))
 

@@ -1,11 +1,11 @@
-"""Placement memory: two buses and the host write it in turn, each octet to its place."""
+"""Tests placement memory: two buses and the host take turns, and each octet lands in its place."""
 
 import random
 
 import pytest
 from amaranth.sim import Simulator
 from ddp_rnic.hdl.bus.memory import PlacementMemory
-from ddp_rnic.hdl.tests.refused import refused
+from ddp_rnic.hdl.lib.tests.refused import refused
 
 OKAY, DECERR = 0, 3
 OCTETS = 2048

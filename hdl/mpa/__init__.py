@@ -1,0 +1,1 @@
+"""Receives MPA (RFC 5044): turns packets of FPDUs into DDP Segments and their verdicts."""

@@ -1,0 +1,1 @@
+"""Receives TCP on boards: turns Ethernet frames into packets of FPDUs."""

@@ -1,0 +1,1 @@
+"""Provides the base of the driver: errors, checks of values, closing, buffers."""

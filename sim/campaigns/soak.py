@@ -80,6 +80,10 @@ _HOSTS = tuple(f"10.0.0.{number}" for number in range(1, 5))
 _REGIONS = 52
 #: One segment in so many is wrong.
 _WRONG = 80
+#: Streams whose writes the bus refuses at once, at most, and octets of each of their segments.
+_REFUSED, _REFUSED_OCTETS = 13, 40
+#: Octets of an FPDU that are neither header nor payload: ULPDU_Length and CRC.
+_AROUND = 6
 #: Completions that the host leaves in the RNIC, for as long as it takes none, and how many of them
 #: may be there already as it begins.
 _BACKLOG = 190
@@ -121,7 +125,7 @@ class Chunk:
     stalls: Stalls
     faults: list[range]
     segments: int  # without those of the ``closing`` packets
-    #: How many wrong segments of each kind there are.
+    #: How many wrong segments of each kind there are; of tiny ones, how many packets.
     wrong: Counter[str]
     #: What its last packets, ``closing`` in number, show.
     moderated: list[Moderated]
@@ -693,7 +697,7 @@ class _Draw:
     def _lay_out(self) -> None:
         """Regions of every kind."""
         rng = self._rng
-        entries = rng.sample(range(self._config.stags), _REGIONS)
+        entries = self._entries()
         for kind, entry in enumerate(entries[len(_HOSTS) :]):
             length = rng.choice((1, 9, 100, 1000, 4096, 6000, 20000, 60000))
             if kind < len(_HOSTS):
@@ -722,6 +726,17 @@ class _Draw:
                 self._faulty[host] = allotment, address + rng.randrange(length)
                 self._host.register(allotment)
 
+    def _entries(self) -> list[int]:
+        """Slots of the STag table, half of which differ from another one in a bit."""
+        rng, stags = self._rng, self._config.stags
+        entries = dict.fromkeys(rng.sample(range(stags), _REGIONS // 2))
+        while len(entries) < _REGIONS:
+            near = rng.choice([*entries]) ^ 1 << rng.randrange(stags.bit_length() - 1)
+            entries.setdefault(near)
+        found = [*entries]
+        rng.shuffle(found)
+        return found
+
     def _region(self, entry: int, host: str, length: int, any_rights: bool) -> Region:
         """What a STag of that slot may stand for."""
         rng = self._rng
@@ -738,6 +753,7 @@ class _Draw:
                     0,
                     rng.randrange(_TO - length),
                     _TO - length,
+                    _TO - length - (1 << rng.randrange(12)),
                     (1 << 32) - length // 2,
                     (rng.getrandbits(31) + 1 << 32) - rng.randint(0, min(length, 1 << 16)),
                 )
@@ -816,6 +832,49 @@ class _Draw:
             self._host.settle(self._host.slots.get(entry, 0))
             self._golden.revoke(self._unregister(entry).region)
             self._register_again(self._gone.pop())
+
+    def _replace_near(self) -> None:
+        """Replaces a region while segments come in for another one, whose slot of the STag table
+        differs from its own in one bit.
+        """
+        rng, host = self._rng, self._host
+        found = [
+            (entry, near)
+            for entry in self._registered
+            for bit in range(self._config.stags.bit_length() - 1)
+            if (near := entry ^ 1 << bit) in self._registered
+        ]
+        if not found:
+            return
+        entry, near = rng.choice(found)
+        region = self._registered[near].region
+        writers = [
+            number
+            for number, peer in self._peers.items()
+            if self._golden.live(number)
+            and peer.order.free
+            and region in self._writable(number, peer)
+        ]
+        old = self._registered[entry]
+        if not writers or self._page_slots(old) > self._slots:
+            return
+        host.settle(host.slots.get(entry, 0))
+        self._golden.revoke(self._unregister(entry).region)
+        self._slots -= self._page_slots(old)
+        again = replace(old, region=self._region(entry, old.region.endpoint, old.length, True))
+        self._allotments.append(again)
+        host.aside(rng.randrange(60), lambda: host.register(again), slots=[entry])
+        self._registered[entry] = again
+        self._gone.pop()
+        self._usable.clear()
+        number = rng.choice(writers)
+        peer = self._peers[number]
+        for _ in range(rng.randint(1, 6)):
+            length = min(rng.randrange(40), region.length)
+            at = region.to + rng.randint(0, region.length - length)
+            header = TaggedHeader(region.stag, at % _TO, True, rng.getrandbits(8))
+            peer.order.sent((region.stag, header.rsvdulp), last=True)
+            self._send(number, peer, [header.encode() + rng.randbytes(length)])
 
     def _return(self) -> None:
         """Register a region that was revoked."""
@@ -926,7 +985,9 @@ class _Draw:
         if queue.posted >= depth:
             # It takes the place of one whose completion was seen.
             host.see(queue.used[queue.posted - depth])
-        length = rng.choice((0, 1, 64, queue.longest, queue.longest, rng.randrange(64)))
+        longest = queue.longest
+        lengths = 0, 1, 64, longest, longest ^ 1 << rng.randrange(12), rng.randrange(64)
+        length = rng.choice(lengths)
         if rng.random() < 0.02:
             length = rng.choice((9000, 20000))
         pages = self._pages(length) if length and rng.random() < 0.1 else None
@@ -1193,6 +1254,10 @@ class _Draw:
             self._overtake()
         elif chance < 569:
             self._pile_up()
+        elif chance < 579:
+            self._replace_near()
+        elif chance < 583 and self._bus_errors:
+            self._bus_errors_at_once()
 
     def _turn(self) -> int:
         """The next stream: each in turn, a few of them, or any."""
@@ -1218,13 +1283,17 @@ class _Draw:
     def _packet(self) -> None:
         rng, golden = self._rng, self._golden
         number = self._turn()
-        if not golden.live(number):
+        live = golden.live(number)
+        if not live:
             chance = rng.random()
             if chance < 0.3:
                 self._enable(number)
             elif chance < 0.7:
                 return
         peer = self._peers[number]
+        if rng.randrange(1000 if live else 10) == 0:
+            self._tiny(number, peer)
+            return
         if self._bus_errors and golden.live(number) and rng.randrange(_WRONG) == 0:
             self._bus_error(number, peer)
             return
@@ -1260,25 +1329,60 @@ class _Draw:
             self._host.resume()
             self._host.drain()
 
+    def _tiny(self, number: int, peer: _Peer) -> None:
+        """Sends a packet of FPDUs that have no room for a header; some CRCs are spoiled. The first
+        one fails the stream, if it is live.
+        """
+        rng = self._rng
+        self._host.end_aside()
+        position, pieces = peer.sender.position, []
+        for _ in range(rng.choice((1, 2, 5, 20, 60))):
+            piece = bytearray(peer.sender.send(rng.randbytes(rng.choice((0, 0, 1, 2, 3, 7, 13)))))
+            if rng.random() < 0.3:
+                piece[-1 - rng.randrange(4)] ^= 1 << rng.randrange(8)
+            pieces.append(bytes(piece))
+        octets = b"".join(pieces)
+        arrivals = self._arrivals(peer, octets, position)
+        self._wrongs["tiny" if self._golden.live(number) else "tiny, dropped"] += 1
+        self._host.receive(Packet(number, position & _HALF, octets), arrivals)
+
     def _bus_error(self, number: int, peer: _Peer) -> None:
         """A segment for a region that the bus refuses an octet of, with the RNIC idle before it and
         after it: so it is known what it meets.
         """
-        allotment, fault = self._faulty[peer.stream.destination.address]
-        region, golden, host = allotment.region, self._golden, self._host
+        region, host = self._faulty[peer.stream.destination.address][0].region, self._host
         host.resume()
         host.drain()
         start = self._rng.randrange(region.length)
         payload = self._rng.randbytes(1 + self._rng.randrange(region.length - start))
-        position = peer.sender.position
+        self._write_into_fault(number, peer, start, payload)
+        host.drain()
+
+    def _bus_errors_at_once(self) -> None:
+        """Has the bus refuse writes of some streams one right after another."""
+        rng, host = self._rng, self._host
+        live = [number for number in self._numbers if self._golden.live(number)]
+        host.resume()
+        host.drain()
+        for number in rng.sample(live, min(len(live), rng.randint(2, _REFUSED))):
+            peer = self._peers[number]
+            allotment, fault = self._faulty[peer.stream.destination.address]
+            start = max(0, fault - allotment.address - rng.randrange(_REFUSED_OCTETS))
+            length = min(rng.randint(1, _REFUSED_OCTETS), allotment.length - start)
+            self._write_into_fault(number, peer, start, rng.randbytes(length))
+        host.drain()
+
+    def _write_into_fault(self, number: int, peer: _Peer, start: int, payload: bytes) -> None:
+        """Sends a segment for a region that the bus refuses an octet of."""
+        allotment, fault = self._faulty[peer.stream.destination.address]
+        region, position = allotment.region, peer.sender.position
         octets = peer.sender.send(self._tagged(peer, region.stag, region.to + start, payload))
         arrivals = self._arrivals(peer, octets, position)
-        host.receive(Packet(number, position & _HALF, octets), arrivals)
+        self._host.receive(Packet(number, position & _HALF, octets), arrivals)
         # All of the beat is faulty: a marker inside it makes two writes of it.
         beat = fault // self._config.octets * self._config.octets - allotment.address
         if start < beat + self._config.octets and beat < start + len(payload):
-            golden.refuse_write(arrivals[0], range(beat, beat + self._config.octets))
-        host.drain()
+            self._golden.refuse_write(arrivals[0], range(beat, beat + self._config.octets))
 
     def _arrivals(self, peer: _Peer, octets: bytes, position: int) -> list[Arrival]:
         """The FPDUs of a packet."""
@@ -1342,9 +1446,17 @@ class _Draw:
             return rng.choice(_FAR)
         if chance < 975:
             return rng.randrange(1500)
-        if chance < 998:
+        if chance < 997:
             return rng.randrange(9000)
-        return rng.randrange(4 * self._config.longest_fpdu - 20)
+        most = 4 * self._config.longest_fpdu - _AROUND - TaggedHeader.size
+        return most - rng.choice((0, 1, 2, 3, 4, 8, rng.randrange(most)))
+
+    def _refused(self, header: int) -> int:
+        """Octets of a payload that is refused: with them the FPDU takes up to the whole of the
+        exception queue, or does not fit.
+        """
+        most = self._config.exception_octets - _AROUND - header
+        return most + 4 - self._rng.choice((0, 4, 8, self._rng.randrange(most)))
 
     def _tagged(
         self, peer: _Peer, stag: int, to: int, payload: bytes, begun: object = None
@@ -1443,7 +1555,7 @@ class _Draw:
         """Headers, each with octets of payload, by the kind of the error."""
         rng = self._rng
         last = rng.random() < 0.5
-        length = rng.choice((0, 1, 2, 100, self._size()))
+        length = rng.choice((0, 1, 2, 100, self._size(), self._refused(UntaggedHeader.size)))
         qn = rng.choice([*peer.queues] or [0])
         headers = {
             "untagged version": UntaggedHeader(qn, 0, 0, last, version=rng.choice((0, 2, 3))),
@@ -1482,6 +1594,10 @@ class _Draw:
             payload = rng.randint(1, min(room + 1, 1500))
             start = room + 1 - payload
             found["an octet too long"] = UntaggedHeader(qn, msn, start, last), payload
+            payload = rng.randint(1, 1500)
+            end = (room ^ 1 << rng.randrange(32)) - payload
+            if room < end + payload and end >= 0:
+                found["a bit too long"] = UntaggedHeader(qn, msn, end, last), payload
         short = UntaggedHeader(qn, 1, 0).encode()[: rng.randrange(18)]
         return found | {"untagged, short": (short, 0)}
 
@@ -1491,7 +1607,7 @@ class _Draw:
         """Headers, each with octets of payload, by the kind of the error."""
         rng = self._rng
         last = rng.random() < 0.5
-        length = rng.choice((1, 2, 100, 1 + self._size()))
+        length = rng.choice((1, 2, 100, 1 + self._size(), self._refused(TaggedHeader.size)))
         usable = self._writable(number, peer)
         region = rng.choice(usable)
         stag, to, end = region.stag, region.to, region.to + region.length
@@ -1529,13 +1645,23 @@ class _Draw:
         payload = rng.randint(1, min(region.length + 1, 1500))
         start = (end + 1 - payload) % _TO
         found["an octet behind the region"] = TaggedHeader(stag, start, last), payload
+        payload = rng.randint(1, min(region.length, 1500))
+        bit = 1 << rng.randrange(16)
+        start = region.length - payload
+        if region.length + bit - start <= 64000:
+            found["a bit behind the region"] = TaggedHeader(stag, to + start, last), payload + bit
         for top in usable:
             if top.to + top.length == _TO:
                 payload = rng.randint(1, min(top.length, 1500))
                 at = _TO - payload
                 found["an octet behind 2^64"] = TaggedHeader(top.stag, at, last), payload + 1
+                found["a bit behind 2^64"] = TaggedHeader(top.stag, at, last), payload + bit
                 found["up to 2^64"] = TaggedHeader(top.stag, at, last), payload
                 found["across 2^64"] = TaggedHeader(top.stag, at, last), payload + length
+            elif top.to + top.length > _TO - 4096:
+                payload = rng.randint(1, min(top.length, 1500))
+                at = top.to + top.length - payload
+                found["from before 2^64 across"] = TaggedHeader(top.stag, at, last), _TO - at + bit
         longest = 4 * self._config.longest_fpdu
         long = rng.choice((region.length + 1, longest - 22, longest - 19, longest, 64000))
         long = min(long, 64000)  # a marker that points back from an end further on cannot be

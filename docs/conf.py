@@ -20,6 +20,7 @@ extensions = [
     "drawings",
     "tables",
     "rooms",
+    "generated",
 ]
 exclude_patterns = ["_build", "_ext"]
 # Only what the project's own pages name is looked up; other projects' pages are not fetched.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,6 +72,18 @@ def keep_bars(*arguments: Any) -> None:
     ]
 
 
+def real_signature(*arguments: Any) -> tuple[str, str] | None:
+    """Gives a class the parameters of ``__init__`` where its ``__new__`` takes any."""
+    _, what, _, cls, _, signature, _ = arguments
+    if what != "class" or "**named" not in (signature or ""):
+        return None
+    shown = inspect.signature(cls.__init__)
+    own = list(shown.parameters.values())[1:]
+    plain = [each.replace(annotation=each.empty) for each in own]
+    return str(shown.replace(parameters=plain, return_annotation=shown.empty)), ""
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
+    app.connect("autodoc-process-signature", real_signature)
     app.connect("autodoc-process-docstring", keep_bars)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -4,7 +4,7 @@ from amaranth import *
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from ..stream import any_of
+from ..lib.stream import any_of
 from .axi import AxiLite, Response
 
 __all__ = ["AxiLiteDecoder", "Endpoint"]

@@ -5,7 +5,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..bus.axi import Response
-from ..stream import Backlog, Queue, Skid, Stage, Store
+from ..lib.stream import Backlog, Queue, Skid, Stage, Store
 from .prepare import Geometry
 from .steps import Credits, Steps
 

@@ -5,7 +5,7 @@ from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..bus.axi import AxiWrite
-from ..stream import Beat, Pointers
+from ..lib.stream import Beat, Pointers
 
 __all__ = ["ExceptionBeat", "Heading", "OutBeat", "Outlet"]
 

@@ -10,7 +10,7 @@ from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from ..stream import Store, any_of, delayed
+from ..lib.stream import Store, any_of, delayed
 from .prepare import LENGTH_BITS, Placement
 from .steps import Job, Steps
 

@@ -5,7 +5,7 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..bus.axi import AxiWrite
-from ..stream import Store
+from ..lib.stream import Store
 from .burst import Bursts, Done
 from .outlet import ExceptionBeat, Outlet
 from .prepare import Placement, Prepare

@@ -4,7 +4,7 @@ from amaranth import *
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from ..stream import copies
+from ..lib.stream import copies
 
 __all__ = ["Join", "Lanes", "Rotate"]
 

@@ -4,7 +4,7 @@ from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from ..stream import delayed
+from ..lib.stream import delayed
 from .outlet import Heading, OutBeat
 from .prepare import Geometry
 from .rotate import Join, Lanes, Rotate

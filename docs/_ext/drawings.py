@@ -77,12 +77,15 @@ def _drawn(parts: list[dict[str, Any]], lanes: int, **options: bool) -> str:
 class Fields(SphinxDirective):
     """Draws fields that ``hdl.spec`` declares.
 
-    The argument is ``MODULE:NAME``, of a tuple of (name, bits) in wire order or of fields that
-    have an octet, or ``MODULE:NAME.REGISTER``.
+    The argument is ``MODULE:NAME``, of a tuple of (name, bits) in wire order, of fields that have
+    an octet, or of a layout of Amaranth's that ``parameter`` makes; or ``MODULE:NAME.REGISTER``.
     """
 
     required_arguments = 1
-    option_spec: ClassVar[dict[str, Any]] = {"caption": directives.unchanged}
+    option_spec: ClassVar[dict[str, Any]] = {
+        "caption": directives.unchanged,
+        "parameter": directives.nonnegative_int,
+    }
 
     def run(self) -> list[nodes.Node]:
         module_name, _, name = self.arguments[0].partition(":")
@@ -93,6 +96,9 @@ class Fields(SphinxDirective):
         if register:
             (fields,) = (each.fields for each in fields if each.name == register)
             svg = word_svg([(each.name, each.low, each.bits) for each in fields])
+        elif "parameter" in self.options:
+            layout = fields(self.options["parameter"])
+            svg = word_svg([(name, each.offset, each.width) for name, each in layout])
         elif hasattr(fields[0], "octet"):
             svg = word_svg([(each.name, 8 * each.octet + each.bit, each.bits) for each in fields])
         else:

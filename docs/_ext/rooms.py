@@ -73,9 +73,10 @@ def keep_bars(*arguments: Any) -> None:
 
 
 def real_signature(*arguments: Any) -> tuple[str, str] | None:
-    """Gives a class the parameters of ``__init__`` where its ``__new__`` takes any."""
+    """Gives a class the parameters of ``__init__`` where its ``__new__`` has others."""
     _, what, _, cls, _, signature, _ = arguments
-    if what != "class" or "**named" not in (signature or ""):
+    hidden = any(name in (signature or "") for name in ("**named", "src_loc_at"))
+    if what != "class" or not hidden:
         return None
     shown = inspect.signature(cls.__init__)
     own = list(shown.parameters.values())[1:]

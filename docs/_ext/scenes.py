@@ -195,10 +195,12 @@ def walker() -> Trace:
         Lane("slices.valid", dut.slices.valid),
         Lane("slices.close", dut.slices.payload.close, None, dut.slices.valid),
         Lane("segments.valid", dut.segments.valid),
-        Lane("segments.start", segment.start, lambda word: f"word {word}", dut.segments.valid),
+        Lane("segments.start", segment.start, str, dut.segments.valid),
     ]
-    octets = len(packet)
-    caption = f"MpaWalker at 64 bits: a packet of {octets} octets with two FPDUs."
+    caption = (
+        f"MpaWalker at 64 bits: a packet of {len(packet)} octets with two FPDUs. Each segment comes "
+        "out with the word in the packet buffer where its FPDU begins."
+    )
     return record(dut, drive, 24, Trace(caption, lanes))
 
 
@@ -263,7 +265,7 @@ def placement() -> Trace:
     lanes = [
         Lane("i.valid", dut.i.valid),
         Lane("aw.valid", bus.aw.valid),
-        Lane("aw.addr", bus.aw.payload.addr, hex, bus.aw.valid),
+        Lane("aw.addr", bus.aw.payload.addr, lambda at: f"{at:x}", bus.aw.valid),
         Lane("w.valid", bus.w.valid),
         Lane("w.strb", bus.w.payload.strb, lambda strb: f"{strb:02x}", bus.w.valid),
         Lane("w.last", bus.w.payload.last, None, bus.w.valid),
@@ -271,7 +273,7 @@ def placement() -> Trace:
         Lane("done.valid", dut.done.valid),
     ]
     caption = "PlacementDma at 64 bits: 20 octets to address 0x1003, and the bus's response."
-    return record(dut, drive, 32, Trace(caption, lanes))
+    return record(dut, drive, 28, Trace(caption, lanes, first=1))
 
 
 @scene
@@ -352,6 +354,7 @@ def command() -> Trace:
         ctx.set(dut.bus.aw.ready, 1)
         ctx.set(dut.bus.w.ready, 1)
         ctx.set(dut.bus.b.valid, 1)
+        await ctx.tick()
         for octet in octets:
             ctx.set(dut.i.payload, octet)
             ctx.set(dut.i.valid, 1)
@@ -363,12 +366,12 @@ def command() -> Trace:
         Lane("i.valid", dut.i.valid),
         Lane("i.payload", dut.i.payload, lambda octet: f"{octet:02x}", dut.i.valid),
         Lane("aw.valid", aw.valid),
-        Lane("aw.addr", aw.payload.addr, hex, aw.valid),
+        Lane("aw.addr", aw.payload.addr, lambda at: f"{at:x}", aw.valid),
         Lane("w.valid", w.valid),
         Lane("w.data", w.payload.data, lambda word: f"{word:08x}", w.valid),
     ]
     caption = "UartBridge: the octets of a command that writes 0x12345678 to address 0x1c."
-    return record(dut, drive, 26, Trace(caption, lanes))
+    return record(dut, drive, 18, Trace(caption, lanes))
 
 
 @scene
@@ -395,7 +398,7 @@ def memory() -> Trace:
     lanes = [
         Lane("aw.valid", bus.aw.valid),
         Lane("aw.ready", bus.aw.ready),
-        Lane("aw.addr", bus.aw.payload.addr, hex, bus.aw.valid),
+        Lane("aw.addr", bus.aw.payload.addr, lambda at: f"{at:x}", bus.aw.valid),
         Lane("w.valid", bus.w.valid),
         Lane("w.ready", bus.w.ready),
         Lane("w.strb", bus.w.payload.strb, lambda strb: f"{strb:02x}", bus.w.valid),

@@ -23,7 +23,7 @@ ROW = 32
 #: Pixels of a row, and of a letter.
 SIZE, LETTER = 760, 7
 #: Pixels of a cycle, below which a timing picture scrolls sideways.
-CYCLE = 27
+CYCLE = 23
 
 
 def figure(svg: str, caption: str, kind: str) -> list[nodes.Node]:

@@ -198,8 +198,8 @@ def walker() -> Trace:
         Lane("segments.start", segment.start, str, dut.segments.valid),
     ]
     caption = (
-        f"MpaWalker at 64 bits: a packet of {len(packet)} octets with two FPDUs. Each segment comes "
-        "out with the word in the packet buffer where its FPDU begins."
+        f"MpaWalker at 64 bits: a packet of {len(packet)} octets with two FPDUs. Each segment "
+        "comes out with the word in the packet buffer where its FPDU begins."
     )
     return record(dut, drive, 24, Trace(caption, lanes))
 

@@ -166,10 +166,8 @@ class _Clocks:
         such as a pin.
         """
         if bit not in self.known:
-            kind = ""
-            pins: dict[str, Any] = {}
-            if cell := self.drivers.get(bit):
-                kind, pins = cell["type"], cell["connections"]
+            cell: dict[str, Any] = self.drivers.get(bit) or {}
+            kind, pins = cell.get("type", ""), cell.get("connections", {})
             if kind in _LOGIC:
                 sources = [
                     source

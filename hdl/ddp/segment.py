@@ -1,4 +1,4 @@
-"""What a walker tells about an FPDU: the segment as it begins, the verdict when it ends."""
+"""Declares the messages about an FPDU: the segment at its start, the verdict at its end."""
 
 from amaranth import *
 from amaranth.lib import data, enum
@@ -12,7 +12,7 @@ IN_FLIGHT = 64
 
 
 class Segment(data.StructLayout):
-    """A segment as it begins.
+    """A segment whose FPDU has begun.
 
     Positions count 32-bit words in the packet buffer, modulo its size.
 
@@ -25,13 +25,13 @@ class Segment(data.StructLayout):
     sequence : 32
         LLP sequence number of the FPDU's first octet.
     start : position
-        First word of the FPDU, which is the marker where one stands before the header.
+        First word of the FPDU; this is the marker if there is one before the header.
     payload : position
-        First word after the header; it may be a marker.
+        First word after the header; this may be a marker.
     phase : 7
         Words from the last marker position to ``payload``.
     markers : 1
-        The stream carries markers, one at every phase of 0.
+        The stream has markers, one at every phase of 0.
     oversize : 1
         The FPDU does not fit the packet buffer and was not stored.
     """
@@ -53,7 +53,7 @@ class Segment(data.StructLayout):
 
 
 class Outcome(enum.Enum, shape=2):
-    """How an FPDU ended."""
+    """The outcome of an FPDU."""
 
     GOOD = 0
     DIGEST = 1  # RFC 5044 section 8, code 2
@@ -61,13 +61,13 @@ class Outcome(enum.Enum, shape=2):
 
 
 class Verdict(data.StructLayout):
-    """How a segment ended.
+    """The outcome of a segment's FPDU.
 
     Members
     -------
     outcome : Outcome
     end : position
-        The word after the FPDU's last.
+        The word after the last word of the FPDU.
     """
 
     def __init__(self, config):

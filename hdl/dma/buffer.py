@@ -1,4 +1,4 @@
-"""The packet buffer: octets wait here until their digest is known to be good."""
+"""Holds received octets in the packet buffer until their digest is known to be good."""
 
 from amaranth import *
 from amaranth.lib import data, memory, stream, wiring
@@ -8,7 +8,7 @@ __all__ = ["PacketBuffer", "Store"]
 
 
 class Store(data.StructLayout):
-    """A write to the packet buffer: ``data`` to beat ``address``."""
+    """A write to the packet buffer: ``data`` for beat ``address``."""
 
     def __init__(self, config):
         super().__init__(
@@ -17,25 +17,27 @@ class Store(data.StructLayout):
 
 
 class PacketBuffer(wiring.Component):
-    """A ring of beats in block RAM, read through its output register and one for the way from it.
+    """Stores beats in a ring of block RAM, and frees them in order.
 
-    Latency: 3 cycles from ``address`` to ``data``. Throughput: a write and a read a cycle.
-    Reset: empty. Errors: none; ``space`` must be honoured.
+    The block RAM is read through its output register and one more, for the wires from it.
+
+    Latency: 3 cycles from ``address`` to ``data``. Throughput: one write and one read per cycle.
+    Reset: empty. Errors: none; writers must wait while ``space`` is low.
 
     Members
     -------
     store : In(stream.Signature(Store, always_ready=True))
     address : In(range(beats)), data : Out(width)
     next : In(range(beats))
-        Where the next beat will be stored.
+        Address at which the next beat will be stored.
     free : In(stream.Signature(range(beats), always_ready=True))
-        Beats before this one are no longer needed.
+        Beats before this one are free.
     space : Out(1)
-        A few more beats can be stored.
+        There is room for a few more beats.
     """
 
-    #: Beats that are kept free: those on their way when ``space`` falls, and the one a release
-    #: may lag by.
+    #: Beats kept free: those still on their way when ``space`` falls, and one because a release may
+    #: lag by one beat.
     MARGIN = 6
 
     def __init__(self, config):
@@ -54,8 +56,8 @@ class PacketBuffer(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        # A beat is not read in the cycle that it is written in, so synthesis need not provide
-        # for that.
+        # A beat is never read in the cycle in which it is written, so synthesis need not define the
+        # result.
         m.submodules.storage = storage = memory.Memory(
             shape=self.config.width, depth=self.depth, init=[], attrs={"no_rw_check": 1}
         )

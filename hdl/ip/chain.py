@@ -1,8 +1,8 @@
-"""Finds headers one behind the other while a frame's beats go by.
+"""Finds the headers of a frame one after the other while its beats pass.
 
-A frame's beats pass a chain of stages, each a fixed number of cycles behind the one before. A stage
-is told where its header is, in words of the frame, in step with a beat that comes no later than
-that header, looks into it, and tells the next stage where the header behind it is.
+A frame's beats pass a chain of stages, each a fixed number of cycles after the one before. A stage
+gets the position of its header, in words of the frame, in step with a beat that is no later than
+that header. It reads the header, and gives the next stage the position of the next header.
 """
 
 from amaranth import *
@@ -16,23 +16,23 @@ from ..spec.net import Protocol
 
 __all__ = ["FIND", "Extension", "Kinds", "Line", "Place", "find", "kinds", "pick"]
 
-#: Bits of a place in a frame, in words: enough for the longest extension headers.
+#: Bits of a position in a frame, in words: enough for the longest extension headers.
 WORD_BITS = 12
 
 
-#: Cycles that it takes to find a place in a beat.
+#: Cycles that :func:`find` takes.
 FIND = 3
 
 
 class Kinds(data.StructLayout):
-    """What a header is, one-hot; all zero if it was not reached.
+    """The kind of a header, one-hot; all zero if the header was not reached.
 
     Members
     -------
     options : 1
-        An extension header of IPv6 that counts its length in 8 octets.
+        An extension header of IPv6 that gives its length in units of 8 octets.
     authentication : 1
-        An Authentication Header, which counts it in 4 octets.
+        An Authentication Header, which gives its length in units of 4 octets.
     fragment : 1
         The packet is a fragment.
     udp, sctp : 1
@@ -46,12 +46,12 @@ class Kinds(data.StructLayout):
 
 
 class Place(data.StructLayout):
-    """A header.
+    """The position and kind of a header.
 
     Members
     -------
     word : 12
-        Where it begins, in words from the frame's first.
+        Position of its first word, in words from the frame's first.
     kinds : Kinds
     """
 
@@ -60,14 +60,14 @@ class Place(data.StructLayout):
 
 
 class Line(data.StructLayout):
-    """A beat as the chain sees it.
+    """The position of a beat in its frame.
 
     Members
     -------
     number : 12 - log2(words)
         Beats of the frame before this one.
     far : 1
-        They are more than that: no header is so far behind.
+        There are more beats before it than ``number`` can hold: no header is that far.
     first : 1
     """
 
@@ -76,7 +76,7 @@ class Line(data.StructLayout):
 
 
 def kinds(protocol, v6):
-    """The kind of header that a protocol number tells; extension headers only behind IPv6."""
+    """Returns the kind of header for a protocol number; extension headers only in IPv6."""
     def named(*numbers):
         return any_of(protocol == number for number in numbers)
 
@@ -90,9 +90,9 @@ def kinds(protocol, v6):
 
 
 def find(m, line, word, wanted):
-    """One-hot, ``FIND`` cycles later: the words of the beat where the header at ``word`` begins.
+    """Returns, one-hot and ``FIND`` cycles later, the word of the beat where a header begins.
 
-    ``wanted`` tells that the beat counts and that there is such a header.
+    ``word`` is the header's position. ``wanted``: the beat is valid and there is such a header.
     """
     bits = WORD_BITS - len(line.number)
     pairs = range(0, len(line.number), 2)
@@ -110,7 +110,7 @@ def find(m, line, word, wanted):
 
 
 def pick(m, marks, values, name):
-    """Two cycles later: the one of ``values`` that was marked last."""
+    """Returns, two cycles later, the one of ``values`` that was marked last."""
     groups = []
     for at in range(0, len(values), 4):
         group = Signal(len(values[0]), name=f"{name}_{at}", reset_less=True)
@@ -127,10 +127,10 @@ def pick(m, marks, values, name):
 
 
 class Extension(wiring.Component):
-    """Goes past one extension header of IPv6, if there is one (RFC 8200 section 4, RFC 4302).
+    """Skips one extension header of IPv6, if there is one (RFC 8200 section 4, RFC 4302).
 
-    Latency: 7 cycles. Throughput: a beat a cycle. Reset: no beat is under way. Errors: none; a
-    header behind the frame's end is not reached.
+    Latency: 7 cycles. Throughput: one beat per cycle. Reset: no beat is under way. Errors: none; a
+    header after the frame's end is not reached.
 
     Parameters
     ----------
@@ -142,11 +142,11 @@ class Extension(wiring.Component):
     i_valid : In(1)
     i_line : In(Line(words))
     i_place : In(Place())
-        In step with the beats from one that is no later than the header, to the frame's last.
+        In step with the beats, from one that is no later than the header to the frame's last.
     i_heads : In(16).array(words)
-        The first two octets of each word, ``FIND`` cycles behind.
+        The first two octets of each word of the beat, ``FIND`` cycles later.
     o_valid, o_line, o_place, o_heads
-        The same, of the header that follows, or of the same one if it is no extension.
+        The same, for the next header; or for the same one if it is no extension header.
     """
 
     LATENCY = FIND + 4
@@ -183,8 +183,8 @@ class Extension(wiring.Component):
         hit = delayed(m, 2, here.any(), "hit")
         long = delayed(m, FIND + 2, place.kinds.options, "long")
 
-        # Cycle 6: its length in words, the first 8 octets not counted, or of an Authentication
-        # Header 8 of them; and what follows.
+        # Cycle 6: the header's length in words, without its first 8 octets, or for an
+        # Authentication Header with them less 8; and the kind of the next header.
         length = Signal(10, reset_less=True)
         following = Signal(Kinds(), reset_less=True)
         reached = Signal()
@@ -194,7 +194,7 @@ class Extension(wiring.Component):
             reached.eq(hit),
         ]
 
-        # Cycle 7: until it is reached, nothing is known of what follows.
+        # Cycle 7: the kind of the next header is unknown until this header is reached.
         before = places.o
         first = delayed(m, self.LATENCY - 1, self.i_line.first, "first")
         waits = before.kinds.options | before.kinds.authentication

@@ -1,4 +1,4 @@
-"""Moves a frame up by two octets, so that everything behind its Ethernet header lies on words."""
+"""Shifts a frame by two octets, so that all headers after the Ethernet header are word-aligned."""
 
 from amaranth import *
 from amaranth.lib import data, stream, wiring
@@ -9,26 +9,26 @@ from ..lib.stream import Beat
 
 __all__ = ["Lift", "Lifted"]
 
-#: Octets that a frame is moved up by.
+#: Octets that a frame is shifted by.
 MOVED = 2
 
 
 class Lifted(data.StructLayout):
-    """A beat of a frame that was moved up.
+    """A beat of a shifted frame.
 
     Members
     -------
     data : unsigned(width)
-        Octets, the first one lowest; two zeros in front of the frame, zeros behind it.
+        Octets, the first one lowest; two zeros before the frame, zeros after it.
     used : words
         1 for each word that holds octets.
     first, last : 1
     error : 1
         On the last beat: the frame is damaged.
     ends : range(octets)
-        On the last beat: the place of the frame's last octet.
+        On the last beat: the lane of the frame's last octet.
     number : 18 - log2(octets)
-        Beats of the frame before this one. It stands still when its highest bit is set.
+        Beats of the frame before this one. It stops counting when its highest bit is set.
     """
 
     def __init__(self, width):
@@ -45,11 +45,12 @@ class Lifted(data.StructLayout):
 
 
 class Lift(wiring.Component):
-    """Moves frames up by two octets and clears what is not theirs.
+    """Shifts frames by two octets, and clears all octets that are not part of the frame.
 
-    Latency: 2 cycles. Throughput: 1 beat a cycle given out; a frame that needs one more beat than
-    it came in holds ``i.ready`` low for a cycle. Reset: the next beat begins a frame. Errors: the
-    mark is passed on. ``i.ready`` is a register's inverse, whatever ``i.valid`` is.
+    Latency: 2 cycles. Throughput: one output beat per cycle. A frame that needs one more beat at
+    the output than at the input holds ``i.ready`` low for a cycle. Reset: the next beat begins a
+    frame. Errors: a frame's error mark is passed along. ``i.ready`` is an inverted register and
+    does not depend on ``i.valid``.
 
     Parameters
     ----------
@@ -75,7 +76,7 @@ class Lift(wiring.Component):
         over = 8 * (octets - MOVED)
         carry = Signal(8 * MOVED, reset_less=True)
         first = Signal(init=1)
-        # The beat before did not hold the frame's last octets: they are ``carry``, one or both.
+        # ``spill``: the last octets of the beat before are still in ``carry``, one or both.
         spill, both, error = Signal(), Signal(), Signal()
         valid = Signal()
         moved = Signal(Lifted(self.width))
@@ -88,7 +89,7 @@ class Lift(wiring.Component):
             spills.eq(beat.last & (beat.count > octets - MOVED)),
         ]
 
-        # Step 1: the octets in their places, and which of them are the frame's.
+        # Step 1: shift the octets, and mark those that are part of the frame.
         m.d.sync += [
             valid.eq(taken | spill),
             moved.data.eq(Cat(Mux(first, 0, carry), beat.data[:over])),
@@ -112,7 +113,7 @@ class Lift(wiring.Component):
         with m.If(valid):
             m.d.sync += moved.number.eq(Mux(moved.last, 0, moved.number + ~moved.number[-1]))
 
-        # Step 2: all other octets cleared.
+        # Step 2: clear all other octets.
         m.d.sync += [
             self.o.valid.eq(valid),
             self.o.payload.eq(moved),

@@ -1,4 +1,4 @@
-"""Ethernet and IP headers: where the packet lies in the frame, and whether it is sound."""
+"""Parses Ethernet and IP headers, finds where the packet is in the frame, and validates it."""
 
 from amaranth import *
 from amaranth.lib import data, wiring
@@ -13,7 +13,7 @@ from .lift import Lifted
 
 __all__ = ["Facts", "Network"]
 
-#: Where the IP header begins without a tag, in words of a frame that was moved up.
+#: Where the IP header begins without a tag, in words of a shifted frame.
 IP_WORD = 4
 TAGS = 2
 #: Words of an IP header.
@@ -21,20 +21,20 @@ IPV4_WORDS, IPV6_WORDS = 5, 10
 
 
 class Facts(data.StructLayout):
-    """What is known of the packet when the frame's last beat passes.
+    """The facts about the packet, valid when the frame's last beat passes.
 
     Members
     -------
     ip : 1
-        The frame holds an IP packet, as its EtherType says.
+        The frame holds an IP packet, according to its EtherType.
     v6 : 1
-        IPv6.
+        It is IPv6.
     tags : 3
         One-hot: none, one or two VLAN tags.
     sound : 1
-        Version and header length are good, and the packet ends in the frame.
+        Version and header length are valid, and the packet ends in the frame.
     end : 17
-        Octets from the frame's first, which are two zeros, to the end of the packet.
+        Octets from the frame's first one, with the two zeros before it, to the packet's end.
     """
 
     def __init__(self):
@@ -42,11 +42,12 @@ class Facts(data.StructLayout):
 
 
 class Network(wiring.Component):
-    """Reads the Ethernet header with up to two tags (IEEE 802.1Q) and the IP header (RFC 791,
+    """Parses the Ethernet header with up to two tags (IEEE 802.1Q) and the IP header (RFC 791,
     RFC 8200).
 
     Latency: 6 cycles to ``line`` and ``place``, 7 to ``facts``, ``sum_latency`` to ``sum``.
-    Throughput: a beat a cycle. Reset: no beat is under way. Errors: said by ``facts`` and ``sum``.
+    Throughput: one beat per cycle. Reset: no beat is under way. Errors: reported in ``facts`` and
+    ``sum``.
 
     Parameters
     ----------
@@ -57,10 +58,10 @@ class Network(wiring.Component):
     i_valid : In(1), i : In(Lifted(width))
     valid : Out(1), line : Out(Line(words))
     place : Out(Place())
-        The header behind the IP header, in step with ``line``; of a fragment, ``fragment``.
+        The header after the IP header, in step with ``line``; ``fragment`` if it is a fragment.
     facts : Out(Facts())
     sum : Out(1)
-        The header's checksum is good or, of IPv6, there is none. Good on the last beat only.
+        The IP header's checksum is right, or the packet is IPv6. Valid on the last beat only.
     """
 
     LATENCY = 6
@@ -104,12 +105,12 @@ class Network(wiring.Component):
         rows, begun, found = self._rows(m, start, at)
         tags, is_v6 = delayed(m, 2, start, "tags"), delayed(m, 2, six.any(), "is_v6")
 
-        # Cycle 5: what they say.
+        # Cycle 5: the fields of these words.
         version, header = rows[0][0][4:], rows[0][0][:4]
         base = any_of(Mux(tags[k], IP_WORD + k, 0) for k in range(TAGS + 1))
         length = Signal(16, reset_less=True)
         skipped, base_5 = Signal(4, reset_less=True), Signal(3, reset_less=True)
-        origin = Signal(5, reset_less=True)  # what the length counts from
+        origin = Signal(5, reset_less=True)  # the word that the length counts from
         bad, piece = Signal(reset_less=True), Signal(reset_less=True)
         protocol = Signal(8, reset_less=True)
         begun_5, found_5 = Signal(), Signal()
@@ -129,7 +130,7 @@ class Network(wiring.Component):
         ]
         tags_5, v6_5 = delayed(m, 1, tags, "tags_5"), delayed(m, 1, is_v6, "v6_5")
 
-        # Cycle 6: the place of what follows.
+        # Cycle 6: the position of the next header.
         good = Signal()
         end = Signal(17, reset_less=True)
         stop = Signal(5, reset_less=True)
@@ -170,10 +171,10 @@ class Network(wiring.Component):
         return m
 
     def _ethernet(self, m, first):
-        """One-hot, by the number of tags: an IP header follows, one of IPv6 follows; and whether
-        the beat is the frame's first, second and so on."""
+        """Finds the IP header: returns, one-hot by the number of tags, whether an IP header
+        follows, and one of IPv6; and whether the beat is the frame's first, second and so on."""
         words = self.words
-        # Cycle 1: what each word would say as an EtherType; whose beat it is.
+        # Cycle 1: for each word, whether it would be an EtherType or tag; the number of the beat.
         last_word = IP_WORD + TAGS + 2
         kept = [self.i.number == number for number in range(last_word // words + 1)]
         at = Signal(len(kept))
@@ -189,8 +190,8 @@ class Network(wiring.Component):
                 m.d.sync += signal.eq(any_of(number == value for value in values))
                 said.append(signal)
 
-        # Cycle 2: which of them is one. The first is in an earlier beat than the others, or in
-        # the same.
+        # Cycle 2: which of the words are EtherTypes. The first is in an earlier beat than the
+        # others, or in the same one.
         start, six = Signal(TAGS + 1), Signal(TAGS + 1)
         tagged = Signal()
         beats = [position // words for position in ethertypes]
@@ -209,9 +210,9 @@ class Network(wiring.Component):
         return start, six, delayed(m, 1, at, "at")
 
     def _rows(self, m, start, at):
-        """The first three words of the IP header; whether the first is in this beat, the last."""
+        """Returns the IP header's first three words, and whether the first, the last is here."""
         words = self.words
-        # Cycle 3: where the IP header's first three words are.
+        # Cycle 3: the positions of these words in the beat.
         marks = []
         for row in range(3):
             mark = Signal(words, name=f"mark{row}")
@@ -238,9 +239,9 @@ class Network(wiring.Component):
         return rows, begun, found
 
     def _check(self, m, line, tags, v6, stop, first, valid):
-        """The checksum (RFC 1071) over the words of an IPv4 header, up to ``stop``.
+        """Computes the checksum (RFC 1071) over the words of an IPv4 header, up to ``stop``.
 
-        In the order of the octets as they lie: a sum of ones does not mind.
+        The octets of each word are not swapped: a ones' complement sum does not depend on that.
         """
         words = self.words
         bits = exact_log2(words)
@@ -253,7 +254,7 @@ class Network(wiring.Component):
             m.d.sync += sums[w].eq(word[:16] + word[16:])
         m.d.comb += late.i.eq(sums)
 
-        # Cycle 7: which words are the header's. So many beats as it can reach into are told apart.
+        # Cycle 7: which words are in the header. Only beats that it can reach are distinguished.
         near = max(2, 5 - bits)
         beyond = line.far | line.number[near:].any()
         base = any_of(Mux(tags[k], IP_WORD + k, 0) for k in range(TAGS + 1))
@@ -263,7 +264,7 @@ class Network(wiring.Component):
             m.d.sync += inside[w].eq(
                 tags.any() & ~v6 & ~beyond & (word >= base) & (word < stop))
 
-        # Cycle 8 and on: their sum, in one beat, and in all so far.
+        # Cycle 8 and on: the sum of the words, first in a beat, then of all beats so far.
         level = []
         for w in range(words):
             part = Signal(17, name=f"part{w}", reset_less=True)
@@ -275,7 +276,7 @@ class Network(wiring.Component):
                 pair = Signal(len(terms[0]) + 1, name=f"sum{len(terms)}_{k}", reset_less=True)
                 m.d.sync += pair.eq(terms[k] + terms[k + 1])
                 level.append(pair)
-        # The carries of at most 30 terms, added to the sum, make no carry that would matter.
+        # Adding the carries of at most 30 terms to the sum produces no further carry that matters.
         total, folded = Signal(21, reset_less=True), Signal(16, reset_less=True)
         counts = delayed(m, 1 + bits, valid[self.LATENCY], "counts")
         opens = delayed(m, 2 + bits, first, "opens")

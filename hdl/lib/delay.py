@@ -1,4 +1,4 @@
-"""Values held back by a fixed number of cycles, in memory in place of registers."""
+"""Delays values by a fixed number of cycles, in memory instead of registers."""
 
 from amaranth import *
 from amaranth.lib import memory, wiring
@@ -6,18 +6,18 @@ from amaranth.lib.wiring import In, Out
 
 __all__ = ["Delay"]
 
-#: Cycles that one distributed RAM of 16 places and the register behind it hold.
+#: Cycles of delay of one distributed RAM of 16 places with the register after it.
 RING = 17
 
 
 class Delay(wiring.Component):
-    """What a value was so many cycles ago.
+    """Outputs the value of ``cycles`` cycles ago.
 
-    Up to 17 cycles it is one ring of distributed RAM, above that several, or else one ring of
-    block RAM, read through its output register.
+    Up to 17 cycles are one ring of distributed RAM, more are several; or all are one ring of block
+    RAM, read through its output register.
 
-    Latency: ``cycles``. Throughput: a value a cycle. Reset: the values stay, so whether they count
-    is to be told by registers beside it. Errors: none.
+    Latency: ``cycles``. Throughput: one value per cycle. Reset: the values stay; registers beside
+    the block have to say whether they are valid. Errors: none.
 
     Parameters
     ----------
@@ -25,7 +25,7 @@ class Delay(wiring.Component):
     cycles : int
         From 3 up.
     block : bool
-        In block RAM.
+        Use block RAM.
 
     Members
     -------
@@ -56,8 +56,8 @@ class Delay(wiring.Component):
         return m
 
     def _ring(self, m, value, cycles, name):
-        # A place is read just before it is written: in distributed RAM in the same cycle, in
-        # block RAM, which takes one more to read, in the cycle before.
+        # A place is read just before it is written: in the same cycle in distributed RAM; in the
+        # cycle before in block RAM, which takes one cycle more to read.
         depth = cycles - 1
         m.submodules[name] = storage = memory.Memory(
             shape=self.shape, depth=depth, init=[],

@@ -1,4 +1,4 @@
-"""Where packets come in: each beat gets the settings of its stream."""
+"""Takes in packets, and adds the settings of its stream to each beat."""
 
 from amaranth import *
 from amaranth.lib import data, stream, wiring
@@ -26,7 +26,7 @@ class LlpBeat(data.StructLayout):
 
 
 class LlpSettings(data.StructLayout):
-    """How a stream's LLP is set up: CRC on (``crc``), markers on (``markers``), 1 bit each."""
+    """Settings of a stream's LLP: ``crc`` (1) and ``markers`` (1) are in use."""
 
     def __init__(self):
         super().__init__({"crc": 1, "markers": 1})
@@ -40,9 +40,9 @@ class KnownBeat(data.StructLayout):
 
 
 class Intake(wiring.Component):
-    """Takes packets in, and looks up how their streams are set up.
+    """Takes in packets, and looks up the settings of their streams.
 
-    Latency: 3 cycles. Throughput: a beat a cycle. Reset: empty. Errors: none. ``o.payload`` is
+    Latency: 3 cycles. Throughput: one beat per cycle. Reset: empty. Errors: none. ``o.payload`` is
     combinational, read from distributed RAM.
 
     Parameters
@@ -56,7 +56,7 @@ class Intake(wiring.Component):
         Look-up of a stream's settings, answered after 2 cycles.
     o : Out(stream.Signature(KnownBeat(width)))
     busy : Out(1)
-        Beats are inside; may be low for up to 3 cycles between two steps.
+        The block holds beats; may be low for up to 3 cycles while a beat moves to the next step.
     """
 
     def __init__(self, width):
@@ -75,7 +75,7 @@ class Intake(wiring.Component):
         valid = Signal(2)
         beats = [Signal(LlpBeat(self.width), name=f"beat{k}") for k in range(2)]
         wiring.connect(m, queue.o, wiring.flipped(self.o))
-        # Half of the queue is more than what can be on the way when ``half`` falls.
+        # At most half of the queue's capacity can be on the way when ``half`` falls.
         m.d.sync += [
             self.i.ready.eq(queue.half),
             valid.eq(Cat(self.i.valid & self.i.ready, valid)),

@@ -1,4 +1,4 @@
-"""Takes MPA markers out of a payload (RFC 5044 section 4.3) by placing the parts between them."""
+"""Removes MPA markers from a payload (RFC 5044 section 4.3) by placing the parts between them."""
 
 from amaranth import *
 from amaranth.lib import stream, wiring
@@ -13,20 +13,20 @@ __all__ = ["MarkerCut"]
 
 
 class MarkerCut(wiring.Component):
-    """Cuts a placement at the markers: each part between two becomes a placement of its own.
+    """Cuts a placement at its markers: each part between two markers becomes a placement.
 
-    Payload is never shifted together to close a marker's gap, so that streams with markers cost no
-    multiplexer; they cost a placement for every 508 octets.
+    The payload is never shifted to close a marker's gap. So streams with markers need no
+    multiplexer, but one placement for every 508 octets.
 
-    Latency: 1 cycle. Throughput: a placement a cycle without markers, with them a part every 2
-    cycles, and 2 more for the first.
+    Latency: 1 cycle. Throughput: one placement per cycle without markers; with markers one part
+    every 2 cycles, and 2 more cycles for the first part.
     Reset: empty. Errors: none.
 
     Members
     -------
     i : In(stream.Signature(Move(config)))
     go : In(1)
-        A placement may go out in the cycle after the next one.
+        A placement may be output in the cycle after the next one.
     o : Out(stream.Signature(PagedPlacement, always_ready=True))
     """
 
@@ -43,10 +43,10 @@ class MarkerCut(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         payload, paged = self.i.payload, self.o.payload
-        # Only MPA has them.
+        # Only MPA has markers.
         marked = payload.markers if self.config.mpa else C(0)
         whole, begin, measure, part = Signal(init=1), Signal(), Signal(), Signal()
-        # Not ``whole``, once more for what is wide.
+        # The inverse of ``whole``, in a separate register for the wide enables.
         cutting = Signal()
         goes, takes = Signal(), Signal()
         beat_bits = self.config.octets.bit_length() - 1
@@ -54,17 +54,17 @@ class MarkerCut(wiring.Component):
         phase = Signal(7)
         at_marker = Signal()
         gap = Signal(10)  # octets to the next marker
-        more = Signal()  # it comes before the end
+        more = Signal()  # the marker comes before the end
         carry = Signal()
-        # What is left after the part, added up before it goes; the address in two steps, as a part
-        # is shorter than 2**16 octets.
+        # The placement after the next part is computed ahead; the address in two steps, because a
+        # part is shorter than 2**16 octets.
         next_start = Signal(len(rest.start))
         next_length = Signal(len(rest.length))
         next_low = Signal(17)
         behind_marker = Signal(len(rest.start))
         upper = rest.address[16:]
         upper_more = Signal(len(upper))
-        # ``takes`` is ``whole & goes``, known a cycle before, as it enables a wide register.
+        # ``takes`` is ``whole & goes``, computed one cycle earlier: it enables a wide register.
         m.d.comb += self.i.ready.eq(takes)
         m.d.sync += [
             self.o.valid.eq(0),
@@ -75,7 +75,7 @@ class MarkerCut(wiring.Component):
         with m.If(cutting):
             m.d.sync += upper_more.eq(upper + 1)
 
-        # One step a cycle, each with its own flag.
+        # One step per cycle, each with its own flag.
         with m.If(~cutting):
             m.d.sync += [
                 paged.placement.eq(payload.placement),
@@ -116,7 +116,7 @@ class MarkerCut(wiring.Component):
                 m.d.sync += [
                     paged.placement.length.eq(gap),
                     paged.placement.last.eq(0),
-                    # Read this far, the buffer is free up to here and no further.
+                    # The buffer is free up to the part that has been read, and no further.
                     paged.placement.release.eq(rest.start >> beat_bits),
                 ]
         with m.If(part & goes):

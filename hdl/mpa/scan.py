@@ -1,4 +1,7 @@
-"""Where FPDUs may begin and end in a beat: what can be known before knowing which one does."""
+"""Computes for every word of a beat what would follow if an FPDU began there.
+
+The walker finds out later which words FPDUs really begin at.
+"""
 
 from amaranth import *
 from amaranth.lib import data, stream, wiring
@@ -12,25 +15,25 @@ __all__ = ["Ahead", "Bound", "Landing", "MpaScan", "Scan"]
 
 
 class Landing(data.StructLayout):
-    """How an FPDU that began earlier meets a beat. Exactly one of the first four is set.
+    """The way in which an FPDU that began earlier meets a beat. One of the first four flags is set.
 
     Members
     -------
     start : 1
-        It ends at word ``cut``, and the next one begins there.
+        The FPDU ends at word ``cut``, and the next one begins there.
     close : 1
-        It ends where the beat's octets end.
+        The FPDU ends with the beat's last octet.
     broken : 1
-        The packet ends inside it.
+        The packet ends inside the FPDU.
     on : 1
-        It goes on through the whole beat.
+        The FPDU fills the whole beat and continues.
     cut : range(words)
-        With ``start``.
+        Valid with ``start``.
     header : words + 1
-        With ``start``, one-hot: the word that holds the next FPDU's ULPDU_Length, after the marker
-        if one stands at ``cut``. The highest bit is the first word of the next beat.
+        With ``start``, one-hot: the word with the next FPDU's ULPDU_Length, which is after the
+        marker if there is one at ``cut``. The highest bit is the first word of the next beat.
     inside : 1
-        The next FPDU ends in that beat too, and another begins.
+        The next FPDU ends in the same beat too, and another one begins.
     """
 
     def __init__(self, words):
@@ -48,16 +51,16 @@ class Landing(data.StructLayout):
 
 
 class Edges(data.StructLayout):
-    """A beat's own boundaries.
+    """The boundaries of a beat itself.
 
     Members
     -------
     used : words
         1 for each word that holds octets.
     marked : words
-        1 from the marker's word up; all 0 without a marker.
+        1 for each word from the marker's on; all 0 without a marker.
     last : 1
-        The packet ends.
+        The packet ends with this beat.
     """
 
     def __init__(self, words):
@@ -65,24 +68,24 @@ class Edges(data.StructLayout):
 
 
 class Bound(data.StructLayout):
-    """What follows if an FPDU's header is at a given word of the beat.
+    """The facts about an FPDU, if its header is at a given word of the beat.
 
     Members
     -------
     tail : 1
-        It ends where the beat's octets end.
+        The FPDU ends with the beat's last octet.
     broken : 1
-        The packet ends inside it.
+        The packet ends inside the FPDU.
     landing : Landing
-        How it meets the next beat, or this one if it ends in it and another begins. All 0 after
-        ``tail`` and ``broken``.
+        How the FPDU meets the next beat; or this beat, if it ends here and another FPDU begins. All
+        0 after ``tail`` and ``broken``.
     beats, low :
-        If it goes on through the next beat too: beats that it fills before its last one, counted
-        from the next, and one-hot its words in that last one (bit j for j + 1 words).
+        If the FPDU also fills the next beat: the number of beats that it fills before its last one,
+        counted from the next; and one-hot its words in that last beat (bit j for j + 1 words).
     none, one : 1
         ``beats`` is 0, or 1.
     oversize : 1
-        It does not fit the packet buffer.
+        The FPDU does not fit the packet buffer.
     """
 
     def __init__(self, words):
@@ -101,24 +104,24 @@ class Bound(data.StructLayout):
 
 
 class Ahead(data.StructLayout):
-    """What can be known of the beat behind the one that is walked.
+    """The facts about the beat after the one that is walked.
 
     Members
     -------
     bounds : ArrayLayout(Bound, words + 1)
-        One for each word where a header may be; the highest for the first word of the beat behind.
-        While the one that is walked stays, of that.
+        One for each word where a header may be; the highest is for the first word of the beat after
+        this one. While the walker stays on its beat, these are that beat's bounds.
     first : 1
-        A marker stands at its first word.
+        There is a marker at this beat's first word.
     marked : 1
-        A marker stands at any of its words.
+        There is a marker at some word of this beat.
     inside : 1
-        If an FPDU begins with it, that ends in it, and another begins.
+        An FPDU that begins with this beat ends in it, and another one begins.
     ends : ArrayLayout(Landing, words)
-        How an FPDU that fills this beat meets the one behind it, if it has j + 1 words left there,
-        or before this beat's marker.
+        Entry j: how an FPDU that fills this beat meets the one after it, if without this beat's
+        marker it had j + 1 words left there.
     last : 1
-        The packet ends with the beat behind this one.
+        The packet ends with the beat after this one.
     """
 
     def __init__(self, words):
@@ -135,16 +138,16 @@ class Ahead(data.StructLayout):
 
 
 class Scan(data.StructLayout):
-    """A scanned beat, with what of the following ones a header may reach into.
+    """A scanned beat, with the words after it that a header may reach into.
 
     Members
     -------
     window : 32 * (words + HEADER_WORDS)
-        This beat's words and those that follow.
+        This beat's words and those after it.
     end : range(words + 1)
         Words that hold octets.
     position : 30
-        Words of the stream before this beat.
+        Position of this beat in the stream, in words.
     stream : 16
     crc, markers : 1
         Settings of the stream.
@@ -164,16 +167,16 @@ class Scan(data.StructLayout):
 
 
 class _Later(data.StructLayout):
-    """What beats behind that of its header have of an FPDU.
+    """The part of an FPDU in the beats after the one with its header.
 
     Members
     -------
     more : 16
         Its words there, less one; negative if there are none.
     low : words
-        One-hot, as :class:`Bound` has it.
+        One-hot, as in :class:`Bound`.
     next : 1
-        It ends in the next beat.
+        The FPDU ends in the next beat.
     """
 
     def __init__(self, words):
@@ -181,10 +184,11 @@ class _Later(data.StructLayout):
 
 
 class _Ends:
-    """Registers behind stage 2, for a header at each word: where its FPDU ends (``stop``, modulo a
-    beat, right if that is in this beat), what later beats have of it, and whether it does not fit
-    the packet buffer. And the ``last`` word that holds octets, and whether a marker stands
-    ``before`` it.
+    """Registers after stage 2, for a header at each word.
+
+    ``stop``: where its FPDU ends, modulo a beat; valid if that is in this beat. ``later``: its part
+    in later beats. ``oversize``: it does not fit the packet buffer. For the beat: ``last``, the
+    last word that holds octets, and ``before``, a marker precedes that word.
     """
 
     def __init__(self, words):
@@ -196,9 +200,10 @@ class _Ends:
 
 
 class _Cuts:
-    """Registers behind stage 3, for each word: ends and starts in this beat and in the next,
-    one-hot; what else is known; and in this beat whether an FPDU from there ends in it with another
-    behind it.
+    """Registers after stage 3, for a header at each word.
+
+    ``here`` and ``there``: ends and starts in this beat and in the next, one-hot. ``known``: the
+    other facts. ``inside``: the FPDU ends in this beat with another one after it.
     """
 
     def __init__(self, words):
@@ -211,8 +216,10 @@ class _Cuts:
 
 
 class _Settled:
-    """Registers behind stage 4: how an FPDU from each word meets this beat and the next, what else
-    is known of it; how one on its way meets the next.
+    """Registers after stage 4.
+
+    ``here``, ``there`` and ``known``: for a header at each word, how its FPDU meets this beat and
+    the next, and the other facts. ``ends``: how an FPDU that began earlier meets the next beat.
     """
 
     def __init__(self, words):
@@ -225,39 +232,49 @@ class _Settled:
 
 
 def _within(value, first, count):
-    """A value is one of so many from ``first`` on, by a table of its lower bits."""
+    """Returns whether ``value`` is one of ``count`` numbers from ``first`` on; by a table."""
     bits = (first + count - 1).bit_length()
     table = C(((1 << count) - 1) << first, 1 << bits)
     return table.bit_select(value[:bits], 1) & ~value[bits:].any()
 
 
 def _above(one, other):
-    """One is more than the other, both of few bits: no chain of carries."""
+    """Returns whether ``one`` is greater than ``other``, for few bits: without a carry chain."""
     above = C(0)
     for a, b in zip(one, other, strict=True):
         above = (a & ~b) | (above & (a | ~b))
     return above
 
 
-def _marker(edges, word):
-    """The marker stands at this word."""
-    return edges.marked[word] & ~edges.marked[word - 1] if word else edges.marked[0]
+def _marker(edges):
+    """Returns, one-hot, the word at which the marker stands."""
+    return edges.marked & ~(edges.marked << 1)[: len(edges.marked)]
 
 
-def _meet(cuts, used):
-    """Where a boundary, one-hot, ends an FPDU, and where the next one begins there, too."""
+def _meet(m, cuts, used):
+    """Finds where an FPDU ends in a beat, and whether the next one begins there.
+
+    ``cuts`` is one-hot: the word at which an FPDU ends, if that word is in the beat. Returns two
+    one-hot signals of as many bits: the word if the FPDU's last octet is ``used``, and the word if
+    another FPDU begins at it.
+    """
     words = len(used)
-    ends = Cat(C(0, 1), *(cuts[p] & used[p - 1] for p in range(1, words + 1)))
-    starts = Cat(C(0, 1), *(cuts[p] & used[p] for p in range(1, words)), C(0, 1))
+    ends, starts = Signal(words + 1, name="ends"), Signal(words + 1, name="starts")
+    m.d.comb += [
+        ends.eq(cuts & (used << 1)),
+        starts.eq(cuts & Cat(C(0, 1), used[1:])),
+    ]
     return ends, starts
 
 
 def _settle(m, landing, ends, starts, edges):
-    """Fill ``landing`` for what :func:`_meet` found."""
+    """Fills ``landing`` from the two signals that :func:`_meet` returns."""
     words = len(edges.used)
-    marker = [_marker(edges, word) for word in range(words)]
-    start, ended = starts.any(), ends.any()
+    marker, start, ended = Signal(words), Signal(), Signal()
     m.d.comb += [
+        marker.eq(_marker(edges)),
+        start.eq(starts.any()),
+        ended.eq(ends.any()),
         landing.start.eq(start),
         landing.close.eq(ended & ~start),
         landing.broken.eq(edges.last & ~ended),
@@ -270,30 +287,32 @@ def _settle(m, landing, ends, starts, edges):
         m.d.comb += landing.header[word].eq(here | moved)
 
 
-def _cuts(low, edges):
-    """One-hot, where an FPDU ends of which so many words are left, ``low`` one-hot. A marker before
-    its end moves it by one word, which may be out of the beat.
+def _cuts(m, low, edges):
+    """Finds the word at which an FPDU ends that reaches into a beat.
+
+    ``low`` is one-hot: bit j if the FPDU has j + 1 words left. A marker before the FPDU's end moves
+    the end by one word, perhaps out of the beat. Returns the word one-hot, in a signal that has one
+    bit more.
     """
-    words = len(edges.used)
-    return [0, *(
-        low[p - 1] & ~edges.marked[p - 1] | (low[p - 2] & edges.marked[p - 2] if p > 1 else 0)
-        for p in range(1, words + 1)
-    )]  # fmt: skip
+    cuts = Signal(len(edges.used) + 1, name="cuts")
+    m.d.comb += cuts.eq((low & ~edges.marked) << 1 | (low & edges.marked) << 2)
+    return cuts
 
 
 class MpaScan(wiring.Component):
     """Scans beats for FPDU boundaries (RFC 5044 section 4.1).
 
-    For every word the block works out, with no knowledge of where the FPDUs are, what follows if an
-    FPDU's header stood there: an FPDU is a multiple of four octets long, and only its ULPDU_Length
-    and the markers between (RFC 5044 section 4.3) decide where it ends. The walker then only
-    selects, while the beat before is walked: so what it selects comes out of registers.
+    For every word, the block computes the facts of an FPDU with its header at that word, without
+    knowing where FPDUs really begin: an FPDU's length is a multiple of four octets, and only its
+    ULPDU_Length and the markers in it (RFC 5044 section 4.3) decide where it ends. The walker then
+    only selects, and it selects from registers, while it walks the beat before.
 
-    A beat is given out when the seven beats that follow it, or the rest of the packet, are inside:
+    A beat is output once the seven beats after it, or the rest of the packet, have arrived, because
     a header may reach into the first of them.
 
-    Latency: 8 cycles, and as long as it takes seven more beats or the packet's last to come.
-    Throughput: 1 beat a cycle. Reset: empty. Errors: a packet's damaged last beat, or one that
+    Latency: 8 cycles, plus the time until seven more beats or the packet's last have arrived.
+    Throughput: one beat per cycle. Reset: empty. Errors: a packet's damaged last beat, or one that
+    is not a multiple of four octets long, counts as empty, which breaks the FPDU that reaches
     is not a multiple of four octets long, counts as empty, which breaks the FPDU that reaches
     into it.
 
@@ -301,20 +320,21 @@ class MpaScan(wiring.Component):
     -------
     i : In(stream.Signature(KnownBeat(width)))
     goes : In(1)
-        In the next cycle the beat at ``o`` is done with, if there is one.
+        The beat at ``o``, if there is one, leaves in the next cycle.
     stays : In(1)
-        In the next cycle it has another FPDU.
+        In the next cycle, the beat at ``o`` has another FPDU.
     o : Out(Scan(words))
     offers : Out(1)
-        In the next cycle there is a beat at ``o``, which stays until it goes; combinational.
+        In the next cycle there is a beat at ``o``, and it stays until it leaves; combinational.
     enters, follows : Out(1)
-        In the next cycle that is another one; it is if the one that is there goes; combinational.
+        In the next cycle there is a new beat at ``o``; likewise, if the present one leaves;
+        combinational.
     coming : Out(1)
-        In this cycle it is another one than in the last.
+        The beat at ``o`` is another one than in the last cycle.
     ahead : Out(Ahead(words))
-        Of that beat.
+        The facts about the beat after the one at ``o``.
     busy : Out(1)
-        A beat is inside.
+        The block holds a beat.
     """
 
     def __init__(self, config):
@@ -338,17 +358,17 @@ class MpaScan(wiring.Component):
         m = Module()
         words = self.config.words
 
-        # All stages shift together, and only with a beat or after a packet's last: so a beat's
-        # successors in its packet are always right behind it. Whether they do is worked out one
-        # cycle before, as thousands of registers have to hear of it.
-        # So is whether the register takes a beat that they come from.
+        # All stages shift together, and only with a beat or after a packet's last one: so a beat's
+        # successors in its packet follow it without gaps. Whether the stages shift is computed one
+        # cycle ahead, because it drives thousands of registers; and so is whether the register
+        # before them takes a beat.
         arriving = stream.Signature(KnownBeat(self.config.width)).create(path=("arriving",))
         takes = Signal(init=1)
         filled = Signal(7)
         first = Signal(init=1)
         shift = Signal(init=1)
-        holds = Signal()  # not ``shift``, for what has to say whether it will
-        moves = Signal()  # ``shift`` again, for the bounds
+        holds = Signal()  # the inverse of ``shift``, for the logic that computes the next ``shift``
+        moves = Signal()  # a copy of ``shift``, for the bounds
         comes, begins, can_shift, goes, shifts = (Signal() for _ in range(5))
         full = Signal(2)
         m.d.comb += [
@@ -408,7 +428,7 @@ class MpaScan(wiring.Component):
             self.ahead.last.eq(edges[3].last),
         ]
 
-        # Stage 6: given out together with the words that a header may reach into.
+        # Stage 6: the output, with the words that a header may reach into.
         m.d.comb += [
             self.busy.eq(filled.any() | arriving.valid),
             self.o.end.eq(beat[6].count),
@@ -421,11 +441,11 @@ class MpaScan(wiring.Component):
         return m
 
     def _take(self, m, taken, first, beat):
-        """Stage 0: the beat, and its place in the stream."""
+        """Stage 0: registers the beat, and its position in the stream."""
         words = self.config.words
         arriving = taken.payload.llp.beat
         whole = ~arriving.count[:2].any() & ~arriving.error
-        # Whether there is a beat does not gate the wide register.
+        # ``valid`` does not gate the wide register.
         with m.If(taken.ready):
             m.d.sync += beat.data.eq(arriving.data)
         with m.If(taken.valid & taken.ready):
@@ -440,8 +460,10 @@ class MpaScan(wiring.Component):
             ]
 
     def _lengths(self, m, shift, beat, edges):
-        """Stage 1: where the octets end, and where a marker stands; lengths in words of what a
-        header at each word tells of; and what is to come of the first.
+        """Stage 1: computes where the octets end and where a marker is.
+
+        Returns the lengths in words given by a header at each word, and the part of the FPDU at the
+        first word that is in later beats.
         """
         words = self.config.words
         bits = words.bit_length() - 1
@@ -479,7 +501,7 @@ class MpaScan(wiring.Component):
         return length, start
 
     def _ends(self, m, shift, length, edges, count):
-        """Stage 2: what follows from these lengths."""
+        """Stage 2: computes where these FPDUs end."""
         words, longest = self.config.words, self.config.longest_fpdu
         bits = words.bit_length() - 1
         ends = _Ends(words)
@@ -489,7 +511,7 @@ class MpaScan(wiring.Component):
                 ends.before.eq((edges.marked[:-1] & edges.used[1:]).any()),
             ]
         for w in range(words):
-            # Words less one that are here, a marker counted.
+            # Words less one in this beat, with a marker counted.
             here, marked = words - w + 1, edges.marked[words - 1] & ~edges.marked[w]
             low = (1 << length[w][:bits])[:words]
             with m.If(shift):
@@ -506,19 +528,21 @@ class MpaScan(wiring.Component):
         return ends
 
     def _cut(self, m, shift, length, start, ends, edges):
-        """Stage 3: the same, one-hot, where in this beat and in the next; and whether another one
-        begins in this beat.
+        """Stage 3: computes the ends in this beat and the next, one-hot, and whether another FPDU
+        begins in this beat after an end.
         """
         words, longest = self.config.words, self.config.longest_fpdu
         bits = words.bit_length() - 1
         cut = _Cuts(words)
         for w in range(words + 1):
             rest = ends.later[w] if w < words else start
+            goes_on = (rest.next & ~edges[1].last).replicate(words + 1)
+            there = Cat(_meet(m, goes_on & _cuts(m, rest.low, edges[0]), edges[0].used))
+            if w < words:
+                here = Cat(_meet(m, self._here(m, w, ends, edges[1].marked), edges[1].used))
             with m.If(shift):
-                goes_on = rest.next & ~edges[1].last
-                there = [goes_on & at for at in _cuts(rest.low, edges[0])]
                 m.d.sync += [
-                    Cat(cut.there[w]).eq(Cat(_meet(there, edges[0].used))),
+                    Cat(cut.there[w]).eq(there),
                     cut.known[w].beats.eq(rest.more[bits:-1]),
                     cut.known[w].none.eq(rest.next),
                     cut.known[w].one.eq(rest.more[bits:] == 1),
@@ -527,35 +551,44 @@ class MpaScan(wiring.Component):
                         ends.oversize[w] if w < words else length[0] > longest),
                 ]
                 if w < words:
-                    stop, used, marked = ends.stop[w], edges[1].used, edges[1].marked
-                    # A marker between, and before the end, moves that by one word.
-                    moved = [
-                        C(0, 1), *(marked[p - 1] & ~marked[w] for p in range(1, words + 1))]
-                    # An FPDU has no less than two words: ULPDU_Length, PAD and CRC.
-                    here = [*[C(0, 1)] * (w + 2), *(
-                        rest.more[-1] & (
-                            (stop == p % words) & ~moved[p] | ((stop == p - 1) & moved[p - 1])
-                        ) for p in range(w + 2, words + 1)
-                    )]  # fmt: skip
-                    m.d.sync += Cat(cut.here[w]).eq(Cat(_meet(here, used)))
+                    stop, marked = ends.stop[w], edges[1].marked
+                    m.d.sync += Cat(cut.here[w]).eq(here)
                     if w + 2 < words:
-                        # Octets are behind its end, though a marker moves that by a word.
+                        # Octets follow its end, even if a marker moves the end by a word.
                         m.d.sync += cut.inside[w].eq(
                             rest.more[-1] & stop.any() & ~_above(stop, ends.last)
                             & ~((stop == ends.last) & ends.before & ~marked[w]))
         return cut
 
+    def _here(self, m, w, ends, marked):
+        """Finds the word, one-hot, at which an FPDU ends in the beat of its header, word ``w``."""
+        words = self.config.words
+        # A marker between start and end moves the end by one word.
+        moved = Signal(words + 1)
+        at = Signal(words)
+        m.d.comb += [
+            moved.eq(Mux(marked[w], 0, marked << 1)),
+            at.eq(Mux(ends.later[w].more[-1], 1 << ends.stop[w], 0)),
+        ]
+        # An FPDU has at least two words: ULPDU_Length, PAD and CRC.
+        return Cat(C(0, w + 2), *(
+            at[p % words] & ~moved[p] | (at[p - 1] & moved[p - 1])
+            for p in range(w + 2, words + 1)
+        ))  # fmt: skip
+
     def _settled(self, m, shift, cuts, edges):
-        """Stage 4: how FPDUs from each word end in this beat, and how they meet the next one, which
-        is seen with it; likewise those on their way.
+        """Stage 4: computes how FPDUs from each word end in this beat, and how they meet the next
+        one; and how FPDUs that began earlier do.
         """
         words = self.config.words
         settled = _Settled(words)
         here, there, ends = settled.here, settled.there, settled.ends
-        # Of one that begins at each word, before the marker if one stands there.
-        insides = Cat(
-            Mux(_marker(edges[2], p), cuts.inside[p + 1] if p + 1 < words else 0, cuts.inside[p])
-            for p in range(words))
+        # For an FPDU that begins at each word; before the marker, if there is one.
+        marker, insides = Signal(words), Signal(words)
+        m.d.comb += [
+            marker.eq(_marker(edges[2])),
+            insides.eq(cuts.inside & ~marker | (cuts.inside >> 1) & marker),
+        ]
         for w in range(words + 1):
             m.submodules[f"settle{w}"] = b = Module()
             landings = [Signal(Landing(words), name=name) for name in ("here", "there")]
@@ -572,13 +605,13 @@ class MpaScan(wiring.Component):
             m.submodules[f"end{j}"] = b = Module()
             landing = Signal(Landing(words), name="landing")
             left = Mux(edges[2].marked[-1], C(1 << (j + 1) % words, words), C(1 << j, words))
-            _settle(b, landing, *_meet(_cuts(left, edges[1]), edges[1].used), edges[1])
+            _settle(b, landing, *_meet(b, _cuts(b, left, edges[1]), edges[1].used), edges[1])
             with m.If(shift):
                 m.d.sync += ends[j].eq(landing)
         return settled
 
     def _bound(self, m, shift, moves, next_inside, settled, edges):
-        """Stage 5: the bounds; and whether who begins where one ends will end in the same beat."""
+        """Stage 5: registers the bounds; and whether an FPDU after an end also ends in the beat."""
         words = self.config.words
         ahead, marker_first = self.ahead, edges[3].marked[0]
         bounds, held = (
@@ -592,7 +625,7 @@ class MpaScan(wiring.Component):
                 bound.eq(known),
                 bound.tail.eq(here.close),
                 bound.broken.eq(here.broken),
-                # Who ends in this beat, or with the packet, does not end in the next.
+                # An FPDU that ends in this beat, or with the packet, does not end in the next.
                 bound.landing.start.eq(here.start | there.start),
                 bound.landing.close.eq(there.close),
                 bound.landing.broken.eq(there.broken & ~done),

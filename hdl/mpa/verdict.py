@@ -1,4 +1,4 @@
-"""Says of each FPDU how it ended, once its digest is known."""
+"""Gives the verdict on each FPDU, once its digest is known."""
 
 from amaranth import *
 from amaranth.lib import stream, wiring
@@ -15,13 +15,13 @@ RESIDUE = 0x48674BC7
 
 
 class Judge(wiring.Component):
-    """Compares digests (RFC 5044 section 4.4).
+    """Compares digests and gives a verdict on each FPDU (RFC 5044 section 4.4).
 
-    The CRC unit runs over an FPDU and its CRC field, so a right one leaves a constant.
+    The CRC unit runs over an FPDU with its CRC field, so that a correct FPDU leaves a constant.
 
-    Latency: ``latency`` + 2 cycles from an ending. Throughput: a verdict a cycle.
+    Latency: ``latency`` + 2 cycles from an ending. Throughput: one verdict per cycle.
     Reset: empty.
-    Errors: an ending's framing error comes before its digest.
+    Errors: an ending's framing error has precedence over its digest.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class Judge(wiring.Component):
             )
             m.d.sync += [later_valid.eq(valid), later.eq(ending)]
             valid, ending = later_valid, later
-        # The comparison in two steps: octets, then all.
+        # Compared in two steps: each octet, then all of them.
         match = Signal(4)
         last_valid, last = Signal(), Signal(Ending(self.config))
         m.d.sync += [

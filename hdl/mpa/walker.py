@@ -1,4 +1,4 @@
-"""The MPA walker: finds the FPDUs in a stream's octets (RFC 5044)."""
+"""Finds the FPDUs in the octets of MPA streams (RFC 5044)."""
 
 from amaranth import *
 from amaranth.lib import data, stream, wiring
@@ -24,7 +24,8 @@ class Ending(data.StructLayout):
     crc : 1
         Its stream uses CRCs.
     beat : range(beats of the buffer), words : range(words + 1)
-        The word of the packet buffer after the FPDU's last: so many after the beat's first.
+        The word of the packet buffer after the FPDU's last: ``words`` after the first word of
+        ``beat``.
     """
 
     def __init__(self, config):
@@ -35,23 +36,23 @@ class Ending(data.StructLayout):
 
 
 class _Step(data.StructLayout):
-    """What the walker does with a beat, one-hot, and where the FPDU is that does not end in it.
+    """The meaning of a beat for the FPDUs in it, one-hot, and where the unfinished FPDU begins.
 
     Members
     -------
     fresh : 1
         The first FPDU begins at word 0.
     start : 1
-        An FPDU ends at word ``cut`` and the next begins.
+        An FPDU ends at word ``cut`` and the next one begins there.
     close : 1
-        An FPDU ends where the octets do.
+        An FPDU ends with the beat's last octet.
     broken : 1
         The packet ends inside an FPDU.
     on : 1
-        An FPDU fills the beat.
+        An FPDU fills the whole beat and continues.
     cut : range(words)
     inside : 1
-        With ``start``, the one that begins ends in this beat too, and another begins.
+        With ``start``: the FPDU that begins also ends in this beat, and another one begins.
     """
 
     def __init__(self, words):
@@ -61,35 +62,37 @@ class _Step(data.StructLayout):
 
 
 class MpaWalker(wiring.Component):
-    """Walks from FPDU to FPDU, one a cycle, and from beat to beat.
+    """Walks over a stream's beats, from FPDU to FPDU.
 
-    A beat goes to the packet buffer as it came, once, and to the CRC unit once for each FPDU that
-    begins in it. An FPDU may begin at any word. A packet is a run of whole FPDUs of one stream; the
-    first begins with the packet.
+    In each cycle, the walker handles one FPDU that begins in the current beat, or moves on to the
+    next beat. A beat is written to the packet buffer once, as received, and is given to the CRC
+    unit once for each FPDU that begins in it. An FPDU may begin at any word. A packet consists of
+    whole FPDUs of one stream; the first one begins with the packet.
 
-    Latency: 9 cycles from a beat to its slice, 12 to the segments that begin in it, given the beats
-    that their headers reach into. Throughput: a beat a cycle, or an FPDU a cycle where more than
-    one begins in a beat. Reset: empty; what was under way is forgotten.
-    Errors: an FPDU that its packet ends inside has an ending with ``framing`` set; one that does
-    not fit the packet buffer is marked ``oversize`` and its octets are not stored.
+    Latency: 9 cycles from a beat to its slice, 12 to the segments that begin in it, once the beats
+    that their headers reach into have arrived. Throughput: one beat per cycle, or one FPDU per
+    cycle where more than one begins in a beat. Reset: empty; unfinished FPDUs are forgotten.
+    Errors: if a packet ends inside an FPDU, the FPDU's ending has ``framing`` set. An FPDU that
+    does not fit the packet buffer is marked ``oversize``, and its octets are not stored.
 
     Members
     -------
     i : In(stream.Signature(KnownBeat(width)))
     go : In(1)
-        In the next cycle there is room for one more beat and one more segment.
+        There is room for one more beat and one more segment in the next cycle.
     store : Out(stream.Signature(Store, always_ready=True))
     slices : Out(stream.Signature(Slice(width, 4), always_ready=True))
         To the CRC unit.
     segments : Out(stream.Signature(Segment, always_ready=True))
     endings : Out(stream.Signature(Ending, always_ready=True))
-        In step with ``slices``: with a slice that has ``close``, a cycle after one with ``tail``.
+        In step with ``slices``: together with a slice with ``close``, one cycle after one with
+        ``tail``.
     beats : Out(range(beats of the buffer))
-        Where the next beat will be stored.
+        Address at which the next beat will be stored.
     begun : Out(1)
-        A segment begins: it will come out of ``segments``.
+        A segment begins; it will be output on ``segments``.
     busy : Out(1)
-        Beats are on their way.
+        The block holds beats.
     """
 
     def __init__(self, config):
@@ -118,23 +121,23 @@ class MpaWalker(wiring.Component):
         wiring.connect(m, headers.o, wiring.flipped(self.segments))
         beat = scan.o
 
-        # The loop. ``step`` is what this beat is to the FPDU under way, ``bound`` what is known of
-        # one that begins in it, ``stay`` that it has another one. What comes next, in the next
-        # beat or in this one, is known as well, and one-hot the word ``at`` which it has a header:
-        # one select of the bounds tells what comes after that. Whether a beat stays tells the scan
-        # what moves on, so it is known a step before.
+        # The loop. ``step``: the meaning of this beat for the unfinished FPDU. ``bound``: the facts
+        # of the FPDU that begins in it. ``stay``: the beat has another FPDU. ``following`` is the
+        # step after this one, in this beat or in the next, and ``at`` is, one-hot, the word where
+        # the FPDU of that step has its header: one select of the bounds gives the step after that.
+        # Whether a beat stays decides what the scan moves, so it is computed one step ahead.
         step = Signal(_Step(words))
         bound = Signal(Bound(words))
         following = Signal(_Step(words), init={"fresh": 1})
         at = Signal(words + 1)
-        not_fresh = Signal()  # for what it selects
+        not_fresh = Signal()  # the inverse, for the enables that it drives
         lo = Signal(range(words))
         again = Signal()
         starts, stay, closing = Signal(), Signal(), Signal()
 
         fire, repeats, turn, stays = Signal(), Signal(), Signal(), Signal()
-        # A beat stays if it has an FPDU inside, where there is one that ``may_stay``, and whatever
-        # it has where it is one that ``must_stay``, as it has not been walked.
+        # A beat stays if it has an FPDU inside and ``may_stay``. With ``must_stay`` it stays in any
+        # case, because it has not been walked yet.
         may_stay, must_stay = Signal(), Signal()
         fires = scan.offers & self.go
         m.d.sync += [
@@ -151,7 +154,7 @@ class MpaWalker(wiring.Component):
 
         ahead = scan.ahead
         passing, passed = self._pass(m, following, bound, ahead)
-        # An FPDU that begins.
+        # The FPDU that begins.
         chosen = Signal(Bound(words))
         m.d.comb += chosen.eq(any_of([
             *(Mux(at[w], ahead.bounds[w].as_value(), 0) for w in range(words + 1)),
@@ -177,7 +180,7 @@ class MpaWalker(wiring.Component):
                   for name in ("start", "close", "broken", "on", "cut", "inside")),
             ]
 
-        # What the beat is to the others.
+        # Outputs for the current beat.
         cut, end = step.cut, beat.end
         stored = fire & ~stay & ~(step.on & bound.oversize)
         late = Signal()
@@ -193,7 +196,7 @@ class MpaWalker(wiring.Component):
             self.slices.payload.open.eq(starts),
             self.slices.payload.tail.eq(bound.tail),
             self.slices.payload.end.eq(end),
-            # An ending that comes with the end of the octets waits a cycle; no other can come then.
+            # An ending at the end of the octets waits a cycle, in which no other can occur.
             late.eq(fire & (bound.tail | bound.broken | step.broken)),
             late_framing.eq(~bound.tail),
             late_beat.eq(self.beats),
@@ -203,7 +206,7 @@ class MpaWalker(wiring.Component):
             self.endings.payload.crc.eq(beat.crc),
             self.endings.payload.beat.eq(Mux(late, late_beat, self.beats)),
             self.endings.payload.words.eq(Mux(late, late_words, Mux(step.close, end, cut))),
-            # A beat in the midst of an oversize FPDU has no place in the buffer.
+            # A beat in the middle of an oversize FPDU is not stored.
             self.store.valid.eq(stored),
             self.store.payload.address.eq(self.beats),
             self.store.payload.data.eq(beat.window[: 32 * words]),
@@ -229,8 +232,10 @@ class MpaWalker(wiring.Component):
         return m
 
     def _pass(self, m, following, bound, ahead):
-        """How an FPDU that goes on through the next beat meets the one behind, and what is known of
-        it then: a marker moves its end by one word, which may cost a beat.
+        """Computes how an FPDU that fills the next beat meets the beat after it.
+
+        Returns its landing there, and its remaining facts. A marker moves the FPDU's end by one
+        word, which may cost a beat.
         """
         words = self.config.words
         extra = ahead.marked & bound.low[-1]
@@ -256,9 +261,9 @@ class MpaWalker(wiring.Component):
 
 
 class _Headers(wiring.Component):
-    """Cuts an FPDU's header out of the window it begins in, and takes a marker out of it.
+    """Extracts an FPDU's header from the window in which it begins, and removes a marker from it.
 
-    Latency: 4 cycles. Throughput: a header a cycle. Reset: empty. Errors: none.
+    Latency: 4 cycles. Throughput: one header per cycle. Reset: empty. Errors: none.
     """
 
     def __init__(self, config):
@@ -296,8 +301,8 @@ class _Headers(wiring.Component):
         m.d.sync += [valid.eq(Cat(self.valid, valid)), self.o.valid.eq(valid[-1])]
         m.d.comb += self.busy.eq(valid.any() | self.o.valid)
 
-        # Cut: first to a multiple of four words, then to the word; one word more than the
-        # header, for the marker.
+        # Shift the window, first by a multiple of four words, then by words. One word more than the
+        # header is kept, for the marker.
         taken = HEADER_WORDS + 1
         coarse = Signal(32 * (taken + min(3, words - 1)))
         fine = Signal(2)
@@ -315,19 +320,19 @@ class _Headers(wiring.Component):
             side[2].eq(side[1]),
         ]
 
-        # Take out the marker, if one stands at word j or before: the stream's position there is a
-        # multiple of 512 octets.
+        # Remove the marker, if it is at word j or before: markers are at the positions of the
+        # stream that are multiples of 512 octets.
         at = side[0].sequence[:7]
         phase = Signal(7)
         passed = Signal(HEADER_WORDS)
         plain = Signal(32 * HEADER_WORDS, reset_less=True)
         phase_2 = Signal(7)
-        # Length and header have 4 words, with an untagged header 5.
+        # ULPDU_Length and header take 4 words, or 5 with an untagged header.
         words_before = Signal(range(8))
         tagged = Mux(passed[0], exact.word_select(1, 32), exact)[8 * 2 + 7]
         m.d.sync += [
             phase.eq(side[0].sequence),
-            # The next marker stands 128 - at words on, or here.
+            # The next marker is here, or 128 - at words later.
             passed.eq(Cat(
                 side[0].markers & (~at.any() | (at[3:].all() & near))
                 for near in (0, at[:3].all(), at[1:3].all(), at[2] & at[:2].any(), at[2]))),

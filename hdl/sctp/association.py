@@ -1,4 +1,4 @@
-"""The associations: which one an SCTP packet belongs to."""
+"""Looks up the association that an SCTP packet belongs to."""
 
 from functools import reduce
 from operator import xor
@@ -17,13 +17,13 @@ __all__ = ["AssociationEntry", "AssociationResult", "AssociationTable", "Associa
 
 
 class AssociationEntry(data.StructLayout):
-    """An entry of the table.
+    """An entry of the association table.
 
     Members
     -------
     valid : 1
     source, destination : 128, source_port, destination_port : 16, tag : 32, v6 : 1
-        As in a :class:`~.frame.Frame` of the association.
+        The values in a :class:`~.frame.Frame` of the association.
     association : range(associations)
     first : 16
         DDP Stream of SCTP stream 0.
@@ -39,7 +39,7 @@ class AssociationEntry(data.StructLayout):
 
 
 class AssociationWrite(data.StructLayout):
-    """An ``entry`` for a ``place`` of a ``way``, which :mod:`..spec.net` tells."""
+    """A write of ``entry`` to slot ``place`` of a ``way``; :mod:`...spec.net` computes the slot."""
 
     def __init__(self, associations):
         super().__init__({
@@ -49,8 +49,9 @@ class AssociationWrite(data.StructLayout):
 
 
 class AssociationResult(data.StructLayout):
-    """What a look-up finds: ``kind`` of the frame; ``found``; ``association``, ``first`` and
-    ``streams`` of the entry, or 0.
+    """The result of a look-up.
+
+    ``kind`` of the frame; ``found``; ``association``, ``first`` and ``streams`` of the entry, or 0.
     """
 
     def __init__(self, associations):
@@ -64,18 +65,19 @@ class AssociationTable(wiring.Component):
     """Finds the association of an SCTP packet, by addresses, ports and Verification Tag
     (RFC 9260 section 8.5).
 
-    Two-way hashed: an association has one place in each way, and the host writes it to either. A
-    key that is in both has the same entry twice for as long as the host moves it.
+    The table is hashed in two ways: an association has one slot in each way, and the host writes it
+    to either. While the host moves a key, both slots may hold the same entry.
 
-    Entries are written and compared in ``words``, one a cycle: the narrower the datapath, the more
-    cycles an SCTP packet takes to pass, and the less block RAM and comparators suffice.
+    Entries are written and compared in ``words``, one per cycle: the narrower the datapath, the
+    more cycles an SCTP packet takes to pass, and the less block RAM and the fewer comparators are
+    needed.
 
-    A write counts for the frames that come after it. For those from ``words`` cycles before it to
-    ``words - 2`` behind it the place reads as empty.
+    A write takes effect for the frames after it. For frames from ``words`` cycles before it to
+    ``words - 2`` cycles after it, the slot reads as empty.
 
-    Latency: ``latency``, 7 cycles and one a word. Throughput: a frame each cycle, of SCTP and a
-    write one in ``words``. Reset: the entries stay, no look-up or write is under way. Errors:
-    nothing is found for a frame that is not SCTP.
+    Latency: ``latency``: 7 cycles and one per word. Throughput: one frame per cycle; SCTP frames,
+    and writes, one every ``words`` cycles. Reset: the entries stay, no look-up or write is under
+    way. Errors: nothing is found for a frame that is not SCTP.
 
     Parameters
     ----------
@@ -87,11 +89,11 @@ class AssociationTable(wiring.Component):
     Members
     -------
     i : In(stream.Signature(Frame(), always_ready=True))
-        What an SCTP frame's association is known by stays for ``words`` cycles.
+        The key fields of an SCTP frame must stay for ``words`` cycles.
     write : In(stream.Signature(AssociationWrite(associations), always_ready=True))
-        Its payload stays for ``words`` cycles.
+        Its payload must stay for ``words`` cycles.
     o : Out(stream.Signature(AssociationResult(associations), always_ready=True))
-        One for each frame.
+        One result for each frame.
     """
 
     def __init__(self, *, associations=64, words=1):
@@ -115,13 +117,13 @@ class AssociationTable(wiring.Component):
         frame, entry = self.i.payload, self.write.payload.entry
         wanted = Cat(*(frame[name] for name, _ in KEY_FIELDS), 1)
         told = Cat(entry.association, entry.first, entry.streams)
-        # What is told lies behind the key, and begins with an octet.
+        # The result's fields follow the key in an entry, and begin at an octet.
         key_octets = -(-len(wanted) // 8)
         octets = -(-(8 * key_octets + len(told)) // (8 * self.words))
         held = Cat(*(entry[name] for name, _ in KEY_FIELDS), entry.valid)
         held = Cat(held, C(0, 8 * key_octets - len(held)), told)
 
-        # The words of what is looked for, from cycle 0 on, to be compared in cycle 4.
+        # The words of the key that is looked for, from cycle 0 on; compared in cycle 4.
         _, turn = self._turns(m, self.i.valid & (frame.kind == Kind.SCTP))
         m.submodules.keys = keys = Delay(8 * octets, 4)
         m.d.comb += keys.i.eq(self._word(wanted, turn, octets))
@@ -154,8 +156,8 @@ class AssociationTable(wiring.Component):
                 write.data.eq(write_data),
                 read.addr.eq(Cat(delayed(m, 2, turn, "turn"), place)),
             ]
-            # An entry does not show while it is being written: of no word that is read another one
-            # is written in the meantime. Compared in nibbles.
+            # A word that is read while its entry is being written is hidden; so a look-up never
+            # combines old and new words. Compared in nibbles.
             same, hidden = Signal(len(nibbles(place, write_place))), Signal()
             word = Signal(8 * octets, reset_less=True)
             m.d.sync += [
@@ -170,7 +172,7 @@ class AssociationTable(wiring.Component):
             lowest = 8 * (key_octets - (self.words - 1) * octets)
             said.append(delayed(m, 3, word[lowest : lowest + len(told)], "told"))
 
-        # There is an entry in one way, or in both the same.
+        # At most one way has an entry, or both have the same.
         valid = Signal(self.latency)
         kind = delayed(m, self.latency - 1, Value.cast(frame.kind), "kind")
         found = [hit & (kind == Kind.SCTP.value) for hit in hits]
@@ -186,7 +188,7 @@ class AssociationTable(wiring.Component):
         return m
 
     def _turns(self, m, begin):
-        """Whether a word has its turn, and which: the first one as it begins."""
+        """Returns whether a word has its turn, and its number, from ``begin`` on."""
         turn = Signal(exact_log2(self.words))
         under_way = begin | turn.any()
         with m.If(under_way):
@@ -194,11 +196,11 @@ class AssociationTable(wiring.Component):
         return under_way, turn
 
     def _word(self, value, turn, octets):
-        """The word, of so many octets, of a value that has its turn."""
+        """Returns the word of ``octets`` octets of ``value`` whose turn it is."""
         return Cat(value, C(0, 8 * octets * self.words - len(value))).word_select(turn, 8 * octets)
 
     def _folded(self, m, bits):
-        """The exclusive-or of the bits, two cycles later."""
+        """Returns the exclusive-or of the bits, two cycles later."""
         for name in ("folded", "hashed"):
             parts = [bits[at : at + 8] for at in range(0, len(bits), 8)]
             bits = Signal(len(parts), name=name, reset_less=True)
@@ -207,7 +209,10 @@ class AssociationTable(wiring.Component):
         return bits
 
     def _compare(self, m, key, word, hidden, last, key_octets):
-        """Whether a word is the key's, three cycles later. The last one has less of it."""
+        """Returns whether a word equals its part of the key, three cycles later.
+
+        The last word of an entry is only partly key.
+        """
         octets = len(word) // 8
         own = key_octets - (self.words - 1) * octets
         equal = [~hidden]

@@ -1,4 +1,7 @@
-"""Where chunks may begin and end in a beat: what can be known before knowing which one does."""
+"""Computes for every word of a beat what would follow if an SCTP chunk began there.
+
+The walker finds out later which words chunks really begin at.
+"""
 
 from amaranth import *
 from amaranth.lib import data, stream, wiring
@@ -10,29 +13,29 @@ from .frame import FrameBeat
 
 __all__ = ["ChunkBound", "ChunkScan", "HEADER_WORDS", "ScannedBeat"]
 
-#: Words of a chunk that are read: the header of a DATA chunk, DDP-SSN and the longer DDP header.
+#: Words of a chunk that are read: the header of a DATA chunk, the DDP-SSN, the longer DDP header.
 HEADER_WORDS = 9
 
 
 class ChunkBound(data.StructLayout):
-    """What follows if a chunk begins at a given word of the beat.
+    """The facts about a chunk, if it begins at a given word of the beat.
 
     Members
     -------
     stay : 1
-        What begins next does so in a beat that the walker is not done with then: another chunk
-        follows in it, or the frame ends with it.
+        In the beat where the next chunk or frame begins, the walker has more to do: another chunk
+        follows in that beat, or the frame ends with it.
     closes : 1
         The chunk and the packet end together, in this beat.
     landing : words + 1
         One-hot: where the next chunk begins, in this beat or in the next one. The highest bit: the
-        chunk fills the next beat and ends with it. 0 where it goes on longer.
+        chunk fills the next beat and ends with it. All 0 if the chunk is longer.
     cut : range(words)
         The word where the next chunk begins, in whichever beat.
     near, far : 1
-        The chunk fills one, or several of the following beats, before the one where it ends.
+        The chunk fills exactly one, or several beats before the one where it ends.
     beats
-        How many it fills.
+        The number of beats that it fills.
     """
 
     def __init__(self, words):
@@ -51,40 +54,40 @@ class ChunkBound(data.StructLayout):
 
 
 class ScannedBeat(data.StructLayout):
-    """A scanned beat, with what of the following ones a chunk's header may reach into.
+    """A scanned beat, with the words after it that a chunk's header may reach into.
 
     Members
     -------
     window : 32 * (words + HEADER_WORDS - 1)
-        This beat's words and those that follow.
+        This beat's words and those after it.
     bounds : ArrayLayout(ChunkBound, words)
         One for each word.
     body : words
-        1 for each word of the packet, and those before it in the beat where it begins.
+        1 for each word of the packet, and for words before it in the beat where it begins.
     active : 1
-        The packet has words in the beat, or begins in it.
+        The packet has words in this beat, or begins in it.
     on : 1
-        It goes on in the next beat.
+        The packet continues in the next beat.
     ended : 1
-        It ends in the beat, after word ``end`` : range(words).
+        The packet ends in this beat, after word ``end`` : range(words).
     void : 1
-        It ends, and has no chunks.
+        The packet ends in this beat and has no chunks.
     sctp : 1
-        It begins in the beat, at word ``at`` : range(words).
+        The packet begins in this beat, at word ``at`` : range(words).
     odd : 1
-        Then: its length is 0 or no multiple of four octets.
+        With ``sctp``: the packet's length is 0 or not a multiple of four octets.
     checksum : words
-        One-hot: its checksum.
+        One-hot: the word with the packet's checksum.
     close : 1
-        It ends in the beat, or the frame ends before it does.
+        The packet ends in this beat, or the frame ends before the packet does.
     cut : range(words + 1)
-        With ``close``, the word after its last one.
+        With ``close``: the word after the packet's last one.
     last : 1
-        The frame ends.
+        The frame ends with this beat.
     count : range(words + 1)
-        Words that hold octets, where the frame ends.
+        With ``last``: words that hold octets.
     ends : 2
-        Octets in the last of these, less one.
+        With ``last``: octets in the last of these words, less one.
     """
 
     def __init__(self, words):
@@ -112,17 +115,17 @@ class ScannedBeat(data.StructLayout):
 
 
 class _Reach(data.StructLayout):
-    """How far a chunk reaches.
+    """The extent of a chunk.
 
     Members
     -------
     here, there : 1
-        It ends in the beat where it begins, or in the next one.
+        The chunk ends in the beat where it begins, or in the next one.
     low : range(words)
-        Words that it has in the beat where it ends, less one; from that beat's first where it
-        begins in the same.
+        Words of the chunk in the beat where it ends, less one. If it begins in the same beat,
+        counted from that beat's first word.
     beats
-        Beats that it fills between these, where it ends later.
+        Beats that the chunk fills between the two, if it ends later.
     """
 
     def __init__(self, words):
@@ -136,11 +139,11 @@ class _Rest(data.StructLayout):
     Members
     -------
     active : 1
-        It has words in the beat, or begins in it.
+        The packet has words in this beat, or begins in it.
     left : 15
-        Words from the beat's first to its last, less one.
+        Words from the beat's first one to the packet's last one, less one.
     more : 1
-        It goes on behind the beat.
+        The packet continues after this beat.
     """
 
     def __init__(self):
@@ -150,38 +153,39 @@ class _Rest(data.StructLayout):
 class ChunkScan(wiring.Component):
     """Scans the beats of frames for chunk boundaries (RFC 9260 section 3.2).
 
-    For every word the block works out, with no knowledge of where the chunks are, what follows if a
-    chunk began there: only its type and length decide where it ends. The walker then only selects.
+    For every word, the block computes the facts of a chunk that begins there, without knowing where
+    chunks really begin: only a chunk's type and length decide where it ends. The walker then only
+    selects.
 
-    A beat is given out when the five beats that follow it, or the rest of the frame, are inside: a
+    A beat is output once the five beats after it, or the rest of the frame, have arrived, because a
     header may reach into four of them.
 
-    Latency: 6 cycles, and as long as it takes five more beats or the frame's last to come.
-    Throughput: 1 beat a cycle. Reset: empty.
-    Errors: a chunk shorter than its header, or a DATA chunk without user data, is given out as
-    longer than any packet. So is a packet whose length is 0 or not a multiple of four octets as
-    longer than any frame. Then no chunk ends where the packet does.
+    Latency: 6 cycles, plus the time until five more beats or the frame's last have arrived.
+    Throughput: one beat per cycle. Reset: empty.
+    Errors: a chunk shorter than its header, or a DATA chunk without user data, is output as longer
+    than any packet. A packet whose length is 0 or not a multiple of four octets is output as longer
+    than any frame. In both cases, no chunk ends where the packet does.
 
     Members
     -------
     i : In(stream.Signature(FrameBeat(width)))
     o : Out(ScannedBeat(words))
     valid : Out(1)
-        There is a beat in ``o``. Where there is none, the packet's fields say that it has no words.
+        There is a beat in ``o``. Without one, the packet's fields say that it has no words.
     go : In(1)
         The walker can take a beat.
     hold : In(1)
-        It is not done with the one in ``o``.
+        The walker has more to do in the beat in ``o``.
     turn : Out(1)
-        It takes the beat in ``o``, if any; that gives way to the next one, if any, without
-        ``hold``.
+        The walker takes a step in the beat in ``o``, if any; without ``hold`` the next beat, if
+        any, replaces it.
     begin : Out(words), begin_at : Out(range(words)), begin_stay : Out(1)
-        Where a packet's first chunk begins in the next one, one-hot and as a number, and ``stay``
-        of it; 0 if none does.
+        For the next beat: where a packet's first chunk begins in it, one-hot and as a number, and
+        that chunk's ``stay``; 0 if none begins.
     stay : Out(words)
-        The walker would not be done with the next beat where a chunk begins at this word of it.
+        For the next beat: with a chunk that begins at this word, the walker would stay in the beat.
     busy : Out(1)
-        A beat is inside.
+        The block holds a beat.
     """
 
     def __init__(self, config):
@@ -206,8 +210,8 @@ class ChunkScan(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         words = self.config.words
-        # All stages shift together, and only with a beat or after a frame's last: so a beat's
-        # successors in its frame are always right behind it.
+        # All stages shift together, and only with a beat or after a frame's last one: so a beat's
+        # successors in its frame follow it without gaps.
         valid = Signal(6)
         between = Signal(init=1)
         shift = Signal()
@@ -245,11 +249,11 @@ class ChunkScan(wiring.Component):
         return m
 
     def _measure(self, m, shift, beat):
-        """Stages 0 to 2: how far a chunk would reach from each word, and the packet itself."""
+        """Stages 0 to 2: compute the extent of a chunk from each word, and of the packet."""
         words = self.config.words
         bits = words.bit_length() - 1
 
-        # Stage 0: the beat, and in numbers where its packet begins.
+        # Stage 0: the beat, and as numbers where its packet begins.
         arriving = self.i.payload
         sctp = Signal(words)
         octets = Signal(16)
@@ -267,10 +271,10 @@ class ChunkScan(wiring.Component):
                 octets.eq(arriving.octets),
             ]
 
-        # Stage 1: where the checksum and the first chunk are. If a chunk began at word w, ``past``
-        # would be the words that it has in later beats, less one.
+        # Stage 1: the words of the checksum and the first chunk. For a chunk that begins at word w,
+        # ``past``: its words in later beats, less one.
         header = Signal(words)  # of beat 0
-        before = Signal(COMMON_HEADER // 4)  # the same of the words before it
+        before = Signal(COMMON_HEADER // 4)  # the same, for the words before beat 0
         whole = Signal(15)  # words of the packet, and those before it, less one
         past = [Signal(signed(15), name=f"past{w}") for w in range(words)]
         bad = Signal(words)
@@ -288,14 +292,14 @@ class ChunkScan(wiring.Component):
             for w in range(words):
                 word = beat[0].data.word_select(w, 32)
                 length = Cat(word[24:], word[16:24])
-                # What is not a multiple of four octets is padded: (length + 3) >> 2 words.
+                # A length that is not a multiple of four octets is padded: (length + 3) >> 2 words.
                 m.d.sync += past[w].eq((length + (3 - 4 * (words + 1 - w)))[2:])
-                # 16 octets or less are no DATA chunk, 3 or less no chunk.
+                # A DATA chunk has more than 16 octets, any chunk more than 3.
                 is_data = word[:8] == ChunkType.DATA
                 few = ~length[5:].any() & ~(length[4] & length[:4].any())
                 m.d.sync += bad[w].eq(~length[2:].any() | (is_data & few))
 
-        # Stage 2: how far the packet and the chunks reach.
+        # Stage 2: the extents of the packet and of the chunks.
         rest = Signal(_Rest())
         reach = Signal(data.ArrayLayout(_Reach(words), words))
         with m.If(shift):
@@ -319,12 +323,12 @@ class ChunkScan(wiring.Component):
         return reach, rest
 
     def _bound(self, m, shift, beat, reach, rest):
-        """Stages 3 to 5: what is between the packet's bounds."""
+        """Stages 3 to 5: compare the extents of the chunks with the extent of the packet."""
         words = self.config.words
         bits = words.bit_length() - 1
 
         # Stage 3: the packet's end with respect to the beat, and which chunks would have another
-        # one begin in it.
+        # one after them in the beat.
         whole = Signal()  # the packet has all words of the beat from ``at`` on, and more
         stops = Signal()
         inside = Signal(words)
@@ -357,7 +361,7 @@ class ChunkScan(wiring.Component):
         used = Cat(now.used, 0)
         on = whole & ~now.last
         bounds = Signal.like(self.o.bounds)
-        same, other = Signal(words), Signal(words)  # where the next chunk begins: in which beat
+        same, other = Signal(words), Signal(words)  # the next chunk begins in this beat; in another
         for w, (bound, chunk) in enumerate(zip(bounds, later, strict=True)):
             in_next = chunk.there & on
             behind = on & ~chunk.here & ~chunk.there
@@ -398,7 +402,7 @@ class ChunkScan(wiring.Component):
             ]
         m.d.comb += self.stay.eq(beat[4].stay)
 
-        # Stage 5: the bounds, with what the beat behind has to say.
+        # Stage 5: the bounds, combined with facts of the beat after.
         with m.If(shift):
             m.d.sync += self.o.bounds.eq(bounds)
             for w in range(words):

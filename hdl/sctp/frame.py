@@ -1,4 +1,4 @@
-"""Frames: which of them are SCTP packets, where these begin, and whose they are."""
+"""Parses frames: finds SCTP packets in them, and the packets' addresses, ports and tag."""
 
 from amaranth import *
 from amaranth.lib import data, enum, stream, wiring
@@ -17,7 +17,7 @@ __all__ = ["Frame", "FrameBeat", "FrameParser", "Kind"]
 
 
 class Kind(enum.Enum, shape=3):
-    """What a frame is."""
+    """The kind of a frame."""
 
     OTHER = 0
     SCTP = 1
@@ -27,22 +27,22 @@ class Kind(enum.Enum, shape=3):
 
 
 class FrameBeat(data.StructLayout):
-    """A beat of an Ethernet frame that was moved up by two octets: all behind its Ethernet header
-    lies on 32-bit words.
+    """A beat of an Ethernet frame, shifted by two octets.
 
+    With the shift, every header after the Ethernet header is aligned to 32-bit words.
     Members
     -------
     data : unsigned(width)
-        Octets, the first one lowest; two zeros in front of the frame, zeros behind it.
+        Octets, the first one lowest; two zeros before the frame, zeros after it.
     used : width // 32
-        1 for each word that holds octets, all of them but on the last beat.
+        1 for each word that holds octets; all words except on the last beat.
     first, last : 1
         The frame begins, ends with this beat.
     sctp : width // 32
-        One-hot: the word where an SCTP common header begins, if what was seen so far is right. 0 in
-        the frame's other beats.
+        One-hot: the word where an SCTP common header begins, if the frame is valid up to there. 0
+        in the frame's other beats.
     octets : 16
-        Where ``sctp`` is set: length of the SCTP packet, as the headers before it say.
+        With ``sctp``: length of the SCTP packet, as given by the headers before it.
     ends : 2
         On the last beat: octets in its last word, less one.
     """
@@ -55,23 +55,24 @@ class FrameBeat(data.StructLayout):
 
 
 class Frame(data.StructLayout):
-    """What a frame was. Only ``kind`` means anything unless that is SCTP; then its addresses, ports
-    and tag, and ``v6``, stay until the next frame's.
+    """The result for a frame.
 
+    If ``kind`` is not SCTP, the other members are meaningless. If it is, addresses, ports, tag and
+    ``v6`` stay until those of the next frame.
     Members
     -------
     kind : Kind
     octets : 16
-        Of the SCTP packet, with its header.
+        Octets of the SCTP packet, with its header.
     v6 : 1
     source, destination : 128
         First octet lowest; an IPv4 address has the lowest 32 bits.
     source_port, destination_port : 16
-        Of the SCTP packet.
+        Ports of the SCTP packet.
     tag : 32
         Verification Tag.
     udp : 1
-        The packet came in UDP.
+        The packet was encapsulated in UDP.
     """
 
     def __init__(self):
@@ -82,22 +83,21 @@ class Frame(data.StructLayout):
 
 
 class _Names(wiring.Component):
-    """Takes addresses, ports and Verification Tag out of the frames that pass.
+    """Extracts addresses, ports and Verification Tag from the frames that pass.
 
-    Latency: 2 cycles; the names stay until the next frame's. Throughput: a beat a cycle. Reset:
-    no beat is under way. Errors: none.
+    Latency: 2 cycles; the outputs stay until those of the next frame. Throughput: one beat per
+    cycle. Reset: no beat is under way. Errors: none.
 
     Members
     -------
     valid : In(1), beat : In(FrameBeat(width))
     facts : In(Facts())
-        Of the beat's frame.
+        Facts of the beat's frame.
     v6, source, destination, ports, tag
-        As the octets lie.
+        In the order of the octets on the wire.
     """
 
-    #: Where the addresses are behind two tags, in words of the frame: the address of IPv4, the
-    #: address of IPv6.
+    #: Positions of the addresses after two tags, in words of the frame: that of IPv4, that of IPv6.
     SOURCE = IP_WORD + TAGS + 3, IP_WORD + TAGS + 2
     DESTINATION = IP_WORD + TAGS + 4, IP_WORD + TAGS + 6
 
@@ -119,8 +119,8 @@ class _Names(wiring.Component):
         words = self.width // 32
         word = [self.beat.data.word_select(w, 32) for w in range(words)]
 
-        # Cycle 1: every frame as if it had two tags, whose words come no later so. Its beats are
-        # counted as far as the addresses.
+        # Cycle 1: shift every frame as if it had two tags, so that its words are never too late.
+        # Beats are counted up to the addresses.
         final = (self.DESTINATION[1] + 3) // words
         before = Signal(64, reset_less=True)
         number = Signal(range(final + 2))
@@ -164,35 +164,35 @@ class _Names(wiring.Component):
 
 
 class FrameParser(wiring.Component):
-    """Says of each frame, while its octets pass, whether it is an SCTP packet, where that begins,
-    and whose it is.
+    """Decides for each frame, while its octets pass, whether it is an SCTP packet.
 
-    A frame is Ethernet II without FCS, with none, one or two VLAN tags (IEEE 802.1Q); addresses of
-    this layer are not looked at. In it IPv4 with options (RFC 791) or IPv6 (RFC 8200) with up to
+    For an SCTP packet, the parser outputs where it begins and its addresses, ports and tag.
+
+    A frame is Ethernet II without FCS, with none, one or two VLAN tags (IEEE 802.1Q); its Ethernet
+    addresses are ignored. It contains IPv4 with options (RFC 791), or IPv6 (RFC 8200) with up to
     four headers of hop-by-hop options, routing, destination options and authentication, in any
-    order; in it SCTP, or SCTP in UDP to ``udp_port`` (RFC 6951). A frame may be longer than its
-    packet. The UDP checksum is not looked at: SCTP's own CRC32c, which is stronger, covers the
+    order; and in that SCTP, or SCTP in UDP to ``udp_port`` (RFC 6951). A frame may be longer than
+    its packet. The UDP checksum is not checked: SCTP's own CRC32c, which is stronger, covers the
     packet, and the addresses are compared with an association's along with its Verification Tag.
 
-    A frame is
+    The first of these rules that applies gives the kind of the frame:
 
     * DAMAGED if marked as such;
     * OTHER if it does not hold an IP packet;
-    * MALFORMED if it does not hold all of that packet; if version, header length, header checksum
-      or total length of IP are wrong; if an extension header or UDP header reaches beyond the
-      packet; if it is an SCTP packet of less than 12 octets; if UDP with SCTP counts more octets
-      than there are;
-    * FRAGMENT if it has a part of a packet, or a fragment header at all;
+    * MALFORMED if it does not hold the whole packet; if version, header length, header checksum or
+      total length of IP are wrong; or if an extension header or UDP header reaches beyond the
+      packet;
+    * FRAGMENT if it has a part of a packet, or any fragment header;
     * OTHER if the packet is not SCTP or has too many extension headers;
+    * MALFORMED if the SCTP packet has less than 12 octets, or the UDP header counts more octets
+      than there are;
     * SCTP.
 
-    The first of these that is true counts.
-
     Latency: 43 cycles (``LATENCY``) from a beat to ``o``, two more from the last one to ``frames``.
-    Throughput: 1 beat a cycle given out; a frame whose last beat has no room for two octets more
-    is given out in one more beat than it came in, and then ``i.ready`` is low in the cycle after
-    its last beat, and in no other. Reset: the next beat begins a frame; one that was under way is
-    forgotten. Errors: see above; no frame has an effect on another one.
+    Throughput: one output beat per cycle. A frame whose last beat has no room for two more octets
+    has one more beat at the output than at the input; ``i.ready`` is then low in the cycle after
+    its last beat, and in no other. Reset: the next beat begins a frame; an unfinished frame is
+    forgotten. Errors: see the kinds above; no frame has an effect on another one.
 
     Parameters
     ----------
@@ -208,7 +208,7 @@ class FrameParser(wiring.Component):
         One for each frame.
     """
 
-    #: Extension headers that are gone past.
+    #: Extension headers that are skipped; a packet with more is OTHER.
     EXTENSIONS = 4
 
     _chain = Network.LATENCY + EXTENSIONS * Extension.LATENCY
@@ -242,7 +242,7 @@ class FrameParser(wiring.Component):
         wiring.connect(m, wiring.flipped(self.i), lift.i)
         lifted = lift.o.payload
 
-        # The beats: one block RAM up to where UDP and SCTP are read, a short ring from there.
+        # The beats: one block RAM up to where UDP and SCTP are read, then a short ring.
         m.submodules.beats = beats = Delay(kept, chain + FIND, block=True)
         m.submodules.outlet = outlet = Delay(kept, Transport.LATENCY - FIND)
         valid = Signal(chain + Transport.LATENCY)
@@ -257,7 +257,7 @@ class FrameParser(wiring.Component):
         ]
         m.d.sync += valid.eq(Cat(lift.o.valid, valid))
 
-        # The headers, one behind the other.
+        # The headers, one after the other.
         m.submodules.heads = heads = Delay(data.ArrayLayout(16, words), Network.LATENCY + FIND)
         m.d.comb += [network.i_valid.eq(lift.o.valid), network.i.eq(lifted)]
         stage = network.valid, network.line, network.place, heads.o
@@ -296,7 +296,7 @@ class FrameParser(wiring.Component):
             names.valid.eq(self.o.valid),
             names.beat.eq(self.o.payload),
         ]
-        # In step with the output's beat, and with how it ends.
+        # In step with the output's beat, and with its frame's ending.
         known = delayed(m, Transport.LATENCY - Transport.END_DELAY, facts.o, "known")
         at_end, damaged = delayed(m, 1, known, "at_end"), delayed(m, 1, error, "damaged")
         m.d.comb += names.facts.eq(known)
@@ -324,7 +324,7 @@ class FrameParser(wiring.Component):
             frame.octets.eq(ending.octets),
             frame.udp.eq(ending.udp),
         ]
-        # Numbers have their highest octet first.
+        # In numbers on the wire, the highest octet comes first.
         ports, tag = names.ports, names.tag
         m.d.comb += [
             self.frames.valid.eq(ended[-1]),

@@ -1,4 +1,4 @@
-"""The receive front of SCTP: frames in; chunks out, each with what is to become of it."""
+"""Receives Ethernet frames and outputs SCTP chunks, each with the fate of its frame."""
 
 from amaranth import *
 from amaranth.lib import data, enum, memory, stream, wiring
@@ -16,11 +16,11 @@ __all__ = ["Fate", "ItemHold", "SctpItem", "SctpReceiver"]
 
 
 class Fate(enum.Enum, shape=2):
-    """What becomes of a frame, and of every item of it."""
+    """The fate of a frame, and of all its items."""
 
-    TAKEN = 0  # a sound packet of an association: each item goes its own way
-    EXCEPTION = 1  # the frame leaves whole, to the host
-    DROPPED = 2  # it is damaged
+    TAKEN = 0  # a valid packet of an association: each item is handled by its kind
+    EXCEPTION = 1  # the whole frame is forwarded to the host
+    DROPPED = 2  # the frame is damaged
 
 
 class SctpItem(data.StructLayout):
@@ -30,20 +30,20 @@ class SctpItem(data.StructLayout):
     -------
     fate : Fate
     association : range(config.associations)
-        TAKEN: whose it is.
+        TAKEN: the association of the packet.
     stream : 16
-        TAKEN, and ``ddp``: its DDP Stream.
+        TAKEN, with ``ddp``: the item's DDP Stream.
     ddp : 1
         Its SCTP stream is a DDP Stream.
     last : 1
-        TAKEN: the frame's last chunk.
+        TAKEN: the item is the frame's last chunk.
     end : position
-        With ``last``: the word after the frame's last.
+        With ``last``: the word after the frame's last one.
     kind, header, ssn, tsn, start, payload, length, chunks
-        As of the :class:`~.walker.SctpSegment`.
+        Those of the :class:`~.walker.SctpSegment`.
     """
 
-    #: What is passed on as it came.
+    #: The members that are copied from the SctpSegment.
     PASSED = ("header", "ssn", "tsn", "start", "payload", "length", "chunks")
 
     def __init__(self, config):
@@ -56,18 +56,18 @@ class SctpItem(data.StructLayout):
 
 
 class _Ending(data.StructLayout):
-    """How a frame ended.
+    """The end of a frame.
 
     Members
     -------
     items : range(places of the hold)
-        That are held, without the last.
+        Items of the frame that are held, without the last one.
     sctp, oversize : 1
-        As of the :class:`~.walker.SctpSegment`.
+        Those of the :class:`~.walker.SctpSegment`.
     broken : 1
-        Its framing is, or items of it are not held.
+        The frame's framing is broken, or some of its items are not held.
     end : position
-        The word after the frame's last.
+        The word after the frame's last one.
     """
 
     def __init__(self, config):
@@ -78,8 +78,10 @@ class _Ending(data.StructLayout):
 
 
 class _Record(data.StructLayout):
-    """What is known of a frame whose items may leave: ``items`` without the last, its ``fate`` and
-    ``end``, and ``association``, ``first`` and ``streams`` of its entry.
+    """A frame whose items may leave.
+
+    ``items``: their number without the last one. The frame's ``fate`` and ``end``; ``association``,
+    ``first`` and ``streams`` from the entry of the association table.
     """
 
     def __init__(self, config):
@@ -90,21 +92,21 @@ class _Record(data.StructLayout):
 
 
 class ItemHold(wiring.Component):
-    """Holds the items of frames until it is known what becomes of them.
+    """Holds the items of frames until the fate of their frame is known.
 
-    Of a frame with ``MOST_CHUNKS`` chunks or more, only so many are held, and it is an EXCEPTION.
-    What is true first counts:
+    If a frame has ``MOST_CHUNKS`` chunks or more, only the first ``MOST_CHUNKS`` are held, and the
+    frame is an EXCEPTION. The first of these rules that applies decides the fate:
 
-    * a frame that is damaged, or that the packet buffer does not hold, is DROPPED;
-    * one that is of no association is an EXCEPTION, whatever its checksum, which is the host's to
-      judge: it may have agreed on another one (RFC 9653);
-    * a packet whose checksum is wrong is DROPPED (RFC 9260 section 6.8), and so is one whose length
-      is no multiple of four octets;
-    * one whose framing is broken is an EXCEPTION;
+    * a frame that is damaged, or that does not fit the packet buffer, is DROPPED;
+    * a frame of no association is an EXCEPTION, whatever its checksum: the host judges that,
+      because it may have agreed on another checksum (RFC 9653);
+    * a packet with a wrong checksum is DROPPED (RFC 9260 section 6.8), and so is one whose length
+      is not a multiple of four octets;
+    * a packet with broken framing is an EXCEPTION;
     * any other is TAKEN.
 
     Latency: 13 cycles from a frame's last item, or 12 from its verdict, to its first item.
-    Throughput: an item a cycle. Reset: empty. Errors: see above.
+    Throughput: one item per cycle. Reset: empty. Errors: see the rules above.
 
     Members
     -------
@@ -114,18 +116,18 @@ class ItemHold(wiring.Component):
     verdicts : In(stream.Signature({good: 1}, always_ready=True))
         One for each frame with an SCTP packet, no more than 30 cycles after its last item.
     half : Out(1)
-        60 more owners may come after it falls.
+        Up to 60 more owners may arrive after it falls.
     room : Out(1)
-        There is room for some items; a few may come after it falls.
+        There is room for more items; a few may arrive after it falls.
     go : In(1)
-        An item may leave. It comes out three cycles later.
+        An item may leave; it is output three cycles later.
     o : Out(stream.Signature(SctpItem(config), always_ready=True))
     busy : Out(1)
         Items are held.
     """
 
     DEPTH = 512
-    #: Places that are kept free for items on their way when ``room`` falls.
+    #: Places kept free for items that are still on their way when ``room`` falls.
     MARGIN = 16
 
     def __init__(self, config):
@@ -151,9 +153,9 @@ class ItemHold(wiring.Component):
         used = Signal.like(write)
         held = Signal()
 
-        # In: an item that is one too many is written and then written over.
+        # In: an item too many is written, and then overwritten.
         is_frame = segment.kind == Kind.FRAME
-        # Of 512, the last 64.
+        # True for the last 64 of 512.
         many = segment.chunks[6:9].all() | segment.chunks[9:].any()
         with m.If(self.segments.valid & (is_frame | ~many)):
             m.d.sync += write.eq(write + 1)
@@ -173,7 +175,7 @@ class ItemHold(wiring.Component):
             held.eq((write != read) | self.segments.valid),
         ]
 
-        # Out: so many items as the frame has.
+        # Out: as many items as the frame has.
         record = Signal(_Record(self.config), reset_less=True)
         have, final, last = Signal(), Signal(), Signal()
         issue = Signal()
@@ -198,7 +200,7 @@ class ItemHold(wiring.Component):
         return m
 
     def _judge(self, m, ended, ending):
-        """The records, one for each frame: what becomes of it."""
+        """Decides each frame's fate; returns the queue of its records, one for each frame."""
         m.submodules.endings = endings = Queue(_Ending(self.config), depth=32)
         m.submodules.owners = owners = Backlog(
             AssociationResult(self.config.associations), depth=128,
@@ -242,7 +244,7 @@ class ItemHold(wiring.Component):
         return records
 
     def _leave(self, m, write, read, issue, record, last):
-        """Reads items, what decides on their kind a cycle before the rest; whether one is read."""
+        """Reads items, the fields that decide on their kind first; returns whether it is busy."""
         segment, item = self.segments.payload, self.o.payload
         early = data.StructLayout({"kind": Kind, "stream": 16})
         late = data.StructLayout(
@@ -250,8 +252,8 @@ class ItemHold(wiring.Component):
         at = delayed(m, 1, read, "at")
         held = []
         for name, shape, address in (("early", early, read), ("late", late, at)):
-            # An item is not read in the cycle that it is written in, so synthesis need not
-            # provide for that.
+            # An item is never read in the cycle in which it is written, so synthesis need not
+            # define the result.
             m.submodules[name] = storage = memory.Memory(
                 shape=shape, depth=self.DEPTH, init=[],
                 attrs={"ram_style": "block", "no_rw_check": 1})
@@ -268,7 +270,7 @@ class ItemHold(wiring.Component):
             held.append(out)
         known, rest = held
 
-        # The record of what was read two cycles before.
+        # The record of the item that was read two cycles ago.
         said = delayed(m, 2, record, "said")
         kind = Signal(Kind, reset_less=True)
         valid = Signal(3)
@@ -291,8 +293,9 @@ class ItemHold(wiring.Component):
 
 
 class SctpReceiver(wiring.Component):
-    """Receives SCTP: from Ethernet frames to chunks whose packet is known to be good, and to be of
-    an association of DDP.
+    """Receives SCTP: takes Ethernet frames, and outputs the chunks of valid packets.
+
+    A packet is valid if its checksum is right and it belongs to an association of DDP.
 
     .. code-block:: text
 
@@ -304,21 +307,23 @@ class SctpReceiver(wiring.Component):
 
     The packet buffer and the CRC unit are outside, so that they can be shared.
 
-    Every chunk gives an item, and then every frame one of kind FRAME, in the order in which they
-    came. ``fate`` is that of the frame:
+    Each chunk becomes an item, and then each frame becomes an item of kind FRAME, in the order of
+    arrival. ``fate`` is the fate of the frame, decided by :class:`ItemHold`:
 
-    * TAKEN: SEGMENT and CONTROL are for DDP if ``ddp``, CHUNK and REFUSED leave one by one to the
-      host, the last of them frees the packet buffer, and FRAME does so where there is none;
-    * EXCEPTION: with FRAME the frame leaves to the host as it came, and nothing else of it does;
-    * DROPPED: FRAME frees the packet buffer.
+    * TAKEN: items of kind SEGMENT and CONTROL are for DDP if ``ddp``; CHUNK and REFUSED are
+      forwarded to the host one by one. The last of them frees the frame's words in the packet
+      buffer; if there is none, FRAME does;
+    * EXCEPTION: at the item FRAME, the whole frame is forwarded to the host as it was received; its
+      other items are ignored;
+    * DROPPED: the item FRAME frees the words.
 
-    :class:`ItemHold` says which. A frame of ``MOST_CHUNKS`` chunks or more is an EXCEPTION, and
-    those from that number on do not show.
+    A frame of ``MOST_CHUNKS`` chunks or more is an EXCEPTION, and its items from that number on are
+    not output.
 
-    Latency: 76 cycles at 64 bits, 78 at 512, from a frame's last beat to its first item: 43 through
-    the parser, 5 to the walker, and 12 from the checksum's verdict. Throughput: a beat a cycle, or
-    an item a cycle. Reset: empty; associations stay. Errors: see above; nothing holds the receiver
-    up but ``space`` and ``go``.
+    Latency: from a frame's last beat to its first item 76 cycles at 64 bits, 78 at 512. Of these,
+    43 are for the parser, 5 to the walker, and 12 from the checksum's verdict on. Throughput: one
+    beat per cycle, or one item per cycle. Reset: empty; associations stay. Errors: see the fates
+    above. The receiver waits only for ``space`` and ``go``.
 
     Parameters
     ----------
@@ -330,23 +335,23 @@ class SctpReceiver(wiring.Component):
         Ethernet frames without FCS.
     write : In(stream.Signature(AssociationWrite(associations), always_ready=True))
     store, slices, beats
-        To the packet buffer and the CRC unit, as of the :class:`~.walker.SctpWalker`.
+        To the packet buffer and the CRC unit; those of the :class:`~.walker.SctpWalker`.
     checksums : In(stream.Signature(Checksum(), always_ready=True))
         From the CRC unit, within 25 cycles.
     space : In(1)
-        Of the packet buffer.
+        The packet buffer has room.
     go : In(1)
-        An item may leave. It comes out three cycles later.
+        An item may leave; it is output three cycles later.
     o : Out(stream.Signature(SctpItem(config), always_ready=True))
     busy : Out(1)
-        Something is inside.
+        The block holds frames or items.
     """
 
     def __init__(self, config):
         self.config = config
         self._walker = walker = SctpWalker(config)
-        # An SCTP packet takes at least 46 octets of a frame, and as long until its names are the
-        # next one's.
+        # An SCTP packet takes at least 46 octets of a frame, and its names must be looked up in the
+        # time that these octets take.
         self._table = AssociationTable(
             associations=config.associations, words=max(1, 256 // config.width))
         item = SctpItem(config)
@@ -373,7 +378,7 @@ class SctpReceiver(wiring.Component):
         m.submodules.table = table = self._table
         m.submodules.hold = hold = ItemHold(self.config)
 
-        # The backlog, and that of the owners, take all that can be in the parser and the table.
+        # The backlog of beats, and that of owners, have room for all that parser and table hold.
         go = Signal()
         taken = Signal()
         m.d.sync += go.eq(beats.half & hold.half)
@@ -398,7 +403,7 @@ class SctpReceiver(wiring.Component):
         m.d.comb += [self.beats.eq(walker.beats), hold.go.eq(self.go)]
         m.d.sync += walker.go.eq(hold.room & self.space)
 
-        # For so long after a beat it may be in the parser.
+        # A beat may be in the parser for up to 63 cycles.
         recent = Signal(range(64))
         with m.If(taken):
             m.d.sync += recent.eq(-1)

@@ -1,4 +1,4 @@
-"""The end of the chain of headers: SCTP, alone or in UDP."""
+"""Finds the SCTP packet at the end of the chain of headers, alone or in UDP."""
 
 from amaranth import *
 from amaranth.lib import data, wiring
@@ -16,22 +16,24 @@ UDP_HEADER = 8
 
 
 class Ending(data.StructLayout):
-    """What is known of the header that the chain ends with, on the frame's last beat.
+    """The facts about the header at the end of the chain, valid on the frame's last beat.
 
     Members
     -------
     before : 1
-        The packet ends before that header or, of UDP, inside it.
+        The packet ends before that header or, with UDP, inside it.
     fragment : 1
+        The packet is a fragment.
     foreign : 1
-        It is not SCTP, nor UDP to the port of SCTP.
+        The header is neither SCTP, nor UDP to the port of SCTP.
     udp : 1
+        The SCTP packet is in UDP.
     over : 1
         The UDP header counts more octets than there are.
     short : 1
-        What is left is less than an SCTP common header.
+        The remaining octets are less than an SCTP common header.
     octets : 16
-        Of the SCTP packet.
+        Octets of the SCTP packet.
     """
 
     def __init__(self):
@@ -42,10 +44,10 @@ class Ending(data.StructLayout):
 
 
 class Transport(wiring.Component):
-    """Tells where the SCTP packet begins (RFC 9260 section 3), and how long it is.
+    """Finds where the SCTP packet begins (RFC 9260 section 3), and its length.
 
-    Latency: 7 cycles to ``sctp`` and ``length``, 8 to ``ending``. Throughput: a beat a cycle.
-    Reset: no beat is under way. Errors: said by ``ending``.
+    Latency: 7 cycles to ``sctp`` and ``length``, 8 to ``ending``. Throughput: one beat per cycle.
+    Reset: no beat is under way. Errors: reported in ``ending``.
 
     Parameters
     ----------
@@ -57,16 +59,16 @@ class Transport(wiring.Component):
     Members
     -------
     valid : In(1), line : In(Line(words)), place : In(Place())
-        As of an :class:`~..ip.chain.Extension`.
+        Those of an :class:`~..ip.chain.Extension`.
     octets : In(32 * words), used : In(words)
-        The beat, and which of its words the frame has, ``FIND`` cycles behind.
+        The beat, and which of its words hold octets, ``FIND`` cycles later.
     end : In(17)
-        Where the packet ends, ``END_DELAY`` cycles behind; right from the beat of the IP header's
-        third word on.
+        Where the packet ends, ``END_DELAY`` cycles later; valid from the beat on that has the IP
+        header's third word.
     sctp : Out(words)
-        One-hot: where the SCTP common header begins.
+        One-hot: the word where the SCTP common header begins.
     length : Out(16)
-        Where it does: octets of the SCTP packet.
+        With ``sctp``: octets of the SCTP packet.
     ending : Out(Ending())
     """
 
@@ -98,7 +100,7 @@ class Transport(wiring.Component):
         first = delayed(m, FIND, self.line.first, "first")
         udp = delayed(m, FIND, self.place.kinds.udp, "udp")
 
-        # Cycle 3: the header's first word, its second, and the one after a UDP header.
+        # Cycle 3: the header's first word, its second, and the word after a UDP header.
         wanted = self.place.kinds.udp | self.place.kinds.sctp
         here = find(m, self.line, self.place.word, self.valid & wanted)
         tail = Signal(2)
@@ -122,13 +124,13 @@ class Transport(wiring.Component):
             rest.eq(self.end - Cat(C(0, 2), places.o.word)),
         ]
 
-        # Cycle 7: the header of SCTP, in UDP only behind the right port.
+        # Cycle 7: the SCTP header; in UDP only with the right port.
         begins = Signal(words)
         m.d.sync += begins.eq(Mux(udp, third, here) & self.used)
         allowed = delayed(m, 3, ~udp, "allowed") | encapsulated
         m.d.sync += self.sctp.eq(delayed(m, 2, begins, "begins") & allowed.replicate(words))
 
-        # And what is left for it: all that tells of that is known where the header begins.
+        # The octets that remain for SCTP; all inputs are known where the header begins.
         kinds = delayed(m, 1, places.o.kinds, "kinds_now")
         octets = Signal(signed(18), reset_less=True)
         ending = Signal(Ending(), reset_less=True)

@@ -1,4 +1,4 @@
-"""The SCTP walker: finds the chunks of the packets in Ethernet frames (RFC 9260, RFC 5043)."""
+"""Finds the chunks of the SCTP packets in Ethernet frames (RFC 9260, RFC 5043)."""
 
 from amaranth import *
 from amaranth.lib import data, enum, stream, wiring
@@ -15,30 +15,30 @@ __all__ = ["Kind", "PacketChecksum", "PacketJudge", "SctpSegment", "SctpWalker"]
 
 
 class Kind(enum.Enum, shape=3):
-    """What an item of a frame is."""
+    """The kind of an item of a frame."""
 
     SEGMENT = 0  # a DDP Segment Chunk, RFC 5043 section 5.2.2, of any length
     CONTROL = 1  # a DDP Stream Session Control message, section 5.2.3, of any length
     REFUSED = 2  # another DATA chunk
     CHUNK = 3  # another chunk
     FRAME = 4  # the end of the frame
-    FRAGMENT = 5  # of one of the first two: an unordered DATA chunk without B or E, of any length
+    FRAGMENT = 5  # a fragment of one of the first two: unordered, without B or E, of any length
 
 
 class SctpSegment(data.StructLayout):
-    """A chunk as it begins, or the end of a frame.
+    """A chunk that has begun, or the end of a frame.
 
-    Positions count 32-bit words in the packet buffer, modulo its size. What is not said to be of an
-    item's kind means nothing there.
+    Positions count 32-bit words in the packet buffer, modulo its size. A member is meaningless for
+    the kinds that its description does not name.
 
     Members
     -------
     kind : Kind
     header : 160
         SEGMENT: length of the DDP Segment in octets, as an ULPDU_Length, and the DDP header as
-        received, first octet lowest; beyond the chunk's end it holds what follows.
+        received, first octet lowest; after the chunk's end it holds the octets that follow.
         CONTROL: length of Function Code and Private Data, and the Function Code in the first two
-        octets of what follows.
+        octets after that length.
     ssn : 16
         SEGMENT, CONTROL: DDP-SSN.
     tsn : 32
@@ -49,17 +49,18 @@ class SctpSegment(data.StructLayout):
         First word of the chunk, or of the frame.
     payload : position
         SEGMENT: the word after the DDP header. CONTROL: the word after the Function Code.
-        FRAME: the word after the frame's last.
+        FRAME: the word after the frame's last one.
     length : 16
-        The chunk's, in octets, as in its header. FRAME: octets in its last word, less one.
+        Length of the chunk in octets, from its header. FRAME: octets in its last word, less one.
     chunks : 16
         Items of the frame before this one.
     sctp : 1
-        FRAME: it had an SCTP packet, which is given a checksum.
+        FRAME: the frame had an SCTP packet, for which a checksum is output.
     framing : 1
-        FRAME: the packet's chunks do not add up to it, or the frame is shorter than the packet.
+        FRAME: the lengths of the packet's chunks do not add up, or the frame is shorter than the
+        packet.
     oversize : 1
-        FRAME: it does not fit the packet buffer and was not stored whole.
+        FRAME: the frame does not fit the packet buffer and was not stored whole.
     """
 
     def __init__(self, config):
@@ -90,7 +91,7 @@ class PacketChecksum(data.StructLayout):
     expected : 32
         First octet lowest, as in :class:`~..lib.crc32c.Checksum`.
     odd : 1
-        The packet's length is none that it can have: no checksum is right.
+        The packet's length is not allowed, so that no checksum is right.
     """
 
     def __init__(self):
@@ -98,21 +99,22 @@ class PacketChecksum(data.StructLayout):
 
 
 class SctpWalker(wiring.Component):
-    """Walks from chunk to chunk of SCTP packets, one a cycle, and from beat to beat of all frames.
+    """Walks over the beats of all frames, and from chunk to chunk of SCTP packets.
 
-    A beat goes to the packet buffer as it came, once, and to the CRC unit if it has words of an
-    SCTP packet. A chunk may begin at any word. Each chunk gives an item, up to and including the
-    one that does not add up, and so does the end of each frame.
+    In each cycle, the walker handles one chunk or moves on to the next beat. A beat is written to
+    the packet buffer once, as received, and is given to the CRC unit if it has words of an SCTP
+    packet. A chunk may begin at any word. Each chunk becomes an item, up to and including the first
+    one whose length is wrong, and so does the end of each frame.
 
-    Latency: 7 cycles from a beat to its slice, 9 to the items that begin in it at 64 and 128 bits,
-    and 10 at 256 and 512, given the five beats that follow or the rest of the frame. Throughput: a
-    beat a cycle, or an item a cycle where a beat has more than one, the frame's end counted.
-    Reset: empty; what was under way is forgotten.
-    Errors: a chunk shorter than 4 octets, a DATA chunk shorter than 17, one that reaches past the
-    packet, a packet that reaches past the frame, or whose length is less than 12 or not a multiple
-    of four octets: the frame's item has ``framing`` set. A frame that does not fit the packet
-    buffer has ``oversize`` set, and its later beats are not stored.
-
+    Latency: from a beat to its slice 7 cycles; to the items that begin in it 9 at 64 and 128 bits,
+    and 10 at 256 and 512, once the five beats after it or the rest of the frame have arrived.
+    Throughput: one beat per cycle, or one item per cycle where a beat has more than one, the
+    frame's end counted.
+    Reset: empty; unfinished chunks are forgotten.
+    Errors: the frame's item has ``framing`` set if a chunk is shorter than 4 octets, a DATA chunk
+    is shorter than 17, a chunk reaches past the packet, the packet reaches past the frame, or the
+    packet's length is less than 12 or not a multiple of four octets. A frame that does not fit the
+    packet buffer has ``oversize`` set, and its later beats are not stored.
     Members
     -------
     i : In(stream.Signature(FrameBeat(width)))
@@ -122,16 +124,16 @@ class SctpWalker(wiring.Component):
     slices : Out(stream.Signature(Slice(width, 4), always_ready=True))
         To the CRC unit: each SCTP packet, zeros for its checksum (RFC 9260 section 6.8).
     checksums : Out(stream.Signature(PacketChecksum, always_ready=True))
-        In step with ``slices``: with the slice that closes a packet.
+        In step with ``slices``: together with the slice that closes a packet.
     segments : Out(stream.Signature(SctpSegment, always_ready=True))
     beats : Out(range(beats of the buffer))
-        Where the next beat will be stored.
+        Address at which the next beat will be stored.
     busy : Out(1)
-        Beats are on their way.
+        The block holds beats.
     """
 
-    #: Beats of the packet buffer that no frame fills: those of the margin of its ``space``, and one
-    #: of the frame before.
+    #: Beats of the packet buffer that a frame never fills: the margin of ``space``, and one of the
+    #: frame before.
     SPARE = 8
 
     def __init__(self, config):
@@ -159,19 +161,19 @@ class SctpWalker(wiring.Component):
         wiring.connect(m, items.o, wiring.flipped(self.segments))
         beat = scan.o
 
-        # The loop: where a chunk begins, or how far the one under way goes on, and one select of
-        # the bounds. Everything else follows a register behind.
+        # The loop: where a chunk begins, or how far the present one continues, and one select of
+        # the bounds. All other outputs follow one register later.
         landing = Signal(words + 1)
-        cut = Signal(range(words))  # the same as a number; the end of what goes on
+        cut = Signal(range(words))  # the same as a number; the end of a chunk that continues
         near, far = Signal(), Signal()
         beats = Signal.like(beat.bounds[0].beats)
 
         def chosen(name):
-            """Of the chunk that begins in the beat; 0 if none does."""
+            """Returns a field of the bound of the chunk that begins in the beat; 0 if none does."""
             return any_of(Mux(landing[w], beat.bounds[w][name], 0) for w in range(words))
 
         fire = Signal()
-        stay = Signal()  # the walker is not done with the beat
+        stay = Signal()  # the walker has more to do in the beat
         again = far & beat.on
         ends_next = near & beat.on
         m.d.comb += [
@@ -211,8 +213,8 @@ class SctpWalker(wiring.Component):
         m.d.comb += done.eq(fire & ~stay)
         oversize, start = self._leave(m, beat, done)
 
-        # The packet adds up where a chunk, or the common header alone, ends with it. It does so for
-        # as long as the beat waits, too.
+        # The packet's lengths add up if a chunk, or the common header alone, ends with it. The
+        # result stays valid while the beat waits.
         event = items.event
         m.d.comb += [
             event.chunk.eq(fire & (landing[:words] & beat.body).any()),
@@ -235,7 +237,9 @@ class SctpWalker(wiring.Component):
         return m
 
     def _leave(self, m, beat, done):
-        """A beat leaves as it is ``done``; whether its frame does not fit, and where that begins.
+        """Outputs a beat when it is ``done``.
+
+        Returns whether its frame does not fit the buffer, and where the frame begins.
         """
         words = self.config.words
         oversize = Signal()
@@ -281,7 +285,7 @@ class SctpWalker(wiring.Component):
 
 
 class _Event(data.StructLayout):
-    """What the walker has found in a cycle.
+    """The walker's findings in one cycle.
 
     Members
     -------
@@ -295,13 +299,13 @@ class _Event(data.StructLayout):
     beats : range(beats of the buffer)
         Address of the beat.
     cut : range(words)
-        Where in it the chunk begins.
+        The word in the beat where the chunk begins.
     origin : range(beats of the buffer)
         Address of the frame's first beat.
     count : range(words + 1)
-        Words of the beat that are the frame's.
+        Words of the beat that belong to the frame.
     ends : 2
-        Octets in the last of these, less one.
+        Octets in the last of these words, less one.
     """
 
     def __init__(self, config):
@@ -323,9 +327,9 @@ class _Event(data.StructLayout):
 
 
 class _Items(wiring.Component):
-    """Cuts a chunk's header out of the window it begins in, and sums up each frame.
+    """Extracts a chunk's header from the window in which it begins, and sums up each frame.
 
-    Latency: 3 cycles at up to 128 bits, otherwise 4. Throughput: an item a cycle. Reset: empty.
+    Latency: 3 cycles at up to 128 bits, otherwise 4. Throughput: one item per cycle. Reset: empty.
     Errors: none.
     """
 
@@ -345,7 +349,7 @@ class _Items(wiring.Component):
         words = self.config.words
         item = self.o.payload
 
-        # Cut: first to a multiple of four words, where a beat has more, then to the word.
+        # Shift the window: first by multiples of four words, if a beat has more, then by words.
         event = Signal(_Event(self.config))
         exact = Signal(32 * HEADER_WORDS, reset_less=True)
         m.d.sync += event.eq(self.event)
@@ -368,7 +372,7 @@ class _Items(wiring.Component):
         m.d.comb += self.busy.eq(
             event.chunk | event.frame | later.chunk | later.frame | valid | self.o.valid)
 
-        # The frame's sum.
+        # Facts of the whole frame.
         sctp, closed = Signal(), Signal()
         chunks = Signal(16)
         any_sctp, any_closed = sctp | later.sctp, closed | later.closed
@@ -378,7 +382,7 @@ class _Items(wiring.Component):
         with m.Elif(later.chunk):
             m.d.sync += chunks.eq(chunks + 1)
 
-        # The fields, and what tells a chunk's kind, in parts.
+        # The fields, and parts of the conditions that decide the chunk's kind.
         plain = Signal(SctpSegment(self.config), reset_less=True)
         octets = [exact.word_select(k, 8) for k in range(4 * HEADER_WORDS)]
 
@@ -435,10 +439,10 @@ class _Items(wiring.Component):
 
 
 class PacketJudge(wiring.Component):
-    """Says of each SCTP packet whether its checksum is right (RFC 9260 section 6.8).
+    """Gives the verdict on the checksum of each SCTP packet (RFC 9260 section 6.8).
 
-    Latency: 2 cycles from the CRC unit's result. Throughput: a verdict a cycle. Reset: empty.
-    Errors: none. The two may be up to 14 packets apart, which is more than the CRC unit holds.
+    Latency: 2 cycles from the CRC unit's result. Throughput: one verdict per cycle. Reset: empty.
+    Errors: none. The inputs may be up to 14 packets apart, which is more than the CRC unit holds.
 
     Members
     -------
@@ -468,7 +472,7 @@ class PacketJudge(wiring.Component):
             queue.i.payload.eq(self.expected.payload),
             queue.o.ready.eq(self.checksums.valid),
         ]
-        # The comparison in two steps.
+        # Compared in two steps.
         crc, expected = self.checksums.payload.crc, queue.o.payload.expected
         m.d.sync += [
             valid.eq(self.checksums.valid),

@@ -1,4 +1,4 @@
-"""FPDUs out of the octets of TCP connections, in whatever segments they came."""
+"""Cuts FPDUs out of the octets of TCP connections, however these are divided into segments."""
 
 from amaranth import *
 from amaranth.lib import data, memory, stream, wiring
@@ -11,14 +11,14 @@ from .words import Gather
 
 __all__ = ["FpduCutter", "FpduSettings", "RingWrite"]
 
-#: Octets from one marker to the next (RFC 5044 section 4.3), and of a marker.
+#: Octets from one marker to the next (RFC 5044 section 4.3), and octets of a marker.
 MARKERS, MARKER = 512, 4
 #: Octets of an FPDU's length and of its CRC.
 LENGTH, CRC = 2, 4
 
 
 class RingWrite(data.StructLayout):
-    """Octets of a word for a connection's ring.
+    """A write of one word's octets to a connection's ring.
 
     Members
     -------
@@ -26,7 +26,7 @@ class RingWrite(data.StructLayout):
     word : range(window // 4)
     data : 32
     octets : 4
-        One bit each.
+        One bit for each octet that is written.
     """
 
     def __init__(self, connections, window):
@@ -35,14 +35,14 @@ class RingWrite(data.StructLayout):
 
 
 class FpduSettings(data.StructLayout):
-    """How a connection's octets are to be taken: ``markers`` (1); ``stream``, range(streams)."""
+    """Settings of a connection: ``markers`` (1) are in use; its ``stream``, range(streams)."""
 
     def __init__(self, streams):
         super().__init__({"markers": 1, "stream": range(streams)})
 
 
 def _started(connections, settings):
-    """The shape of ``start``: a connection, and its settings."""
+    """Returns the layout of ``start``: a connection, and its settings."""
     return data.StructLayout({"index": range(connections), "settings": settings})
 
 
@@ -91,7 +91,7 @@ class Turns(wiring.Component):
 
 
 class _Connections(wiring.Component):
-    """Keeps what is known of each connection between its turns.
+    """Keeps the facts of each connection between its turns.
 
     Latency: outputs are those of the same cycle. Reset: connections as at position 0; their
     settings stay. Errors: none.
@@ -101,15 +101,15 @@ class _Connections(wiring.Component):
     now : In(range(connections)), settings : Out(FpduSettings(streams))
         The connection that has its turn.
     measured : Out(1), total : Out(17)
-        The length of its first FPDU is known, in octets.
+        The length of its first FPDU is known; the length in octets.
     measures : In(1), length : In(17)
-        It is ``length`` from now on.
+        Sets that length to ``length``.
     leaves : In(1), end : In(32)
         The first FPDU of ``now`` leaves, and the next one begins at ``end``.
     following, look : In(range(connections)), following_head, head : Out(32)
-        Where the first FPDU of these connections begins.
+        Connections to look up, and the positions at which their first FPDUs begin.
     start : In(stream.Signature({index, settings}, always_ready=True))
-        A connection other than ``now`` starts anew, at position 0.
+        A connection other than ``now`` restarts, at position 0.
     """
 
     def __init__(self, connections, settings):
@@ -134,11 +134,11 @@ class _Connections(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         now, start = self.now, self.start.payload
-        # A connection that has started and has had no FPDU yet has its head at 0.
+        # A connection that has restarted and has had no FPDU yet has its head at 0.
         fresh, measured = Signal(self.connections, init=-1), Signal(self.connections)
 
         def table(name, shape, index, value, enable, *reads):
-            """A table that is written in the next cycle; what it holds at each of ``reads``."""
+            """Adds a table that is written in the next cycle; returns its values at ``reads``."""
             m.submodules[name] = storage = memory.Memory(
                 shape=shape, depth=self.connections, init=[])
             write, ports = storage.write_port(), [storage.read_port(domain="comb") for _ in reads]
@@ -172,22 +172,23 @@ class _Connections(wiring.Component):
 
 
 class FpduCutter(wiring.Component):
-    """Keeps each connection's octets in a ring of block RAM until an FPDU is whole, and hands the
-    FPDU on as a packet, with its markers (RFC 5044 section 4).
+    """Keeps each connection's octets in a ring of block RAM until an FPDU is whole.
 
-    A position counts the octets of a connection's FPDUs, from 0 (modulo 2^32); an octet has the
+    Then the FPDU is output as a packet, with its markers (RFC 5044 section 4).
+
+    A position counts the octets of a connection's FPDUs, from 0 (modulo 2^32); an octet is at the
     same position in its ring, modulo the window.
 
-    Connections that may have a whole FPDU take turns, one FPDU each. No FPDU costs more cycles
-    than its octets take on a wire that brings 16 bits in a cycle, which is 1 Gb/s at 62.5 MHz. So
-    no peer can use up what the other connections need: the length of an FPDU that is not whole yet
-    is worked out once, and a connection is broken by an FPDU that is too short to be legal.
+    Connections that may have a whole FPDU take turns, one FPDU each. No FPDU costs more cycles than
+    its octets take on a link that brings 16 bits per cycle, which is 1 Gb/s at 62.5 MHz. So no peer
+    can use up the cycles that the other connections need: the length of an FPDU that is not whole
+    yet is computed only once, and an FPDU too short to be legal breaks its connection.
 
-    Latency: 8 cycles from ``taken`` to a packet's first beat at 64 bits, where no other connection
-    has its turn. Throughput: a word a cycle, ``OVERHEAD`` cycles more an FPDU, and one for each
+    Latency: 8 cycles from ``taken`` to a packet's first beat at 64 bits, if no other connection has
+    its turn. Throughput: one word per cycle, ``OVERHEAD`` more cycles per FPDU, and one for each
     marker in it. Reset: connections as at position 0; their settings stay. Errors: a connection is
     ``broken`` by an FPDU that is longer than its ring, and after an FPDU whose ULPDU is too short
-    for a DDP header: DDP reports that segment, and takes nothing of its stream afterwards (RFC 5041
+    for a DDP header: DDP reports that segment, and takes no later segment of its stream (RFC 5041
     section 7.1).
 
     Parameters
@@ -204,21 +205,22 @@ class FpduCutter(wiring.Component):
     -------
     ring : In(stream.Signature(RingWrite(connections, window), always_ready=True))
     taken : In(1), index : In(range(connections))
-        Octets of this connection count now, up to the position that ``end`` will give.
+        The octets of this connection in the ring, up to the position ``end``, are now valid.
     ask : Out(range(connections)), end : In(32)
-        The position where a connection's octets end; in the same cycle.
+        Connection to look up, and the position where its octets end; in the same cycle.
     look : In(range(connections)), head : Out(32)
-        The position of the first octet in a connection's ring; likewise.
+        Connection to look up, and the position of the first octet in its ring; in the same cycle.
     start : In(stream.Signature({index: range(connections), settings: FpduSettings(streams)},
             always_ready=True))
-        A connection starts anew, while it is ``settled``.
+        A connection restarts; only while it is ``settled``.
     settled : Out(connections)
-        Bit k: connection k neither has its turn, nor wants one.
+        Bit k: connection k neither has its turn nor waits for one.
     broken : Out(connections)
+        Bit k: connection k is broken.
     o : Out(stream.Signature(LlpBeat(width)))
     """
 
-    #: Cycles of an FPDU beside its words. The shortest legal FPDU has as many words.
+    #: Cycles per FPDU beside its words. The shortest legal FPDU has as many words.
     OVERHEAD = 5
     #: Octets of the shortest legal ULPDU.
     SHORTEST = TAGGED_HEADER
@@ -244,7 +246,7 @@ class FpduCutter(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         words = self.window // 4
-        # A word is not read before all of it was written.
+        # A word is read only after all of it was written.
         m.submodules.octets = octets = memory.Memory(
             shape=32, depth=self.connections * words, init=[],
             attrs={"ram_style": "block", "no_rw_check": 1})
@@ -257,11 +259,11 @@ class FpduCutter(wiring.Component):
         pending, looks = Signal(self.connections), Signal()
         head = Signal(32)
         have = Signal(range(self.window + 1))
-        # Of the FPDU at the head: octets to the next marker and in all; whether it begins with a
+        # For the FPDU at the head: octets to the next marker, and in all; whether it begins with a
         # marker, and whether it is too short.
         gap, total = Signal(range(self.window + 2 * MARKERS)), Signal(17)
         marked, short = Signal(), Signal()
-        # The next word to be read, and how many are left; the word that is read.
+        # The next word to read, and how many words are left; state of the word that was read.
         at, left = Signal(range(words)), Signal(range(words + 1))
         fetched, first, final = Signal(), Signal(), Signal()
         m.d.comb += [
@@ -296,7 +298,7 @@ class FpduCutter(wiring.Component):
         with m.FSM():
             with m.State("Turn"):
                 m.d.comb += looks.eq(0)
-                # Octets that are taken in this cycle show in the next.
+                # Octets that are taken in this cycle are visible in the next.
                 with m.If(turns.some):
                     m.d.sync += [
                         conn.eq(turns.following), head.eq(known.following_head),
@@ -304,7 +306,7 @@ class FpduCutter(wiring.Component):
                     ]
                     m.next = "Look"
             with m.State("Look"):
-                behind = head[:exact_log2(MARKERS)]  # the last one
+                behind = head[:exact_log2(MARKERS)]  # octets since the last marker
                 begins = settings.markers & ~behind.any()
                 m.d.comb += [
                     reading.en.eq(1),
@@ -356,7 +358,7 @@ class FpduCutter(wiring.Component):
                         at.eq(at + 1),
                         left.eq(left - (left != 0)),
                     ]
-                # The beats of the packet before are gone once this one's first word is taken.
+                # The beats of the packet before have left when this packet's first word is taken.
                 with m.If(fetched & move & first):
                     m.d.sync += [
                         self.o.payload.stream.eq(settings.stream),

@@ -1,4 +1,4 @@
-"""The headers of TCP segments in frames, a word a cycle."""
+"""Parses the headers of TCP segments in frames, one word per cycle."""
 
 from types import SimpleNamespace
 
@@ -17,14 +17,14 @@ TAGS = 2
 
 
 class TcpName(data.StructLayout):
-    """A word that tells whose a segment is: ``field``, TcpField, and ``word``, as octets lie."""
+    """A word that identifies a connection: ``field``, TcpField, and ``word``, in wire order."""
 
     def __init__(self):
         super().__init__({"field": 4, "word": 32})
 
 
 class TcpFacts(data.StructLayout):
-    """What the headers say.
+    """The facts from a segment's headers.
 
     Members
     -------
@@ -32,7 +32,7 @@ class TcpFacts(data.StructLayout):
     sequence, acknowledged : 32, window : 16
     fin : 1
     data : 1
-        It has payload, ACK and none of SYN, RST and URG.
+        The segment has payload, ACK and none of SYN, RST and URG.
     length : 16
         Octets of payload.
     """
@@ -44,17 +44,17 @@ class TcpFacts(data.StructLayout):
 
 
 class _Sum(wiring.Component):
-    """The checksum of RFC 1071.
+    """Computes the checksum of RFC 1071.
 
-    Latency: 4 cycles to ``good``. Throughput: a term a cycle.
+    Latency: 4 cycles to ``good``. Throughput: one term per cycle.
 
     Members
     -------
     start : In(1)
     add : In(1), term : In(18)
-        Up to three numbers of 16 bits, added up.
+        Sum of up to three numbers of 16 bits.
     good : Out(1)
-        All terms since ``start``, the checksum among them, have the sum that they must have.
+        All terms since ``start``, including the checksum, add up to the required sum.
     """
 
     def __init__(self):
@@ -66,31 +66,31 @@ class _Sum(wiring.Component):
         m.d.sync += [
             term.eq(Mux(self.add, self.term, 0)),
             total.eq(Mux(self.start, 0, total[:16] + total[16:] + term)),
-            # If this carries once more, what is left is not 16 ones.
+            # If this carries once more, the result is not 16 ones.
             folded.eq(total[:16] + total[16:]),
             self.good.eq(folded == 0xFFFF),
         ]
         return m
 
 
-#: What is told of a frame's headers, in this order.
+#: The results for a frame's headers, in the order of time:
 #:
 #: ``begins`` (1)
-#:     An IP header follows; ``facts.v6`` tells which.
+#:     An IP header follows; ``facts.v6`` gives its version.
 #: ``names``, stream of TcpName, always ready
-#:     Whose the segment is.
+#:     Addresses and ports of the segment.
 #: ``facts``, TcpFacts
-#:     From 4 cycles before ``opens`` to ``ended``.
+#:     Valid from 4 cycles before ``opens`` to ``ended``.
 #: ``opens`` (1)
-#:     The TCP header has passed, its last name 9 cycles before or earlier.
+#:     The TCP header has passed, and its last name 9 or more cycles ago.
 #: ``payload``, stream of 32 bits, always ready
-#:     Payload, and what the frame has behind it.
+#:     Payload, and octets of the frame after it.
 #: ``closes`` (1)
-#:     None comes any more.
+#:     No further payload follows.
 #: ``ended`` (1)
-#:     The frame has, 3 cycles later, and in this cycle it is known whether it is ``damaged`` (1);
-#:     is ``sound`` (1), an IP packet that is no fragment, with a good checksum if it is IPv4, and
-#:     in it a TCP header; and whether the checksum of this segment is ``good`` (1).
+#:     The frame has ended, 3 cycles later. Only in this cycle are valid: the frame is ``damaged``
+#:     (1); is ``sound`` (1), an IP packet that is no fragment, with a correct checksum if it is
+#:     IPv4, and with a TCP header; and the checksum of its segment is ``good`` (1).
 HEADERS = wiring.Signature({
     "begins": Out(1),
     "names": Out(stream.Signature(TcpName(), always_ready=True)),
@@ -106,20 +106,20 @@ HEADERS = wiring.Signature({
 
 
 class TcpHeaders(wiring.Component):
-    """Reads the headers of a frame with a TCP segment as its words pass.
+    """Parses the headers of a frame with a TCP segment while its words pass.
 
-    A frame is Ethernet II with none, one or two VLAN tags (IEEE 802.1Q), in it IPv4 with options
-    (RFC 791) or IPv6 without extension headers (RFC 8200), in it TCP (RFC 9293). It may be longer
-    than its packet.
+    A frame is Ethernet II with none, one or two VLAN tags (IEEE 802.1Q); it contains IPv4 with
+    options (RFC 791) or IPv6 without extension headers (RFC 8200), and in that TCP (RFC 9293). It
+    may be longer than its packet.
 
-    Latency: 4 cycles from the frame's last word to ``ended``. Throughput: a word a cycle, and 10
-    cycles more a frame. Reset: the next word begins a frame. Errors: told with ``ended``.
+    Latency: 4 cycles from the frame's last word to ``ended``. Throughput: one word per cycle, and
+    10 more cycles per frame. Reset: the next word begins a frame. Errors: reported with ``ended``.
 
     Members
     -------
     i : In(stream.Signature(FrameWord()))
     idle : Out(1)
-        No frame is under way.
+        No frame is being received.
     o : Out(HEADERS)
     """
 
@@ -147,10 +147,10 @@ class TcpHeaders(wiring.Component):
 
         n = Signal(4)  # words of the header before this one
         tags = Signal(range(TAGS + 1))
-        # Something is wrong with the headers; the frame ended before the packet did.
+        # ``bad``: a header is wrong. ``cut``: the frame ended before the packet did.
         bad, cut = Signal(), Signal()
         header, total = Signal(4), Signal(16)
-        segment, left = Signal(16), Signal(16)  # octets of it, and of it from this word on
+        segment, left = Signal(16), Signal(16)  # octets: all, and those from this word on
         offset, flags = Signal(4), Signal(6)
         fin, syn, rst, _, ack, urg = flags
         length = Signal(signed(17))
@@ -163,13 +163,13 @@ class TcpHeaders(wiring.Component):
         m.d.comb += [facts.length.eq(length), facts.fin.eq(fin)]
         m.d.sync += self.o.begins.eq(0)
 
-        # Of the segment's last word only so many octets count, of those behind it none.
+        # Only ``left`` octets of the segment's last word count, and none after it.
         in_segment, pseudo = Signal(), Signal()
         octets = Mux(in_segment & (left < 4), left[:2], 4)
         counted = number & Cat(octets > 3 - k // 8 for k in range(32))
         m.d.comb += [
             ip_sum.term.eq(upper + lower),
-            # Its pseudo-header is the addresses, the segment's length and the protocol.
+            # The pseudo-header consists of addresses, the segment's length, and the protocol.
             tcp_sum.term.eq(Mux(pseudo, segment + Protocol.TCP, counted[16:] + counted[:16])),
         ]
         with m.If(in_segment & got):
@@ -180,7 +180,7 @@ class TcpHeaders(wiring.Component):
             m.d.sync += self.o.damaged.eq(self.i.payload.error)
 
         def ends(*, early):
-            """The frame's last word is the end of it, and comes too early if headers follow."""
+            """Ends the frame at its last word, which is ``early`` if headers are still missing."""
             with m.If(last):
                 if early:
                     m.d.sync += cut.eq(1)
@@ -252,7 +252,7 @@ class TcpHeaders(wiring.Component):
         return m
 
     def _ipv4(self, m, s):
-        """RFC 791 section 3.1."""
+        """Adds the state that parses an IPv4 header (RFC 791 section 3.1)."""
         with m.State("IPv4"):
             address = (s.n == 3) | (s.n == 4)
             m.d.comb += [
@@ -273,11 +273,11 @@ class TcpHeaders(wiring.Component):
                             s.bad.eq((s.number[28:] != 4) | (s.number[24:28] < IPV4_WORDS)),
                         ]
                     with m.Case(1):
-                        # It is a fragment: more of them come, or it has an offset.
+                        # A fragment: more of them follow, or it has an offset.
                         m.d.sync += s.bad.eq(s.bad | s.number[:14].any())
                     with m.Case(2):
                         m.d.sync += s.bad.eq(s.bad | (s.number[16:24] != Protocol.TCP))
-                # If the header is longer than the packet, no frame is long enough for this.
+                # If the header is longer than the packet, the difference exceeds every frame.
                 m.d.sync += [s.segment.eq(s.total - (s.header << 2)), s.left.eq(s.segment)]
                 with m.If((s.n >= IPV4_WORDS - 1) & s.bad):
                     m.next = "Rest"
@@ -287,7 +287,7 @@ class TcpHeaders(wiring.Component):
             s.ends(early=True)
 
     def _ipv6(self, m, s):
-        """RFC 8200 section 3."""
+        """Adds the state that parses an IPv6 header (RFC 8200 section 3)."""
         with m.State("IPv6"):
             m.d.comb += [
                 self.i.ready.eq(1),
@@ -313,7 +313,7 @@ class TcpHeaders(wiring.Component):
             s.ends(early=True)
 
     def _tcp(self, m, s):
-        """RFC 9293 section 3.1."""
+        """Adds the state that parses a TCP header (RFC 9293 section 3.1)."""
         with m.State("TCP"):
             m.d.comb += [
                 self.i.ready.eq(1),

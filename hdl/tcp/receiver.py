@@ -1,4 +1,4 @@
-"""The receive front of TCP: frames in; FPDUs out, and what is the host's."""
+"""Receives Ethernet frames, and outputs FPDUs of TCP connections and the host's frames."""
 
 from amaranth import *
 from amaranth.lib import data, memory, stream, wiring
@@ -15,36 +15,36 @@ __all__ = ["FrameStore", "TcpPeer", "TcpReceiver", "TcpSegments", "TcpWrite"]
 
 
 class TcpWrite(data.StructLayout):
-    """A ``word`` for a ``field``, TcpField, of connection ``index``."""
+    """A write of ``word`` to ``field`` (a TcpField) of connection ``index``."""
 
     def __init__(self, connections):
         super().__init__({"index": range(connections), "field": 4, "word": 32})
 
 
 class TcpPeer(data.StructLayout):
-    """What the segment that was taken last said: its Acknowledgment Number and Window."""
+    """The Acknowledgment Number and Window of the last segment that was taken."""
 
     def __init__(self):
         super().__init__({"acknowledged": 32, "window": 16})
 
 
 class TcpSegments(wiring.Component):
-    """Takes each connection's segments as they come next (RFC 9293 section 3.10.7.4).
+    """Takes those segments of each connection that are next in order (RFC 9293 section 3.10.7.4).
 
     A segment is taken if it begins with the next octet expected, has payload, ACK and none of SYN,
     RST and URG, has an Acknowledgment Number no more than SPAN before SENT (RFC 5961 section 5.2),
-    and fits in the ring. Of a frame, what is true first counts:
+    and fits in the ring. The first of these rules that applies decides on a frame:
 
-    * it is damaged: dropped;
-    * it is no sound TCP segment, or of no connection: the host's;
-    * its checksum is wrong: dropped (RFC 9293 section 3.1, MUST-3);
-    * it is taken, and the host's too if it has FIN;
-    * it is the host's.
+    * a damaged frame is dropped;
+    * a frame without a valid TCP segment, or of no connection, is forwarded to the host;
+    * a segment with a wrong checksum is dropped (RFC 9293 section 3.1, MUST-3);
+    * a segment that meets the conditions is taken; with FIN it is forwarded to the host too;
+    * any other segment is forwarded to the host.
 
-    Payload goes to the ring as it comes, and counts once the segment is taken.
+    Payload is written to the ring as it arrives, and becomes valid once the segment is taken.
 
-    Latency: 4 cycles from a frame's last word to how it ended. Throughput: a word a cycle, and 10
-    cycles more a frame. Reset: no connection is valid. Errors: see above.
+    Latency: 4 cycles from a frame's last word to the decision. Throughput: one word per cycle, and
+    10 more cycles per frame. Reset: no connection is valid. Errors: see the rules above.
 
     Parameters
     ----------
@@ -56,23 +56,24 @@ class TcpSegments(wiring.Component):
     Members
     -------
     headers : In(HEADERS)
-        Of :class:`~.headers.TcpHeaders`.
+        Those of :class:`~.headers.TcpHeaders`.
     write : In(stream.Signature(TcpWrite(connections), always_ready=True))
-        A connection is valid, or not, and starts anew when SETTINGS is written, which is to be done
-        while no frame is under way. SENT may be written at any time between frames, the other
-        fields only of a connection that is not valid.
+        Writing SETTINGS makes a connection valid or not, and restarts it; allowed only while no
+        frame is being received. SENT may be written at any time between frames, the other fields
+        only while the connection is not valid.
     ring : Out(stream.Signature(RingWrite(connections, window), always_ready=True))
     taken : Out(1), index : Out(range(connections))
+        The frame's segment was taken, and its connection.
     host, dropped : Out(1)
-        How a frame ended, in the cycle of ``headers.ended``.
+        The frame is forwarded to the host; is dropped. Valid in the cycle of ``headers.ended``.
     ask, look : In(range(connections)), end, next : Out(32)
-        Positions of the octets that these connections expect; in the same cycle.
+        Connections to look up, and the positions of the octets that they expect; in the same cycle.
     peer : Out(TcpPeer())
-        Of ``look``.
+        The peer's last segment on connection ``look``.
     head : In(32)
-        Where the octets begin that the ring of ``index`` holds; likewise.
+        Position of the first octet in the ring of ``index``; in the same cycle.
     broken : In(connections)
-        Connections of which nothing more is taken.
+        Connections of which no further segment is taken.
     """
 
     def __init__(self, connections, window):
@@ -107,7 +108,7 @@ class TcpSegments(wiring.Component):
         sents, (sent,) = self._memory(m, "sents", 32, self.index)
         spans, (span,) = self._memory(m, "spans", 32, self.index)
 
-        # What is known of the connection, a step a cycle: all of it before the header has passed.
+        # Facts of the connection, one step per cycle: all are known before the header has passed.
         end, base, expected = Signal(32), Signal(32), Signal(32)
         held, room = Signal(range(self.window + 1)), Signal(range(self.window + 1))
         in_order, fits, answers, takes = Signal(), Signal(), Signal(), Signal()
@@ -157,7 +158,7 @@ class TcpSegments(wiring.Component):
         return m
 
     def _memory(self, m, name, shape, *indices):
-        """A word for each connection: what writes it, and the words at these indices."""
+        """Adds a table with one word per connection; returns its write port, and its read data."""
         m.submodules[name] = storage = memory.Memory(
             shape=shape, depth=self.connections, init=[])
         read = []
@@ -168,7 +169,10 @@ class TcpSegments(wiring.Component):
         return storage.write_port(), read
 
     def _whose(self, m):
-        """Whether there is such a connection: all names are compared at once, word by word."""
+        """Compares a packet's names with those of all connections in parallel, word by word.
+
+        Returns whether one connection matches.
+        """
         headers, write = self.headers, self.write.payload
         name = headers.names.payload
         valid, v6, match = (
@@ -194,9 +198,7 @@ class TcpSegments(wiring.Component):
         return match.any()
 
     def _fill(self, m, takes, end):
-        """Payload of a segment that is taken goes to the ring, at the octet where the ring's end
-        is.
-        """
+        """Writes the payload of a segment that is taken to the ring, from the ring's end on."""
         headers, ring = self.headers, self.ring.payload
         before, shift, first = Signal(32), Signal(2), Signal()
         left = Signal(17)  # octets from the beginning of the ring's word on
@@ -223,10 +225,10 @@ class TcpSegments(wiring.Component):
 
 
 class FrameStore(wiring.Component):
-    """Keeps a frame's words until it is known whether the host gets it.
+    """Stores the words of a frame until it is known whether the host gets it.
 
-    Latency: 4 cycles from ``keep`` to the first beat at 64 bits. Throughput: a word a cycle. Reset:
-    empty. Errors: a frame that has no room beside those before it is ``lost``.
+    Latency: 4 cycles from ``keep`` to the first beat at 64 bits. Throughput: one word per cycle.
+    Reset: empty. Errors: a frame for which there is no room is reported as ``lost``.
 
     Parameters
     ----------
@@ -238,7 +240,7 @@ class FrameStore(wiring.Component):
     -------
     i : In(stream.Signature(Word(), always_ready=True))
     ended : In(1), keep : In(1)
-        The frame of the last words ended, and is to be kept.
+        The frame of the last words ended; it is to be forwarded.
     lost : Out(1)
     o : Out(stream.Signature(Beat(width)))
     """
@@ -260,8 +262,8 @@ class FrameStore(wiring.Component):
             attrs={"ram_style": "block", "no_rw_check": 1})
         write, read = storage.write_port(), storage.read_port()
         m.submodules.gather = gather = Gather(self.width)
-        # With a bit more than an address has: places up to ``end``, those of whole frames up to
-        # ``kept``, those that were read.
+        # Pointers with one bit more than an address: the end of all words (``end``), of whole
+        # frames (``kept``), and of words that were read (``taken``).
         end, kept, taken = (Signal(range(2 * self.depth), name=name)
                             for name in ("end", "kept", "taken"))
         full, over = Signal(), Signal()
@@ -291,23 +293,24 @@ class FrameStore(wiring.Component):
 
 
 class TcpReceiver(wiring.Component):
-    """Receives TCP: from Ethernet frames to FPDUs (RFC 5044) of connections that the host has set
-    up once MPA's start-up is over.
+    """Receives TCP: takes Ethernet frames, and outputs the FPDUs (RFC 5044) of connections.
+
+    The host sets a connection up once MPA's start-up on it is over.
 
     .. code-block:: text
 
         frames ─► Split ┬► TcpHeaders ─► TcpSegments ─► rings ─► FpduCutter ─► FPDUs
-                        └► FrameStore ─────────────────────────────────────► the host's frames
+                        └► FrameStore ─────────────────────────────────────► frames for the host
 
-    The host keeps TCP's state: it acknowledges what ``next`` tells, with a window of no more than
-    the ring, and answers all frames that are its own, among them those of segments that do not come
-    next, which it lets the peer send again.
+    The host keeps TCP's state. It acknowledges the octets before ``next``, offers a window of no
+    more than the ring, and answers all frames that are forwarded to it. Among these are segments
+    that are not next in order; the peer has to send those again.
 
-    Latency: 14 cycles at 64 bits from a frame's last beat to the first of its FPDU, where no other
-    connection has its turn. Throughput: a word of 32 bits a cycle and 10 cycles more a frame, and
-    beside that what the cutter takes for its FPDUs: at 62.5 MHz 1 Gb/s of any frames with any
-    FPDUs. Reset: no connection is valid. Errors: those of :class:`TcpSegments`, :class:`FrameStore`
-    and :class:`~.fpdus.FpduCutter`.
+    Latency: 14 cycles at 64 bits from a frame's last beat to the first beat of its FPDU, if no
+    other connection has its turn. Throughput: one word of 32 bits per cycle and 10 more cycles per
+    frame; independently, the time that the cutter takes for the FPDUs. At 62.5 MHz this suffices
+    for 1 Gb/s of any frames with any FPDUs. Reset: no connection is valid. Errors: those of
+    :class:`TcpSegments`, :class:`FrameStore` and :class:`~.fpdus.FpduCutter`.
 
     Parameters
     ----------
@@ -324,18 +327,19 @@ class TcpReceiver(wiring.Component):
     i : In(stream.Signature(Beat(width)))
         Ethernet frames without FCS.
     write : In(stream.Signature(TcpWrite(connections)))
-        Its payload may change once it was taken.
+        The payload may change after it was taken.
     look : In(range(connections)), next : Out(32), peer : Out(TcpPeer()), broken : Out(1)
-        What there is to know of a connection; in the same cycle.
+        Connection to look up, and its state; in the same cycle.
     packets : Out(stream.Signature(LlpBeat(width)))
-        An FPDU each, with its position as sequence number.
+        One packet per FPDU, with the FPDU's position as sequence number.
     frames : Out(stream.Signature(Beat(width)))
+        Frames for the host.
     taken, host, dropped, lost : Out(1)
-        High for a cycle for each segment taken, and frame that is the host's, dropped, or was the
-        host's and had no room.
+        High for one cycle for each segment that is taken; frame that is forwarded to the host; is
+        dropped; should be forwarded but found no room.
     """
 
-    #: Words of frames that wait for the host.
+    #: Words of frames that may wait for the host.
     STORE = 1024
 
     def __init__(self, width, *, connections, window, streams):
@@ -379,11 +383,11 @@ class TcpReceiver(wiring.Component):
         write, settings = self.write.payload, self.write.payload.word
         word = split.o.payload
         m.d.comb += [
-            # A connection starts anew between two frames, once nothing of it is left.
+            # A connection restarts between two frames, once none of its octets are left.
             self.write.ready.eq(headers.idle & cutter.settled.bit_select(write.index, 1)),
             segments.write.valid.eq(self.write.valid & self.write.ready),
             segments.write.payload.eq(write),
-            # There is no connection of a stream that there is not.
+            # A connection with a stream that does not exist stays invalid.
             segments.write.payload.word[0].eq(settings[0] & (
                 (write.field != TcpField.SETTINGS) | (settings[16:] < self.streams))),
             cutter.start.valid.eq(segments.write.valid & (write.field == TcpField.SETTINGS)),

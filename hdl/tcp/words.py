@@ -1,4 +1,4 @@
-"""Frames word by word, and beats of words: for what goes at a board's pace, a word a cycle."""
+"""Converts frames between beats and words, for blocks that handle one word per cycle."""
 
 from amaranth import *
 from amaranth.lib import data, stream, wiring
@@ -8,7 +8,7 @@ from ..lib.stream import Beat
 
 __all__ = ["FrameWord", "Gather", "Split", "Word"]
 
-#: Octets that a frame is moved up by, as by :class:`~..ip.lift.Lift`.
+#: Octets that a frame is shifted by, as in :class:`~..ip.lift.Lift`.
 MOVED = 2
 
 
@@ -29,15 +29,16 @@ class Word(data.StructLayout):
 
 
 class FrameWord(data.StructLayout):
-    """A word of a frame as it came, ``raw``, and of the frame moved up by two octets, ``moved``.
+    """A word of a frame, as received (``raw``) and shifted by two octets (``moved``).
 
-    Of a moved frame, in front of which are two zeros, all behind the Ethernet header lies on words.
-    It may have a word more than the raw one; ``raw`` is ``there`` but in that.
+    In the shifted frame, which begins with two zeros, all headers after the Ethernet header are
+    word-aligned. It may have one word more than the raw frame.
 
     Members
     -------
     raw, moved : Word()
     there : 1
+        ``raw`` is valid: on all words except that additional one.
     error : 1
         On the last beat: the frame is damaged.
     """
@@ -47,10 +48,10 @@ class FrameWord(data.StructLayout):
 
 
 class Split(wiring.Component):
-    """Frames' beats into words.
+    """Splits frames' beats into words.
 
-    Latency: 1 cycle. Throughput: a word a cycle. Reset: the next beat begins a frame. Errors: the
-    mark is passed on.
+    Latency: 1 cycle. Throughput: one word per cycle. Reset: the next beat begins a frame. Errors:
+    a frame's error mark is passed along.
 
     Parameters
     ----------
@@ -85,7 +86,7 @@ class Split(wiring.Component):
             moved.data.eq(Cat(carry, Mux(spill, 0, beat.data[:32 - 8 * MOVED]))),
             moved.ends.eq(Mux(spill, left - 1, left + (MOVED - 1))),
             moved.last.eq(beat.last & (spill | (left <= 4 - MOVED))),
-            # The word behind a last beat's: what was carried of it.
+            # After a last beat, one more word with the octets carried over from it.
             done.eq(Mux(beat.last, moved.last, left <= 4)),
             self.i.ready.eq(~some | (done & self.o.ready)),
         ]
@@ -106,10 +107,10 @@ class Split(wiring.Component):
 
 
 class Gather(wiring.Component):
-    """Words into beats.
+    """Gathers words into beats.
 
-    Latency: 1 cycle from a beat's last word. Throughput: a word a cycle. Reset: empty. Errors:
-    none. What is behind a packet's last octet is anything.
+    Latency: 1 cycle from a beat's last word. Throughput: one word per cycle. Reset: empty. Errors:
+    none. Octets after a packet's last one are undefined.
 
     Parameters
     ----------

@@ -1,7 +1,5 @@
 """Frames of TCP connections with FPDUs, and of much else, for what receives them."""
 
-from __future__ import annotations
-
 import random
 import struct
 from bisect import bisect_right

@@ -38,7 +38,7 @@ def figure(svg: str, caption: str, kind: str) -> list[nodes.Node]:
 def header_svg(fields: list[tuple[str, int]]) -> tuple[str, str]:
     """Draws a header in wire order: the first octet's most significant bit is at the top left.
 
-    Returns the picture and what its abbreviations mean.
+    Returns the picture and the meaning of its abbreviations.
     """
     return _drawn([(name, bits) for name, bits in fields], vflip=True)
 

@@ -1,4 +1,4 @@
-"""The modules of a folder and what each one does, from their docstrings."""
+"""Lists the modules of a folder with the purpose of each one, from their docstrings."""
 
 from __future__ import annotations
 

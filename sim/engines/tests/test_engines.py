@@ -111,6 +111,10 @@ def test_memory_begins_at_its_base(engine: str) -> None:
         (standin.NEVER_IDLE, "all is sent, but the RNIC is not idle"),
         (standin.LEAVES_A_HOLE, "exception stream: TKEEP 0x5"),
         (standin.REFUSES_READS, "the read of register 0x018 is answered with response 2"),
+        (
+            standin.ANNOUNCES_ON,
+            "m_axi_aw: 65 bursts wait for their response, and the configuration",
+        ),
     ],
 )
 def test_a_broken_rule_is_told(mode: int, message: str) -> None:

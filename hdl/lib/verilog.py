@@ -42,7 +42,7 @@ def convert(design, *, name, **options):
 
 
 def _looped(rows):
-    """Returns a loop in place of a memory's initial values row by row: a third of the text."""
+    """Returns a loop that sets a memory's rows, so that the text is a third shorter."""
     memory, value, last = rows.groups()
     return (
         f"  initial begin : \\{memory.strip().lstrip(chr(92))}$rows \n    integer row;\n"

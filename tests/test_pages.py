@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import typer
-from ddp_rnic.__main__ import app
+from ddp_rnic.cli.app import app
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [

@@ -10,10 +10,10 @@ from ..hdl.spec.config import RnicConfig
 from .interface import MODULE, NOT_BUFFERABLE, Bus, buses
 
 _LITEX = Template('''\
-"""A minimal LiteX SoC around rnic.v: registers and memory behind a UART, packets at pins.
+"""A minimal LiteX SoC around rnic.v: registers and memory through a UART, packets at pins.
 
 Without a board: 'python litex_rnic.py' writes the SoC's Verilog, rnic_soc.v. With one, give Soc its
-platform, and instead of the pins connect what receives.
+platform, and connect your receiver instead of the pins.
 """
 
 import argparse

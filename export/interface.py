@@ -45,7 +45,7 @@ NOT_BUFFERABLE = f"AWCACHE is {AWCACHE:#06b}: the response must come from memory
 _BUSES = (
     ("s_axis", "AXI4Stream", False, "MPA FPDUs: tid is the DDP Stream, tuser see the README."),
     ("s_axis_eth", "AXI4Stream", False, "Ethernet frames without FCS; tuser: damaged."),
-    ("m_axis_exc", "AXI4Stream", True, "What is the host's: FPDUs in error, and other frames."),
+    ("m_axis_exc", "AXI4Stream", True, "Packets for the host: FPDUs in error, and other frames."),
     ("m_axi", "AXI4", True, f"Writes payload into host memory. {NOT_BUFFERABLE}"),
     ("m_axi_cq", "AXI4", True, f"Writes the completion ring. {NOT_BUFFERABLE}"),
     ("s_axil", "AXI4-Lite", False, "Reaches the registers."),

@@ -65,7 +65,7 @@ def _constants(config: RnicConfig, words: set[str]) -> Iterator[str]:
     for llp, there in (("MPA", config.mpa), ("SCTP", config.sctp)):
         if there:
             yield f"`define RNIC_{llp}"
-    yield "// Addresses of registers, and what fields of theirs are set to."
+    yield "// Addresses of registers, and values that they are set to."
     for register in registers(config):
         if register.name in words:
             yield f"localparam [11:0] {register.name} = 12'h{register.address:03x};"

@@ -37,7 +37,7 @@ NEEDS = {
 }
 
 
-# What pyproject.toml says.
+# The settings in pyproject.toml.
 
 
 def own(names: set[str]) -> list[Requirement]:
@@ -201,7 +201,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def build(kind: str, source: Path, out: Path) -> None:
-    # What pip does with a package that it builds without isolation; .venv has no pip.
+    # As pip builds without isolation; .venv has no pip.
     program = f"from setuptools import build_meta; build_meta.build_{kind}({str(out)!r})"
     run(sys.executable, "-c", program, cwd=source)
 
@@ -254,7 +254,7 @@ def test_the_sdist_builds_the_same_wheel(built: tuple[Path, Path], tmp_path: Pat
 
 @pytest.fixture(scope="module")
 def installed(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns the programs of an environment that has the wheel and what it requires: nothing."""
+    """Returns the directory of programs of an environment that has only the wheel."""
     home = tmp_path_factory.mktemp("clean") / "venv"
     venv.create(home)
     # The pip that run.py calls, too: that of the Python from which .venv was made.
@@ -298,7 +298,7 @@ def test_without_the_extra_the_command_names_it_in_one_sentence(
     )
 
 
-# What runs outside of the project's own environment.
+# Checks outside of the project's own environment.
 
 
 def test_public_ci_runs_what_ci_runs() -> None:

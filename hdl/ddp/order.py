@@ -383,8 +383,9 @@ class Reorder(wiring.Component):
                 following.after.eq(after),
                 following.place.eq(place_of(head.ticket.stream, after, self.window)),
             ]
+        # An item counts from the cycle in which it comes.
         m.d.sync += self.busy.eq(
-            some | drain.busy | self.close.valid | closed.any() | any_of(
+            self.i.valid | some | drain.busy | self.close.valid | closed.any() | any_of(
                 each.item | each.probe | each.close for each in step)
             | overs.o.valid | self.over.valid)
         return step

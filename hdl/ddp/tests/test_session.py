@@ -348,6 +348,24 @@ def test_an_initiate_inside_a_session_ends_it(state):
     assert bench.events[events - 1] == (1, Reason.SEQUENCE, was)
 
 
+@pytest.mark.parametrize("delay", (20, 21, 45))
+def test_an_initiate_waits_until_the_terminate_before_it_was_delivered(delay):
+    """The Terminate is on its way to memory, alone, while the Initiate waits. Until the Terminate
+    was delivered, an Initiate would be one inside a session, which section 6.1 forbids."""
+    bench = Bench(delay=delay)
+
+    async def testbench(ctx):
+        await open_passive(bench, ctx, 1)
+        bench.offer(1, 1, TERMINATE)
+        bench.offer(1, 0, INITIATE)
+
+    bench.run(testbench)
+    assert [verdict for *_, verdict in bench.verdicts] == [Verdict.FRESH] * 3
+    messages = [(ssn, message) for _, ssn, message in bench.records]
+    assert messages == [(0, INITIATE), (1, TERMINATE), (0, INITIATE)]
+    assert not bench.events
+
+
 @pytest.mark.parametrize("message", (ACCEPT, REJECT, TERMINATE, INITIATE))
 @pytest.mark.parametrize("items", (0, 3, 40))
 def test_another_control_message_with_ddp_ssn_0_ends_the_session(message, items):

@@ -278,7 +278,8 @@ class Reorder(wiring.Component):
         last = step[4].ticket
         own = place_of(last.stream, last.ssn, self.window)
         final = Signal()
-        record, held = Signal(self.shape, reset_less=True), Signal(self.shape, reset_less=True)
+        record = Signal(self.shape, reset_less=True)
+        held = Signal(self.shape, reset_less=True)
         m.d.comb += [
             drain.state.eq(drained),
             self.next.eq(guide.next),
@@ -407,11 +408,11 @@ class Reorder(wiring.Component):
 
         # Compared in nibbles.
         equal = Signal(4)
-        found, closed = Signal(), Signal()
+        found, shut = Signal(), Signal()
         m.d.sync += [
             found.eq(waiting.valid),
             equal.eq(nibbles(state.next, step[2].ticket.ssn)),
-            closed.eq(state.closed),
+            shut.eq(state.closed),
         ]
         # What the last three steps came to: they left, were stored.
         left, stored = Signal(3), Signal(3)
@@ -419,8 +420,8 @@ class Reorder(wiring.Component):
         leaves, stays = Signal(), Signal()
         m.d.comb += [
             leaves.eq((item | (probe & found)) & (
-                (before & left).any() | (equal.all() & ~closed))),
-            stays.eq(item & ~leaves & ~closed),
+                (before & left).any() | (equal.all() & ~shut))),
+            stays.eq(item & ~leaves & ~shut),
         ]
         fills, wants = Signal(), Signal()
         m.d.sync += [

@@ -1,0 +1,174 @@
+"""What Reorder holds back: none of it outlives its session, and all of it leaves in its turn."""
+
+from amaranth import *
+from amaranth.hdl import Cover
+
+from ..ddp.order import _Step, _Waiting, place_of
+from ..stream import any_of
+from .harness import Harness, if_
+from .streams import stored
+
+__all__ = ["Survives"]
+
+
+class _Reorder(Harness):
+    """What the properties of a Reorder see inside it, and the lemmas that they share.
+
+    Attributes
+    ----------
+    step : list(View)
+        What went into the pipeline 0 to 4 cycles ago.
+    active : list(Value)
+        Whether that is an item or a probe.
+    calm, cleared, stores, clears, moves, some : Signal
+        The signals of these names.
+    rows : list(Value)
+        The record of each item in ``step[3]`` to ``step[0]``: its row in the queue beside them.
+        Where there is no item, the row of the next one.
+    """
+
+    def look(self, m):
+        dut, inside = self.dut, self.inside
+        self.step = step = [
+            _Step(dut.streams, dut.slots)(inside[f"step_{k}"]) for k in range(5)]
+        for name in ("some", "calm", "cleared", "stores", "clears", "moves"):
+            setattr(self, name, inside[name])
+        closing, closed = inside["closing"], inside["closed"]
+        self.active = active = [each.item | each.probe for each in step]
+        self.ring(m)
+        used, now = inside["drain.used"].any(), inside.component("drain").now
+
+        # One of them at most, and what comes of it.
+        for each in step:
+            kinds = each.item + each.probe + each.close
+            self.lemma(kinds <= 1, "an item, a probe or a close")
+        self.lemma(if_(self.moves | self.stores, active[4]), "nothing else moves, or is stored")
+        self.lemma(~(self.moves & self.stores), "an item moves or is stored")
+        self.lemma(if_(self.stores, step[4].item), "items are stored")
+        self.lemma(if_(step[4].close, self.clears), "a close clears")
+        self.lemma(if_(self.clears, step[4].close | (step[4].probe & self.moves)),
+                   "what clears")
+
+        # Places are cleared while nothing else is in the pipeline.
+        self.lemma(closing == self.past(dut.close.valid & ~dut.close.ready), "closing")
+        for k in range(4):
+            self.lemma(if_(self.calm[k], ~any_of(active[:k + 1]) & ~used), "calm")
+            before = closing | closed[:k + 1].any()
+            self.lemma(if_(step[k].close, before), "nothing follows a close")
+        for k in range(5):
+            self.lemma(if_(step[k].close, ~any_of(active[:k])), "nothing is after a close")
+        self.lemma(if_(closed.any() | any_of(each.close for each in step[:4]), ~used),
+                   "no walk begins")
+        self.lemma(if_(self.cleared.any(), closing & self.calm.all() & ~active[4]),
+                   "nothing moves while places are cleared")
+        self.lemma(if_(~used, ~now), "no probe without a walk")
+
+        # The queue of records beside the pipeline.
+        items = [each.item for each in step[:4]]
+        first = stored(self, m, "records.", sum(items[1:], items[0]), 16)
+        self.rows, ahead = [], C(0)
+        for item in reversed(items):
+            place = Signal.like(first)
+            m.d.comb += place.eq(first + ahead)
+            self.rows.append(Value.cast(inside.row("records.storage", place)))
+            ahead = ahead + item
+
+    def ring(self, m):
+        """Lemmas: the ring of the streams that are walked through, and what is on its way to it."""
+        inside, step = self.inside, self.step
+        used, decided, wants, last, newest, first, walks = (
+            inside[f"drain.{name}"]
+            for name in ("used", "decided", "wants", "last", "newest", "first", "walks"))
+        depth = len(used)
+        fills = [each.item & each.ticket.fills for each in step[:4]] + [inside["fills"]]
+        coming = sum(fills[1:], fills[0])
+        count = sum(used[1:], used[0])
+        known = Signal(range(depth + 1))
+        m.d.comb += known.eq(count - coming)
+        self.lemma(coming <= count, "each of them has its place")
+        self.lemma((last - first)[:2] == count[:2], "last")
+        self.lemma((newest - first)[:2] == known[:2], "newest")
+        for k in range(depth):
+            place = (k - first)[:2]
+            self.lemma(used[k] == (place < count), "used")
+            self.lemma(if_(used[k], decided[k] == (place < known)), "decided")
+        head = (used & decided & wants).bit_select(first, 1)
+        begins, begun, settled = (
+            inside[f"drain.{name}"] for name in ("begins", "begun", "settled"))
+        self.lemma(begins + begun + walks <= 1, "one after another")
+        self.lemma(if_(settled.any() | begins | begun | walks, head), "the first of them walks")
+        self.walks, self.known, self.coming = walks, known, fills
+
+
+class Survives(_Reorder):
+    """No record that waited in the table when its stream's next session opened leaves after that.
+
+    One place, any one, of one stream, any one, is followed, and one opening of the stream, any one.
+    Records have one bit: it is set only in records of the stream that came before that opening, and
+    in any of those. Once it is done, nothing moves from the place, and nothing that comes moves
+    past it, to the queue of what leaves that has this bit. (What moved there before was delivered
+    before; :mod:`.streams` proves that the queue keeps its items in order.) Sessions are not
+    counted, here as in the gateware.
+
+    Assumes what :class:`..ddp.session.Session` takes care of: that ``busy`` is 0 as an opening is
+    asked for, that no item of the stream comes until it is done, and that ``close`` is held. By
+    induction of depth 2.
+    """
+
+    def rules(self, m):
+        self.look(m)
+        dut, inside, step = self.dut, self.inside, self.step
+        mine = self.any(range(dut.streams), name="mine", constant=True)
+        place = self.any(range(dut.window), name="place", constant=True)
+        own = Signal(range(dut.slots))
+        m.d.comb += own.eq(place_of(mine, place, dut.window))
+        chosen = self.any(1, name="chosen")
+
+        close, opened = dut.close, Signal()
+        opens = close.valid & close.payload.opens
+        self.polite(close)
+        self.assume(if_(opens & ~self.past(close.valid & ~close.ready), ~dut.busy))
+        comes = dut.i.payload.ticket.stream
+        self.assume(if_(opens & dut.i.valid, comes != close.payload.stream))
+        with m.If(opens & close.ready & (close.payload.stream == mine) & chosen):
+            m.d.sync += opened.eq(1)
+        old = dut.i.valid & dut.i.payload.record
+        self.assume(if_(old, ~opened & (comes == mine)))
+
+        leaving = inside.component("leaving").i
+        from_place = step[4].probe & (step[4].place == own)
+        self.always(if_(opened & leaving.valid & (step[4].item | from_place), ~leaving.payload),
+                    "what waited before does not leave")
+        m.d.comb += Cover(opened & leaving.valid & from_place, "what waits afterwards leaves")
+
+        # An opening finds nothing of its stream on its way.
+        head = dut.i.payload.shape()(inside["head"])
+        ending = opens & (close.payload.stream == mine)
+        self.lemma(if_(ending, ~(self.some & (head.ticket.stream == mine))), "none waits to go in")
+        self.lemma(if_(self.some & head.record, ~opened & (head.ticket.stream == mine)), "head")
+        for item, row in zip(step[3::-1], self.rows, strict=True):
+            self.lemma(if_(opened & item.item, ~row), "beside the pipeline")
+        self.lemma(if_(opened & step[4].item, ~inside["record"]), "an item")
+
+        # The place is cleared before that, or just now.
+        known = [_Waiting()(inside[name]) for name in (
+            "waiting_held0", "waiting_latest0", "waiting_latest1")]
+        clash = inside["waiting_clash0"]
+        valid = _Waiting()(inside.row("waiting", own)).valid
+        marked = inside.row("places", own)
+        clearing = any_of(each.close & (each.place == own) for each in step)
+        self.lemma(if_((close.payload.stream == mine) & close.valid & (self.cleared > place),
+                       ~valid | clearing), "it was cleared")
+        self.lemma(if_(opened & valid & marked, clearing), "what waits came later")
+
+        # What is read of it on the way of a probe.
+        read = _Waiting()(inside.read("waiting"))
+        seen = [
+            Mux(clash[0], known[1].valid, read.valid),
+            Mux(clash[1], known[2].valid, known[0].valid),
+        ]
+        probes = [opened & each.probe & (each.place == own) for each in step]
+        for k in (1, 2):
+            self.lemma(if_(probes[k] & seen[k - 1], ~marked), "what a probe sees")
+        self.lemma(if_(probes[3] & inside["found"], ~inside.read("places")), "what it reads")
+        self.lemma(if_(probes[4] & self.moves, ~inside["held"]), "what it takes")

@@ -1,14 +1,13 @@
 """What Reorder holds back: none of it outlives its session, and all of it leaves in its turn."""
 
 from amaranth import *
-from amaranth.hdl import Cover
 
-from ..ddp.order import _Step, _Waiting, place_of
+from ..ddp.order import _State, _Step, _Waiting, place_of
 from ..stream import any_of
 from .harness import Harness, if_
 from .streams import stored
 
-__all__ = ["Survives"]
+__all__ = ["Ended", "Survives"]
 
 
 class _Reorder(Harness):
@@ -139,7 +138,6 @@ class Survives(_Reorder):
         from_place = step[4].probe & (step[4].place == own)
         self.always(if_(opened & leaving.valid & (step[4].item | from_place), ~leaving.payload),
                     "what waited before does not leave")
-        m.d.comb += Cover(opened & leaving.valid & from_place, "what waits afterwards leaves")
 
         # An opening finds nothing of its stream on its way.
         head = dut.i.payload.shape()(inside["head"])
@@ -172,3 +170,32 @@ class Survives(_Reorder):
             self.lemma(if_(probes[k] & seen[k - 1], ~marked), "what a probe sees")
         self.lemma(if_(probes[3] & inside["found"], ~inside.read("places")), "what it reads")
         self.lemma(if_(probes[4] & self.moves, ~inside["held"]), "what it takes")
+
+
+class Ended(_Reorder):
+    """Nothing of a stream leaves between the end of its session and the opening of the next one,
+    neither what waited in the table nor what comes afterwards.
+
+    One stream, any one, is followed. Assumes that ``close`` is held. By induction of depth 6.
+    """
+
+    def rules(self, m):
+        self.look(m)
+        dut, inside, step = self.dut, self.inside, self.step
+        mine = self.any(range(dut.streams), name="mine", constant=True)
+        close, ended = dut.close, Signal()
+        own = close.payload.stream == mine
+        self.polite(close)
+        with m.If(close.valid & own & close.payload.opens):
+            m.d.sync += ended.eq(0)
+        with m.Elif(close.valid & close.ready & own):
+            m.d.sync += ended.eq(1)
+        leaving = inside.component("leaving").i
+        steps = [each.ticket.stream == mine for each in step]
+        self.always(if_(ended & leaving.valid, ~steps[4]), "nothing of an ended session leaves")
+
+        state = _State()(inside.row("states", mine))
+        ending = any_of(each.close & of_it for each, of_it in zip(step, steps, strict=True))
+        self.lemma(if_(ended & ~ending, state.closed), "the session is closed")
+        for each, of_it in zip(step, steps, strict=True):
+            self.lemma(if_(ended & of_it & each.close, ~each.opens), "no opening is on its way")

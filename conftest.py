@@ -1,4 +1,4 @@
-"""Holds a full run of the tests against ``tests/requirements.csv``: what that names must pass."""
+"""Fails a full run of the tests if a test in ``tests/requirements.csv`` did not pass."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 from ddp_rnic.hdl.spec.config import WIDTHS
-from ddp_rnic.sim.verilator import QUICK
+from ddp_rnic.sim.engines.verilator import QUICK
 from hypothesis import settings
 
-# The objects of a design are many, and stay: to look through them often is for nothing.
+# A design has many objects that stay alive; collecting garbage often would only cost time.
 gc.set_threshold(100_000, 50, 100)
-# Tests run for seconds: the workers of xdist, and the commands that tests call, inherit it.
+# Tests run for seconds only. The workers of xdist and the commands that tests call inherit this.
 os.environ.setdefault(QUICK, "1")
 
 TABLE = Path(__file__).resolve().parent / "tests" / "requirements.csv"
@@ -44,7 +44,7 @@ def requirements() -> list[dict[str, str]]:
 
 
 class Evidence:
-    """Takes note of what passes, and fails a full run that misses a test of the table."""
+    """Records which tests pass, and fails a full run in which a test of the table did not."""
 
     def __init__(self) -> None:
         self.passed: set[str] = set()
@@ -85,7 +85,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(autouse=True)
 def seed(request: pytest.FixtureRequest) -> None:
-    """Of what a test draws without a seed of its own: with ``--random``, another one each time."""
+    """Seeds ``random`` with the test's name, or with ``--random`` differently in each run."""
     random.seed(None if request.config.getoption("--random") else request.node.nodeid)
 
 
@@ -98,7 +98,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _between(item: pytest.Item) -> bool:
-    """A block at a width that is neither the least nor the greatest."""
+    """Returns True for a gateware test at a width that is neither the least nor the greatest."""
     callspec = getattr(item, "callspec", None)
     block = item.path.is_relative_to(Path(__file__).with_name("hdl"))
     return block and callspec is not None and callspec.params.get("width") in WIDTHS[1:-1]

@@ -4,7 +4,7 @@ With a board, the transport alone is another one: ``UartTransport("/dev/ttyUSB0"
 """
 
 import numpy as np
-from ddp_rnic.sim.live import Peer, SimTransport
+from ddp_rnic.sim.devices.live import Peer, SimTransport
 from ddp_rnic.sw_driver import CQ, PD, Device, Stream
 
 array = np.zeros(100_000, np.uint8)

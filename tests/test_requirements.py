@@ -1,4 +1,4 @@
-"""The table of requirements: every sentence is in it, and what holds it exists and runs."""
+"""Checks the table of requirements: it is complete, and the tests that it names exist and run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Table = list[dict[str, str]]
 
 
 def totals(requirements: Table) -> str:
-    """What the README says of the table."""
+    """Returns the README's sentence about the table."""
     held = Counter(row["holder"] for row in requirements)
     return (
         f"Of the {len(requirements)} normative sentences of RFC 5041 and RFC 5043, tests and proofs"

@@ -1,4 +1,4 @@
-"""What is checked without running anything: lint, formatting, types, and a trap of Amaranth's."""
+"""Checks that need no simulation: lint, formatting, types, and one trap in Amaranth's classes."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ MAY_IMPORT = {
     "hdl": ("hdl",),
     "sim/model": ("sim.model", "hdl.spec"),
     "sw_driver": ("sw_driver", "hdl.spec"),
-    "boards": ("boards", "hdl"),
+    "boards": ("boards", "flow", "hdl"),
 }
 
 

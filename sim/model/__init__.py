@@ -1,7 +1,13 @@
-"""The golden model: what RFC 5041 says, bytes in, typed events out.
+"""The golden model: what the RFCs require, as a program that turns octets into typed events.
 
-Nothing here knows time, threads or sockets. ``ddp`` is RFC 5041, ``mpa`` RFC 5044 and RFC 6581,
-``tcp`` what a board takes of RFC 9293, ``sctp`` RFC 9260 as far as RFC 5043 needs it, ``rdmap`` the
-little of RFC 5040 that decides where octets land. Codecs are written here with ``struct``, apart
-from the gateware's, so that the two cannot share a mistake.
+The model knows no time, no threads and no sockets. Its modules are:
+
+* ``ddp``: RFC 5041, Direct Data Placement;
+* ``mpa``: RFC 5044 and RFC 6581, the framing of DDP Segments in a TCP stream;
+* ``tcp``: the part of RFC 9293 that a board implements;
+* ``sctp``: the part of RFC 9260 that RFC 5043 needs;
+* ``rdmap``: the part of RFC 5040 that decides where octets are placed.
+
+The codecs are written here with ``struct``, independently of the gateware's, so that the two cannot
+share a mistake.
 """

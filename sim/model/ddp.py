@@ -1,4 +1,4 @@
-"""RFC 5041: Data Source and Data Sink of one DDP Stream."""
+"""RFC 5041: the Data Source and the Data Sink of one DDP Stream."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ...hdl.spec.ddp import (
 )
 from .events import DdpError, Delivered, Event, LlpError, Placed, ProtocolError
 from .header import Header, TaggedHeader, UntaggedHeader, header_length, is_tagged
-from .memory import Access, Memory, Region
+from .memory import Access, Memory, Octets, Region
 
 __all__ = [
     "DataSink",
@@ -42,7 +42,7 @@ _MSN = 1 << 32
 
 
 def decode_segment(segment: bytes) -> tuple[Header, bytes]:
-    """Header and ULP Payload of a DDP Segment (section 4.4, figure 6)."""
+    """Splits a DDP Segment into its header and its ULP Payload (section 4.4, figure 6)."""
     if len(segment) < header_length(segment):
         raise ProtocolError(
             f"a DDP Segment must have a header of {header_length(segment)} octets, "
@@ -63,8 +63,8 @@ class DataSource:
     Parameters
     ----------
     mulpdu
-        Longest segment that the LLP takes, header included; may change between messages (section 3
-        item 1).
+        Octets of the longest segment that the LLP accepts, header included. The value may change
+        between messages (section 3 item 1).
     """
 
     def __init__(self, mulpdu: int) -> None:
@@ -72,7 +72,7 @@ class DataSource:
         self._msn: dict[int, int] = {}
 
     def tagged(self, stag: int, to: int, message: bytes, *, rsvdulp: int = 0) -> list[bytes]:
-        """Segments of a Tagged DDP Message, in increasing TO order (section 5.3)."""
+        """Returns the segments of a Tagged DDP Message, in increasing TO order (section 5.3)."""
         if to + len(message) > 1 << 64:
             raise ProtocolError(
                 f"a message of {len(message)} octets at TO {to:#x} must not wrap", TO_WRAP
@@ -83,7 +83,8 @@ class DataSource:
         ]
 
     def untagged(self, qn: int, message: bytes, *, rsvdulp: int = 0) -> list[bytes]:
-        """Segments of an Untagged DDP Message, in increasing MO order, under the queue's next MSN.
+        """Returns an Untagged DDP Message's segments, in increasing MO order, with the queue's next
+        MSN.
 
         Section 4.3: "The initial value for MSN MUST be one. The MSN value MUST wrap to 0 after a
         value of 0xFFFFFFFF."
@@ -97,7 +98,7 @@ class DataSource:
         return segments
 
     def set_msn(self, qn: int, msn: int) -> None:
-        """Continue a queue at this MSN, as a stream that was taken over does."""
+        """Sets the MSN of a queue's next message, for a stream taken over from another sender."""
         self._msn[qn] = msn
 
     def _slices(self, message: bytes, header: int) -> Iterable[tuple[int, bytes, bool]]:
@@ -118,7 +119,7 @@ class DataSource:
 
 @dataclass(frozen=True)
 class _Tagged:
-    """What the checks of a tagged segment look at."""
+    """The facts that the checks of a tagged segment use."""
 
     header: TaggedHeader
     length: int
@@ -128,7 +129,7 @@ class _Tagged:
 
     @property
     def found(self) -> Region:
-        """The region, once check 1 has passed."""
+        """The region. It exists once check 1 has passed."""
         assert self.region is not None
         return self.region
 
@@ -137,19 +138,20 @@ class _Tagged:
         return self.header.to + self.length
 
 
-#: Section 7.1, tagged: "the segment MUST be validated before Placement by verifying". In order; the
-#: first that fails names the error.
+#: Section 7.1, tagged: "the segment MUST be validated before Placement by verifying". The checks
+#: are made in this order; the first that fails determines the error number.
 _TAGGED_CHECKS: tuple[tuple[ErrorNumber, Callable[[_Tagged], bool]], ...] = (
     # 1. The STag is valid for this stream.
     (INVALID_STAG, lambda s: s.region is not None),
     (STAG_NOT_ASSOCIATED, lambda s: s.found.allows(stream=s.stream, pd=s.pd)),
     # 2. The STag has an associated buffer that allows Placement of the payload. Section 7.2 has no
-    #    number of its own.
+    #    error number for this check alone.
     (INVALID_STAG, lambda s: Access.REMOTE_WRITE in s.found.access),
     # 3. The TO falls in the range of legal offsets registered for the STag.
     (BASE_OR_BOUNDS, lambda s: s.found.to <= s.header.to < s.found.to + s.found.length),
-    # 5. A 64-bit unsigned sum of the DDP Segment payload length and the TO does not wrap. Before 4,
-    #    which means nothing for a sum that wrapped. The end is that of the octets: hdl.spec.ddp.
+    # 5. A 64-bit unsigned sum of the DDP Segment payload length and the TO does not wrap. This
+    #    check precedes check 4, which means nothing for a sum that wrapped. A segment may end
+    #    exactly at 2^64: hdl.spec.ddp gives the reason.
     (TO_WRAP, lambda s: s.end <= 1 << 64),
     # 4. The sum of the DDP Segment payload length and the TO falls in the range of legal offsets.
     (BASE_OR_BOUNDS, lambda s: s.end <= s.found.to + s.found.length),
@@ -164,7 +166,7 @@ def check_tagged(
     stream: int,
     pd: int,
 ) -> ErrorNumber | None:
-    """The error of a tagged segment, or None where it may be placed."""
+    """Returns the error of a tagged segment, or None where the segment may be placed."""
     if header.version != 1:  # section 4.1: "This field MUST be set to one"
         return TAGGED_VERSION
     # Section 5.2: the two "MUST NOT be checked for a zero-length Tagged DDP Message".
@@ -177,51 +179,48 @@ def check_tagged(
 @dataclass
 class _Buffer:
     length: int
-    octets: bytearray = field(default_factory=bytearray)
-
-    def write(self, offset: int, payload: bytes) -> None:
-        # Grows as it fills, so that a long buffer costs nothing before it is used.
-        self.octets.extend(bytes(max(0, offset + len(payload) - len(self.octets))))
-        self.octets[offset : offset + len(payload)] = payload
+    octets: Octets = field(default_factory=Octets)
 
 
 class UntaggedQueue:
-    """The buffers of one Queue Number: the first available one has MSN ``first``.
+    """The buffers of one Queue Number, in the order of their MSNs.
 
     Parameters
     ----------
     first
-        MSN of the first buffer. Section 4.3: "The initial value for MSN MUST be one."
+        MSN of the first available buffer. Section 4.3: "The initial value for MSN MUST be one."
     """
 
     def __init__(self, first: int = 1) -> None:
         self.first = first
         self._buffers: list[_Buffer] = []
-        self._done = 0  # buffers delivered that are still in the list
+        self._done = 0  # delivered buffers that are still in the list
 
     @property
     def available(self) -> int:
-        """Buffers that wait for a message."""
+        """How many buffers wait for a message."""
         return len(self._buffers) - self._done
 
     def post(self, length: int, count: int = 1) -> None:
-        """Add buffers of this many octets."""
+        """Adds ``count`` buffers of ``length`` octets each."""
         if not 0 <= length < 1 << 32:
             raise ValueError(f"Untagged Buffer length must be less than 2^32, not {length!r}")
         self._buffers.extend(_Buffer(length) for _ in range(count))
 
     def ahead(self, msn: int) -> int:
-        """How far an MSN is ahead of the first available buffer's, modulo 2^32; or negative."""
+        """Returns an MSN's distance from the first available buffer's, modulo 2^32; negative
+        before it.
+        """
         distance = (msn - self.first) % _MSN
         return distance if distance < _MSN // 2 else distance - _MSN
 
     def buffer(self, msn: int) -> _Buffer | None:
-        """The available buffer of an MSN."""
+        """Returns the available buffer of an MSN, or None."""
         ahead = self.ahead(msn)
         return self._buffers[self._done + ahead] if 0 <= ahead < self.available else None
 
     def complete(self) -> None:
-        """The first buffer's message was delivered."""
+        """Removes the first available buffer, after its message was delivered."""
         self._buffers[self._done] = _Buffer(0)
         self._done += 1
         self.first = (self.first + 1) % _MSN
@@ -232,7 +231,7 @@ class UntaggedQueue:
 
 @dataclass(frozen=True)
 class _Untagged:
-    """What the checks of an untagged segment look at."""
+    """The facts that the checks of an untagged segment use."""
 
     header: UntaggedHeader
     length: int
@@ -240,34 +239,34 @@ class _Untagged:
 
     @property
     def opened(self) -> UntaggedQueue:
-        """The queue, once check 1 has passed."""
+        """The queue. It exists once check 1 has passed."""
         assert self.queue is not None
         return self.queue
 
     @property
     def limit(self) -> int:
-        """Octets of the buffer, once check 2 has passed."""
+        """Octets of the buffer. The buffer exists once check 2 has passed."""
         buffer = self.opened.buffer(self.header.msn)
         assert buffer is not None
         return buffer.length
 
 
 #: Section 7.1, untagged. An MSN outside the range of check 5 never has a buffer, so that check 2
-#: alone would hide it: an MSN that is behind the first available buffer belongs to a message that
-#: was completed, and fails as check 5 ("the lower limit of the Message Sequence Number is defined
-#: by whatever DDP Messages have already been completed"); one that is ahead of the last waits for a
-#: buffer that the ULP has yet to post, and fails as check 2.
+#: alone would hide check 5. An MSN below that of the first available buffer belongs to a completed
+#: message and fails check 5 ("the lower limit of the Message Sequence Number is defined by whatever
+#: DDP Messages have already been completed"). An MSN above that of the last available buffer needs
+#: a buffer that the ULP has not posted yet, and fails check 2.
 _UNTAGGED_CHECKS: tuple[tuple[ErrorNumber, Callable[[_Untagged], bool]], ...] = (
     # 1. The QN is valid for this stream.
     (INVALID_QN, lambda s: s.queue is not None),
-    # 5. The Message Sequence Number falls in the range of legal Message Sequence Numbers: its lower
-    #    limit.
+    # 5. The Message Sequence Number falls in the range of legal Message Sequence Numbers: the lower
+    #    limit of that range.
     (MSN_RANGE, lambda s: s.opened.ahead(s.header.msn) >= 0),
     # 2. The QN and MSN have an associated buffer that allows Placement of the payload.
     (NO_BUFFER, lambda s: s.opened.buffer(s.header.msn) is not None),
     # 3. The MO falls in the range of legal offsets associated with the Untagged Buffer. Checks 3
-    #    and 4 name one range, and a sum that equals the length is legal in 4, so the range includes
-    #    the length: what would be put there is too long, not misplaced.
+    #    and 4 name one range, and check 4 allows a sum that equals the length. So the range
+    #    includes the length: payload at that MO is too long, not misplaced.
     (INVALID_MO, lambda s: s.header.mo <= s.limit),
     # 4. The sum of the DDP Segment payload length and the MO falls in the range of legal offsets.
     (MESSAGE_TOO_LONG, lambda s: s.header.mo + s.length <= s.limit),
@@ -279,23 +278,24 @@ _UNTAGGED_CHECKS: tuple[tuple[ErrorNumber, Callable[[_Untagged], bool]], ...] = 
 
 @dataclass(eq=False)
 class _Message:
-    """A message of which a segment was considered for Delivery, and which is not delivered.
+    """A message that is not delivered yet, and of which a segment was considered for Delivery.
 
     ``key`` has the fields that section 4 wants to be equal in each segment of a message. ``event``
-    is set with the last segment. ``overtaken``: a segment of another message came before that.
+    is set by the last segment. ``overtaken``: a segment of another message came before the last
+    one.
     """
 
     key: Hashable
     event: Delivered | None = None
     overtaken: bool = False
-    begin: int = 0  #: TO of the first segment, or of the first one after another message's
+    begin: int = 0  #: TO of the first segment, or of the first after one of another message
 
 
 def _key(header: Header) -> Hashable:
-    """The fields that tell which message a segment belongs to.
+    """Returns the fields that are equal in all segments of a message, and so identify it.
 
-    Sections 4.2 and 4.3 say of STag, of a tagged segment's RsvdULP, of QN and of MSN: "Each DDP
-    Segment within a specific DDP Message MUST contain the same value for this field".
+    Sections 4.2 and 4.3 state for STag, for a tagged segment's RsvdULP, for QN and for MSN: "Each
+    DDP Segment within a specific DDP Message MUST contain the same value for this field".
     """
     if isinstance(header, TaggedHeader):
         return "tagged", header.stag, header.rsvdulp
@@ -303,21 +303,21 @@ def _key(header: Header) -> Hashable:
 
 
 class DataSink:
-    """Places and delivers what one DDP Stream brings.
+    """Places and delivers the segments of one DDP Stream.
 
     Parameters
     ----------
     memory
         The node's regions.
     stream
-        DDP Stream ID, for STags bound to one stream.
+        DDP Stream ID, for STags that are bound to one stream.
     pd
         Protection Domain ID of the stream.
     first
-        Order of the first segment, where the LLP tells the order.
+        The order of the first segment, where the LLP reports the order.
     waiting
-        The most messages that may wait for an earlier one, with those that were overtaken, as
-        :data:`~...hdl.spec.ddp.WAITING` counts them. None: no limit.
+        How many messages may wait for an earlier one, overtaken ones included, as
+        :data:`~...hdl.spec.ddp.WAITING` counts them. One more fails the stream. None: no limit.
     """
 
     def __init__(
@@ -338,21 +338,23 @@ class DataSink:
         self.dropped = 0  #: segments dropped silently after the error
         self.duplicates = 0  #: segments that had been placed before
         self._next = first  # all segments before this one are placed
-        self._messages: deque[_Message] = deque()  # in the order in which they began
-        self._latest: _Message | None = None  # that of the segment before the next one
-        # Placed, but not yet considered for Delivery: header and payload length by order.
+        self._messages: deque[_Message] = deque()  # in the order of their first segments
+        self._latest: _Message | None = None  # the message of the segment considered last
+        # Segments placed, but not yet considered for Delivery: header and payload length by order.
         self._waiting: dict[int, tuple[Header, int]] = {}
 
     def open_queue(self, qn: int, *, first: int = 1) -> UntaggedQueue:
-        """Make a Queue Number valid for this stream."""
+        """Makes a Queue Number valid for this stream, and returns its queue."""
         return self.queues.setdefault(qn, UntaggedQueue(first))
 
     def post(self, qn: int, length: int, count: int = 1) -> None:
-        """Add Untagged Buffers to a queue, which this opens."""
+        """Adds ``count`` Untagged Buffers of ``length`` octets to a queue; opens the queue
+        if needed.
+        """
         self.open_queue(qn).post(length, count)
 
     def receive(self, segment: bytes, order: int | None = None) -> list[Event]:
-        """Take a DDP Segment from the LLP.
+        """Takes a DDP Segment from the LLP, and returns the events that the segment causes.
 
         Parameters
         ----------
@@ -361,7 +363,7 @@ class DataSink:
         order
             The segment's number in the order of the sender. Section 3 item 5: the LLP may hand over
             out of order, "but if it does, it MUST also provide information that specifies what the
-            sender-specified order was". None: the next one.
+            sender-specified order was". None: the lowest number that was not received yet.
         """
         if self.error is not None:
             # Section 7.1: "DDP MUST silently drop any subsequent incoming DDP Segments."
@@ -388,7 +390,7 @@ class DataSink:
         return events + self._deliver()
 
     def fail(self, error: LlpError) -> list[Event]:
-        """Take an error from the LLP.
+        """Takes an error from the LLP, and returns it as the stream's last event.
 
         Section 7: "All LLP errors reported to DDP SHOULD be passed up to the ULP."
         """
@@ -400,7 +402,7 @@ class DataSink:
 
     @property
     def kept(self) -> int:
-        """How many messages were begun and are not delivered."""
+        """How many messages have begun and are not delivered yet."""
         return len(self._messages)
 
     def _next_free(self) -> int:
@@ -412,8 +414,9 @@ class DataSink:
     def _check_untagged(self, header: UntaggedHeader, length: int) -> ErrorNumber | None:
         if header.version != 1:
             return UNTAGGED_VERSION
-        # Section 7.1 asks this of segments with payload. One without needs its queue and its buffer
-        # all the same: it is delivered there, and its MO may be the length of the message.
+        # Section 7.1 asks for these checks of segments with payload. A segment without payload
+        # needs its queue and its buffer all the same: its message is delivered there, and its MO
+        # may be the length of the message.
         segment = _Untagged(header, length, self.queues.get(header.qn))
         return next((number for number, holds in _UNTAGGED_CHECKS if not holds(segment)), None)
 
@@ -422,7 +425,7 @@ class DataSink:
         if isinstance(header, UntaggedHeader):
             buffer = self.queues[header.qn].buffer(header.msn)
             assert buffer is not None
-            buffer.write(header.mo, payload)
+            buffer.octets.write(header.mo, payload)
         elif payload:
             region = self.memory.lookup(header.stag)
             assert region is not None
@@ -431,33 +434,33 @@ class DataSink:
         return Placed(self.stream, header, len(payload), order, address)
 
     def _deliver(self) -> list[Event]:
-        """Deliver every message that section 5.4 allows now."""
+        """Delivers every message that section 5.4 allows to be delivered now."""
         events: list[Event] = []
         while self._next in self._waiting and self.error is None:
             header, length = self._waiting.pop(self._next)
             order, self._next = self._next, self._next + 1
-            message = None
+            octets = None
             if isinstance(header, UntaggedHeader):
                 queue = self.queues[header.qn]
                 if queue.ahead(header.msn) != 0:
-                    # In the order of the sender, every segment before this one is here. Section
-                    # 4.3: the MSN "MUST be increased by one (modulo 2^32) with each DDP Message";
-                    # this one skips or repeats.
+                    # Every earlier segment in the order of the sender is here. Section 4.3: the MSN
+                    # "MUST be increased by one (modulo 2^32) with each DDP Message"; this message
+                    # skips or repeats one.
                     segment = header.encode() + bytes(length)
                     return events + self._fail(MSN_RANGE, segment, order)
                 if header.last:
-                    # Section 5.4: the ULP Message Length is the last segment's MO plus its payload
-                    # length.
                     buffer = queue.buffer(header.msn)
                     assert buffer is not None
-                    buffer.write(header.mo + length, b"")
-                    message = bytes(buffer.octets[: header.mo + length])
+                    octets = buffer.octets
                     queue.complete()
-            events += self._follow(header, length, order, message)
+            events += self._follow(header, length, order, octets)
         return events
 
-    def _follow(self, header: Header, length: int, order: int, octets: bytes | None) -> list[Event]:
-        """Deliver the messages that wait for no earlier one, after this segment of a message.
+    def _follow(
+        self, header: Header, length: int, order: int, octets: Octets | None
+    ) -> list[Event]:
+        """Adds a segment to its message, then delivers the complete messages that wait for no
+        other.
 
         Section 5.4: a message is delivered "if and only if" its last segment "had its Last flag
         set", "all of the DDP Segments of the DDP Message have been Placed", "all preceding DDP
@@ -471,13 +474,15 @@ class DataSink:
             self._messages.append(message)
         if self._latest is not None and self._latest is not message:
             self._latest.overtaken = True
-        begin = end = 0
-        if isinstance(header, TaggedHeader):
+        if isinstance(header, UntaggedHeader):
+            # Section 5.4: the ULP Message Length is the last segment's MO plus its payload length.
+            begin, end = 0, header.mo + length
+        else:
             if self._latest is not message:
                 message.begin = header.to
             begin, end = message.begin, header.to + length
         if header.last:
-            message.event = Delivered(self.stream, header, order, octets, begin, end)
+            message.event = Delivered(self.stream, header, order, begin, end, octets)
         self._latest = None if header.last else message
         if self.waiting is not None and self.waiting < sum(
             each.overtaken or each.event is not None for each in self._messages

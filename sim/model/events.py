@@ -1,7 +1,7 @@
-"""What the model tells its user: frozen events, and the one exception.
+"""The events that the model returns to its caller, and the exception that it raises.
 
-An event says what a correct receiver did. The exception is for octets that are not the protocol at
-all, and for callers who ask for something that the protocol forbids.
+An event is frozen and describes what a correct receiver did. The exception is raised for octets
+that are not of the protocol at all, and for a caller's request that the protocol forbids.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from dataclasses import dataclass
 
 from ...hdl.spec.ddp import ErrorNumber
 from .header import Header
+from .memory import Octets
 
 __all__ = ["DdpError", "Delivered", "Event", "LlpError", "Placed", "ProtocolError"]
 
 
 class ProtocolError(Exception):
-    """Octets that break a protocol, or a request that would.
+    """The octets break a protocol, or the caller's request would break one.
 
-    ``number`` is the error number of RFC 5041 section 7.2, where one exists.
+    ``number`` is the error number of RFC 5041 section 7.2, or None where that section has none.
     """
 
     def __init__(self, message: str, number: ErrorNumber | None = None) -> None:
@@ -29,7 +30,8 @@ class ProtocolError(Exception):
 class Placed:
     """A segment's payload was written to its buffer (RFC 5041 section 2.3, Data Placement).
 
-    Also given for a segment without payload: it counts for Delivery although it writes nothing.
+    A segment without payload gives this event too: such a segment writes nothing, but counts for
+    Delivery.
 
     Parameters
     ----------
@@ -40,9 +42,10 @@ class Placed:
     length
         Octets of ULP Payload.
     order
-        The segment's place in the order of the sender.
+        The segment's number in the order of the sender.
     address
-        Host address of the first octet written; None for an Untagged Buffer and for no payload.
+        Host address of the first octet written; None for an Untagged Buffer, and for a segment
+        without payload.
     """
 
     stream: int
@@ -61,49 +64,54 @@ class Delivered:
     stream
         DDP Stream.
     header
-        Header of the message's last segment: it holds the RsvdULP field, and the STag of a tagged
-        message, which the ULP must be given.
+        Header of the message's last segment. The ULP needs its RsvdULP field and, for a tagged
+        message, its STag.
     order
-        Place of the message's last segment in the order of the sender.
-    message
-        The octets of an untagged message, as many as its ULP Message Length says; None for a tagged
-        message.
+        The number of the message's last segment in the order of the sender.
     begin, end
-        Of a tagged message: the Tagged Offset of the first segment, and where the last one ends; of
-        the segments after any of another message.
+        For an untagged message: 0, and its ULP Message Length. For a tagged message: the Tagged
+        Offset of its first segment, and the Tagged Offset just past its last one. Where segments of
+        another message came in between, ``begin`` is that of the first segment after them.
+    octets
+        The octets of an untagged message's buffer; None for a tagged message.
     """
 
     stream: int
     header: Header
     order: int
-    message: bytes | None = None
-    begin: int = 0
-    end: int = 0
+    begin: int
+    end: int
+    octets: Octets | None = None
 
     @property
     def length(self) -> int:
-        """ULP Message Length; of a tagged message from its begin to its end, modulo 2^32."""
-        return (
-            len(self.message) if self.message is not None else (self.end - self.begin) % (1 << 32)
-        )
+        """ULP Message Length: ``end`` minus ``begin``, modulo 2^32."""
+        return (self.end - self.begin) % (1 << 32)
+
+    @property
+    def message(self) -> bytes | None:
+        """The octets of an untagged message, as many as its ULP Message Length states; None for a
+        tagged message.
+        """
+        return None if self.octets is None else self.octets.read(self.length)
 
 
 @dataclass(frozen=True)
 class DdpError:
-    """An error of RFC 5041 section 7.1 or 7.2: the stream is silent from here on.
+    """DDP found an error of RFC 5041 section 7.1 or 7.2. The stream gives no further events.
 
     Parameters
     ----------
     number
         Error Type and Error Code.
     header
-        The DDP Header as it came, cut short where the segment is.
+        The DDP Header as received; shorter where the segment ends within the header.
     length
         Octets of the DDP Segment, header included.
     stream
         DDP Stream.
     order
-        The segment's place in the order of the sender.
+        The segment's number in the order of the sender.
     """
 
     number: ErrorNumber
@@ -115,20 +123,20 @@ class DdpError:
 
 @dataclass(frozen=True)
 class LlpError:
-    """The LLP could not hand over a segment: digest, framing.
+    """The LLP could not hand over a segment, because a digest or the framing was wrong.
 
     Parameters
     ----------
     number
         Error Type 0x3 and the LLP's own code.
     header
-        The octets where the DDP Header would be, as far as they came.
+        The octets at the place of the DDP Header, as far as they were received.
     length
         The length that the LLP's framing states for the segment.
     position
-        LLP sequence number of the frame: octets of the stream before it.
+        LLP sequence number of the frame: how many octets of the stream precede it.
     raw
-        The frame as it came.
+        The frame as received.
     """
 
     number: ErrorNumber

@@ -14,7 +14,7 @@ _T, _L, _DV = 0x80, 0x40, 0x03
 
 @dataclass(frozen=True)
 class TaggedHeader:
-    """Figure 4: control field, RsvdULP (8 bits), STag, TO.
+    """The header of figure 4: control field, RsvdULP (8 bits), STag, TO.
 
     ``reserved`` is the 4-bit Rsvd field: zero on transmit, not checked on receive (section 4.1).
     """
@@ -31,19 +31,19 @@ class TaggedHeader:
     _format = struct.Struct(">BBIQ")
 
     def encode(self) -> bytes:
-        """The header's 14 octets."""
+        """Returns the header's 14 octets."""
         return self._format.pack(_control(self), self.rsvdulp, self.stag, self.to)
 
     @classmethod
     def decode(cls, octets: bytes) -> TaggedHeader:
-        """Read the header from the start of a segment."""
+        """Reads the header from the start of a segment."""
         control, rsvdulp, stag, to = cls._format.unpack_from(octets)
         return cls(stag, to, bool(control & _L), rsvdulp, control & _DV, control >> 2 & 0xF)
 
 
 @dataclass(frozen=True)
 class UntaggedHeader:
-    """Figure 5: control field, RsvdULP (40 bits), QN, MSN, MO."""
+    """The header of figure 5: control field, RsvdULP (40 bits), QN, MSN, MO."""
 
     qn: int
     msn: int
@@ -58,13 +58,13 @@ class UntaggedHeader:
     _format = struct.Struct(">BBIIII")
 
     def encode(self) -> bytes:
-        """The header's 18 octets."""
+        """Returns the header's 18 octets."""
         first, rest = self.rsvdulp >> 32, self.rsvdulp & 0xFFFFFFFF
         return self._format.pack(_control(self), first, rest, self.qn, self.msn, self.mo)
 
     @classmethod
     def decode(cls, octets: bytes) -> UntaggedHeader:
-        """Read the header from the start of a segment."""
+        """Reads the header from the start of a segment."""
         control, first, rest, qn, msn, mo = cls._format.unpack_from(octets)
         return cls(
             qn, msn, mo, bool(control & _L), first << 32 | rest, control & _DV, control >> 2 & 0xF
@@ -79,10 +79,10 @@ def _control(header: Header) -> int:
 
 
 def is_tagged(segment: bytes) -> bool:
-    """The T flag. A segment of no octets has none; it counts as untagged."""
+    """Returns the T flag. A segment of no octets has no flag and counts as untagged."""
     return bool(segment) and bool(segment[0] & _T)
 
 
 def header_length(segment: bytes) -> int:
-    """Octets of header that this segment's T flag asks for."""
+    """Returns how many octets the header has that the segment's T flag announces."""
     return (TaggedHeader if is_tagged(segment) else UntaggedHeader).size

@@ -1,4 +1,4 @@
-"""Tagged Buffers: what the ULP registered, and for whom (RFC 5041 sections 8.2 and 8.3)."""
+"""Tagged Buffers: the regions that the ULP registered (RFC 5041 sections 8.2 and 8.3)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,40 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Flag, auto
 
-__all__ = ["Access", "Memory", "Region"]
+__all__ = ["Access", "Memory", "Octets", "Region"]
+
+_PAGE = 1 << 12
+
+
+class Octets:
+    """The octets of a buffer that is written in pieces. Those that were not written are zero, and
+    take no memory.
+    """
+
+    def __init__(self) -> None:
+        self._pages: dict[int, bytearray] = {}
+
+    def write(self, offset: int, payload: bytes) -> None:
+        """Writes octets from an offset on."""
+        at = 0
+        while at < len(payload):
+            number, inside = divmod(offset + at, _PAGE)
+            page = self._pages.setdefault(number, bytearray(_PAGE))
+            piece = payload[at : at + _PAGE - inside]
+            page[inside : inside + len(piece)] = piece
+            at += len(piece)
+
+    def read(self, length: int) -> bytes:
+        """Returns the first octets, as many as ``length`` says."""
+        zeros = bytes(_PAGE)
+        pages = range(-(-length // _PAGE))
+        return b"".join(self._pages.get(number, zeros) for number in pages)[:length]
 
 
 class Access(Flag):
-    """Rights of a Remote Peer. Section 8.3.1 item 5: "read, write, or read and write access"."""
+    """The rights of a Remote Peer. Section 8.3.1 item 5: "read, write, or read and write
+    access".
+    """
 
     NONE = 0
     REMOTE_WRITE = auto()
@@ -19,7 +48,7 @@ class Access(Flag):
 
 @dataclass(frozen=True, kw_only=True)
 class Region:
-    """A ULP Buffer under an STag, for one Protection Domain or one DDP Stream (section 8.2).
+    """A ULP Buffer that has an STag, for one Protection Domain or one DDP Stream (section 8.2).
 
     Parameters
     ----------
@@ -28,7 +57,7 @@ class Region:
     to
         Tagged Offset of the first octet.
     length
-        Octets.
+        Length of the buffer in octets.
     address
         Host address of the first octet. The model only reports it.
     access
@@ -67,14 +96,17 @@ class Region:
         return self.stag >> 8
 
     def allows(self, *, stream: int, pd: int) -> bool:
-        """Whether the STag may be used on this stream, by either association of section 8.2."""
+        """Returns whether this stream may use the STag (section 8.2: by its pd, or by its
+        own ID).
+        """
         return self.stream == stream if self.pd is None else self.pd == pd
 
 
 class Memory:
-    """The registered regions of a node, and their octets.
+    """Holds a node's registered regions and their octets.
 
-    Octets outlive revocation: the ULP keeps its buffer when the Remote Peer loses it.
+    The octets remain after a revocation: the ULP keeps its buffer, only the Remote Peer loses
+    access.
     """
 
     def __init__(self) -> None:
@@ -83,25 +115,31 @@ class Memory:
         self._regions: dict[int, Region] = {}  # by STag, revoked ones too
 
     def __iter__(self) -> Iterator[Region]:
-        """Every region ever registered, in order of registration."""
+        """Iterates over every region that was ever registered, in order of registration."""
         return iter(self._regions.values())
 
     def register(self, region: Region, octets: bytearray | None = None, *, fill: int = 0) -> Region:
-        """Make a region valid.
+        """Makes a region valid and returns it.
 
         Parameters
         ----------
         region
-            The region. Its index must not be in use.
+            The region. No valid region may have the same index.
         octets
-            The ULP's buffer; regions that overlap in the host share one. Made anew when not given.
+            The ULP's buffer. Regions that overlap in host memory share one. None: a new buffer is
+            made.
         fill
-            What a new buffer is painted with.
+            The value of every octet of a new buffer.
+
+        Raises
+        ------
+        ValueError
+            A valid region has this index, or the buffer's length is not that of the region.
         """
         if region.index in self._valid:
             raise ValueError(
                 f"STag {region.stag:#010x} must have an index that is not in use; "
-                f"{self._valid[region.index].stag:#010x} has it: revoke that first"
+                f"{self._valid[region.index].stag:#010x} has it: revoke that STag first"
             )
         if octets is None:
             octets = bytearray([fill]) * region.length
@@ -115,36 +153,36 @@ class Memory:
         return region
 
     def lookup(self, stag: int) -> Region | None:
-        """The valid region of this STag: index and key must both be right."""
+        """Returns the valid region of this STag, or None. Both index and key must match."""
         region = self._valid.get(stag >> 8)
         return region if region is not None and region.stag == stag else None
 
     def revoke(self, stag: int) -> bool:
-        """Revoke an STag (section 8.3 item 2); whether it was valid before."""
+        """Revokes an STag (section 8.3 item 2). Returns whether the STag was valid before."""
         if self.lookup(stag) is None:
             return False
         del self._valid[stag >> 8]
         return True
 
     def revoke_stream(self, stream: int) -> list[Region]:
-        """Revoke every STag that is bound to this stream; those that were."""
+        """Revokes every STag that is bound to this stream, and returns their regions."""
         gone = [region for region in self._valid.values() if region.stream == stream]
         for region in gone:
             del self._valid[region.index]
         return gone
 
     def set_access(self, stag: int, access: Access) -> None:
-        """Establish or revoke read and write access (section 8.3.1 item 5)."""
+        """Replaces a valid STag's rights (section 8.3.1 item 5), or raises `KeyError`."""
         region = self.lookup(stag)
         if region is None:
             raise KeyError(f"STag {stag:#010x} is not valid")
         self._valid[region.index] = self._regions[stag] = replace(region, access=access)
 
     def write(self, region: Region, to: int, payload: bytes) -> None:
-        """Place octets. The caller has made the checks."""
+        """Places octets in a region. The caller has checked the segment before."""
         start = to - region.to
         self._octets[region.stag][start : start + len(payload)] = payload
 
     def octets(self, stag: int) -> bytes:
-        """The octets of a region, valid or revoked."""
+        """Returns the octets of a region, be it valid or revoked."""
         return bytes(self._octets[stag])

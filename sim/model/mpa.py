@@ -1,4 +1,4 @@
-"""RFC 5044, MPA framing for TCP, with the enhanced start-up of RFC 6581."""
+"""RFC 5044: MPA framing for TCP, with the enhanced start-up of RFC 6581."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _KEYS: dict[bytes, Kind] = {b"MPA ID Req Frame": "request", b"MPA ID Rep Frame":
 
 
 def crc32c(octets: bytes) -> bytes:
-    """The digest as it stands on the wire, lowest octet first (RFC 5044 section 4.4)."""
+    """Returns the digest as transmitted, lowest octet first (RFC 5044 section 4.4)."""
     return struct.pack("<I", google_crc32c.value(octets))
 
 
@@ -46,16 +46,17 @@ def crc32c(octets: bytes) -> bytes:
 
 @dataclass(frozen=True, kw_only=True)
 class Enhanced:
-    """What RFC 6581 section 9 puts before the Private Data: |A|B| IRD (14) |C|D| ORD (14)|.
+    """RFC 6581 section 9: the fields before the Private Data, |A|B| IRD (14) |C|D| ORD (14)|.
 
     Parameters
     ----------
     ird, ord
         Inbound and outbound RDMA Read depth.
     peer_to_peer
-        A: the initiator may be sent to before it sends.
+        A: the connection is peer-to-peer (RFC 6581 section 9.2): either ULP may be the first to
+        send.
     rtr_fpdu, rtr_write, rtr_read
-        B, C, D: zero-length Send, RDMA Write, RDMA Read as ready-to-receive indication.
+        B, C, D: a zero-length Send, RDMA Write or RDMA Read is the ready-to-receive indication.
     """
 
     ird: int
@@ -66,7 +67,7 @@ class Enhanced:
     rtr_read: bool = False
 
     def encode(self) -> bytes:
-        """The four octets."""
+        """Returns the four octets."""
         for name, value in (("ird", self.ird), ("ord", self.ord)):
             if not 0 <= value < 1 << 14:
                 raise ValueError(f"Enhanced {name} must be a 14-bit number, not {value!r}")
@@ -78,7 +79,7 @@ class Enhanced:
 
     @classmethod
     def decode(cls, octets: bytes) -> Enhanced:
-        """Read the four octets."""
+        """Reads the four octets."""
         first, second = struct.unpack_from(">HH", octets)
         return cls(
             ird=first & 0x3FFF,
@@ -101,7 +102,7 @@ class StartupFrame:
     revision
         1 (RFC 5044) or 2 (RFC 6581).
     markers
-        M: the sender of this frame wants markers in what it receives.
+        M: the sender of this frame wants markers in the stream that it receives.
     crc
         C: the sender of this frame wants CRCs.
     reject
@@ -109,7 +110,7 @@ class StartupFrame:
     enhanced
         S, revision 2: the fields of RFC 6581, which take the first four octets of the Private Data.
     private_data
-        What the ULP gave, without those four octets.
+        The ULP's octets, without those four.
     """
 
     kind: Kind
@@ -125,12 +126,12 @@ class StartupFrame:
 
     @classmethod
     def parse(cls, octets: bytes) -> tuple[StartupFrame, int] | None:
-        """Read a frame from the start of a TCP stream.
+        """Reads a frame from the start of a TCP stream.
 
         Returns
         -------
         tuple or None
-            The frame and the octets that it took; None when more are needed.
+            The frame and how many octets it has; None where more octets are needed.
 
         Raises
         ------
@@ -178,7 +179,7 @@ class StartupFrame:
         ), end
 
     def encode(self) -> bytes:
-        """The frame's octets."""
+        """Returns the frame's octets."""
         if self.enhanced is not None and self.revision < 2:
             raise ValueError(f"MPA revision must be 2 for enhanced fields, not {self.revision!r}")
         private = (b"" if self.enhanced is None else self.enhanced.encode()) + self.private_data
@@ -195,7 +196,7 @@ class StartupFrame:
 
 @dataclass(frozen=True)
 class Agreement:
-    """What two start-up frames settle for the full operation phase."""
+    """The settings of the full operation phase, as two start-up frames determine them."""
 
     crc: bool
     markers_to_responder: bool
@@ -203,7 +204,9 @@ class Agreement:
 
 
 def negotiate(request: StartupFrame, reply: StartupFrame) -> Agreement:
-    """A CRC when either side wants one; markers toward each side that wants them (7.1.1)."""
+    """Returns the settings: a CRC if either side wants it, markers toward each side that
+    wants them.
+    """
     return Agreement(request.crc or reply.crc, reply.markers, request.markers)
 
 
@@ -221,8 +224,8 @@ class Fpdu:
     position
         Stream position of ``raw[0]``, counted from the first octet after start-up.
     raw
-        All octets in the stream: a marker just before the header, header, ULPDU, PAD, CRC, markers
-        between them.
+        All octets in the stream: header, ULPDU, PAD and CRC, the markers between them, and a marker
+        that stands just before the header.
     """
 
     ulpdu: bytes
@@ -231,7 +234,7 @@ class Fpdu:
 
 
 def _stretches(position: int, content: int) -> Iterator[tuple[int, int]]:
-    """Where ``content`` octets lie between markers at multiples of 512: (position, octets) pieces.
+    """Yields (position, octets) of each piece of ``content`` between markers at multiples of 512.
 
     A marker that would follow the last octet belongs to the next FPDU.
     """
@@ -245,22 +248,24 @@ def _stretches(position: int, content: int) -> Iterator[tuple[int, int]]:
 
 
 def _content(ulpdu: int) -> int:
-    """Octets of an FPDU before its CRC: length field, ULPDU, PAD to a multiple of four."""
+    """Returns the octets of an FPDU before its CRC: length field, ULPDU, PAD to a multiple
+    of four.
+    """
     return _LENGTH + ulpdu + -(_LENGTH + ulpdu) % 4
 
 
 class MpaReceiver:
-    """Takes one direction of a TCP stream after start-up, in order, in pieces of any size.
+    """Finds the FPDUs in one direction of a TCP stream, given in order in pieces of any size.
 
     Parameters
     ----------
     crc
-        Whether CRCs are in use. Without, the field is there and is not looked at.
+        Whether CRCs are in use. If not, the field is present and is not checked.
     markers
         Whether the stream has markers. Their pointers are not checked (RFC 5044 section 8 leaves
         that open).
     position
-        Stream position of the first octet to come.
+        Stream position of the first octet to come, counted from the end of start-up.
     """
 
     def __init__(self, *, crc: bool = True, markers: bool = False, position: int = 0) -> None:
@@ -272,13 +277,15 @@ class MpaReceiver:
         self._buffer = bytearray()
 
     def receive(self, octets: bytes) -> list[Fpdu | LlpError]:
-        """Take octets; what they complete. After an error everything is dropped."""
+        """Takes octets, and returns the FPDUs that they complete. After an error it drops
+        all octets.
+        """
         if self.error is not None:
             self.dropped += len(octets)
             return []
         self._buffer += octets
         out: list[Fpdu | LlpError] = []
-        start = 0  # cut off once a call: a large piece holds many FPDUs
+        start = 0  # the buffer is cut once per call, because a large piece holds many FPDUs
         while (frame := self._frame(start)) is not None:
             out.append(frame)
             start += len(frame.raw)
@@ -292,7 +299,7 @@ class MpaReceiver:
         return out
 
     def close(self) -> list[LlpError]:
-        """The stream has ended. An FPDU that is not whole is a framing error."""
+        """Takes the end of the stream. An FPDU that is not complete by then is a framing error."""
         if self.error is not None or not self._buffer:
             return []
         raw = bytes(self._buffer)
@@ -308,7 +315,7 @@ class MpaReceiver:
         return list(_stretches(position, content)) if self.markers else [(position, content)]
 
     def _gather(self, raw: bytes, position: int, content: int) -> bytes:
-        """The octets without the markers, as many as are there."""
+        """Returns the octets without the markers, as many as are present."""
         return b"".join(
             raw[at - position : at - position + piece]
             for at, piece in self._pieces(position, content)
@@ -328,9 +335,9 @@ class MpaReceiver:
             return None
         raw = bytes(self._buffer[start : start + size])
         ulpdu = self._gather(raw, position, content)[_LENGTH : _LENGTH + length]
-        # The CRC is never cut by a marker: both stand at multiples of four. It covers everything
-        # before it in the FPDU, markers included, also one that stands before the header (RFC 5044
-        # section 4.4).
+        # No marker stands within the CRC: both stand at multiples of four. The CRC covers all
+        # earlier octets of the FPDU, markers included, also a marker that stands before the header
+        # (RFC 5044 section 4.4).
         if self.crc and crc32c(raw[:-_CRC]) != raw[-_CRC:]:
             return LlpError(LLP_CRC, ulpdu[: header_length(ulpdu)], length, position, raw)
         return Fpdu(ulpdu, position, raw)
@@ -342,7 +349,7 @@ class MpaSender:
     Parameters
     ----------
     crc
-        Whether CRCs are in use. Without, the field is sent as zeros.
+        Whether CRCs are in use. If not, the field is sent as zeros.
     markers
         Whether to insert markers.
     position
@@ -355,7 +362,7 @@ class MpaSender:
         self.position = position
 
     def send(self, ulpdu: bytes) -> bytes:
-        """The octets of the stream for one ULPDU."""
+        """Returns the octets of the stream for one ULPDU."""
         if len(ulpdu) >= 1 << 16:
             raise ValueError(f"ULPDU must be less than 65536 octets, not {len(ulpdu)}")
         content = struct.pack(">H", len(ulpdu)) + ulpdu
@@ -366,8 +373,9 @@ class MpaSender:
             start += _MARKER if start % MARKER_SPACING == 0 else 0
             for at, piece in _stretches(self.position, len(content)):
                 if at != self.position + len(out):
-                    # Section 4.3: reserved, and FPDUPTR: octets from the ULPDU_Length field to the
-                    # marker, which is zero for a marker just before that field.
+                    # Section 4.3: 16 reserved bits, then FPDUPTR: how many octets lie between the
+                    # ULPDU_Length field and the marker. FPDUPTR is zero for a marker just before
+                    # that field.
                     pointer = max(0, at - _MARKER - start)
                     if pointer >= 1 << 16:
                         raise ValueError(

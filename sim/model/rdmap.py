@@ -1,4 +1,4 @@
-"""The little of RDMAP (RFC 5040) that decides where octets land and which STags stay valid."""
+"""The part of RDMAP (RFC 5040) that decides where octets are placed and which STags stay valid."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
 
 
 class Opcode(IntEnum):
-    """RFC 5040 section 4.1, figure 3."""
+    """The RDMAP opcodes of RFC 5040 section 4.1, figure 3."""
 
     RDMA_WRITE = 0
     READ_REQUEST = 1
@@ -36,32 +36,32 @@ class Opcode(IntEnum):
 
 
 class QueueNumber(IntEnum):
-    """RFC 5040 section 4.1: the DDP queues that RDMAP uses."""
+    """The DDP queues that RDMAP uses, RFC 5040 section 4.1."""
 
     SEND = 0
     READ_REQUEST = 1
     TERMINATE = 2
 
 
-#: Buffers that RDMAP keeps for itself, by queue, and their length.
+#: How many buffers RDMAP posts for itself, by queue; each has ``_OWN_LENGTH`` octets.
 _OWN = {QueueNumber.READ_REQUEST: 1 << 10, QueueNumber.TERMINATE: 1}
 _OWN_LENGTH = 1 << 10
 _INVALIDATES = {Opcode.SEND_INVALIDATE, Opcode.SEND_SOLICITED_INVALIDATE}
 
 
 def opcode(header: Header) -> int:
-    """The opcode in the RDMAP Control Field, the first octet of DDP's RsvdULP: |RV|Rsv|Opcode|."""
+    """Returns the opcode in the RDMAP Control Field, DDP's first RsvdULP octet: |RV|Rsv|Opcode|."""
     octet = header.rsvdulp if isinstance(header, TaggedHeader) else header.rsvdulp >> 32
     return octet & 0xF
 
 
 def rsvdulp(opcode: Opcode, *, tagged: bool, stag: int = 0) -> int:
-    """RsvdULP of a message: RDMAP version 1, and the Invalidate STag of an untagged one."""
+    """Returns a message's RsvdULP: RDMAP version 1, opcode, and Invalidate STag if untagged."""
     return 0x40 | opcode if tagged else (0x40 | opcode) << 32 | stag
 
 
 def invalidated_stag(header: Header) -> int | None:
-    """The STag that a Send with Invalidate names (RFC 5040 section 4.1), or None."""
+    """Returns the STag that a Send with Invalidate names (RFC 5040 section 4.1), or None."""
     if isinstance(header, TaggedHeader) or opcode(header) not in _INVALIDATES:
         return None
     return header.rsvdulp & 0xFFFFFFFF
@@ -69,7 +69,7 @@ def invalidated_stag(header: Header) -> int | None:
 
 @dataclass(frozen=True)
 class ReadRequest:
-    """RFC 5040 section 4.4: the payload of an RDMA Read Request."""
+    """The payload of an RDMA Read Request, RFC 5040 section 4.4."""
 
     sink_stag: int
     sink_to: int
@@ -81,18 +81,20 @@ class ReadRequest:
     SIZE = _format.size
 
     def encode(self) -> bytes:
-        """The payload's 28 octets."""
+        """Returns the payload's 28 octets."""
         return self._format.pack(
             self.sink_stag, self.sink_to, self.length, self.source_stag, self.source_to
         )
 
     @classmethod
     def decode(cls, message: bytes) -> ReadRequest:
-        """Read the payload of a delivered message."""
+        """Reads the payload of a delivered message."""
         return cls(*cls._format.unpack_from(message))
 
     def source(self, memory: Memory, *, stream: int, pd: int) -> bytes | None:
-        """What a responder answers with; None where it may not (RFC 5040 section 5.2.1)."""
+        """Returns the octets that the responder sends; None if it must refuse (RFC 5040
+        section 5.2.1).
+        """
         region = memory.lookup(self.source_stag)
         if region is None or not region.allows(stream=stream, pd=pd):
             return None
@@ -103,9 +105,10 @@ class ReadRequest:
 
 
 class RdmapSink(DataSink):
-    """A Data Sink with RDMAP's queues, which obeys Send with Invalidate.
+    """A Data Sink that has RDMAP's queues and executes Send with Invalidate.
 
-    Read Requests and Terminates have buffers of their own; the ULP posts those of the Sends.
+    The sink posts the buffers for Read Requests and Terminates itself; the ULP posts those for
+    Sends.
     """
 
     def __init__(self, memory: Memory, *, stream: int = 0, pd: int = 0, first: int = 0) -> None:
@@ -115,7 +118,9 @@ class RdmapSink(DataSink):
             self.post(qn, _OWN_LENGTH, count)
 
     def receive(self, segment: bytes, order: int | None = None) -> list[Event]:
-        """Take a DDP Segment from the LLP."""
+        """Takes a DDP Segment from the LLP, and revokes the STag that a delivered Send
+        invalidates.
+        """
         events = super().receive(segment, order)
         for event in events:
             if not isinstance(event, Delivered):

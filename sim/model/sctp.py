@@ -1,8 +1,9 @@
-"""RFC 5043: DDP over SCTP, on as much of RFC 9260 as it stands on.
+"""RFC 5043: DDP over SCTP, with the part of RFC 9260 that it needs.
 
-From the wire up: :class:`Packet` and its chunks, :class:`Association` (digest, tags, duplicate
-TSNs, adaptation indication), :class:`Session` (DDP-SSN sequencing, legal sequences). A session
-hands over DDP Segments as they come, with their order, for :class:`~.ddp.DataSink`.
+From the wire upwards, the layers are :class:`Packet` and its chunks; :class:`Association`, which
+checks digest, tags, duplicate TSNs and the adaptation indication; and :class:`Session`, which
+checks DDP-SSNs and the legal sequences of messages. A session hands over DDP Segments in the order
+of their arrival, each with its place in the sender's order, for :class:`~.ddp.DataSink`.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ __all__ = [
 
 
 class ChunkType(IntEnum):
-    """RFC 9260 section 3.2, table 1: those that the model names."""
+    """The chunk types of RFC 9260 section 3.2, table 1, that the model names."""
 
     DATA = 0
     INIT = 1
@@ -63,14 +64,14 @@ class ChunkType(IntEnum):
 
 
 class Ppid(IntEnum):
-    """Payload Protocol Identifiers, RFC 5043 section 5.2."""
+    """The Payload Protocol Identifiers of RFC 5043 section 5.2."""
 
     SEGMENT = 16
     CONTROL = 17
 
 
 class Function(IntEnum):
-    """Function Codes of DDP Stream Session Control, RFC 5043 section 5.2.3."""
+    """The Function Codes of DDP Stream Session Control, RFC 5043 section 5.2.3."""
 
     INITIATE = 1
     ACCEPT = 2
@@ -85,7 +86,9 @@ _TSN = 1 << 32
 
 
 def checksum(octets: bytes) -> bytes:
-    """CRC32c over the packet, zeros for the checksum, lowest octet first (RFC 9260 section 6.8)."""
+    """Returns a packet's CRC32c, lowest octet first, its own field as zeros (RFC 9260
+    section 6.8).
+    """
     return struct.pack("<I", google_crc32c.value(octets[:8] + bytes(4) + octets[12:]))
 
 
@@ -94,14 +97,14 @@ def checksum(octets: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Chunk:
-    """A chunk that the model passes over: type, flags, value."""
+    """A chunk that the model does not interpret: type, flags, value."""
 
     type: int
     flags: int = 0
     value: bytes = b""
 
     def encode(self) -> bytes:
-        """The chunk with its padding."""
+        """Returns the chunk with its padding."""
         return _chunk(self.type, self.flags, self.value)
 
 
@@ -114,7 +117,7 @@ def _chunk(kind: int, flags: int, value: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class DataChunk:
-    """Section 3.3.1: DATA, flags |I|U|B|E|.
+    """A DATA chunk, section 3.3.1, with the flags |I|U|B|E|.
 
     RFC 5043 section 10: "The adaptation layer MUST use the Unordered option on all Data Chunks".
     """
@@ -132,14 +135,14 @@ class DataChunk:
     _format = struct.Struct(">IHHI")
 
     def encode(self) -> bytes:
-        """The chunk with its padding."""
+        """Returns the chunk with its padding."""
         flags = self.immediate << 3 | self.unordered << 2 | self.beginning << 1 | self.ending
         header = self._format.pack(self.tsn, self.stream, self.ssn, self.ppid)
         return _chunk(ChunkType.DATA, flags, header + self.payload)
 
     @classmethod
     def decode(cls, chunk: Chunk) -> DataChunk:
-        """Read the fields of a chunk."""
+        """Reads the fields of a chunk."""
         if len(chunk.value) <= cls._format.size:
             raise ProtocolError("a DATA chunk must carry user data", LLP_FRAMING)
         tsn, stream, ssn, ppid = cls._format.unpack_from(chunk.value)
@@ -158,7 +161,9 @@ class DataChunk:
 
 @dataclass(frozen=True)
 class InitChunk:
-    """Sections 3.3.2 and 3.3.3: INIT and INIT ACK, with their parameters as (type, value)."""
+    """An INIT or INIT ACK chunk, sections 3.3.2 and 3.3.3. Its parameters are pairs (type,
+    value).
+    """
 
     tag: int
     tsn: int
@@ -179,7 +184,9 @@ class InitChunk:
         return None
 
     def encode(self) -> bytes:
-        """The chunk with its padding. The last parameter's padding does not count as length."""
+        """Returns the chunk with its padding. The last parameter's padding does not count as
+        length.
+        """
         value = self._format.pack(self.tag, self.window, self.outbound, self.inbound, self.tsn)
         for kind, parameter in self.parameters:
             value += bytes(-len(value) % 4)
@@ -188,7 +195,7 @@ class InitChunk:
 
     @classmethod
     def decode(cls, chunk: Chunk) -> InitChunk:
-        """Read the fields of a chunk."""
+        """Reads the fields of a chunk."""
         if len(chunk.value) < cls._format.size:
             raise ProtocolError("an INIT chunk must have 16 octets of fixed fields", LLP_FRAMING)
         tag, window, outbound, inbound, tsn = cls._format.unpack_from(chunk.value)
@@ -218,7 +225,7 @@ def _parameters(octets: bytes) -> Iterator[tuple[int, bytes]]:
 
 @dataclass(frozen=True)
 class SackChunk:
-    """Section 3.3.4: SACK, gap blocks as offsets (start, end) from the cumulative TSN."""
+    """A SACK chunk, section 3.3.4. ``gaps`` are (start, end) offsets from the cumulative TSN."""
 
     cumulative: int
     window: int = 1 << 16
@@ -228,7 +235,7 @@ class SackChunk:
     _format = struct.Struct(">IIHH")
 
     def encode(self) -> bytes:
-        """The chunk."""
+        """Returns the chunk."""
         value = self._format.pack(
             self.cumulative, self.window, len(self.gaps), len(self.duplicates)
         )
@@ -238,7 +245,7 @@ class SackChunk:
 
     @classmethod
     def decode(cls, chunk: Chunk) -> SackChunk:
-        """Read the fields of a chunk."""
+        """Reads the fields of a chunk."""
         counts = cls._format.unpack_from(chunk.value) if len(chunk.value) >= 12 else None
         if counts is None or len(chunk.value) != 12 + 4 * (counts[2] + counts[3]):
             raise ProtocolError("a SACK chunk must hold the blocks that it counts", LLP_FRAMING)
@@ -259,7 +266,7 @@ _DECODERS: dict[int, Callable[[Chunk], AnyChunk]] = {
 
 @dataclass(frozen=True)
 class Packet:
-    """Section 3: common header and chunks."""
+    """An SCTP packet, section 3: common header and chunks."""
 
     source: int
     destination: int
@@ -269,14 +276,14 @@ class Packet:
     _format = struct.Struct(">HHI4s")
 
     def encode(self) -> bytes:
-        """The packet with its checksum."""
+        """Returns the packet with its checksum."""
         octets = self._format.pack(self.source, self.destination, self.tag, bytes(4))
         octets += b"".join(chunk.encode() for chunk in self.chunks)
         return octets[:8] + checksum(octets) + octets[12:]
 
     @classmethod
     def parse(cls, octets: bytes) -> Packet:
-        """Read a packet; raise :exc:`ProtocolError` where it must be discarded."""
+        """Reads a packet; raises :exc:`ProtocolError` where the packet must be discarded."""
         if len(octets) < cls._format.size:
             raise ProtocolError(
                 f"an SCTP packet must have at least 12 octets, not {len(octets)}", LLP_FRAMING
@@ -307,7 +314,9 @@ def bundle(
     *,
     ip: int = 20,
 ) -> list[tuple[AnyChunk, ...]]:
-    """Chunks for as few packets as keep the order (RFC 9260 section 6.10), each within the MTU."""
+    """Distributes chunks over as few packets within the MTU as keep their order (RFC 9260
+    section 6.10).
+    """
     packets: list[list[AnyChunk]] = []
     room = 0
     for chunk in chunks:
@@ -321,8 +330,10 @@ def bundle(
 
 
 def maximum_segment(mtu: int, *, ip: int = 20) -> int:
-    """Returns the MULPDU: the longest DDP Segment whose chunk, padded to four octets, fits a packet
-    of ``mtu`` octets, or 516 octets if that is more (RFC 5043 section 9).
+    """Returns the MULPDU for an MTU: the longest DDP Segment whose chunk fits into one packet.
+
+    The chunk counts with its padding to four octets. The result is never below 516 octets (RFC 5043
+    section 9).
     """
     padded = (mtu - ip - Packet._format.size) // 4 * 4
     return max(516, padded - 4 - DataChunk._format.size - 2)
@@ -333,7 +344,10 @@ def maximum_segment(mtu: int, *, ip: int = 20) -> int:
 
 @dataclass(frozen=True)
 class SegmentReceived:
-    """A DDP Segment for a session's Data Sink; ``order`` is its DDP-SSN, counted on past 65535."""
+    """A DDP Segment for a session's Data Sink.
+
+    ``order`` is its DDP-SSN, continued past 65535 without wrapping.
+    """
 
     stream: int
     session: int
@@ -343,7 +357,9 @@ class SegmentReceived:
 
 @dataclass(frozen=True)
 class SessionControl:
-    """A control message took effect, in the order of DDP-SSNs. ``sent``: it was this side's."""
+    """A control message took effect, in the order of DDP-SSNs. ``sent``: this side sent the
+    message.
+    """
 
     stream: int
     session: int
@@ -363,7 +379,7 @@ class SessionIllegal:
 
 @dataclass(frozen=True)
 class SessionRefused:
-    """An Initiate came while as many as may wait for the ULP's decision did so.
+    """An Initiate came while as many others as the limit allows waited for the ULP's decision.
 
     RFC 5043 section 6.4: "the passive side MUST respond to the Initiate message with a DDP Stream
     Terminate Message."
@@ -375,7 +391,7 @@ class SessionRefused:
 
 @dataclass(frozen=True)
 class Discarded:
-    """A packet, or a chunk of it, that SCTP does not hand up."""
+    """SCTP discards a packet, or one chunk of it."""
 
     reason: str
 
@@ -387,7 +403,7 @@ SctpEvent = SegmentReceived | SessionControl | SessionIllegal | SessionRefused |
 
 
 class Sequencer:
-    """Puts 16-bit DDP-SSNs into the order of submission.
+    """Extends 16-bit DDP-SSNs to numbers in the order of submission.
 
     Section 10: "The DDP-SSN can be used without special logic to determine the submission sequence
     when the maximum number of in-flight messages is less than 32768."
@@ -396,17 +412,19 @@ class Sequencer:
     WINDOW = 32767
 
     def __init__(self) -> None:
-        self.next = 0  #: everything before has come
+        self.next = 0  #: all numbers below this one have arrived
         self._ahead: set[int] = set()
 
     def order(self, ssn: int) -> int | None:
-        """Place in the order of submission; None for what came before or is out of the window."""
+        """Returns a DDP-SSN's number in the order of submission; None if used before or out
+        of the window.
+        """
         distance = (ssn - self.next) % (1 << 16)
         order = self.next + distance
         return order if distance < self.WINDOW and order not in self._ahead else None
 
     def take(self, order: int) -> range:
-        """Note an arrival; the places that are now in sequence."""
+        """Notes an arrival, and returns the numbers that are now in sequence."""
         self._ahead.add(order)
         start = self.next
         while self.next in self._ahead:
@@ -419,7 +437,7 @@ class Sequencer:
 
 
 class State(Enum):
-    """Where a DDP Stream Session is, seen from one end."""
+    """The state of a DDP Stream Session, seen from one end."""
 
     CLOSED = auto()
     INITIATE_SENT = auto()
@@ -427,9 +445,9 @@ class State(Enum):
     ESTABLISHED = auto()
     TERMINATE_SENT = auto()
     TERMINATE_RECEIVED = auto()
-    #: An Initiate came past the limit of section 6.4; a Terminate is its only answer.
+    #: An Initiate came beyond the limit of section 6.4; the only answer to it is a Terminate.
     REFUSED = auto()
-    #: An illegal chunk came; what belongs to the session is dropped until the next Initiate.
+    #: An illegal chunk came; the session's further chunks are dropped until the next Initiate.
     ABORTED = auto()
 
 
@@ -437,8 +455,8 @@ _SENT, _RECEIVED = True, False
 _SEGMENT = None
 _S, _F = State, Function
 
-#: The legal sequences, and nothing else. The chunks of each direction are considered by DDP-SSN
-#: (section 6.1).
+#: All legal sequences, and no others. The chunks of each direction are considered in the order of
+#: their DDP-SSNs (section 6.1).
 _LEGAL: dict[tuple[State, bool, Function | None], State] = {
     # 6.2, 6.3, 6.4: "Active side sends a DDP Stream Session Initiate message."
     (_S.CLOSED, _SENT, _F.INITIATE): _S.INITIATE_SENT,
@@ -466,11 +484,11 @@ _LEGAL: dict[tuple[State, bool, Function | None], State] = {
     (_S.TERMINATE_SENT, _RECEIVED, _F.TERMINATE): _S.CLOSED,
     (_S.TERMINATE_RECEIVED, _SENT, _F.TERMINATE): _S.CLOSED,
 }
-#: A session that one Terminate has ended may be followed by the next one at once.
+#: Once one Terminate has ended a session, the next session may follow at once.
 _REUSABLE = {State.CLOSED, State.TERMINATE_SENT, State.TERMINATE_RECEIVED}
 _PLACES = {State.ESTABLISHED, State.TERMINATE_SENT}
-#: States in which what follows the first message of a direction, a Segment or a Terminate, can have
-#: been sent. With INITIATE_SENT and INITIATE_RECEIVED it overtook the Accept.
+#: The states in which a message after a direction's first one, a Segment or a Terminate, can have
+#: been sent. In INITIATE_SENT and INITIATE_RECEIVED that message overtook the Accept.
 _FOLLOWS = {
     _RECEIVED: {State.INITIATE_SENT, State.ESTABLISHED, State.TERMINATE_SENT},
     _SENT: {State.INITIATE_RECEIVED, State.ESTABLISHED, State.TERMINATE_RECEIVED},
@@ -482,27 +500,28 @@ class _Direction:
 
     def __init__(self) -> None:
         self.sequencer = Sequencer()
-        self.waiting: dict[int, tuple[Function | None, bytes]] = {}  # for earlier ones, by order
-        self.terminate: int | None = None  # the order of the Terminate, once it is known
-        self.highest = -1  # the highest order that came
+        # Chunks that wait for earlier ones: message and body, by order.
+        self.waiting: dict[int, tuple[Function | None, bytes]] = {}
+        self.terminate: int | None = None  # the order of the Terminate, once that is known
+        self.highest = -1  # the highest order received
 
 
 class Session:
-    """The DDP Stream Sessions of one DDP stream, one after another, at one end.
+    """The DDP Stream Sessions of one DDP stream at one end, one after another.
 
     Parameters
     ----------
     stream
         SCTP Stream Identifier of both directions (section 6).
     maximum
-        Longest DDP Segment to send (section 9).
+        Octets of the longest DDP Segment to send (section 9).
     """
 
     def __init__(self, stream: int, *, maximum: int = maximum_segment((1 << 16) - 1)) -> None:
         self.stream = stream
         self.maximum = maximum
         self.state = State.CLOSED
-        self.number = -1  #: of the session on this stream, from 0
+        self.number = -1  #: the session's number on this stream, from 0
         #: DDP-SSNs that this side sent and that the peer's SCTP has not acknowledged.
         self.outstanding: set[int] = set()
         self._clear()
@@ -512,10 +531,10 @@ class Session:
         """Whether an illegal chunk ended the session on this side."""
         return self.state is State.ABORTED
 
-    # The sender's half: payloads for DATA chunks with PPID 16 and 17.
+    # The sending half: it makes the payloads of DATA chunks with PPID 16 and 17.
 
     def segment(self, segment: bytes) -> bytes:
-        """Payload of a DDP Segment Chunk (section 5.2.2)."""
+        """Returns the payload of a DDP Segment Chunk (section 5.2.2)."""
         if len(segment) > self.maximum:
             raise ValueError(
                 f"DDP Segment must be at most {self.maximum} octets, not {len(segment)}"
@@ -523,7 +542,7 @@ class Session:
         return self._send(_SEGMENT, segment)
 
     def control(self, function: Function, private_data: bytes = b"") -> bytes:
-        """Payload of a DDP Stream Session Control chunk (section 5.2.3)."""
+        """Returns the payload of a DDP Stream Session Control chunk (section 5.2.3)."""
         if len(private_data) > MAXIMUM_PRIVATE_DATA:
             raise ValueError(
                 f"Private Data must be at most {MAXIMUM_PRIVATE_DATA} octets, "
@@ -536,12 +555,15 @@ class Session:
         return self._send(function, struct.pack(">H", function) + private_data)
 
     def acknowledge(self, *ssns: int) -> None:
-        """The peer's SCTP acknowledged the chunks with these DDP-SSNs; without any, all chunks."""
+        """Notes that the peer's SCTP acknowledged these DDP-SSNs; without any, all that are
+        outstanding.
+        """
         self.outstanding -= set(ssns) or set(self.outstanding)
 
     def _send(self, message: Function | None, body: bytes) -> bytes:
         if self.state is State.ABORTED and message is Function.TERMINATE:
-            # Section 6.1: what an illegal chunk asks for. It ends the session on this side.
+            # Section 6.1: an illegal chunk asks for this Terminate. It ends the session on this
+            # side.
             ssn = self._out.sequencer.next & 0xFFFF
             self.outstanding.add(ssn)
             return struct.pack(">H", ssn) + body
@@ -565,19 +587,20 @@ class Session:
         self._step(_SENT, message)
         return struct.pack(">H", order & 0xFFFF) + body
 
-    # The receiver's half.
+    # The receiving half.
 
     def receive(
         self, ppid: int, payload: bytes, *, unordered: bool = True, room: bool = True
     ) -> list[SctpEvent]:
-        """Takes the payload of a DATA chunk from the peer, whose TSN did not come before.
+        """Takes the payload of a DATA chunk whose TSN is new, and returns the events that it
+        causes.
 
         ``room``: one more Initiate may wait for the ULP's decision (section 6.4).
         """
         return self._take(_RECEIVED, ppid, payload, unordered, room)
 
     def observe(self, ppid: int, payload: bytes, *, unordered: bool = True) -> list[SctpEvent]:
-        """Take note of a payload that this side sent by other means: the replay of a capture."""
+        """Notes a payload that this side sent by other means, as in the replay of a capture."""
         return self._take(_SENT, ppid, payload, unordered, True)
 
     def abort(self, reason: str) -> list[SctpEvent]:
@@ -617,8 +640,8 @@ class Session:
             direction.terminate = order
         events: list[SctpEvent] = []
         if message is _SEGMENT and not sent:
-            # Placement needs no order, but it needs a session that was accepted. The passive side's
-            # Segments can overtake its Accept; they wait.
+            # Placement needs no order, but it needs a session that was accepted. Segments of the
+            # passive side that overtake its Accept wait.
             if self.state in _PLACES:
                 events.append(self._segment(order, body))
             else:
@@ -630,12 +653,13 @@ class Session:
         return events
 
     def _misfit(self, sent: bool, message: Function | None, order: int) -> str | None:
-        """Returns why no legal sequence has this message there, whatever else may come; or None.
+        """Returns why no legal sequence has this message at this place, whatever else may come; or
+        None.
 
         Section 6.1: "If the adaptation layer receives a Payload Data Chunk that conforms to none of
-        the enumerated legal patterns, the DDP Stream Session MUST be terminated." So a chunk need
-        not wait for its turn to be illegal. The one with number 0 has its turn when it arrives, and
-        is judged there.
+        the enumerated legal patterns, the DDP Stream Session MUST be terminated." So a chunk can be
+        found illegal before its turn. The chunk with number 0 has its turn when it arrives, and is
+        judged then.
         """
         direction = self._out if sent else self._in
         way, state = "sent" if sent else "received", self.state.name
@@ -655,7 +679,7 @@ class Session:
     def _consider(
         self, sent: bool, message: Function | None, body: bytes, room: bool
     ) -> list[SctpEvent]:
-        """The next chunk of a direction, in the normative sequence of section 6.1."""
+        """Takes the next chunk of a direction, in the normative sequence of section 6.1."""
         if (self.state, sent, message) not in _LEGAL:
             way = "sent" if sent else "received"
             return self.abort(
@@ -686,7 +710,7 @@ class Session:
         """Whether an Initiate may open the next session.
 
         Section 6.6: not "while any Data Chunk from a prior session might be outstanding". A gap in
-        the DDP-SSNs shows one that is, unless the session was given up.
+        the DDP-SSNs shows an outstanding chunk, unless the session was aborted.
         """
         whole = not self._in.waiting and not self._out.waiting
         return self.state is State.ABORTED or (self.state in _REUSABLE and whole)
@@ -710,7 +734,7 @@ def _name(message: Function | None) -> str:
 
 
 def decode_payload(ppid: int, payload: bytes) -> tuple[int, Function | None, bytes]:
-    """DDP-SSN, function (None for a segment) and body of a Data Chunk (section 5.2)."""
+    """Returns DDP-SSN, function (None for a segment) and body of a Data Chunk (section 5.2)."""
     if ppid == Ppid.SEGMENT and len(payload) >= 2:
         return int.from_bytes(payload[:2], "big"), _SEGMENT, payload[2:]
     if ppid != Ppid.CONTROL or len(payload) < 4:
@@ -732,10 +756,10 @@ def decode_payload(ppid: int, payload: bytes) -> tuple[int, Function | None, byt
 
 
 class Association:
-    """One end of an SCTP association, as far as a receiver of DDP needs it.
+    """One end of an SCTP association, with the parts that a receiver of DDP needs.
 
-    Packets of both directions are given to it: received ones to :meth:`receive`, this end's own to
-    :meth:`observe`, which tells it its tag and what it asked for.
+    The caller passes it the packets of both directions: received ones to :meth:`receive`, and those
+    that this end sends to :meth:`observe`, from which it learns its tag and its requests.
 
     Parameters
     ----------
@@ -749,11 +773,13 @@ class Association:
         self.tag: int | None = None  #: this end's Verification Tag
         self.peer: InitChunk | None = None
         self.sessions: dict[int, Session] = {}
-        self._offers: dict[int, InitChunk | None] = {}  # own tag to the peer's INIT that it answers
+        # The peer's INIT that each tag of this end answers; None for a tag in an INIT.
+        self._offers: dict[int, InitChunk | None] = {}
         self._heard: InitChunk | None = None
         self._in = Tsns(0)
         self._out = Tsns(0)
-        self._since: dict[int, int] = {}  # what came up to there is of a stream's earlier sessions
+        # By stream: chunks with numbers up to this one belong to earlier sessions.
+        self._since: dict[int, int] = {}
 
     @property
     def ddp(self) -> bool:
@@ -765,11 +791,11 @@ class Association:
         return self.peer is not None and self.peer.adaptation == ADAPTATION_DDP
 
     def session(self, stream: int) -> Session:
-        """The sessions of a stream."""
+        """Returns the sessions of a stream."""
         return self.sessions.setdefault(stream, Session(stream))
 
     def observe(self, packet: bytes) -> list[SctpEvent]:
-        """Take note of a packet that this end sent."""
+        """Notes a packet that this end sent, and returns the events that it causes."""
         try:
             parsed = Packet.parse(packet)
         except ProtocolError as error:
@@ -790,7 +816,7 @@ class Association:
         return events
 
     def receive(self, packet: bytes) -> list[SctpEvent]:
-        """Take a packet from the peer."""
+        """Takes a packet from the peer, and returns the events that it causes."""
         try:
             parsed = Packet.parse(packet)
         except ProtocolError as error:
@@ -832,7 +858,7 @@ class Association:
         return [event for number, whole in taken for event in self._receive(number, whole)]
 
     def _receive(self, number: int, chunk: DataChunk) -> list[SctpEvent]:
-        """Takes a message whose first TSN, counted on past 2^32 - 1, is ``number``."""
+        """Takes a message whose first TSN, continued past 2^32 - 1, is ``number``."""
         session = self.session(chunk.stream)
         if number <= self._since.get(chunk.stream, number - 1):
             # Section 6: "Data Chunks from one DDP Stream Session are never carried over to the next
@@ -852,20 +878,21 @@ class Association:
 
 
 class Tsns:
-    """TSNs of one direction (RFC 9260 section 6.2), and fragmented messages (section 6.9).
+    """Tracks one direction's TSNs (RFC 9260 section 6.2), and joins fragments (section 6.9).
 
-    TSNs are counted on past 2^32 - 1, so that none of a long association is taken for an old one.
+    The numbers continue past 2^32 - 1, so that no TSN of a long association is mistaken for an old
+    one.
     """
 
     def __init__(self, tsn: int) -> None:
-        self._next = tsn  # every TSN before has come
+        self._next = tsn  # all TSNs before this one have arrived
         self._ahead: set[int] = set()
         self._fragments: dict[int, DataChunk] = {}
-        self.highest = tsn - 1  #: that came
+        self.highest = tsn - 1  #: the highest number received
 
     def take(self, chunk: DataChunk) -> list[tuple[int, DataChunk]] | None:
-        """Returns the messages that a chunk completes, each with its first TSN; None where the
-        chunk's TSN came before.
+        """Returns the messages that a chunk completes, each with its first TSN; None for a
+        known TSN.
         """
         distance = (chunk.tsn - self._next) % _TSN
         number = self._next + distance
@@ -892,7 +919,9 @@ class Tsns:
         return [(first, replace(parts[0], payload=payload, ending=True))]
 
     def _joins(self, number: int) -> bool:
-        """Whether a fragment is there, and the next one continues its message."""
+        """Returns whether the fragment ``number`` is here, and so is the next one, of the
+        same message.
+        """
         one, other = self._fragments.get(number), self._fragments.get(number + 1)
         return (
             one is not None
@@ -904,5 +933,5 @@ class Tsns:
 
 
 def _fragment_of_ddp(chunk: DataChunk) -> bool:
-    """Whether what a chunk is a fragment of may be a legal message once it is whole."""
+    """Returns whether this fragment can be part of a legal message of DDP."""
     return chunk.unordered and chunk.ppid in (Ppid.SEGMENT, Ppid.CONTROL)

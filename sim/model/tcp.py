@@ -1,7 +1,9 @@
-"""RFC 9293, the incoming half of connections: segments in order, and RFC 5044's FPDUs in them.
+"""RFC 9293, the receiving half of connections: accepts segments in order and finds RFC 5044's
+FPDUs.
 
-The host sets a connection up and goes through MPA's start-up. From then on the receiver takes
-what comes in order, and leaves everything else, up to reordering and the end, to the host.
+The host sets a connection up and goes through MPA's start-up. After that the receiver accepts the
+segments that arrive in order, and forwards all other frames to the host, which handles reordering
+and the connection's end.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ __all__ = [
 
 
 class Flag(IntFlag):
-    """Control bits, RFC 9293 section 3.1."""
+    """The control bits of RFC 9293 section 3.1."""
 
     FIN = 0x01
     SYN = 0x02
@@ -47,25 +49,25 @@ _SHORTEST = 14  # octets of the shortest DDP header, RFC 5041 section 4.2
 
 @dataclass(frozen=True)
 class Connection:
-    """A TCP connection's incoming half, once MPA's start-up is over.
+    """The receiving half of a TCP connection, after MPA's start-up.
 
     Parameters
     ----------
     source, destination
-        The peer's address and ours, of 4 or 16 octets.
+        The peer's IP address and this end's, of 4 or 16 octets.
     source_port, destination_port
-        The peer's port and ours.
+        The peer's port and this end's.
     stream
         The DDP Stream.
     sequence
-        Sequence number of the first octet behind the start-up, which has position 0.
+        Sequence number of the first octet after the start-up. That octet has position 0.
     markers
         Whether the stream has markers.
     sent
         Sequence number of the octet that this end sends next, SND.NXT.
     span
-        How far an Acknowledgment Number may lie before ``sent``: the octets that the peer has not
-        acknowledged, and the largest window that it has offered (RFC 5961 section 5.2).
+        How far an Acknowledgment Number may lie before ``sent``: the number of octets that the peer
+        has not acknowledged, plus the largest window that it has offered (RFC 5961 section 5.2).
     """
 
     source: bytes
@@ -84,7 +86,9 @@ class Connection:
 
 @dataclass(frozen=True)
 class FpduReceived:
-    """A whole FPDU with its markers, CRC unchecked; ``position`` is that of its first octet."""
+    """A whole FPDU with its markers; its CRC is not checked. ``position`` is that of its
+    first octet.
+    """
 
     stream: int
     position: int
@@ -93,14 +97,14 @@ class FpduReceived:
 
 @dataclass(frozen=True)
 class Diverted:
-    """A frame for the host, whole."""
+    """A frame that is forwarded to the host, whole."""
 
     octets: bytes
 
 
 @dataclass(frozen=True)
 class Dropped:
-    """A frame was damaged, and is gone."""
+    """A damaged frame was dropped."""
 
 
 TcpEvent = FpduReceived | Diverted | Dropped
@@ -111,7 +115,7 @@ TcpEvent = FpduReceived | Diverted | Dropped
 
 @dataclass(frozen=True)
 class _Packet:
-    """An IP packet with TCP in it: the addresses, the segment, and the pseudo-header."""
+    """An IP packet that carries TCP: its addresses, its TCP segment, and the pseudo-header."""
 
     source: bytes
     destination: bytes
@@ -120,7 +124,9 @@ class _Packet:
 
 
 def _sum(octets: bytes) -> int:
-    """The ones' complement sum, 16 bits, of octets and a zero where they are odd in number."""
+    """Returns the ones' complement sum, 16 bits wide. An odd number of octets is padded with
+    a zero.
+    """
     octets += bytes(len(octets) % 2)
     total = sum(word for (word,) in struct.iter_unpack(">H", octets))
     while total > 0xFFFF:
@@ -129,7 +135,9 @@ def _sum(octets: bytes) -> int:
 
 
 def _packet(frame: bytes) -> _Packet | None:
-    """The packet in an Ethernet frame with at most two VLAN tags."""
+    """Returns the packet in an Ethernet frame that has at most two VLAN tags, or None
+    without TCP.
+    """
     kind = 0
     for at in (12, 16, 20):
         kind = int.from_bytes(frame[at : at + 2], "big")
@@ -144,7 +152,7 @@ def _packet(frame: bytes) -> _Packet | None:
 
 
 def _ipv4(octets: bytes) -> _Packet | None:
-    """RFC 791 section 3.1. What is behind the Total Length is padding."""
+    """Parses IPv4 (RFC 791 section 3.1). Octets past the Total Length are padding."""
     if len(octets) < 20:
         return None
     first, total, fragment, protocol = struct.unpack_from(">BxHxxHxB", octets)
@@ -162,7 +170,7 @@ def _ipv4(octets: bytes) -> _Packet | None:
 
 
 def _ipv6(octets: bytes) -> _Packet | None:
-    """RFC 8200 section 3. A packet with an extension header is the host's."""
+    """Parses IPv6 (RFC 8200 section 3). Returns None for a packet with an extension header."""
     if len(octets) < 40:
         return None
     first, length, following = struct.unpack_from(">BxxxHB", octets)
@@ -178,7 +186,7 @@ def _ipv6(octets: bytes) -> _Packet | None:
 
 
 class _Incoming:
-    """What is known of a connection's incoming half."""
+    """The state of a connection's receiving half."""
 
     def __init__(self, connection: Connection | None) -> None:
         self.connection = connection
@@ -186,11 +194,13 @@ class _Incoming:
         self.next = 0  #: position of the octet that RCV.NXT names, RFC 9293 section 3.3.1
         self.peer = 0, 0  #: SEG.ACK and SEG.WND of the last segment taken
         self.broken = False
-        self.held = b""  #: from the first octet of an FPDU on
+        self.held = b""  #: octets that were accepted, from the first one of an incomplete FPDU
 
 
 def _ulpdu(position: int, octets: bytes, markers: bool) -> int | None:
-    """ULPDU_Length of the FPDU that begins with these octets; None until its word is there."""
+    """Returns the ULPDU_Length of the FPDU that begins with these octets; None until its
+    word is here.
+    """
     lead = _WORD if markers and position % MARKER_SPACING == 0 else 0
     if len(octets) < lead + _WORD:
         return None
@@ -198,31 +208,32 @@ def _ulpdu(position: int, octets: bytes, markers: bool) -> int | None:
 
 
 def _fpdu(position: int, ulpdu: int, markers: bool) -> int:
-    """Octets of the FPDU that begins at a position.
+    """Returns the octets of an FPDU that begins at ``position`` and has ``ulpdu`` octets of ULPDU.
 
-    RFC 5044 section 4.1: ULPDU_Length, ULPDU, PAD to a multiple of four, CRC. Section 4.3: a
-    marker at every 512th octet of the stream. One in front is part of the FPDU, one behind is not.
+    RFC 5044 section 4.1: ULPDU_Length, ULPDU, PAD to a multiple of four, CRC. Section 4.3: a marker
+    at every 512th octet of the stream. A marker just before the ULPDU_Length is part of the FPDU; a
+    marker just after the CRC is not.
     """
     content = _LENGTH + ulpdu
     content += -content % 4 + _CRC
     if not markers:
         return content
-    # The first marker has this much of the FPDU before it, the others as much as fits between two.
+    # ``before`` octets of the FPDU precede the first marker; ``between`` lie between two markers.
     before, between = -position % MARKER_SPACING, MARKER_SPACING - _WORD
     return content + _WORD * -(-max(0, content - before) // between)
 
 
 class TcpReceiver:
-    """Takes Ethernet frames, without FCS; gives FPDUs, and the frames that are the host's.
+    """Takes Ethernet frames without FCS, and returns FPDUs and the frames for the host.
 
     Parameters
     ----------
     connections
-        How many there can be; they are named by an index from 0.
+        How many connections the receiver has room for. An index from 0 names each.
     window
-        How many octets of a connection can be held. One with a longer FPDU breaks; so does one
-        with an FPDU that is too short for a DDP header, after that FPDU: RFC 5041 section 7.1
-        drops all that follows it.
+        How many octets of a connection can be held. A connection with a longer FPDU breaks. A
+        connection with an FPDU that is too short for a DDP header breaks after that FPDU, because
+        RFC 5041 section 7.1 drops all that follows it.
     """
 
     def __init__(self, connections: int, window: int) -> None:
@@ -230,27 +241,35 @@ class TcpReceiver:
         self._incoming = [_Incoming(None) for _ in range(connections)]
 
     def connect(self, index: int, connection: Connection | None) -> None:
-        """Begin with a connection, at position 0 with nothing held; None: there is none."""
+        """Starts a connection, at position 0 with nothing held. None removes the one that
+        was there.
+        """
         self._incoming[index] = _Incoming(connection)
 
     def set_sent(self, index: int, sent: int) -> None:
-        """This end is about to send the octets before ``sent``: SND.NXT."""
+        """Sets SND.NXT: this end is about to send the octets before ``sent``."""
         self._incoming[index].sent = sent
 
     def next(self, index: int) -> int:
-        """Position of the next octet expected, modulo 2**32."""
+        """Returns the position of the next octet expected, modulo 2**32."""
         return self._incoming[index].next
 
     def peer(self, index: int) -> tuple[int, int]:
-        """Acknowledgment Number and Window of the last segment taken; zeros before the first."""
+        """Returns Acknowledgment Number and Window of the last accepted segment; zeros
+        before the first.
+        """
         return self._incoming[index].peer
 
     def broken(self, index: int) -> bool:
-        """Whether an FPDU came that is too long or too short. Nothing is taken after it."""
+        """Returns whether an FPDU came that is too long or too short. Nothing is accepted
+        after it.
+        """
         return self._incoming[index].broken
 
     def receive(self, frame: bytes, *, damaged: bool = False) -> list[TcpEvent]:
-        """Take a frame; ``damaged``: its FCS was wrong."""
+        """Takes a frame, and returns its FPDUs, or the frame for the host. ``damaged``: its
+        FCS was wrong.
+        """
         if damaged:
             return [Dropped()]
         packet = _packet(frame)
@@ -283,7 +302,7 @@ class TcpReceiver:
         return None
 
     def _take(self, incoming: _Incoming, segment: bytes) -> list[TcpEvent] | None:
-        """The FPDUs that a segment completes; None if it is the host's."""
+        """Returns the FPDUs that a segment completes; None where the segment is for the host."""
         connection = incoming.connection
         assert connection is not None
         sequence, acknowledgment, offset, flags, window = struct.unpack_from(">xxxxIIBBH", segment)

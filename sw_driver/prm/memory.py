@@ -8,8 +8,8 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from ..errors import InvalidRequest, ResourceExhausted, StateError
-from ..memory import Steps
+from ..base.errors import InvalidRequest, ResourceExhausted, StateError
+from ..transports.memory import Steps
 from .quota import Share
 
 #: From <linux/fcntl.h>, since Linux 5.1; Python does not have it.
@@ -29,7 +29,7 @@ class Passed:
     somebody else's by then. What is mapped already stays writable, and nothing can be mapped again.
 
     Seals keep the pages in the file, not in their places: where a device writes physical addresses,
-    its transport pins them (:mod:`..pins`).
+    its transport pins them (:mod:`..transports.pins`).
 
     Attributes
     ----------

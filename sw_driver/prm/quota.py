@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 
-from ..context import Capabilities
-from ..errors import InvalidRequest, ResourceExhausted
+from ..base.errors import InvalidRequest, ResourceExhausted
+from ..verbs.context import Capabilities
 
 #: What each is, and how a client gets some back.
 _TEXT = {

@@ -1,4 +1,4 @@
-"""Where the captures of real stacks lie, for the tests that are held against them."""
+"""Finds the captures of real stacks, for the tests that compare the model with them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 CAPTURES = Path(__file__).resolve().parents[3].parent / "shared" / "captures"
-#: File name patterns of what a test named in its arguments reads.
+#: File name patterns of the captures, by the name of the argument with which a test asks for them.
 _KINDS = {
     "iwarp_truth": ("iwarp/*/truth/*.server.jsonl",),
     "sctp_truth": ("sctp/truth/*/*.passive.jsonl",),
@@ -27,7 +27,7 @@ def _name(path: Path | None) -> str:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One test a file, or one that says that the captures are not here."""
+    """Makes one test per capture, or one skipped test that says that the captures are missing."""
     for name, patterns in _KINDS.items():
         if name in metafunc.fixturenames:
             files = sorted(path for pattern in patterns for path in CAPTURES.glob(pattern))

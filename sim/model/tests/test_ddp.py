@@ -68,7 +68,7 @@ def messages(events: list[Event]) -> list[bytes | None]:
 
 
 def error(events: list[Event]) -> ErrorNumber | None:
-    """The one error among the events, and nothing placed with it; or None."""
+    """Returns the one error among the events, with which nothing was placed; or None."""
     errors = [event for event in events if isinstance(event, DdpError)]
     assert not errors or events == errors
     return errors[0].number if errors else None
@@ -236,7 +236,7 @@ def test_tagged_segments_are_validated(
 
 
 def test_the_first_check_that_fails_names_the_error() -> None:
-    """A segment that breaks every rule, mended rule by rule."""
+    """Starts with a segment that breaks every rule, and mends one rule after another."""
     region = a_region(pd=PD + 1, access=Access.NONE, to=TOP, length=100)
     sink_of = [
         (region, INVALID_STAG, {"stag": 0, "version": 1, "to": 5}),
@@ -287,7 +287,7 @@ def test_untagged_segments_are_validated(
     number: ErrorNumber | None,
 ) -> None:
     sink = a_sink()
-    # Out of order, so that what is not the next message is placed and only not delivered.
+    # Out of order, so that a segment of a later message is placed and only not delivered.
     assert error(sink.receive(segment, 10)) == number
 
 
@@ -412,7 +412,9 @@ def test_without_an_order_segments_are_in_order() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_any_arrival_ends_in_the_same_memory_and_deliveries(data: st.DataObject) -> None:
-    """Messages of both models, shuffled and repeated: the same as in order, once, in order."""
+    """Messages of both models, shuffled and repeated, give the same result as in order:
+    once, in order.
+    """
     draw = data.draw
     source = DataSource(draw(st.integers(24, 80)))
     segments: list[bytes] = []
@@ -444,7 +446,9 @@ def test_any_arrival_ends_in_the_same_memory_and_deliveries(data: st.DataObject)
 @settings(max_examples=200, deadline=None)
 @given(st.integers(-GUARD, LENGTH + GUARD), st.integers(0, 2 * GUARD), st.booleans())
 def test_nothing_outside_the_region_is_ever_written(start: int, length: int, far: bool) -> None:
-    """8.3.1 item 3: no "memory outside the buffer specified", octet-granular, guarded around."""
+    """Section 8.3.1 item 3: no octet of "memory outside the buffer specified". Guards
+    surround it.
+    """
     memory = Memory()
     size = 128
     base = TO + (LENGTH - size if far else 0)
@@ -467,7 +471,9 @@ def test_nothing_outside_the_region_is_ever_written(start: int, length: int, far
 
 
 def delivered(sink: DataSink, *segments: bytes) -> list[tuple[bool, int]]:
-    """What the segments deliver: whether a message is tagged, and its STag or MSN."""
+    """Returns, for each message that the segments deliver, whether it is tagged, and its
+    STag or MSN.
+    """
     headers = [
         event.header
         for segment in segments
@@ -523,7 +529,7 @@ def test_messages_that_wait_keep_the_order_in_which_they_began() -> None:
 
 
 def test_a_message_that_waits_takes_no_buffer_of_a_later_one() -> None:
-    """It is complete: section 7.1 counts its MSN as behind the legal range."""
+    """A waiting message is complete: section 7.1 counts its MSN as below the legal range."""
     sink = a_sink(buffers=2)
     assert delivered(sink, BEGIN, untagged(b"1"), untagged(b"2", msn=2)) == []
     assert error(sink.receive(untagged(msn=1))) == MSN_RANGE
@@ -551,7 +557,9 @@ def test_a_device_keeps_so_many_waiting_messages_and_no_more() -> None:
 @given(seed=st.integers(0, 1 << 32), shuffled=st.booleans())
 @settings(max_examples=100, deadline=None)
 def test_messages_are_delivered_in_the_order_in_which_they_began(seed: int, shuffled: bool) -> None:
-    """Of any interleaving: section 5.3 has placement in any order, section 5.4 delivery in one."""
+    """Holds for any interleaving: section 5.3 allows placement in any order, 5.4 delivery in
+    one order.
+    """
     rng = random.Random(seed)
     names = {number: rng.randrange(1, 4) for number in range(rng.randrange(1, 8))}
     left, sent = dict(names), list[tuple[int, bool]]()
@@ -573,7 +581,8 @@ def test_messages_are_delivered_in_the_order_in_which_they_began(seed: int, shuf
         for event in sink.receive(segments[at], at):
             if isinstance(event, Delivered):
                 got.append(event.header.rsvdulp)
-        # None before all segments of it, and of every message before it.
+        # No message is delivered before all its segments, and those of every earlier message, are
+        # here.
         here = {at for at in order[:count]}
         for number in got:
             earlier = list(dict.fromkeys(number for number, _ in sent))

@@ -1,4 +1,4 @@
-"""The model shares nothing with the gateware but the names of errors."""
+"""The model shares nothing with the gateware except the names of errors."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def test_an_fpdu_octet_by_octet() -> None:
 
 
 def test_markers_octet_by_octet() -> None:
-    """Section 4.3: at every 512th octet of the stream from its first, pointing to the header."""
+    """Section 4.3: a marker stands at every 512th octet of the stream and points to the header."""
     sender = MpaSender(markers=True)
     first = sender.send(bytes(1000))
     assert first[:4] == bytes(4), "the first marker stands before the first header"

@@ -1,4 +1,4 @@
-"""The little of RFC 5040 that decides where octets land."""
+"""The part of RFC 5040 that decides where octets are placed."""
 
 from __future__ import annotations
 

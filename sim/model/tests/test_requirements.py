@@ -1,4 +1,4 @@
-"""Sentences of RFC 5041 and RFC 5043 that no other test of the model holds.
+"""Tests of the sentences of RFC 5041 and RFC 5043 that no other test of the model covers.
 
 Each test names them by their ids in ``tests/requirements.csv``.
 """
@@ -334,7 +334,7 @@ def test_an_initiate_waits_for_the_ulp() -> None:
         (event,) = passive.receive(Ppid.CONTROL, Session(4).control(Function.INITIATE))
         assert isinstance(event, SessionControl) and event.function is Function.INITIATE
         assert passive.state is State.INITIATE_RECEIVED
-        # The first chunk that this side sends at all is what the ULP asks for.
+        # The first chunk that this side sends is the ULP's answer.
         assert passive.control(answer) == struct.pack(">HH", 0, answer)
 
 
@@ -363,7 +363,7 @@ def test_a_stream_is_not_reused_while_a_chunk_is_outstanding() -> None:
     with pytest.raises(ProtocolError, match="Initiate must not be sent"):
         passive.control(Function.INITIATE)
     passive.receive(Ppid.SEGMENT, first)
-    # Nor while one of this side's may be.
+    # Nor may the stream be reused while a chunk of this side may be outstanding.
     passive.acknowledge(0)
     with pytest.raises(ProtocolError, match="1 Data Chunks .* not acknowledged"):
         passive.control(Function.INITIATE)

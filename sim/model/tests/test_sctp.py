@@ -1,4 +1,4 @@
-"""RFC 9260 packets, and RFC 5043: DDP-SSNs, legal sequences, associations."""
+"""RFC 9260: packets. RFC 5043: DDP-SSNs, legal sequences, associations."""
 
 from __future__ import annotations
 
@@ -282,7 +282,8 @@ def test_accepted_session() -> None:
         assert ends[1].receive(CONTROL, ends[0].control(TERMINATE)) == [
             SessionControl(4, number, TERMINATE, b"")
         ]
-        # The side that was told may still send what it has, and need not terminate itself.
+        # The side that received the Terminate may still send its Segments, and need not send one
+        # itself.
         assert segments(ends[0].receive(SEGMENT, ends[1].segment(b"last"))) == [3]
         active.acknowledge()
         if number:
@@ -405,7 +406,7 @@ def test_nothing_follows_a_terminate_in_whatever_order_they_come(
     pair = [(CONTROL, control(3, TERMINATE)), LATE[late]]
     first, second = pair if terminate_first else pair[::-1]
     assert not illegal(session.receive(*first))
-    # The second one is not placed, and the missing Segment is not waited for.
+    # The second message is not placed, and the missing Segment is not waited for.
     (event,) = session.receive(*second)
     assert isinstance(event, SessionIllegal) and "Terminate" in event.reason
     assert session.state is State.ABORTED
@@ -434,8 +435,10 @@ def test_nothing_follows_a_refusal_in_whatever_order_they_come(
 def test_what_opens_a_session_or_answers_that_is_illegal_before_its_turn(
     message: Function, opens: Callable[[], Session]
 ) -> None:
-    """Sections 6.2 to 6.4 have an Initiate, an Accept and a Reject as the first message of their
-    side alone: whatever comes between, no pattern has this one.
+    """Sections 6.2 to 6.4 have an Initiate, an Accept and a Reject only as the first message of a
+    side.
+
+    Whatever arrives before, no pattern has such a message at a later place.
     """
     assert illegal(opens().receive(CONTROL, control(7, message)))
 
@@ -479,8 +482,9 @@ def test_an_initiate_opens_no_session_while_the_last_one_has_a_gap() -> None:
 
 @pytest.mark.parametrize("state", ["open", "after a Terminate"])
 def test_another_chunk_with_a_used_ddp_ssn_ends_the_session(state: str) -> None:
-    """Section 6.2: "zero or more DDP Segments with increasing DDP-SSNs". What the network repeats
-    has the same TSN, and is not given to the session.
+    """Section 6.2: "zero or more DDP Segments with increasing DDP-SSNs".
+
+    A chunk that the network repeats has the same TSN, and is not passed to the session.
     """
     session = an_active_session()
     for order in (1, 2):
@@ -558,7 +562,7 @@ def test_private_data_has_its_limits_on_transmit() -> None:
 
 
 def test_every_sequence_of_four_messages_is_judged_by_the_patterns() -> None:
-    """All there are, against sections 6.2 to 6.4 written down as sequences."""
+    """Compares every possible sequence with sections 6.2 to 6.4, written here as sequences."""
 
     def legal(sequence: tuple[tuple[bool, Function | None], ...]) -> bool:
         if sequence[0] != (True, INITIATE):  # this end is the active one
@@ -634,7 +638,7 @@ def test_a_sequence_is_judged_alike_in_whatever_order_it_comes(data: st.DataObje
 
 
 class Pair:
-    """Two ends of an association, with a handshake behind them."""
+    """Two ends of an association, after their handshake."""
 
     def __init__(self, adaptation: int | None = 1) -> None:
         self.a, self.b = Association(), Association()
@@ -728,7 +732,9 @@ def test_fragments_are_put_together() -> None:
 
 def test_fragments_come_in_any_order_beside_those_of_other_messages() -> None:
     """Section 9: "SCTP data chunk fragmentation MUST NOT be used unless the alternative is IP
-    fragmentation": so it is legal. RFC 9260 section 6.9: TSNs of a message are consecutive.
+    fragmentation".
+
+    So fragmentation is legal. RFC 9260 section 6.9: the TSNs of a message are consecutive.
     """
     parts = [
         DataChunk(tsn, sid, ppid, payload, beginning=first, ending=last)
@@ -783,7 +789,9 @@ def test_a_fragment_of_what_is_no_ddp_message_is_illegal_at_once(bad: dict[str, 
 @pytest.mark.parametrize("ssn", [1, 2], ids=["in its turn", "before its turn"])
 def test_another_tsn_with_a_used_ddp_ssn_is_no_repetition(ssn: int) -> None:
     """Section 6: "The DDP-SSNs assigned to the Data Chunks for a session MUST NOT have any gaps";
-    6.2: "with increasing DDP-SSNs". The TSN tells what the network repeats.
+    6.2: "with increasing DDP-SSNs".
+
+    A repetition by the network has the same TSN.
     """
     pair = Pair()
     pair.establish()
@@ -797,7 +805,8 @@ def test_another_tsn_with_a_used_ddp_ssn_is_no_repetition(ssn: int) -> None:
 @pytest.mark.parametrize("active", [False, True])
 def test_a_chunk_of_an_earlier_session_is_never_carried_over(active: bool) -> None:
     """Section 6: "Data Chunks from one DDP Stream Session are never carried over to the next
-    session. Each Data Chunk unambiguously belongs to exactly one session." Its TSN tells which.
+    session. Each Data Chunk unambiguously belongs to exactly one session." The chunk's TSN shows to
+    which.
     """
     pair = Pair()
     pair.establish()
@@ -815,14 +824,15 @@ def test_a_chunk_of_an_earlier_session_is_never_carried_over(active: bool) -> No
 
 
 def test_a_session_may_outlast_half_of_the_tsns() -> None:
-    """RFC 9260 section 1.6: TSNs are compared by serial number arithmetic. No TSN of a session is
-    taken for one from before it, however many lie between.
+    """RFC 9260 section 1.6: TSNs are compared by serial number arithmetic.
+
+    However many TSNs a session has, none of them is mistaken for one from before the session.
     """
     pair = Pair()
     pair.establish()
     number = 1
     for _ in range(5):
-        # As if as many chunks of other streams had come.
+        # As if this many chunks of other streams had arrived.
         pair.b._in._next += 1 << 30
         pair.b._in.highest += 1 << 30
         tsn = pair.b._in._next % (1 << 32)
@@ -872,7 +882,7 @@ def test_initiates_past_the_limit_are_refused_in_their_association_alone() -> No
             with pytest.raises(ProtocolError, match="while the session is REFUSED"):
                 refused.control(answer)
         assert refused.control(TERMINATE) == control(0, TERMINATE)
-        # Once one is answered there is room again, and another stream has it.
+        # Once an Initiate is answered, another stream's Initiate has its place.
         assert pair.b.session(0).control(ACCEPT) and pair.b.session(2).control(TERMINATE)
         (event,) = pair.to_b(0xB, DataChunk(2, 3, CONTROL, control(0, INITIATE)))
         assert isinstance(event, SessionControl)

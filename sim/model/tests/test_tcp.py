@@ -1,4 +1,4 @@
-"""RFC 9293 segments in order, and the FPDUs in them, against Scapy, captures and MPA's sender."""
+"""RFC 9293 segments in order, and their FPDUs, checked by Scapy, captures and MPA's sender."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from typing import Any
 
 import dpkt
 import pytest
-from ddp_rnic.sim.capture import Direction, read_capture
+from ddp_rnic.hdl.tcp.tests.frames import scenario
+from ddp_rnic.sim.capture.capture import Direction, read_capture
+from ddp_rnic.sim.capture.pcap import read_frames
 from ddp_rnic.sim.model.mpa import Fpdu, MpaReceiver, MpaSender, StartupFrame
 from ddp_rnic.sim.model.tcp import (
     Connection,
@@ -22,8 +24,6 @@ from ddp_rnic.sim.model.tcp import (
     TcpEvent,
     TcpReceiver,
 )
-from ddp_rnic.sim.pcap import read_frames
-from ddp_rnic.sim.tests.tcp_frames import scenario
 from scapy.layers.inet import ICMP, IP, TCP, UDP, IPOption_Router_Alert, IPOption_Timestamp
 from scapy.layers.inet6 import IPv6, IPv6ExtHdrDestOpt, IPv6ExtHdrFragment, IPv6ExtHdrHopByHop
 from scapy.layers.l2 import ARP, Dot1AD, Dot1Q, Ether
@@ -50,7 +50,7 @@ both_versions = pytest.mark.parametrize("connection", [V4, V6], ids=["v4", "v6"]
 
 
 def below(connection: Connection, tags: tuple[Packet, ...] = (), **ip: Any) -> Packet:
-    """Everything below TCP."""
+    """Returns the layers below TCP."""
     packet = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02")
     for tag in tags:
         packet /= tag
@@ -83,7 +83,7 @@ def receiver_of(*connections: Connection, window: int = WINDOW) -> TcpReceiver:
 
 
 def fpdus(*ulpdus: int, markers: bool = False) -> list[FpduReceived]:
-    """FPDUs of ULPDUs with so many octets, from position 0 on."""
+    """Returns FPDUs whose ULPDUs have these numbers of octets, from position 0 on."""
     sender = MpaSender(markers=markers)
     out = []
     for number, octets in enumerate(ulpdus):
@@ -97,17 +97,17 @@ def joined(events: list[FpduReceived]) -> bytes:
 
 
 def refused(receiver: TcpReceiver, octets: bytes) -> None:
-    """The frame is the host's, and leaves no trace."""
+    """Checks that the frame is forwarded to the host and changes nothing in the receiver."""
     before = receiver.next(0), receiver.peer(0), receiver.broken(0)
     assert receiver.receive(octets) == [Diverted(octets)]
     assert (receiver.next(0), receiver.peer(0), receiver.broken(0)) == before
 
 
-# --- what is taken -------------------------------------------------------------------------------
+# --- frames that are accepted --------------------------------------------------------------------
 
 
 def test_a_frame_of_linux() -> None:
-    """Frame 8 of the capture siw_crc_1500/small: options, and one FPDU of 24 octets."""
+    """Frame 8 of the capture siw_crc_1500/small has TCP options, and one FPDU of 24 octets."""
     octets = bytes.fromhex(
         "02000a070002 02000a070001 0800"
         "4500004c203e40004006065e 0a070001 0a070002"
@@ -128,7 +128,7 @@ def test_a_frame_of_linux() -> None:
 @pytest.mark.parametrize("markers", [False, True], ids=["plain", "markers"])
 @pytest.mark.parametrize("seed", range(4))
 def test_a_stream_survives_any_cutting(connection: Connection, markers: bool, seed: int) -> None:
-    """Every FPDU leaves with the segment that brings its last octet, whatever is around that."""
+    """Every FPDU is returned with the segment that brings its last octet."""
     rng = random.Random(repr((connection, markers, seed)))
     v4 = len(connection.source) == 4
     sent = fpdus(
@@ -262,7 +262,7 @@ def test_a_connection_begins_anew() -> None:
     assert receiver.receive(frame(V4, 0, fpdu.octets)) == [fpdu]
 
 
-# --- what is not next ----------------------------------------------------------------------------
+# --- segments out of order -----------------------------------------------------------------------
 
 
 @both_versions
@@ -282,7 +282,7 @@ def test_what_is_not_next_is_the_hosts(connection: Connection) -> None:
     assert receiver.receive(frame(connection, 400, octets[400:])) == sent[1:]
 
 
-# --- what is damaged -----------------------------------------------------------------------------
+# --- damaged frames ------------------------------------------------------------------------------
 
 
 def test_a_damaged_frame_is_dropped_unread() -> None:
@@ -297,7 +297,9 @@ def test_a_damaged_frame_is_dropped_unread() -> None:
 
 @both_versions
 def test_any_flipped_bit_is_seen(connection: Connection) -> None:
-    """By IPv4's checksum up to TCP, by TCP's from there on; IPv6 leaves some to nobody."""
+    """IPv4's checksum covers the IP header, TCP's the rest. In IPv6 some fields have no
+    checksum.
+    """
     (fpdu,) = fpdus(21)
     octets = frame(connection, 0, fpdu.octets)
     v4 = len(connection.source) == 4
@@ -340,18 +342,18 @@ def test_a_frame_that_ends_too_early_is_the_hosts(connection: Connection) -> Non
     assert receiver.receive(octets) == [fpdu]
 
 
-# --- what else is the host's ---------------------------------------------------------------------
+# --- other frames for the host -------------------------------------------------------------------
 
 
 PAYLOAD = fpdus(20)[0].octets
 
 
 def without_a_fifth_word() -> bytes:
-    """IHL is 4, and TCP's ports stand where the destination's address does, and are the same."""
+    """Returns an IPv4 frame with IHL 4, in which TCP's ports are also the destination address."""
     connection = replace(V4, source_port=0x0A07, destination_port=0x0002)
     tcp = bytes(below(connection) / segment(connection, 0, PAYLOAD))[34:]
     header = bytes(IP(src="10.7.0.1", ihl=4, len=16 + len(tcp), proto=6, chksum=0))[:16]
-    # Scapy took the four octets of the address for payload, too.
+    # Scapy counted the four octets of the address as payload, too.
     digest = checksum(tcp_pseudo(connection, len(tcp)) + tcp[:16] + bytes(2) + tcp[18:])
     tcp = tcp[:16] + digest.to_bytes(2, "big") + tcp[18:]
     header = header[:10] + checksum(header).to_bytes(2, "big") + header[12:]
@@ -391,7 +393,7 @@ def around(*layers: Packet) -> Callable[[Connection], bytes]:
 
 
 def too_short(known: Connection) -> bytes:
-    """19 octets of TCP, and enough behind them."""
+    """Returns a frame with 19 octets of TCP, followed by padding."""
     tcp = bytes(segment(known, 0, PAYLOAD))
     if len(known.source) == 4:
         return bytes(below(known, len=39, proto=6) / Raw(tcp))
@@ -480,7 +482,7 @@ def test_what_is_the_hosts_goes_to_the_host(
 
 
 def test_what_does_not_fit_is_the_hosts() -> None:
-    """Only what is held counts, not what leaves with the same segment."""
+    """Only the octets that are held count, not those that leave with the same segment."""
     sent = fpdus(86, 186)
     octets = joined(sent)
     receiver = receiver_of(V4, window=196)
@@ -559,7 +561,7 @@ def test_an_fpdu_too_short_for_a_ddp_header_breaks_the_connection_once_it_has_le
 def test_the_acknowledgment_number_is_checked(ack: int, taken: bool) -> None:
     """RFC 5961 section 5.2: "The ACK value is considered acceptable only if it is in the range of
     ((SND.UNA - MAX.SND.WND) <= SEG.ACK <= SND.NXT). All incoming segments whose ACK value doesn't
-    satisfy the above condition MUST be discarded and an ACK sent back." The host sends that.
+    satisfy the above condition MUST be discarded and an ACK sent back." The host sends that ACK.
     """
     (fpdu,) = fpdus(20)
     receiver = receiver_of(replace(V4, sent=1000, span=100))
@@ -585,12 +587,12 @@ def test_a_marker_between_two_fpdus_belongs_to_the_second(short: int) -> None:
 
 # --- captures ------------------------------------------------------------------------------------
 
-#: Its markers stand elsewhere than RFC 5044 has them.
+#: The markers of this capture are not where RFC 5044 requires them.
 NOT_CONFORMANT = {"read_write_long_run_mrkr"}
 
 
 def sent_by(direction: Direction, octets: bytes) -> dpkt.tcp.TCP | None:
-    """The segment in a frame, if it is of this direction."""
+    """Returns the TCP segment in a frame if the frame is of this direction, or None."""
     ip = dpkt.ethernet.Ethernet(octets).data
     if not isinstance(ip, dpkt.ip.IP | dpkt.ip6.IP6) or not isinstance(ip.data, dpkt.tcp.TCP):
         return None
@@ -602,7 +604,7 @@ def sent_by(direction: Direction, octets: bytes) -> dpkt.tcp.TCP | None:
 
 
 def behind_startup(direction: Direction, frames: list[bytes]) -> int:
-    """Sequence number of the first octet behind the start-up."""
+    """Returns the sequence number of the first octet after the start-up."""
     for octets in frames:
         tcp = sent_by(direction, octets)
         if tcp is not None and tcp.data.startswith(b"MPA ID Re"):
@@ -613,7 +615,9 @@ def behind_startup(direction: Direction, frames: list[bytes]) -> int:
 
 
 def with_checksums(octets: bytes) -> bytes:
-    """A frame that was captured before the network card put the checksums in, as it was sent."""
+    """Returns a frame as it was sent: it was captured before the network card filled in the
+    checksums.
+    """
     ethernet = dpkt.ethernet.Ethernet(octets)
     if isinstance(ethernet.data, dpkt.ip.IP) and isinstance(ethernet.data.data, dpkt.tcp.TCP):
         ethernet.data.sum = ethernet.data.data.sum = 0
@@ -621,8 +625,10 @@ def with_checksums(octets: bytes) -> bytes:
 
 
 def test_a_captures_octets_arrive(mpa_capture: Path) -> None:
-    """The host offers once more what came too early, and says what this end sends; nothing else is
-    needed. What a kernel acknowledges is acceptable by RFC 5961 section 5.2.
+    """The receiver accepts every octet of a capture, given only two kinds of help from the host.
+
+    The host offers early segments a second time, and reports what this end sends. A kernel's
+    acknowledgments are acceptable by RFC 5961 section 5.2.
     """
     (talk,) = read_capture(mpa_capture).connections
     frames = [record.octets for record in read_frames(mpa_capture)]
@@ -678,7 +684,7 @@ def test_a_captures_octets_arrive(mpa_capture: Path) -> None:
 @pytest.mark.parametrize("window", [64, 512, 2048, 16384, 65536])
 @pytest.mark.parametrize("connections", [1, 3, 16])
 def test_a_scenario_gives_the_streams_fpdus(connections: int, window: int) -> None:
-    """As MPA's receiver finds them in what the peers sent in order."""
+    """Compares the FPDUs with those that MPA's receiver finds in what the peers sent, in order."""
     drawn = scenario(
         random.Random(f"{connections} {window}"),
         connections=connections,

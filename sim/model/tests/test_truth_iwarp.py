@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ddp_rnic.hdl.spec.ddp import MESSAGE_TOO_LONG, NO_BUFFER, ErrorNumber, ErrorType
-from ddp_rnic.sim.capture import Connection, Direction, read_capture
+from ddp_rnic.sim.capture.capture import Connection, Direction, read_capture
 from ddp_rnic.sim.model.events import DdpError, Delivered, Event, LlpError, Placed
 from ddp_rnic.sim.model.memory import Access, Memory, Region
 from ddp_rnic.sim.model.mpa import MpaReceiver
@@ -81,7 +81,7 @@ def server_memory(truth: Truth) -> Memory:
 
 
 def post_receives(sink: RdmapSink, server: Truth, client: Truth) -> None:
-    """As many receives as the server reaped, of a size that the truth allows to be told."""
+    """Posts as many receives as the server reaped, of the length that the truth files imply."""
     completions = [r for r in server if r["ev"] == "wc" and r["wr"] >= 1000]
     too_long = any(r["status_s"] == "local length error" for r in completions)
     sent = [r["len"] for r in client if r["ev"] == "post" and r["op"].startswith("send")]
@@ -150,7 +150,7 @@ def test_read_sinks_are_the_kernels(iwarp_truth: Path) -> None:
 
 
 def test_read_responses_bring_what_the_requests_name(iwarp_truth: Path) -> None:
-    """A request's sink is written by the answer, with the octets of its source."""
+    """The answer to a request writes the request's sink, with the octets of its source."""
     _, server, client, connection = load_all(iwarp_truth)
     memory = server_memory(server)
     sink = RdmapSink(memory, pd=PD)
@@ -192,12 +192,12 @@ def test_read_responses_bring_what_the_requests_name(iwarp_truth: Path) -> None:
         assert placed == sum(request.length for request in requests)
 
 
-#: Where siw's Terminate names another number than RFC 5041 section 7.2 does.
+#: Error numbers that siw's Terminate names differently from RFC 5041 section 7.2.
 SIW_SAYS = {MESSAGE_TOO_LONG: NO_BUFFER}
 
 
 def terminate(direction: Direction) -> ErrorNumber | None:
-    """The DDP error of the Terminate that came this way, if one did."""
+    """Returns the DDP error of the Terminate that this direction carried, or None."""
     for event in play(direction, RdmapSink(Memory())):
         if isinstance(event, Delivered) and opcode(event.header) == Opcode.TERMINATE:
             assert event.message is not None

@@ -1,4 +1,4 @@
-"""The model plays captures of DDP over the Linux kernel's SCTP, and must end where they ended."""
+"""The model plays captures of DDP over the Linux kernel's SCTP, and must end in the same state."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ddp_rnic.sim.layers import SCTP, ip_packet
+from ddp_rnic.sim.capture.layers import SCTP, ip_packet
+from ddp_rnic.sim.capture.pcap import read_frames
 from ddp_rnic.sim.model.ddp import DataSink
 from ddp_rnic.sim.model.events import Delivered, Event, Placed
 from ddp_rnic.sim.model.memory import Memory, Region
@@ -24,7 +25,6 @@ from ddp_rnic.sim.model.sctp import (
     SessionControl,
     SessionIllegal,
 )
-from ddp_rnic.sim.pcap import read_frames
 
 Truth = list[dict[str, Any]]
 Key = tuple[int, int]  # stream, session
@@ -48,7 +48,7 @@ def load(path: Path) -> Truth:
 
 @dataclass
 class End:
-    """One end: its association, and a Data Sink with its region for every session."""
+    """One end: its association, and for every session a Data Sink with a region."""
 
     truth: Truth
     association: Association = field(default_factory=Association)
@@ -76,7 +76,7 @@ class End:
     def _sink(self, key: Key) -> DataSink:
         if key not in self.sinks:
             stream, _ = key
-            # The region of the last session on this stream goes with its session.
+            # The region of the previous session on this stream is revoked with that session.
             self.memory.revoke_stream(stream)
             record = next(
                 r for r in self.truth if r["ev"] == "region" and (r["stream"], r["session"]) == key
@@ -86,7 +86,7 @@ class End:
                 Region(stag=record["stag"], to=record["base"], length=record["len"], stream=stream),
                 self.octets[key],
             )
-            # Segments come after the one control message of section 6.2 that opens the session.
+            # Segments follow the one control message of section 6.2 that opens the session.
             sink = self.sinks[key] = RdmapSink(self.memory, stream=stream, first=1)
             sink.post(0, 1 << 18, 4096)
         return self.sinks[key]
@@ -162,7 +162,7 @@ def test_messages_are_delivered_in_order_and_once(
         for key, events in end.delivered.items()
     }
     assert {key: events for key, events in untagged.items() if events} == expected
-    # The peer logged a hash of each message: equal hashes are equal messages, and no others.
+    # The peer logged a hash of each message: equal hashes mean equal messages, and only these.
     texts: dict[int, bytes | None] = {}
     for record in end.truth:
         if record["ev"] == "deliver":
@@ -193,7 +193,9 @@ def test_control_messages_are_those_of_the_peer(ends: tuple[End, End], side: str
 
 
 def test_chunks_arrive_in_the_passive_sides_order(ends: tuple[End, End]) -> None:
-    """The wire is the passive side's: its kernel handed up what came, at once, and once."""
+    """The passive side recorded the wire's order: its kernel handed up each chunk at once,
+    and once.
+    """
     _, passive = ends
     expected, got = defaultdict(list), defaultdict(list)
     for record in passive.truth:

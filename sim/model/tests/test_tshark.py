@@ -1,4 +1,4 @@
-"""Wireshark's dissectors judge the same captures, and streams that the model made."""
+"""Wireshark's dissectors judge the captures, and streams that the model made."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from ddp_rnic.sim.capture import read_capture
-from ddp_rnic.sim.layers import SCTP, ip_packet
+from ddp_rnic.sim.capture.capture import read_capture
+from ddp_rnic.sim.capture.layers import SCTP, ip_packet
+from ddp_rnic.sim.capture.pcap import read_frames
 from ddp_rnic.sim.model.ddp import DataSource
 from ddp_rnic.sim.model.mpa import Fpdu, MpaReceiver, MpaSender, StartupFrame
 from ddp_rnic.sim.model.sctp import DataChunk, InitChunk, Packet, Ppid
-from ddp_rnic.sim.pcap import read_frames
 
 TSHARK = shutil.which("tshark")
 pytestmark = pytest.mark.skipif(TSHARK is None, reason="needs tshark")
@@ -49,7 +49,7 @@ def tshark(path: Path, *options: str) -> str:
 
 
 def wireshark_fpdus(path: Path) -> tuple[Counter[int], int, int]:
-    """ULPDU lengths, good and bad CRCs."""
+    """Returns the ULPDU lengths, and how many good and bad CRCs Wireshark finds."""
     text = tshark(path, "-O", "iwarp_mpa")
     lengths = Counter(int(length) for length in re.findall(r"ULPDU length: (\d+) bytes", text))
     return lengths, text.count("(Good CRC32)"), text.count("(Bad CRC32")
@@ -107,11 +107,11 @@ def test_sctp_chunks_and_checksums_are_wiresharks(sctp_capture: Path) -> None:
     assert got == expected
 
 
-# --- what the model makes ------------------------------------------------------------------------
+# --- streams made by the model -------------------------------------------------------------------
 
 
 def write_pcap(path: Path, packets: list[bytes]) -> Path:
-    """Classic pcap, raw IPv4."""
+    """Writes packets of raw IPv4 as a classic pcap file."""
     octets = struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 101)
     for number, packet in enumerate(packets):
         octets += struct.pack("<IIII", 1, number, len(packet), len(packet)) + packet
@@ -128,7 +128,7 @@ def ipv4(protocol: int, payload: bytes, *, back: bool) -> bytes:
 
 
 class TcpScript:
-    """A TCP connection, to be written down as a capture."""
+    """Writes a TCP connection to a capture."""
 
     def __init__(self) -> None:
         self._packets: list[bytes] = []
@@ -138,7 +138,7 @@ class TcpScript:
         self._add(False, 0x10)
 
     def send(self, back: bool, payload: bytes) -> None:
-        """A segment, from the responder if ``back``."""
+        """Adds a segment, from the responder if ``back``."""
         self._add(back, 0x18, payload)
 
     def write(self, path: Path) -> Path:

@@ -1,0 +1,289 @@
+"""A board behind a serial port, in LiteX's protocol "uartbone".
+
+A command is an octet, 1 to write and 2 to read words at addresses that follow each other; an octet
+with the number of words; 32 bits of address, counted in words; and, of a write, the words. All
+numbers come most significant octet first. A read is answered with the words, a write with nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Protocol, runtime_checkable
+
+import serial
+
+from ...hdl.spec import board, regs
+from ..base.checks import integer, shown
+from ..base.closing import ProcessLock
+from ..base.errors import TransportError, TransportTimeout, UnsupportedDevice, WrongType
+from .memory import Arena, Bounce, Memory, Steps, finish
+from .transport import Transport
+
+#: A port that is closed or pulled out shows as any of these, by its system.
+_FAILURES: tuple[type[Exception], ...] = (serial.SerialException, OSError, TypeError)
+if os.name == "posix":
+    import termios
+
+    _FAILURES += (termios.error,)
+
+#: Rate of the host link of most boards.
+BAUD = 1_000_000
+_WRITE, _READ = 1, 2
+#: Words in a command.
+_WORDS = 128
+#: Seconds of silence after which the bridge takes the next octet as the first one of a command.
+_SILENCE = 0.15
+#: Seconds that an answer may be late.
+_PATIENCE = 0.5
+_ATTEMPTS = 3
+#: Registers that show what was written to them.
+_KEPT = {register.address for register in regs.REGISTERS if register.access == "rw"}
+
+
+@runtime_checkable
+class BoardLink(Protocol):
+    """What reaches the words of a board's address map."""
+
+    def read_words(self, address: int, count: int) -> list[int]:
+        """Read words."""
+
+    def write_words(self, address: int, words: Sequence[int]) -> None:
+        """Write words that cannot be read back."""
+
+
+class UartTransport(Transport):
+    """A board's host link over a serial port.
+
+    Memory that the device writes is on the board: buffers have a copy there, and what comes in is
+    copied when its completion is taken, over the link. There is no interrupt.
+
+    The port is this transport's alone.
+
+    The link has no checksums, but what is lost or damaged is noticed: registers and memory that
+    were written are read back, and an answer that is late, short or long is asked for again. Where
+    a command may have been lost, which cannot be given twice, the call raises instead. Not noticed
+    are damaged octets in an answer of the right length, or in the address of a command.
+
+    Parameters
+    ----------
+    port
+        As pyserial takes it: a device, or a URL.
+    baudrate
+        Of the board.
+    """
+
+    def __init__(self, port: str, baudrate: int = BAUD) -> None:
+        if not isinstance(port, str):
+            raise WrongType(f"port must be a device or a URL, not {shown(port)}")
+        baudrate = integer("baudrate", baudrate, 1, math.inf, "at least 1")
+        self._lock = ProcessLock("the serial port")
+        self._pending: list[tuple[int, int]] = []  # to be written to registers, and read back
+        self._unsure = False  # a command was given, and nothing was read since
+        self._sent = 0.0  # when the last octet has left, in the time of time.monotonic
+        try:
+            self._serial = serial.serial_for_url(port, baudrate, timeout=_PATIENCE, exclusive=True)
+        except (serial.SerialException, ValueError, OverflowError) as error:
+            raise TransportError(f"the serial port {port} cannot be opened: {error}") from error
+        # USB adapters keep what came in for 16 ms otherwise; those that cannot are as they are.
+        with suppress(ValueError, OSError, AttributeError, NotImplementedError):
+            self._serial.set_low_latency_mode(True)
+        try:
+            self._silence()
+            self._arena = Arena(0, self._memory_size(), "octets of the board's memory")
+        except BaseException:
+            self._serial.close()
+            raise
+
+    def _memory_size(self) -> int:
+        """Octets of the board's memory, if it is a board."""
+        identity = self._word(board.address("ID"))
+        if identity != board.ID:
+            raise UnsupportedDevice(
+                f"the board's ID reads {identity:#010x} and not {board.ID:#010x}:"
+                " check port, baud rate and bitstream"
+            )
+        version = self._word(board.address("VERSION"))
+        if version >> 16 != board.VERSION >> 16:
+            raise UnsupportedDevice(
+                f"the board's map is {version >> 16}.{version & 0xFFFF}, the driver's is"
+                f" {board.VERSION >> 16}.{board.VERSION & 0xFFFF}: update the older one"
+            )
+        size = self._word(board.address("CAP_MEMORY"))
+        if not 0 < size <= board.MEMORY.size:
+            raise UnsupportedDevice(f"CAP_MEMORY reads {size}: check the link")
+        return size
+
+    # -- the driver's interface -------------------------------------------------------------------
+
+    def read(self, address: int) -> int:
+        with self._lock:
+            self._flush()
+            return self._word(board.RNIC.address + address)
+
+    def write(self, address: int, value: int) -> None:
+        with self._lock:
+            if address in _KEPT:
+                self._pending.append((address, value))
+                return
+            self._flush()
+            self._send(board.RNIC.address + address, [value])
+            self._unsure = True
+
+    def pin(self, view: memoryview) -> Memory:
+        return finish(self.pinning(view))
+
+    def pinning(self, view: memoryview) -> Steps[Memory]:
+        return Bounce.making(view, self._arena, self.read_memory, self.write_memory)
+
+    def allocate(self, octets: int) -> Memory:
+        return self.pin(memoryview(bytearray(octets)))
+
+    def close(self) -> None:
+        with self._lock:
+            try:
+                if self._serial.is_open:
+                    self._flush()
+            finally:
+                self._serial.close()
+
+    # -- the board's memory -----------------------------------------------------------------------
+
+    def read_memory(self, address: int, length: int) -> bytes:
+        """Octets of the board's memory."""
+        start = address & -4
+        with self._lock:
+            self._flush()
+            words = self._words(board.MEMORY.address + start, (address + length - start + 3) // 4)
+        octets = struct.pack(f"<{len(words)}I", *words)
+        return octets[address - start : address - start + length]
+
+    def write_memory(self, address: int, octets: bytes) -> None:
+        """Write octets to it; the link takes whole words, so those around them are read first."""
+        start, end = address & -4, address + len(octets)
+        with self._lock:
+            before = self.read_memory(start, address - start)
+            after = self.read_memory(end, -end % 4)
+            whole = before + octets + after
+            words = struct.unpack(f"<{len(whole) // 4}I", whole)
+            self._write_checked(board.MEMORY.address + start, words)
+
+    # -- the board's other windows ----------------------------------------------------------------
+
+    def read_words(self, address: int, count: int) -> list[int]:
+        """Words of the address map."""
+        with self._lock:
+            self._flush()
+            return self._words(address, count)
+
+    def write_words(self, address: int, words: Sequence[int]) -> None:
+        """Write words of it that cannot be read back."""
+        with self._lock:
+            self._flush()
+            for at in range(0, len(words), _WORDS):
+                self._send(address + 4 * at, words[at : at + _WORDS])
+            self._unsure = True
+
+    # -- the link ---------------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        """Write what is pending, in its order, neighbours in one command."""
+        while self._pending:
+            first = self._pending[0][0]
+            run: list[int] = []
+            for address, value in self._pending:
+                if address != first + 4 * len(run):
+                    break
+                run.append(value)
+            self._write_checked(board.RNIC.address + first, run)
+            del self._pending[: len(run)]
+
+    def _write_checked(self, address: int, words: Sequence[int]) -> None:
+        """Write words that can be read back, until they are right."""
+        for at in range(0, len(words), _WORDS):
+            part, where = list(words[at : at + _WORDS]), address + 4 * at
+            for _ in range(_ATTEMPTS):
+                self._send(where, part)
+                if self._words(where, len(part)) == part:
+                    break
+                self._silence()
+            else:
+                raise TransportError(
+                    f"what is written to {where:#010x} does not read back, {_ATTEMPTS} times:"
+                    " check the cable, or use a lower baud rate"
+                )
+
+    def _word(self, address: int) -> int:
+        return self._words(address, 1)[0]
+
+    def _words(self, address: int, count: int) -> list[int]:
+        """Read words; again if the answer is short."""
+        words: list[int] = []
+        while len(words) < count:
+            part = min(count - len(words), _WORDS)
+            words += self._ask(address + 4 * len(words), part)
+        return words
+
+    def _ask(self, address: int, count: int) -> tuple[int, ...]:
+        for _ in range(_ATTEMPTS):
+            self._clear()
+            self._put(struct.pack(">BBI", _READ, count, address >> 2))
+            answer = self._get(4 * count)
+            # An octet more is noise, and may be the first one.
+            if len(answer) == 4 * count and not self._waiting():
+                self._unsure = False
+                return struct.unpack(f">{count}I", answer)
+            self._silence()
+            if self._unsure:
+                self._unsure = False
+                raise TransportError(
+                    "the link lost octets, and the last command with them perhaps: close what it"
+                    " was for"
+                )
+        raise TransportTimeout(
+            f"the board does not answer at {address:#010x}: check power, port and baud rate"
+        )
+
+    def _send(self, address: int, words: Sequence[int]) -> None:
+        self._put(struct.pack(f">BBI{len(words)}I", _WRITE, len(words), address >> 2, *words))
+
+    def _silence(self) -> None:
+        """Wait until the bridge has given up what it took for a command, and forget its answers."""
+        time.sleep(self._leaving() + _SILENCE)
+        self._clear()
+
+    def _clear(self) -> None:
+        with _port():
+            self._serial.reset_input_buffer()
+
+    def _waiting(self) -> int:
+        with _port():
+            return int(self._serial.in_waiting)
+
+    def _put(self, octets: bytes) -> None:
+        with _port():
+            self._serial.write(octets)
+        self._sent = time.monotonic() + self._leaving() + 10 * len(octets) / self._serial.baudrate
+
+    def _leaving(self) -> float:
+        """Returns the seconds until all octets that were written have left the adapter."""
+        return max(self._sent - time.monotonic(), 0.0)
+
+    def _get(self, length: int) -> bytes:
+        # Ten bits of the line for an octet, and the patience.
+        answered = 12 * length / self._serial.baudrate
+        self._serial.timeout = _PATIENCE + self._leaving() + answered
+        with _port():
+            return bytes(self._serial.read(length))
+
+
+@contextmanager
+def _port() -> Iterator[None]:
+    try:
+        yield
+    except _FAILURES as error:
+        raise TransportError(f"the serial port failed: {error}") from error

@@ -1,0 +1,318 @@
+"""Protection domains, and the memory registered in them."""
+
+from __future__ import annotations
+
+from enum import IntFlag
+from typing import TYPE_CHECKING, Any, Self
+
+from ...hdl.spec import regs
+from ..base.buffers import copy_of, octets_of
+from ..base.checks import any_integer, instance, integer
+from ..base.closing import Closing
+from ..base.errors import InvalidRequest, ResourceExhausted, StateError
+from ..transports.memory import Arena, Steps, finish
+from .context import Context, Mapping
+
+if TYPE_CHECKING:
+    from .stream import Stream
+
+
+class Access(IntFlag):
+    """Rights to a region; the numbers are those of verbs."""
+
+    LOCAL_WRITE = 1  #: receive buffers may be posted in it; every region has this
+    REMOTE_WRITE = 2  #: tagged messages may be placed in it
+    REMOTE_READ = 4  #: RDMA Read may take from it
+
+
+_ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
+_REMOTE = Access.REMOTE_WRITE | Access.REMOTE_READ
+
+
+class PD(Closing):
+    """A protection domain: a stream reaches the regions of its own domain, and no others.
+
+    Closing it closes its streams and revokes its regions.
+
+    Parameters
+    ----------
+    slots
+        Slots of the page table that its memory may take; otherwise all there are.
+    """
+
+    def __new__(cls, context: Context, *arguments: Any, **named: Any) -> Self:
+        instance("a protection domain's context", context, Context)
+        return super().__new__(context.kinds.get(cls, cls))
+
+    def __init__(self, context: Context, *, slots: Arena | None = None) -> None:
+        with context.lock:
+            context.check()
+            if not context.domains:
+                raise ResourceExhausted("all 65535 protection domains are in use: close one")
+            self.context = context
+            self.slots = context.slots if slots is None else slots
+            self.number = context.domains.popleft()
+            self.regions: set[MR] = set()
+            self.streams: set[Stream] = set()
+            self.closed = False
+            context.pds.add(self)
+
+    def register(
+        self,
+        buffer: object,
+        access: Access = Access.LOCAL_WRITE | Access.REMOTE_WRITE,
+        *,
+        to: int = 0,
+        stream: Stream | None = None,
+    ) -> MR:
+        """Let the device write a buffer, and with remote rights, peers.
+
+        The buffer stays where it is, and keeps its size, until the region is revoked.
+
+        Parameters
+        ----------
+        buffer
+            A bytearray, memoryview, numpy array, mmap, or what else is writable and contiguous.
+        access
+            Without remote rights it has no STag, and serves for receive buffers alone.
+        to
+            Tagged Offset of its first octet.
+        stream
+            The one stream that may name it; otherwise every stream of the domain may.
+        """
+        return MR(self, buffer, access, to=to, stream=stream)
+
+    def check(self) -> None:
+        """Raise unless it can be used."""
+        self.context.check()
+        if self.closed:
+            raise StateError("the protection domain is closed")
+
+    def close(self) -> None:
+        """Close its streams, revoke its regions; the second time does nothing."""
+        with self.context.lock:
+            if self.closed:
+                return
+            for stream in list(self.streams):
+                stream.close()
+            for region in list(self.regions):
+                region.close()
+            self.closed = True
+            self.context.pds.discard(self)
+            self.context.domains.append(self.number)
+
+
+class MR(Closing):
+    """A memory region. As a context manager it is revoked at the end.
+
+    Attributes
+    ----------
+    to
+        Tagged Offset of its first octet.
+    length
+        Octets.
+    posted
+        Receive buffers in it that wait for a message.
+    written
+        A tagged message has come for it, which the host does not see yet, where it has a copy.
+    """
+
+    def __new__(cls, pd: PD, *arguments: Any, **named: Any) -> Self:
+        instance("a region's protection domain", pd, PD)
+        return super().__new__(pd.context.kinds.get(cls, cls))
+
+    def __init__(
+        self, pd: PD, buffer: object, access: Access, *, to: int = 0, stream: Stream | None = None
+    ) -> None:
+        if any_integer("access", access, f"of {_ALL!r}") not in range(1, int(_ALL) + 1):
+            raise InvalidRequest(f"access must be of {_ALL!r}, not {access!r}")
+        access = Access(any_integer("access", access))
+        if stream is not None:
+            _check_stream(stream)
+            if not access & _REMOTE:
+                raise InvalidRequest("a region bound to a stream must have a remote right")
+        view = octets_of(buffer)
+        rule = f"from 0 to 2**64 less the {len(view)} octets of the region"
+        to = integer("to", to, 0, (1 << 64) - len(view), rule)
+        self.pd, self.access, self.to, self.length = pd, access, to, len(view)
+        self.stream = stream
+        self._stag: int | None = None
+        self.posted = 0
+        self.written = False
+        self.revoked = False
+        with pd.context.lock:
+            pd.check()
+            if stream is not None:
+                stream.check()
+                if stream.pd is not pd:
+                    raise InvalidRequest("the stream must be of the region's protection domain")
+            self._open(view)
+
+    def _open(self, view: memoryview) -> None:
+        """Have the device know it."""
+        context = self.pd.context
+        stag = context.stags.take() if self.access & _REMOTE else None
+        try:
+            self.mapping = self._map(view)
+        except BaseException:
+            if stag is not None:
+                context.stags.free(stag)
+            raise
+        # From here on the device may know it, even if the link fails: closing revokes it.
+        context.regions.add(self)
+        self._belongs()
+        if stag is not None:
+            self._stag = stag
+            context.tags[stag] = self
+            self._enter(stag)
+
+    def _map(self, view: memoryview) -> Mapping:
+        return self.pd.context.map(view, self.pd.slots)
+
+    def _belongs(self) -> None:
+        self.pd.regions.add(self)
+        if self.stream is not None:
+            self.stream.bound.add(self)
+
+    def _enter(self, stag: int) -> None:
+        """Write the table's entry."""
+        bound = self.stream is not None
+        self.pd.context.registers.write_all(
+            "STAG",
+            INDEX=stag >> 8,
+            FLAGS=regs.pack(
+                "STAG_FLAGS",
+                key=stag & 0xFF,
+                valid=1,
+                remote_write=bool(self.access & Access.REMOTE_WRITE),
+                remote_read=bool(self.access & Access.REMOTE_READ),
+                bound=bound,
+            ),
+            OWNER=self.stream.number if self.stream is not None else self.pd.number,
+            TO=self.to,
+            LEN=self.length,
+            ADDR=self.mapping.address,
+            PAGES=self.mapping.layout.code,
+            COMMIT=1,
+        )
+
+    @property
+    def stag(self) -> int:
+        """Its Steering Tag."""
+        if self._stag is None:
+            raise InvalidRequest("the region has no STag, as it has no remote right")
+        return self._stag
+
+    @property
+    def view(self) -> memoryview:
+        """The region's octets."""
+        self.check()
+        return self.mapping.memory.view[:]
+
+    def check(self) -> None:
+        """Raise unless it can be used."""
+        self.pd.check()
+        if self.revoked:
+            raise StateError("the region is revoked")
+
+    def read(self, length: int, offset: int = 0) -> bytes:
+        """Octets as the device has written them."""
+        with self.pd.context.lock:
+            self.check()
+            offset, length = self._within(offset, length)
+            self.mapping.memory.pull(offset, length)
+            return bytes(self.view[offset : offset + length])
+
+    def write(self, octets: bytes, offset: int = 0) -> None:
+        """Write octets so that the device's memory has them too."""
+        octets = copy_of(octets)
+        with self.pd.context.lock:
+            self.check()
+            offset, _ = self._within(offset, len(octets))
+            self.view[offset : offset + len(octets)] = octets
+            self.mapping.memory.push(offset, len(octets))
+
+    def refresh(self) -> None:
+        """Show the host what tagged messages have written, all of them at once."""
+        if self.written and not self.revoked:
+            self._pull()
+        self.written = False
+
+    def _pull(self) -> None:
+        self.mapping.memory.pull_written()
+
+    def _within(self, offset: int, length: int) -> tuple[int, int]:
+        """Return offset and length as ints, if the region has these octets."""
+        offset, length = any_integer("offset", offset), any_integer("length", length)
+        if not 0 <= offset <= offset + length <= self.length:
+            raise InvalidRequest(
+                f"{length} octets from {offset} on are not within the region's {self.length}"
+            )
+        return offset, length
+
+    def revoke(self) -> None:
+        """Take the STag back: once this returns, the device writes not one octet more.
+
+        If it raises :class:`~..base.errors.RnicTimeout`, the device may still write: the buffer
+        stays registered, and this can be called again.
+        """
+        with self.pd.context.lock:
+            finish(self.disabling())
+            if self._stag is not None:
+                self._pull()
+            self.forget()
+
+    def disabling(self) -> Steps[None]:
+        """Has the device write there no more, in steps; its octets are still to be pulled."""
+        context = self.pd.context
+        self.check()
+        if self.posted:
+            raise StateError(
+                f"{self.posted} receive buffers of the region are posted: take their"
+                " completions, or close their streams, and then revoke it"
+            )
+        if self._stag is not None:
+            context.registers.write("STAG_INDEX", self._stag >> 8)
+            context.registers.write("REVOKE_STAG")
+            yield from context.fencing(
+                "the device does not finish the revocation: call revoke again"
+            )
+
+    def forget(self) -> None:
+        """The device has revoked it."""
+        if self._stag is not None:
+            del self.pd.context.tags[self._stag]
+            self.pd.context.stags.free(self._stag)
+        self.revoked = True
+        if self.stream is not None:
+            self.stream.bound.discard(self)
+        self.pd.regions.discard(self)
+        self.pd.context.regions.discard(self)
+        if not self.posted:
+            self.mapping.close()
+
+    def hold(self) -> None:
+        """A receive buffer in it is posted."""
+        self.posted += 1
+
+    def release(self) -> None:
+        """One is not posted any more."""
+        self.posted -= 1
+        if self.revoked and not self.posted:
+            self.mapping.close()
+
+    def close(self) -> None:
+        """Revoke it, unless it is revoked."""
+        if not self.revoked:
+            self.revoke()
+
+    def __repr__(self) -> str:
+        name = "without STag" if self._stag is None else f"STag {self._stag:#010x}"
+        return f"<MR {name}, {self.length} octets{', revoked' * self.revoked}>"
+
+
+def _check_stream(stream: object) -> None:
+    # Not at the top: streams are made of what is here.
+    from .stream import Stream
+
+    instance("a region's stream", stream, Stream)

@@ -2,8 +2,8 @@
 
 from amaranth import *
 
-from ..ddp.order import _State, _Step, _Waiting, place_of
-from ..stream import any_of
+from ..lib.stream import any_of
+from ..sctp.order import _State, _Step, _Waiting, place_of
 from .harness import Harness, if_
 from .streams import stored
 

@@ -58,9 +58,11 @@ def induction(harness, *, depth=1, timeout=300):
     return _run(harness, "prove", depth, timeout)
 
 
-def bounded(harness, *, depth, timeout=300):
-    """Prove the assertions for the first ``depth`` cycles."""
-    return _run(harness, "bmc", depth, timeout)
+def bounded(harness, *, depth, timeout=300, waves=True):
+    """Prove the assertions for the first ``depth`` cycles. A failure is told soon without its waves
+    of many cycles.
+    """
+    return _run(harness, "bmc", depth, timeout, "" if waves else "vcd off\n")
 
 
 def covers(harness, *, depth, timeout=300):
@@ -81,8 +83,8 @@ def netlist(component):
     return json.loads(_made(component, "netlist", make).read_text())["modules"]["top"]
 
 
-def _run(harness, mode, depth, timeout):
-    settings = f"[options]\nmode {mode}\ndepth {depth}\n"
+def _run(harness, mode, depth, timeout, more=""):
+    settings = f"[options]\nmode {mode}\ndepth {depth}\n{more}"
     settings += "[engines]\nsmtbmc bitwuzla\n"
     settings += "[script]\nread_rtlil top.il\nprep -top top\n[files]\ntop.il\n"
 

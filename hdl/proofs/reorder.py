@@ -1,4 +1,4 @@
-"""What Reorder holds back: none of it outlives its session, and all of it leaves in its turn."""
+"""Proves that no record in Reorder survives its session, and that each leaves in its turn."""
 
 from amaranth import *
 
@@ -11,22 +11,23 @@ __all__ = ["Ended", "Survives"]
 
 
 class _Reorder(Harness):
-    """What the properties of a Reorder see inside it, and the lemmas that they share.
+    """The part that the proofs of a Reorder share: its signals, and lemmas about its pipeline.
 
     Attributes
     ----------
     step : list(View)
-        What went into the pipeline 0 to 4 cycles ago.
+        The contents of the pipeline, entered 0 to 4 cycles ago.
     active : list(Value)
-        Whether that is an item or a probe.
+        Whether each of them is an item or a probe.
     calm, cleared, stores, clears, moves, some : Signal
-        The signals of these names.
+        The signals of these names in Reorder.
     rows : list(Value)
-        The record of each item in ``step[3]`` to ``step[0]``: its row in the queue beside them.
-        Where there is no item, the row of the next one.
+        The records of the items in ``step[3]`` to ``step[0]``: the row of each in the queue beside
+        the pipeline. For a step without an item, the row of the next item.
     """
 
     def look(self, m):
+        """Adds the lemmas, and sets the attributes."""
         dut, inside = self.dut, self.inside
         self.step = step = [
             _Step(dut.streams, dut.slots)(inside[f"step_{k}"]) for k in range(5)]
@@ -37,18 +38,18 @@ class _Reorder(Harness):
         self.ring(m)
         used, now = inside["drain.used"].any(), inside.component("drain").now
 
-        # One of them at most, and what comes of it.
+        # Each step is of one kind, and has the effects of that kind.
         for each in step:
             kinds = each.item + each.probe + each.close
             self.lemma(kinds <= 1, "an item, a probe or a close")
-        self.lemma(if_(self.moves | self.stores, active[4]), "nothing else moves, or is stored")
+        self.lemma(if_(self.moves | self.stores, active[4]), "only those move, or are stored")
         self.lemma(~(self.moves & self.stores), "an item moves or is stored")
         self.lemma(if_(self.stores, step[4].item), "items are stored")
         self.lemma(if_(step[4].close, self.clears), "a close clears")
         self.lemma(if_(self.clears, step[4].close | (step[4].probe & self.moves)),
-                   "what clears")
+                   "only closes and probes clear")
 
-        # Places are cleared while nothing else is in the pipeline.
+        # While places are cleared, nothing else is in the pipeline.
         self.lemma(closing == self.past(dut.close.valid & ~dut.close.ready), "closing")
         for k in range(4):
             self.lemma(if_(self.calm[k], ~any_of(active[:k + 1]) & ~used), "calm")
@@ -73,7 +74,7 @@ class _Reorder(Harness):
             ahead = ahead + item
 
     def ring(self, m):
-        """Lemmas: the ring of the streams that are walked through, and what is on its way to it."""
+        """Adds lemmas about the drain's ring of streams, and the items whose result it awaits."""
         inside, step = self.inside, self.step
         used, decided, wants, last, newest, first, walks = (
             inside[f"drain.{name}"]
@@ -100,17 +101,17 @@ class _Reorder(Harness):
 
 
 class Survives(_Reorder):
-    """No record that waited in the table when its stream's next session opened leaves after that.
+    """Proves that a record in the table never leaves after its stream's next session has opened.
 
-    One place, any one, of one stream, any one, is followed, and one opening of the stream, any one.
-    Records have one bit: it is set only in records of the stream that came before that opening, and
-    in any of those. Once it is done, nothing moves from the place, and nothing that comes moves
-    past it, to the queue of what leaves that has this bit. (What moved there before was delivered
-    before; :mod:`.streams` proves that the queue keeps its items in order.) Sessions are not
-    counted, here as in the gateware.
+    Any one place of any one stream is followed, and any one opening of that stream. A record is one
+    bit, which may be set only in records of that stream that came before that opening. After the
+    opening, neither an item nor the place gives a record with this bit to the queue of records that
+    leave. (A record that was in that queue before was delivered before;
+    :mod:`ddp_rnic.hdl.proofs.streams` proves that the queue keeps its order.) Neither the proof nor
+    the gateware counts sessions.
 
-    Assumes what :class:`..ddp.session.Session` takes care of: that ``busy`` is 0 as an opening is
-    asked for, that no item of the stream comes until it is done, and that ``close`` is held. By
+    Assumes three rules that :class:`ddp_rnic.hdl.sctp.session.Session` keeps: ``busy`` is 0 when an
+    opening begins, no item of the stream comes until the opening is done, and ``close`` is held. By
     induction of depth 2.
     """
 
@@ -137,9 +138,9 @@ class Survives(_Reorder):
         leaving = inside.component("leaving").i
         from_place = step[4].probe & (step[4].place == own)
         self.always(if_(opened & leaving.valid & (step[4].item | from_place), ~leaving.payload),
-                    "what waited before does not leave")
+                    "no record from before leaves")
 
-        # An opening finds nothing of its stream on its way.
+        # When an opening begins, no item of its stream is on its way.
         head = dut.i.payload.shape()(inside["head"])
         ending = opens & (close.payload.stream == mine)
         self.lemma(if_(ending, ~(self.some & (head.ticket.stream == mine))), "none waits to go in")
@@ -148,7 +149,7 @@ class Survives(_Reorder):
             self.lemma(if_(opened & item.item, ~row), "beside the pipeline")
         self.lemma(if_(opened & step[4].item, ~inside["record"]), "an item")
 
-        # The place is cleared before that, or just now.
+        # The place was cleared before the opening was done, or is being cleared.
         known = [_Waiting()(inside[name]) for name in (
             "waiting_held0", "waiting_latest0", "waiting_latest1")]
         clash = inside["waiting_clash0"]
@@ -157,9 +158,9 @@ class Survives(_Reorder):
         clearing = any_of(each.close & (each.place == own) for each in step)
         self.lemma(if_((close.payload.stream == mine) & close.valid & (self.cleared > place),
                        ~valid | clearing), "it was cleared")
-        self.lemma(if_(opened & valid & marked, clearing), "what waits came later")
+        self.lemma(if_(opened & valid & marked, clearing), "a record that waits came later")
 
-        # What is read of it on the way of a probe.
+        # The values that a probe of the place reads.
         read = _Waiting()(inside.read("waiting"))
         seen = [
             Mux(clash[0], known[1].valid, read.valid),
@@ -167,16 +168,16 @@ class Survives(_Reorder):
         ]
         probes = [opened & each.probe & (each.place == own) for each in step]
         for k in (1, 2):
-            self.lemma(if_(probes[k] & seen[k - 1], ~marked), "what a probe sees")
-        self.lemma(if_(probes[3] & inside["found"], ~inside.read("places")), "what it reads")
-        self.lemma(if_(probes[4] & self.moves, ~inside["held"]), "what it takes")
+            self.lemma(if_(probes[k] & seen[k - 1], ~marked), "a probe finds a new record")
+        self.lemma(if_(probes[3] & inside["found"], ~inside.read("places")), "it reads that record")
+        self.lemma(if_(probes[4] & self.moves, ~inside["held"]), "it takes that record")
 
 
 class Ended(_Reorder):
-    """Nothing of a stream leaves between the end of its session and the opening of the next one,
-    neither what waited in the table nor what comes afterwards.
+    """Proves that no record of a stream leaves between the end of a session and the next opening.
 
-    One stream, any one, is followed. Assumes that ``close`` is held. By induction of depth 6.
+    That holds for a record in the table, and for an item that comes afterwards. Any one stream is
+    followed. Assumes that ``close`` is held. By induction of depth 6.
     """
 
     def rules(self, m):

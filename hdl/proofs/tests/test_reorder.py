@@ -1,4 +1,4 @@
-"""Nothing that Reorder holds back outlives its session, and all of it leaves in its turn."""
+"""Tests the proofs of Reorder: sessions that end, and the order of records."""
 
 import pytest
 from amaranth.hdl import Mux, Signal
@@ -11,7 +11,7 @@ SIZE = {"streams": 2, "window": 4}
 
 
 @pytest.mark.parametrize("size", [SIZE, {"streams": 64, "window": 16}], ids=["small", "large"])
-def test_what_waits_in_a_session_does_not_survive_it(size):
+def test_a_record_that_waits_does_not_survive_its_session(size):
     proof = induction(Survives(Reorder(1, **size)), depth=2)
     assert proof.status == "PASS", proof.log
 
@@ -23,10 +23,10 @@ def test_nothing_leaves_between_two_sessions(size):
 
 
 def scene(harness, component, *, first, ends, next_):
-    """One item of a stream comes in the first cycle, with DDP-SSN ``first``; its session is closed
-    from cycle ``ends`` on; one more item, with DDP-SSN 0, comes in cycle ``next_``.
+    """Returns the harness for a component, with inputs that reach a bug within seconds.
 
-    All else is idle, so that a bug is reached soon.
+    An item of stream 1 with DDP-SSN ``first`` comes in the first cycle. From cycle ``ends`` on, its
+    session is closed. Another item, with DDP-SSN 0, comes in cycle ``next_``.
     """
 
     class Scene(harness):

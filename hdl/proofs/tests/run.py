@@ -63,8 +63,7 @@ def bounded(harness, *, depth, timeout=300, waves=True):
 
     Without ``waves`` a failure has no trace: to write one of many cycles takes minutes.
     """
-    return _run(harness, "bmc", depth, timeout, "" if waves else "vcd off
-")
+    return _run(harness, "bmc", depth, timeout, "" if waves else "vcd off\n")
 
 
 def covers(harness, *, depth, timeout=300):

@@ -91,7 +91,7 @@ class Bench:
         self.tsn = self.highest = 0
         self.limit = 100_000
         self.held = self.offered = False
-        self.opening = None  # the stream that Reorder is told to open
+        self.opening = None  # the stream that Reorder opens
         self.openings = 0
 
     def watch(self, busy, comes, item, asked, done, close):

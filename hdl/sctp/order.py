@@ -1,4 +1,4 @@
-"""Delivers items in the order of their submission, although they arrive in any (RFC 5041 §5.3).
+"""Delivers items in the order of submission, whatever their order of arrival (RFC 5041 §5.3).
 
 .. code-block:: text
 

@@ -39,7 +39,7 @@ ENTRY = (
 )
 
 Proof = namedtuple("Proof", "status trace log seconds")
-Proof.__doc__ = """What a run gave.
+Proof.__doc__ = """The result of a run.
 
 Members
 -------
@@ -49,7 +49,7 @@ trace : Path or None
     Waves of the counterexample, or of the first cover.
 log : str
 seconds : float
-    What the run took when it was made.
+    Duration of the run when it was made.
 """
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
-from importlib import metadata
 from pathlib import Path
+
+from ddp_rnic import __version__
 
 sys.path.insert(0, str(Path(__file__).with_name("_ext")))
 
 project = "ddp-rnic"
 author = "ddp-rnic contributors"
 copyright = "ddp-rnic contributors, BSD-2-Clause"
-release = version = metadata.version("ddp-rnic")
+release = version = __version__
 
 extensions = [
     "myst_parser",
@@ -20,6 +21,7 @@ extensions = [
     "drawings",
     "tables",
     "rooms",
+    "generated",
 ]
 exclude_patterns = ["_build", "_ext"]
 # Only what the project's own pages name is looked up; other projects' pages are not fetched.
@@ -31,7 +33,7 @@ myst_heading_anchors = 3
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
-autodoc_default_options = {"show-inheritance": False}
+smartquotes = False
 napoleon_google_docstring = False
 napoleon_numpy_docstring = True
 napoleon_use_rtype = False

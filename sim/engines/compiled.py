@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,10 +49,7 @@ from .engine import (
     counters,
     event,
 )
-from .load import Load, SctpLoad
 
-#: Segments that a build rehearses, and the octets of each.
-_REHEARSED, _REHEARSED_PAYLOAD = 100, 1440
 #: Cycles in one call, between which progress is told and an interrupt is heard.
 CYCLES = 200_000
 
@@ -152,19 +148,8 @@ def build(config: RnicConfig, *, gates: str | None = None, waves: bool = False) 
         gates or verilator.verilog(config),
         Path(__file__).with_name("harness.cpp"),
         waves=waves,
-        rehearse=partial(_rehearse, config),
         netlist=gates is not None,
     )
-
-
-def _rehearse(config: RnicConfig, built: Path) -> None:
-    """Run what most of the time is spent on, and have the profile of it written."""
-    for kind in (Load,) * config.mpa + (SctpLoad,) * config.sctp:
-        load = kind(config, _REHEARSED_PAYLOAD)
-        # What is wrong with the gateware shows in the run, and is told there.
-        with suppress(DeviceError):
-            load.run(CompiledEngine(built), load.packets(_REHEARSED), _REHEARSED)
-    ctypes.CDLL(str(built)).sim_write_profile()
 
 
 def waveform_time(cycle: int) -> int:

@@ -906,11 +906,6 @@ EXPORT uint64_t sim_cycle(Sim *sim) { return sim->cycle; }
 EXPORT uint64_t sim_operation(Sim *sim) { return sim->operation; }
 EXPORT const char *sim_message(Sim *sim) { return sim->message.c_str(); }
 
-#ifdef REHEARSAL
-extern "C" void __gcov_dump();
-EXPORT void sim_write_profile() { __gcov_dump(); }
-#endif
-
 // One of the lists that a run gives: its address, and its length in items.
 EXPORT const void *sim_list(Sim *sim, int which, uint64_t *items) {
 #define LIST(number, list) case number: *items = sim->list.size(); return sim->list.data();

@@ -18,12 +18,14 @@ from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import count
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...hdl.lib.crc32c import differences
 from ...hdl.spec import regs
 from ...hdl.spec.config import RnicConfig
 from ...hdl.spec.ddp import LOCAL_CATASTROPHIC, WAITING
@@ -47,7 +49,7 @@ from ..engines.engine import (
     WriteRegister,
 )
 from ..model.ddp import TaggedHeader, UntaggedHeader
-from ..model.mpa import MpaSender
+from ..model.mpa import MARKER_SPACING, MpaSender
 from ..replay.differences import Difference, compare
 from ..replay.expectation import Golden, Pages
 from ..replay.plan import GUARD, Allotment, Host, Plan, Space, guard_octets
@@ -69,8 +71,10 @@ _EDGE = 30000
 #: Where host memory may cross 2**32 or a multiple of it: inside a region, or inside a buffer.
 _CROSSING_REGION, _CROSSING_BUFFER = 6 << 20, 24 << 20
 _LARGEST_PAGE = 1 << 21
-#: Octets of a long region.
-_LONG = 3 << 20
+#: Octets of a long region, and of the part of a vast one that there is memory for.
+_LONG, _PART = 3 << 20, 60000
+#: Vast regions of a chunk, for each host.
+_VAST = 2
 _MSN = 1 << 32
 _HALF = _MSN - 1
 _TO = 1 << 64
@@ -100,6 +104,8 @@ _READ_ONLY, _NO_REGISTER = 2, 3
 _WINDOWS = ("STAG", "PAGE", "STREAM", "QUEUE", "BUFFER")
 #: Registers whose value only the RNIC or its engine knows.
 _UNKNOWN = ("STATUS", "CQ_CONSUMER", "CQ_PRODUCER")
+
+_differences = cache(differences)
 
 #: Called with the segments done and all.
 Progress = Callable[[int, int], None]
@@ -304,6 +310,20 @@ def draw(config: RnicConfig, traffic: Traffic, number: int, segments: int) -> Ch
 # -- the host -------------------------------------------------------------------------------------
 
 
+class _Unkept(bytearray):
+    """The octets of a region that nobody reads: they take no memory."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __setitem__(self, place: object, octets: object) -> None:
+        """Forgets what was written."""
+
+
 class _Host(Host):
     """Changes tables under traffic that the change does not concern.
 
@@ -368,6 +388,11 @@ class _Host(Host):
     def write(self, window: str, **values: int | None) -> None:
         self.end_aside()
         super().write(window, **values)
+
+    def register(self, allotment: Allotment) -> None:
+        region = allotment.region
+        self.golden.octets.setdefault(region, _Unkept(region.length))
+        super().register(allotment)
 
     def enable(self, stream: Stream, position: int = 0) -> None:
         super().enable(stream, position)
@@ -580,6 +605,8 @@ class _Draw:
         page = rng.randrange(config.pages)
         self._host = _Host(config, self._golden, self._space, self._base, page)
         self._stopped: set[int] = set()  # streams that the host disabled
+        #: Changes of a CRC that show faults in single bits of the registers that compute it.
+        self._differences = _differences(config.width, 4)
         self._slots = config.pages
         #: Where pages of a size end and begin, for those that are not beside each other.
         self._edges: dict[int, tuple[list[int], list[int]]] = {}
@@ -588,11 +615,14 @@ class _Draw:
             self._edges[shift] = rng.sample(edges, len(edges)), rng.sample(edges, len(edges))
         self._numbers = rng.sample(range(config.streams), traffic.streams)
         self._peers: dict[int, _Peer] = {}
+        self._outsiders: dict[int, _Peer] = {}
         self._allotments: list[Allotment] = []
         #: The regions that are registered, by slot of the STag table, and those that are not.
         self._registered: dict[int, Allotment] = {}
         self._gone: list[Allotment] = []
         self._usable: dict[int, list[Region]] = {}  # by stream, what it may write to
+        #: Of vast regions, the offsets that there is memory for.
+        self._parts: dict[Region, range] = {}
         #: Regions with an octet that the bus refuses, by host, and where that is.
         self._faulty: dict[str, tuple[Allotment, int]] = {}
         self._segments = 0
@@ -603,7 +633,7 @@ class _Draw:
 
     def chunk(self, segments: int) -> Chunk:
         rng, host = self._rng, self._host
-        size = rng.choice((1, 2, 4, 6, 6, 8, 10))
+        size = rng.choice((*range(1, 11), 1, 2, 4, 6, 6, 6, rng.randint(11, 15)))
         ring = Ring(self._base + self._space.take(32 << size, rng.choice((0, 32)), 64), size)
         self._interrupts = rng.random() < 0.3
         host.program(
@@ -624,6 +654,7 @@ class _Draw:
         host.revoked()
         packets, drawn = host.packets, self._segments
         moderated = self._moderate(ring, _slack(stalls))
+        self._end_ring(ring, stalls)
         plan = Plan(
             self._config,
             _HOSTS,
@@ -668,6 +699,18 @@ class _Draw:
         host.drain()
         return moderated
 
+    def _end_ring(self, ring: Ring, stalls: Stalls) -> None:
+        """Disables the ring while responses to completions are still to come. Only after the last
+        response does the ring begin anew, with no completion written.
+        """
+        number = self._rng.choice(self._numbers)
+        self._enable(number, 0)
+        self._deliver(number, min(ring.entries, 8))
+        self._host.see(len(self._golden.deliveries))
+        self._host.write("CQ", ENABLE=0)
+        self._host.operations.append(Wait(_slack(stalls)))
+        self._host.read("CQ_PRODUCER", 0)
+
     def _deliver(self, number: int, messages: int) -> None:
         """Sends messages without payload, each in a packet of its own, on a stream."""
         peer = self._peers[number]
@@ -698,7 +741,7 @@ class _Draw:
         """Regions of every kind."""
         rng = self._rng
         entries = self._entries()
-        for kind, entry in enumerate(entries[len(_HOSTS) :]):
+        for kind, entry in enumerate(entries[len(_HOSTS) : -_VAST * len(_HOSTS)]):
             length = rng.choice((1, 9, 100, 1000, 4096, 6000, 20000, 60000))
             if kind < len(_HOSTS):
                 length = 60000  # each host has something for every segment
@@ -714,6 +757,16 @@ class _Draw:
             host = _HOSTS[kind % len(_HOSTS)]
             region = self._region(entry, host, length, kind >= len(_HOSTS))
             self._allotments.append(Allotment(region, address, pages))
+            self._register(self._allotments[-1])
+        for host in _HOSTS * _VAST:
+            length = (1 << rng.randint(32, 62)) + rng.getrandbits(rng.randint(1, 32))
+            start = rng.getrandbits(rng.randint(1, 63)) % (length - _PART)
+            start = rng.choice((start, length - _PART))
+            part = range(start, start + _PART)
+            address = self._space.take(_PART, rng.randrange(4096), 4096) - start
+            region = self._region(entries.pop(), host, length, True)
+            self._parts[region] = part
+            self._allotments.append(Allotment(region, address, part=part))
             self._register(self._allotments[-1])
         if self._bus_errors:
             for host, entry in zip(_HOSTS, entries, strict=False):
@@ -754,7 +807,7 @@ class _Draw:
                     rng.randrange(_TO - length),
                     _TO - length,
                     _TO - length - (1 << rng.randrange(12)),
-                    (1 << 32) - length // 2,
+                    max(0, (1 << 32) - length // 2),
                     (rng.getrandbits(31) + 1 << 32) - rng.randint(0, min(length, 1 << 16)),
                 )
             ),
@@ -862,6 +915,8 @@ class _Draw:
         self._golden.revoke(self._unregister(entry).region)
         self._slots -= self._page_slots(old)
         again = replace(old, region=self._region(entry, old.region.endpoint, old.length, True))
+        if old.part is not None:
+            self._parts[again.region] = old.part
         self._allotments.append(again)
         host.aside(rng.randrange(60), lambda: host.register(again), slots=[entry])
         self._registered[entry] = again
@@ -870,8 +925,9 @@ class _Draw:
         number = rng.choice(writers)
         peer = self._peers[number]
         for _ in range(rng.randint(1, 6)):
-            length = min(rng.randrange(40), region.length)
-            at = region.to + rng.randint(0, region.length - length)
+            part = self._part(region)
+            length = min(rng.randrange(40), len(part))
+            at = region.to + part.start + rng.randint(0, len(part) - length)
             header = TaggedHeader(region.stag, at % _TO, True, rng.getrandbits(8))
             peer.order.sent((region.stag, header.rsvdulp), last=True)
             self._send(number, peer, [header.encode() + rng.randbytes(length)])
@@ -895,6 +951,8 @@ class _Draw:
             entry = slot(old.stag, self._config.stags)
             any_rights = rng.random() < 0.5
             region = self._region(entry, old.endpoint, old.length, any_rights)
+            if allotment.part is not None:
+                self._parts[region] = allotment.part
             allotment = replace(allotment, region=region)
             self._allotments.append(allotment)
         self._register(allotment)
@@ -1283,6 +1341,9 @@ class _Draw:
     def _packet(self) -> None:
         rng, golden = self._rng, self._golden
         number = self._turn()
+        if rng.randrange(300) == 0:
+            self._outsider(number)
+            return
         live = golden.live(number)
         if not live:
             chance = rng.random()
@@ -1328,6 +1389,26 @@ class _Draw:
             # waits for the ring holds the failure up.
             self._host.resume()
             self._host.drain()
+
+    def _outsider(self, number: int) -> None:
+        """Sends FPDUs of a stream whose number is too large, and differs from that of one of the
+        RNIC's streams in one bit. They are dropped.
+        """
+        rng = self._rng
+        bits = self._config.streams.bit_length() - 1
+        outside = number | 1 << rng.randrange(bits, 16)
+        if outside not in self._golden.counts:
+            stream = replace(self._peers[number].stream, number=outside)
+            self._golden.start(stream)
+            self._golden.stop(outside)
+            self._stopped.add(outside)
+            self._outsiders[outside] = _Peer(stream, MpaSender(crc=stream.crc), {})
+        # No marker could be in them, so they are the same ones with markers and without.
+        position = rng.getrandbits(23) * MARKER_SPACING + 4 * rng.randint(1, 60)
+        self._outsiders[outside].sender.position = position
+        header = TaggedHeader(rng.getrandbits(32), rng.getrandbits(64), True, rng.getrandbits(8))
+        segments = [header.encode() + rng.randbytes(rng.randrange(20)) for _ in range(3)]
+        self._send(outside, self._outsiders[outside], segments)
 
     def _tiny(self, number: int, peer: _Peer) -> None:
         """Sends a packet of FPDUs that have no room for a header; some CRCs are spoiled. The first
@@ -1428,11 +1509,25 @@ class _Draw:
             if not regions:
                 return self._tagged(peer, begun[0], 0, b"", begun)
         region = rng.choice(regions)
-        length = min(self._size(), region.length)
-        room = region.length - length
+        part = self._part(region)
+        length = min(self._length(peer), len(part))
+        room = len(part) - length
         offset = rng.choice((0, room, rng.randint(0, room), rng.randint(0, room)))
-        to = (region.to + offset) % _TO  # that of no octets, at the end
+        to = (region.to + part.start + offset) % _TO  # that of no octets, at the end
         return self._tagged(peer, region.stag, to, rng.randbytes(length), begun)
+
+    def _part(self, region: Region) -> range:
+        """The offsets into a region that there is memory for."""
+        return self._parts.get(region, range(region.length))
+
+    def _length(self, peer: _Peer) -> int:
+        """Octets of a tagged segment's payload; with markers, its FPDU ends near one at times."""
+        rng = self._rng
+        if not peer.stream.markers or rng.random() < 0.8:
+            return self._size()
+        around = _AROUND + TaggedHeader.size
+        to_marker = -peer.sender.position % MARKER_SPACING - around
+        return max(0, to_marker + 4 * rng.randint(-2, 2) + rng.choice((0, 0, MARKER_SPACING - 4)))
 
     def _size(self) -> int:
         """Octets of a payload."""
@@ -1610,6 +1705,8 @@ class _Draw:
         length = rng.choice((1, 2, 100, 1 + self._size(), self._refused(TaggedHeader.size)))
         usable = self._writable(number, peer)
         region = rng.choice(usable)
+        if region in self._parts:
+            length = max(length, 2)  # so that none is placed where there is no memory
         stag, to, end = region.stag, region.to, region.to + region.length
         stags, far = self._config.stags, 1 << rng.randrange(64)
         index = stag ^ stags << 8 + rng.randrange(24 - stags.bit_length() + 1)
@@ -1620,7 +1717,7 @@ class _Draw:
             "before the region": TaggedHeader(stag, (to - 1) % _TO, last),
             "behind the region": TaggedHeader(stag, end % _TO, last),
             "at the last octet": TaggedHeader(stag, (end - 1) % _TO, last),
-            "2^32 too far": TaggedHeader(stag, (to + (1 << 32)) % _TO, last),
+            "2^32 too far": TaggedHeader(stag, (to + max(1 << 32, region.length)) % _TO, last),
             "far behind": TaggedHeader(stag, (to + max(far, region.length)) % _TO, last),
             "far before": TaggedHeader(stag, (to - far) % _TO, last),
             "tagged version": TaggedHeader(stag, to, last, version=rng.choice((0, 2, 3))),
@@ -1651,6 +1748,8 @@ class _Draw:
         if region.length + bit - start <= 64000:
             found["a bit behind the region"] = TaggedHeader(stag, to + start, last), payload + bit
         for top in usable:
+            if top in self._parts:
+                continue
             if top.to + top.length == _TO:
                 payload = rng.randint(1, min(top.length, 1500))
                 at = _TO - payload
@@ -1665,7 +1764,8 @@ class _Draw:
         longest = 4 * self._config.longest_fpdu
         long = rng.choice((region.length + 1, longest - 22, longest - 19, longest, 64000))
         long = min(long, 64000)  # a marker that points back from an end further on cannot be
-        found["long"] = TaggedHeader(stag, to, last), long
+        start = (to + self._part(region).start) % _TO
+        found["long"] = TaggedHeader(stag, start, last), long
         short = TaggedHeader(stag, to).encode()[: rng.randrange(14)]
         return found | {"tagged, short": (short, 0)}
 
@@ -1676,7 +1776,7 @@ class _Draw:
         one is left as it is.
         """
         rng, octets = self._rng, bytearray(packet.octets)
-        kind = rng.randrange(6)
+        kind = rng.randrange(8)
         error = False
         if kind < 2:
             octets[rng.randrange(len(octets))] ^= 1 << rng.randrange(8)
@@ -1686,8 +1786,11 @@ class _Draw:
             del octets[4 * rng.randrange(1, 1 + len(octets) // 4) :]
         elif kind == 4:
             del octets[rng.randrange(1, len(octets)) :]
-        else:
+        elif kind == 5:
             error = True
+        else:
+            last = int.from_bytes(octets[-4:], "little") ^ rng.choice(self._differences)
+            octets[-4:] = last.to_bytes(4, "little")
         whole = bytes(octets)
         if error or len(octets) % 4:
             # The last beat counts as empty.

@@ -55,11 +55,16 @@ _HALF = 0xFFFFFFFF
 
 @dataclass(frozen=True)
 class Allotment:
-    """Where a region lies in simulated host memory: at an address, or in pages."""
+    """Where a region lies in simulated host memory: at an address, or in pages.
+
+    ``part`` holds the offsets into the region that there is memory for, where that is not all of
+    them.
+    """
 
     region: Region
     address: int
     pages: Pages | None = None
+    part: range | None = None
 
     @property
     def length(self) -> int:
@@ -120,8 +125,9 @@ class Plan:
         """
         holders: list[Allotment | Buffer] = [*self.allotments, *self.buffers]
         for holder in holders:
-            offset = 0
-            for address, count in spans(holder.address, holder.pages, 0, holder.length):
+            part = holder.part if isinstance(holder, Allotment) else None
+            offset, length = (part.start, len(part)) if part else (0, holder.length)
+            for address, count in spans(holder.address, holder.pages, offset, length):
                 yield address, address + count, holder, offset
                 offset += count
 
@@ -555,7 +561,7 @@ class Host:
         the table.
         """
         if pages is None:
-            return self._base + address, 0
+            return (self._base + address) % (1 << 64), 0
         linear = (self._slot << pages.shift) + pages.offset
         for address in pages.addresses:
             page = self._base + address

@@ -188,9 +188,7 @@ def test_regions_above_60_kilobytes_are_written_at_their_ends(chunks: list[Chunk
 
 def test_the_longest_segments_are_drawn(chunks: list[Chunk]) -> None:
     most = 4 * RnicConfig().longest_fpdu - 6  # ULPDU_Length and CRC
-    placed = {
-        len(each.arrival.ulpdu) for chunk in chunks for each in chunk.plan.golden.placements
-    }
+    placed = {len(each.arrival.ulpdu) for chunk in chunks for each in chunk.plan.golden.placements}
     assert max(placed) == most
 
 
@@ -199,6 +197,41 @@ def test_exceptions_take_up_to_the_whole_exception_queue(chunks: list[Chunk]) ->
     lengths = {len(each.octets) for chunk in chunks for each in chunk.plan.golden.exceptions}
     assert max(lengths) > most - 12 and len([each for each in lengths if each > most / 2]) > 5
     assert any(chunk.plan.golden.exceptions_dropped for chunk in chunks)
+
+
+def test_regions_of_more_than_2_32_octets_are_written(chunks: list[Chunk]) -> None:
+    vast = [
+        each.offset.bit_length()
+        for chunk in chunks
+        for each in chunk.plan.golden.placements
+        if isinstance(each.target, Region) and each.target.length > 1 << 32
+    ]
+    assert len(vast) > 100 and len(set(vast)) > 10 and max(vast) > 40
+
+
+def test_segments_of_streams_that_are_not_there_are_drawn(chunks: list[Chunk]) -> None:
+    for chunk in chunks:
+        outside = {number for number in chunk.plan.golden.counts if number >= 64}
+        assert len(outside) > 1
+        assert all(chunk.plan.golden.counts[number].dropped for number in outside)
+
+
+def test_fpdus_end_near_markers(chunks: list[Chunk]) -> None:
+    ends = Counter(
+        (arrival.position + len(arrival.raw)) % 512
+        for chunk in chunks
+        for each in chunk.plan.golden.placements
+        if (arrival := each.arrival).stream.markers
+    )
+    usual = sum(ends.values()) / 127  # none ends between a marker and what follows it
+    assert all(ends[at] > usual for at in (504, 508, 0, 8, 12)), ends
+
+
+def test_the_ring_ends_with_responses_to_come(chunks: list[Chunk]) -> None:
+    names = {register.address: register.name for register in regs.REGISTERS}
+    for chunk in chunks:
+        last = [each for each in chunk.plan.operations if isinstance(each, WriteRegister)][-1]
+        assert (names[last.address], last.value) == ("CQ_ENABLE", 0)
 
 
 def test_slots_of_the_stag_table_differ_in_a_bit(chunks: list[Chunk]) -> None:

@@ -373,7 +373,9 @@ def test_many_associations_have_their_places_and_packets(
     with pytest.raises(StateError, match="must not be in the table already"):
         associate(context, paths=[ends[6]], tag=6, streams=1)
     assert len(context.free_associations) == 1
-    with pytest.raises(ResourceExhausted, match=r"2 DDP Streams in a row are not free \(1 are\)"):
+    with pytest.raises(
+        ResourceExhausted, match=r"2 consecutive DDP Streams are not free \(1 are\)"
+    ):
         associate(context, streams=2)
 
 
@@ -431,7 +433,7 @@ def test_a_device_without_mpa_has_no_streams_but_those_of_associations(context: 
     with PD(context) as pd, CQ(context) as cq:
         Stream(pd, cq).close()
         context.sctp = replace(context.sctp, mpa=0)
-        with pytest.raises(UnsupportedDevice, match="the device has no MPA: its streams are those"):
+        with pytest.raises(UnsupportedDevice, match="the device has no MPA: use the streams"):
             Stream(pd, cq)
         with associate(context) as association:
             association.stream(0, pd, cq).close()

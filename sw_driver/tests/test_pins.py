@@ -252,7 +252,7 @@ def test_a_file_on_a_disk_is_not_pinned_and_that_is_told(pins: Pins, tmp_path: P
             try:
                 pins.pin(address_of(mapped), PAGE)
             except InvalidRequest as error:
-                assert "not the mapping of a file on a disk: copy it" in str(error)
+                assert "not the mapping of a file on a disk: copy the octets" in str(error)
             else:
                 pytest.skip("the folder for temporary files is in memory")
     with pytest.raises(InvalidRequest, match="must be memory that the kernel can pin"):

@@ -583,7 +583,7 @@ def test_what_the_device_does_not_let_go_of_is_given_to_nobody(
     stream = Stream(PD(context), CQ(context))
     stream.pd.register(bytearray(100), stream=stream)
     monkeypatch.setattr(prm.context, "fencing", late)
-    with pytest.raises(RnicTimeout, match="call close again"):
+    with pytest.raises(RnicTimeout, match="call close.. again"):
         stream.close()
     context.link.close()
     until(lambda: prm.manager.leaving, "a client that leaves")

@@ -199,7 +199,7 @@ def test_a_terminate_survives_and_is_whole_or_none(terminate: Terminate) -> None
     octets = terminate.encode()
     assert Terminate.decode(octets) == terminate
     for length in range(len(octets)):
-        with pytest.raises(ValueError, match="must be whole"):
+        with pytest.raises(ValueError, match="must be complete"):
             Terminate.decode(octets[:length])
     with pytest.raises(ValueError, match="15 is not a valid Layer"):
         Terminate.decode(b"\xf0" + octets[1:])
@@ -239,10 +239,10 @@ def test_each_operation_is_the_message_that_section_4_has(bench: Bench) -> None:
     ("arguments", "message"),
     [
         ({"opcode": Opcode.RECV}, "opcode must be one of"),
-        ({"opcode": Opcode.SEND, "stag": 5}, "a Steering Tag that is used, not 5"),
+        ({"opcode": Opcode.SEND, "stag": 5}, "a 32-bit Steering Tag .for SEND: 0., not 5"),
         ({"opcode": Opcode.RDMA_WRITE, "stag": 1 << 32}, "not 4294967296"),
         ({"opcode": Opcode.RDMA_WRITE, "solicited": True}, "only a Send can be solicited"),
-        ({"opcode": Opcode.RDMA_WRITE, "buffer": b"12", "to": (1 << 64) - 1}, "cannot be"),
+        ({"opcode": Opcode.RDMA_WRITE, "buffer": b"12", "to": (1 << 64) - 1}, "end by TO 2..64"),
         ({"opcode": Opcode.SEND, "buffer": 5}, "a message must be octets, not int"),
         ({"opcode": Opcode.RDMA_READ, "buffer": b"12"}, "this bytes is read-only"),
     ],
@@ -283,7 +283,7 @@ def test_no_more_than_ord_reads_are_outstanding_and_nothing_overtakes_them(bench
 def test_without_ord_there_are_no_reads() -> None:
     with SimTransport() as sim, Device(sim).open() as context:
         bench = begin(sim, context, ord=0)
-        with pytest.raises(InvalidRequest, match="as ORD is 0"):
+        with pytest.raises(InvalidRequest, match="because ORD is 0"):
             bench.qp.post_send(Opcode.RDMA_READ, bytearray(3), stag=1)
         with pytest.raises(InvalidRequest, match="ird must be from 0 to 64, not 65"):
             begin(sim, context, ird=65)

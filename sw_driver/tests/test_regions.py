@@ -176,7 +176,7 @@ def test_a_view_that_is_still_held_does_not_keep_a_region_from_being_revoked(
 def test_a_region_without_remote_rights_has_no_stag(bench: Bench) -> None:
     array = bytearray(100)
     with bench.pd.register(array, Access.LOCAL_WRITE) as region:
-        with pytest.raises(InvalidRequest, match="no STag, as it has no remote right"):
+        with pytest.raises(InvalidRequest, match="no STag, because it has no remote right"):
             _ = region.stag
         bench.stream.post_recv(region, offset=50, length=20)
         bench.peer.send(b"received")

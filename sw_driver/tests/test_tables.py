@@ -39,7 +39,9 @@ def test_an_arena_hands_out_ranges_that_do_not_overlap(steps: list[tuple[int, in
 def test_a_full_arena_says_how_much_is_left() -> None:
     arena = Arena(0, 10, "octets")
     arena.allocate(6)
-    with pytest.raises(ResourceExhausted, match=r"5 octets in a row are not free \(4 of 10 are\)"):
+    with pytest.raises(
+        ResourceExhausted, match=r"5 consecutive octets are not free \(4 of 10 are\)"
+    ):
         arena.allocate(5)
 
 

@@ -189,7 +189,7 @@ def test_the_same_ends_are_refused() -> None:
 
 
 def test_a_board_without_tcp_is_refused() -> None:
-    with pytest.raises(UnsupportedDevice, match="the board takes no TCP: use one whose RNIC"):
+    with pytest.raises(UnsupportedDevice, match="the board receives no TCP: use a board whose"):
         BoardTcp(cast(UartTransport, Link(None)))
 
 
@@ -201,7 +201,7 @@ def test_a_board_that_does_not_take_an_entry_is_told_in_time(
     receiver = BoardTcp(cast(UartTransport, link))
     connection = receiver.connect(A, B, sequence=0, stream=0, sent=0)
     link.busy = 1 << 62
-    with pytest.raises(RnicTimeout, match="does not take a TCP connection's entry: reset it"):
+    with pytest.raises(RnicTimeout, match="does not accept a TCP connection's entry: reset"):
         connection.close()
-    with pytest.raises(RnicTimeout, match="does not take a TCP connection's entry: reset it"):
+    with pytest.raises(RnicTimeout, match="does not accept a TCP connection's entry: reset"):
         receiver.connect(B, A, sequence=0, stream=0, sent=0)

@@ -192,7 +192,7 @@ def test_dates_are_refused_with_the_reason_and_their_view_is_taken(
             entry(array)
         assert not isinstance(caught.value, TypeError)
         assert f"numpy exposes no buffer of dtype {array.dtype}" in str(caught.value)
-        assert "give .view('i8') of it, which is the same memory" in str(caught.value)
+        assert "pass the array's .view('i8'), which is the same memory" in str(caught.value)
     with bench.pd.register(array.view("i8")) as region:
         bench.peer.write(region.stag, 8, (86400).to_bytes(8, "little"))
         bench.cq.wait(10)

@@ -173,7 +173,7 @@ def test_a_value_that_never_reads_back_is_told(board: VirtualBoard) -> None:
     with UartTransport(board.port) as transport:
         board.commands = lambda octets: octets.replace(b"\x12\x34", b"\x13\x34")
         transport.write(SCRATCH, 0x1234)
-        with pytest.raises(TransportError, match="does not read back, 3 times: check the cable"):
+        with pytest.raises(TransportError, match="not read back in 3 attempts: check the cable"):
             transport.read(SCRATCH)
         board.commands = bytes
         transport._pending.clear()
@@ -214,7 +214,7 @@ def test_a_board_that_falls_silent_is_told_in_time(board: VirtualBoard) -> None:
 @pytest.mark.parametrize(
     ("registers", "message"),
     [
-        ({"ID": 0xFFFFFFFF}, "ID reads 0xffffffff and not 0x52425244: check port, baud rate"),
+        ({"ID": 0xFFFFFFFF}, "ID reads 0xffffffff, not 0x52425244: check port, baud rate"),
         ({"VERSION": 0x00020000}, r"map is 2\.0, the driver's is 1\.1: update the older one"),
         ({"CAP_MEMORY": 0}, "CAP_MEMORY reads 0: check the link"),
     ],

@@ -1,4 +1,4 @@
-"""Recordings: of a session with the gateware, and played again without it."""
+"""Tests of recordings: a session with the gateware, replayed without it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ddp_rnic.sw_driver.recorded import Recorder, Replay
 
 
 def session(transport: Transport, sim: SimTransport | None, *, qn: int = 0) -> list[object]:
-    """What a session gave; with ``sim``, its peer sends there."""
+    """Runs a session and returns its results. With ``sim``, the peer sends there."""
     array, buffer = bytearray(3000), bytearray(2000)
     with Device(transport).open(completions=4) as context:
         pd, cq = PD(context), CQ(context)
@@ -155,7 +155,7 @@ def test_a_recording_that_cannot_be_read_is_refused(tmp_path: Path, name: str) -
 
 
 def test_a_recording_that_is_spoilt_is_refused_or_differs(tmp_path: Path) -> None:
-    """Whatever a file holds, the driver raises one of its own errors, if any."""
+    """Whatever a damaged file holds, the driver raises one of its own errors, or none."""
     path = tmp_path / "file"
     with Recorder(SimTransport(), path) as recorder:
         Device(recorder).query()

@@ -1,4 +1,4 @@
-"""TCP connections of a board through the driver; the board is the golden model behind registers."""
+"""TCP connections of a board through the driver; the golden model stands behind the registers."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from ddp_rnic.sw_driver.tests.virtual_tcp import VirtualTcp
 from ddp_rnic.sw_driver.uart import UartTransport
 
 STREAMS = 64
-#: An FPDU of an ULPDU of 17 octets, without its CRC's value.
+#: An FPDU with a ULPDU of 17 octets, without its CRC's value.
 FPDU = b"\0\x11" + bytes(range(17)) + b"\0" + b"\xcc" * 4
 
 
 class Link:
-    """A link to a board that has TCP and nothing else, or not even that.
+    """A link to a board that has only TCP, or not even that.
 
     Parameters
     ----------
     tcp
-        What the board has.
+        The board's TCP, or None.
     busy
-        How often TCP_STATE says that something is written still, after each write.
+        How often TCP_STATE reads as busy after each write.
     """
 
     def __init__(self, tcp: VirtualTcp | None, busy: int = 1) -> None:
@@ -57,7 +57,7 @@ class Link:
 
     def write_words(self, address: int, words: Sequence[int]) -> None:
         for at, word in enumerate(words):
-            assert self.tcp is not None and not self._left, "it is written still"
+            assert self.tcp is not None and not self._left, "the last write is not done yet"
             assert self.tcp.write(address + 4 * at, word)
             if address + 4 * at == board.address("TCP_WRITE"):
                 self._left = self.busy

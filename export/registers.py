@@ -1,4 +1,4 @@
-"""The register map as a page, in SystemRDL 2.0 and as a C header, from ``hdl/spec/regs.py``."""
+"""Writes the register map as a page, as SystemRDL 2.0 and as a C header."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from ..hdl.spec import regs
 from ..hdl.spec.config import RnicConfig
 from ..hdl.spec.regs import Field, Register
 
-#: What every device reads at these registers.
+#: The values that every device returns for these registers.
 CONSTANTS = {"ID": regs.ID, "VERSION": regs.VERSION}
 
-#: Words of SystemRDL 2.0 (its table 3) that names of this map may be; a backslash makes them names.
+#: Keywords of SystemRDL 2.0 (its table 3) that this map may use as names, with a backslash before.
 _RESERVED = frozenset(
     "abstract accesstype addressingtype addrmap alias all bit boolean bothedge compact"
     " componentwidth constraint default encode enum external false field fullalign hw inside"
@@ -17,28 +17,28 @@ _RESERVED = frozenset(
     " property r rclr ref reg regalign regfile rset ruser rw rw1 signal string struct sw this true"
     " type unsigned w w1 wclr woclr woset wot wr wset wuser wzc wzs wzt".split()
 )
-#: By access: what software does with a field, and what hardware does.
+#: For each access: how software accesses a field, and how hardware does.
 _ACCESS = {"ro": ("r", "w"), "rw": ("rw", "r"), "wo": ("w", "r")}
 
 
 def registers(config: RnicConfig) -> tuple[Register, ...]:
-    """The registers that a device of these parameters has."""
+    """Returns the registers of a device with these parameters."""
     return tuple(each for each in regs.REGISTERS if config.sctp or not each.sctp)
 
 
 def fields(register: Register) -> tuple[Field, ...]:
-    """A register's fields; one that has none is a single field, ``value``."""
+    """Returns a register's fields; a register without fields has a single one, ``value``."""
     return register.fields or (Field("value", 0, 32, register.doc),)
 
 
 def page(config: RnicConfig) -> str:
-    """The map to read, in Markdown; ``hdl/spec/registers.md`` is that of a device with SCTP."""
+    """Returns the map as Markdown; ``hdl/spec/registers.md`` is the page of a device with SCTP."""
     lines = [
         "# Registers",
         "",
-        "Behind `s_axil`, 32 bits each; addresses are in octets. Access is ro, rw or wo (a write",
-        "is a command, and reads give 0). What has an S is there with SCTP only. This page is",
-        "generated: `rnic export` writes that of any configuration.",
+        "The host reaches these registers through `s_axil`. Each has 32 bits; addresses count",
+        "octets. Access is ro, rw or wo (a write is a command, a read returns 0). S: only with",
+        "SCTP. This page is generated; `rnic export` writes one for any configuration.",
         "",
         "| address | register | access | |",
         "|---|---|---|---|",
@@ -56,9 +56,9 @@ def page(config: RnicConfig) -> str:
 
 
 def rdl(config: RnicConfig) -> str:
-    """The map in SystemRDL, as ``addrmap rnic``."""
+    """Returns the map as SystemRDL, as ``addrmap rnic``."""
     lines = [
-        "// The registers of ddp-rnic, behind s_axil. Addresses are in octets.",
+        "// The registers of ddp-rnic on s_axil. Addresses count octets.",
         "addrmap rnic {",
         '    name = "ddp-rnic";',
         "    default regwidth = 32;",
@@ -70,7 +70,7 @@ def rdl(config: RnicConfig) -> str:
         software, hardware = _ACCESS[register.access]
         lines += ["    reg {", f"        desc = {_quoted(register.doc)};"]
         for field in fields(register):
-            # Where the value is known beforehand it is hardware's to give, not to change.
+            # Hardware only provides a value that is constant; it does not change it.
             known, drives = "", hardware
             if register.name in CONSTANTS:
                 value = CONSTANTS[register.name] >> field.low & (1 << field.bits) - 1
@@ -94,9 +94,9 @@ def _name(name: str) -> str:
 
 
 def header(config: RnicConfig) -> str:
-    """The map as a C header: octet addresses, and least bit and mask of each field."""
+    """Returns the map as a C header: octet addresses, and lowest bit and mask of each field."""
     lines = [
-        "/* The registers of ddp-rnic, behind s_axil. Addresses are in octets. */",
+        "/* The registers of ddp-rnic on s_axil. Addresses count octets. */",
         "#ifndef RNIC_H",
         "#define RNIC_H",
         "",

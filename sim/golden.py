@@ -411,8 +411,10 @@ class Golden:
             delivery = self.deliveries[at]
             completion = replace(delivery.completion, status=Status.NOT_PLACED)
             self.deliveries[at] = replace(delivery, completion=completion)
-        # The event tells of the stream alone.
-        self._fail(replace(arrival, position=0), LOCAL_CATASTROPHIC, b"", 0)
+        # A stream reports its first error: one message too many may have failed it already.
+        if self.live(arrival.stream.number):
+            # The event names the stream alone.
+            self._fail(replace(arrival, position=0), LOCAL_CATASTROPHIC, b"", 0)
 
     def counters(self) -> dict[str, int]:
         """The counter registers that the RNIC must end with."""

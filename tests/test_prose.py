@@ -54,19 +54,20 @@ def joined(text: str) -> str:
 
 
 def comments(source: str) -> Iterator[Passage]:
-    """Yields each run of comments on adjacent lines."""
+    """Yields each block of lines that are comments only, and each comment after code."""
     run: list[str] = []
     first = last = 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type != tokenize.COMMENT:
             continue
         line = token.start[0]
-        if run and line != last + 1:
+        alone = token.line.lstrip().startswith("#")
+        if run and (line != last + 1 or not alone):
             yield Passage(first, joined(" ".join(run)), False)
             run = []
         first = first if run else line
         run.append(token.string.lstrip("#: "))
-        last = line
+        last = line if alone else 0
     if run:
         yield Passage(first, joined(" ".join(run)), False)
 
@@ -166,8 +167,8 @@ def test_a_construction_is_found_and_its_replacement_is_not(construction: dict) 
 
 
 def test_comments_over_two_lines_are_read_as_one() -> None:
-    (passage,) = comments("x = 1\n# told\n# of it\n")
-    assert passage == Passage(2, "told of it", False)
+    found = list(comments("x = 1  # one\ny = 2  # two\n# told\n# of it\n"))
+    assert [(each.line, each.text) for each in found] == [(1, "one"), (2, "two"), (3, "told of it")]
 
 
 def test_code_on_a_page_is_not_searched() -> None:

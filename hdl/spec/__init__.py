@@ -1,1 +1,1 @@
-"""Facts of the protocols and of the register map, each once, in pure Python."""
+"""Declares the facts of the protocols and of the register maps, each once, in pure Python."""

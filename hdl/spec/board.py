@@ -1,30 +1,32 @@
-"""A board as its host sees it: the one description of the address map behind the host link.
+"""The address map of a board, as the host sees it through the host link.
 
-Addresses are of octets, 32 bits wide; an access is of an aligned 32-bit word, whose lowest octet
-has the lowest address. Outside the windows, and where a window has nothing, a read gives
-``NOTHING`` and a write has no effect; both count in HOST_ERRORS.
+An address counts octets and has 32 bits. Each access reads or writes one aligned 32-bit word; the
+word's lowest octet has the lowest address. A read outside the windows, or of an unused address in a
+window, returns ``NOTHING``; a write there has no effect. HOST_ERRORS counts both.
 
-* ``RNIC`` has the registers of :mod:`.regs`.
-* ``BOARD`` has those below.
-* ``MEMORY`` is the placement memory, of CAP_MEMORY octets. The RNIC's bus address 0 (in STAG_ADDR,
-  BUFFER_ADDR, PAGE_ADDR, CQ_BASE) is its first octet: what the RNIC writes to its address A, the
-  host reads at ``MEMORY.address + A``.
-* ``RECEIVED`` shows a packet of the exception stream, from its first octet on, while
-  STATUS.received is set; writing RECEIVED_POP makes room for the next one.
-* ``TRANSMIT`` takes a frame without FCS: while STATUS.transmitting is clear write its octets,
-  then TRANSMIT_LENGTH, then TRANSMIT_SEND. A frame of less than 60 octets is padded.
+* ``RNIC`` holds the registers of :mod:`.regs`.
+* ``BOARD`` holds the registers declared below.
+* ``MEMORY`` is the placement memory, CAP_MEMORY octets long. Its first octet is the RNIC's bus
+  address 0 (in STAG_ADDR, BUFFER_ADDR, PAGE_ADDR, CQ_BASE): the host reads an octet that the RNIC
+  wrote to bus address A at ``MEMORY.address + A``.
+* ``RECEIVED`` shows one packet of the exception stream, from its first octet on, while
+  STATUS.received is set. A write to RECEIVED_POP frees the window for the next packet.
+* ``TRANSMIT`` takes a frame without FCS. While STATUS.transmitting is clear, the host writes the
+  frame's octets, then TRANSMIT_LENGTH, then TRANSMIT_SEND. The board pads a frame of less than 60
+  octets.
 
-A board whose RNIC takes DDP over MPA has TCP in front of it, and TCP_REGISTERS. A connection is set
-up field by field (:class:`.net.TcpField`): write TCP_PLACE, TCP_WORD and TCP_WRITE, which lie in a
-row, while TCP_STATE.writing is clear; SETTINGS comes last. To change one, write SETTINGS as 0
-first; SENT alone may be written at any time.
+A board whose RNIC takes DDP over MPA has TCP in front of the RNIC, and the registers in
+TCP_REGISTERS. The host sets a connection up field by field (:class:`.net.TcpField`): while
+TCP_STATE.writing is clear, it writes TCP_PLACE, TCP_WORD and TCP_WRITE, whose addresses are
+adjacent. SETTINGS is written last. To change a connection, the host first writes SETTINGS as 0;
+only SENT may be written at any time.
 
-MDIO (IEEE 802.3 clause 22) is there for the PHY: while STATUS.mdio is clear write MDIO_ADDRESS,
-then MDIO_READ, or MDIO_DATA and MDIO_WRITE; what was read is in MDIO_RESULT once STATUS.mdio is
-clear. A while after reset the board itself has each PHY advertise 1000 Mb/s alone, and STATUS.mdio
-is set meanwhile.
+The PHY is reached by MDIO (IEEE 802.3 clause 22). While STATUS.mdio is clear, the host writes
+MDIO_ADDRESS and then either MDIO_READ, or MDIO_DATA and MDIO_WRITE; MDIO_RESULT is valid as soon as
+STATUS.mdio is clear again. Some time after reset, the board itself configures every PHY to
+advertise 1000 Mb/s alone; STATUS.mdio is set until that is done.
 
-The IDENTIFIER_WORDS words from IDENTIFIER up, in the window ``BOARD``, hold a text that names the
+The IDENTIFIER_WORDS words from IDENTIFIER on, in the window ``BOARD``, hold a text that names the
 board, in LiteX's form: one character in the lowest octet of each word, and zeros after the last.
 """
 
@@ -54,14 +56,14 @@ ID = 0x52_42_52_44  #: "RBRD"
 VERSION = 0x0001_0001  #: major in the upper half, minor in the lower
 IDENTIFIER = 0x800  #: octet address of its first word, in the window BOARD
 IDENTIFIER_WORDS = 256
-NOTHING = 0xFFFF_FFFF  #: what is read where nothing is
+NOTHING = 0xFFFF_FFFF  #: the value of a read from an address where there is nothing
 SHORTEST = 60  #: octets of a frame without FCS, IEEE 802.3 section 4A.4.2 (minFrameSize less FCS)
-LONGEST = 1996  #: likewise, of an envelope frame (IEEE 802.3 section 3.2.7)
+LONGEST = 1996  #: the same, for an envelope frame (IEEE 802.3 section 3.2.7)
 
 
 @dataclass(frozen=True)
 class Window:
-    """``size`` octets of the address map from ``address`` up, a multiple of it."""
+    """``size`` octets of the address map, from ``address`` on, which is a multiple of ``size``."""
 
     name: str
     address: int
@@ -73,10 +75,10 @@ RNIC = Window("RNIC", 0x0000_0000, 0x1000, "Registers of the RNIC.")
 BOARD = Window("BOARD", 0x0000_1000, 0x1000, "Registers of the board.")
 MEMORY = Window("MEMORY", 0x1000_0000, 0x0100_0000, "Placement memory.")
 RECEIVED = Window("RECEIVED", 0x2000_0000, 0x800, "A packet of the exception stream; read only.")
-TRANSMIT = Window("TRANSMIT", 0x3000_0000, 0x800, "A frame to be sent; write only.")
+TRANSMIT = Window("TRANSMIT", 0x3000_0000, 0x800, "A frame that is to be sent; write only.")
 WINDOWS = (RNIC, BOARD, MEMORY, RECEIVED, TRANSMIT)
 
-#: Registers, at octet addresses in the window ``BOARD``.
+#: The registers of every board, at octet addresses in the window ``BOARD``.
 REGISTERS = (
     Register("ID", 0x000, "ro", "Identifies the board's map: 0x52425244."),
     Register(
@@ -91,54 +93,59 @@ REGISTERS = (
     ),
     Register("CAP_MEMORY", 0x008, "ro", "Octets of placement memory."),
     Register("CAP_FRAME", 0x00C, "ro", "Octets of the longest frame, without FCS."),
-    Register("CAP_CLOCK", 0x010, "ro", "The RNIC's clock in Hz: CQ_TIMEOUT counts its cycles."),
-    Register("SCRATCH", 0x014, "rw", "Keeps what is written, for bus tests."),
+    Register("CAP_CLOCK", 0x010, "ro", "The RNIC's clock in Hz; CQ_TIMEOUT counts its cycles."),
+    Register("SCRATCH", 0x014, "rw", "Returns the value last written, for bus tests."),
     Register(
         "STATUS",
         0x018,
         "ro",
-        "What goes on. Link, speed and duplex are as the PHY tells between frames, if it does"
-        " (RGMII 2.0 section 3.4.1).",
+        "State of the board. Link, speed and duplex are those that the PHY reports between frames,"
+        " if it reports any (RGMII 2.0 section 3.4.1).",
         (
             Field("link", 0, 1, "The link is up."),
             Field("speed", 1, 2, "2: 1000 Mb/s, which alone is supported; 1: 100; 0: 10."),
             Field("duplex", 3, 1, "Full duplex."),
             Field("received", 4, 1, "The window RECEIVED holds a packet."),
             Field("transmitting", 5, 1, "The frame in TRANSMIT has not left yet."),
-            Field("mdio", 6, 1, "MDIO is busy."),
-            Field("interrupt", 7, 1, "The RNIC's interrupt."),
+            Field("mdio", 6, 1, "An MDIO access is in progress."),
+            Field("interrupt", 7, 1, "Level of the RNIC's interrupt."),
         ),
     ),
     Register(
         "MDIO_ADDRESS",
         0x020,
         "rw",
-        "Of an MDIO access.",
+        "Address of the next MDIO access.",
         (
             Field("register", 0, 5, "Register of the PHY."),
             Field("phy", 8, 5, "Address of the PHY."),
         ),
     ),
-    Register("MDIO_DATA", 0x024, "rw", "What MDIO_WRITE writes, 16 bits."),
+    Register("MDIO_DATA", 0x024, "rw", "Value for MDIO_WRITE, 16 bits."),
     Register("MDIO_READ", 0x028, "wo", "Reads a register of the PHY; ignored while MDIO is busy."),
-    Register("MDIO_WRITE", 0x02C, "wo", "Writes one; ignored while MDIO is busy."),
+    Register(
+        "MDIO_WRITE", 0x02C, "wo", "Writes a register of the PHY; ignored while MDIO is busy."
+    ),
     Register(
         "MDIO_RESULT",
         0x030,
         "ro",
-        "Of the last MDIO_READ.",
-        (Field("data", 0, 16, "What was read."), Field("silent", 16, 1, "No PHY answered.")),
+        "Result of the last MDIO_READ.",
+        (Field("data", 0, 16, "The value read."), Field("silent", 16, 1, "No PHY answered.")),
     ),
     Register("RECEIVED_LENGTH", 0x040, "ro", "Octets of the packet in RECEIVED."),
-    Register("RECEIVED_STREAM", 0x044, "ro", "Its stream, as the exception stream tells it."),
-    Register("RECEIVED_SEQUENCE", 0x048, "ro", "Its sequence number."),
+    Register(
+        "RECEIVED_STREAM", 0x044, "ro", "Stream of the packet in RECEIVED (tid of m_axis_exc)."
+    ),
+    Register("RECEIVED_SEQUENCE", 0x048, "ro", "Sequence number of the packet in RECEIVED."),
     Register(
         "RECEIVED_REASON",
         0x04C,
         "ro",
-        "Why it is there: Error Type and Error Code, 12 bits, or a Diversion.",
+        "Reason why the packet in RECEIVED was forwarded: Error Type and Error Code, 12 bits, or a"
+        " Diversion.",
     ),
-    Register("RECEIVED_POP", 0x050, "wo", "Makes room for the next packet."),
+    Register("RECEIVED_POP", 0x050, "wo", "Frees RECEIVED for the next packet."),
     Register(
         "TRANSMIT_LENGTH", 0x060, "rw", "Octets of the frame in TRANSMIT, from 14 to CAP_FRAME."
     ),
@@ -146,18 +153,19 @@ REGISTERS = (
         "TRANSMIT_SEND",
         0x064,
         "wo",
-        "Sends it; ignored while a frame is being sent, or if TRANSMIT_LENGTH is out of range.",
+        "Sends the frame in TRANSMIT; ignored while a frame is being sent, or if TRANSMIT_LENGTH is"
+        " out of range.",
     ),
-    Register("LINK_FRAMES", 0x080, "ro", "Frames that came in undamaged."),
+    Register("LINK_FRAMES", 0x080, "ro", "Frames received undamaged."),
     Register("LINK_DAMAGED", 0x084, "ro", "Frames with a wrong FCS or length, or a symbol error."),
-    Register("LINK_DROPPED", 0x088, "ro", "Frames for which the RNIC left no room."),
-    Register("LINK_SENT", 0x08C, "ro", "Frames that were sent."),
+    Register("LINK_DROPPED", 0x088, "ro", "Frames dropped because the RNIC had no room for them."),
+    Register("LINK_SENT", 0x08C, "ro", "Frames sent."),
     Register(
         "HOST_ERRORS",
         0x090,
         "ro",
-        "Commands of the host link that were not understood or broken off, and accesses that found"
-        " nothing.",
+        "Commands of the host link that were malformed or incomplete, and accesses to addresses"
+        " where there is nothing.",
     ),
     Register(
         "LINK_UNSTARTED",
@@ -168,9 +176,9 @@ REGISTERS = (
     ),
 )
 
-#: Likewise, on a board with TCP.
+#: Further registers of a board with TCP, in the same window.
 TCP_REGISTERS = (
-    Register("CAP_CONNECTIONS", 0x0A0, "ro", "TCP connections of which segments are taken."),
+    Register("CAP_CONNECTIONS", 0x0A0, "ro", "TCP connections that the board can receive on."),
     Register(
         "CAP_TCP_WINDOW", 0x0A4, "ro", "Octets that the host may offer a connection as its window."
     ),
@@ -178,20 +186,25 @@ TCP_REGISTERS = (
         "TCP_PLACE",
         0x0A8,
         "rw",
-        "Of a connection: that of TCP_WRITE, and of the registers from TCP_NEXT to TCP_STATE.",
+        "Selects the connection for TCP_WRITE and for the registers from TCP_NEXT to TCP_STATE.",
         (
-            Field("connection", 0, 8, "Its number."),
-            Field("field", 8, 4, "TcpField that is written."),
+            Field("connection", 0, 8, "Number of the connection."),
+            Field("field", 8, 4, "The TcpField that TCP_WRITE writes."),
         ),
     ),
-    Register("TCP_WORD", 0x0AC, "rw", "What TCP_WRITE writes."),
-    Register("TCP_WRITE", 0x0B0, "wo", "Writes it; ignored while TCP_STATE.writing is set."),
+    Register("TCP_WORD", 0x0AC, "rw", "Value for TCP_WRITE."),
+    Register(
+        "TCP_WRITE",
+        0x0B0,
+        "wo",
+        "Writes TCP_WORD to the field in TCP_PLACE; ignored while TCP_STATE.writing is set.",
+    ),
     Register(
         "TCP_NEXT",
         0x0B4,
         "ro",
-        "Octets taken of the connection since it was set up, modulo 2^32: the host acknowledges"
-        " SEQUENCE and these.",
+        "Octets taken from the connection since it was set up, modulo 2^32. The host acknowledges"
+        " up to SEQUENCE plus this number.",
     ),
     Register(
         "TCP_ACKNOWLEDGED", 0x0B8, "ro", "Acknowledgment Number of the last segment taken, or 0."
@@ -200,36 +213,36 @@ TCP_REGISTERS = (
         "TCP_STATE",
         0x0BC,
         "ro",
-        "What there is to know of the connection.",
+        "State of the connection.",
         (
             Field("window", 0, 16, "Window of the last segment taken, or 0."),
             Field("broken", 16, 1, "An FPDU is longer than CAP_TCP_WINDOW, or too short"
-                  " for a DDP header: nothing more is taken."),
-            Field("writing", 17, 1, "TCP_WRITE has not had its effect yet."),
+                  " for a DDP header: no further octets are taken."),
+            Field("writing", 17, 1, "TCP_WRITE has not taken effect yet."),
         ),
     ),
     Register("TCP_TAKEN", 0x0C0, "ro", "Segments taken."),
-    Register("TCP_HOST", 0x0C4, "ro", "Frames that were the host's."),
+    Register("TCP_HOST", 0x0C4, "ro", "Frames meant for the host."),
     Register("TCP_DROPPED", 0x0C8, "ro", "Segments with a wrong checksum, and damaged frames."),
-    Register("TCP_LOST", 0x0CC, "ro", "Frames that were the host's and found no room."),
+    Register("TCP_LOST", 0x0CC, "ro", "Frames meant for the host, without room for them."),
 )
 
 BY_NAME = {register.name: register for register in (*REGISTERS, *TCP_REGISTERS)}
 
 
 def address(name: str) -> int:
-    """Octet address of a register of the board, behind the host link."""
+    """Returns the octet address of a register of the board, as the host link takes it."""
     return BOARD.address + BY_NAME[name].address
 
 
 def pack(name: str, **values: int) -> int:
-    """What a register holds whose fields have these values; the others are 0."""
+    """Returns the value of a register whose fields have the given values; the others are 0."""
     low = {field.name: field.low for field in BY_NAME[name].fields}
     return sum(int(value) << low[field] for field, value in values.items())
 
 
 def unpack(name: str, value: int) -> dict[str, int]:
-    """The fields of a register that holds this value."""
+    """Returns the fields of a register that holds ``value``, by name."""
     return {
         field.name: value >> field.low & (1 << field.bits) - 1 for field in BY_NAME[name].fields
     }

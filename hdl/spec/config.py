@@ -1,11 +1,11 @@
-"""The parameters of an RNIC, checked once."""
+"""Declares the parameters of an RNIC and checks them, once for gateware, model and driver."""
 
 from dataclasses import dataclass
 
 from .net import SCTP_UDP_PORT
 
 WIDTHS = (64, 128, 256, 512)
-#: The least and the largest of each parameter that is a power of two.
+#: The least and the largest value of each parameter that has to be a power of two.
 LIMITS = {
     "stags": (16, 1 << 20),
     "streams": (2, 1 << 12),
@@ -20,12 +20,12 @@ LIMITS = {
     "window": (4, 1 << 14),
     "initiates": (1, 1 << 10),
 }
-#: Of all streams, for items that wait for earlier ones.
+#: The most slots, of all streams together, for items that wait for earlier ones.
 MOST_PLACES = 1 << 16
 
 
 def power_of_two(name: str, value: int, low: int, high: int) -> None:
-    """Raise unless a parameter is a power of two in this range."""
+    """Raises an error unless ``value`` is a power of two from ``low`` to ``high``."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{name} must be an integer, not {value!r}")
     if not low <= value <= high or value & (value - 1):
@@ -45,37 +45,38 @@ class RnicConfig:
     streams
         DDP Streams.
     buffer_octets
-        Size of the packet buffer. An FPDU must fit whole, so this bounds the MULPDU.
+        Octets of the packet buffer. It must hold a whole FPDU, so this bounds the MULPDU.
     outstanding
-        AXI4 write bursts that may await their response.
+        AXI4 write bursts that may be waiting for their response.
     queue_depth
         Buffers that an untagged queue holds; every stream has four queues.
     buffers
-        Slots of the buffer table: buffers that all queues together may hold.
+        Slots of the buffer table: how many buffers all queues together may hold.
     pages
         Slots of the page table.
     backlog
-        Completions that may wait for the ring in host memory; from half of them on, segments wait
-        too.
+        Completions that may wait for the ring in host memory. From half of that number on, segments
+        wait too.
     exception_octets
         Size of the exception queue.
     address
-        Bits of an address in host memory that must count; those above may be taken for 0.
+        Bits of a host address that are used; higher bits are taken to be 0.
     relaxed
-        For a slow clock: less area, by leaving out registers that only a fast one needs.
+        True for a slow clock: leaves out registers that only a fast clock needs, for less area.
     mpa
         DDP over MPA (RFC 5044), with a port for packets of FPDUs.
     sctp
-        DDP over SCTP (RFC 5043), with a port for Ethernet frames. What follows is of it.
+        DDP over SCTP (RFC 5043), with a port for Ethernet frames. Only with it do the parameters
+        below count.
     associations
-        Associations.
+        SCTP associations that the device can receive on.
     window
-        DDP-SSNs of a stream that may come ahead of the next one. Each stream has a place to wait in
-        for each of them, which no other stream can take: ``MOST_PLACES`` in all at most.
+        DDP-SSNs of a stream that may arrive ahead of the next one. Each stream has a slot for each
+        of them, which no other stream can take: at most ``MOST_PLACES`` slots in all.
     initiates
         Session Initiates of each association that may wait for the host's answer.
     udp_port
-        Where SCTP in UDP (RFC 6951) comes.
+        Destination port of SCTP packets in UDP (RFC 6951).
     """
 
     width: int = 64
@@ -126,24 +127,24 @@ class RnicConfig:
 
     @property
     def both(self) -> bool:
-        """DDP comes over MPA and over SCTP."""
+        """True if DDP comes over MPA and over SCTP."""
         return self.mpa and self.sctp
 
     @property
     def octets(self) -> int:
-        """Octets in a beat."""
+        """Octets in a beat of the datapath."""
         return self.width // 8
 
     @property
     def words(self) -> int:
-        """32-bit words in a beat."""
+        """32-bit words in a beat of the datapath."""
         return self.width // 32
 
     @property
     def longest_fpdu(self) -> int:
         """Words of the longest FPDU, without markers, that the packet buffer takes.
 
-        It takes an FPDU whole, beside a beat that is shared at each end, the beats on their way,
-        and the markers, one in 128 words.
+        The buffer holds the FPDU whole, with the beats that it shares with its neighbours, the
+        beats on their way into the buffer, and its markers, one in 128 words.
         """
         return (self.buffer_octets // 4 - 8 * self.words) * 127 // 128 - 2

@@ -12,15 +12,16 @@ CONTROL_FIELDS = (("t", 1), ("l", 1), ("rsvd", 4), ("dv", 2))
 TAGGED_FIELDS = (*CONTROL_FIELDS, ("rsvdulp", 8), ("stag", 32), ("to", 64))
 UNTAGGED_FIELDS = (*CONTROL_FIELDS, ("rsvdulp", 40), ("qn", 32), ("msn", 32), ("mo", 32))
 
-#: Messages of a stream that the device keeps while an earlier message of the stream is unfinished:
-#: each finished one that waits, and each unfinished one that was overtaken.
+#: How many messages of a stream the device remembers while an earlier message of the stream is
+#: unfinished: each finished message that waits, and each unfinished one that was overtaken.
 #:
 #: RFC 5041 section 5.3 has a Data Source "transmit DDP Messages in the order they were submitted",
-#: so that no message overtakes another one, and nothing is kept. Where a peer lets a segment of
-#: another message come before the last segment of a message, section 5.4 lets the other message be
-#: delivered only after the earlier one. The RFC gives no bound, and a device has one: a stream that
-#: needs more is in error with Local Catastrophic (section 7.2). The event has the number of the
-#: stream and no header; segments that came before the stream was stopped may have been placed.
+#: so that no message overtakes another one and the device remembers none. If a peer nevertheless
+#: sends a segment of another message before the last segment of a message, section 5.4 lets the
+#: other message be delivered only after the earlier one. The RFC sets no bound, but a device has
+#: one: a stream that needs more is in error with Local Catastrophic (section 7.2). The event names
+#: the stream and has no header; segments that arrived before the stream was stopped may have been
+#: placed.
 WAITING = 8
 
 
@@ -43,14 +44,16 @@ class ErrorNumber(NamedTuple):
         return f"{self.type:#x}/{self.code:#04x} {ERROR_TEXT.get(self, 'unknown error')}"
 
 
+#: The bus refused a write of the stream, or the stream has one message too many (:data:`WAITING`).
+#: A stream reports one error: the first one. Where both happen to one segment, they are one event.
 LOCAL_CATASTROPHIC = ErrorNumber(ErrorType.LOCAL, 0x00)
 INVALID_STAG = ErrorNumber(ErrorType.TAGGED, 0x00)
 BASE_OR_BOUNDS = ErrorNumber(ErrorType.TAGGED, 0x01)
 STAG_NOT_ASSOCIATED = ErrorNumber(ErrorType.TAGGED, 0x02)
 #: Section 7.1, check 5: "A 64-bit unsigned sum of the DDP Segment payload length and the TO does
-#: not wrap." Section 4.2: "Tagged Offset: 64 bits", so that the last octet of all has Tagged Offset
-#: 2^64 - 1. The sum wraps where an octet of the segment would have a higher Tagged Offset: where
-#: TO + length > 2^64. A region may be registered, and a segment placed, up to the last octet of all
+#: not wrap." Section 4.2: "Tagged Offset: 64 bits", so that the last possible octet has Tagged
+#: Offset 2^64 - 1. The sum wraps where an octet of the segment would have a higher Tagged Offset:
+#: where TO + length > 2^64. A region may be registered, and a segment placed, up to that last octet
 #: (TO + length = 2^64): both follow this one rule.
 TO_WRAP = ErrorNumber(ErrorType.TAGGED, 0x03)
 TAGGED_VERSION = ErrorNumber(ErrorType.TAGGED, 0x04)
@@ -60,7 +63,7 @@ MSN_RANGE = ErrorNumber(ErrorType.UNTAGGED, 0x03)
 INVALID_MO = ErrorNumber(ErrorType.UNTAGGED, 0x04)
 MESSAGE_TOO_LONG = ErrorNumber(ErrorType.UNTAGGED, 0x05)
 UNTAGGED_VERSION = ErrorNumber(ErrorType.UNTAGGED, 0x06)
-#: The LLP's own codes, reserved for it by section 7.2; the numbers are those of RFC 5044 section 8.
+#: Codes that section 7.2 reserves for the LLP; the numbers are those of RFC 5044 section 8.
 LLP_CRC = ErrorNumber(ErrorType.LLP, 0x02)
 LLP_FRAMING = ErrorNumber(ErrorType.LLP, 0x03)
 

@@ -1,4 +1,4 @@
-"""Numbers of the network below SCTP, and the places of an association in its table."""
+"""Declares numbers of the network below SCTP and TCP, and the layout of the association table."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -48,17 +48,19 @@ class Protocol(IntEnum):
 
 
 class TcpField(IntEnum):
-    """Words of a TCP connection's entry. The first octet of an address, and of the ports as the
-    segment has them, is the lowest; an IPv4 address has the first of four words.
+    """Words of a TCP connection's entry.
+
+    The octet that comes first on the wire, of an address or of the ports, is the lowest octet of
+    its word. An IPv4 address uses the first of the four words.
     """
 
-    SOURCE = 0  # the peer's address, to 3
-    DESTINATION = 4  # to 7
+    SOURCE = 0  # the peer's address, words 0 to 3
+    DESTINATION = 4  # this end's address, words 4 to 7
     PORTS = 8
-    SEQUENCE = 9  # sequence number of the first octet behind MPA's start-up
-    SENT = 11  # SND.NXT: of the octet that the host sends next; may be written at any time
+    SEQUENCE = 9  # sequence number of the first octet after MPA's start-up frames
+    SENT = 11  # SND.NXT, of the octet that the host sends next; may be written at any time
     SPAN = 12  # how far an Acknowledgment Number may lie before SENT (RFC 5961 section 5.2)
-    SETTINGS = 10  # bit 0: valid, if there is the stream; 1: IPv6; 2: MPA markers; 16 to 31: stream
+    SETTINGS = 10  # bit 0: valid, if the stream exists; 1: IPv6; 2: MPA markers; 16 to 31: stream
 
 
 def tcp_words(
@@ -72,9 +74,9 @@ def tcp_words(
     span: int,
     markers: bool = False,
 ) -> list[tuple[int, int]]:
-    """Field and word of each part of a TCP connection's entry, in the order to write them in.
+    """Returns the words of a TCP connection's entry as (field, word), in the order to write them.
 
-    ``source`` and ``ports[0]`` are the peer's.
+    ``source`` and ``ports[0]`` are the address and the port of the peer.
     """
     words = [
         (first + at // 4, int.from_bytes(address[at : at + 4], "little"))
@@ -93,7 +95,7 @@ def tcp_words(
     ]
 
 
-#: What an association is known by: (name, bits).
+#: The fields that identify an association: (name, bits).
 KEY_FIELDS = (
     ("source", 128),
     ("destination", 128),
@@ -107,8 +109,10 @@ WAYS = 2
 
 
 class AssociationKey(NamedTuple):
-    """What an association is known by. The first octet of an address on the wire is its lowest,
-    and an IPv4 address has four; ports and Verification Tag are numbers.
+    """The fields that identify an association.
+
+    The octet of an address that comes first on the wire is the lowest; an IPv4 address has four
+    octets. Ports and Verification Tag are numbers.
     """
 
     source: int
@@ -120,7 +124,7 @@ class AssociationKey(NamedTuple):
 
 
 class Move(NamedTuple):
-    """An entry to be written."""
+    """A write of ``key`` to slot ``place`` of way ``way``."""
 
     way: int
     place: int
@@ -128,18 +132,21 @@ class Move(NamedTuple):
 
 
 def place_bits(associations: int) -> int:
-    """Bits of a place in either way of the table, of a device with so many associations: 128 places
-    up to 16, 512 above. An even number of bits would spread ports that are alike over few places.
+    """Returns the bits of a slot's number in either way of the association table.
+
+    A device of up to 16 associations has 128 slots in each way, a larger one 512. An even number of
+    bits would map similar ports to few slots.
     """
     return 7 if associations <= 16 else 9
 
 
 @cache
 def hash_bits(way: int, width: int) -> tuple[tuple[tuple[str, int], ...], ...]:
-    """The key's bits, as (field, bit), whose exclusive-or is each of the ``width`` bits of a place.
+    """Returns, for each of the ``width`` bits of a slot's number, the key's bits to XOR for it.
 
-    Each field is folded from its bit 0, so that its lowest bits alone reach every place. In the
-    second way every fold is turned by one more bit: what cancels in one does not in the other.
+    A bit of the key is given as (field, bit). Each field is folded from its bit 0, so that its
+    lowest bits alone reach every slot. The second way rotates every fold by one more bit, so that
+    bits that cancel in one way do not cancel in the other.
     """
     terms: list[list[tuple[str, int]]] = [[] for _ in range(width)]
     for number, (name, bits) in enumerate(KEY_FIELDS):
@@ -151,7 +158,7 @@ def hash_bits(way: int, width: int) -> tuple[tuple[tuple[str, int], ...], ...]:
 
 
 def hash_way(way: int, key: AssociationKey, width: int) -> int:
-    """The place, of ``width`` bits, where a way of the table may hold a key."""
+    """Returns the slot, a number of ``width`` bits, where ``way`` of the table may hold ``key``."""
     values = key._asdict()
     return sum(
         (sum(values[name] >> bit & 1 for name, bit in terms) & 1) << at
@@ -162,21 +169,21 @@ def hash_way(way: int, key: AssociationKey, width: int) -> int:
 def insert(
     entries: Mapping[tuple[int, int], AssociationKey], key: AssociationKey, associations: int
 ) -> tuple[Move, ...]:
-    """Find room for one more key (cuckoo hashing).
+    """Finds room for one more key in the association table (cuckoo hashing).
 
     Parameters
     ----------
     entries
-        Keys in the table by (way, place).
+        Keys in the table, by (way, slot).
     key
-        The one to be added.
+        The key to add.
     associations
-        Of the device.
+        Associations of the device.
 
-    Returns the writes in the order in which to do them: a key that moves is written to its new
-    place before its old one is overwritten, so it is found all the time.
+    Returns the writes in the order in which to do them: a key that moves is written to its new slot
+    before its old one is overwritten, so that look-ups find it at all times.
 
-    Raises :exc:`ValueError` if the key is in the table, or no moves make room for it.
+    Raises :exc:`ValueError` if the key is in the table already, or no moves make room for it.
     """
     width = place_bits(associations)
     nests = [(way, hash_way(way, key, width)) for way in range(WAYS)]

@@ -1,27 +1,30 @@
-"""The register map: the one description that decoder, driver and documents derive from.
+"""The register map of the device, declared once; decoder, driver and documents derive from it.
 
-All registers are 32 bits wide, at octet addresses, little-endian on the bus. Windows reach the
-tables and queues:
+All registers are 32 bits wide, at octet addresses, little-endian on the bus. The host reaches the
+tables and queues through groups of registers:
 
-* write the ``STAG_*`` registers, then ``STAG_COMMIT``: the entry named by ``STAG_INDEX`` is
-  replaced whole; ``REVOKE_STAG`` takes it back, and once ``STATUS.revoking`` reads 0 nothing is
-  written to the region any more, and entries may be written again;
-* write the ``PAGE_*`` registers, then ``PAGE_COMMIT``: a slot of the page table;
-* write the ``STREAM_*`` registers, then ``STREAM_COMMIT``: likewise, and the stream's error
-  state is cleared; ``REVOKE_STREAM`` disables it and revokes the STags bound to it;
-* write the ``QUEUE_*`` registers, then ``QUEUE_OPEN``, and for each buffer the ``BUFFER_*``
-  registers and ``QUEUE_MSN``, then ``BUFFER_POST``;
-* while ``STATUS.event`` is set the ``EVENT_*`` registers show the oldest error event; writing
-  ``EVENT_POP`` takes it off the queue;
-* completions go to a ring in host memory, which the ``CQ_*`` registers describe.
+* STag table: write the ``STAG_*`` registers, then ``STAG_COMMIT``, which replaces the entry named
+  by ``STAG_INDEX`` as a whole. ``REVOKE_STAG`` invalidates the entry; once ``STATUS.revoking``
+  reads 0, the device writes not one octet more to the region, and the entry may be written again.
+* Page table: write the ``PAGE_*`` registers, then ``PAGE_COMMIT``, which writes one slot.
+* Stream table: write the ``STREAM_*`` registers, then ``STREAM_COMMIT``, which writes the entry and
+  clears the stream's error state. ``REVOKE_STREAM`` disables the stream and revokes the STags bound
+  to it.
+* Untagged queues: write the ``QUEUE_*`` registers, then ``QUEUE_OPEN``. For each buffer write the
+  ``BUFFER_*`` registers and ``QUEUE_MSN``, then ``BUFFER_POST``.
+* Error events: while ``STATUS.event`` is set, the ``EVENT_*`` registers show the oldest event. A
+  write to ``EVENT_POP`` removes it from the queue.
+* Completions: the device writes them to a ring in host memory, which the ``CQ_*`` registers
+  describe.
 
-Those after ``CAP_WINDOW`` are there with SCTP only; the ``CAP_*`` before are 0 without it:
+The registers after ``CAP_WINDOW`` exist only with SCTP; the ``CAP_*`` registers before them are 0
+without it:
 
-* write the ``ASSOC_*`` registers, then ``ASSOC_COMMIT``: the entry at ``ASSOC_PLACE``, which
-  :func:`~.net.insert` finds, is replaced whole;
-* write ``SESSION_STREAM``, ``SESSION_FUNCTION`` and, where it counts, ``SESSION_TSN``, then
-  ``SESSION_COMMAND``, before the message that it tells of is sent; ``SESSION_ANSWER`` shows what
-  became of it.
+* Association table: write the ``ASSOC_*`` registers, then ``ASSOC_COMMIT``, which replaces the
+  entry at ``ASSOC_PLACE`` as a whole. :func:`~.net.insert` computes that slot.
+* Sessions: before the host sends a session control message, it writes ``SESSION_STREAM``,
+  ``SESSION_FUNCTION`` and, for some functions, ``SESSION_TSN``, then ``SESSION_COMMAND``.
+  ``SESSION_ANSWER`` shows whether the device accepted the command, and the session's state.
 """
 
 from dataclasses import dataclass
@@ -45,7 +48,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Register:
-    """A register. Access is ``ro``, ``rw`` or ``wo`` (a write is a command; reads give 0)."""
+    """A register. Access is ``ro``, ``rw`` or ``wo`` (a write is a command; a read returns 0)."""
 
     name: str
     address: int
@@ -55,7 +58,7 @@ class Register:
 
     @property
     def sctp(self) -> bool:
-        """It is there with SCTP only."""
+        """True if only a device with SCTP has the register."""
         return self.address >= 0x18C
 
 
@@ -90,15 +93,15 @@ REGISTERS = (
                 "idle",
                 1,
                 1,
-                "Nothing is in flight: every segment is placed, with its responses, or dropped,"
-                " and every completion that has room is written.",
+                "Nothing is in flight: every segment was dropped, or was placed and the bus has"
+                " responded; and every completion for which the ring has room is written.",
             ),
             _f("completion", 2, 1, "Completions wait for the host (moderated by CQ_COALESCE)."),
-            _f("revoking", 3, 1, "A revocation is not yet done."),
-            _f("ring_error", 4, 1, "The bus refused to write a completion."),
+            _f("revoking", 3, 1, "A revocation is still in progress."),
+            _f("ring_error", 4, 1, "The bus refused the write of a completion."),
         ),
     ),
-    Register("SCRATCH", 0x01C, "rw", "Keeps what is written, for bus tests."),
+    Register("SCRATCH", 0x01C, "rw", "Returns the value last written, for bus tests."),
     Register(
         "STAG_INDEX", 0x040, "rw", "Index of the entry to write: the upper 24 bits of the STag."
     ),
@@ -106,17 +109,17 @@ REGISTERS = (
         "STAG_FLAGS",
         0x044,
         "rw",
-        "Key, state and rights.",
+        "Key, state and rights of the entry.",
         (
             _f("key", 0, 8, "The lower 8 bits of the STag."),
             _f("valid", 8, 1, "The entry is in use."),
             _f("remote_write", 9, 1, "Tagged segments may be placed."),
-            _f("remote_read", 10, 1, "RDMA Read may take from it."),
+            _f("remote_read", 10, 1, "An RDMA Read may read from the region."),
             _f(
                 "bound",
                 11,
                 1,
-                "Associated with one DDP Stream rather than with a Protection Domain.",
+                "The entry belongs to one DDP Stream rather than to a Protection Domain.",
             ),
         ),
     ),
@@ -124,68 +127,74 @@ REGISTERS = (
         "STAG_OWNER",
         0x048,
         "rw",
-        "The DDP Stream (bound) or the Protection Domain (16 bits) of the entry.",
+        "The DDP Stream (if bound) or the Protection Domain (16 bits) that the entry belongs to.",
     ),
     Register("STAG_TO_LO", 0x04C, "rw", "Tagged Offset of the region's first octet, lower half."),
-    Register("STAG_TO_HI", 0x050, "rw", "Upper half."),
+    Register("STAG_TO_HI", 0x050, "rw", "Tagged Offset of the region's first octet, upper half."),
     Register("STAG_LEN_LO", 0x054, "rw", "Length of the region in octets, lower half."),
-    Register("STAG_LEN_HI", 0x058, "rw", "Upper half."),
+    Register("STAG_LEN_HI", 0x058, "rw", "Length of the region in octets, upper half."),
     Register("STAG_ADDR_LO", 0x05C, "rw", "Host address of the region's first octet, lower half."),
-    Register("STAG_ADDR_HI", 0x060, "rw", "Upper half."),
-    Register("STAG_COMMIT", 0x064, "wo", "Writes the entry."),
+    Register("STAG_ADDR_HI", 0x060, "rw", "Host address of the region's first octet, upper half."),
+    Register("STAG_COMMIT", 0x064, "wo", "Writes the STAG registers to the entry STAG_INDEX."),
     Register(
         "STAG_PAGES",
         0x068,
         "rw",
         "Page size of a region in scattered pages: 2 to the power of 11 + n octets (n from 1 to"
-        " 10); 0: contiguous."
-        " Then STAG_ADDR is the slot of the first page, times the page size, plus the offset in"
-        " that page.",
+        " 10); 0: the region is contiguous. With pages, STAG_ADDR is the page table's slot of the"
+        " first page, times the page size, plus the offset of the first octet in that page.",
     ),
     Register("PAGE_INDEX", 0x06C, "rw", "Slot of the page table to write."),
     Register(
         "PAGE_ADDR_LO",
         0x070,
         "rw",
-        "Host address of a page, a multiple of its size, lower half.",
+        "Host address of a page, a multiple of the page size, lower half.",
     ),
-    Register("PAGE_ADDR_HI", 0x074, "rw", "Upper half."),
-    Register("PAGE_COMMIT", 0x078, "wo", "Writes the slot."),
+    Register("PAGE_ADDR_HI", 0x074, "rw", "Host address of a page, upper half."),
+    Register("PAGE_COMMIT", 0x078, "wo", "Writes PAGE_ADDR to the slot PAGE_INDEX."),
     Register("REVOKE_STAG", 0x07C, "wo", "Revokes the STag whose index is in STAG_INDEX."),
     Register("STREAM_INDEX", 0x080, "rw", "Number of the stream to write."),
     Register(
         "STREAM_FLAGS",
         0x084,
         "rw",
-        "How the stream is received.",
+        "Settings for receiving on the stream.",
         (
-            _f("enable", 0, 1, "Segments are placed; otherwise dropped and counted."),
-            _f("crc", 1, 1, "MPA CRC in use (RFC 5044 section 4.4)."),
-            _f("markers", 2, 1, "MPA markers in use (RFC 5044 section 4.3)."),
+            _f("enable", 0, 1, "1: segments are placed; 0: they are dropped and counted."),
+            _f("crc", 1, 1, "The MPA CRC is in use (RFC 5044 section 4.4)."),
+            _f("markers", 2, 1, "MPA markers are in use (RFC 5044 section 4.3)."),
         ),
     ),
     Register("STREAM_PD", 0x088, "rw", "Protection Domain of the stream (16 bits)."),
     Register("STREAM_COMMIT", 0x08C, "wo", "Writes the entry and clears the stream's error state."),
-    Register("QUEUE_STREAM", 0x090, "rw", "Stream of an untagged queue."),
-    Register("QUEUE_NUMBER", 0x094, "rw", "Its Queue Number, 0 to 3."),
-    Register("QUEUE_MSN", 0x098, "rw", "Message Sequence Number of a buffer."),
+    Register("QUEUE_STREAM", 0x090, "rw", "Stream of the queue to open, close or post to."),
+    Register("QUEUE_NUMBER", 0x094, "rw", "Queue Number of that queue, 0 to 3."),
+    Register("QUEUE_MSN", 0x098, "rw", "Message Sequence Number of the buffer to post."),
     Register(
-        "QUEUE_OPEN", 0x09C, "wo", "Opens the queue, empty; its first buffer will be QUEUE_MSN's."
+        "QUEUE_OPEN",
+        0x09C,
+        "wo",
+        "Opens the queue without buffers; the first buffer must be posted with this QUEUE_MSN.",
     ),
-    Register("QUEUE_CLOSE", 0x0A0, "wo", "Closes the queue: its Queue Number is not valid."),
+    Register("QUEUE_CLOSE", 0x0A0, "wo", "Closes the queue: its Queue Number becomes invalid."),
     Register("BUFFER_ADDR_LO", 0x0A4, "rw", "Host address of a buffer, lower half."),
-    Register("BUFFER_ADDR_HI", 0x0A8, "rw", "Upper half."),
+    Register("BUFFER_ADDR_HI", 0x0A8, "rw", "Host address of a buffer, upper half."),
     Register("BUFFER_LENGTH", 0x0AC, "rw", "Octets in the buffer."),
-    Register("BUFFER_PAGES", 0x0B0, "rw", "Page size, as in STAG_PAGES."),
-    Register("BUFFER_COOKIE", 0x0B4, "rw", "What its completion says of it."),
+    Register("BUFFER_PAGES", 0x0B0, "rw", "Page size of the buffer, encoded as in STAG_PAGES."),
+    Register("BUFFER_COOKIE", 0x0B4, "rw", "Number that the buffer's completion returns."),
     Register(
         "BUFFER_SLOT",
         0x0E8,
         "rw",
-        "Slot of the buffer table that keeps it, in use by no buffer that waits for a message.",
+        "Slot of the buffer table that holds the buffer; no buffer that still waits for a message"
+        " may be in it.",
     ),
     Register(
-        "BUFFER_POST", 0x0B8, "wo", "Posts it as QUEUE_MSN's, which must follow the last one."
+        "BUFFER_POST",
+        0x0B8,
+        "wo",
+        "Posts the buffer for message QUEUE_MSN, which must be the one after the last posted.",
     ),
     Register(
         "REVOKE_STREAM",
@@ -198,62 +207,80 @@ REGISTERS = (
         "EVENT_CODE",
         0x0C0,
         "ro",
-        "Error of RFC 5041 section 7.2.",
+        "The error's number, RFC 5041 section 7.2.",
         (_f("code", 0, 8, "Error Code."), _f("type", 8, 4, "Error Type.")),
     ),
-    Register("EVENT_STREAM", 0x0C4, "ro", "The stream that the error is on."),
+    Register("EVENT_STREAM", 0x0C4, "ro", "Stream on which the error occurred."),
     Register("EVENT_LENGTH", 0x0C8, "ro", "Octets of the DDP Segment, header included."),
     Register("EVENT_SEQUENCE", 0x0CC, "ro", "LLP sequence number of the segment's FPDU."),
     Register(
         "EVENT_HEADER0",
         0x0D0,
         "ro",
-        "The DDP header as received, the LLP's length before it: octets 0 to 3, first lowest.",
+        "The LLP's length and then the DDP header, as received: octets 0 to 3, the first lowest.",
     ),
-    Register("EVENT_HEADER1", 0x0D4, "ro", "Octets 4 to 7."),
-    Register("EVENT_HEADER2", 0x0D8, "ro", "Octets 8 to 11."),
-    Register("EVENT_HEADER3", 0x0DC, "ro", "Octets 12 to 15."),
-    Register("EVENT_HEADER4", 0x0E0, "ro", "Octets 16 to 19."),
-    Register("EVENT_POP", 0x0E4, "wo", "Takes the event off the queue."),
+    Register("EVENT_HEADER1", 0x0D4, "ro", "Octets 4 to 7 of the header."),
+    Register("EVENT_HEADER2", 0x0D8, "ro", "Octets 8 to 11 of the header."),
+    Register("EVENT_HEADER3", 0x0DC, "ro", "Octets 12 to 15 of the header."),
+    Register("EVENT_HEADER4", 0x0E0, "ro", "Octets 16 to 19 of the header."),
+    Register("EVENT_POP", 0x0E4, "wo", "Removes the oldest event from the queue."),
     Register("PLACED_SEGMENTS", 0x100, "ro", "Segments placed."),
     Register(
         "PLACED_OCTETS_LO",
         0x104,
         "ro",
-        "Octets placed, lower half; reading it holds the upper half for PLACED_OCTETS_HI.",
+        "Octets placed, lower half; a read also latches the upper half into PLACED_OCTETS_HI.",
     ),
-    Register("PLACED_OCTETS_HI", 0x108, "ro", "Upper half, as of the last read of the lower half."),
-    Register("EXCEPTIONS", 0x10C, "ro", "FPDUs given to the exception stream."),
+    Register(
+        "PLACED_OCTETS_HI", 0x108, "ro", "Octets placed, upper half at the last read of the lower."
+    ),
+    Register("EXCEPTIONS", 0x10C, "ro", "FPDUs forwarded to the exception stream."),
     Register("ERRORS", 0x110, "ro", "Segments that raised an error event."),
     Register(
         "DROPPED", 0x114, "ro", "Segments dropped silently, after an error or on a disabled stream."
     ),
     Register("DIGEST_ERRORS", 0x118, "ro", "FPDUs whose CRC did not match."),
     Register("DELIVERED", 0x11C, "ro", "Completions written."),
-    Register("EXCEPTIONS_DROPPED", 0x120, "ro", "FPDUs that the exception stream had no room for."),
+    Register(
+        "EXCEPTIONS_DROPPED", 0x120, "ro", "FPDUs for which the exception stream had no room."
+    ),
     Register("CQ_BASE_LO", 0x140, "rw", "Host address of the completion ring, lower half."),
-    Register("CQ_BASE_HI", 0x144, "rw", "Upper half. The address is a multiple of 32 octets."),
-    Register("CQ_SIZE", 0x148, "rw", "Base-2 logarithm of the ring's entries, 1 to 15."),
-    Register("CQ_ENABLE", 0x14C, "rw", "1: completions are written."),
+    Register(
+        "CQ_BASE_HI",
+        0x144,
+        "rw",
+        "Host address of the completion ring, upper half. It is a multiple of 32 octets.",
+    ),
+    Register("CQ_SIZE", 0x148, "rw", "Base-2 logarithm of the ring's number of entries, 1 to 15."),
+    Register("CQ_ENABLE", 0x14C, "rw", "1: the device writes completions."),
     Register("CQ_CONSUMER", 0x150, "rw", "Completions that the host has taken, modulo 2^16."),
-    Register("CQ_PRODUCER", 0x154, "ro", "Completions that are in the ring, modulo 2^16."),
-    Register("CQ_COALESCE", 0x158, "rw", "Completions that make STATUS.completion rise."),
-    Register("CQ_TIMEOUT", 0x15C, "rw", "Cycles after which fewer do."),
+    Register("CQ_PRODUCER", 0x154, "ro", "Completions that the device has written, modulo 2^16."),
+    Register(
+        "CQ_COALESCE", 0x158, "rw", "Number of waiting completions that sets STATUS.completion."
+    ),
+    Register(
+        "CQ_TIMEOUT",
+        0x15C,
+        "rw",
+        "Cycles after which the oldest waiting completion sets STATUS.completion by itself.",
+    ),
     Register(
         "IRQ_MASK",
         0x160,
         "rw",
-        "What does not raise the interrupt.",
+        "Sources that do not raise the interrupt, a 1 for each.",
         (_f("event", 0, 1, "Error events."), _f("completion", 2, 1, "Completions.")),
     ),
     Register("CAP_ASSOCIATIONS", 0x180, "ro", "SCTP associations; 0 in a device without SCTP."),
-    Register("CAP_WINDOW", 0x184, "ro", "DDP-SSNs that may come ahead of a stream's next one."),
+    Register(
+        "CAP_WINDOW", 0x184, "ro", "DDP-SSNs of a stream that may arrive ahead of the next one."
+    ),
     *(
         Register(
             f"ASSOC_{end}{k}",
             base + 4 * k,
             "rw",
-            f"{text}, octets {4 * k} to {4 * k + 3}, first lowest; IPv4: 4 octets and zeros.",
+            f"{text}, octets {4 * k} to {4 * k + 3}, first lowest; IPv4: 4 octets, then zeros.",
         )
         for end, base, text in (
             ("SRC", 0x18C, "The peer's address"),
@@ -265,87 +292,96 @@ REGISTERS = (
         "ASSOC_PORTS",
         0x1AC,
         "rw",
-        "SCTP ports.",
-        (_f("source", 0, 16, "The peer's."), _f("destination", 16, 16, "This end's.")),
+        "SCTP ports of the association.",
+        (_f("source", 0, 16, "The peer's port."), _f("destination", 16, 16, "This end's port.")),
     ),
-    Register("ASSOC_TAG", 0x1B0, "rw", "Verification Tag of what comes from the peer."),
+    Register("ASSOC_TAG", 0x1B0, "rw", "Verification Tag in packets from the peer."),
     Register(
         "ASSOC_FLAGS",
         0x1B4,
         "rw",
-        "State and number.",
+        "State and number of the association.",
         (
             _f("valid", 0, 1, "The entry is in use."),
-            _f("v6", 1, 1, "Addresses of IPv6."),
-            _f("number", 16, 16, "Of the association; several entries may have the same."),
+            _f("v6", 1, 1, "The addresses are of IPv6."),
+            _f("number", 16, 16, "Number of the association; several entries may share it."),
         ),
     ),
     Register(
         "ASSOC_STREAMS",
         0x1B8,
         "rw",
-        "Its DDP Streams.",
+        "DDP Streams of the association.",
         (
             _f("first", 0, 16, "The DDP Stream of SCTP stream 0."),
-            _f("count", 16, 16, "SCTP streams that are DDP Streams."),
+            _f("count", 16, 16, "How many SCTP streams, from 0 on, are DDP Streams."),
         ),
     ),
     Register(
         "ASSOC_PLACE",
         0x1BC,
         "rw",
-        "Where the entry goes.",
-        (_f("place", 0, 9, "Of the way, which has 128 or 512."), _f("way", 16, 1, "Of the table.")),
+        "Slot of the association table that ASSOC_COMMIT writes.",
+        (
+            _f("place", 0, 9, "Slot in the way, which has 128 or 512."),
+            _f("way", 16, 1, "Way of the table."),
+        ),
     ),
-    Register("ASSOC_COMMIT", 0x1C0, "wo", "Writes the entry."),
-    Register("SESSION_STREAM", 0x1C4, "rw", "The DDP Stream of the registers that follow."),
+    Register("ASSOC_COMMIT", 0x1C0, "wo", "Writes the ASSOC registers to the slot ASSOC_PLACE."),
+    Register("SESSION_STREAM", 0x1C4, "rw", "DDP Stream of the SESSION and GUIDE registers."),
     Register(
         "SESSION_FUNCTION",
         0x1C8,
         "rw",
-        "What the host tells of the session: the Function Code of the message that it is about to"
-        " send (RFC 5043 section 5.2.3). 0: the association is gone, and the session with it; 5:"
-        " the session ends; 6: all up to SESSION_TSN has come, and the session stays as it is.",
+        "Command to the session: the Function Code of the message that the host is about to send"
+        " (RFC 5043 section 5.2.3); or 0: the association is gone, and the session with it; 5: the"
+        " session ends; 6: every chunk up to SESSION_TSN has arrived, and the session stays as it"
+        " is.",
     ),
     Register(
         "SESSION_TSN",
         0x1E0,
         "rw",
-        "With Function Codes 0, 1 and 6: what the peer sends on this stream up to this TSN is of"
-        " the past, and taken by no session.",
+        "With Function Codes 0, 1 and 6: chunks that the peer sends on this stream with TSNs up to"
+        " this one are old, and no session takes them.",
     ),
-    Register("SESSION_COMMAND", 0x1CC, "wo", "Tells it."),
+    Register("SESSION_COMMAND", 0x1CC, "wo", "Gives the command in SESSION_FUNCTION."),
     Register(
         "SESSION_ANSWER",
         0x1D0,
         "ro",
-        "What became of the last command.",
+        "Answer to the last SESSION_COMMAND.",
         (
             _f("state", 0, 3, "The session's State."),
             _f("taken", 3, 1, "The message may be sent."),
-            _f("busy", 4, 1, "There is no answer yet."),
+            _f("busy", 4, 1, "The answer is still outstanding."),
         ),
     ),
-    Register("SESSION_PENDING", 0x1D4, "ro", "Initiates that wait for the host's answer."),
+    Register("SESSION_PENDING", 0x1D4, "ro", "Session Initiates that wait for the host's answer."),
     Register(
         "GUIDE_NEXT",
         0x1D8,
         "ro",
-        "Of the stream in SESSION_STREAM: the next DDP-SSN to be delivered. Those less than"
-        " CAP_WINDOW ahead of it can be taken (RFC 5041 appendix A).",
+        "Next DDP-SSN to be delivered on the stream in SESSION_STREAM. The device can take DDP-SSNs"
+        " less than CAP_WINDOW ahead of it (RFC 5041 appendix A).",
     ),
-    Register("CAP_MPA", 0x1E4, "ro", "1: DDP comes over MPA, too; 0: over SCTP alone."),
-    Register("FRAMES", 0x200, "ro", "SCTP packets of an association, taken."),
-    Register("FRAMES_DIVERTED", 0x204, "ro", "Frames given whole to the exception stream."),
-    Register("FRAMES_DROPPED", 0x208, "ro", "Frames that were damaged or whose checksum is wrong."),
-    Register("CHUNKS_DUPLICATE", 0x20C, "ro", "Chunks that came before."),
-    Register("CHUNKS_OUTSIDE", 0x210, "ro", "Chunks outside the window, or without a place."),
+    Register("CAP_MPA", 0x1E4, "ro", "1: the device takes DDP over MPA too; 0: over SCTP alone."),
+    Register("FRAMES", 0x200, "ro", "Packets taken that belong to an association."),
+    Register("FRAMES_DIVERTED", 0x204, "ro", "Frames forwarded whole to the exception stream."),
+    Register("FRAMES_DROPPED", 0x208, "ro", "Frames dropped: damaged, or with a wrong checksum."),
+    Register("CHUNKS_DUPLICATE", 0x20C, "ro", "Chunks that had been received before."),
     Register(
-        "CHUNKS_REFUSED", 0x214, "ro", "Chunks that fit no legal sequence, or an aborted session."
+        "CHUNKS_OUTSIDE", 0x210, "ro", "Chunks outside the window, or without a slot to wait in."
+    ),
+    Register(
+        "CHUNKS_REFUSED",
+        0x214,
+        "ro",
+        "Chunks that fit no legal sequence, or whose session was aborted before.",
     ),
 )
 
-#: Names of the counters, lower halves before upper ones; and of those that are there with SCTP.
+#: Names of the counters, lower halves before upper ones; and of the counters that need SCTP.
 COUNTERS = tuple(
     register.name for register in REGISTERS if 0x100 <= register.address < 0x140
 )
@@ -360,20 +396,23 @@ def address(name: str) -> int:
 
 
 def pack(name: str, **values: int) -> int:
-    """What a register holds whose fields have these values; the others are 0."""
+    """Returns the value of a register whose fields have the given values; the others are 0."""
     low = {field.name: field.low for field in BY_NAME[name].fields}
     return sum(int(value) << low[field] for field, value in values.items())
 
 
 def association(move: Move, *, first: int, count: int, number: int = 0) -> dict[str, int]:
-    """What the ``ASSOC_*`` registers hold, by the rest of their names, for an entry of the table.
+    """Returns the values of the ``ASSOC_*`` registers for an entry of the association table.
+
+    The keys are the registers' names without ``ASSOC_``.
 
     Parameters
     ----------
     move
-        Where it goes, and what it is known by.
+        The entry's slot and key.
     first, count, number
-        Its first DDP Stream, its SCTP streams that are DDP Streams, and the association's number.
+        The first DDP Stream of the association, how many SCTP streams are DDP Streams, and the
+        association's number.
     """
     key = move.key
     return {

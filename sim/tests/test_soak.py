@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 from ddp_rnic.hdl.spec import regs
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
-from ddp_rnic.hdl.spec.ddp import ERROR_TEXT, LOCAL_CATASTROPHIC, NO_BUFFER
+from ddp_rnic.hdl.spec.ddp import ERROR_TEXT, LOCAL_CATASTROPHIC, NO_BUFFER, WAITING
 from ddp_rnic.sim import cli
+from ddp_rnic.sim.capture import Endpoint
+from ddp_rnic.sim.compare import compare
 from ddp_rnic.sim.compiled import CompiledEngine, _flat
 from ddp_rnic.sim.engine import (
     Await,
@@ -26,12 +28,16 @@ from ddp_rnic.sim.engine import (
     Pause,
     Poll,
     Resume,
+    Ring,
     WriteRegister,
 )
-from ddp_rnic.sim.golden import Buffer
+from ddp_rnic.sim.golden import Buffer, Golden
+from ddp_rnic.sim.model.header import TaggedHeader
+from ddp_rnic.sim.model.mpa import MpaSender
 from ddp_rnic.sim.regions import Region
+from ddp_rnic.sim.replay import Allotment, Host, Plan, Space, guard_octets
 from ddp_rnic.sim.soak import Chunk, Traffic, config_of, draw, soak
-from ddp_rnic.sim.traffic import Untagged
+from ddp_rnic.sim.traffic import Arrival, Stream, Untagged
 from numpy.typing import NDArray
 from typer.testing import CliRunner
 
@@ -47,6 +53,50 @@ def test_random_traffic_agrees(width: int, bus_errors: bool) -> None:
 
 def test_one_stream_alone_agrees() -> None:
     assert soak(CompiledEngine(), config_of(64, 1), Traffic(3, streams=1), 1500).failure is None
+
+
+def test_a_stream_reports_one_error_of_a_segment_that_raises_two() -> None:
+    """RFC 5041 section 7.1: after an error, "DDP MUST silently drop any subsequent incoming DDP
+    Segments", so that a stream fails once. Here the bus refuses the write of the segment that is
+    also one message too many.
+    """
+    config = RnicConfig()
+    stream = Stream(
+        5, 5, Endpoint("10.0.1.1", 5), Endpoint("10.0.0.1", 7174), crc=True, markers=False
+    )
+    golden, space = Golden((), {"10.0.0.1": 7}, config), Space()
+    ring = Ring(space.take(32 << 4, 0, 64), 4)
+    host = Host(config, golden, space)
+    host.operations += ring.program()
+    host.enable(stream)
+    region = Region("10.0.0.1", 0x1234, 0, 64)
+    allotment = Allotment(region, space.take(64, 0, 64))
+    host.register(allotment)
+    sender = MpaSender(crc=stream.crc)
+    messages = [TaggedHeader(0x1234, 0, last=number > 0, rsvdulp=number) for number in range(12)]
+    for number, header in enumerate(messages):
+        position = sender.position
+        refused = number == WAITING
+        raw = sender.send(header.encode() + bytes(8 if refused else 0))
+        arrival = Arrival(stream, number + 1, number + 1, position, raw)
+        assert golden.live(5) == (number <= WAITING)
+        golden.receive(arrival)
+        if refused:
+            assert not golden.live(5)  # one message too many
+            golden.refuse_write(arrival, range(8))
+        host.send(Packet(5, position, raw))
+        host.idle()
+    plan = Plan(
+        config, ("10.0.0.1",), (stream,), host.operations, [allotment], [], ring,
+        guard_octets(space.size), golden,
+    )  # fmt: skip
+    assert [(error.arrival.stream, error.number) for error in golden.errors] == [
+        (stream, LOCAL_CATASTROPHIC)
+    ]
+    memory = plan.memory.copy()
+    faults = [range(allotment.address, allotment.address + 8)]
+    outcome = CompiledEngine().run(config, plan.operations, memory, ring=ring, faults=faults)
+    assert compare(plan, outcome, memory) == []
 
 
 # -- what is drawn --------------------------------------------------------------------------------

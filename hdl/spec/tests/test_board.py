@@ -1,4 +1,4 @@
-"""The board's address map holds together."""
+"""Checks that the board's address map is consistent."""
 
 import pytest
 from ddp_rnic.hdl.spec import board, regs

@@ -1,4 +1,4 @@
-"""What an RNIC's parameters may be."""
+"""Checks which parameters an RNIC accepts, and the messages for those that it refuses."""
 
 from typing import Any
 

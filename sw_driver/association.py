@@ -89,9 +89,10 @@ class Association(Closing):
     context
         The open device, which has SCTP.
     paths
-        The pairs of addresses, the peer's and this end's, that the association's packets may have.
+        The pairs of addresses that the association's packets may have: first the peer's, then this
+        end's address.
     ports
-        The peer's port, and this end's.
+        The port of the peer, then the port of this end.
     tag
         Verification Tag of packets from the peer.
     tsn
@@ -129,7 +130,7 @@ class Association(Closing):
         self._room, self._overrun = reports, False
         self._ends = paths[0], ports, tag
         self._held = HeldChunks()
-        # The TSN up to which the device was told that TSNs are past, and the last one taken.
+        # The TSN up to which the device knows TSNs to be past, and the last one taken.
         self._past = self._latest = tsn - 1 & _WORD
         with context.lock:
             context.check()

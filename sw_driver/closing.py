@@ -17,7 +17,7 @@ class Closing(ABC):
     """An object that must be closed; a ``with`` block closes it at its end.
 
     The object belongs to the process that made it. In a forked child :meth:`close`, and with it the
-    end of a ``with`` block, does nothing: the parent goes on using the object.
+    end of a ``with`` block, does nothing, because the parent still uses the object.
     """
 
     _process: int
@@ -34,7 +34,7 @@ class Closing(ABC):
 
     @property
     def inherited(self) -> bool:
-        """Whether this process is a child of the process that made the object."""
+        """True in a child of the process that made the object."""
         return self._process != os.getpid()
 
     @abstractmethod

@@ -131,8 +131,8 @@ class Device:
         Raises
         ------
         UnsupportedDevice
-            Another device, or another version, answers; or the link does not return what was
-            written.
+            Another device, or another version, answers; or the link does not return the value that
+            was written.
         """
         registers = Registers(self.transport)
         identity = registers.read("ID")
@@ -235,7 +235,7 @@ class Context(Closing):
     """An open device. One process owns all of it, through one context.
 
     Threads may share the context. Every object made from it lives until it is closed, at the latest
-    until the process ends, because the device would otherwise go on writing its memory. A forked
+    until the process ends, because the device would otherwise still write its memory. A forked
     child cannot use the context.
 
     Attributes
@@ -245,8 +245,8 @@ class Context(Closing):
     sctp
         The sizes of its SCTP, or None.
     kinds
-        Where a manager owns the device: the class that is made in place of the class that a program
-        names.
+        Where a manager owns the device: for each class that a program names, the class that is made
+        instead.
     """
 
     kinds: ClassVar[dict[type, type]] = {}

@@ -132,7 +132,7 @@ class CQ(Closing):
         Returns
         -------
         bool
-            Whether that happened within ``timeout`` seconds.
+            False if the wait lasted ``timeout`` seconds without success.
         """
         return self.context.wait_for(lambda: self._ready() or also(), timeout)
 

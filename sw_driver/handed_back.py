@@ -161,9 +161,9 @@ def frame_of(path: tuple[str, str], ports: tuple[int, int], tag: int, chunk: byt
     Parameters
     ----------
     path
-        The peer's address, and this end's.
+        The address of the peer, then the address of this end.
     ports
-        The peer's port, and this end's.
+        The port of the peer, then the port of this end.
     tag
         Verification Tag of packets from the peer.
     chunk

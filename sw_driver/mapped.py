@@ -86,7 +86,7 @@ class UioInterrupt:
                     self._enable()
 
     def wake(self) -> None:
-        """Makes a wait return at once, or the next wait if none is in progress."""
+        """Makes a wait return immediately, or the next wait if none is in progress."""
         os.eventfd_write(self._woken, 1)
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from .errors import InvalidRequest, ResourceExhausted
 
 Result = TypeVar("Result")
 #: Work in steps of well below a millisecond each, so that a manager can serve others between them.
-#: A generator that is closed before its end gives back what it has taken.
+#: A generator that is closed before its end frees everything that it has taken.
 Steps = Generator[None, None, Result]
 #: How many octets one step copies, and how many extents or pages one step goes through.
 COPIED, LISTED = 1 << 12, 256
@@ -84,7 +84,7 @@ class Memory(ABC):
 
 
 class Shared(Memory):
-    """Memory in which host and device see each other's writes at once."""
+    """Memory in which host and device see each other's writes immediately."""
 
     def pull(self, offset: int, length: int) -> None:
         pass
@@ -158,7 +158,8 @@ class Copy:
     """
 
     _BLOCK = 4096
-    #: How many octets are allocated and freed at a time: for 64 MiB at once the kernel takes 40 ms.
+    #: How many octets are allocated and freed at a time: for 64 MiB in one piece the kernel takes
+    #: 40 ms.
     _PART = 1 << 18
 
     def __init__(self, view: memoryview) -> None:
@@ -166,7 +167,7 @@ class Copy:
         self._known: list[bytearray] = []  # the copy's octets when last read, in parts
 
     def note(self, offset: int, octets: bytes) -> None:
-        """Records octets of the copy that are equal to the host's."""
+        """Records octets of the copy that the host has, too."""
         done = 0
         while done < len(octets):
             at, start = divmod(offset + done, self._PART)

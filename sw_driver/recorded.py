@@ -90,7 +90,7 @@ class Recorder(Transport):
 
     def wait(self, timeout: float) -> None:
         begun = time.monotonic()
-        # The wait is done without the lock, so that other threads go on; it changes nothing.
+        # The wait does not hold the lock, so that other threads can work; it changes nothing.
         self._inner.wait(timeout)
         with self.noted("wait") as result:
             result["seconds"] = time.monotonic() - begun

@@ -206,7 +206,7 @@ class Stream(Closing):
         qn
             The Queue Number.
         wr_id
-            A value of the caller's, which the completion contains.
+            Any value; the completion contains it.
         offset, length
             The part of the buffer that is posted; by default all of it.
 

@@ -36,7 +36,7 @@ class Transport(Closing):
 
     def pinning(self, view: memoryview) -> Steps[Memory]:
         """Does the work of :meth:`pin` in steps. Here it is one step, for transports that
-        pin at once.
+        pin quickly.
         """
         yield
         return self.pin(view)

@@ -1,4 +1,4 @@
-"""Access to a board behind a serial port, in LiteX's protocol "uartbone".
+"""Access to a board through a serial port, in LiteX's protocol "uartbone".
 
 A command is an octet, 1 to write or 2 to read words at consecutive addresses; an octet with the
 number of words; 32 bits of address, counted in words; and, in a write, the words. All numbers are
@@ -36,7 +36,7 @@ BAUD = 1_000_000
 _WRITE, _READ = 1, 2
 #: Most words in one command.
 _WORDS = 128
-#: Seconds of silence after which the bridge reads the next octet as the first one of a command.
+#: Seconds of silence after which the bridge reads the next octet as the start of a command.
 _SILENCE = 0.15
 #: Seconds by which an answer may be late.
 _PATIENCE = 0.5

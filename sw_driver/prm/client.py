@@ -158,7 +158,7 @@ class Link:
 
     def drop(self) -> None:
         """Closes the connection in a forked child, which has no reader thread; the parent
-        goes on using it.
+        still uses it.
         """
         # Another thread may have held the lock.
         self._lock = threading.Lock()

@@ -92,7 +92,7 @@ class Posted:
 
     @property
     def octets(self) -> int:
-        """How many octets the buffer counts for, beside those of the client's regions."""
+        """The number of octets that the buffer counts for, beside those of the client's regions."""
         return self.region.length if self.alone and self.region is not None else 0
 
     def pulling(self, length: int) -> Steps[None]:
@@ -189,7 +189,7 @@ class OwnedQueue(CQ):
 
     @property
     def ready(self) -> bool:
-        """Whether a completion or an error waits to be taken."""
+        """True if a completion or an error waits to be taken."""
         return bool(self._entries or self._errors or self._overruns)
 
     def left_of(self, stream: Stream) -> int:

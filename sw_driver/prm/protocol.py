@@ -237,7 +237,7 @@ class Decoder:
 
     @property
     def whole(self) -> bool:
-        """Whether the next frame is complete, or its length is not allowed."""
+        """True if the next frame is complete, or its length is not allowed."""
         if len(self._octets) < _LENGTH.size:
             return False
         (length,) = _LENGTH.unpack_from(self._octets)

@@ -1,4 +1,6 @@
-"""The share of the device that each client may use. All clients can use up their shares at once."""
+"""The share of the device that each client may use. The shares of all clients together fit
+the device.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from ..context import Capabilities
 from ..errors import InvalidRequest, ResourceExhausted
 
-#: For each limit: what it counts, and how a client frees some.
+#: For each limit: the name of the counted objects, and how a client frees some.
 _TEXT = {
     "stags": ("Steering Tags", "revoke a region"),
     "regions": ("regions", "revoke one"),
@@ -29,7 +31,7 @@ _OF_DEVICE = ("stags", "streams", "buffers", "pages")
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The limits of what one client may use at a time. None means an equal share of the device.
+    """The limits of one client's use of the device. None means an equal share of the device.
 
     Parameters
     ----------
@@ -74,7 +76,7 @@ class Limits:
         Raises
         ------
         InvalidRequest
-            The device has not enough for all clients at once.
+            The device is too small for all clients together.
         """
         shares = {}
         for name in _OF_DEVICE:

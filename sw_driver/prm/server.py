@@ -78,7 +78,7 @@ class Policy:
 
     @property
     def most_of_user(self) -> int:
-        """How many connections one user may have."""
+        """The number of connections that one user may have."""
         return -(-self.clients // 2) if self.per_user is None else self.per_user
 
     def admits(self, uid: int, gid: int) -> bool:

@@ -33,14 +33,14 @@ class Wait:
 
     @property
     def ready(self) -> bool:
-        """Whether the client can take something from the queue, or never will because it is
+        """True if the client can take something from the queue, or never will because it is
         closed.
         """
         return self._queue.ready or self._queue.closed
 
     @property
     def over(self) -> bool:
-        """Whether the WAIT must be answered now."""
+        """True if the WAIT must be answered now."""
         return self.ready or time.monotonic() >= self._deadline
 
 
@@ -74,7 +74,7 @@ class Session:
 
     @property
     def receiving(self) -> bool:
-        """Whether the device may have completions or events for the client."""
+        """True if the device may have completions or events for the client."""
         return bool(self._objects[Object.STREAM])
 
     # -- requests ---------------------------------------------------------------------------------

@@ -186,7 +186,7 @@ class QP(Closing):
             buffer that could be registered; the device may write it until the completion. None: no
             octets.
         wr_id
-            A value of the caller's, which the completion contains.
+            Any value; the completion contains it.
         stag, to
             RDMA_WRITE, RDMA_READ: the peer's Steering Tag and Tagged Offset. SEND_WITH_INV: the
             Steering Tag that the peer shall invalidate.
@@ -232,7 +232,7 @@ class QP(Closing):
             self._transmit()
 
     def send_rtr(self, opcode: Opcode, stag: int = 0) -> None:
-        """Sends a message of no octets, which tells the peer that this side is ready to receive.
+        """Sends a message of no octets, as the sign that this side is ready to receive.
 
         This is the first message after MPA's start-up (RFC 6581 section 9.2). It gives no
         completion.
@@ -459,7 +459,7 @@ class QP(Closing):
 
     @property
     def finished(self) -> bool:
-        """Whether everything posted before :meth:`shutdown` was handed over.
+        """True once everything posted before :meth:`shutdown` was handed over.
 
         The owner of the LLP closes this side's half of the connection as soon as it has sent the
         last octets of :meth:`data_to_send`.

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-#: A program that opens a device, forks, lets the child do something, and goes on with the device.
+#: A program that opens a device, forks, lets the child do something, and then uses the device
+#: again.
 PROGRAM = """
 import gc, io, multiprocessing, os, signal, sys, threading, time
 from pathlib import Path

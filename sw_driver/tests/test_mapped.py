@@ -1,4 +1,4 @@
-"""Tests of mapped registers and memory, with files in place of the kernel's."""
+"""Tests of mapped registers and memory. Ordinary files stand for the kernel's devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hostile clients of the manager: whatever they send, other clients keep what they have.
+"""Hostile clients of the manager: whatever they send, other clients lose nothing.
 
 ``PRM_FUZZ=100000`` in the environment sets the number of messages; ``PRM_SEED`` repeats a run.
 """
@@ -204,6 +204,6 @@ def test_whatever_clients_send_the_manager_serves_the_others(tmp_path: Path) -> 
         f"{sent} messages on {sum(each.connected for each in hostile)} connections,"
         f" {sum(answered.values())} done: {dict((k.name, n) for k, n in answered.items())}"
     )
-    # Each kind of request was also done, so that the code behind it was reached.
+    # Each kind of request was also done, so that the tests reached its code.
     assert set(answered) >= set(Kind) - {Kind.HELLO, Kind.ANSWER, Kind.ERROR}
     assert "Traceback" not in prm.log.getvalue() and str(region.length) in prm.log.getvalue()

@@ -1,4 +1,4 @@
-"""Uses the driver at random for long, and compares memory with what it must hold; by seed."""
+"""Uses the driver at random for long, and compares memory with the expected octets; by seed."""
 
 from __future__ import annotations
 

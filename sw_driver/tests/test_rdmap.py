@@ -207,7 +207,7 @@ def test_a_terminate_survives_and_is_whole_or_none(terminate: Terminate) -> None
         Terminate.decode(b"\xf0" + octets[1:])
 
 
-# --- what is sent ---------------------------------------------------------------------------------
+# --- messages that are sent -----------------------------------------------------------------------
 
 
 def test_each_operation_is_the_message_that_section_4_has(bench: Bench) -> None:
@@ -342,7 +342,7 @@ def test_a_response_that_nobody_waits_for_ends_the_stream(bench: Bench, outstand
     assert bench.terminate() == bytes.fromhex("02060000")
 
 
-#: The segments that answer a Read of 3000 octets: offsets from its sink's TO, and octets.
+#: The segments that answer a Read of 3000 octets: offsets from the TO of its sink, and octets.
 ANSWERS = {
     "as it was asked for": [(0, 1400), (1400, 1600)],
     "in one segment": [(0, 3000)],
@@ -589,7 +589,7 @@ def late(act: Callable[[], object], wait: Callable[[], list[WC]]) -> tuple[list[
 def test_a_wait_ends_with_the_completion_that_another_thread_makes(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, asynchronous: bool
 ) -> None:
-    """A wait ends at once for another thread's Send, for a message of the peer, and for a flush."""
+    """A wait ends early for another thread's Send, for a message of the peer, and for a flush."""
     monkeypatch.setattr(driver_context, "SLICE", 20)
 
     def wait() -> list[WC]:
@@ -600,7 +600,7 @@ def test_a_wait_ends_with_the_completion_that_another_thread_makes(
     completions, took = late(lambda: bench.qp.post_send(Opcode.SEND, b"1", wr_id="sent"), wait)
     assert statuses(completions) == [("sent", WcStatus.SUCCESS)] and took < 5
     bench.qp.post_recv(bytearray(4), wr_id="received")
-    # The Write gives no completion, and the wait goes on.
+    # The Write gives no completion, so the wait lasts.
     region = bench.pd.register(bytearray(8))
 
     def send() -> None:
@@ -662,7 +662,7 @@ def test_asyncio_waits_for_rdmap_while_the_loop_goes_on(bench: Bench) -> None:
             await closed
 
     begun = time.monotonic()
-    # The loop's pool of threads ends with it, so none of them goes on waiting.
+    # The loop's pool of threads ends with it, so none of them still waits.
     asyncio.run(session())
     assert time.monotonic() - begun < 15
 

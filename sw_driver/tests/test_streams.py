@@ -466,7 +466,7 @@ def test_a_thread_that_waits_is_woken_by_what_another_sends(bench: Bench) -> Non
 def test_a_wait_ends_as_soon_as_another_thread_has_put_a_completion(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A wait ends at once, not at the end of a time slice. Two threads wait: one for the device."""
+    """A wait ends early, not at the end of a time slice. Two threads wait: one for the device."""
     monkeypatch.setattr(context, "SLICE", 30)
     posted = [bytearray(4), bytearray(4)]
     for buffer in posted:

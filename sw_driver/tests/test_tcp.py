@@ -1,4 +1,4 @@
-"""TCP connections of a board through the driver; the golden model stands behind the registers."""
+"""TCP connections of a board through the driver; the registers lead to the golden model."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ def test_plain_items_are_taken_whatever_their_names(bench: Bench, buffer: Any) -
         assert region.read(2) == b"\0\1"
 
 
-# --- dates, and what else numpy exposes no buffer of ----------------------------------------------
+# --- dates, and other dtypes for which numpy exposes no buffer ------------------------------------
 
 
 @pytest.mark.parametrize("dtype", ["M8[s]", "m8[ns]"])
@@ -179,7 +179,8 @@ def test_dates_are_refused_with_the_reason_and_their_view_is_taken(
 ) -> None:
     """Arrays of dates are refused, because numpy exposes no buffer for them.
 
-    Converting them to integers unasked would register another array than the caller's.
+    If they were converted to integers unasked, the registered array would not be the caller's
+    array.
     """
     array = np.zeros(4, dtype)
     entries: list[Call] = [
@@ -476,11 +477,11 @@ def test_a_baud_rate_that_cannot_be_is_refused_in_one_sentence(
     assert str(caught.value).startswith(message) and "\n" not in str(caught.value)
 
 
-# --- the user's own exception ---------------------------------------------------------------------
+# --- exceptions of the user -----------------------------------------------------------------------
 
 
 class Own(Exception):
-    """The user's."""
+    """An exception of the user."""
 
 
 def test_the_users_exception_is_what_leaves_a_block_with_receives_posted(bench: Bench) -> None:
@@ -489,7 +490,7 @@ def test_the_users_exception_is_what_leaves_a_block_with_receives_posted(bench: 
         raise Own
     (note,) = caught.value.__notes__
     assert note.startswith("Closing failed, too: StateError: 1 receive buffers of the region are")
-    # Without an exception of the user's, the failure to close is raised.
+    # Without an exception of the user, the failure to close is raised.
     with pytest.raises(StateError, match="1 receive buffers of the region are posted"):
         with region:
             pass

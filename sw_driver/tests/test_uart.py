@@ -1,4 +1,4 @@
-"""The serial transport, against the gateware behind a pseudo-terminal."""
+"""The serial transport, against gateware that is connected to a pseudo-terminal."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def session(board: VirtualBoard, transport: UartTransport) -> None:
             peer.write(region.stag, 1001, data.tobytes())
             assert cq.wait(10)[0].mr is region
             expected[1001:4004] = data
-            # Octets that the peer did not write are the host's.
+            # Octets that the peer did not write are unchanged.
             assert (array == expected).all()
             assert region.read(3, 1001) == data[:3].tobytes()
             region.write(b"host", 7)

@@ -1,6 +1,4 @@
-"""A board behind a pseudo-terminal: uartbone, the board's address map, and the simulated
-gateware.
-"""
+"""A board at a pseudo-terminal: uartbone, the board's address map, and the simulated gateware."""
 
 from __future__ import annotations
 

@@ -89,8 +89,8 @@ class Association(Closing):
     context
         The open device, which has SCTP.
     paths
-        The pairs of addresses that the association's packets may have: first the peer's, then this
-        end's address.
+        The pairs of addresses that the association's packets may have: first that of the peer, then
+        that of this end.
     ports
         The port of the peer, then the port of this end.
     tag

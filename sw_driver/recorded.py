@@ -178,8 +178,8 @@ class Replay(Transport):
         if now == then:
             return None
         return (
-            f"{self._path}, line {self._next + 1}: the driver calls {now}, but called {then} when"
-            " the session was recorded: record it again"
+            f"{self._path}, line {self._next + 1}: the driver calls {now}, but the recorded call"
+            f" is {then}: record the session again"
         )
 
     def read(self, address: int) -> int:
@@ -228,8 +228,8 @@ class _ReplayedMemory(Memory):
         )
         if len(octets) != length:
             raise TransportError(
-                f"the driver reads {length} octets of memory, but read {len(octets)} when the"
-                " session was recorded: record it again"
+                f"the driver reads {length} octets of memory, but the recorded call reads"
+                f" {len(octets)}: record the session again"
             )
         self.view[offset : offset + length] = octets
 

@@ -1,1 +1,1 @@
-"""The gateware: blocks of the RNIC datapath, in Amaranth."""
+"""Implements the RNIC's receive datapath in Amaranth."""

@@ -1,4 +1,4 @@
-"""The host's side of the datapath: what its registers set up, ask for and show."""
+"""Connects the registers to the datapath: settings, commands, events, counters, interrupt."""
 
 from amaranth import *
 from amaranth.lib import data, stream, wiring
@@ -24,28 +24,29 @@ from .table import table_write
 
 __all__ = ["Control", "RingSettings", "StreamEntry"]
 
-#: Cycles from a look-up in a table to what it led to being counted as issued, and some more.
+#: Cycles from a table look-up until its placements are counted in ``issued``, and some to spare.
 SETTLE = 24
 
 
 class StreamEntry(data.StructLayout):
-    """Settings of a DDP Stream: ``enable`` (1), ``llp``, LlpSettings, and ``pd`` (16)."""
+    """Settings of a DDP Stream: ``enable`` (1), ``llp`` (LlpSettings) and ``pd`` (16)."""
 
     def __init__(self):
         super().__init__({"enable": 1, "llp": LlpSettings(), "pd": 16})
 
 
 class RingSettings(data.StructLayout):
-    """The completion ring, as :class:`~.ddp.delivery.Delivery` takes it."""
+    """Settings of the completion ring, for :class:`~.ddp.delivery.Delivery`."""
 
     def __init__(self):
         super().__init__({"enable": 1, "base": 64, "size": 4, "consumer": 16})
 
 
 def sctp_control(config):
-    """Signature of what the host's side of SCTP is connected to: ``associations`` to the table,
-    ``command``, ``answer``, ``waiting``, ``look`` and ``next`` as of
-    :class:`~.ddp.admission.Admission`, and ``tally``, ItemTally.
+    """Returns the signature between Control and the blocks of SCTP.
+
+    ``associations`` writes the association table. ``command``, ``answer``, ``waiting``, ``look``
+    and ``next`` are those of :class:`~.ddp.admission.Admission`; ``tally`` is an ItemTally.
     """
     return wiring.Signature({
         "associations": Out(stream.Signature(
@@ -60,14 +61,14 @@ def sctp_control(config):
 
 
 class Control(wiring.Component):
-    """Registers, and what they do.
+    """Holds the registers and carries out the host's commands.
 
-    A revocation takes the entry out of its table, and is done once every segment that may have
-    seen it is placed, with its responses, or dropped.
+    A revocation removes the entry from its table. It is done once every segment that may have seen
+    the entry was dropped, or was placed and the bus has responded for it.
 
-    Latency: a table is written 1 cycle after its command. Throughput: a command at a time. Reset:
-    registers are 0. Errors: those of the registers; a command for a stream that there is not does
-    nothing.
+    Latency: a table is written 1 cycle after its command. Throughput: one command at a time. Reset:
+    registers are 0. Errors: those of :class:`~.csr.Registers`; a command for a stream that does not
+    exist has no effect.
 
     Parameters
     ----------
@@ -78,23 +79,23 @@ class Control(wiring.Component):
     bus : In(AxiLite(12))
     stags, streams, pages : Out(table_write)
     stag_index : Out(range(stags)), stag_entry : In(StagEntry)
-        A look-up of its own, answered after 2 cycles.
+        Look-up in the STag table, answered after 2 cycles: which entries a sweep has to revoke.
     queue : Out(stream.Signature(QueueState(), always_ready=True))
     post : Out(stream.Signature(Post(config), always_ready=True))
     clear : Out(stream.Signature(16))
-        Streams that start anew.
+        Streams that restart: the host has written their entry.
     hold : Out(1), held : In(1)
-        Asks for, and has, a pause in which ``queue`` can be written.
+        Requests, and acknowledges, a pause of the datapath in which ``queue`` may be written.
     events : In(stream.Signature(ErrorEvent()))
     ring : Out(RingSettings()), producer : In(16), ring_error : In(1)
-        The completion ring.
+        Settings and state of the completion ring.
     issued, retired : In(16)
-        Placements that write to the bus, modulo 2^16.
+        Placements that were sent to the bus, and those that it has finished, modulo 2^16.
     tally : In(Tally()), completed, exception_dropped : In(1)
     idle : In(1)
     irq : Out(1)
     sctp : Out(sctp_control(config))
-        With SCTP only.
+        The blocks of SCTP; with SCTP only.
     """
 
     def __init__(self, config):
@@ -162,17 +163,17 @@ class Control(wiring.Component):
         return m
 
     def _known(self, index):
-        """There is such a stream."""
+        """Returns whether the device has a stream of this number."""
         return ~index[self.config.streams.bit_length() - 1:].any()
 
     def _address(self, registers, name, *, linear=False):
-        """An address in host memory as far as it counts, or one that may be linear."""
+        """Returns a host address, or with ``linear`` one in pages, without unused upper bits."""
         whole = Cat(getattr(registers, f"{name}_lo"), getattr(registers, f"{name}_hi"))
         most = exact_log2(self.config.pages) + PAGE_SHIFTS[-1] if linear else 0
         return whole[:max(self.config.address, most)]
 
     def _set_up(self, m, registers):
-        """Tables that the host writes as they are."""
+        """Connects the tables that the host writes without further steps: streams and pages."""
         setting, page = self.streams.payload, self.pages.payload
         commit, known = Signal(), Signal()
         m.d.sync += known.eq(self._known(registers.stream_index))
@@ -193,11 +194,11 @@ class Control(wiring.Component):
         ]
 
     def _revoke(self, m, registers):
-        """Entries of STags come and go; whether one that goes is not yet gone."""
+        """Connects STag writes, revocations and the fence; returns whether one is in progress."""
         m.submodules.sweep = sweep = Sweep(self.config.stags)
         m.submodules.fence = fence = Fence(settle=SETTLE)
         write, entry = self.stags.payload, self.stags.payload.entry
-        # A command waits while the sweep writes, and one sweep for another.
+        # A command waits while the sweep writes, and a second sweep waits for the first.
         commit, revoke, sweeping, wanted = Signal(), Signal(), Signal(), Signal()
         with m.If(registers.revoke_stream):
             m.d.sync += wanted.eq(1)
@@ -217,8 +218,8 @@ class Control(wiring.Component):
             fences.eq(((commit | revoke) & ~sweep.revoke.valid) | (sweeping & ~sweep.busy)),
         ]
         m.d.comb += [
-            # The host's next write could be to a register that the command is about, or be the next
-            # command.
+            # Until a command was carried out, no register is written: the next write could change
+            # the command's parameters, or be the next command.
             registers.hold.eq(commit | revoke | wanted | self.clear.valid | self.hold | (
                 self.sctp.command.valid if self.config.sctp else 0)),
             self.stag_index.eq(sweep.index),
@@ -245,9 +246,10 @@ class Control(wiring.Component):
         return revoke | wanted | sweep.busy | sweeping | fences | fence.busy
 
     def _queues(self, m, registers):
-        """Untagged queues, and their buffers."""
+        """Connects the untagged queues and the posting of their buffers."""
         state, post = self.queue.payload, self.post.payload
-        # Known long before it is asked for: a register for each octet is between.
+        # QUEUE_STREAM and QUEUE_NUMBER are written long before the command that uses them, so
+        # their check may take two cycles: first one bit per octet, then all.
         known = Signal()
         index, number = registers.queue_stream, registers.queue_number
         beyond = Signal(5)
@@ -278,7 +280,7 @@ class Control(wiring.Component):
         ]
 
     def _deliver(self, m, registers):
-        """The completion ring; whether completions wait for the host."""
+        """Connects the completion ring; returns whether completions wait for the host."""
         m.submodules.coalesce = coalesce = Coalesce()
         m.d.comb += [
             self.ring.enable.eq(registers.cq_enable),
@@ -294,7 +296,7 @@ class Control(wiring.Component):
         return coalesce.irq & registers.cq_enable[0]
 
     def _count(self, m, registers):
-        """The counters."""
+        """Connects the counters to their registers."""
         m.submodules.counters = counters = Counters()
         m.d.comb += [
             counters.tally.eq(self.tally),
@@ -313,7 +315,7 @@ class Control(wiring.Component):
         ]
 
     def _sctp(self, m, registers):
-        """Associations, sessions, guidance and counters of SCTP."""
+        """Connects associations, sessions, guidance and counters of SCTP."""
         sctp, config = self.sctp, self.config
         write, entry = sctp.associations.payload, sctp.associations.payload.entry
         command, busy = sctp.command, Signal()
@@ -322,7 +324,8 @@ class Control(wiring.Component):
             registers.cap_associations.eq(config.associations),
             registers.cap_window.eq(config.window),
             registers.cap_mpa.eq(config.mpa),
-            # It stays for as long as its words are written: an access takes four cycles.
+            # The registers stay while the table is written word by word: the host's next access
+            # takes four cycles.
             sctp.associations.valid.eq(registers.assoc_commit),
             write.way.eq(registers.assoc_place[16]),
             write.place.eq(registers.assoc_place),
@@ -344,7 +347,7 @@ class Control(wiring.Component):
             sctp.look.eq(registers.session_stream),
             registers.guide_next.eq(sctp.next),
         ]
-        # A command for a stream or of a function that there is not has no effect.
+        # A command for a stream or with a function that does not exist has no effect.
         known = Signal()
         m.d.sync += known.eq(self._known(registers.session_stream)
                              & (registers.session_function <= max(Function)))

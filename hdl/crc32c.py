@@ -1,4 +1,5 @@
-"""CRC32C (RFC 3720 §12.1, appendix B.4) at a beat a cycle, packets ending anywhere."""
+"""Computes CRC32C (RFC 3720 §12.1, appendix B.4) at one beat per cycle, for packets of any length.
+"""
 
 from functools import reduce
 from operator import xor
@@ -13,11 +14,11 @@ from .stream import Beat
 __all__ = ["Crc32c", "Crc32cStream", "Slice", "Checksum"]
 
 
-# Linear algebra over GF(2). A vector is an integer, a matrix the list of its columns, the images of
-# bits 0, 1, ...
+# Linear algebra over GF(2). A vector is an integer; a matrix is the list of its columns, which are
+# the images of bits 0, 1, ...
 
-_REFLECTED = 0x82F63B78  # the polynomial 0x11EDC6F41 less its first term, lowest power highest
-_PRESET = 0xFFFFFFFF  # before the first octet, and added to the last state
+_REFLECTED = 0x82F63B78  # the polynomial 0x11EDC6F41 without its first term, lowest power highest
+_PRESET = 0xFFFFFFFF  # the state before the first octet; also added to the last state
 
 
 def _apply(matrix, vector):
@@ -40,7 +41,7 @@ def _power(matrix, exponent):
 
 def _inverse(matrix):
     size = len(matrix)
-    # Columns are reduced, each one carrying the combination of columns that it has become.
+    # Columns are reduced; each carries the combination of original columns that it consists of.
     pairs = [(column, 1 << bit) for bit, column in enumerate(matrix)]
     for bit in range(size):
         pivot = next((at for at in range(bit, size) if pairs[at][0] >> bit & 1), None)
@@ -56,12 +57,12 @@ def _inverse(matrix):
 
 
 def _added(terms, fan):
-    """Sums of ``fan`` terms each."""
+    """Returns the sums of each ``fan`` successive terms."""
     return [reduce(xor, terms[at:at + fan]) for at in range(0, len(terms), fan)]
 
 
 def _product(matrix, vector):
-    """``matrix`` times a value of the design: its columns, each where its bit is set, added up."""
+    """Returns gates for ``matrix`` times a signal: the XOR of the columns that its bits select."""
     terms = [
         Mux(bit, Const(column, 32), Const(0, 32))
         for bit, column in zip(vector, matrix, strict=True)
@@ -72,27 +73,27 @@ def _product(matrix, vector):
 
 
 class Slice(data.StructLayout):
-    """A beat as the checksum sees it: at most one packet boundary.
+    """A beat as the checksum takes it, with at most one packet boundary.
 
-    A beat with several boundaries is visited in several successive slices. Granules are counted
-    from the lowest of the beat; there are ``K = width // (8 * granule)``.
+    A beat with several boundaries is given as several successive slices. Granules are counted from
+    the lowest of the beat; there are ``K = width // (8 * granule)``.
 
     Members
     -------
     data : unsigned(width)
         Octets, the first one lowest.
     lo : range(K)
-        First granule that belongs to the current packet: 0 unless the beat is visited again.
+        First granule that belongs to the current packet: 0 unless the beat is given again.
     first : 1
-        The current packet begins at ``lo`` in this visit, whatever was open before.
+        The current packet begins at ``lo`` of this slice, whatever was open before.
     cut : range(K + 1)
-        The boundary, where ``close`` or ``open`` say that there is one.
+        The boundary, if ``close`` or ``open`` is set.
     close : 1
-        The current packet ends before granule ``cut``, and its checksum is given out.
+        The current packet ends before granule ``cut``, and its checksum is output.
     open : 1
-        A packet begins at granule ``cut`` and takes all up to ``end``.
+        A packet begins at granule ``cut`` and takes all granules up to ``end``.
     tail : 1
-        With ``open``: that packet ends with the data of this beat; its checksum is given out too.
+        With ``open``: that packet ends with the data of this beat; its checksum is output too.
     end : range(K + 1)
         Granules that hold data.
     """
@@ -130,14 +131,15 @@ class Checksum(data.StructLayout):
 
 
 class _Matrices:
-    """The constant matrices of a shape of slices, in the two bases of the state.
+    """Computes the constant matrices for slices of a shape, in the two bases of the state.
 
-    Let H take the state over a quarter of a beat of zeros, or one granule where that is more. In
-    the basis v, Hv, H²v ... the matrix H is its companion, a shift with one feedback, and H to the
-    power of n, or of -n, has at most n + 1 terms a row. So in this inner basis the loop over a
-    whole beat is two tables deep at any width, and so is half of the way back. All that is added
-    to the state is written in it at no cost, as it comes from constant matrices anyway; what leaves
-    is brought to the ordinary basis outside of the loop.
+    Let H be the matrix that advances the state over a quarter of a beat of zeros, or over one
+    granule where that is more. In the basis v, Hv, H²v ... H is its companion matrix, a shift with
+    one feedback, and H to the power of n, or of -n, has at most n + 1 terms per row. So in this
+    inner basis the loop over a whole beat is two tables deep at any width, and so is half of the
+    way back. Terms that are added to the state are written in this basis at no cost, because they
+    come from constant matrices anyway; results are converted to the ordinary basis outside of the
+    loop.
     """
 
     def __init__(self, shape):
@@ -151,7 +153,7 @@ class _Matrices:
             self.basis.append(_apply(step, self.basis[-1]))
         self._inside = _inverse(self.basis)
         self.beat = self._inner(_power(self._octet, self._octets))
-        # What the preset adds at the end of the beat, by the granule where a packet begins.
+        # The preset's contribution at the end of the beat, by the granule where a packet begins.
         starts = range(0, self._octets + 1, shape.granule)
         self.presets = [_apply(self._weight(at), _PRESET) for at in starts]
 
@@ -162,11 +164,11 @@ class _Matrices:
         return _multiply(self._inside, _power(self._octet, self._octets - at))
 
     def weight(self, at, count):
-        """What ``count`` octets from octet ``at`` add to the state at the end of the beat."""
+        """Returns the contribution of ``count`` octets from octet ``at`` on, at the beat's end."""
         return [column for octet in range(at, at + count) for column in self._weight(octet)[:8]]
 
     def back(self):
-        """Steps back over zeros, (bit of the number of granules, matrix), in either basis."""
+        """Returns the steps back over zeros in either basis, as (bit of the granules, matrix)."""
         inner, outer = [], []
         for bit in reversed(range(exact_log2(self._shape.granules))):
             matrix = _inverse(_power(self._octet, self._shape.granule << bit))
@@ -178,22 +180,22 @@ class _Matrices:
 
 
 class _Term(data.StructLayout):
-    """What a slice does to the state.
+    """The change of the state by one slice.
 
     Members
     -------
     valid, first, close, tail : 1
         As in the slice.
     restart : 1
-        The state does not go on: a packet begins.
+        The state restarts: a packet begins.
     held : 1
-        The packet that ends took nothing of this beat: its sum is the state as it is.
+        The packet that ends has no granule in this beat: its sum is the state unchanged.
     close_back, tail_back : range(K)
-        Granules to take back from the end of the beat, for a packet that ends by either.
+        Granules to step back from the end of the beat, for a packet that ends by either.
     added : 32
-        What the current packet adds.
+        Contribution of the current packet.
     onward : 32
-        What is added to the state that goes on.
+        Value that is added to the state for the next slice.
     """
 
     def __init__(self, granules):
@@ -212,9 +214,9 @@ class _Term(data.StructLayout):
 
 
 class _Fold(wiring.Component):
-    """The feed-forward part of :class:`Crc32c`: the sums of the two regions of a slice.
+    """Sums up the two regions of a slice: the feed-forward part of :class:`Crc32c`.
 
-    Latency: ``latency`` cycles. Throughput: 1 slice a cycle.
+    Latency: ``latency`` cycles. Throughput: one slice per cycle.
     Reset: nothing valid is under way. Errors: none.
 
     Members
@@ -233,17 +235,17 @@ class _Fold(wiring.Component):
         return 3 + len(self._sizes())
 
     def _sizes(self):
-        """Terms of a sum after each registered step, two levels of tables deep."""
-        # A table gates a granule of two parts or two of one part, the next one adds four of these.
+        """Returns how many terms a sum has after each registered step, two tables deep."""
+        # A table gates a granule of two parts or two granules of one part; the next one adds four.
         sizes = [-(-self.shape.granules // (4 if self.shape.granule == 4 else 8))]
         while sizes[-1] > 4:
             sizes.append(-(-sizes[-1] // 16))
         return sizes
 
     def _preset(self, index):
-        """The preset for a packet that begins at granule ``index``."""
+        """Returns the preset for a packet that begins at granule ``index``."""
         presets = self._matrices.presets
-        # A part of a constant and not an array: no tool takes it for a memory.
+        # A part-select of a constant instead of an array, which tools would take for a memory.
         table = sum(preset << 32 * at for at, preset in enumerate(presets))
         return Const(table, 32 * len(presets)).word_select(index, 32)
 
@@ -266,9 +268,9 @@ class _Fold(wiring.Component):
             for mark in ("lo", "cut", "end")
         )
 
-        # Step 2: the mask of each region, and what each part of the data would add. A packet that
-        # ends before granule 0 ended with the beat before: its sum is the state, or the preset
-        # alone. So at most K - 1 granules are to be taken back, which is one step less.
+        # Step 2: the mask of each region, and the contribution of each part of the data. A packet
+        # that ends before granule 0 ended with the beat before: its sum is the state, or the preset
+        # alone. So at most K - 1 granules have to be taken back, which is one step less.
         region = ~before_lo & Mux(word.close, before_cut, before_end)
         onward = Mux(word.open, ~before_cut & before_end, region)
         masks = [later(region, "mask"), later(onward, "onward_mask")]
@@ -315,16 +317,17 @@ class _Fold(wiring.Component):
 
 
 class _Rewind(wiring.Component):
-    """Brings a state to the ordinary basis, and back over the granules that follow the packet.
+    """Converts a state to the ordinary basis, and steps it back over granules after the packet.
 
-    Latency: ``latency`` cycles. Throughput: 1 a cycle. Reset: nothing is under way. Errors: none.
+    Latency: ``latency`` cycles. Throughput: one state per cycle. Reset: nothing is under way.
+    Errors: none.
 
     Members
     -------
     valid : In(1)
     state : In(32)
     back : In(range(K))
-        Granules.
+        Granules to step back over.
     o : Out(stream.Signature(Checksum(), always_ready=True))
     """
 
@@ -343,9 +346,9 @@ class _Rewind(wiring.Component):
         return len(self._steps())
 
     def _steps(self):
-        """Matrices between two registers: (bit of ``back``, or None for always, matrix)."""
+        """Returns the matrices of each stage, as (bit of ``back`` or None for always, matrix)."""
         inner, outer = self._matrices.back()
-        # The two steps of fewest terms fit between two registers together.
+        # The two steps with the fewest terms fit together between two registers.
         pair = [inner[-2:]] if len(inner) > 1 else [inner]
         single = [[step] for step in inner[:-2]]
         return [*single, *pair, [(None, self._matrices.basis)], *([step] for step in outer)]
@@ -371,16 +374,16 @@ class _Rewind(wiring.Component):
 
 
 class Crc32c(wiring.Component):
-    """CRC32C of packets that lie back to back in a stream of beats.
+    """Computes the CRC32C of packets that lie back to back in a stream of beats.
 
-    Packets begin and end at any granule. A packet is what ``first`` or ``open`` begins, and all
-    granules of the slices that follow, up to ``close`` or ``tail``; one of no granules is sound.
+    Packets begin and end at any granule. A packet consists of the granules from ``first`` or
+    ``open`` on, through all following slices, up to ``close`` or ``tail``; it may have no granules.
     Results come in the order of packets. A slice after one with ``tail`` must not have ``close``,
-    as the result of the tail takes its turn.
+    because the result of the tail leaves in its place.
 
     Latency: ``latency`` cycles from a slice with ``close`` to its result, one more for ``tail``.
-    Throughput: 1 slice a cycle, always taken.
-    Reset: nothing is open and no result is under way.
+    Throughput: one slice per cycle, always taken.
+    Reset: no packet is open and no result is under way.
     Errors: none.
 
     Parameters
@@ -433,8 +436,8 @@ class Crc32c(wiring.Component):
         ]
         with m.If(term.valid):
             m.d.sync += state.eq((stepped & ~term.restart.replicate(32)) ^ term.onward)
-        # A tail is what the state became, so it leaves one slot later, which is free: nothing was
-        # open that could close in it.
+        # A tail's sum is the new state, so it leaves one slot later. That slot is free: no packet
+        # was open that could close in it.
         m.d.sync += [
             tail.eq(term.tail),
             tail_back.eq(term.tail_back),
@@ -451,10 +454,10 @@ class Crc32c(wiring.Component):
 
 
 class Crc32cStream(wiring.Component):
-    """CRC32C of each packet of a stream, to the octet.
+    """Computes the CRC32C of each packet of a stream, to the octet.
 
-    Latency: ``latency`` cycles from the last beat. Throughput: 1 beat a cycle, always taken.
-    Reset: the next beat begins a packet. Errors: none; a packet's error mark is not looked at.
+    Latency: ``latency`` cycles from the last beat. Throughput: one beat per cycle, always taken.
+    Reset: the next beat begins a packet. Errors: none; a packet's error mark is ignored.
 
     Parameters
     ----------

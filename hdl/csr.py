@@ -1,4 +1,4 @@
-"""Control and status registers on AXI4-Lite, and the counters behind them."""
+"""Implements the control and status registers on AXI4-Lite, and the counters that they show."""
 
 from amaranth import *
 from amaranth.lib import wiring
@@ -13,27 +13,27 @@ __all__ = ["Counters", "Registers"]
 
 
 class Registers(wiring.Component):
-    """The decoder of :mod:`ddp_rnic.hdl.spec.regs`.
+    """Decodes accesses to the registers of :mod:`ddp_rnic.hdl.spec.regs`.
 
-    Latency: a write's response 5 cycles after address and data, a read's data 5 after the address.
-    Throughput: one access at a time. Reset: registers are 0.
-    Errors: DECERR for an address without a register, SLVERR for a write to a read-only one; neither
-    has an effect.
+    Latency: a write's response comes 5 cycles after address and data, a read's data 5 cycles after
+    the address. Throughput: one access at a time. Reset: registers are 0.
+    Errors: DECERR for an address without a register, SLVERR for a write to a read-only register;
+    neither access has an effect.
 
     Parameters
     ----------
     sctp : bool
-        With the registers of SCTP.
+        True adds the registers of SCTP.
 
     Members
     -------
     bus : In(AxiLite(12))
     hold : In(1)
-        No write is begun, so that registers stay as they are.
+        While high, no write begins, so that registers keep their values.
     octets_read : Out(1)
-        High for one cycle as PLACED_OCTETS_LO is read.
-    For each register, by its name in lower case: In(32) if it is read-only, Out(32) if it is
-    read-write, Out(1) if it is write-only, high for one cycle as it is written.
+        High for one cycle when PLACED_OCTETS_LO is read.
+    A port for each register, with its name in lower case: In(32) if it is read-only, Out(32) if it
+    is read-write, Out(1) if it is write-only, high for one cycle when the host writes it.
     """
 
     def __init__(self, *, sctp=False):
@@ -52,8 +52,8 @@ class Registers(wiring.Component):
         ports = [(register, getattr(self, register.name.lower())) for register in self.registers]
 
         def select(waits, address, name):
-            """Which register an address that ``waits`` is of, two cycles later: its row first, of
-            16 registers, and its place in a row.
+            """Decodes an address in two cycles, starting while ``waits``: returns a hit bit for
+            each register. The first cycle decodes the row of 16 registers and the position in it.
             """
             used = sorted({register.address >> 6 for register, _ in ports})
             rows = Signal(len(used), name=f"{name}_rows")
@@ -70,7 +70,7 @@ class Registers(wiring.Component):
             return hits
 
         def some(now, hits, name, *accesses):
-            """Whether a register that is accessed so was hit ``now``, a cycle later; in fours."""
+            """Returns whether a hit register has one of ``accesses``, one cycle after ``now``."""
             those = Cat(hit for hit, (register, _) in zip(hits, ports, strict=True)
                         if register.access in accesses)
             groups = Signal(-(-len(those) // 4), name=name)
@@ -79,8 +79,8 @@ class Registers(wiring.Component):
                     those[first:first + 4].any() for first in range(0, len(those), 4)))
             return groups.any()
 
-        # Writes: wait for address and data, decode, act, answer. ``free`` and, of reads,
-        # ``reading`` tell in one register where an access is: they enable wide ones.
+        # Writes: wait for address and data, decode, act, answer. ``free`` and, for reads,
+        # ``reading`` hold the state of an access in one register: they enable wide registers.
         free, begins, writing = Signal(init=1), Signal(), Signal()
         write_hit = select(free, bus.aw.payload.addr, "write")
         answers = Signal()
@@ -153,18 +153,21 @@ class Registers(wiring.Component):
 
 
 class Counters(wiring.Component):
-    """Counts segments; every counter wraps.
+    """Counts segments, octets, completions and drops; every counter wraps.
 
-    Latency: 2 cycles, of the upper octets 3. Throughput: a segment a cycle. Reset: 0. Errors: none.
+    Latency: 2 cycles, 3 for the upper half of the octets. Throughput: one segment per cycle.
+    Reset: 0. Errors: none.
 
     Members
     -------
     tally : In(Tally)
     completed, exception_dropped : In(1)
     hold : In(1)
-        Keep the upper half of ``octets`` for ``octets_high``, from the next cycle but one.
+        Copies the upper half of the octets to ``octets_high``, in the cycle after the next.
     placed, exceptions, errors, dropped, digest, delivered, exceptions_dropped : Out(32)
+        Counters of segments, of completions (``delivered``) and of dropped exception packets.
     octets_low, octets_high : Out(32)
+        Octets placed: the lower half, and the upper half as last copied.
     """
 
     def __init__(self):

@@ -1,4 +1,4 @@
-"""Packets for the host's own stack wait here, so that a slow reader never holds placement up."""
+"""Buffers packets for the host's own stack, so that a slow reader never holds placement up."""
 
 from amaranth import *
 from amaranth.lib import stream, wiring
@@ -11,10 +11,10 @@ __all__ = ["ExceptionQueue"]
 
 
 class Extent(wiring.Component):
-    """Where in a ring the next packet goes, and whether the next beat fits.
+    """Manages the addresses of a ring of whole packets: where the next beat goes, and if it fits.
 
-    Latency: 1 cycle. Throughput: a beat in and a beat out a cycle. Reset: empty. Errors: none; a
-    beat is not put in while ``full``.
+    Latency: 1 cycle. Throughput: one beat in and one beat out per cycle. Reset: empty. Errors:
+    none; no beat may be put in while ``full``.
 
     Parameters
     ----------
@@ -26,15 +26,17 @@ class Extent(wiring.Component):
     put : In(1)
         A beat is put at ``write``.
     keep : In(1)
-        With ``put``: it ends a packet, which is now kept.
+        With ``put``: the beat ends a packet, which is now complete and is kept.
     forget : In(1)
-        What was put since the last packet that was kept is forgotten. Not with ``put``.
+        Discards the beats of the packet that is not complete yet. Not with ``put``.
     free : In(1)
         A beat leaves the ring.
     write : Out(range(depth))
+        Address for the next beat.
     kept : Out(range(depth))
-        Where the packets that are kept end.
+        Address after the last complete packet.
     full : Out(1)
+        There is no room for a beat.
     """
 
     def __init__(self, depth):
@@ -45,7 +47,7 @@ class Extent(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        before = Signal.like(self.write, init=-1)  # the place before the first one in use
+        before = Signal.like(self.write, init=-1)  # the address before the first one in use
         last = Signal()
         filled = Signal()
         kept_full = Signal()
@@ -68,13 +70,14 @@ class Extent(wiring.Component):
 
 
 class ExceptionQueue(wiring.Component):
-    """Stores packets and forwards each when it is whole; drops whole the ones that do not fit.
+    """Stores packets and forwards each when it is complete; drops those that do not fit.
 
-    A packet is dropped when one of its beats finds the queue full, and what the queue has of it
-    makes room at once. So is a packet that is longer than the queue.
+    A packet is dropped as a whole when one of its beats finds the queue full, or when it is longer
+    than the queue. Its beats that were already stored are freed in the same cycle.
 
-    Latency: 7 cycles from the last beat of a packet to its first one, 5 if the configuration is
-    ``relaxed``. Throughput: 1 beat a cycle. Reset: empty. Errors: none. The output is a register.
+    Latency: 7 cycles from the last beat of a packet at ``i`` to its first beat at ``o``, 5 if the
+    configuration is ``relaxed``. Throughput: one beat per cycle. Reset: empty. Errors: none. The
+    output is a register.
 
     Parameters
     ----------
@@ -85,7 +88,7 @@ class ExceptionQueue(wiring.Component):
     i : In(stream.Signature(ExceptionBeat(width), always_ready=True))
     o : Out(stream.Signature(ExceptionBeat(width)))
     dropped : Out(1)
-        High for a cycle for each packet dropped, when it ends.
+        High for one cycle for each dropped packet, when its last beat arrives.
     """
 
     def __init__(self, config):
@@ -106,14 +109,14 @@ class ExceptionQueue(wiring.Component):
         read = Signal(range(self.depth))
         following, second, third = (Signal.like(read, init=1 + k) for k in range(3))
         some, more, lately = Signal(), Signal(), Signal()
-        # One beat is left of what was kept two cycles ago: found in two steps, the first of which
-        # compares both pointers that may be the next, in nibbles.
+        # ``few``: only one beat is left of those that were kept two cycles ago. It is computed in
+        # two steps; the first compares both possible next pointers, in nibbles.
         few = Signal()
         kept_next = [Signal(len(nibbles(read, read)), name=f"kept_next{k}") for k in range(2)]
         dropping, drops = Signal(), Signal()
         last = self.i.payload.beat.last
 
-        # In: the write takes a cycle of its own, and the reader hears of it when it is done.
+        # In: the write takes one cycle, and the reader learns of the packet only after it.
         m.d.comb += [
             drops.eq(extent.full | dropping),
             extent.put.eq(self.i.valid & ~drops),
@@ -130,7 +133,7 @@ class ExceptionQueue(wiring.Component):
         with m.If(self.i.valid):
             m.d.sync += dropping.eq(drops & ~last)
 
-        # Out: whatever is kept.
+        # Out: forward all kept beats.
         wiring.connect(m, ring.o, wiring.flipped(self.o))
         m.d.comb += [
             ring.some.eq(some),

@@ -1,6 +1,6 @@
-"""The top: an RNIC's receive datapath for DDP segments over MPA, and over SCTP.
+"""Assembles the RNIC: the receive datapath for DDP segments over MPA, over SCTP, or both.
 
-::
+Over MPA::
 
     s_axis ─ Intake ─ Walker ┬ Store ──────────► packet buffer ──────────┐
                              ├ Slice ─► Crc32c ─► Judge ─ Verdict ┐      ▼
@@ -8,7 +8,7 @@
                                                              ▲  │ MarkerCut, PageCut └ m_axis_exc
                                   TaggedCheck, UntaggedCheck ┘  └► Delivery ─ m_axi_cq
 
-and beside it, with ``RnicConfig.sctp``, what shares the way from Commit on::
+Over SCTP, with ``RnicConfig.sctp``. From Commit on, both share the blocks above::
 
     s_axis_eth ─ SctpReceiver ┬ Store ─► packet buffer ─► PlacementDma
                               ├ Slice ─► Crc32c ─► SctpReceiver
@@ -54,17 +54,17 @@ __all__ = ["FlatRnic", "Rnic", "to_verilog"]
 
 
 class Rnic(wiring.Component):
-    """The receive datapath.
+    """Receives packets, checks their DDP segments, places these and reports the messages.
 
-    Packets of whole FPDUs come in; segments that pass every check of RFC 5041 section 7.1 are
-    written to host memory after their digest was found good, and the messages they complete are
-    delivered to the completion ring once the bus has answered for every octet. Of each stream the
-    first error is kept as an event, its FPDU leaves on ``exceptions``, and what follows on the
-    stream is dropped and counted.
+    ``packets`` brings whole FPDUs. A segment that passes every check of RFC 5041 section 7.1 is
+    written to host memory, after its digest was found good. Once the bus has responded for every
+    octet of a message, the message is delivered: a completion is written to the completion ring.
+    The first error on a stream is kept as an event, and its FPDU is sent out on ``exceptions``;
+    every later segment of the stream is dropped and counted.
 
-    Latency: see ``rnic bench``. Throughput: a segment takes as many cycles as it has beats, in
-    the packet or on the bus, whichever is more. Reset: streams disabled, nothing in flight;
-    table entries stay. Errors: events, in the registers.
+    Latency: measured by ``rnic bench``. Throughput: a segment takes as many cycles as it has beats
+    in the packet or on the bus, whichever is more. Reset: all streams are disabled and nothing is
+    in flight; table entries stay. Errors: reported as events, in the registers.
 
     Parameters
     ----------
@@ -75,13 +75,13 @@ class Rnic(wiring.Component):
     frames : In(stream.Signature(Beat(width)))
         With SCTP only: Ethernet frames without FCS.
     packets : In(stream.Signature(LlpBeat(width)))
-        With MPA only.
+        With MPA only: packets of whole FPDUs.
     bus : Out(AxiWrite(width))
     completions : Out(AxiWrite(width))
     control : In(AxiLite(12))
     exceptions : Out(stream.Signature(ExceptionBeat(width)))
     irq : Out(1)
-        An error event or completions wait, and are not masked.
+        High while an error event or completions wait that are not masked.
     """
 
     def __init__(self, config):
@@ -141,13 +141,14 @@ class Rnic(wiring.Component):
             self.irq.eq(control.irq),
         ]
 
-        # Idle is what has been quiet for so long that nothing is between two blocks. What comes in
-        # shows at once; what the others say, which are far apart, has a register.
+        # The datapath is idle once every block has been quiet for 15 cycles: longer than anything
+        # is on its way between two blocks. ``receiving`` and ``commit.busy`` see new input in the
+        # same cycle; the other blocks are placed far apart, so their status is registered first.
         busy, quiet = Signal(), Signal(4)
         m.d.sync += busy.eq(receiving | commit.busy | delayed(m, 1, Cat(
             moving, recording, delivery.busy, delivery.failed.valid, exceptions.o.valid,
         ), "moving").any())
-        # What the host does to the ring may set delivery going again.
+        # A register write of the host to the ring may set delivery going again.
         given = Cat(control.ring.enable, control.ring.consumer)
         known = delayed(m, 1, given, "given")
         changed = Signal()
@@ -160,7 +161,7 @@ class Rnic(wiring.Component):
         return m
 
     def _walks(self, m):
-        """MPA's way in: the walker, the packet buffer and the digest."""
+        """Adds MPA's walker, packet buffer and digest."""
         config = self.config
         m.submodules.intake = Intake(config.width)
         m.submodules.walker = MpaWalker(config)
@@ -169,7 +170,7 @@ class Rnic(wiring.Component):
         m.submodules.judge = Judge(config, latency=crc.latency)
 
     def _mpa(self, m, commit, streams):
-        """MPA's way to the commit; whether something is on it."""
+        """Connects MPA's blocks up to Commit; returns whether they hold anything."""
         intake, walker, buffer, crc, judge = (
             getattr(m.submodules, name) for name in ("intake", "walker", "buffer", "crc", "judge"))
         wiring.connect(m, wiring.flipped(self.packets), intake.i)
@@ -185,8 +186,9 @@ class Rnic(wiring.Component):
             intake.settings.eq(streams.entry[0].llp),
             buffer.next.eq(walker.beats),
         ]
-        # A segment may begin while its place is sure, a beat while the buffer has one. Of those
-        # that begin in the cycles until it follows, none is counted yet.
+        # A segment may begin only while Commit is sure to have room for it, a beat only while the
+        # buffer has room. ``credits`` lags: segments that began in the last few cycles have not
+        # been subtracted yet, hence the margin of 5.
         credits = Signal(range(IN_FLIGHT + 1), init=IN_FLIGHT)
         begun = delayed(m, 1, walker.begun, "begun")
         with m.If(begun & ~commit.done):
@@ -199,7 +201,7 @@ class Rnic(wiring.Component):
         return intake.busy | walker.busy | (credits != IN_FLIGHT)
 
     def _check(self, m, commit, streams, control):
-        """Beside the segments: their headers, and all that is checked of them."""
+        """Adds the header parser and the checks, which run in parallel with Commit."""
         config = self.config
         m.submodules.parser = parser = HeaderParser()
         m.submodules.stags = stags = StagTable(config.stags, lookups=2)
@@ -208,7 +210,7 @@ class Rnic(wiring.Component):
         wiring.connect(m, control.stags, stags.write)
         wiring.connect(m, control.queue, untagged.state)
         wiring.connect(m, control.post, untagged.post)
-        # The header is parsed while its stream is looked up.
+        # The stream is looked up while its header is parsed.
         stream_1, stream_2 = Signal(16), Signal(16)
         m.d.sync += [stream_1.eq(commit.head.payload.stream), stream_2.eq(stream_1)]
         rights = streams.entry[-1]
@@ -226,7 +228,7 @@ class Rnic(wiring.Component):
             untagged.i.valid.eq(parser.o.valid),
             untagged.i.payload.header.eq(parser.o.payload),
             untagged.i.payload.stream.eq(stream_2),
-            # Of SCTP, a message's last segment is not the last one to come.
+            # Over SCTP, a message's last segment need not be the last one to arrive.
             untagged.i.payload.enable.eq(rights.enable & ~(
                 delayed(m, 2, commit.head_item, "head_item") if config.sctp else 0)),
             commit.tagged.eq(tagged.o.payload),
@@ -239,10 +241,10 @@ class Rnic(wiring.Component):
         return untagged
 
     def _record(self, m, commit, delivery):
-        """From a decision to Delivery, for what it has to know; whether something is on that way.
+        """Connects Commit's records to Delivery; returns whether a record is on its way.
 
-        Of MPA, those are the last segments of messages, those that overtake another message, and
-        the first one of a stream that starts anew.
+        Over MPA, Delivery gets the records of three kinds of segments only: the last one of a
+        message, one that overtakes another message, and the first one of a stream that was cleared.
         """
         if not self.config.mpa:
             wiring.connect(m, commit.records, delivery.records)
@@ -256,7 +258,7 @@ class Rnic(wiring.Component):
         valid = Signal(overtaking.LATENCY + 1)
         m.d.sync += valid.eq(Cat(commit.records.valid, valid))
         came_sctp = came.sctp if self.config.sctp else C(0)
-        # Where a stream is cleared, no record has come for some cycles.
+        # A cleared stream has had no record for some cycles, so the two inputs never collide.
         m.d.comb += [
             overtaking.i.valid.eq((commit.records.valid & of_mpa) | clears),
             overtaking.i.payload.stream.eq(Mux(
@@ -279,7 +281,7 @@ class Rnic(wiring.Component):
         return valid.any()
 
     def _place(self, m, commit, delivery, exceptions, control):
-        """From a decision to the bus; whether something is on that way."""
+        """Connects Commit's moves to the bus; returns whether one of them is on its way."""
         config = self.config
         m.submodules.markers = markers = MarkerCut(config)
         m.submodules.cut = cut = PageCut(config)
@@ -323,7 +325,7 @@ class Rnic(wiring.Component):
 
 
     def _sctp(self, m, commit, untagged, delivery, control):
-        """SCTP's way to the commit, and back from delivery; whether something is on it."""
+        """Adds the blocks of SCTP before Commit and after Delivery; returns whether they work."""
         config, buffer, host = self.config, m.submodules.sctp_buffer, control.sctp
         m.submodules.receiver = receiver = SctpReceiver(config)
         m.submodules.sctp_crc = crc = Crc32c(config.width, granule=4)
@@ -363,17 +365,17 @@ class Rnic(wiring.Component):
 
 
 class FlatRnic(wiring.Component):
-    """:class:`Rnic` behind the flat AXI names that other flows know.
+    """Wraps :class:`Rnic` in flat AXI names, for other tools' flows.
 
     ``s_axis_eth_*`` takes Ethernet frames without FCS, with SCTP only: ``tuser`` marks the frame
     damaged, on its last beat.
     ``s_axis_*`` takes packets, with MPA only: ``tid`` is the stream, ``tuser[31:0]`` the LLP
     sequence number of the packet's first octet (on its first beat), ``tuser[32]`` marks the packet
-    damaged (on its last). ``tkeep`` is contiguous from the lowest octet, and full but on the last
-    beat.
+    damaged (on its last). ``tkeep`` is contiguous from the lowest octet, and full except on the
+    last beat.
     ``m_axi_*`` writes host memory, ``m_axi_cq_*`` the completion ring, both with ``awcache`` of
-    :data:`.bus.axi.AWCACHE`; ``s_axil_*`` reaches the registers, and ``m_axis_exc_*`` is the
-    exception stream: ``tuser[31:0]`` is its FPDU's sequence number, ``tuser[43:32]`` the reason,
+    :data:`.bus.axi.AWCACHE`. ``s_axil_*`` reaches the registers. ``m_axis_exc_*`` is the exception
+    stream: ``tuser[31:0]`` is the FPDU's sequence number, ``tuser[43:32]`` the reason, which is
     Error Type and Error Code.
 
     Latency, Throughput, Reset, Errors: those of :class:`Rnic`.
@@ -385,11 +387,11 @@ class FlatRnic(wiring.Component):
 
     @staticmethod
     def ports(config):
-        """Every port but clock and reset, by its name: an ``In`` or an ``Out``."""
+        """Returns every port except clock and reset by its name, as an ``In`` or an ``Out``."""
         width, octets = config.width, config.octets
 
         def channel(prefix, direction, signals):
-            """A channel whose signals other than ready go in ``direction``."""
+            """Returns a channel's ports; all but ready go in ``direction``."""
             return {
                 **{
                     f"{prefix}{name}": direction(bits)
@@ -446,14 +448,14 @@ class FlatRnic(wiring.Component):
         exception = rnic.exceptions.payload
 
         def count(keep):
-            """Octets of a beat."""
+            """Returns how many octets of a beat are valid, from its ``tkeep``."""
             return any_of(
                 Mux(keep[k] & ~(keep[k + 1] if k + 1 < octets else 0), k + 1, 0)
                 for k in range(octets)
             )
 
         def keep(count):
-            """Octets of a beat, one bit each; in eights, so that it is two gates deep."""
+            """Returns a beat's ``tkeep``, from its octets; compared in eights, two gates deep."""
             eights, rest = count[3:], count[:3]
             return Cat(
                 (eights > k // 8) | ((eights == k // 8) & (rest > k % 8)) for k in range(octets))
@@ -523,15 +525,15 @@ class FlatRnic(wiring.Component):
         return m
 
 
-#: The first contents of a memory: zeros, a line a word, the last one's index.
+#: The initial contents of a memory: one line per word, all zeros; captures the last index.
 _ZEROS = re.compile(
     r"^  initial begin\n(?:    \w+\[(\d+)\] = \d+'h0+;\n)+  end\n", re.MULTILINE)
-#: Memories of more words have none in the text, which takes tools minutes to read. They are the
-#: posted buffers and the packet buffer, where nothing is read before it was written.
+#: Larger memories get no initial contents in the text, which tools take minutes to read. These are
+#: the posted buffers and the packet buffer, which are never read before they were written.
 _WORDS = 4096
 
 
 def to_verilog(config=None):
-    """The datapath as Verilog text, top module ``rnic``, with the ports of :class:`FlatRnic`."""
+    """Returns the datapath as Verilog text; top module ``rnic``, with the ports of FlatRnic."""
     text = convert(FlatRnic(config or RnicConfig()), name="rnic")
     return _ZEROS.sub(lambda zeros: zeros[0] if int(zeros[1]) < _WORDS else "", text)

@@ -1,4 +1,4 @@
-"""Packet streams: the beat that every block shares, and the queues that carry any shape."""
+"""Declares the beat of a packet that every block shares, and queues and registers for streams."""
 
 from functools import reduce
 from operator import or_
@@ -12,22 +12,25 @@ __all__ = ["Backlog", "Beat", "Pointers", "Prefetch", "Queue", "Skid", "Stage", 
 
 
 def any_of(values):
-    """The bitwise OR of all values; 0 of none."""
+    """Returns the bitwise OR of all values; 0 if there are none."""
     return reduce(or_, values, C(0))
 
 
 def nibbles(one, other):
-    """Which nibbles of two values are equal: the first of two steps of a wide comparison."""
+    """Returns one bit per nibble, set where the two values are equal.
+
+    This is the first of two steps of a wide comparison; the second one is ``.all()``.
+    """
     return Cat(one[at:at + 4] == other[at:at + 4] for at in range(0, len(one), 4))
 
 
 def plus(one, other, carry):
-    """The sum of two values and a bit, in one chain of carries, with the bit carried out."""
+    """Returns ``one + other + carry`` with the carry out as highest bit, in one carry chain."""
     return (Cat(C(1, 1), one) + Cat(carry, other))[1:]
 
 
 def delayed(m, cycles, value, name):
-    """What a value was so many cycles ago, in registers ``name_0``, ``name_1``, without reset."""
+    """Returns ``value`` as it was ``cycles`` ago. The registers, ``{name}_0``..., have no reset."""
     for k in range(cycles):
         stage = Signal(value.shape(), name=f"{name}_{k}", reset_less=True)
         m.d.sync += stage.eq(value)
@@ -36,11 +39,10 @@ def delayed(m, cycles, value, name):
 
 
 def copies(m, value, count, *, name):
-    """``count`` registers of the same ``value``, which synthesis does not merge into one again.
+    """Returns ``count`` registers of the same ``value`` that synthesis does not merge into one.
 
-    They differ in what they hold at reset, in whether they are reset at all, and in polarity: up
-    to eight cannot be told to be the same. The value is not to be used before it has been clocked
-    in once.
+    They differ in initial value, in whether they are reset at all, and in polarity; synthesis
+    cannot prove up to eight of them equal. They are valid one cycle after the first ``value``.
     """
     value = Value.cast(value)
     result = []
@@ -53,7 +55,7 @@ def copies(m, value, count, *, name):
 
 
 def counted(m, count, up, down):
-    """Counts up and down, by one."""
+    """Makes ``count`` rise by one with ``up`` and fall by one with ``down``."""
     with m.If(up & ~down):
         m.d.sync += count.eq(count + 1)
     with m.Elif(down & ~up):
@@ -68,9 +70,9 @@ class Beat(data.StructLayout):
     data : unsigned(width)
         Octets, the first one lowest.
     count : range(width // 8 + 1)
-        Valid octets, counted from the lowest; less than all only on the last beat.
+        Valid octets, counted from the lowest; all octets are valid except on the last beat.
     last : 1
-        The packet ends with this beat.
+        This beat ends the packet.
     error : 1
         On the last beat: the packet is damaged and must not be used.
     """
@@ -81,13 +83,13 @@ class Beat(data.StructLayout):
 
 
 class Pointers(wiring.Component):
-    """Addresses of a ring, and how much is in it.
+    """Keeps the addresses of a ring of items, and how many items it holds.
 
-    Which item is the last one is known beforehand: a push or a pop reaches ``some`` through one
-    gate.
+    Whether an item is the last one in the ring is computed one cycle earlier, so that a push or a
+    pop reaches ``some`` through one gate.
 
-    Latency: 1 cycle. Throughput: a push and a pop a cycle. Reset: empty. Errors: none; a push
-    into a full ring and a pop from an empty one are not allowed.
+    Latency: 1 cycle. Throughput: one push and one pop per cycle. Reset: empty. Errors: none; a
+    push into a full ring and a pop from an empty one are not allowed.
 
     Parameters
     ----------
@@ -98,9 +100,11 @@ class Pointers(wiring.Component):
     -------
     push, pop : In(1)
     some : Out(1)
+        The ring holds an item.
     level : Out(range(depth + 1))
-        Items in it, with the one that left in the last cycle.
+        Items in the ring, including one that left in the last cycle.
     write, read : Out(range(depth))
+        Where the next item goes, and where the oldest one is.
     """
 
     def __init__(self, depth):
@@ -116,7 +120,7 @@ class Pointers(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         popped = Signal()
-        # What the level is.
+        # One-hot: whether the level is 0, 1 or 2.
         none, one, two = Signal(init=1), Signal(), Signal()
         counted(m, self.level, self.push, popped)
         with m.If(self.push ^ popped):
@@ -131,32 +135,32 @@ class Pointers(wiring.Component):
             m.d.sync += self.read.eq(self.read + 1)
         m.d.sync += [
             popped.eq(self.pop),
-            # In gates, so that it is a register without enable.
+            # Written as gates, so that synthesis gives the register no enable.
             self.some.eq(self.push | (self.some & ~(self.pop & Mux(popped, two, one)))),
         ]
         return m
 
 
 class Store(wiring.Component):
-    """First in, first out, for a writer that looks at ``half`` and does not wait.
+    """Queues items for a writer that checks ``half`` and never waits.
 
-    Latency: 1 cycle. Throughput: 1 item a cycle. Reset: empty. Errors: none; a push into a full
+    Latency: 1 cycle. Throughput: one item per cycle. Reset: empty. Errors: none; a push into a full
     store is not allowed. ``o.payload`` is combinational, read from distributed RAM.
 
     Parameters
     ----------
     shape
     depth : int
-        Items that fit, a power of two.
+        Capacity in items, a power of two.
 
     Members
     -------
     i : In(stream.Signature(shape, always_ready=True))
     o : Out(stream.Signature(shape))
     half : Out(1)
-        More than half of it is free: combinational, true of all pushes but the one of this cycle.
+        More than half of the store is free. Combinational; does not count a push in this cycle.
     level : Out(range(depth + 1))
-        Items in it, with those that left in the last cycle.
+        Items in the store, including one that left in the last cycle.
     """
 
     def __init__(self, shape, *, depth):
@@ -196,9 +200,9 @@ class Store(wiring.Component):
 
 
 class Stage(wiring.Component):
-    """A register that a stream goes through.
+    """Registers a stream once.
 
-    Latency: 1 cycle. Throughput: 1 item a cycle. Reset: empty. Errors: none. ``i.ready`` is
+    Latency: 1 cycle. Throughput: one item per cycle. Reset: empty. Errors: none. ``i.ready`` is
     combinational from ``o.ready``.
 
     Parameters
@@ -217,16 +221,16 @@ class Stage(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.d.comb += self.i.ready.eq(~self.o.valid | self.o.ready)
-        # Whether there is an item does not gate the wide register.
+        # ``i.valid`` does not gate the wide register: its payload is loaded in any case.
         with m.If(self.i.ready):
             m.d.sync += [self.o.valid.eq(self.i.valid), self.o.payload.eq(self.i.payload)]
         return m
 
 
 class Skid(wiring.Component):
-    """Two registers that a stream goes through: ``i.ready`` is a register too.
+    """Registers a stream, payload and ``ready`` both: a skid buffer of two registers.
 
-    Latency: 1 cycle. Throughput: 1 item a cycle. Reset: empty. Errors: none.
+    Latency: 1 cycle. Throughput: one item per cycle. Reset: empty. Errors: none.
 
     Parameters
     ----------
@@ -244,14 +248,14 @@ class Skid(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        # What comes in while the output is held up goes to the spare register.
+        # An item that arrives while the output is held up goes to the spare register.
         spare = Signal(self.shape, reset_less=True)
         full = Signal()
         advance = Signal()
         m.d.comb += [advance.eq(~self.o.valid | self.o.ready), self.i.ready.eq(~full)]
         with m.If(~full):
             m.d.sync += spare.eq(self.i.payload)
-        # Whether there is an item does not gate the wide register.
+        # ``i.valid`` does not gate the wide register: its payload is loaded in any case.
         with m.If(advance):
             m.d.sync += [
                 self.o.valid.eq(full | self.i.valid),
@@ -262,18 +266,18 @@ class Skid(wiring.Component):
 
 
 class Queue(wiring.Component):
-    """First in, first out, for a writer that waits.
+    """Queues items for a writer that waits for ``i.ready``.
 
     Both ``i.ready`` and ``o.valid`` are registers.
 
-    Latency: 2 cycles. Throughput: 1 item a cycle. Reset: empty. Errors: none.
+    Latency: 2 cycles. Throughput: one item per cycle. Reset: empty. Errors: none.
 
     Parameters
     ----------
     shape
         Shape of an item.
     depth : int
-        Items that are sure to fit, a power of two from 4 up.
+        Guaranteed capacity in items, a power of two from 4 up.
 
     Members
     -------
@@ -305,17 +309,17 @@ class Queue(wiring.Component):
 
 
 class Prefetch(wiring.Component):
-    """A ring in block RAM whose reader sees its items as a stream.
+    """Reads a ring in block RAM ahead, so that its reader sees the items as a stream.
 
-    Whoever writes keeps the ring's addresses. The block RAM is read through its output register,
-    and no path goes from ``o.ready`` to it. Nor does a gate lie behind it, for it is far from some
-    of its readers.
+    The writer keeps the ring's addresses. The block RAM is read through its output register. No
+    path leads from ``o.ready`` to the block RAM, and no gate follows it, because it is placed far
+    from some of its readers.
 
-    Latency: 4 cycles from ``some`` to ``o``; an item is written a cycle before ``some`` tells of
-    it. Throughput: a write and an item a cycle. Reset: nothing was read. Errors: none. The output
-    is a register; ``pop`` is combinational from ``some``.
+    Latency: 4 cycles from ``some`` to ``o``; the writer writes an item one cycle before it raises
+    ``some`` for it. Throughput: one write and one item per cycle. Reset: nothing was read. Errors:
+    none. The output is a register; ``pop`` is combinational from ``some``.
 
-    If it is ``relaxed``, the block RAM's output register is the output, and ``o.ready`` goes to the
+    If ``relaxed``, the block RAM's output register is the output, and ``o.ready`` leads to the
     block RAM: 2 cycles from ``some`` to ``o``, and ``pop`` is combinational from ``o.ready`` too.
 
     Parameters
@@ -324,6 +328,7 @@ class Prefetch(wiring.Component):
     depth : int
         Items in the ring, a power of two.
     relaxed : bool
+        True for a slow clock.
 
     Members
     -------
@@ -331,9 +336,9 @@ class Prefetch(wiring.Component):
     some : In(1)
         An item can be read.
     address : In(range(depth))
-        Its place.
+        The item's place in the ring.
     pop : Out(1)
-        It is read in this cycle, and its place is free in the next.
+        The item is read in this cycle; its place is free from the next cycle on.
     o : Out(stream.Signature(shape))
     """
 
@@ -352,17 +357,17 @@ class Prefetch(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        # What is read of a place in the cycle that it is written in is not used, so synthesis need
-        # not provide for that.
+        # If a place is written in the cycle in which it is read, the value read is not used.
+        # Therefore synthesis need not define it.
         m.submodules.storage = storage = memory.Memory(
             shape=self.shape, depth=self.depth, init=[],
             attrs={"ram_style": "block", "no_rw_check": 1})
         if not self.relaxed:
             m.submodules.skid = skid = Skid(self.shape)
         write, read = storage.write_port(), storage.read_port()
-        # What was read is in the block RAM's latch, then in its output register, which has no
-        # reset, then in a register near the reader. Whether they move is known a cycle before: a
-        # ring's block RAMs lie far apart.
+        # An item that was read is in the block RAM's latch, then in its output register, which has
+        # no reset, then in a register near the reader. Whether these move is computed one cycle
+        # earlier, because a ring's block RAMs lie far apart.
         held, near = Signal(self.shape, reset_less=True), Signal(self.shape, reset_less=True)
         latched, staged, came, moves = Signal(), Signal(), Signal(), Signal(init=1)
 
@@ -386,7 +391,7 @@ class Prefetch(wiring.Component):
             return m
 
         m.d.comb += [skid.i.valid.eq(came), skid.i.payload.eq(near)]
-        # While the skid is full they stay.
+        # The items stay in their registers while the skid buffer is full.
         m.d.sync += moves.eq(~(self.o.valid & ~self.o.ready & (came | ~skid.i.ready)))
         with m.If(moves):
             m.d.sync += [
@@ -400,27 +405,27 @@ class Prefetch(wiring.Component):
 
 
 class Backlog(wiring.Component):
-    """First in, first out, in block RAM: a deep :class:`Store`.
+    """Queues items in block RAM: a deep :class:`Store`.
 
-    Latency: 5 cycles, 3 if ``relaxed``. Throughput: 1 item a cycle. Reset: empty. Errors: none; a
-    push into a full backlog is not allowed. The output is a register.
+    Latency: 5 cycles, 3 if ``relaxed``. Throughput: one item per cycle. Reset: empty. Errors: none;
+    a push into a full backlog is not allowed. The output is a register.
 
     Parameters
     ----------
     shape
     depth : int
-        Items that fit, a power of two from 16 up.
+        Capacity in items, a power of two from 16 up.
     relaxed : bool
-        As of the :class:`Prefetch`.
+        That of the :class:`Prefetch`.
 
     Members
     -------
     i : In(stream.Signature(shape, always_ready=True))
     o : Out(stream.Signature(shape))
     half : Out(1)
-        More than half of it is free: combinational, true of all pushes but the one of this cycle.
+        More than half of the backlog is free. Combinational; does not count a push in this cycle.
     level : Out(range(depth + 1))
-        Items in it, with the one that left in the last cycle.
+        Items in the backlog, including one that left in the last cycle.
     """
 
     def __init__(self, shape, *, depth, relaxed=False):

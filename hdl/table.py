@@ -1,4 +1,4 @@
-"""Tables in block RAM that the host writes and the datapath looks up."""
+"""Implements tables in block RAM that the host writes and the datapath looks up."""
 
 from amaranth import *
 from amaranth.lib import data, memory, stream, wiring
@@ -10,19 +10,19 @@ __all__ = ["Table", "table_write"]
 
 
 def table_write(shape, depth):
-    """Signature of what writes a table: a stream, always ready, of ``index`` and ``entry``."""
+    """Returns the signature of a table's write port: a stream, always ready, of entry and index."""
     written = data.StructLayout({"entry": shape, "index": range(depth)})
     return stream.Signature(written, always_ready=True)
 
 
 class Table(wiring.Component):
-    """Entries in block RAM, read through its output register.
+    """Holds entries in block RAM, read through its output register.
 
-    An entry that is looked up in the cycle in which it is replaced, or in the two after it, shows
-    as not live, and so does one that the table does not have.
+    A look-up shows the entry as not live if the entry is replaced in the same cycle or was replaced
+    in one of the two cycles before, and if the table has no entry of that index.
 
-    Latency: 2 cycles. Throughput: a look-up at every port and a write each cycle. Reset: the
-    entries stay. Errors: none.
+    Latency: 2 cycles. Throughput: one look-up per port and one write each cycle. Reset: the entries
+    stay. Errors: none.
 
     Parameters
     ----------
@@ -31,11 +31,11 @@ class Table(wiring.Component):
     depth : int
         Entries, a power of two.
     live : str
-        The member, 1 bit, that tells a live entry.
+        Name of the 1-bit member that marks an entry as live.
     index : int
-        Bits of an index that is looked up; as many as the depth needs if not given.
+        Bits of an index in a look-up; if not given, as many as the depth needs.
     lookups : int
-        Look-up ports.
+        Number of look-up ports.
 
     Members
     -------
@@ -56,13 +56,13 @@ class Table(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        # What a block RAM gives for an entry that is being written differs from device to
-        # device; it is not used, so synthesis need not provide for it.
+        # Devices differ in the value that block RAM returns for an entry that is being written.
+        # The value is not used, so synthesis need not define it.
         m.submodules.storage = storage = memory.Memory(
             shape=self.shape, depth=self.depth, init=[],
             attrs={"ram_style": "block", "no_rw_check": 1})
         write = storage.write_port()
-        # A register for the way from the host, and one for the way to many block RAMs.
+        # One register for the wire from the host, and one for the wires to many block RAMs.
         coming = Signal()
         written = Signal(self.write.p.shape())
         m.d.sync += [
@@ -82,7 +82,7 @@ class Table(wiring.Component):
             within = index[: len(read.addr)]
             # Without reset, to become the output register of the block RAM.
             held = Signal(self.shape, reset_less=True)
-            # It does not show if it is being replaced, or there is none. Compared in nibbles.
+            # An entry is hidden if it is being replaced or does not exist. Compared in nibbles.
             hidden = Signal()
             none = Signal()
             m.d.comb += [

@@ -1,4 +1,4 @@
-"""A design as Verilog text."""
+"""Converts a design to Verilog text that every simulator runs alike."""
 
 import gc
 import re
@@ -9,23 +9,23 @@ __all__ = ["convert"]
 
 _MODULE = re.compile(r"^module .*?^endmodule$", re.DOTALL | re.MULTILINE)
 _HEAD = re.compile(r"^module [^;]*;\n", re.MULTILINE)
-#: yosys' way to have processes run at the start: a signal that gets its value as it is declared.
+#: How yosys makes processes run at the start: a signal that gets its value in its declaration.
 _DECLARED = re.compile(r"^  reg (\\\$auto\$verilog_backend\S+ ) = 0;\n", re.MULTILINE)
-#: A process of one statement, which has not even that.
+#: A process of one statement, for which yosys does not even do that.
 _BARE = re.compile(r"^  always @\*\n    (.*;)\n", re.MULTILINE)
 _START = r"\$start "
-#: A signal without bits, of which yosys makes one of two; nothing else of it is in the text.
+#: A signal of 0 bits, which yosys declares with 2 bits and never uses.
 _EMPTY = re.compile(r"^  (?:wire|reg) \[-1:0\] .*;\n", re.MULTILINE)
 
 
 def convert(design, *, name, **options):
-    """``design`` as Verilog without places in source files, top module ``name``.
+    """Returns ``design`` as Verilog with top module ``name``, without source locations.
 
-    Every simulator runs the text alike, in Verilog-2005 and as SystemVerilog; see :func:`_started`.
+    Every simulator runs the text alike, as Verilog-2005 and as SystemVerilog; see :func:`_started`.
 
     ``options`` are those of :func:`amaranth.back.verilog.convert`.
     """
-    # Python looks for garbage all the while, in vain: that takes a third of the time.
+    # Python's garbage collector finds nothing here, but would take a third of the time.
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -37,15 +37,15 @@ def convert(design, *, name, **options):
 
 
 def _started(module):
-    """The module with processes that all run at the start of a simulation.
+    """Returns the module with all its processes run once at the start of a simulation.
 
-    ``always @*`` waits for a signal in it to change. A process all of whose signals have their
-    values from the start on would never run, and what it assigns would stay unknown. yosys adds a
-    signal that is set in its declaration, which no process sees in SystemVerilog (IEEE 1800-2017
-    section 6.8: "Setting the initial value of a static variable as part of the variable declaration
-    [...] shall occur before any initial or always procedures are started"), and only some do in
-    Verilog-2005, where that is one process among others. A nonblocking assignment at time 0 takes
-    place when all processes of time 0 wait: each of them sees it.
+    ``always @*`` waits for a signal in it to change. If all signals of a process have their values
+    from the start on, the process never runs, and the signals that it assigns stay unknown. yosys
+    adds a signal that is set in its declaration. In SystemVerilog no process sees that change (IEEE
+    1800-2017 section 6.8: "Setting the initial value of a static variable as part of the variable
+    declaration [...] shall occur before any initial or always procedures are started"), and in
+    Verilog-2005 only some do, because the declaration is one process among others. A nonblocking
+    assignment at time 0 takes place when all processes of time 0 wait: each of them sees it.
     """
     module = _BARE.sub(
         rf"  always @* begin\n    if (\{_START}) begin end\n    \1\n  end\n", module)

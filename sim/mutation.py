@@ -2,9 +2,13 @@
 
 yosys draws the mutants (``mutate -list``: an inverted bit, a bit that is stuck, a bit mixed with
 another one), each at one port bit of one cell, and puts them all into one netlist, where a port
-selects which of them is there. So there is one build for all of them. Each mutant is run in a
-process of its own over chunks of :mod:`~ddp_rnic.sim.soak` until one of them differs from the
-golden model: a mutant may crash its simulation or keep it from ever ending, which is noticed too.
+selects which of them is there. So there is one build for all of them. Before that, yosys flattens
+the netlist and reduces it: logic that is constant or unused, which no run can show, is gone. The
+netlist has no reset, as in every simulation that starts from the registers' initial values.
+
+Each mutant is run in a process of its own over chunks of :mod:`~ddp_rnic.sim.soak` until one of
+them differs from the golden model: a mutant may crash its simulation or keep it from ever ending,
+which is noticed too.
 """
 
 from __future__ import annotations
@@ -55,24 +59,30 @@ _OPTION = re.compile(r"-(\w+) (\S+)")
 
 @dataclass(frozen=True)
 class Mutant:
-    """A mutant: its number in the netlist, from 1 on, and how yosys makes it."""
+    """A mutant: its number in the netlist, from 1 on, how yosys makes it, and the hierarchical path
+    of the block that it is in.
+    """
 
     number: int
     command: str
+    block: str
 
     def __str__(self) -> str:
-        options = self.options
-        return f"{self.place}: {self.change}, {options['cell']} in {options['module']}".replace(
-            "\\", ""
-        )
+        return f"{self.place}: {self.change} in {self.block}"
 
     @property
     def change(self) -> str:
-        """Returns what is changed, and on which wire: ``const0 of A[7], write[7]``."""
+        """Returns what is changed, and on which wire: ``const0 of A[7], write[7]``. A wire of
+        another block has its path before its name.
+        """
         options = self.options
-        wire = f", {options['wire']}[{options['wirebit']}]" if "wire" in options else ""
-        text = f"{options['mode']} of {options['port']}[{options['portbit']}]{wire}"
-        return text.replace("\\", "")
+        wire = ""
+        if "wire" in options:
+            name = _plain(options["wire"]).removeprefix(self.block.removeprefix("rnic.") + ".")
+            wire = f", {name}[{options['wirebit']}]"
+        return f"{options['mode']} of {options['port']}[{options['portbit']}]{wire}".replace(
+            "\\", ""
+        )
 
     @property
     def source(self) -> str:
@@ -103,19 +113,19 @@ class Mutant:
 class Equivalent:
     """Mutants that change nothing which the traffic could show, and why.
 
-    They are known by their ``module``, the ``source`` line (without its spaces) and a regular
+    They are known by their ``block``, the ``source`` line (without its spaces) and a regular
     expression for the ``change``; so they are found again after other lines
     of the file have changed.
     """
 
-    module: str
+    block: str
     source: str
     change: str
     reason: str
 
     def covers(self, mutant: Mutant) -> bool:
         return (
-            mutant.options["module"].lstrip("\\") == self.module
+            mutant.block == self.block
             and re.fullmatch(self.change, mutant.change) is not None
             and mutant.source == self.source
         )
@@ -153,13 +163,12 @@ class Fate:
 def mutated(mutants: int, seed: int, width: int = 64) -> Mutation:
     """Draws mutants and builds the simulator that has them, unless it was built before."""
     config = config_of(width, Traffic.streams)
-    text, commands = _netlist(config, mutants, seed)
-    found = tuple(Mutant(number, each) for number, each in enumerate(commands, 1))
-    return Mutation(config, build(config, gates=text), found)
+    text, found = _netlist(config, mutants, seed)
+    return Mutation(config, build(config, gates=text), tuple(found))
 
 
-def _netlist(config: RnicConfig, mutants: int, seed: int) -> tuple[str, list[str]]:
-    """Returns the Verilog of the datapath with its mutants, and yosys' command for each of them."""
+def _netlist(config: RnicConfig, mutants: int, seed: int) -> tuple[str, list[Mutant]]:
+    """Returns the Verilog of the datapath with its mutants, and these."""
     from amaranth.back import rtlil
 
     from ..hdl.rnic import FlatRnic
@@ -173,18 +182,35 @@ def _netlist(config: RnicConfig, mutants: int, seed: int) -> tuple[str, list[str
                 write(kept, _mutate(design, mutants, seed, Path(folder)))
     text = kept.read_text(encoding="utf-8")
     listed, _, verilog = text.partition("\n\n")
-    return verilog, [line.removeprefix("// ") for line in listed.splitlines()]
+    lines = (line.removeprefix("// ").partition(": ") for line in listed.splitlines())
+    return verilog, [
+        Mutant(number, command, block) for number, (block, _, command) in enumerate(lines, 1)
+    ]
+
+
+#: yosys' commands that flatten and reduce the netlist. The port ``rst`` stays, unused.
+_REDUCE = (
+    "hierarchy -top rnic",
+    "proc",
+    "flatten; delete t:$scopeinfo",  # with -noscopeinfo, each source would be an instance's too
+    "cd rnic; rename rst reset; cd ..; delete -input rnic/w:reset",
+    "setundef -undriven -zero",
+    "add -input rst 1",
+    "opt -full; wreduce; opt -full",
+)
 
 
 def _mutate(design: str, mutants: int, seed: int, folder: Path) -> str:
-    """Returns the mutants' commands as comments, an empty line, and the Verilog."""
+    """Returns the mutants as comments, each its block and yosys' command; an empty line; and the
+    Verilog.
+    """
     (folder / "design.il").write_text(design, encoding="utf-8")
     # What memories hold at the start is written before it is read: such mutants change nothing.
     # A mutant at a register's output takes the register's initial value away, and the register then
     # starts with 0: so yosys has all registers start with 0 beforehand, with inverters around some.
     _yosys(
         folder,
-        "read_rtlil design.il; hierarchy -top rnic; proc; opt -full; zinit; write_rtlil design.il;"
+        f"read_rtlil design.il; {'; '.join(_REDUCE)}; zinit; opt -full; write_rtlil flat.il;"
         f" mutate -list {mutants + mutants // 10 + 10} -seed {seed} -o mutants.txt"
         " t:* t:$meminit* %d a:src=*amaranth/lib/* %d",
     )
@@ -198,12 +224,44 @@ def _mutate(design: str, mutants: int, seed: int, folder: Path) -> str:
         f"{command} -ctrl {SELECT} {bits} {number}" for number, command in enumerate(commands, 1)
     )
     (folder / "mutate.ys").write_text(
-        "\n".join(["read_rtlil design.il", *selected, "opt_clean", "write_verilog -noattr out.v"]),
+        "\n".join(["read_rtlil flat.il", *selected, "opt_clean", "write_verilog -noattr out.v"]),
         encoding="utf-8",
     )
     _yosys(folder, "script mutate.ys")
-    comments = "".join(f"// {command}\n" for command in commands)
+    block_of = _blocks(design, (folder / "flat.il").read_text(encoding="utf-8"))
+    comments = "".join(f"// {block_of(command)}: {command}\n" for command in commands)
     return f"{comments}\n{(folder / 'out.v').read_text(encoding='utf-8')}"
+
+
+def _blocks(design: str, flat: str) -> Callable[[str], str]:
+    """Returns what tells the block of a mutant by yosys' command.
+
+    A flattened netlist keeps blocks in names alone: those of most cells and wires begin with the
+    path of their block, and a cell without such a name has a port with one.
+    """
+    paths = {_plain(path) for path in re.findall(r"^module \\(\S+)$", design, re.MULTILINE)}
+    cells = dict(re.findall(r"^  cell \S+ (\S+)\n(.*?)^  end$", flat, re.DOTALL | re.MULTILINE))
+
+    def named(text: str) -> str | None:
+        """The longest path that a name begins with."""
+        parts = _plain(text).split(".")
+        longest_first = (".".join(["rnic", *parts[:end]]) for end in range(len(parts), 0, -1))
+        return next((path for path in longest_first if path in paths), None)
+
+    def block_of(command: str) -> str:
+        options = dict(_OPTION.findall(command))
+        connected = re.findall(r"(?:\$flatten)?\\[\w.\\$]+", cells.get(options["cell"], ""))
+        for name in (options["cell"], options.get("wire", ""), *connected):
+            if (found := named(name)) is not None:
+                return found
+        return "rnic"
+
+    return block_of
+
+
+def _plain(name: str) -> str:
+    """A name of yosys without the marks and numbers that make it unlike others."""
+    return re.sub(r"\$flatten|\\|\$\d+", "", name)
 
 
 def _yosys(folder: Path, script: str) -> None:

@@ -100,10 +100,12 @@ def passages(path: Path) -> Iterator[Passage]:
 
 
 def matches(construction: dict, passage: Passage) -> Iterator[re.Match[str]]:
+    """Yields the places where a construction stands, names in backticks apart."""
     pattern = re.compile(construction["pattern"], re.IGNORECASE)
+    text = re.sub(r"`[^`]+`", lambda name: "_" * len(name[0]), passage.text)
     if not construction.get("first"):
-        yield from pattern.finditer(passage.text)
-    elif passage.is_doc and (match := pattern.match(passage.text)):
+        yield from pattern.finditer(text)
+    elif passage.is_doc and (match := pattern.match(text)):
         yield match
 
 

@@ -1,1 +1,1 @@
-"""DDP: header, Steering Tag table, checks of RFC 5041 section 7.1, commit."""
+"""Checks DDP segments (RFC 5041 section 7.1), commits and delivers them; keeps the STag table."""

@@ -1,4 +1,4 @@
-"""What becomes of each chunk of SCTP: for the checks, for the host, or nothing (RFC 5043)."""
+"""Decides for each chunk of SCTP: to the checks, to the host, or dropped (RFC 5043)."""
 
 from amaranth import *
 from amaranth.lib import data, enum, stream, wiring
@@ -20,21 +20,21 @@ __all__ = ["Action", "Admission", "Admitted"]
 
 #: Octets of the Function Code and, at most, of Private Data (RFC 5043 section 5.2.3).
 _FUNCTION, _LONGEST_DATA = 2, 512
-#: Octets that stand before a frame in the packet buffer.
+#: Octets before a frame in the packet buffer.
 _LEAD = 2
 
 
 class Action(enum.Enum, shape=2):
-    """What is done with an item's octets."""
+    """The action for an item's octets."""
 
-    SKIP = 0  # nothing, but that its words are given back
-    PLACE = 1  # a DDP Segment: the checks have the say
-    PASS = 2  # to the host, on the exception stream
-    NONE = 3  # nothing, and no words are given back
+    SKIP = 0  # drop them and free their words
+    PLACE = 1  # a DDP Segment: place them if the checks pass
+    PASS = 2  # forward them to the host, on the exception stream
+    NONE = 3  # nothing, and no words to free
 
 
 class Admitted(data.StructLayout):
-    """An item, and what becomes of it.
+    """An item and the action for it.
 
     Positions count 32-bit words in the packet buffer.
 
@@ -43,30 +43,30 @@ class Admitted(data.StructLayout):
     action : Action
     header : 160
         PLACE: length of the DDP Segment and DDP header, as in a :class:`~..llp.segment.Segment`.
-        ``control``: its Function Code in octets 2 and 3.
+        ``control``: the Function Code in octets 2 and 3.
     stream : 16
         DDP Stream.
     association : range(associations)
     sequence : 32
-        TSN; ``packet``: chunks of the packet.
+        TSN; ``packet``: number of chunks in the packet.
     start : position
         First word of the chunk or frame.
     payload : position
         PLACE: the word after the DDP header.
     octets : 17
-        Of the chunk or frame.
+        Octets of the chunk or frame.
     release : position
-        Words before this one are no longer needed once the item is gone.
+        Words before this one are free once the item was handled.
     reason : 12
         PASS: a Diversion.
     report : 1
-        The host gets a record of it: of a chunk, or, with ``packet``, of a packet.
+        The host gets a record of the chunk or, with ``packet``, of the packet.
     packet, control : 1
-        It is the end of a packet, a control message.
+        The item is the end of a packet; a control message.
     ends : 1
-        A chunk with a record, which tells of the end of its packet too.
+        The item is a chunk with a record, and the record also reports the end of its packet.
     ticket : Ticket, status : Verdict
-        Of a chunk with a record; the ticket counts if it is FRESH.
+        Result of the window, for a chunk with a record; the ticket is valid if it is FRESH.
     """
 
     def __init__(self, config):
@@ -81,7 +81,7 @@ class Admitted(data.StructLayout):
 
 
 class Admission(wiring.Component):
-    """Keeps the sessions and windows of all streams, and says what becomes of each item.
+    """Decides the action for each item, by the sessions and windows of all streams.
 
     .. code-block:: text
 
@@ -89,28 +89,29 @@ class Admission(wiring.Component):
                        └► delay ────────────┘
         records of items that are complete ─► Reorder ─► records in the order of DDP-SSNs
 
-    Of a frame that is not TAKEN only its end is left.
+    Of a frame that is not TAKEN, only the item at its end is handled; its chunks are ignored.
 
-    A fragment of a DDP message on a DDP Stream goes to the host, and no session is asked.
+    A fragment of a DDP message on a DDP Stream is forwarded to the host without asking its session.
 
-    Latency: 18 cycles. Throughput: an item a cycle, but for what :class:`~.session.Session` says.
-    Reset: what waits stays. Errors: those of :class:`~.session.Session`, and events in ``events``.
+    Latency: 18 cycles. Throughput: one item per cycle, except as :class:`~.session.Session` states.
+    Reset: items that wait for earlier ones stay. Errors: those of :class:`~.session.Session`, and
+    events in ``events``.
 
     Members
     -------
     items : In(stream.Signature(SctpItem(config), always_ready=True))
-        No more than 3 cycles after ``go`` falls.
+        At most 3 cycles after ``go`` falls.
     go : Out(1)
     o : Out(stream.Signature(Admitted(config), always_ready=True))
-        No more than ``IN_FLIGHT`` without ``left``.
+        At most ``IN_FLIGHT`` items more than ``left`` pulses.
     left : In(1)
-        One of these has left.
+        One of these items was handled.
     done, records, look, next
-        As of :class:`~.order.Order`.
+        Those of :class:`~.order.Order`.
     command, answer, events, waiting
-        As of :class:`~.session.Session`.
+        Those of :class:`~.session.Session`.
     busy : Out(1)
-        Items are on their way, those that wait for others apart.
+        Items are being processed; those that only wait for earlier ones do not count.
     """
 
     def __init__(self, config):
@@ -158,7 +159,7 @@ class Admission(wiring.Component):
         wiring.connect(m, wiring.flipped(self.done), order.done)
         wiring.connect(m, order.records, wiring.flipped(self.records))
 
-        # An item goes on if its place behind is sure; a message when its session takes it.
+        # An item advances if Commit is sure to have room; a message also needs its session's ready.
         m.submodules.credits = credits = Credits(IN_FLIGHT)
         head, fires, room = stage.o.payload, Signal(), credits.ok
         judged = order.o.payload
@@ -193,7 +194,7 @@ class Admission(wiring.Component):
         return m
 
     def _prepare(self, m, queue):
-        """What can be told of an item alone, in two cycles; whether something is on that way."""
+        """Derives, in two cycles, all that follows from an item alone; returns whether it works."""
         item, prepared = self.items.payload, queue.i.payload
         held = delayed(m, 1, item, "held")
         valid = Signal(2)
@@ -210,13 +211,13 @@ class Admission(wiring.Component):
                      & (octet[3] <= Function.TERMINATE)),
             words.eq(item.payload - item.start),
         ]
-        # A frame has its lead, and its last word may be in part.
+        # Frames: octets before them do not count, and the last word may be partly filled.
         function = held.header[24:27]
         legal = known & Mux(function == Function.TERMINATE, bare, fits)
         control, segment = held.kind == Kind.CONTROL, held.kind == Kind.SEGMENT
         fragment = held.kind == Kind.FRAGMENT
         message, talks, reported = Signal(Message), Signal(), Signal()
-        # Of a frame: its last chunk has given all words back; that has a record.
+        # For a frame: its last chunk has freed all words; that chunk has a record.
         freed, told = Signal(), Signal()
         with m.If(valid[0]):
             m.d.sync += [freed.eq(held.last), told.eq(held.last & reported)]
@@ -245,7 +246,7 @@ class Admission(wiring.Component):
         return valid.any()
 
     def _admit(self, m, item, judged):
-        """The item that is judged now."""
+        """Outputs the item that the session and window have just judged."""
         admitted = self.o.payload
         fresh = judged.verdict == Verdict.FRESH
         m.d.sync += [
@@ -275,7 +276,7 @@ class Admission(wiring.Component):
         with m.Elif(item.kind == Kind.CHUNK):
             m.d.sync += [admitted.reason.eq(Diversion.CHUNK), admitted.sequence.eq(0)]
         with m.Elif((item.kind == Kind.FRAGMENT) & item.reported):
-            # No session is asked: the host puts the message together first.
+            # The session is not asked: first the host reassembles the message.
             m.d.sync += [
                 admitted.reason.eq(Diversion.FRAGMENT),
                 admitted.status.eq(Verdict.HELD),

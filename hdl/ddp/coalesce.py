@@ -1,4 +1,4 @@
-"""Interrupt moderation: how many completions, or how old a one, call the host."""
+"""Moderates interrupts by the number of completions that wait, and by the age of the oldest."""
 
 from amaranth import *
 from amaranth.lib import memory, wiring
@@ -6,29 +6,30 @@ from amaranth.lib.wiring import In, Out
 
 __all__ = ["Coalesce"]
 
-#: Completions whose time of arrival is kept: a block RAM of 32 bits.
+#: Completions whose time of arrival is remembered: one block RAM of 32 bits.
 STAMPS = 512
 
 
 class Coalesce(wiring.Component):
-    """Says when the completions that wait for the host are worth an interrupt.
+    """Decides when the completions that wait for the host raise an interrupt.
 
-    ``irq`` is a level: high while something waits and either ``count`` completions do, or the
-    oldest of them came ``timeout`` cycles ago. A ``count`` of 0 counts as 1 and one above 512 as
-    512; a ``timeout`` of 0 never waits.
+    ``irq`` is a level. It is high while completions wait and either their number is at least
+    ``count``, or the oldest of them arrived ``timeout`` cycles ago. A ``count`` of 0 counts as 1,
+    and one above 512 as 512. With a ``timeout`` of 0, any completion raises ``irq``.
 
-    Latency: 3 cycles; 9 at most to hear that another completion is the oldest one now.
-    Throughput: a completion a cycle. Reset: low. Errors: none.
+    Latency: 3 cycles; at most 9 to take account of a new oldest completion.
+    Throughput: one completion per cycle. Reset: low. Errors: none.
 
     Members
     -------
     producer : In(16)
         Completions in the ring, modulo 2**16.
     consumer : In(16)
-        Completions that the host has taken, likewise.
+        Completions that the host has taken, modulo 2**16.
     count : In(16)
+        Waiting completions that raise ``irq``.
     timeout : In(32)
-        Cycles.
+        Age of the oldest completion that raises ``irq``, in cycles.
     irq : Out(1)
     """
 
@@ -47,7 +48,7 @@ class Coalesce(wiring.Component):
         waiting = Signal(16)
         some, enough, expired = Signal(), Signal(), Signal()
 
-        # The time goes to the entry of the completion that comes next, until it comes.
+        # The entry of the next completion is written with the time until that completion arrives.
         m.d.sync += now.eq(now + 1)
         m.d.comb += [
             write.en.eq(1),
@@ -66,8 +67,8 @@ class Coalesce(wiring.Component):
             late.eq(age >= self.timeout),
         ]
 
-        # ``late`` is looked at when it has come to be of the completion that is the oldest one,
-        # and once it was seen it stays, whatever the age, which wraps.
+        # ``late`` is used only after it has settled for the completion that is the oldest now. Once
+        # it was seen, it stays set for that completion, because the age wraps.
         consumer_1 = Signal(16)
         moved = Signal()
         settled = Signal(5)
@@ -85,7 +86,7 @@ class Coalesce(wiring.Component):
 
         m.d.sync += [
             waiting.eq(self.producer - self.consumer),
-            # A host that polls the ring may take a completion before the bus has answered for it.
+            # A host that polls the ring may take a completion before the bus has responded for it.
             some.eq(waiting.any() & ~(waiting[15] & waiting[:15].any())),
             enough.eq((waiting >= self.count) | (waiting >= STAMPS)),
             self.irq.eq(some & (enough | expired)),

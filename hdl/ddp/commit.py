@@ -1,4 +1,4 @@
-"""Where a segment's fate is decided: placed, passed on, or dropped."""
+"""Decides each segment's outcome: placed, forwarded to the host, or dropped."""
 
 from functools import partial
 
@@ -21,19 +21,19 @@ from .window import Verdict as WindowVerdict
 
 __all__ = ["CHECKS", "Commit", "ErrorEvent", "ItemTally", "Move", "Tally"]
 
-#: Cycles from a segment's header to what the checks say: two to parse it.
+#: Cycles from a segment's header to the result of the checks, with two for the header's parser.
 CHECKS = 2 + TaggedCheck.LATENCY
-#: Cycles from taking a segment to its header.
+#: Cycles from taking a segment to its header at ``head``.
 HEAD = 3
 
 
 class ErrorEvent(data.StructLayout):
-    """An error as RFC 5041 section 7.1 wants it reported.
+    """An error event, with the contents that RFC 5041 section 7.1 requires.
 
     Members
     -------
     type : 4, code : 8
-        RFC 5041 section 7.2.
+        Error Type and Error Code, RFC 5041 section 7.2.
     stream : 16
     length : 16
         Octets of the DDP Segment, header included.
@@ -51,19 +51,19 @@ class ErrorEvent(data.StructLayout):
 
 
 class Move(data.StructLayout):
-    """A placement that may still have markers in it.
+    """A placement that may still contain markers.
 
     Members
     -------
     placement : Placement
     pages : 4
-        Page code of where it goes.
+        Page code of the destination.
     markers : 1
-        There is a marker in it: take out the word at every ``phase`` of 0.
+        The payload contains a marker: drop the word at every ``phase`` of 0.
     phase : 7
         Words from the last marker position to the first word.
     none : 1
-        With SCTP only: there is nothing to be placed, nor words to be given back.
+        With SCTP only: there are no octets to place and no words to free.
     """
 
     def __init__(self, config):
@@ -74,7 +74,7 @@ class Move(data.StructLayout):
 
 
 class Tally(data.StructLayout):
-    """What the counters count: each member is high for one cycle a segment."""
+    """Events for the counters; each member is high for one cycle per segment."""
 
     def __init__(self):
         super().__init__({
@@ -82,8 +82,10 @@ class Tally(data.StructLayout):
 
 
 class ItemTally(data.StructLayout):
-    """Likewise of the items of SCTP: a packet that is ``taken``, ``diverted`` or ``lost``, and a
-    chunk that is a ``duplicate``, ``outside`` of its window, or ``refused``.
+    """Events for the counters of SCTP's items, each high for one cycle.
+
+    A packet that is ``taken``, ``diverted`` or ``lost``, and a chunk that is a ``duplicate``,
+    ``outside`` of its window, or ``refused``.
     """
 
     def __init__(self):
@@ -92,22 +94,22 @@ class ItemTally(data.StructLayout):
 
 
 class Pending(wiring.Component):
-    """Segments that wait for their verdict, in block RAM.
+    """Holds segments in block RAM until they have their verdict.
 
-    Each is read twice: its header goes to the checks, and the rest is asked for again when they
-    have an answer, so that it need not travel beside them.
+    A segment is read twice: first its header for the checks, then the rest when the checks have
+    finished, so that the rest need not be delayed alongside the checks.
 
-    Latency: 3 cycles from ``take`` to ``head``, and from ``again`` to ``segment``. Throughput: a
-    segment a cycle. Reset: empty. Errors: none.
+    Latency: 3 cycles from ``take`` to ``head``, and from ``again`` to ``segment``. Throughput: one
+    segment per cycle. Reset: empty. Errors: none.
 
     Parameters
     ----------
     segment : Layout
     verdict : Layout
-        If not given, a segment waits for none.
+        If not given, segments need no verdict.
     early : tuple of str
-        Members of the segment that are read first, and not again; if not given, all are read both
-        times.
+        Members of the segment that only the first read returns; if not given, both reads return
+        all members.
 
     Members
     -------
@@ -115,16 +117,17 @@ class Pending(wiring.Component):
     verdicts : In(stream.Signature(verdict, always_ready=True))
     go : In(1)
         A segment may be taken.
+        A segment's turn: it may be taken.
     take : Out(1)
-        One is; combinational.
+        A segment is taken; combinational.
     head : Out(stream.Signature(segment, always_ready=True)), verdict : Out(verdict)
-        Of a segment, what is read first.
+        The segment's first read, and its verdict.
     again : In(1)
-        To be read again, in order.
+        Reads the next segment a second time, in order.
     segment : Out(segment)
-        What is read then.
+        The segment's second read.
     waiting : Out(1)
-        A segment has its verdict.
+        A segment waits that has its verdict.
     """
 
     def __init__(self, segment, verdict=None, *, early=()):
@@ -201,7 +204,7 @@ class Pending(wiring.Component):
             with m.If(was_read):
                 m.d.sync += held[name].eq(read.data)
         taken = Signal(HEAD - 1)
-        # It is a long way from many block RAMs to all that looks at a segment.
+        # One register for the wires from many block RAMs to all readers of a segment.
         m.d.sync += [
             self.segment.eq(held["segment"]),
             self.head.payload.eq(held["head"]),
@@ -218,9 +221,11 @@ class Pending(wiring.Component):
 
 
 class Pause(wiring.Component):
-    """Does what is not a segment's, once no segment is on its way through the checks.
+    """Pauses the segments and then carries out requests: bus errors, ``clear`` and ``hold``.
 
-    Latency: 6 cycles from a pause to ``acting``. Throughput: one thing at a time. Reset: segments
+    A request waits until no segment is in the checks.
+
+    Latency: 6 cycles from a pause to ``acting``. Throughput: one request at a time. Reset: segments
     flow. Errors: none.
 
     Members
@@ -228,17 +233,17 @@ class Pause(wiring.Component):
     clear, bus_errors : In(stream.Signature(16)), hold : In(1), held : Out(1)
         As in :class:`Commit`.
     under_way : In(1)
-        Segments are on their way.
+        Segments are in the checks.
     room : In(1)
-        For the event of a bus error.
+        There is room for the event of a bus error.
     flowing : Out(1)
         Segments may be taken.
     stream : Out(16)
-        The stream to look up.
+        The stream whose error state is looked up.
     acting : Out(1)
-        Its error state is there, looked up five cycles ago.
+        The stream's error state is known: it was looked up five cycles ago.
     clearing : Out(1)
-        It is to be cleared; otherwise it met a bus error.
+        With ``acting``: the error state is to be cleared; otherwise the stream had a bus error.
     """
 
     clear: In(stream.Signature(16))
@@ -254,10 +259,10 @@ class Pause(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        # Requests come from afar.
+        # Requests come from distant blocks.
         clear = delayed(m, 1, self.clear.valid, "clear_valid")
         bus_error = delayed(m, 1, self.bus_errors.valid, "bus_error")
-        # Cycles since the error state is looked up, in ones.
+        # A thermometer code of the cycles since the look-up of the error state.
         since = Signal(6)
         answered = since[3] & ~since[4]
         m.d.sync += [
@@ -293,7 +298,7 @@ class Pause(wiring.Component):
 
 
 class _Found(data.StructLayout):
-    """What is known of a segment when all checks have answered."""
+    """The results of all checks for a segment."""
 
     def __init__(self):
         super().__init__({
@@ -304,56 +309,58 @@ class _Found(data.StructLayout):
 
 
 class Commit(wiring.Component):
-    """Takes segments in order once they have their verdict, has them checked, and decides.
+    """Takes segments in order once they have their verdict, sends them to the checks, and decides.
 
-    Nothing goes on before the verdict is there (RFC 5041 section 3, item 6). The first error of a
-    stream is reported, and its FPDU passed on as an exception; from then on its segments are
-    dropped silently (section 7.1) until ``clear``. A bus error, ``clear`` and ``hold`` wait until
-    no segment is on its way through the checks.
+    A segment advances only when its verdict is known (RFC 5041 section 3, item 6). The first error
+    of a stream is reported, and its FPDU is forwarded as an exception; from then on the stream's
+    segments are dropped silently (section 7.1) until ``clear``. A bus error, ``clear`` and ``hold``
+    wait until no segment is in the checks.
 
-    Latency: ``LATENCY`` cycles from a verdict to ``moves``. Throughput: a segment a cycle.
+    Latency: ``LATENCY`` cycles from a verdict to ``moves``. Throughput: one segment per cycle.
     Reset: no segment.
-    Errors: through ``events``; while there is no room for one, nothing is taken, and none is lost.
+    Errors: reported through ``events``. While there is no room for an event, no segment is taken;
+    no event is lost.
 
     Members
     -------
     segments : In(stream.Signature(Segment, always_ready=True))
-        With MPA only: no more than ``IN_FLIGHT`` without ``done``.
+        With MPA only: at most ``IN_FLIGHT`` segments more than ``done`` pulses.
     verdicts : In(stream.Signature(Verdict, always_ready=True))
-        With MPA only: of a segment, no sooner than the segment.
+        With MPA only: the verdict on each segment, not before the segment.
     head : Out(stream.Signature(Segment, always_ready=True))
-        To the checks, for its ``header`` and ``stream``.
+        To the checks, which use ``header`` and ``stream``.
     tagged : In(CheckResult), untagged : In(UntaggedResult)
-        What they say, ``CHECKS`` cycles later.
+        The results of the checks, ``CHECKS`` cycles later.
     bus_errors : In(stream.Signature(16))
-        Streams whose placement met a bus error.
+        Streams with a placement that the bus refused.
     clear : In(stream.Signature(16))
         Streams whose error state is to be cleared.
     hold : In(1), held : Out(1)
-        Take nothing; nothing is on its way through the checks.
+        Requests a pause: no segment is taken. Acknowledges it: no segment is in the checks.
     moves : Out(stream.Signature(Move))
     events : Out(stream.Signature(ErrorEvent))
     records : Out(stream.Signature(Record, always_ready=True)), record_room : In(1)
-        Segments that were accepted, in the order of the sender, without ``found``, and all items of
-        SCTP that have a record; there must be room for 32 more when ``record_room`` falls.
+        Accepted segments, in the order of the sender, without ``found``, and all items of SCTP that
+        have a record. When ``record_room`` falls, there must still be room for 32 records.
     issued : Out(16)
-        Segments given to ``moves`` that write to the bus.
+        Segments sent to ``moves`` that write to the bus, modulo 2**16.
     tally : Out(Tally)
     done : Out(1)
-        With MPA only: a segment has left, its place is free.
+        With MPA only: a segment has left; there is room for another one.
     items : In(stream.Signature(Admitted(config), always_ready=True))
-        With SCTP only, as the two that follow: its items, of which those to be placed are checked.
-        No more than ``IN_FLIGHT`` without ``item_done``.
+        With SCTP only, like the members below: SCTP's items. Those with PLACE are checked. At most
+        ``IN_FLIGHT`` items more than ``item_done`` pulses.
     item_done : Out(1)
+        An item has left.
     disordered : In(stream.Signature(Disordered()))
-        Streams in which a message came out of turn.
+        Streams with a message out of order.
     item_tally : Out(ItemTally())
     head_item : Out(1)
-        ``head`` is of an item.
+        ``head`` comes from an item.
     busy : Out(1)
     """
 
-    #: Moves that may be on their way or wait.
+    #: Moves that may be in the checks or wait in the store, at most.
     MOVES = 32
     LATENCY = 1 + HEAD + CHECKS + 3 + 2
 
@@ -391,7 +398,7 @@ class Commit(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         config = self.config
-        # Without MPA there is none.
+        # Without MPA, there are no segments to wait for.
         pending, segment, waiting = None, Signal(Segment(config)), C(0)
         if config.mpa:
             m.submodules.pending = pending = Pending(Segment(config), Verdict(config))
@@ -408,7 +415,7 @@ class Commit(wiring.Component):
         wiring.connect(m, stage.o, wiring.flipped(self.moves))
         wiring.connect(m, events.o, wiring.flipped(self.events))
 
-        # Room for a segment's move, its event and its record is sure before it is taken.
+        # A segment is taken only if there is room for its move, its event and its record.
         moving = Signal(range(self.MOVES + 1))
         moved = Signal()
         # under[k]: a segment was taken k + 1 cycles ago.
@@ -446,8 +453,10 @@ class Commit(wiring.Component):
         return m
 
     def _sources(self, m, pending, flows, under):
-        """Takes segments, and items of SCTP in turn with them: whether one is taken, whether what
-        is decided on is an item, and the verdict on the head.
+        """Takes segments and, alternating with them, items of SCTP.
+
+        Returns whether a segment or item is taken now, whether the one that is decided on now is an
+        item, and the verdict on the one at ``head``.
         """
         again = HEAD + CHECKS - 3
         if not self.config.sctp:
@@ -459,7 +468,7 @@ class Commit(wiring.Component):
             ]
             return pending.take, C(0), pending.verdict
         m.submodules.items = items = Pending(Admitted(self.config), early=("header", "stream"))
-        # What the checks look at is kept beside them: that takes less than reading it again.
+        # The checked members are delayed alongside the checks, which is cheaper than a second read.
         m.submodules.checked = checked = Delay(items.head_shape, CHECKS + 1)
         m.d.comb += checked.i.eq(items.head.payload)
         wiring.connect(m, wiring.flipped(self.items), items.segments)
@@ -492,7 +501,7 @@ class Commit(wiring.Component):
             self.head.payload.eq(pending.head.payload),
             verdict.eq(pending.verdict),
         ]
-        # What is there of an item has a right checksum, and no markers.
+        # A stored item has a right checksum and no markers.
         with m.If(items.head.valid):
             m.d.comb += [
                 self.head.payload.header.eq(items.head.payload.header),
@@ -504,8 +513,10 @@ class Commit(wiring.Component):
         return pending.take | items.take, item_under[-1], verdict
 
     def _late(self, m, pause):
-        """Errors of a stream and of no segment: whether there is one, and that a message came out
-        of turn rather than that the bus refused a write.
+        """Merges errors that belong to a stream and to no segment.
+
+        Returns whether there is such an error and, with SCTP, the error: a message out of order
+        (``disorder``), or a write that the bus refused.
         """
         if not self.config.sctp:
             wiring.connect(m, wiring.flipped(self.bus_errors), pause.bus_errors)
@@ -527,8 +538,10 @@ class Commit(wiring.Component):
         return late.i.valid | late.o.valid, late.o.payload
 
     def _gather(self, m, verdict, now):
-        """All that the checks say, which comes ``now``, an LLP error first, since then the header
-        cannot be trusted; the segment's stream five cycles before, and the word after its last.
+        """Combines the results of all checks, which arrive ``now``.
+
+        An LLP error comes first, because the header cannot be trusted then. Returns the combined
+        result, the segment's stream (five cycles earlier), and the word after its last one.
         """
 
         after = partial(delayed, m)
@@ -556,7 +569,7 @@ class Commit(wiring.Component):
                 found.enable.eq(tagged.enable),
                 found.length.eq(tagged.length),
                 found.some.eq(tagged.length.any()),
-                # A marker is no further than 2**9 octets.
+                # A marker is at most 2**9 octets away.
                 found.cut.eq(marked & (
                     tagged.length[9:].any() | (tagged.length[:9] > Cat(C(0, 2), to_marker)))),
                 found.address.eq(Mux(tagged.tagged, tagged.address, untagged.address)),
@@ -576,13 +589,16 @@ class Commit(wiring.Component):
         return found, after(CHECKS - 4, head.stream, "owner"), after(1, verdict.end, "end")
 
     def _decide(self, m, judges, segment, found, end, of_item, disorder):
-        """What becomes of it, and of a stream's error state; whether that is being done."""
+        """Decides the segment's outcome and its stream's next error state, and outputs both.
+
+        Returns whether a segment was decided on in the last cycle.
+        """
         errors, events, pause = m.submodules.errors, m.submodules.events, m.submodules.pause
         item = m.submodules.items.segment if self.config.sctp else None
         checks, disordered, stream, header, sequence = (
             judges, found.disorder, segment.stream, segment.header, segment.sequence)
         if item is not None:
-            # Of SCTP, the order of messages shows when their turn comes.
+            # Over SCTP, the order of messages is checked later, by Turn.
             checks = judges & (~of_item | (item.action == Action.PLACE))
             disordered = found.disorder & ~of_item
             checked = m.submodules.checked.o
@@ -598,8 +614,8 @@ class Commit(wiring.Component):
             errors.update.eq(raises | pause.acting),
             errors.becomes.eq(~(pause.acting & pause.clearing)),
         ]
-        # A bus error has a stream and no segment; what tells it has time to reach all of the event.
-        # Without reset: it would take a gate, where the event of a bus error sets most bits to 0.
+        # A bus error has a stream and no segment. Its event's flag has a cycle to reach all bits of
+        # the event. No reset: it would take a gate, where a bus error's event sets most bits to 0.
         event = Signal(ErrorEvent(), reset_less=True)
         m.d.comb += events.i.payload.eq(event)
         m.d.sync += events.i.valid.eq(raises | fails)
@@ -627,7 +643,7 @@ class Commit(wiring.Component):
                         event.sequence.eq(disorder.sequence),
                     ]
 
-        # The decision is a few flags; what they choose follows a register behind.
+        # The decision is a few flags; the data that they select follow one cycle later.
         acts, passes, cut = Signal(), Signal(), Signal()
         places, writes, follows, completes = Signal(), Signal(), Signal(), Signal()
         raised, dropped = Signal(), Signal()
@@ -669,7 +685,7 @@ class Commit(wiring.Component):
             self.tally.digest.eq(raised & known.digest),
         ]
 
-        # The payload to its place, or the whole FPDU to the host, or nothing.
+        # Place the payload, or forward the whole FPDU to the host, or only free its words.
         move = m.submodules.moves.i
         placement = move.payload.placement
         issued = Signal.like(self.issued)
@@ -710,7 +726,7 @@ class Commit(wiring.Component):
         return acts
 
     def _lot(self, m, judges, of_item, item):
-        """What is kept of an item when it is decided on; ``valid`` if it is one."""
+        """Returns the registered item that is decided on; ``valid`` if it is an item."""
         lot = Signal(data.StructLayout({"valid": 1, "item": item.shape()}), reset_less=True,
                      init={"valid": not self.config.mpa})
         with m.If(judges):
@@ -718,13 +734,13 @@ class Commit(wiring.Component):
         return lot
 
     def _of_item(self, m, lot, acts, places, passes, completes, known, header):
-        """What is different for an item of SCTP."""
+        """Overrides the outputs for an item of SCTP."""
         item = lot.item
         move, record = m.submodules.moves.i, self.records.payload
         placement = move.payload.placement
         diverted = item.action == Action.PASS
         control = item.control & (item.status == WindowVerdict.FRESH)
-        # A frame is stored behind two octets.
+        # A frame is stored two octets after a word's start.
         start = Cat(C(0, 1), item.packet, item.start)
         chunk = acts & lot.valid & item.report & ~item.packet
         frame, tally = acts & lot.valid & item.packet, self.item_tally
@@ -770,5 +786,5 @@ class Commit(wiring.Component):
 
 
 def _field(header, octet):
-    """The big-endian 32-bit field that begins at this octet."""
+    """Returns the big-endian 32-bit field of a header that begins at ``octet``."""
     return Cat(header.word_select(octet + k, 8) for k in reversed(range(4)))

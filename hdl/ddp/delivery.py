@@ -1,4 +1,4 @@
-"""Delivery: a completion for every message whose octets are all in host memory."""
+"""Delivers every message whose octets are all in host memory, by writing its completion."""
 
 from amaranth import *
 from amaranth.lib import data, memory, stream, wiring
@@ -19,7 +19,7 @@ QUEUE = 16
 
 
 class Record(data.StructLayout):
-    """A segment that was accepted: the last one of a message, or one that Precedence needs.
+    """An accepted segment that Delivery needs: a message's last, or one that Precedence needs.
 
     Members
     -------
@@ -30,32 +30,34 @@ class Record(data.StructLayout):
         STag, or MSN of an untagged message.
     rsvdulp : 40
         First octet of the wire lowest; 8 bits of a tagged message.
+        RsvdULP, the first octet on the wire lowest; 8 bits for a tagged message.
     length : 32
-        Octets of an untagged message; of a tagged one, octets of the segment, and from
-        :class:`~.precedence.Overtaking` on those of the message's span.
+        Octets of an untagged message. Of a tagged one: octets of the segment, and after
+        :class:`~.precedence.Overtaking` octets of the message's span.
     cookie : 32
-        That of an untagged message's buffer; of a tagged message, the lower bits of the TO with
-        which the segment, and from Overtaking on the span, begins.
+        Cookie of an untagged message's buffer. Of a tagged message: the lower bits of the TO at
+        which the segment begins, and after Overtaking of the TO at which the span begins.
     count : 16
-        Placements with a write on the bus up to and with this message, modulo 2**16.
+        Placements that write to the bus, up to and including this message, modulo 2**16.
     complete : 1
-        It is of the last segment of its message, which passed the checks.
+        The segment is the last one of its message and passed the checks.
 
     With MPA also:
 
     found : Found
-        By :class:`~.precedence.Overtaking`.
+        Result of :class:`~.precedence.Overtaking`.
 
     With SCTP also:
 
     sctp, packet, control, ends : 1
-        It is of SCTP, and the end of a packet, a control message, or a packet's last chunk.
+        The record is of SCTP; of the end of a packet; of a control message; of a packet's last
+        chunk.
     placed : 1
-        It is a segment that passed the checks.
+        The record is of a segment that passed the checks.
     status, ticket, association, sequence
-        As of :class:`~.admission.Admitted`.
+        Those of :class:`~.admission.Admitted`.
     octets : 16
-        That were placed.
+        Octets placed.
     """
 
     def __init__(self, config):
@@ -76,21 +78,21 @@ class Record(data.StructLayout):
 
     @classmethod
     def kept(cls, config):
-        """What is kept of a message until it is due, and whether its stream has ``failed`` then."""
+        """Returns the layout of a record that is due; ``failed``: its stream had a bus error."""
         return data.StructLayout({**MESSAGE, **cls._more(config), "failed": 1})
 
 
 class Due(wiring.Component):
-    """Tells in order which messages have all their octets in host memory, and whether their
-    stream has failed.
+    """Determines in order which messages have all their octets in host memory.
 
-    A message is due once as many placements are retired as its ``count`` says. That is decided
-    when it comes true and not when the ring has room, so that a message which waits for the ring
-    cannot see ``retired`` go round.
+    A message is due once as many placements are retired as its ``count`` says. This is decided
+    when it becomes true, not when the ring has room: a message that waits for the ring would
+    otherwise see ``retired`` wrap around.
 
-    Latency: 4 cycles from the last ``done`` to ``o``; 8 from a message to ``o`` if that came
-    before. Throughput: 1 message and 1 ``done`` a cycle; a ``done`` with an error and a ``clear``
-    cost a cycle each. Reset: empty; the failed streams stay. Errors: none.
+    Latency: 4 cycles from the last ``done`` to ``o``; 8 from a message to ``o`` if its last
+    ``done`` came before. Throughput: one message and one ``done`` per cycle; a ``done`` with an
+    error and a ``clear`` cost a cycle each. Reset: empty; the states of failed streams stay.
+    Errors: none.
 
     Parameters
     ----------
@@ -99,13 +101,14 @@ class Due(wiring.Component):
     Members
     -------
     i : In(stream.Signature({stream: 16, count: 16}, always_ready=True))
-        Less than ``config.backlog`` and less than 2**15 placements ahead of ``retired``.
+        A message, fewer than ``config.backlog`` and fewer than 2**15 placements ahead of
+        ``retired``.
     done : In(stream.Signature(Done()))
         A placement is retired. With ``error``, its stream has failed.
     clear : In(stream.Signature(16, always_ready=True))
-        A stream that has no longer failed.
+        A stream that restarts and counts as not failed.
     o : Out(stream.Signature(1, always_ready=True))
-        The next message is due; 1: its stream has failed.
+        The next message is due; payload 1 if its stream has failed.
     failed : Out(stream.Signature(16))
         The stream of each ``done`` with ``error``.
     retired : Out(16)
@@ -147,8 +150,8 @@ class Due(wiring.Component):
         held = Signal(reset_less=True)
         retires, fails = Signal(), Signal()
 
-        # A placement is retired; the state of its stream is written a cycle before the first
-        # message that this makes due can look it up. Clearing a stream goes first.
+        # When a placement is retired, its stream's state is written one cycle before the first
+        # message that becomes due can look it up. Clearing a stream has precedence.
         wiring.connect(m, wiring.flipped(self.i), waiting.i)
         wiring.connect(m, failed.o, stage.i)
         wiring.connect(m, stage.o, wiring.flipped(self.failed))
@@ -170,8 +173,9 @@ class Due(wiring.Component):
         with m.If(retires):
             m.d.sync += self.retired.eq(self.retired + 1)
 
-        # The message at the head, and the one behind it, are compared in each cycle; which of
-        # the two results counts is known as late as they are. No look-up goes beside a write.
+        # In each cycle, the message at the head and the one after it are both compared; which of
+        # the two results counts is known no earlier than they are. A look-up never coincides with a
+        # write.
         def reached(count):
             return ~(self.retired - count)[15]
 
@@ -202,15 +206,15 @@ class Due(wiring.Component):
 class Ring(wiring.Component):
     """Writes completions to the ring in host memory, each as one burst of its 32 octets.
 
-    ``enable`` starts the ring at its first entry, with phase 1 and ``producer`` 0; before that,
-    the host writes ``consumer`` 0. Once ``enable`` is low and the responses have come,
-    ``producer`` goes back to 0, and the ring's memory is not written any more.
+    ``enable`` starts the ring at its first entry, with phase 1 and ``producer`` 0; the host writes
+    ``consumer`` 0 before that. Once ``enable`` is low and all responses have arrived, ``producer``
+    returns to 0, and the ring's memory is no longer written.
 
     Latency: 4 cycles from ``i`` to ``bus.w``, 5 to ``bus.aw``; 2 from the response to
-    ``producer``. Throughput: a completion every max(1, 256 / width) cycles, if the response comes
-    within ``config.outstanding`` of them. Reset: disabled. Errors: a response that is not OKAY
-    sets ``failed``; from then on ``producer`` stays and nothing is taken, until the ring is
-    disabled.
+    ``producer``. Throughput: one completion every max(1, 256 / width) cycles, if the response
+    arrives within the time of ``config.outstanding`` completions. Reset: disabled. Errors: a
+    response other than OKAY sets ``failed``; from then on ``producer`` stays and no completion is
+    taken, until the ring is disabled.
 
     Parameters
     ----------
@@ -219,30 +223,31 @@ class Ring(wiring.Component):
     Members
     -------
     i : In(stream.Signature(CompletionEntry()))
-        ``phase`` is put in here.
+        ``phase`` is filled in here.
     bus : Out(AxiWrite(width))
     enable : In(1)
     base : In(64)
-        Address of the first entry, a multiple of 32; stays while ``enable`` is high.
+        Address of the first entry, a multiple of 32; constant while ``enable`` is high.
     size : In(4)
-        Base-2 logarithm of the entries; likewise.
+        Base-2 logarithm of the number of entries; constant while ``enable`` is high.
     consumer : In(16)
         Completions that the host has taken, modulo 2**16. Never past ``issued``.
     issued : Out(16)
-        Completions that were begun, likewise.
+        Completions whose writing has begun, modulo 2**16.
     producer : Out(16)
-        Completions that the bus has answered with OKAY, likewise.
+        Completions that the bus has answered with OKAY, modulo 2**16.
     delivered : Out(1)
-        ``producer`` has gone up by one.
+        ``producer`` has risen by one.
     failed : Out(1)
+        The bus refused a completion.
     busy : Out(1)
         A completion is being written, or can be.
     """
 
     def __init__(self, config):
         self.config = config
-        # ``issued``, ``producer`` and ``failed``: what restarts the ring sets them, after a reset
-        # too.
+        # ``issued``, ``producer`` and ``failed`` have no reset: the restart of the ring sets them,
+        # also after a reset.
         self.counts = [Signal(16, reset_less=True), Signal(16, reset_less=True),
                        Signal(reset_less=True)]
         super().__init__({
@@ -268,7 +273,7 @@ class Ring(wiring.Component):
         started, allowed, room = Signal(), Signal(), Signal()
         issue = Signal()
         good, bad = Signal(), Signal()
-        # Of what counts entries: the bits of an entry's place, and the one that tells the turn.
+        # Masks for ``issued``: the bits of an entry's place, and the one that gives the phase.
         mask, turn = Signal(15), Signal(16)
         with m.If(self.enable & ~started):
             m.d.sync += [
@@ -276,9 +281,9 @@ class Ring(wiring.Component):
                 turn.eq(Cat(self.size == k for k in range(16))),
             ]
 
-        # An entry is free if ``issued`` is not behind the consumer, and ahead of it by less than
-        # the ring's size. Both answers, with ``issue`` and without, are made in each cycle. What
-        # the consumer does shows later, on the full side.
+        # An entry is free if ``issued`` is at or past ``consumer`` by less than the ring's size.
+        # The answers with and without ``issue`` are both computed in each cycle. A change of
+        # ``consumer`` takes effect later, which is safe: the ring looks fuller than it is.
         final, less = Signal(16), Signal(16)
         sane = Signal()
 
@@ -309,7 +314,7 @@ class Ring(wiring.Component):
         m.d.comb += [
             credits.take.eq(issue), credits.give.eq(delayed(m, 1, self.bus.b.valid, "answered"))]
 
-        # A ring that was disabled starts anew, but not before the last response.
+        # A disabled ring restarts, but only after the last response.
         restarts = Signal()
         m.d.sync += restarts.eq(~started & credits.idle & ~room)
         with m.If(~self.enable):
@@ -323,7 +328,7 @@ class Ring(wiring.Component):
         return m
 
     def _write(self, m, mask, turn, credits, *, go, issue):
-        """Sends a completion in beats, and its address, when it is there and ``go`` is."""
+        """Sends a completion in beats, and its address, once one is there and ``go`` is high."""
         width = self.config.width
         beats = max(1, 8 * completion.OCTETS // width)
         halves = max(1, width // (8 * completion.OCTETS))
@@ -341,14 +346,14 @@ class Ring(wiring.Component):
         m.d.comb += [
             step.eq(self.i.valid & (go | ~first)),
             issue.eq(step & first),
-            # The last of several beats needs no ``go``.
+            # A last beat that is not also the first one needs no ``go``.
             self.i.ready.eq(last & (go | C(beats > 1))),
         ]
         if beats > 1:
             with m.If(step):
                 m.d.sync += [index.eq(index + 1), first.eq(last), last.eq(index == beats - 2)]
 
-        # The address is added up in two halves, a cycle each.
+        # The address is added up in two halves, one per cycle.
         half = 30
         step_1, step_2 = Signal(), Signal()
         first_1, first_2, first_3 = Signal(), Signal(), Signal()
@@ -383,7 +388,7 @@ class Ring(wiring.Component):
             w_queue.i.payload.upper.eq(low_2[0]),
             aw_queue.i.valid.eq(first_3),
             aw_queue.i.payload.eq(Cat(C(0, 5), low_3, high_3)),
-            # No more than half of a queue can be on the way when half of it is last seen free.
+            # At most half of a queue's capacity is on the way when it is last seen half free.
             credits.open.eq(w_queue.half & aw_queue.half),
         ]
         wiring.connect(m, w_queue.o, w_stage.i)
@@ -414,17 +419,16 @@ class Ring(wiring.Component):
 class Delivery(wiring.Component):
     """Turns messages into completions in host memory (RFC 5041 section 5.4).
 
-    A message's completion is written, in the order of ``records``, once all placements up to its
-    ``count`` are retired and every earlier message of its stream has left, see
-    :class:`~.precedence.Precedence`, once, while the ring is enabled and has a free entry. Until
-    then it waits in the backlog.
+    A message waits in the backlog until all placements up to its ``count`` are retired, every
+    earlier message of its stream has left (see :class:`~.precedence.Precedence`), and the ring is
+    enabled and has a free entry. Then its completion is written, once, in the order of ``records``.
 
     Latency: 18 cycles from the last ``done`` to ``bus.w``, 19 to ``bus.aw``.
-    Throughput: a completion every max(1, 256 / width) cycles; a ``done`` a cycle.
+    Throughput: one completion every max(1, 256 / width) cycles; one ``done`` per cycle.
     Reset: empty, ring disabled; the failed streams stay until ``clear``.
     Errors: a ``done`` with ``error`` fails its stream: messages of the stream that become due
-    from then on have the status NOT_PLACED. A completion that the bus refuses stops the ring, see
-    :class:`Ring`; what was on the bus then is lost, the rest is kept.
+    from then on have the status NOT_PLACED. If the bus refuses a completion, the ring stops, see
+    :class:`Ring`; completions that were on the bus then are lost, the rest is kept.
 
     Parameters
     ----------
@@ -435,27 +439,26 @@ class Delivery(wiring.Component):
     records : In(stream.Signature(Record(config), always_ready=True))
         ``count`` is less than 2**15 ahead of ``retired``.
     half : Out(1)
-        More than half of the backlog of ``config.backlog`` is free, as in :class:`Backlog`.
+        More than half of the backlog, of ``config.backlog`` records, is free.
     done : In(stream.Signature(Done()))
-        Placements with a write on the bus, retired in order. Waits for ``failed`` and ``clear``
-        only.
+        Placements that wrote to the bus, retired in order. Waits only for ``failed`` and ``clear``.
     clear : In(stream.Signature(16, always_ready=True))
-        The stream starts anew: it has not failed. Nothing of its past should be under way.
+        A stream that restarts and counts as not failed. No record of its past may be under way.
     failed : Out(stream.Signature(16))
-        The stream of each ``done`` with ``error``, and each that Precedence tells of.
+        The stream of each ``done`` with ``error``, and each stream that Precedence reports.
     retired : Out(16)
     bus : Out(AxiWrite(width))
     enable, base, size, consumer, producer, delivered
-        As in :class:`Ring`.
+        Those of :class:`Ring`.
     failed_ring : Out(1)
         The bus has refused a completion.
     due : Out(stream.Signature(Record.kept(config)))
-        With SCTP only: what is due, in place of being written.
+        With SCTP only: records that are due leave here and are not written directly.
     entries : In(stream.Signature(Ordered()))
-        With SCTP only: what is written.
+        With SCTP only: the entries to write.
     busy : Out(1)
         A message waits for its octets, or a completion is being written or can be. May be low
-        for up to 8 cycles between two blocks that a message crosses.
+        for up to 8 cycles while a message moves from one block to the next.
     """
 
     def __init__(self, config):
@@ -499,7 +502,7 @@ class Delivery(wiring.Component):
         m.submodules.ring = ring = Ring(config)
         record = self.records.payload
 
-        # ``messages`` holds all; what waits in the two others is in there too.
+        # ``messages`` holds every record; the two other queues hold parts of the same records.
         wiring.connect(m, wiring.flipped(self.done), due.done)
         wiring.connect(m, wiring.flipped(self.clear), due.clear)
         wiring.connect(m, late.o, wiring.flipped(self.failed))

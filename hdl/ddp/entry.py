@@ -1,4 +1,4 @@
-"""An entry of the completion ring in gateware, and what a message puts in it."""
+"""Declares an entry of the completion ring as a layout, and fills it in for a message."""
 
 from amaranth import *
 from amaranth.lib import data
@@ -9,7 +9,7 @@ __all__ = ["MESSAGE", "CompletionEntry", "of_message"]
 
 
 class CompletionEntry(data.FlexibleLayout):
-    """An entry of the completion ring, as ``spec.completion`` has it."""
+    """An entry of the completion ring, with the fields of :mod:`ddp_rnic.hdl.spec.completion`."""
 
     def __init__(self):
         super().__init__(8 * completion.OCTETS, {
@@ -18,14 +18,14 @@ class CompletionEntry(data.FlexibleLayout):
         })
 
 
-#: What a completion says of a message.
+#: The fields of a completion that describe a message, with their widths.
 MESSAGE = {
     "tagged": 1, "stream": 16, "qn": 2, "tag": 32, "rsvdulp": 40, "length": 32, "cookie": 32,
 }
 
 
 def of_message(entry, message):
-    """Statements that make a completion of a message."""
+    """Returns the statements that fill in ``entry`` for ``message``."""
     return [
         *(entry[name].eq(message[name]) for name in MESSAGE),
         entry.status.eq(Mux(message.failed, completion.Status.NOT_PLACED,

@@ -1,4 +1,4 @@
-"""What revocation waits for and walks through (RFC 5041 section 8.3.1)."""
+"""Implements the two parts of a revocation: waiting and walking (RFC 5041 section 8.3.1)."""
 
 from amaranth import *
 from amaranth.lib import data, stream, wiring
@@ -11,17 +11,17 @@ __all__ = ["Fence", "Sweep"]
 
 
 class Fence(wiring.Component):
-    """Waits until all placements that were let through before ``start`` are retired.
+    """Waits until all placements that passed the checks before ``start`` are retired.
 
-    Latency: ``busy`` is high from the cycle after ``start``, for ``settle`` + 3 cycles at least,
+    Latency: ``busy`` is high from the cycle after ``start``, for at least ``settle`` + 3 cycles,
     and falls 2 cycles after the last placement is retired. Throughput: one fence at a time; a
-    ``start`` while it is busy begins anew, and what is then waited for covers both. Reset: idle.
+    ``start`` while the fence is busy restarts it, and it then covers both. Reset: idle.
     Errors: none.
 
     Parameters
     ----------
     settle : int
-        Cycles from ``start`` until ``issued`` counts all that was let through before.
+        Cycles from ``start`` until ``issued`` counts every placement that passed before it.
 
     Members
     -------
@@ -29,7 +29,7 @@ class Fence(wiring.Component):
     issued : In(16)
         Placements issued, modulo 2**16.
     retired : In(16)
-        Placements retired, likewise; less than 2**15 behind.
+        Placements retired, modulo 2**16; less than 2**15 fewer than ``issued``.
     busy : Out(1)
     """
 
@@ -60,7 +60,7 @@ class Fence(wiring.Component):
         m.d.sync += left.eq(Mux(settles & ~self.start, left - 1, self.settle))
         with m.If(settles):
             m.d.sync += target.eq(self.issued)
-        # A cycle after the last ``target`` comes what is to be thought of it.
+        # ``behind`` shows the comparison with the last ``target`` one cycle later.
         with m.If(compares):
             m.d.sync += drains.eq(1)
         with m.Elif(~behind):
@@ -76,12 +76,12 @@ class Fence(wiring.Component):
 class Sweep(wiring.Component):
     """Revokes every STag that is bound to a stream.
 
-    Looks up all entries of the Steering Tag table, in order. An entry that is written while it
-    is looked up is passed over; entries should not be written while the sweep is busy.
+    The sweep looks up all entries of the Steering Tag table, in order. It passes over an entry that
+    is written while it is looked up; entries should not be written while the sweep is busy.
 
-    Latency: 5 cycles from ``index`` to ``revoke``. Throughput: an entry a cycle: ``busy`` is high
-    from the cycle after ``start`` for as many cycles as there are entries, and 4, or 5 if it
-    revokes the last one. Reset: idle. Errors: none; a ``start`` while it is busy is not allowed.
+    Latency: 5 cycles from ``index`` to ``revoke``. Throughput: one entry per cycle. ``busy`` is
+    high from the cycle after ``start``, for one cycle per entry and 4 more, or 5 if the sweep
+    revokes the last entry. Reset: idle. Errors: none; a ``start`` while it is busy is not allowed.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ class Sweep(wiring.Component):
     -------
     start : In(1)
     stream : In(16)
-        In the cycle of ``start``.
+        The stream whose STags are revoked; valid in the cycle of ``start``.
     busy : Out(1)
     index : Out(range(entries)), entry : In(StagEntry)
         Look-up in the Steering Tag table, answered after 2 cycles.
@@ -115,7 +115,7 @@ class Sweep(wiring.Component):
         m = Module()
         owner = Signal(16)
         walks = Signal()
-        # What was looked up 1, 2, 3 and 4 cycles ago.
+        # The look-ups of 1, 2, 3 and 4 cycles ago.
         looked = data.StructLayout({"valid": 1, "index": range(self.entries)})
         past = [Signal(looked, name=f"past_{k}") for k in range(4)]
         bound = Signal(2)

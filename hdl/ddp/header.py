@@ -1,4 +1,4 @@
-"""The DDP header parser, for both buffer models (RFC 5041 sections 4.1 to 4.3)."""
+"""Parses DDP headers, for both buffer models (RFC 5041 sections 4.1 to 4.3)."""
 
 from amaranth import *
 from amaranth.lib import data, stream, wiring
@@ -17,7 +17,7 @@ __all__ = ["DdpHeader", "HeaderParser", "fields"]
 
 
 def fields(octets, table):
-    """Big-endian fields of a header.
+    """Returns the big-endian fields of a header.
 
     Parameters
     ----------
@@ -38,22 +38,22 @@ def fields(octets, table):
 
 
 class DdpHeader(data.StructLayout):
-    """A parsed header.
+    """A parsed DDP header.
 
     Members
     -------
     tagged, last : 1
         T and L of the DDP Control Field.
     short : 1
-        The ULPDU has no room for the header that its T calls for.
+        The ULPDU has no room for the header that its T bit requires.
     version : 1
         DV is the version of RFC 5041.
     length : 16
         Octets of ULP payload; meaningless if ``short``.
     stag : 32, to : 64
-        Of a tagged segment.
+        Fields of a tagged segment.
     qn, msn, mo : 32
-        Of an untagged segment.
+        Fields of an untagged segment.
     """
 
     def __init__(self):
@@ -74,10 +74,10 @@ class DdpHeader(data.StructLayout):
 
 
 class HeaderParser(wiring.Component):
-    """Takes a header apart.
+    """Splits a DDP header into its fields.
 
-    Latency: 2 cycles. Throughput: a header a cycle. Reset: empty.
-    Errors: none; ``short`` and ``version`` are for the checks.
+    Latency: 2 cycles. Throughput: one header per cycle. Reset: empty.
+    Errors: none; the checks evaluate ``short`` and ``version``.
 
     Members
     -------

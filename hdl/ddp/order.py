@@ -1,4 +1,4 @@
-"""Delivery in the order of submission of what came in any order (RFC 5041 section 5.3).
+"""Delivers items in the order of their submission, although they arrive in any (RFC 5041 §5.3).
 
 .. code-block:: text
 
@@ -10,11 +10,11 @@
                                                                         └───┬─────┘    DDP-SSNs
                                                                             └ over: a final item
 
-The window is that of arrival: what comes next in order is taken, whatever still is on its way to
-memory. Items come to Reorder in the order in which they were taken. So those that come in order
-leave it at once, and an item that has to wait for a gap finds its place free: the item that had the
-place before it came before the gap, and has left. All that this takes is that no item of a stream
-comes in while those of its items that waited are leaving.
+The window applies at arrival: the next item in order is always taken, however many items are still
+on their way to memory. Items reach Reorder in the order in which they were taken. Therefore items
+that arrive in order leave it immediately, and an item that has to wait for a gap finds its slot
+free: the item that used the slot before arrived before the gap, and has left. Only one condition
+is needed: no item of a stream enters Reorder while items of the stream that waited are leaving.
 """
 
 from amaranth import *
@@ -31,15 +31,15 @@ QUEUE = 16
 
 
 class Close(data.StructLayout):
-    """A ``stream`` whose session is over: what waits in it, or is on its way, is not delivered.
+    """A ``stream`` whose session is over: its waiting items, and those on their way, are dropped.
 
     Members
     -------
     stream : range(streams)
     opens : 1
-        The next session begins: what comes from now on is of that. Nothing is on its way.
+        The next session begins: items from now on belong to it. No item is on its way.
     clears : 1
-        What came before is forgotten: of the stream, nothing came.
+        The record of which items arrived is cleared, as for a stream without any.
     """
 
     def __init__(self, streams):
@@ -47,16 +47,16 @@ class Close(data.StructLayout):
 
 
 class _State(data.StructLayout):
-    """A stream's delivery: the ``next`` (16) DDP-SSN; ``closed`` (1): nothing is delivered."""
+    """A stream's delivery: the ``next`` (16) DDP-SSN; ``closed`` (1): no item is delivered."""
 
     def __init__(self):
         super().__init__({"next": 16, "closed": 1})
 
 
 class _Waiting(data.StructLayout):
-    """Whether a record waits in a place, ``valid`` (1), and is ``final`` (1).
+    """The state of a slot: a record waits in it, ``valid`` (1), and it is ``final`` (1).
 
-    It has the one DDP-SSN, of those less than the window ahead, that the place is for.
+    Of the DDP-SSNs that are less than the window ahead, exactly one belongs in the slot.
     """
 
     def __init__(self):
@@ -64,21 +64,21 @@ class _Waiting(data.StructLayout):
 
 
 class _Step(data.StructLayout):
-    """What goes through the pipeline, one a cycle.
+    """A step in the pipeline, one per cycle.
 
     Members
     -------
     item, probe, close : 1
-        One of them at most: an item arrives; does the item ``ssn`` wait for its turn; a session is
-        closed, and ``place`` cleared.
+        At most one is set. Item: an item arrived. Probe: asks whether the item ``ssn`` waits.
+        Close: a session is closed, and the slot ``place`` is cleared.
     ticket : Ticket
-        Of an item. The others have a stream and a DDP-SSN.
+        The item's ticket; for a probe or close only its stream and DDP-SSN are valid.
     opens : 1
         The next session begins.
     after : 16
-        The DDP-SSN behind ``ssn``.
+        The DDP-SSN after ``ssn``.
     place : range(slots)
-        To look at: an item asks for the one behind it, a probe for that of ``ssn``.
+        Slot to read: for an item that of the next DDP-SSN, for a probe that of ``ssn``.
     """
 
     def __init__(self, streams, slots):
@@ -89,37 +89,38 @@ class _Step(data.StructLayout):
 
 
 class _Drain(wiring.Component):
-    """Walks through the records that a delivered item has made free to go, and keeps other items
-    of their streams away until that is done.
+    """Walks through the waiting records that a delivered item has freed, one stream at a time.
 
-    Of the items that fill a gap ``DEPTH`` at most are known at a time.
+    Until the walk is done, it keeps other items of the same stream out of the pipeline. At most
+    ``DEPTH`` items that fill a gap are remembered at a time.
 
-    Latency: ``SETTLE`` + 4 cycles from ``result`` to the first probe. Throughput: a probe in every
+    Latency: ``SETTLE`` + 4 cycles from ``result`` to the first probe. Throughput: one probe every
     second cycle. Reset: idle. Errors: none.
 
     Members
     -------
     fills : In(stream.Signature(range(streams)))
-        The stream of an item that goes into the pipeline, and may make others free to go.
+        The stream of an item that enters the pipeline and may free others.
     result : In(stream.Signature(1, always_ready=True))
-        Whether it has, in the order of ``fills``.
+        Whether the item has freed others, in the order of ``fills``.
     head : In(range(streams)), held : Out(1)
-        No item of the stream may go into the pipeline, a cycle later.
+        Stream to ask for; one cycle later, ``held`` keeps its items out of the pipeline.
     gap : In(1)
-        A probe found nothing. It is looked at while no probe for an earlier stream is on its way.
+        A probe found no waiting record. Valid while no probe for an earlier stream is on its way.
     state : In(_State)
-        Of ``stream``, 2 cycles later.
+        State of ``stream``, 2 cycles later.
     now : Out(1)
-        A probe may go; never twice in a row.
+        A probe may enter the pipeline; never in two successive cycles.
     step : In(1)
-        It goes.
+        The probe enters.
     stream, ssn, after : Out
         The probe.
+    busy : Out(1)
     busy : Out(1)
     """
 
     DEPTH = 4
-    #: Cycles until all that went into the pipeline before shows.
+    #: Cycles until all steps that entered the pipeline earlier have taken effect.
     SETTLE = 4
 
     def __init__(self, streams):
@@ -142,7 +143,7 @@ class _Drain(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         depth = range(self.DEPTH)
-        # A ring: streams of which it is not known yet, or which have to be walked through.
+        # A ring of streams whose result is not known yet, or which are to be walked through.
         used, decided, wants = (Signal(self.DEPTH, name=name) for name in (
             "used", "decided", "wants"))
         streams = [Signal(range(self.streams), name=f"stream_{k}") for k in depth]
@@ -170,7 +171,7 @@ class _Drain(wiring.Component):
             any_of(used[k] & (streams[k] == self.head) for k in depth)
             | (takes & (self.fills.payload == self.head)))
 
-        # The first of them is walked through, or done with.
+        # The first stream of the ring is walked through, or is finished.
         here, goes = Signal(), Signal()
         walks, settled = Signal(), Signal(self.SETTLE)
         m.d.comb += [
@@ -201,24 +202,24 @@ class _Drain(wiring.Component):
 class Reorder(wiring.Component):
     """Puts the records of items into the order of their DDP-SSNs.
 
-    Items come in the order in which they were taken, each when it is complete. One that is the
-    next of its stream leaves at once. Others wait until one before them leaves, and then follow
-    it, as far as there is no gap, while items of other streams go on.
+    Items arrive in the order in which they were taken, each when it is complete. An item that is
+    the next of its stream leaves immediately. Others wait until the item before them leaves, and
+    then follow it, up to the next gap, while items of other streams continue to pass.
 
-    A session ends with its final item, or is closed: the places of its stream are cleared, and
-    until the next session opens what comes of the stream is dropped.
+    A session ends with its final item, or is closed: the slots of its stream are cleared, and the
+    stream's items are dropped until the next session opens.
 
-    Latency: 8 cycles from an item to its record. Throughput: an item a cycle, whatever the
-    streams; in every second cycle while records leave that had to wait, none of their streams; and
-    none for ``window`` and some cycles as a session is closed. Reset: the streams and what waits
-    stay. Errors: none.
+    Latency: 8 cycles from an item to its record. Throughput: one item per cycle, in any mix of
+    streams; one every second cycle while records leave that had to wait, and none of their streams;
+    none for ``window`` and some more cycles when a session is closed. Reset: the streams and the
+    waiting records stay. Errors: none.
 
     Parameters
     ----------
     shape : Shape
-        Of a record.
+        Shape of a record.
     streams, window : int
-        As in :class:`~.window.Window`.
+        Those of :class:`~.window.Window`.
 
     Members
     -------
@@ -228,9 +229,9 @@ class Reorder(wiring.Component):
     over : Out(stream.Signature(range(streams)))
         A session's final item was delivered.
     look : In(range(streams)), next : Out(16)
-        The next DDP-SSN of a stream, 2 cycles later.
+        Stream to look up; the next DDP-SSN of that stream, 2 cycles later.
     busy : Out(1)
-        Something is on its way that does not wait for others.
+        A step is in progress; records that wait for others do not count.
     """
 
     def __init__(self, shape, *, streams=64, window=16):
@@ -264,7 +265,7 @@ class Reorder(wiring.Component):
         wiring.connect(m, over_stage.o, wiring.flipped(self.over))
 
         step = self._issue(m)
-        # What is in the place, and what is known of the stream: in step[2].
+        # Contents of the slot, and state of the stream, for step[2].
         stores, clears, moves = Signal(), Signal(), Signal()
         place = Signal(range(slots))
         entry = Signal(_Waiting())
@@ -291,7 +292,7 @@ class Reorder(wiring.Component):
         ]
         self._decide(m, step, waiting, state, stores, clears, moves)
 
-        # Records: of an item from the queue beside the pipeline, of a probe from the place.
+        # Records: an item's comes from the queue beside the pipeline, a probe's from the slot.
         m.submodules.places = places = memory.Memory(
             shape=self.shape, depth=slots, init=[],
             attrs={"ram_style": "block", "no_rw_check": 1})
@@ -311,7 +312,7 @@ class Reorder(wiring.Component):
         return m
 
     def _issue(self, m):
-        """Chooses what goes into the pipeline; what went in 0 to 4 cycles ago."""
+        """Chooses the next step; returns the steps that entered the pipeline 0 to 4 cycles ago."""
         drain, records = m.submodules.drain, m.submodules.records
         leaving, overs = m.submodules.leaving, m.submodules.overs
         shape = _Step(self.streams, self.slots)
@@ -332,8 +333,8 @@ class Reorder(wiring.Component):
                 head.eq(self.i.payload),
                 after.eq(self.i.payload.ticket.ssn + 1),
             ]
-        # Half of a queue is more than can be on the way. A session is closed while nothing is on
-        # its way that could change what is known of its stream, and nothing follows until it shows.
+        # ``half`` leaves room for all steps on their way. A session is closed only while no step
+        # could change the state of its stream; then no item enters until the change is visible.
         go, closing = Signal(), Signal()
         calm, closed = Signal(4), Signal(4)
         cleared = Signal(range(self.window))
@@ -390,11 +391,12 @@ class Reorder(wiring.Component):
         return step
 
     def _decide(self, m, step, waiting, state, stores, clears, moves):
-        """What becomes of ``step[3]``, a cycle later."""
+        """Decides the outcome of ``step[3]``, one cycle later."""
         drain = m.submodules.drain
-        # What went 1 to 3 cycles before it does not show in the tables: whether that was the one
-        # before it, or the one behind it. An item comes only once, so if one of those is the item
-        # before it, and has left, then what the tables say of the next one does not matter.
+        # The steps of 1 to 3 cycles before are not visible in the tables. So it is compared whether
+        # one of them was the DDP-SSN before this one, or the one after it. An item arrives only
+        # once: if the item before it is among those steps and has left, the next DDP-SSN in the
+        # table does not matter.
         before, behind = Signal(3), Signal(3)
         m.d.sync += [
             before.eq(Cat(_key(step[1], "ssn") == _key(step[1 + k], "after")
@@ -412,7 +414,7 @@ class Reorder(wiring.Component):
             equal.eq(nibbles(state.next, step[2].ticket.ssn)),
             closed.eq(state.closed),
         ]
-        # What the last three steps came to: they left, were stored.
+        # Outcomes of the last three steps: they left, or were stored.
         left, stored = Signal(3), Signal(3)
         item, probe = step[3].item, step[3].probe
         leaves, stays = Signal(), Signal()
@@ -439,46 +441,47 @@ class Reorder(wiring.Component):
 
 
 def _key(step, ssn):
-    """A DDP-SSN of a step, in its stream."""
+    """Returns a DDP-SSN of a step, together with its stream."""
     number = step.after if ssn == "after" else step.ticket.ssn
     return Cat(number, step.ticket.stream)
 
 
 class Order(wiring.Component):
-    """Takes what is new, wherever it is in the order, and delivers in the order of submission.
+    """Takes items that are new, in any order, and delivers them in the order of submission.
 
-    Latency: see :class:`~.window.Window` and :class:`Reorder`. Throughput: an item a cycle.
-    Reset: streams and places stay; not while an item that is FRESH is not done yet, since those
-    after it would wait for it for ever. Errors: see there.
+    Latency: see :class:`~.window.Window` and :class:`Reorder`. Throughput: one item per cycle.
+    Reset: streams and slots stay; do not reset while a FRESH item is not done yet, because later
+    items would wait for it forever. Errors: those of the two blocks.
 
     Parameters
     ----------
     shape : Shape
-        Of a record.
+        Shape of a record.
     streams, window : int
-        As in :class:`~.window.Window`.
+        Those of :class:`~.window.Window`.
 
     Members
     -------
     i : In(stream.Signature(Arrival(streams), always_ready=True))
         Items in the order of their arrival.
     o : Out(stream.Signature(Judged(streams), always_ready=True))
-        What becomes of each, 7 cycles later.
+        The verdict on each item, 7 cycles later.
     done : In(stream.Signature({ticket: Ticket, record: shape}))
         Each item that was FRESH, in this order, when its octets are in memory.
     close : In(stream.Signature(Close(streams)))
-        While none of the stream's items is on its way to ``o`` if it ``clears``, or to ``done`` if
-        the next session ``opens``.
+        Only while none of the stream's items is on its way to ``o`` if it ``clears``, or to
+        ``done`` if the next session ``opens``.
     records : Out(stream.Signature(shape))
+        Records in the order of their DDP-SSNs.
     over : Out(stream.Signature(range(streams)))
         A session's final item was delivered.
     asks : In(range(streams)), whole : Out(1)
-        As ``look`` and ``whole`` of the window.
+        ``look`` and ``whole`` of the window.
     look : In(range(streams)), next : Out(16)
         For the host: all DDP-SSNs before ``next`` were delivered, and those less than ``window``
         ahead of it can be taken.
     idle : Out(1)
-        All that was taken was delivered, or waits for others.
+        Every item that was taken was delivered, or waits for others.
     """
 
     def __init__(self, shape, *, streams=64, window=16):
@@ -511,7 +514,7 @@ class Order(wiring.Component):
         wiring.connect(m, reorder.o, wiring.flipped(self.records))
         wiring.connect(m, reorder.over, wiring.flipped(self.over))
         wiring.connect(m, wiring.flipped(self.close), close_stage.i)
-        # Both at once, until both are done.
+        # Clear the window and close Reorder in parallel; finish when both are done.
         close, closed, cleared = close_stage.o, Signal(), Signal()
         m.d.comb += [
             window.clear.valid.eq(close.valid & close.payload.clears & ~cleared),
@@ -525,7 +528,7 @@ class Order(wiring.Component):
             cleared.eq((cleared | window.clear.ready) & ~close.ready),
         ]
 
-        # Items that were taken, and are not complete.
+        # Number of items that were taken and are not complete.
         inside = Signal(16)
         counted(m, inside, self.o.valid & (self.o.payload.verdict == Verdict.FRESH),
                 self.done.valid & self.done.ready)

@@ -1,21 +1,21 @@
-"""No message is delivered before an earlier one of its stream (RFC 5041 section 5.4).
+"""Delivers no message before an earlier one of its stream (RFC 5041 section 5.4).
 
 "At the Data Sink, DDP MUST Deliver a DDP Message if and only if all of the following are true: the
 last DDP Segment of the DDP Message had its Last flag set, all of the DDP Segments of the DDP
 Message have been Placed, all preceding DDP Messages have been Placed, and each preceding DDP
 Message has been Delivered to the ULP."
 
-A Data Source sends one message after the other, so that the last segment of a message is all that
-has to be looked at. A peer may also let a segment of another message overtake::
+A Data Source sends one message after the other, so that only the last segment of each message
+matters. But a peer may let a segment of another message overtake::
 
     segments in the order of the sender   A1        B1 (last)      A2 (last)
-    what Overtaking finds                           A is earlier
-    what Precedence gives out                                      A, B
+    result of Overtaking                            A is earlier
+    output of Precedence                                           A, B
 
-:class:`Overtaking` sees every segment, in one table look-up. :class:`Precedence` sees the last
-segment of each message, each segment that overtakes, and the first segment of a stream that has
-started anew. These come in the order of segments, so that nothing of a stream's past meets what
-comes later. Precedence keeps the messages that have to wait.
+:class:`Overtaking` sees every segment, with one table look-up each. :class:`Precedence` sees the
+last segment of each message, each segment that overtakes, and the first segment of a stream after
+its restart. These arrive in the order of segments, so that Precedence never mixes a stream's past
+with its present. Precedence keeps the messages that have to wait.
 """
 
 from functools import partial
@@ -35,7 +35,7 @@ __all__ = ["Found", "MessageKey", "Ordered", "Overtaking", "Precedence", "Span",
 
 
 class MessageKey(data.StructLayout):
-    """The fields that have the same value in each segment of a message.
+    """The fields that have the same value in every segment of a message.
 
     Members
     -------
@@ -44,7 +44,7 @@ class MessageKey(data.StructLayout):
         STag; untagged: 0.
     low : 8
         RsvdULP of a tagged message (RFC 5041 section 4.2), QN of an untagged one (section 4.3). The
-        MSN need not be compared: of a queue, no segment but those of the next MSN come here.
+        MSN need not be compared: all segments of a queue that arrive here have the next MSN.
     """
 
     def __init__(self):
@@ -52,20 +52,20 @@ class MessageKey(data.StructLayout):
 
 
 def key_of(message):
-    """The :class:`MessageKey` of what has the fields of ``MESSAGE``, as a value."""
+    """Returns the :class:`MessageKey` of a struct with the fields of ``MESSAGE``, as a value."""
     tag = Mux(message.tagged, message.tag, 0)
     return Cat(message.tagged, tag, Mux(message.tagged, message.rsvdulp[:8], message.qn)[:8])
 
 
 class Found(data.StructLayout):
-    """What is found of a segment.
+    """The result of :class:`Overtaking` for a segment.
 
     Members
     -------
     over : 1, earlier : MessageKey
-        It overtakes a message, and which one.
+        The segment overtakes a message; the key of that message.
     first : 1
-        It is the first one since its stream has started anew.
+        The segment is the first one after its stream's restart.
     """
 
     def __init__(self):
@@ -73,14 +73,14 @@ class Found(data.StructLayout):
 
 
 class Span(data.StructLayout):
-    """Where a message begins, and its octets, of the segments that follow each other.
+    """The position of a message's latest run of consecutive segments.
 
     Members
     -------
     begin : 32
-        Lower bits of the Tagged Offset of the first of these segments.
+        Lower bits of the Tagged Offset of the first segment in the run.
     length : 32
-        Octets from there to the end of the last one, modulo 2**32.
+        Octets from there to the end of the last segment, modulo 2**32.
     """
 
     def __init__(self):
@@ -90,12 +90,12 @@ class Span(data.StructLayout):
 class Overtaking(wiring.Component):
     """Finds the segments that overtake an unfinished message, and the span of each message.
 
-    A segment overtakes if the segment before it on its stream was not the last one of a message,
-    and belongs to another message. The span of a message begins with its first segment, and again
-    with the segment that goes on after one of another message.
+    A segment overtakes if the segment before it on its stream belongs to another message and was
+    not the last one of that message. The span of a message begins with its first segment, and
+    begins again with the segment that continues the message after a segment of another one.
 
-    Latency: 4 cycles; of ``span`` 5. Throughput: a segment a cycle. Reset: the tables stay. Errors:
-    none.
+    Latency: 4 cycles; 5 for ``span``. Throughput: one segment per cycle. Reset: the tables stay.
+    Errors: none.
 
     Parameters
     ----------
@@ -105,11 +105,11 @@ class Overtaking(wiring.Component):
     -------
     i : In(stream.Signature(..., always_ready=True))
         ``stream`` (16), ``key`` (MessageKey), ``last`` (1), ``to`` (32), ``length`` (32) of a
-        segment, in the order of the sender; or, with ``clear`` (1), a stream that starts anew.
+        segment, in the order of the sender; or, with ``clear`` (1), a stream that restarts.
     o : Out(Found())
-        What was found of the segment of 4 cycles ago.
+        Result for the segment of 4 cycles ago.
     span : Out(Span())
-        The span of its message up to and with the segment of 5 cycles ago.
+        The span of its message, up to and including the segment of 5 cycles ago.
     """
 
     LATENCY = 4
@@ -133,8 +133,8 @@ class Overtaking(wiring.Component):
         valid = Signal(3)
         m.d.sync += valid.eq(Cat(self.i.valid, valid))
         segment = after(1, self.i.payload, "segment")
-        # The table has the segment before, of each stream: whether it is not the last one of its
-        # message, its key, and whether the stream has started anew since.
+        # The table holds the last segment of each stream: its key, whether it left its message
+        # open, and whether it was a restart.
         row = data.StructLayout({"open": 1, "key": MessageKey(), "first": 1})
         (before,) = storage_of(
             m, "before", row, self.streams, (self.i.payload.stream[:bits],),
@@ -150,8 +150,8 @@ class Overtaking(wiring.Component):
             self.o.first.eq(valid[2] & earlier.first),
         ]
 
-        # The table has the TO with which the span of each stream's message begins. A segment that
-        # begins one has its own.
+        # The table holds the TO at which the span of each stream's message begins. A segment that
+        # begins a span uses its own TO.
         near = after(2, segment, "near")
         begins = Signal()
         m.d.comb += begins.eq(~(earlier.open & equal.all()))
@@ -169,16 +169,16 @@ class Overtaking(wiring.Component):
 
 
 class Ordered(data.StructLayout):
-    """An entry for the ring, and what its order depends on.
+    """An entry for the ring, and the facts that its order depends on.
 
     Members
     -------
     entry : CompletionEntry
         ``phase`` is 0.
     message : 1
-        It is of a message. All other entries pass.
+        The entry is for a message. All other entries pass.
     last : 1
-        It is of the message's last segment; otherwise it is not for the ring.
+        The message's last segment arrived; otherwise the entry is not written to the ring.
     found : Found
     """
 
@@ -187,7 +187,7 @@ class Ordered(data.StructLayout):
 
 
 class _Kept(data.StructLayout):
-    """A message that is kept; of an unfinished one the key alone counts."""
+    """A message that is kept; for an unfinished one, only the key is valid."""
 
     def __init__(self):
         fields = {name: width for name, width in MESSAGE.items() if name != "stream"}
@@ -195,8 +195,9 @@ class _Kept(data.StructLayout):
 
 
 class _State(data.StructLayout):
-    """The messages that are kept of a stream: where the first one is, and their number. ``full``:
-    they were too many.
+    """The kept messages of a stream: the place of the first one, and their number.
+
+    ``full``: there were more than can be kept.
     """
 
     def __init__(self):
@@ -207,12 +208,12 @@ class _State(data.StructLayout):
 class Precedence(wiring.Component):
     """Holds each message back until every earlier message of its stream has left.
 
-    Of a stream, :data:`~..spec.ddp.WAITING` messages can be kept. One more, and the stream has
-    failed: nothing of it leaves any more, until a ``first`` segment comes.
+    For each stream, :data:`~..spec.ddp.WAITING` messages can be kept. If one more has to be kept,
+    the stream has failed: no message of it leaves until a ``first`` segment arrives.
 
-    Latency: 4 cycles. Throughput: an entry a cycle. An entry of a stream of which messages are kept
-    takes 16 cycles and the number of those messages, and each message that has waited takes 3.
-    Reset: what is kept stays. Errors: see ``failed``.
+    Latency: 4 cycles. Throughput: one entry per cycle. An entry of a stream with kept messages
+    takes 16 cycles and one more for each of these messages; each message that has waited takes 3.
+    Reset: the kept messages stay. Errors: reported on ``failed``.
 
     Parameters
     ----------
@@ -224,9 +225,9 @@ class Precedence(wiring.Component):
         Entries of a stream's messages in the order of the sender.
     o : Out(stream.Signature(CompletionEntry()))
     failed : Out(stream.Signature(16))
-        A stream whose messages could not be kept.
+        A stream with more messages than can be kept.
     busy : Out(1)
-        An entry moves. What is kept, or waits for ``o``, does not.
+        An entry is being processed. Entries that are kept, or wait for ``o``, do not count.
     """
 
     def __init__(self, streams):
@@ -252,8 +253,9 @@ class Precedence(wiring.Component):
         wiring.connect(m, failure.o, wiring.flipped(self.failed))
         read, write = states.read_port(), states.write_port()
 
-        # An entry goes through three registers, in which its stream's state is looked up. While it
-        # is dealt with in the last one, what the others know of the same stream gets old.
+        # An entry goes through three registers while its stream's state is looked up. While the
+        # last register's entry is processed, the state looked up for an entry after it on the same
+        # stream becomes stale; ``latest`` replaces it.
         looks, looked, entry = (
             Signal(Ordered(), name=name, reset_less=True) for name in ("looks", "looked", "entry"))
         valid = Signal(3)
@@ -276,7 +278,7 @@ class Precedence(wiring.Component):
             read.addr.eq(looks.entry.stream[:bits]),
         ]
 
-        # Most pass. A message of a stream of which others are kept, or that overtakes, does not.
+        # Most entries pass. One that overtakes, or whose stream has kept messages, does not.
         simple, stopped, leaves = Signal(), Signal(), Signal()
         kept = Signal(CompletionEntry())
         stores, becomes = Signal(), Signal(_State())
@@ -289,7 +291,7 @@ class Precedence(wiring.Component):
             out.i.payload.eq(Mux(simple, entry.entry, kept)),
         ]
         begins = valid[2] & ~simple
-        # Nothing of the stream's past counts for the first segment of a new start.
+        # For the first segment after a restart, nothing of the stream's past counts.
         m.d.comb += stopped.eq(state.full & ~entry.found.first)
         waits = self._keep(m, begins, entry, state, stopped, kept, leaves, done, stores, becomes)
         m.d.comb += self.busy.eq((valid.any() & moves) | (begins & ~waits) | self.failed.valid)
@@ -306,11 +308,11 @@ class Precedence(wiring.Component):
         return m
 
     def _keep(self, m, begins, entry, state, stopped, kept, leaves, done, stores, becomes):
-        """Deals with an ``entry`` that does not pass; returns whether that waits for ``out``.
+        """Processes an ``entry`` that does not pass; returns whether it waits for ``out``.
 
-        The messages of the stream that are kept are read, to find the overtaken one and the
-        entry's own. The overtaken one is added if it is not there, then the entry, if it is the
-        last of its message. Then those leave that no unfinished one is before.
+        First it reads the kept messages of the stream, to find the overtaken message and the
+        entry's own. It adds the overtaken message if it is not kept yet, then the entry if it is
+        the last of its message. Then all messages leave that have no unfinished one before them.
         """
         out = m.submodules.out
         number = entry.entry.stream[:exact_log2(self.streams)]
@@ -322,7 +324,7 @@ class Precedence(wiring.Component):
         held = Signal(_Kept(), name="message_held", reset_less=True)
         m.d.sync += held.eq(read.data)
 
-        # Where the next read goes, and what the one of four cycles ago found.
+        # The address of the next read, and the result of the read four cycles ago.
         first, count = Signal(range(WAITING)), Signal(range(WAITING + 1))
         index, asks = Signal(range(WAITING)), Signal()
         asked = Signal(4)
@@ -422,7 +424,7 @@ class Precedence(wiring.Component):
                 m.d.comb += stores.eq(1)
                 m.next = "Done"
             with m.State("Done"):
-                # What was stored shows now, for the entry that follows.
+                # The stored state is visible now, for the entry after this one.
                 m.d.comb += done.eq(1)
                 m.next = "Pass"
         return leaves & ~out.i.ready

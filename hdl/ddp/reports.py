@@ -1,4 +1,4 @@
-"""What the host is told of SCTP, and of messages in their turn."""
+"""Makes entries for the completion ring from SCTP's chunks, packets, sessions, and messages."""
 
 from amaranth import *
 from amaranth.lib import stream, wiring
@@ -20,8 +20,11 @@ QUEUE = 16
 
 
 class Reports(wiring.Component):
-    """Makes ring entries of what is due: of MPA's messages at once; of SCTP a record of each chunk
-    and packet at once, and messages and control messages as their turn comes.
+    """Makes ring entries of due records.
+
+    A message of MPA becomes an entry in the order in which it is due. Over SCTP, each chunk and
+    packet becomes an entry in that order too, but messages and control messages become entries in
+    the order of their stream's DDP-SSNs.
 
     .. code-block:: text
 
@@ -29,25 +32,29 @@ class Reports(wiring.Component):
              └► done ··· Reorder ··· ordered ─► Turn ─► in their turn ─┼► entries
         events of sessions ────────────────────────────────────────────┘
 
-    Latency: 3 cycles from ``due``, 11 from ``ordered``. Throughput: an entry a cycle. Reset: empty.
-    Errors: none.
+    Latency: 3 cycles from ``due``, 11 from ``ordered``. Throughput: one entry per cycle. Reset:
+    empty. Errors: none.
 
     Parameters
     ----------
     config : RnicConfig
     done : Signature
-        Of :class:`~.order.Order`'s.
+        The signature of ``done`` of :class:`~.order.Order`.
 
     Members
     -------
     due : In(stream.Signature(Record.kept(config)))
+        Records whose octets are all in host memory.
     done : Out(done)
+        Of these, the SCTP chunks that were taken, for Order.
     ordered : In(stream.Signature(OrderedRecord()))
+        The same chunks in the order of their DDP-SSNs, from Order.
     events : In(stream.Signature(SessionEvent(streams)))
     entries : Out(stream.Signature(Ordered()))
     clear, state, advanced, disordered
-        As of :class:`~.turn.Turn`.
+        Those of :class:`~.turn.Turn`.
     busy : Out(1)
+        A record or entry was transferred in the last 31 cycles.
         Something has moved in the last 31 cycles.
     """
 
@@ -80,7 +87,7 @@ class Reports(wiring.Component):
         wiring.connect(m, turn.disordered, wiring.flipped(self.disordered))
         wiring.connect(m, skid.o, wiring.flipped(self.entries))
 
-        # What is due goes both ways at once.
+        # A record that is due goes to ``reports`` and to ``done`` in the same cycle.
         due, record = self.due.payload, undone.i.payload.record
         go, takes = Signal(), Signal()
         wiring.connect(m, undone.o, done_stage.i)
@@ -99,7 +106,7 @@ class Reports(wiring.Component):
         m.d.comb += reports.i.payload.eq(report)
         self._report(m, report, due)
 
-        # The ring takes from each in turn: what has just had its turn is last.
+        # Round robin over the three sources: the source that was just served comes last.
         message, event = Signal(Ordered()), Signal(Ordered())
         ordered = turn.o.payload.item
         m.d.comb += [
@@ -133,7 +140,7 @@ class Reports(wiring.Component):
                             with m.If(skid.i.ready):
                                 m.d.sync += turns.eq((first + position + 1) % 3)
 
-        # What comes out of a block shows here before all is quiet in it.
+        # A record leaves a block in fewer than 31 cycles, and then counts as a move again.
         moves = Signal()
         recent = Signal(range(32))
         m.d.sync += moves.eq(
@@ -148,11 +155,11 @@ class Reports(wiring.Component):
 
     @property
     def _sctp(self):
-        """What is due is of SCTP."""
+        """True if the record that is due comes from SCTP."""
         return self.due.payload.sctp if self.config.mpa else C(1)
 
     def _report(self, m, report, due):
-        """The entry of a message of MPA, or of a chunk or packet, a cycle later."""
+        """Makes the entry of a message of MPA, or of a chunk or packet, one cycle later."""
         taken = Mux(
             due.failed, ChunkStatus.NOT_PLACED,
             Mux(due.placed | due.control, ChunkStatus.TAKEN, ChunkStatus.DROPPED))

@@ -1,4 +1,4 @@
-"""The legal sequences of a DDP stream (RFC 5043 section 6).
+"""Keeps the session of each DDP stream, and its legal sequences (RFC 5043 section 6).
 
 .. code-block:: text
 
@@ -6,27 +6,29 @@
                         │
               ┌─────────▼─────────┐ verdict   ┌─────────┐ FRESH: to placement, and then,
     commands ►│      Session      ├──────────►│ Window  ├────────► complete, back to Order
-    answers ◄─┤ a state a stream  │           └────┬────┘          ┌─────────┐
+    answers ◄─┤ state per stream  │           └────┬────┘          ┌─────────┐
     events ◄──┤                   │◄──illegal──────┘               │ Reorder ├► records in the
               │                   │◄──over: a Terminate's turn ────┤         │  order of DDP-SSNs
               └─────────┬─────────┘                                └────▲────┘
                         └── close: a session ends, or begins ───────────┘
                                                (Window and Reorder are Order)
 
-Chunks are considered by DDP-SSN, but may be placed before that. What makes both fit together:
+The host considers chunks by DDP-SSN, but they may be placed before their turn. These rules make
+both fit together:
 
-* An Initiate, and what answers it, has DDP-SSN 0: nothing can be before it, and it is considered
-  when it arrives, see below. An Initiate, Accept or Reject with another DDP-SSN is never legal.
+* An Initiate, and the answer to it, has DDP-SSN 0: nothing can precede it, and it takes effect when
+  it arrives. An Initiate, Accept or Reject with another DDP-SSN is never legal.
 * A Segment, or a Terminate, that overtakes the answer to this end's Initiate is HELD: the host
-  keeps it, and hands it back once the answer has come.
-* A Terminate of an open session is taken like a Segment, as Order's final item. What follows it is
-  ILLEGAL as soon as both are known, in whatever order they come; that is for the window, which
-  knows them. When its turn comes, ``over`` tells, and then its state counts.
+  keeps the chunk, and hands it back once the answer has arrived.
+* A Terminate of an open session is taken like a Segment, as Order's final item. A chunk after it is
+  ILLEGAL as soon as both are known, in whichever order they arrive; the window detects that,
+  because it knows both. When the Terminate is delivered, ``over`` reports it, and the state
+  changes.
 
-Nothing of an ended session survives it, and no session has a number. A session opens while nothing
-is on its way, not even to host memory; the stream's places are cleared, in Window and in Reorder;
-then the item that opens it goes on, as the first one. What comes again out of an earlier session
-is known by its TSN.
+No item of an ended session survives it, and sessions have no numbers. A session opens only while no
+item is on its way, not even to host memory. The stream's slots are cleared, in Window and in
+Reorder; then the item that opens the session passes as the first one. A chunk of an earlier session
+that arrives again is recognized by its TSN.
 """
 
 from amaranth import *
@@ -43,20 +45,20 @@ __all__ = ["Answer", "Command", "Illegal", "Item", "Message", "Session", "Sessio
 
 
 class Message(enum.Enum, shape=3):
-    """What an item is; control messages by their Function Code (RFC 5043 section 5.2.3)."""
+    """The kind of an item; control messages by Function Code (RFC 5043 section 5.2.3)."""
 
     SEGMENT = 0
     INITIATE = 1
     ACCEPT = 2
     REJECT = 3
     TERMINATE = 4
-    #: A Data Chunk that is none of these: another PPID or Function Code, not unordered, too short,
-    #: or with more Private Data than it may have.
+    #: A Data Chunk that is none of these: with another PPID or Function Code, not unordered, too
+    #: short, or with more Private Data than is allowed.
     INVALID = 5
 
 
 class Item(data.StructLayout):
-    """An item of a ``stream``.
+    """An item of a ``stream``, before its session has judged it.
 
     Members
     -------
@@ -66,7 +68,7 @@ class Item(data.StructLayout):
     tsn : 32
     message : Message
     first : 1
-        It is a control message with DDP-SSN 0.
+        The item is a control message with DDP-SSN 0.
     """
 
     def __init__(self, streams, associations):
@@ -77,9 +79,9 @@ class Item(data.StructLayout):
 
 
 class Command(data.StructLayout):
-    """What the host tells of a ``stream``: its ``function`` (Function).
+    """A command of the host for a ``stream``: its ``function`` (Function).
 
-    With FORGET, INITIATE and PAST, what the peer sends up to ``tsn`` (32) is of the past.
+    With FORGET, INITIATE and PAST: chunks that the peer sent up to ``tsn`` (32) are old.
     """
 
     def __init__(self, streams):
@@ -87,28 +89,29 @@ class Command(data.StructLayout):
 
 
 class Answer(data.StructLayout):
-    """Whether a command was legal, ``taken`` (1), and the ``state`` (State) now."""
+    """The answer to a command: it was legal, ``taken`` (1), and the new ``state`` (State)."""
 
     def __init__(self):
         super().__init__({"taken": 1, "state": State})
 
 
 class Illegal(data.StructLayout):
-    """A ``stream`` whose session ends for a ``reason`` (Reason)."""
+    """A ``stream`` whose session ends because of an illegal item, for a ``reason`` (Reason)."""
 
     def __init__(self, streams):
         super().__init__({"stream": range(streams), "reason": Reason})
 
 
 class SessionEvent(data.StructLayout):
-    """Its ``reason`` (Reason), its ``stream``, and the ``state`` (State) in which it met it."""
+    """An event: its ``reason`` (Reason), the ``stream``, and its ``state`` (State) before."""
 
     def __init__(self, streams):
         super().__init__({"reason": Reason, "stream": range(streams), "state": State})
 
 
 class _Known(data.StructLayout):
-    """What is kept of a stream: ``state``; ``life``, see Arrival; INITIATE_RECEIVED: whose it is.
+    """The stored facts of a stream: ``state``; ``life``, see Arrival; and the ``association`` of
+    its INITIATE_RECEIVED.
     """
 
     def __init__(self, associations):
@@ -116,11 +119,11 @@ class _Known(data.StructLayout):
 
 
 class _Step(data.StructLayout):
-    """What goes through the pipeline: an item that arrived; an item that may open a session, which
-    is asked for before; a command; something illegal; a final item's turn.
+    """A step in the pipeline: an item; a question, for an item that may open a session; a command;
+    an illegal item; the delivery of a final item.
 
-    With ``opens`` (1), an item opens a session; with ``strays`` (1), it is an Initiate that must
-    not.
+    ``opens`` (1): the item opens a session. ``strays`` (1): the item is an Initiate that must not
+    open one.
     """
 
     def __init__(self, streams, associations):
@@ -132,28 +135,27 @@ class _Step(data.StructLayout):
 
 
 class Session(wiring.Component):
-    """Keeps the state of each stream's session, and says what may be taken.
+    """Keeps the state of each stream's session, and decides which items may be taken.
 
-    What is taken, and what is dropped, is what ``o`` and then the window say: the host's SCTP
-    acknowledges a chunk if it was FRESH or a DUPLICATE or, of an aborted stream, ILLEGAL or SILENT,
-    one that was HELD once the host has it, and no chunk that was OUTSIDE, so that this one is sent
-    again.
+    ``o`` and then the window give the verdict. The host's SCTP acknowledges a chunk that was FRESH
+    or a DUPLICATE or, on an aborted stream, ILLEGAL or SILENT; a chunk that was HELD once the host
+    has it; and never a chunk that was OUTSIDE, so that the peer repeats it.
 
-    The host's commands come before the message that they tell of is sent.
+    The host gives each command before it sends the message that the command announces.
 
-    Sessions of a stream have the same DDP-SSNs, so what comes again out of an earlier one is known
-    by its TSN: it is a DUPLICATE if that is not behind the one that a session begins with, which is
-    that of the Initiate that arrived, or what the host said with the one that it sent. The TSN of
-    the item that opened the session is kept, too: another one with DDP-SSN 0 is ILLEGAL. With an
-    Initiate that is ILLEGAL, what comes up to its TSN is of the past, as with one that opens. The
-    host's PAST moves that TSN on, before 2^31 others have come.
+    Sessions of a stream use the same DDP-SSNs, so a repeated chunk of an earlier session is
+    recognized by its TSN: it is a DUPLICATE if its TSN is not after the one with which the present
+    session began. That TSN is the one of the Initiate that arrived, or the one that the
+    host gave with its own Initiate. The TSN of the item that opened the session is kept too:
+    another item with DDP-SSN 0 is ILLEGAL. An ILLEGAL Initiate makes chunks up to its TSN old, as
+    one that opens does. The host's PAST moves that TSN forward, before 2^31 others have arrived.
 
     Latency: ``LATENCY`` cycles from ``i`` to ``o``, and from a command to its answer. Throughput:
-    an item a cycle; a command and a Terminate's turn cost ``CALM`` and 8 cycles. A control message
-    with DDP-SSN 0, and what is ILLEGAL, wait until all that was taken before is in memory, and so
-    does what follows a FORGET; the session that begins, or is forgotten, costs ``CALM`` cycles, and
-    two for each place of its stream. Reset: the states stay. Errors: through ``events``. While
-    there is no room for one, nothing is taken, and none is lost.
+    one item per cycle. A command, and the delivery of a Terminate, cost ``CALM`` and 8 cycles. A
+    control message with DDP-SSN 0, and an ILLEGAL item, wait until every item taken before is in
+    memory, and so does an item after a FORGET. A session that begins, or is forgotten, costs
+    ``CALM`` cycles and two for each slot of its stream. Reset: the states stay. Errors: reported
+    through ``events``. While there is no room for an event, no item is taken; no event is lost.
 
     Parameters
     ----------
@@ -169,20 +171,21 @@ class Session(wiring.Component):
     illegal : In(stream.Signature(Illegal(streams), always_ready=True))
         An item with which the window ends a session, 7 cycles after ``o``.
     over : In(stream.Signature(range(streams)))
+        A session's final item was delivered.
     asks : Out(range(streams)), whole : In(1)
-        Whether a stream has no gap, 3 cycles later.
+        Stream to look up in the window; it has no gap, 3 cycles later.
     close : Out(stream.Signature(Close(streams)))
     idle : In(1)
-        Of Order; a close that was given shows 2 cycles later.
+        ``idle`` of Order; it accounts for a close 2 cycles later.
     command : In(stream.Signature(Command(streams)))
     answer : Out(stream.Signature(Answer(), always_ready=True))
     events : Out(stream.Signature(SessionEvent(streams)))
     waiting : Out(range(streams + 1))
-        Initiates that wait for an answer.
+        Initiates that wait for the host's answer.
     """
 
     LATENCY = 6
-    #: Cycles until what went in before has come back as illegal, if it does.
+    #: Cycles until an item that entered has come back as illegal, if it is illegal.
     CALM = LATENCY + Window.LATENCY + 4
 
     def __init__(self, *, streams=64, associations=64, pending=16):
@@ -228,7 +231,7 @@ class Session(wiring.Component):
         (known,) = storage_of(
             m, "states", _Known(self.associations), self.streams, (step[0].stream,),
             (_changes(step[4]), step[4].stream, becomes))
-        # The TSN before which all is of the past; that of the item that opened the session.
+        # ``floor``: the TSN up to which chunks are old; ``opening``: that of the opening item.
         past, opener = Signal(), Signal()
         (floor,) = storage_of(
             m, "floors", unsigned(32), self.streams, (step[0].stream,),
@@ -245,9 +248,9 @@ class Session(wiring.Component):
         return m
 
     def _issue(self, m, opened, strayed):
-        """Chooses what goes into the pipeline; what went in 0 to 4 cycles ago.
+        """Chooses the next step; returns the steps that entered the pipeline 0 to 4 cycles ago.
 
-        Nothing but an item goes in before all items have left, and have come back if illegal.
+        Other steps than items enter only when all items have left, and come back if illegal.
         """
         m.submodules.refused = refused = Store(Illegal(self.streams), depth=32)
         closes, events = m.submodules.closes, m.submodules.events
@@ -256,7 +259,7 @@ class Session(wiring.Component):
             m.d.sync += step[k].eq(step[k - 1])
         wiring.connect(m, wiring.flipped(self.illegal), refused.i)
 
-        # An item that may open a session is asked for, as the others are, and then goes on.
+        # For an item that may open a session, a question enters first, like the other steps.
         item, command, over, wrong = self.i, self.command, self.over, refused.o
         go, other, acts, full = Signal(), Signal(), Signal(), Signal()
         asks, asked, first, forgets = Signal(), Signal(), Signal(), Signal()
@@ -276,14 +279,14 @@ class Session(wiring.Component):
             item.valid & item.payload.first & ~first)
         m.d.sync += [
             go.eq(closes.half & events.half),
-            # What changes a state shows before an item follows it.
+            # A change of a state is visible before an item follows it.
             other.eq(waits | any_of(_changes(each) for each in step)),
             calm.eq(Cat(other & go, calm) & (other & go & ~acts).replicate(self.CALM)),
             first.eq((first | (asks & asked)) & ~(item.valid & item.ready)),
         ]
         with m.If(asks):
             m.d.sync += asked.eq(~asked)
-        # The window takes no items while it clears a stream's places.
+        # While the window clears a stream's slots, it takes no items.
         with m.If(command.valid & command.ready & (command.payload.function == Function.FORGET)):
             m.d.sync += forgets.eq(1)
         with m.Elif(full & self.idle):
@@ -318,7 +321,7 @@ class Session(wiring.Component):
         return step
 
     def _change(self, m, step, now, past, opener, becomes, begins, opened, strayed):
-        """What becomes of the state in ``step[3]``, and what that means, of what is not an item."""
+        """Computes a stream's new state after ``step[3]``, which is no item, and the outputs."""
         state, what = now.state, step[3]
         full = self._count(m, step, now, becomes)
         initiate, answer = Signal(), Signal()
@@ -330,7 +333,7 @@ class Session(wiring.Component):
             # Section 6.6: not while a chunk of the last session is outstanding.
             opens.eq(initiate & ~Value.cast(state)[2] & (ended | self.whole)),
             answers.eq(answer & (state == State.INITIATE_SENT)),
-            # It ends its session, and opens none when the network brings it again.
+            # A stray Initiate ends its session. If the network repeats it, it opens none.
             strays.eq(initiate & ~opens & ~(opener & (state != State.INITIATE_SENT))),
             fails.eq(what.illegal & (state != State.ABORTED)),
         ]
@@ -372,7 +375,7 @@ class Session(wiring.Component):
         with m.If(what.asks):
             m.d.sync += [opened.eq(opens | answers), strayed.eq(strays)]
 
-        # A cycle later: what that means for all others.
+        # One cycle later: the outputs.
         was, failed, refuses, starts = Signal(State), Signal(), Signal(), Signal()
         m.d.sync += [
             was.eq(state),
@@ -396,9 +399,10 @@ class Session(wiring.Component):
         ]
 
     def _count(self, m, step, now, becomes):
-        """Counts the Initiates of each association that wait; whether no more may, in ``step[3]``.
+        """Counts the waiting Initiates of each association.
 
-        What changes a state is far apart.
+        Returns whether the association of ``step[3]`` may have no more. Steps that change a state
+        are many cycles apart.
         """
         was = delayed(m, 1, now, "was")
         waited, waits = (each.state == State.INITIATE_RECEIVED for each in (was, becomes))
@@ -407,7 +411,7 @@ class Session(wiring.Component):
             left.eq(_changes(step[4]) & waited & ~waits),
             came.eq(_changes(step[4]) & ~waited & waits),
         ]
-        # Read as an item asks, and again for what is written.
+        # Read when an item asks, and again for the value to write.
         write, value, full = Signal(), Signal(range(self.pending + 1)), Signal()
         whose = Signal(range(self.associations))
         m.d.comb += whose.eq(Mux(left, was.association, Mux(
@@ -429,7 +433,7 @@ class Session(wiring.Component):
         return full
 
     def _judge(self, m, step, now, past, opener):
-        """What is said of an item, ``step[3]``, in two steps."""
+        """Computes the verdict on an item, ``step[3]``, in two steps."""
         state, what = now.state, step[3]
         message = what.message
         segment, terminate, invalid = (
@@ -454,7 +458,7 @@ class Session(wiring.Component):
         with m.Elif(what.zero & ~segment & ~asks & opener):
             m.d.sync += verdict.eq(Verdict.DUPLICATE)
         with m.Elif(asks):
-            # What overtakes the answer; that has DDP-SSN 0, and nothing else.
+            # An item that overtakes the answer; only the answer itself has DDP-SSN 0.
             m.d.sync += verdict.eq(
                 Mux((segment | terminate) & ~what.zero, Verdict.HELD, Verdict.ILLEGAL))
         with m.Elif(segment | terminate):
@@ -475,7 +479,8 @@ class Session(wiring.Component):
         ]
 
 
-#: What this side may send, and the state after it (RFC 5043 sections 6.2 to 6.4).
+#: Messages and commands of this side: the state in which each is legal, and the state after it.
+#: (RFC 5043 sections 6.2 to 6.4)
 _SENT = (
     *((Function.FORGET, state, State.CLOSED) for state in State),
     *((Function.ABORT, state, State.ABORTED) for state in State),
@@ -490,11 +495,11 @@ _SENT = (
     (Function.TERMINATE, State.REFUSED, State.CLOSED),
     (Function.TERMINATE, State.ESTABLISHED, State.TERMINATE_SENT),
     (Function.TERMINATE, State.TERMINATE_RECEIVED, State.CLOSED),
-    # Section 6.1: the Terminate that an illegal chunk asks for.
+    # Section 6.1: the Terminate after an illegal chunk.
     (Function.TERMINATE, State.ABORTED, State.ABORTED),
 )
 
 
 def _changes(step):
-    """Whether a step may change the state of a stream."""
+    """Returns whether a step may change the state of a stream."""
     return step.asks | step.command | step.illegal | step.final

@@ -1,4 +1,4 @@
-"""The Steering Tag table."""
+"""Declares the Steering Tag table and its entry."""
 
 from amaranth.lib import data
 
@@ -8,7 +8,7 @@ __all__ = ["StagEntry", "StagTable"]
 
 
 class StagEntry(data.StructLayout):
-    """An entry of the table: the region that a Steering Tag names.
+    """An entry of the Steering Tag table: the region that the STag names.
 
     Members
     -------
@@ -22,14 +22,15 @@ class StagEntry(data.StructLayout):
     bound : 1
         ``owner`` is a DDP Stream; otherwise it is a Protection Domain (RFC 5041 section 8.2).
     owner : 16
+        Number of that DDP Stream or Protection Domain.
     to : 64
-        Tagged Offset of the first octet.
+        Tagged Offset of the region's first octet.
     length : 64
-        Octets.
+        Octets in the region.
     address : 64
-        Host address of the first octet; in scattered pages, its linear address.
+        Host address of the first octet; for a region in pages, its linear address.
     pages : 4
-        Page code.
+        Page code, see :mod:`~..dma.pages`.
     """
 
     def __init__(self, entries):
@@ -51,11 +52,11 @@ class StagEntry(data.StructLayout):
 
 
 class StagTable(Table):
-    """The entries of all Steering Tags.
+    """Holds the entries of all Steering Tags.
 
-    An STag is a 24-bit index and an 8-bit key. The index's lower bits select the entry and its
-    upper bits are compared with the key, so that any STag can be registered, but no two at a
-    time whose indices agree in the lower bits.
+    An STag is a 24-bit index and an 8-bit key. The lower bits of the index select the entry; its
+    upper bits are compared together with the key. So any STag can be registered, but never two at
+    the same time whose indices agree in the lower bits.
 
     Latency, Throughput, Reset, Errors, Members: those of :class:`Table`.
     """

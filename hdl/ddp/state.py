@@ -1,4 +1,4 @@
-"""Which streams are in error."""
+"""Keeps the error state of every stream."""
 
 from amaranth import *
 from amaranth.lib import memory, wiring
@@ -8,21 +8,22 @@ __all__ = ["ErrorState"]
 
 
 class ErrorState(wiring.Component):
-    """Which streams are in error.
+    """Keeps, for each stream, whether it is in error.
 
-    Look-ups and what comes of them go through in order, one a cycle: the state that is shown holds
-    all that was decided before.
+    Look-ups pass through in order, one per cycle, and each may be followed by an update of the same
+    stream 4 cycles later. The state shown for a look-up includes all earlier updates.
 
-    Latency: 4 cycles from ``index`` to ``ended``. Throughput: 1 a cycle. Reset: the states stay.
-    Errors: none.
+    Latency: 4 cycles from ``index`` to ``ended``. Throughput: one look-up per cycle. Reset: the
+    states stay. Errors: none.
 
     Members
     -------
     index : In(16)
+        The stream to look up.
     ended : Out(1)
         The stream of four cycles ago is in error; combinational from registers.
     update : In(1), becomes : In(1)
-        That stream's state from now on.
+        Sets the state of the stream of four cycles ago to ``becomes``.
     """
 
     def __init__(self, streams):
@@ -34,10 +35,10 @@ class ErrorState(wiring.Component):
         m.submodules.storage = storage = memory.Memory(
             shape=1, depth=self.streams, init=[], attrs={"ram_style": "block", "no_rw_check": 1})
         read, write = storage.read_port(), storage.write_port()
-        # Without reset, to become the output register of the block RAM; and one near the reader.
+        # Without reset, to become the output register of the block RAM; then one near the reader.
         known, near = Signal(reset_less=True), Signal(reset_less=True)
-        # index[k] came k cycles ago. The table does not have what the last five look-ups became:
-        # four of them are looked at a cycle before the last one is known.
+        # index[k] came k cycles ago. The table lacks the updates of the last five look-ups. Four of
+        # them are compared one cycle before the last one is known.
         index = [self.index, *(Signal(16, name=f"index{k}") for k in range(1, 8))]
         m.d.sync += [later.eq(earlier) for earlier, later in zip(index, index[1:], strict=False)]
         same, earlier_same, became = Signal(), Signal(4), Signal(4)

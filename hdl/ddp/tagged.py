@@ -1,4 +1,4 @@
-"""The STag and TO base-and-bounds checker (RFC 5041 sections 7.1 and 8.2)."""
+"""Checks STag, Tagged Offset, base and bounds (RFC 5041 sections 7.1 and 8.2)."""
 
 from functools import partial
 
@@ -15,29 +15,29 @@ __all__ = ["CheckResult", "StreamRights", "TaggedCheck"]
 
 
 class StreamRights(data.StructLayout):
-    """What the checks know of a stream: number, Protection Domain, and whether it is enabled."""
+    """A stream as the checks see it: number, Protection Domain, and whether it is enabled."""
 
     def __init__(self):
         super().__init__({"stream": 16, "pd": 16, "enable": 1})
 
 
 class CheckResult(data.StructLayout):
-    """What the checks say of a segment.
+    """The result of the checks for a segment.
 
     Members
     -------
     error : 1
-        It must not be placed: ``type`` and ``code`` tell why, in the numbers of RFC 5041 section
-        7.2.
+        The segment must not be placed; ``type`` and ``code`` give the reason, as numbers of RFC
+        5041 section 7.2.
     type : 4, code : 8
     tagged, last : 1
-        T and L of its header.
+        T and L of the segment's header.
     enable : 1
-        Its stream is enabled.
+        The segment's stream is enabled.
     length : 16
         Octets of payload.
     address : 64
-        Where its first octet goes, if tagged.
+        Host address for the first octet, if tagged.
     pages : 4
         Page code of the region.
     """
@@ -59,16 +59,18 @@ class CheckResult(data.StructLayout):
 
 
 class TaggedCheck(wiring.Component):
-    """Validates a tagged segment against its Steering Tag's entry.
+    """Validates a tagged segment against the entry of its Steering Tag.
 
-    In the order of RFC 5041 section 7.1: the STag is valid for this stream (entry valid and key
-    equal, then association by Protection Domain or by stream, section 8.2), its buffer allows
-    placement, TO in range, the 64-bit sum of TO and length does not wrap (see
-    :data:`~..spec.ddp.TO_WRAP`), the sum in range. The RFC lists the wrap last; this block looks at
-    it before the sum's range, because a wrapped sum has none. A zero-length segment's STag and TO
-    are not checked (section 5.2). Of an untagged segment only length and version are.
+    The checks are in the order of RFC 5041 section 7.1: the STag is valid for this stream (entry
+    valid and key equal, then association by Protection Domain or by stream, section 8.2), its
+    buffer allows placement, the TO is in range, the 64-bit sum of TO and length does not wrap (see
+    :data:`~..spec.ddp.TO_WRAP`), and the sum is in range. The RFC lists the wrap last; this block
+    checks it before the sum's range, because a wrapped sum has no range. STag and TO of a segment
+    without payload are not checked (section 5.2). Of an untagged segment, only length and version
+    are checked.
 
-    Latency: 12 cycles. Throughput: a segment a cycle. Reset: empty. Errors: see ``CheckResult``.
+    Latency: 12 cycles. Throughput: one segment per cycle. Reset: empty. Errors: reported in
+    ``CheckResult``.
 
     Members
     -------
@@ -101,16 +103,16 @@ class TaggedCheck(wiring.Component):
         bits = self.entries.bit_length() - 1
         after = partial(delayed, m)
 
-        # Two cycles for the way to the table, as many as untagged segments take longer.
+        # Two cycles for the wires to the table: untagged segments take two cycles longer.
         came = after(2, self.i.valid, "came")
         near = after(2, self.i.payload, "near")
         valid = Signal(self.LATENCY - 3)
         m.d.sync += [valid.eq(Cat(came, valid)), self.o.valid.eq(valid[-1])]
 
-        # Two cycles for the look-up, and one for the way from the table; meanwhile whether an octet
-        # of the segment lies past 2^64 - 1: where the lower half of the sum carries, the upper half
-        # is all ones, and the sum is not 2^64 itself. After a carry the sum is below the length, so
-        # that its 16 lowest bits tell.
+        # Two cycles for the look-up, and one for the wires from the table. Meanwhile this checks
+        # whether an octet of the segment lies past 2^64 - 1: the lower half of the sum carries, the
+        # upper half is all ones, and the sum is not 2^64 itself. After a carry the sum is less than
+        # the length, so that its 16 lowest bits decide.
         header = near.header
         m.d.comb += self.index.eq(header.stag[8 : 8 + bits])
         first_low = Signal(33)
@@ -131,13 +133,13 @@ class TaggedCheck(wiring.Component):
         with m.If(valid[1]):
             m.d.sync += entry.eq(self.entry)
 
-        # Identity and rights, as flags, a comparison in nibbles first; the offset into the region,
-        # lower half.
+        # Identity and rights as flags, the first step of a comparison in nibbles; and the offset
+        # into the region, lower half.
         identity = nibbles(Cat(entry.key, entry.tag), Cat(stag[:8], stag[8 + bits :]))
         key, pd, stream_equal = Signal(len(identity)), Signal(4), Signal(4)
         allowed, bound, alive = Signal(), Signal(), Signal()
         offset_low = Signal(32)
-        # A borrow of the lower half, the other way round: no gate before the upper half's carries.
+        # The borrow of the lower half, inverted: no gate before the upper half's carry chain.
         no_borrow = Signal()
         with m.If(valid[2]):
             m.d.sync += [
@@ -154,7 +156,7 @@ class TaggedCheck(wiring.Component):
         size = after(2, entry.length, "size")
         host = after(2, entry.address, "host")
 
-        # The offset's upper half; below the base if it borrows.
+        # The offset's upper half. A borrow means that TO is below the base.
         offset = Signal(64)
         above = Signal()
         unknown, foreign, forbidden = Signal(), Signal(), Signal()
@@ -169,7 +171,7 @@ class TaggedCheck(wiring.Component):
         outside, too_long, address_low, address_high = self._fit(
             m, size, host, offset, above, length)
 
-        # The first check that fails decides. The rest of the result waits for it.
+        # The first check that fails decides. The rest of the result is delayed to match.
         rest = Signal(data.StructLayout({
             "tagged": 1, "last": 1, "short": 1, "version": 1, "length": 16}))
         m.d.comb += [rest[name].eq(header[name]) for name, _ in rest.shape()]
@@ -215,8 +217,11 @@ class TaggedCheck(wiring.Component):
         return m
 
     def _fit(self, m, size, host, offset, above, length):
-        """Whether the segment begins outside of the region, and whether it ends there: octets from
-        its offset to the region's end, and the host address, lower then upper halves.
+        """Compares the segment with the region.
+
+        Computes the octets from the segment's offset to the region's end, and the host address,
+        each in two halves. Returns whether the segment begins outside of the region, whether it
+        ends outside, and the two halves of the address.
         """
         after = partial(delayed, m)
         room_low = Signal(32)

@@ -1,4 +1,4 @@
-"""Messages whose turn it is: the last check, that of the order of messages in a queue."""
+"""Delivers messages of SCTP in order, and checks the order of MSNs in each queue."""
 
 from amaranth import *
 from amaranth.lib import data, stream, wiring
@@ -18,22 +18,22 @@ QUEUE = 16
 
 
 class OrderedRecord(data.StructLayout):
-    """What is kept of an item of SCTP until its turn comes.
+    """The part of an SCTP item that is kept until it is delivered in order.
 
     Members
     -------
     placed : 1
-        It is a segment that passed the checks.
+        The item is a segment that passed the checks.
     complete : 1
-        It is, and the last one of its message.
+        The item is such a segment, and the last one of its message.
     control : 1
-        It is a control message; ``tag`` is its function.
+        The item is a control message; ``tag`` is its function.
     failed : 1
-        The bus refused a write on its stream.
+        The bus refused a write on the item's stream.
     sequence : 32
         TSN.
     tagged, stream, qn, tag, rsvdulp, length, cookie
-        As of a :class:`~.delivery.Record`.
+        Those of a :class:`~.delivery.Record`.
     """
 
     def __init__(self):
@@ -42,8 +42,8 @@ class OrderedRecord(data.StructLayout):
 
 
 class TurnRecord(data.StructLayout):
-    """An ``item``, :class:`OrderedRecord`, whose turn it is, and what
-    :class:`~.precedence.Overtaking` has ``found`` of it.
+    """An ``item`` (:class:`OrderedRecord`) that is next in order, with the result ``found`` of
+    :class:`~.precedence.Overtaking` for it.
     """
 
     def __init__(self):
@@ -51,7 +51,7 @@ class TurnRecord(data.StructLayout):
 
 
 class Disordered(data.StructLayout):
-    """A ``stream`` (16), and the ``sequence`` (32) number of the segment out of turn."""
+    """A segment out of order: its ``stream`` (16), and its ``sequence`` (32) number."""
 
     def __init__(self):
         super().__init__({"stream": 16, "sequence": 32})
@@ -60,13 +60,14 @@ class Disordered(data.StructLayout):
 class Turn(wiring.Component):
     """Delivers records in the order of their stream's DDP-SSNs.
 
-    Every segment of an untagged queue has the MSN that is next: in the order of submission all
-    messages before it are complete (RFC 5041 section 4.3). The first one that has not fails its
-    stream, and so does one that was not placed: nothing of the stream is delivered any more, until
-    ``clear``. Control messages show in any case.
+    Each segment of an untagged queue must have the next MSN: in the order of submission, all
+    messages before it are complete (RFC 5041 section 4.3). The first segment with another MSN puts
+    its stream in error, and so does a segment that was not placed: no further message of the stream
+    is delivered until ``clear``. Control messages are output in any case.
 
-    Latency: 8 cycles. Throughput: a record a cycle; ``clear`` and ``state`` cost a cycle each.
-    Reset: empty; the states of streams and queues stay. Errors: see above.
+    Latency: 8 cycles. Throughput: one record per cycle; ``clear`` and ``state`` cost a cycle each.
+    Reset: empty; the states of streams and queues stay. Errors: segments with the wrong MSN are
+    reported on ``disordered``.
 
     Parameters
     ----------
@@ -76,13 +77,15 @@ class Turn(wiring.Component):
     -------
     i : In(stream.Signature(OrderedRecord()))
     clear : In(stream.Signature(16, always_ready=True))
-        A stream that starts anew. The next one no sooner than 2 cycles later.
+        A stream that restarts. At most every second cycle.
     state : In(stream.Signature(QueueState(), always_ready=True))
-        A queue whose next MSN is set.
+        A queue and its next MSN.
     o : Out(stream.Signature(TurnRecord()))
-        With ``complete`` or ``control`` set, and not both; or a segment that Precedence needs.
+        Either ``complete`` or ``control`` is set, or the segment is one that Precedence needs.
     advanced : Out(stream.Signature(Advanced()))
+        An untagged message was delivered.
     disordered : Out(stream.Signature(Disordered()))
+        The first segment of a stream with the wrong MSN.
     """
 
     def __init__(self, *, streams):
@@ -108,7 +111,7 @@ class Turn(wiring.Component):
             wiring.connect(m, stores[name].o, stage.i)
             wiring.connect(m, stage.o, wiring.flipped(getattr(self, name)))
 
-        # What is taken: a record, or a stream to be cleared. item[k] was taken k + 1 cycles ago.
+        # Inputs: a record, or a stream to clear. item[k] was taken k + 1 cycles ago.
         go, wanted = Signal(), Signal()
         clearing = Signal(16, reset_less=True)
         valid, clears = Signal(5), Signal(5)
@@ -127,7 +130,7 @@ class Turn(wiring.Component):
         with m.If(wanted):
             m.d.sync += item[0].stream.eq(clearing)
 
-        # The next MSN of each queue goes on with a message's last segment, right or not.
+        # A message's last segment advances its queue's next MSN, whether the MSN was right or not.
         set_up = delayed(m, 2, self.state.payload, "set_up")
         sets = Signal()
         following = Signal(32, reset_less=True)
@@ -146,7 +149,7 @@ class Turn(wiring.Component):
         m.d.comb += wrong.eq(known.placed & ~known.tagged & ~equal.all())
         m.d.sync += equal.eq(nibbles(following_msn, item[2].tag))
 
-        # The stream's state is there, and what it becomes.
+        # The stream's state is known now; this computes its new state.
         last, out = item[4], item[5]
         disorder = Signal()
         m.d.sync += [

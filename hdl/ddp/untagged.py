@@ -1,4 +1,4 @@
-"""The untagged queues: their buffers, and the checks of RFC 5041 section 7.1."""
+"""Keeps the untagged queues and their buffers, and checks segments (RFC 5041 section 7.1)."""
 
 from functools import partial
 
@@ -13,7 +13,7 @@ from .header import DdpHeader
 
 __all__ = ["Advanced", "Post", "QueueState", "UntaggedBuffer", "UntaggedCheck", "UntaggedResult"]
 
-#: Bits of a Queue Number that a stream has.
+#: Bits of a Queue Number: each stream has four queues.
 QN_BITS = 2
 
 
@@ -29,7 +29,7 @@ class UntaggedBuffer(data.StructLayout):
     pages : 4
         Page code.
     cookie : 32
-        What the completion says of it.
+        Number that the completion returns.
     """
 
     def __init__(self):
@@ -37,8 +37,9 @@ class UntaggedBuffer(data.StructLayout):
 
 
 class QueueState(data.StructLayout):
-    """A queue to be opened or closed: ``stream`` (16), ``qn`` (2), ``open`` (1), and the MSN of the
-    first buffer that will be posted, ``msn`` (32).
+    """A queue to be opened or closed.
+
+    ``stream`` (16), ``qn`` (2), ``open`` (1), and ``msn`` (32): the MSN of its first buffer.
     """
 
     def __init__(self):
@@ -46,8 +47,10 @@ class QueueState(data.StructLayout):
 
 
 class Post(data.StructLayout):
-    """A buffer to be posted: ``stream`` (16), ``qn`` (2), its ``msn`` (32), ``buffer``, and the
-    ``slot`` of the buffer table that keeps it.
+    """A buffer to be posted.
+
+    ``stream`` (16), ``qn`` (2), ``msn`` (32), ``buffer``, and ``slot``: where the buffer table
+    keeps it.
     """
 
     def __init__(self, config):
@@ -58,28 +61,28 @@ class Post(data.StructLayout):
 
 
 class Advanced(data.StructLayout):
-    """The message ``msn`` (32) of a ``stream`` (16) and queue ``qn`` (2) was delivered."""
+    """A delivered message: ``stream`` (16), queue ``qn`` (2) and ``msn`` (32)."""
 
     def __init__(self):
         super().__init__({"stream": 16, "qn": QN_BITS, "msn": 32})
 
 
 class UntaggedResult(data.StructLayout):
-    """What the checks say of an untagged segment.
+    """The result of the checks for an untagged segment.
 
     Members
     -------
     error : 1
-        It must not be placed: ``type`` and ``code`` tell why.
+        The segment must not be placed; ``type`` and ``code`` give the reason.
     type : 4, code : 8
     disorder : 1
-        It has a buffer, but not the first one that waits for a message.
+        The segment has a buffer, but not the first one that waits for a message.
     address : 64, pages : 4
-        Where its first octet goes.
+        Host address for the first octet, and its page code.
     total : 32
-        MO plus payload length: the ULP message length, if it is the last segment.
+        MO plus payload length: the ULP message length, if the segment is the last one.
     cookie : 32
-        Of its buffer.
+        Cookie of the segment's buffer.
     """
 
     def __init__(self):
@@ -90,19 +93,20 @@ class UntaggedResult(data.StructLayout):
 
 
 class UntaggedCheck(wiring.Component):
-    """Validates untagged segments against the queues' buffers.
+    """Validates untagged segments against the buffers of their queues.
 
-    In this order: the QN is valid for this stream; the MSN is not behind the first buffer that
-    waits for a message, and has a buffer; MO, and MO plus length, are within that buffer. Section
-    7.1 lists the range of the MSN last, but a message that was completed has no buffer any more.
+    The checks are in this order: the QN is valid for this stream; the MSN is not before that of the
+    first buffer that waits for a message, and has a buffer; MO, and MO plus length, are within that
+    buffer. Section 7.1 lists the range of the MSN last, but a message that was completed no longer
+    has a buffer.
 
-    The last segment of a message takes its buffer off the queue at once, before it is known
-    whether the segment will be placed: if it is not, its stream is in error, and takes no segment
-    until the host has set it up again. So segments of one queue may follow each other in every
-    cycle.
+    The last segment of a message takes its buffer off the queue immediately, before it is known
+    whether the segment will be placed. If it is not placed, its stream is in error, and takes no
+    segment until the host has set it up again. So segments of one queue may follow each other in
+    every cycle.
 
-    Latency: 12 cycles. Throughput: a segment a cycle. Reset: the queues stay. Errors: see
-    ``UntaggedResult``.
+    Latency: 12 cycles. Throughput: one segment per cycle. Reset: the queues stay. Errors: reported
+    in ``UntaggedResult``.
 
     Parameters
     ----------
@@ -111,14 +115,14 @@ class UntaggedCheck(wiring.Component):
     Members
     -------
     i : In(stream.Signature({header: DdpHeader, stream: 16, enable: 1}, always_ready=True))
-        Tagged segments may come too; what is said of them means nothing.
+        Tagged segments may come too; their results are meaningless.
     state : In(stream.Signature(QueueState(), always_ready=True))
-        Only while no segment is on its way, and no sooner than 5 cycles after ``post``.
+        Only while no segment is in the checks, and at least 5 cycles after ``post``.
     post : In(stream.Signature(Post, always_ready=True))
-        Counts 4 cycles later. The next one no sooner than 4 cycles later.
+        Takes effect after 4 cycles. At most one every 4 cycles.
     advanced : In(stream.Signature(Advanced()))
-        With SCTP only: a message was delivered whose last segment had no ``enable`` here, since it
-        came in any order.
+        With SCTP only: a message was delivered whose last segment came without ``enable``, because
+        segments come in any order.
     o : Out(stream.Signature(UntaggedResult(), always_ready=True))
     """
 
@@ -145,7 +149,7 @@ class UntaggedCheck(wiring.Component):
 
         after = partial(delayed, m)
 
-        # Where to look, and what follows from the header alone.
+        # The address to look up, and values that depend on the header alone.
         index_of_header = Cat(header.qn[:QN_BITS], self.i.payload.stream)[:index_bits]
         index = after(1, index_of_header, "index")
         msn = after(1, header.msn, "msn")
@@ -158,8 +162,8 @@ class UntaggedCheck(wiring.Component):
             takes.eq(self.i.valid & self.i.payload.enable & ~header.tagged & header.last),
         ]
 
-        # The queue's first MSN, one beyond its last, and the buffer. The first MSN goes on with a
-        # message's last segment.
+        # The queue's first MSN, the MSN after its last buffer, and the segment's buffer. The last
+        # segment of a message advances the first MSN.
         state, post = self.state, self.post
         state_valid, post_valid = after(1, state.valid, "state_valid"), Signal(3)
         state_held = after(1, state.payload, "state_held")
@@ -181,7 +185,7 @@ class UntaggedCheck(wiring.Component):
                 Mux(writes[0], writes[2], beyond))
         first = self._look_up(m, "first", Signal(32), index, *writes)
         beyond_post = after(1, (post_held.msn + 1)[:32], "beyond_post")
-        # The buffer is there before it counts.
+        # The buffer is written before the limit makes it visible.
         limit = self._look_up(
             m, "limit", Signal(data.StructLayout({"msn": 32, "open": 1})), index,
             post_valid[2] | state_valid,
@@ -190,7 +194,7 @@ class UntaggedCheck(wiring.Component):
                 Cat(beyond_post, C(1))),
         )
         ring_bits = exact_log2(self.config.queue_depth)
-        # A register of its own for the way to many block RAMs.
+        # A separate register for the wires to many block RAMs.
         (place,) = copies(
             m, Cat(header.msn[:ring_bits], index_of_header), 1, name="place")
         buffer = self._buffer(
@@ -255,12 +259,11 @@ class UntaggedCheck(wiring.Component):
         return m
 
     def _buffer(self, m, place, write, written, post):
-        """The buffer at a place of its queue's ring, 8 cycles later; a post is written in the same
-        way.
+        """Returns the buffer at ``place`` of its queue's ring, 8 cycles later; writes posts.
 
-        A ring has the slots of its buffers, so that the wide table need not have room for all
-        buffers of all queues. Both take many block RAMs, and registers are for the ways to them
-        and from them.
+        A ring holds the slots of its buffers, so that the wide buffer table need not have room for
+        all buffers of all queues. Both tables take many block RAMs; the registers are for the wires
+        to them and from them.
         """
         m.submodules.rings = rings = memory.Memory(
             shape=range(self.config.buffers), depth=1 << len(place), init=[],
@@ -286,8 +289,9 @@ class UntaggedCheck(wiring.Component):
         return delayed(m, 2, buffer, "buffer")
 
     def _look_up(self, m, name, value, index, write, write_index, write_value):
-        """What a table holds at ``index``, 3 cycles later. It knows of the writes of all cycles
-        before; a write is registered first.
+        """Returns the table's value at ``index``, 3 cycles later.
+
+        It includes the writes of all earlier cycles; a write is registered first.
         """
         shape = value.shape()
         m.submodules[name] = storage = memory.Memory(
@@ -303,7 +307,7 @@ class UntaggedCheck(wiring.Component):
             port.addr.eq(write_index),
             Value.cast(port.data).eq(write_value),
             held.eq(read.data),
-            # What was written in the cycle of the look-up came too late for it.
+            # A write in the cycle of the look-up is too late for the block RAM: forward its value.
             same.eq(Cat(port.en, nibbles(port.addr, index))),
             clash.eq(same.all()),
             written[0].eq(port.data),

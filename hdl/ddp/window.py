@@ -1,10 +1,10 @@
-"""Which items of a DDP stream are new: its window of DDP-SSNs (RFC 5043 sections 5.2.1, 6 and 10).
+"""Decides which items of a DDP stream are new (RFC 5043 sections 5.2.1, 6 and 10).
 
-Each stream has ``window`` places of its own, here for what the window must know of an item, and in
-:class:`~.order.Reorder` for the item's record while it waits. The place of an item is its DDP-SSN
-modulo ``window``. No stream's items are ever in another stream's way, and no list of free places is
-kept: an item that is new and less than ``window`` ahead of the first gap finds its place free,
-because the item that had the place before came before the gap.
+Each stream has ``window`` slots of its own: here for the facts about an item, and in
+:class:`~.order.Reorder` for the item's record while it waits. The slot of an item is its DDP-SSN
+modulo ``window``. Streams never compete for slots, and there is no list of free ones: an item that
+is new and less than ``window`` ahead of the first gap finds its slot free, because the item that
+used the slot before arrived before the gap.
 """
 
 from amaranth import *
@@ -20,42 +20,42 @@ __all__ = ["Arrival", "Judged", "Ticket", "Verdict", "Window", "place_of", "stor
 
 
 class Verdict(enum.Enum, shape=3):
-    """What becomes of an item; the numbers are those of :class:`...spec.completion.ChunkStatus`."""
+    """The outcome of an item; the numbers are those of :class:`...spec.completion.ChunkStatus`."""
 
-    #: It is new, and taken.
+    #: New, and taken.
     FRESH = 0
-    #: It came before. No error: a retransmission.
+    #: Received before. No error: a retransmission.
     DUPLICATE = 1
-    #: It is ahead of the window: dropped. It must come again.
+    #: Ahead of the window: dropped. The peer must send it again.
     OUTSIDE = 2
-    #: It fits no legal sequence: its session is aborted.
+    #: Fits no legal sequence: its session is aborted.
     ILLEGAL = 3
-    #: Its session is aborted, and it is dropped.
+    #: Dropped, because its session was aborted.
     SILENT = 4
-    #: Not an outcome: of a stream without a session that takes it. ILLEGAL, unless it came before.
+    #: Not final: no session takes it. It becomes DUPLICATE if it was received before, else ILLEGAL.
     REFUSED = 5
-    #: It overtook the answer to this end's Initiate: the host keeps it.
+    #: Overtook the answer to this end's Initiate: the host keeps it.
     HELD = 7
 
 
 class Arrival(data.StructLayout):
-    """An item as its session sees it.
+    """An item with the verdict of its session.
 
     Members
     -------
     verdict : Verdict
-        FRESH: it may be taken. FRESH and REFUSED are for the window to decide.
+        FRESH: it may be taken. The window decides on FRESH and REFUSED items.
     stream : range(streams)
     ssn : 16
     tsn : 32
     segment : 1
         A DDP Segment, not a control message.
     final : 1
-        Nothing may follow it in its session.
+        The item must be the last one of its session.
     malformed : 1
-        Why it is ILLEGAL.
+        The reason, if the item is ILLEGAL: it is no DDP message.
     life : 1
-        Changes with each of the window's ILLEGAL items that the session knows of.
+        Toggles each time the session has handled an ILLEGAL item of the window.
     """
 
     def __init__(self, streams):
@@ -66,14 +66,14 @@ class Arrival(data.StructLayout):
 
 
 class Ticket(data.StructLayout):
-    """What an item that was taken keeps until it is delivered.
+    """The facts about a taken item that are kept until it is delivered.
 
     Members
     -------
     stream, ssn, final
-        As in :class:`Arrival`.
+        Those of :class:`Arrival`.
     fills : 1
-        An item of its session with a later DDP-SSN was taken before it.
+        An item of the same session with a later DDP-SSN was taken before it.
     """
 
     def __init__(self, streams):
@@ -81,8 +81,9 @@ class Ticket(data.StructLayout):
 
 
 class Judged(data.StructLayout):
-    """An item's ``verdict`` (Verdict) and ``ticket`` (Ticket); ``aborts`` (1): its session ends
-    with it, for ``reason`` (Reason).
+    """An item's ``verdict`` (Verdict) and ``ticket`` (Ticket).
+
+    ``aborts`` (1): the item ends its session, for ``reason`` (Reason).
     """
 
     def __init__(self, streams):
@@ -91,22 +92,22 @@ class Judged(data.StructLayout):
 
 
 def place_of(stream, ssn, window):
-    """The place of an item, of ``window`` for each stream."""
+    """Returns the slot of an item; each stream has ``window`` slots."""
     return Cat(ssn[:exact_log2(window)], stream)
 
 
 def storage_of(m, name, shape, depth, reads, written):
-    """A table that is read without a stall; what it holds at each of ``reads`` 2 cycles later.
+    """Adds a table in block RAM; returns its value at each of ``reads``, 2 cycles later.
 
-    That knows of the writes of the cycles before; ``written`` is a write port's enable, address
-    and data, registers by preference.
+    The values include the writes of all earlier cycles. ``written`` is enable, address and data of
+    a write port, preferably registers.
     """
     m.submodules[name] = storage = memory.Memory(
         shape=shape, depth=depth, init=[], attrs={"ram_style": "block", "no_rw_check": 1})
     write = storage.write_port()
     enable, address, value = written
     m.d.comb += [write.en.eq(enable), write.addr.eq(address), Value.cast(write.data).eq(value)]
-    # What a block RAM gives for an entry that is being written differs from device to device.
+    # Block RAM of different devices differs for an entry that is being written: forward the write.
     latest = [Signal(shape, name=f"{name}_latest{k}", reset_less=True) for k in range(2)]
     m.d.sync += [Value.cast(latest[0]).eq(value), latest[1].eq(latest[0])]
     found = []
@@ -126,7 +127,7 @@ def storage_of(m, name, shape, depth, reads, written):
 
 
 class _Tag(data.StructLayout):
-    """The item that had a place last in its session, if ``valid`` (1): ``ssn`` (16), ``tsn`` (32).
+    """The last item of the session in a slot, if ``valid`` (1): ``ssn`` (16), ``tsn`` (32).
     """
 
     def __init__(self):
@@ -134,7 +135,7 @@ class _Tag(data.StructLayout):
 
 
 class _Known(data.StructLayout):
-    """What is known of a stream's session.
+    """The stored facts of a stream's session.
 
     Members
     -------
@@ -143,7 +144,7 @@ class _Known(data.StructLayout):
     tip : 16
         The DDP-SSN after the highest one that was taken.
     count : 16
-        Items that were taken. There is no gap if that is ``tip``.
+        Number of items taken. There is no gap if it equals ``tip``.
     ended : 1
         The final item was taken, with DDP-SSN ``last`` (16).
     dead : 1
@@ -156,18 +157,18 @@ class _Known(data.StructLayout):
 
 
 class _Near(data.StructLayout):
-    """What is known of an item and one before it, which is of the same stream.
+    """A comparison of an item with another one that arrived a few cycles before it.
 
     Members
     -------
     same : 1
-        It is there.
+        The other item exists and is of the same stream; the rest implies this.
     twin, copy : 1
-        It has the same DDP-SSN; the same TSN.
+        Both have the same DDP-SSN; the same TSN.
     behind, ahead : 1
-        The item is behind the other one; ahead of it.
+        The item's DDP-SSN is lower than the other one's; higher.
     next, inside : 1
-        The item is the next one after the other; no more than the window ahead of it.
+        The item is the next one after the other; is ahead of it by no more than the window.
     over : 1
         The item is ahead of the other one, which is final.
     """
@@ -178,29 +179,30 @@ class _Near(data.StructLayout):
 
 
 class _Walk(wiring.Component):
-    """Finds the first gap of a stream, from one that was filled on.
+    """Finds the first gap of a stream, starting from a gap that was filled.
 
-    Latency: 8 cycles, one for each item after the gap, and then until it is taken. Throughput: a
-    stream at a time. Reset: idle. Errors: none; of more streams than there is room for, the last
-    are left out, and so is what takes longer than ``PATIENCE`` cycles.
+    Latency: 8 cycles, one for each item after the gap, and then until the result is taken.
+    Throughput: one stream at a time. Reset: idle. Errors: none; if the queue has no room for
+    another stream, the stream is skipped, and a walk of more than ``PATIENCE`` cycles is given up.
 
     Members
     -------
     work : In(stream.Signature(range(streams), always_ready=True))
-        A stream of which a gap was filled.
+        A stream with a gap that was filled.
     stream : Out(range(streams))
+        The stream that is walked through.
     front : In(16)
-        All of it before this one was taken, 2 cycles later.
+        Its ``front``, 2 cycles later.
     place : Out(places), tag : In(_Tag)
-        The tag of a place, 2 cycles later.
+        Slot to look up, and its tag, 2 cycles later.
     found : Out(1), next : Out(16)
-        All before this one was taken.
+        The result: all DDP-SSNs before ``next`` were taken.
     take : In(1)
-        That was heard.
+        The result is taken.
     busy : Out(1)
     """
 
-    #: Cycles in which less than half of all DDP-SSNs come.
+    #: Cycles in which less than half of all DDP-SSNs can arrive.
     PATIENCE = 1 << 13
 
     def __init__(self, streams, window):
@@ -227,7 +229,7 @@ class _Walk(wiring.Component):
             works.i.payload.eq(self.work.payload),
             self.place.eq(place_of(self.stream, fetch, self.window)),
         ]
-        # Tags are asked for one a cycle, whatever comes of those before.
+        # One tag is read per cycle, before the results of earlier reads are known.
         waits, same = Signal(3), Signal()
         age = Signal(range(self.PATIENCE + 1))
         m.d.sync += [
@@ -266,28 +268,30 @@ class _Walk(wiring.Component):
 
 
 class Window(wiring.Component):
-    """Says of each item whether it came before, and takes it if not.
+    """Decides for each item whether it was received before, and takes it if not.
 
-    An item of a stream that may be taken, with a DDP-SSN that no item before it had, is taken
+    An item is taken if its stream's session allows it, if no item before had its DDP-SSN, and
 
-    * if it is the next one in the order of arrival: all DDP-SSNs before it were taken. So what
-      comes in order is never refused, whatever other streams do;
-    * or if it is less than ``window`` ahead of the first DDP-SSN that has not come.
+    * if it is the next one in the order of arrival: all DDP-SSNs before it were taken. So items
+      that arrive in order are never refused, whatever other streams do;
+    * or if it is less than ``window`` ahead of the first DDP-SSN that is missing.
 
-    Otherwise it is OUTSIDE. Nothing here waits for delivery: the first gap is that of what was
-    taken. It is found a few cycles after the one before it was filled, see :class:`_Walk`, and
-    until then an item close to the end of the window may be OUTSIDE; not one that is the next in
-    order.
+    Otherwise it is OUTSIDE. Nothing here waits for delivery: the first gap is that of the items
+    that were taken. A new first gap is found a few cycles after the previous one was filled, see
+    :class:`_Walk`. Until then, an item close to the end of the window may be OUTSIDE, but never the
+    one that is next in order.
 
-    What is ILLEGAL, each with the first item alone, while those after it are SILENT:
+    These items are ILLEGAL; only the first one of a session is, and those after it are SILENT:
 
-    * a DDP-SSN that came before, with another TSN. TSNs are kept of the last ``window`` DDP-SSNs;
-      an older Segment is a DUPLICATE;
-    * what has a DDP-SSN after the final item's, and a final item after whose DDP-SSN one was taken;
-    * REFUSED items that did not come before.
+    * a DDP-SSN that was received before, with another TSN. The TSNs of the last ``window`` DDP-SSNs
+      are remembered; an older Segment is a DUPLICATE;
+    * an item with a DDP-SSN after that of the final item, and a final item with a DDP-SSN before
+      that of an item already taken;
+    * a REFUSED item that was not received before.
 
-    Latency: ``LATENCY`` cycles. Throughput: an item a cycle, whatever the streams. Reset: nothing
-    is on its way; what was taken is still known. Errors: none; ``o`` tells what is ILLEGAL.
+    Latency: ``LATENCY`` cycles. Throughput: one item per cycle, in any mix of streams. Reset: no
+    item is on its way; the record of taken items stays. Errors: none; ILLEGAL items are reported on
+    ``o``.
 
     Parameters
     ----------
@@ -301,18 +305,18 @@ class Window(wiring.Component):
     i : In(stream.Signature(Arrival(streams), always_ready=True))
     o : Out(stream.Signature(Judged(streams), always_ready=True))
     clear : In(stream.Signature(range(streams)))
-        A stream of which nothing came: the next session's first item has DDP-SSN 0. No item is on
-        its way then. It is ready when that is done: ``window`` cycles later, and once the gaps are
-        found.
+        A stream to clear, as one without any items: the next session's first item has DDP-SSN 0. No
+        item may be on its way. It is ready when it is done: after ``window`` cycles, and once the
+        gaps are found.
     look : In(range(streams)), whole : Out(1)
-        All DDP-SSNs of a stream before the highest one were taken; 3 cycles later, while not
-        ``busy``.
+        Stream to look up; 3 cycles later: all its DDP-SSNs before the highest one were taken. Valid
+        while not ``busy``.
     busy : Out(1)
-        A gap is looked for.
+        The first gap of a stream is being searched.
     """
 
     LATENCY = 7
-    #: Items before an item that do not show in the tables.
+    #: Number of preceding items that are not visible in the tables yet.
     _RECENT = 5
 
     def __init__(self, *, streams=64, window=16):
@@ -332,7 +336,7 @@ class Window(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         m.submodules.walk = walk = _Walk(self.streams, self.window)
-        # item[k] came k cycles ago. Where there is none, a gap that was found may take its way.
+        # item[k] came k cycles ago. In a cycle without an item, the result of a walk enters.
         item = [Signal(Arrival(self.streams), name="item_0")]
         valid, walked = (Signal(7, name=name) for name in ("valid", "walked"))
         m.d.comb += [
@@ -346,8 +350,8 @@ class Window(wiring.Component):
             item.append(Signal(Arrival(self.streams), name=f"item_{k}", reset_less=True))
             m.d.sync += item[k].eq(item[k - 1])
         near = self._near(m, item, valid | walked)
-        # What was decided in the last cycles, of items that came 6 to 10 cycles ago: they were
-        # taken, all before them too, they are the session's end.
+        # Decisions of the last cycles, for the items of 6 to 10 cycles ago: the item was taken; all
+        # before it were taken too; it ended its session.
         taken, in_order, aborted = (Signal(self._RECENT, name=name) for name in (
             "taken", "in_order", "aborted"))
         fills = Signal()
@@ -357,8 +361,8 @@ class Window(wiring.Component):
         return m
 
     def _near(self, m, item, valid):
-        """Of ``item[5]``: each of the items that came 1 to 5 cycles before it."""
-        # Compared early, and kept until it is known what became of those.
+        """Compares ``item[5]`` with each of the items that came 1 to 5 cycles before it."""
+        # Compared early, and delayed until the decisions on those items are known.
         bits = exact_log2(self.window)
         found = []
         for k in range(1, self._RECENT + 1):
@@ -384,13 +388,13 @@ class Window(wiring.Component):
         return found
 
     def _tables(self, m, item, walked, near, taken, in_order, aborted, fills):
-        """The tag in the place of ``item[3]``, and what is known of its stream."""
+        """Returns the tag in the slot of ``item[3]``, and the facts of its stream."""
         streams, window, walk = self.streams, self.window, m.submodules.walk
         place = [place_of(item[k].stream, item[k].ssn, window) for k in (1, 7)]
         clears, swept, rests = Signal(), Signal(range(window)), Signal()
         tag_in, becomes = Signal(_Tag()), Signal(_Known(), reset_less=True)
-        # A stream is cleared while no item is on its way, and no gap that was found is: what is
-        # written for that one would be what was known before.
+        # A stream is cleared only while no item and no result of a walk is in the pipeline: it
+        # would write back the facts from before.
         m.d.sync += rests.eq(~(walk.busy | walked.any()))
         m.d.comb += clears.eq(self.clear.valid & rests)
         with m.If(clears):
@@ -398,8 +402,8 @@ class Window(wiring.Component):
         with m.Else():
             m.d.comb += [tag_in.valid.eq(1), tag_in.ssn.eq(item[7].ssn), tag_in.tsn.eq(item[7].tsn)]
         m.d.comb += self.clear.ready.eq(clears & swept.all())
-        # Written together with what is known of the stream: a tag that is newer than that would
-        # hide an item that came before.
+        # Tag and facts are written in the same cycle: a tag that is newer than the facts would hide
+        # an item that was received before.
         tag, walk_tag = storage_of(
             m, "tags", _Tag(), streams * window, (place[0], walk.place),
             (taken[1] | clears, Mux(clears, place_of(self.clear.payload, swept, window), place[1]),
@@ -420,14 +424,14 @@ class Window(wiring.Component):
         ]
         m.d.sync += self.whole.eq(looked.tip == looked.count)
 
-        # What is known of the stream of item[6], with those of the cycles before; becomes is of
-        # item[7].
+        # ``now``: the facts of the stream of item[6], with the updates of the cycles before;
+        # ``becomes``: those of item[7].
         history = [becomes]
         for k in range(3):
             history.append(Signal(_Known(), name=f"became_{k}", reset_less=True))
             m.d.sync += history[k + 1].eq(history[k])
         close = delayed(m, 1, near[0].same, "close")
-        # Without a gap, the first one that has not come is the tip.
+        # Without a gap, the first missing DDP-SSN is the tip.
         held, gapless = delayed(m, 1, known, "held"), Signal()
         read, earlier = (Signal(_Known(), name=name, reset_less=True) for name in (
             "read", "earlier"))
@@ -439,7 +443,7 @@ class Window(wiring.Component):
                 m.d.sync += earlier.eq(before)
         now = Signal(_Known())
         m.d.comb += now.eq(Mux(close, becomes, earlier))
-        # What an item was judged by is in what is known from then on.
+        # The front by which an item was judged is stored, so that later items use it too.
         follows, front = (Signal(16, name=name, reset_less=True) for name in ("follows", "front"))
         m.d.sync += [
             follows.eq(item[5].ssn + 1),
@@ -461,7 +465,7 @@ class Window(wiring.Component):
         return tag, known
 
     def _compare(self, m, item, tag, known):
-        """What the tables say of ``item[5]``, compared in two steps."""
+        """Compares ``item[5]`` with the tables' contents, in two steps."""
         bits = exact_log2(self.window)
         ssn = item[3].ssn
         same, copy = Signal(4), Signal(8)
@@ -499,11 +503,10 @@ class Window(wiring.Component):
         return asked
 
     def _decide(self, m, item, valid, near, asked, taken, in_order, aborted, fills):
-        """What becomes of ``item[5]``: what those after it must know in a cycle, the rest in two.
-        """
+        """Decides on ``item[5]``: in one cycle the facts that later items need, in two the rest."""
 
         def some(flags, *names):
-            """One of the items before has a flag, and all of these properties."""
+            """Returns whether an item before has its flag and all these properties."""
             return any_of(
                 flags[k] & Cat(near[k][name] for name in names).all() for k in range(self._RECENT))
 
@@ -515,18 +518,18 @@ class Window(wiring.Component):
         fresh, refused = known == Verdict.FRESH, known == Verdict.REFUSED
         m.d.comb += [
             came.eq(asked.behind | asked.held | some(taken, "twin")),
-            # Of a control message, the place would still tell that it came.
+            # For a control message, its slot would still show that it was received.
             other.eq((asked.held & ~asked.copy)
                      | any_of(taken[k] & near[k].twin & ~near[k].copy for k in range(self._RECENT))
                      | (asked.behind & ~asked.held & ~some(taken, "twin") & ~item[5].segment)),
-            # Nothing after it was taken.
+            # No item after it was taken.
             passed_by.eq(some(taken, "behind")),
             top.eq(asked.top & ~passed_by),
-            # All before it were taken.
+            # All items before it were taken.
             in_turn.eq(asked.front | some(in_order, "next") | (
                 top & any_of(asked.missing[k] & (count == k) for k in range(self._RECENT + 1)))),
-            # One behind another that was inside is inside, too: what that one was judged by may
-            # not show yet.
+            # An item before one that was inside is inside too; the facts by which that one was
+            # judged may not be visible yet.
             allowed.eq(in_turn | asked.inside | some(in_order, "inside") | passed_by),
             over.eq(asked.over | some(taken, "over") | (item[5].final & ~top)),
             silent.eq(asked.dead | some(aborted, "same")),

@@ -24,7 +24,7 @@ from ...hdl.spec.ddp import (
 )
 from .events import DdpError, Delivered, Event, LlpError, Placed, ProtocolError
 from .header import Header, TaggedHeader, UntaggedHeader, header_length, is_tagged
-from .memory import Access, Memory, Region
+from .memory import Access, Memory, Octets, Region
 
 __all__ = [
     "DataSink",
@@ -179,12 +179,7 @@ def check_tagged(
 @dataclass
 class _Buffer:
     length: int
-    octets: bytearray = field(default_factory=bytearray)
-
-    def write(self, offset: int, payload: bytes) -> None:
-        # The buffer grows as it fills, so that a long one costs nothing before it is used.
-        self.octets.extend(bytes(max(0, offset + len(payload) - len(self.octets))))
-        self.octets[offset : offset + len(payload)] = payload
+    octets: Octets = field(default_factory=Octets)
 
 
 class UntaggedQueue:
@@ -430,7 +425,7 @@ class DataSink:
         if isinstance(header, UntaggedHeader):
             buffer = self.queues[header.qn].buffer(header.msn)
             assert buffer is not None
-            buffer.write(header.mo, payload)
+            buffer.octets.write(header.mo, payload)
         elif payload:
             region = self.memory.lookup(header.stag)
             assert region is not None
@@ -444,7 +439,7 @@ class DataSink:
         while self._next in self._waiting and self.error is None:
             header, length = self._waiting.pop(self._next)
             order, self._next = self._next, self._next + 1
-            message = None
+            octets = None
             if isinstance(header, UntaggedHeader):
                 queue = self.queues[header.qn]
                 if queue.ahead(header.msn) != 0:
@@ -454,17 +449,16 @@ class DataSink:
                     segment = header.encode() + bytes(length)
                     return events + self._fail(MSN_RANGE, segment, order)
                 if header.last:
-                    # Section 5.4: the ULP Message Length is the last segment's MO plus its payload
-                    # length.
                     buffer = queue.buffer(header.msn)
                     assert buffer is not None
-                    buffer.write(header.mo + length, b"")
-                    message = bytes(buffer.octets[: header.mo + length])
+                    octets = buffer.octets
                     queue.complete()
-            events += self._follow(header, length, order, message)
+            events += self._follow(header, length, order, octets)
         return events
 
-    def _follow(self, header: Header, length: int, order: int, octets: bytes | None) -> list[Event]:
+    def _follow(
+        self, header: Header, length: int, order: int, octets: Octets | None
+    ) -> list[Event]:
         """Adds a segment to its message, then delivers the complete messages that wait for no
         other.
 
@@ -480,13 +474,15 @@ class DataSink:
             self._messages.append(message)
         if self._latest is not None and self._latest is not message:
             self._latest.overtaken = True
-        begin = end = 0
-        if isinstance(header, TaggedHeader):
+        if isinstance(header, UntaggedHeader):
+            # Section 5.4: the ULP Message Length is the last segment's MO plus its payload length.
+            begin, end = 0, header.mo + length
+        else:
             if self._latest is not message:
                 message.begin = header.to
             begin, end = message.begin, header.to + length
         if header.last:
-            message.event = Delivered(self.stream, header, order, octets, begin, end)
+            message.event = Delivered(self.stream, header, order, begin, end, octets)
         self._latest = None if header.last else message
         if self.waiting is not None and self.waiting < sum(
             each.overtaken or each.event is not None for each in self._messages

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from ...hdl.spec.ddp import ErrorNumber
 from .header import Header
+from .memory import Octets
 
 __all__ = ["DdpError", "Delivered", "Event", "LlpError", "Placed", "ProtocolError"]
 
@@ -67,28 +68,32 @@ class Delivered:
         message, its STag.
     order
         The number of the message's last segment in the order of the sender.
-    message
-        The octets of an untagged message, as many as its ULP Message Length states; None for a
-        tagged message.
     begin, end
-        For a tagged message: the Tagged Offset of its first segment, and the Tagged Offset just
-        past its last one. Where segments of another message came in between, ``begin`` is that of
-        the first segment after them.
+        For an untagged message: 0, and its ULP Message Length. For a tagged message: the Tagged
+        Offset of its first segment, and the Tagged Offset just past its last one. Where segments of
+        another message came in between, ``begin`` is that of the first segment after them.
+    octets
+        The octets of an untagged message's buffer; None for a tagged message.
     """
 
     stream: int
     header: Header
     order: int
-    message: bytes | None = None
-    begin: int = 0
-    end: int = 0
+    begin: int
+    end: int
+    octets: Octets | None = None
 
     @property
     def length(self) -> int:
-        """ULP Message Length. For a tagged message: ``end`` minus ``begin``, modulo 2^32."""
-        return (
-            len(self.message) if self.message is not None else (self.end - self.begin) % (1 << 32)
-        )
+        """ULP Message Length: ``end`` minus ``begin``, modulo 2^32."""
+        return (self.end - self.begin) % (1 << 32)
+
+    @property
+    def message(self) -> bytes | None:
+        """The octets of an untagged message, as many as its ULP Message Length states; None for a
+        tagged message.
+        """
+        return None if self.octets is None else self.octets.read(self.length)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,34 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Flag, auto
 
-__all__ = ["Access", "Memory", "Region"]
+__all__ = ["Access", "Memory", "Octets", "Region"]
+
+_PAGE = 1 << 12
+
+
+class Octets:
+    """The octets of a buffer that is written in pieces. Those that were not written are zero, and
+    take no memory.
+    """
+
+    def __init__(self) -> None:
+        self._pages: dict[int, bytearray] = {}
+
+    def write(self, offset: int, payload: bytes) -> None:
+        """Writes octets from an offset on."""
+        at = 0
+        while at < len(payload):
+            number, inside = divmod(offset + at, _PAGE)
+            page = self._pages.setdefault(number, bytearray(_PAGE))
+            piece = payload[at : at + _PAGE - inside]
+            page[inside : inside + len(piece)] = piece
+            at += len(piece)
+
+    def read(self, length: int) -> bytes:
+        """Returns the first octets, as many as ``length`` says."""
+        zeros = bytes(_PAGE)
+        pages = range(-(-length // _PAGE))
+        return b"".join(self._pages.get(number, zeros) for number in pages)[:length]
 
 
 class Access(Flag):

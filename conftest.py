@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from ddp_rnic.hdl.spec.config import WIDTHS
-from ddp_rnic.sim.verilator import QUICK
+from ddp_rnic.sim.engines.verilator import QUICK
 from hypothesis import settings
 
 # A design has many objects that stay alive; collecting garbage often would only cost time.

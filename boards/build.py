@@ -9,14 +9,14 @@ import sys
 from dataclasses import dataclass
 from importlib.util import find_spec
 
-from .common import Top
-from .netlist import (
+from ..flow.netlist import (
     absorb_output_registers,
     area,
     extract_shift_registers,
     fold_enables,
     promote_resets,
 )
+from .common import Top
 from .registers import as_csv, as_json
 
 __all__ = ["BuildError", "Clock", "Report", "ToolMissing", "build", "program", "report_of",

@@ -9,7 +9,7 @@ from amaranth.build import Subsignal
 from amaranth.hdl import Fragment
 from amaranth.lib import io
 
-from ..hdl.verilog import convert
+from ..hdl.lib.verilog import convert
 from .common import Top
 
 __all__ = ["VirtualPlatform", "to_verilog"]

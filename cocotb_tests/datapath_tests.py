@@ -6,8 +6,8 @@ from typing import Any
 
 import cocotb
 
-from ..sim.cocotb_bench import RnicBench
-from ..sim.engine import UNSTALLED, Stalls
+from ..sim.engines.cocotb_bench import RnicBench
+from ..sim.engines.engine import UNSTALLED, Stalls
 from .errors import CASES, scenario_of
 from .scenario import Scenario, random_scenario
 

@@ -10,11 +10,11 @@ import cocotb
 from cocotb.task import bridge, resume
 from ddp_rnic.boards.ecpix5 import ECPIX5_85
 from ddp_rnic.boards.sizes import MEDIUM
-from ddp_rnic.sim.board_bench import BoardBench
-from ddp_rnic.sim.engine import Ring
+from ddp_rnic.sim.engines.board_bench import BoardBench
+from ddp_rnic.sim.engines.engine import Ring
 from ddp_rnic.sw_driver import CQ, PD, Device
 from ddp_rnic.sw_driver.tests.test_association import SctpPeer, associate
-from ddp_rnic.sw_driver.uart import UartTransport
+from ddp_rnic.sw_driver.transports.uart import UartTransport
 
 #: How many tests there are.
 COUNT = 1

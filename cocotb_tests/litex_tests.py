@@ -13,8 +13,8 @@ from typing import Any
 
 import cocotb
 from cocotb.triggers import Timer
-from ddp_rnic.sim.board_bench import BoardBench
-from ddp_rnic.sim.engine import Ring
+from ddp_rnic.sim.engines.board_bench import BoardBench
+from ddp_rnic.sim.engines.engine import Ring
 
 #: How many tests there are.
 COUNT = 1

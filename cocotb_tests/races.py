@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ..hdl.spec import regs
 from ..hdl.spec.config import RnicConfig
 from ..hdl.spec.ddp import ErrorNumber, ErrorType
-from ..sim.engine import (
+from ..sim.engines.engine import (
     Drain,
     Meanwhile,
     Operation,

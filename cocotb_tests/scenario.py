@@ -19,7 +19,9 @@ from ..hdl.spec import regs
 from ..hdl.spec.completion import Completion, Status, phase
 from ..hdl.spec.config import RnicConfig
 from ..hdl.spec.ddp import LLP_CRC, LLP_FRAMING, LOCAL_CATASTROPHIC, VERSION, WAITING, ErrorNumber
-from ..sim.engine import (
+from ..sim.campaigns.interleaving import Interleaving
+from ..sim.capture.traffic import QUEUES
+from ..sim.engines.engine import (
     Await,
     Drain,
     ErrorEvent,
@@ -33,13 +35,11 @@ from ..sim.engine import (
     Ring,
     WriteRegister,
 )
-from ..sim.interleaving import Interleaving
 from ..sim.model.ddp import DataSink, TaggedHeader, header_length
 from ..sim.model.events import DdpError, Delivered, LlpError, Placed
 from ..sim.model.memory import Access, Memory, Region
 from ..sim.model.mpa import Fpdu, MpaReceiver, MpaSender
-from ..sim.replay import guard_octets
-from ..sim.traffic import QUEUES
+from ..sim.replay.plan import guard_octets
 
 _HALF = 0xFFFFFFFF
 _MSN = 1 << 32

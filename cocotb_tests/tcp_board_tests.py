@@ -16,14 +16,14 @@ from ddp_rnic.boards.sizes import SMALL
 from ddp_rnic.hdl.spec import board
 from ddp_rnic.hdl.spec.net import tcp_words
 from ddp_rnic.hdl.spec.sctp import Diversion
-from ddp_rnic.sim.board_bench import BoardBench
-from ddp_rnic.sim.compare import compare
-from ddp_rnic.sim.engine import Frame, Operation, Packet
+from ddp_rnic.sim.capture.tests.frames import ACK, FIN, PUSH, ethernet, tcp_packet
+from ddp_rnic.sim.capture.tests.streams import SEND, Conversation
+from ddp_rnic.sim.engines.board_bench import BoardBench
+from ddp_rnic.sim.engines.engine import Frame, Operation, Packet
 from ddp_rnic.sim.model.tcp import Connection, Diverted, Dropped, FpduReceived, TcpReceiver
-from ddp_rnic.sim.regions import derive
-from ddp_rnic.sim.replay import Plan, plan
-from ddp_rnic.sim.tests.frames import ACK, FIN, PUSH, ethernet, tcp_packet
-from ddp_rnic.sim.tests.streams import SEND, Conversation
+from ddp_rnic.sim.replay.differences import compare
+from ddp_rnic.sim.replay.plan import Plan, plan
+from ddp_rnic.sim.replay.regions import derive
 
 from .board_tests import looked_at
 

@@ -12,8 +12,8 @@ from ddp_rnic.boards.registers import as_csv
 from ddp_rnic.boards.virtual import to_verilog
 from ddp_rnic.cocotb_tests import driver_tests, litex_tests, tcp_board_tests
 from ddp_rnic.cocotb_tests.board_tests import BOARD, COUNT
-from ddp_rnic.sim import board_gates
-from ddp_rnic.sim.cocotb_engine import run_tests_on
+from ddp_rnic.sim.devices import board_gates
+from ddp_rnic.sim.engines.cocotb_engine import run_tests_on
 
 
 def test_a_board_at_its_pins_agrees_with_the_model(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from ddp_rnic.cocotb_tests.scenario import Scenario, random_scenario, tagged, un
 from ddp_rnic.hdl.spec import regs
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
 from ddp_rnic.hdl.spec.ddp import LLP_FRAMING, LOCAL_CATASTROPHIC, WAITING
-from ddp_rnic.sim.cocotb_engine import run_tests
-from ddp_rnic.sim.engine import (
+from ddp_rnic.sim.engines.cocotb_engine import run_tests
+from ddp_rnic.sim.engines.engine import (
     ENGINES,
     UNSTALLED,
     Drain,

@@ -37,8 +37,8 @@ from ddp_rnic.hdl.spec.ddp import (
     TO_WRAP,
     ErrorNumber,
 )
-from ddp_rnic.sim import compiled
-from ddp_rnic.sim.engine import (
+from ddp_rnic.sim.engines import compiled
+from ddp_rnic.sim.engines.engine import (
     UNSTALLED,
     Await,
     Drain,

@@ -3,8 +3,8 @@
 Each endpoint gives its octets to a TCP connection; this program carries them to the other one.
 """
 
-from ddp_rnic.sim.live import SimTransport
-from ddp_rnic.sim.rdma import Connection
+from ddp_rnic.sim.devices.live import SimTransport
+from ddp_rnic.sim.devices.rdma import Connection
 from ddp_rnic.sw_driver import PD, Access, Device
 from ddp_rnic.sw_driver.rdmap import CQ, Opcode
 

@@ -4,7 +4,7 @@ The buffers are the rows of a numpy array that is registered once, without remot
 """
 
 import numpy as np
-from ddp_rnic.sim.live import Peer, SimTransport
+from ddp_rnic.sim.devices.live import Peer, SimTransport
 from ddp_rnic.sw_driver import CQ, PD, Access, Device, Stream
 
 rows = np.zeros((8, 2048), np.uint8)

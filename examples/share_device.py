@@ -9,7 +9,7 @@ import tempfile
 import threading
 from pathlib import Path
 
-from ddp_rnic.sim.live import Peer, SimTransport
+from ddp_rnic.sim.devices.live import Peer, SimTransport
 from ddp_rnic.sw_driver import CQ, PD, Device, Stream
 from ddp_rnic.sw_driver.prm import Manager, Policy, connect
 from ddp_rnic.sw_driver.prm.audit import Audit

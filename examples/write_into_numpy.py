@@ -4,7 +4,7 @@ For a board, only the transport changes: ``UartTransport("/dev/ttyUSB0")``.
 """
 
 import numpy as np
-from ddp_rnic.sim.live import Peer, SimTransport
+from ddp_rnic.sim.devices.live import Peer, SimTransport
 from ddp_rnic.sw_driver import CQ, PD, Device, Stream
 
 array = np.zeros(100_000, np.uint8)

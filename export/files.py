@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..hdl.spec.config import RnicConfig
-from ..sim.verilator import verilog
+from ..sim.engines.verilator import verilog
 from . import examples, ipxact, registers, testbench
 from .interface import MODULE
 

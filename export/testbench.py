@@ -16,7 +16,7 @@ from ..hdl.spec.completion import FIELDS, OCTETS, Kind
 from ..hdl.spec.config import RnicConfig
 from ..hdl.spec.net import insert
 from ..hdl.spec.sctp import Diversion, Function
-from ..sim import load
+from ..sim.engines import load
 from ..sim.model.header import Header, TaggedHeader, UntaggedHeader
 from ..sim.model.mpa import MpaSender
 from ..sim.model.sctp import Ppid

@@ -6,21 +6,21 @@ from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
 from .bus.axi import AxiLite
-from .csr import Counters, Registers
+from .bus.csr import Counters, Registers
 from .ddp.coalesce import Coalesce
 from .ddp.commit import ErrorEvent, ItemTally, Tally
 from .ddp.fence import Fence, Sweep
-from .ddp.session import Answer, Command
+from .ddp.segment import HEADER_WORDS
 from .ddp.stag import StagEntry
 from .ddp.untagged import Post, QueueState
 from .dma.pages import PAGE_SHIFTS, PageEntry
-from .llp.intake import LlpSettings
-from .llp.segment import HEADER_WORDS
-from .net.association import AssociationWrite
+from .lib.stream import delayed
+from .lib.table import table_write
+from .mpa.intake import LlpSettings
+from .sctp.association import AssociationWrite
+from .sctp.session import Answer, Command
 from .spec import regs
 from .spec.sctp import Function
-from .stream import delayed
-from .table import table_write
 
 __all__ = ["Control", "RingSettings", "StreamEntry"]
 
@@ -46,7 +46,7 @@ def sctp_control(config):
     """Returns the signature between Control and the blocks of SCTP.
 
     ``associations`` writes the association table. ``command``, ``answer``, ``waiting``, ``look``
-    and ``next`` are those of :class:`~.ddp.admission.Admission`; ``tally`` is an ItemTally.
+    and ``next`` are those of :class:`~.sctp.admission.Admission`; ``tally`` is an ItemTally.
     """
     return wiring.Signature({
         "associations": Out(stream.Signature(
@@ -67,8 +67,8 @@ class Control(wiring.Component):
     the entry was dropped, or was placed and the bus has responded for it.
 
     Latency: a table is written 1 cycle after its command. Throughput: one command at a time. Reset:
-    registers are 0. Errors: those of :class:`~.csr.Registers`; a command for a stream that does not
-    exist has no effect.
+    registers are 0. Errors: those of :class:`~.bus.csr.Registers`; a command for a stream that does
+    not exist has no effect.
 
     Parameters
     ----------

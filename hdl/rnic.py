@@ -24,31 +24,31 @@ from amaranth.lib.wiring import In, Out
 
 from .bus.axi import AWCACHE, AxiLite, AxiWrite
 from .control import Control, StreamEntry
-from .crc32c import Crc32c
-from .ddp.admission import Admission
 from .ddp.commit import Commit
 from .ddp.delivery import Delivery
 from .ddp.header import HeaderParser
 from .ddp.precedence import Overtaking, key_of
-from .ddp.reports import Reports
+from .ddp.segment import IN_FLIGHT
 from .ddp.stag import StagTable
 from .ddp.tagged import TaggedCheck
 from .ddp.untagged import UntaggedCheck
+from .dma.buffer import PacketBuffer
+from .dma.exceptions import ExceptionQueue
 from .dma.pages import PageCut, PageEntry
 from .dma.placement import ExceptionBeat, PlacementDma
-from .exceptions import ExceptionQueue
-from .llp.buffer import PacketBuffer
-from .llp.intake import Intake, LlpBeat
-from .llp.markers import MarkerCut
-from .llp.mpa import MpaWalker
-from .llp.receiver import SctpReceiver
-from .llp.segment import IN_FLIGHT
-from .llp.verdict import Judge
+from .lib.crc32c import Crc32c
+from .lib.stream import Beat, any_of, delayed, nibbles
+from .lib.table import Table
+from .lib.verilog import convert
+from .mpa.intake import Intake, LlpBeat
+from .mpa.markers import MarkerCut
+from .mpa.verdict import Judge
+from .mpa.walker import MpaWalker
+from .sctp.admission import Admission
+from .sctp.receiver import SctpReceiver
+from .sctp.reports import Reports
 from .spec import regs
 from .spec.config import RnicConfig
-from .stream import Beat, any_of, delayed, nibbles
-from .table import Table
-from .verilog import convert
 
 __all__ = ["FlatRnic", "Rnic", "to_verilog"]
 

@@ -2,10 +2,7 @@
 
 # Absolute, as pytest also imports this file by the name that its folder has in a checkout.
 
-from ddp_rnic.sw_driver.association import Association, Report
-from ddp_rnic.sw_driver.context import Capabilities, Context, Device
-from ddp_rnic.sw_driver.cq import CQ, WC, Opcode, WcStatus
-from ddp_rnic.sw_driver.errors import (
+from ddp_rnic.sw_driver.base.errors import (
     CompletionOverrun,
     ErrorEvent,
     InvalidRequest,
@@ -19,9 +16,12 @@ from ddp_rnic.sw_driver.errors import (
     UnsupportedDevice,
     WrongType,
 )
-from ddp_rnic.sw_driver.pd import MR, PD, Access
-from ddp_rnic.sw_driver.stream import Stream, StreamState
-from ddp_rnic.sw_driver.transport import Transport
+from ddp_rnic.sw_driver.transports.transport import Transport
+from ddp_rnic.sw_driver.verbs.association import Association, Report
+from ddp_rnic.sw_driver.verbs.context import Capabilities, Context, Device
+from ddp_rnic.sw_driver.verbs.cq import CQ, WC, Opcode, WcStatus
+from ddp_rnic.sw_driver.verbs.pd import MR, PD, Access
+from ddp_rnic.sw_driver.verbs.stream import Stream, StreamState
 
 __all__ = [
     "CQ",

@@ -133,7 +133,7 @@ def test_python_on_a_page_runs(block: Block, tmp_path: Path) -> None:
     "block", [pytest.param(block, id=str(block)) for block in BLOCKS if block.kind == "toml"]
 )
 def test_toml_on_a_page_is_taken(block: Block, tmp_path: Path) -> None:
-    from ddp_rnic.sim.regions import load_regions
+    from ddp_rnic.sim.replay.regions import load_regions
 
     tomllib.loads(block.text)
     file = tmp_path / "regions.toml"

@@ -60,7 +60,7 @@ MAY_IMPORT = {
     "hdl": ("hdl",),
     "sim/model": ("sim.model", "hdl.spec"),
     "sw_driver": ("sw_driver", "hdl.spec"),
-    "boards": ("boards", "hdl"),
+    "boards": ("boards", "flow", "hdl"),
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ddp_rnic.sim.violations import (
+from ddp_rnic.sim.campaigns.violations import (
     Outcome,
     TableError,
     Violation,

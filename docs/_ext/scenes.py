@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from amaranth.sim import Simulator
-from ddp_rnic.hdl.crc32c import Crc32cStream
+from ddp_rnic.hdl.lib.crc32c import Crc32cStream
 
 SCENES: dict[str, Callable[[], Trace]] = {}
 

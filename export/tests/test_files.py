@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from ddp_rnic.cli.app import app
 from ddp_rnic.export import files
-from ddp_rnic.sim.cli import app
 from typer.testing import CliRunner, Result
 
 

@@ -7,7 +7,7 @@ import re
 import pytest
 from ddp_rnic.export.interface import Port, buses, ports
 from ddp_rnic.hdl.spec.config import RnicConfig
-from ddp_rnic.sim.verilator import verilog
+from ddp_rnic.sim.engines.verilator import verilog
 
 CONFIGS = [RnicConfig(), RnicConfig(sctp=True)]
 

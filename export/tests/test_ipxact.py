@@ -11,7 +11,7 @@ from ddp_rnic.export.ipxact import NAMESPACE, component
 from ddp_rnic.export.registers import rdl
 from ddp_rnic.hdl.spec import regs
 from ddp_rnic.hdl.spec.config import RnicConfig
-from ddp_rnic.sim.verilator import verilog
+from ddp_rnic.sim.engines.verilator import verilog
 from lxml import etree
 from peakrdl_ipxact import IPXACTImporter
 from pyslang.ast import ArgumentDirection, Compilation

@@ -1,1 +1,1 @@
-"""Buses: AXI4 and AXI4-Lite signatures, what leads to a window, a memory."""
+"""Declares AXI4 and AXI4-Lite signatures, and implements an address decoder and a memory."""

@@ -1,4 +1,4 @@
-"""AXI4 and AXI4-Lite signatures, with the signals that this design drives or reads.
+"""Declares AXI4 and AXI4-Lite signatures, with the signals that this design drives or reads.
 
 A channel is a stream, so that ``valid`` and ``ready`` follow one rule everywhere.
 """
@@ -9,10 +9,10 @@ from amaranth.lib.wiring import In, Out
 
 __all__ = ["AWCACHE", "AxiWrite", "AxiLite", "Response"]
 
-#: AWCACHE of every write: Normal Non-cacheable Non-bufferable memory, of which AMBA AXI (IHI 0022)
-#: says in section A4.4: "The write response must be obtained from the final destination". A
-#: completion is written, on another port, once the payload's responses are there; to a bufferable
-#: write (0b0011) an interconnect may respond before the payload is in memory.
+#: AWCACHE of every write: Normal Non-cacheable Non-bufferable memory. AMBA AXI (IHI 0022) section
+#: A4.4: "The write response must be obtained from the final destination". A completion is written,
+#: on another port, once the responses for its payload have arrived. With bufferable writes (0b0011)
+#: an interconnect might respond before the payload is in memory.
 AWCACHE = 0b0010
 
 

@@ -1,25 +1,25 @@
-"""One AXI4-Lite manager and the windows that it sees."""
+"""Connects one AXI4-Lite manager to the windows that it sees."""
 
 from amaranth import *
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from ..stream import any_of
+from ..lib.stream import any_of
 from .axi import AxiLite, Response
 
 __all__ = ["AxiLiteDecoder", "Endpoint"]
 
 
 class AxiLiteDecoder(wiring.Component):
-    """Leads each access to the subordinate whose window its address is in.
+    """Forwards each access to the subordinate whose window contains its address.
 
-    Latency: 1 cycle before an access. Throughput: an access at a time, a write before a read.
+    Latency: 1 cycle before an access. Throughput: one access at a time, a write before a read.
     Reset: no access. Errors: DECERR for an address in no window.
 
     Parameters
     ----------
     windows : iterable of Window
-        A power of two of octets each, at a multiple of it.
+        Each has a power of two of octets, and is at a multiple of its size.
 
     Members
     -------
@@ -116,29 +116,30 @@ class AxiLiteDecoder(wiring.Component):
 
 
 class Endpoint(wiring.Component):
-    """An AXI4-Lite subordinate reduced to what a memory or a few registers need.
+    """Reduces an AXI4-Lite subordinate to the signals that a memory or a few registers need.
 
-    Latency: of a write 2 cycles to the response, of a read ``latency`` and 1 to the data.
-    Throughput: an access at a time. Reset: no access. Errors: SLVERR where ``found`` is low.
+    Latency: a write takes 2 cycles to the response, a read ``latency`` + 1 cycles to the data.
+    Throughput: one access at a time. Reset: no access. Errors: SLVERR where ``found`` is low.
 
     Parameters
     ----------
     bits : int
-        Of an address, in octets.
+        Bits of an octet address.
     latency : int
-        Cycles, 1 at least, from ``read`` to ``answer`` and, for reads and writes, to ``found``.
+        Cycles, at least 1, from ``read`` to ``answer`` and, for reads and writes, to ``found``.
 
     Members
     -------
     bus : In(AxiLite(bits))
     address : Out(bits - 2)
-        The word.
+        Number of the word.
     write : Out(4)
-        For a cycle: the octets of ``data`` to be written.
+        The octets of ``data`` to be written, for one cycle.
     data : Out(32)
     read : Out(1)
-        For a cycle.
+        The word is to be read; high for one cycle.
     answer : In(32), found : In(1)
+        The word that was read; the address exists.
     """
 
     def __init__(self, bits, *, latency):

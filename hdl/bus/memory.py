@@ -1,4 +1,4 @@
-"""Placement memory in block RAM: where the RNIC writes, and its host reads and writes."""
+"""Implements the placement memory in block RAM, which the RNIC writes and the host accesses."""
 
 from amaranth import *
 from amaranth.lib import memory, wiring
@@ -13,8 +13,8 @@ class _Writer(wiring.Component):
     """Takes the bursts of a port, one after the other.
 
     Latency: 1 cycle from an address to its data, and from the last beat to the response.
-    Throughput: a beat a cycle, and 2 cycles between bursts. Reset: idle. Errors: DECERR for a burst
-    that does not lie in the memory; nothing of it is written.
+    Throughput: one beat per cycle, and 2 cycles between bursts. Reset: idle. Errors: DECERR for a
+    burst that is not entirely in the memory; none of its beats is written.
 
     Members
     -------
@@ -22,7 +22,7 @@ class _Writer(wiring.Component):
     go : In(1)
         A beat can be written.
     write : Out(1)
-        It is, in this cycle, if its burst lies in the memory.
+        A beat is written in this cycle; only if its burst is in the memory.
     address : Out(range(depth))
     """
 
@@ -63,31 +63,30 @@ class _Writer(wiring.Component):
 
 
 class PlacementMemory(wiring.Component):
-    """Block RAM with two write ports of AXI4 and a port for the host, in turn.
+    """Provides block RAM with two AXI4 write ports and a port for the host, which take turns.
 
-    In a cycle in which the host writes, no bus does; in one in which ``completions`` does, ``bus``
-    does not.
+    The host has precedence over both buses, and ``completions`` over ``bus``.
 
-    Latency: what was written is there 2 cycles later, at the latest when its response is given and
-    a read begins; a host read takes 2 cycles. Throughput: a beat a cycle. Reset: contents stay, as
-    at first 0. Errors: DECERR for a burst that does not lie in the memory.
+    Latency: a write is visible 2 cycles later, at the latest to a read that begins when the write's
+    response arrives; a host read takes 2 cycles. Throughput: one beat per cycle. Reset: contents
+    stay; initially they are 0. Errors: DECERR for a burst that is not entirely in the memory.
 
     Parameters
     ----------
     width : int
-        Of the buses, in bits.
+        Width of the buses, in bits.
     octets : int
-        Of the memory, from address 0 up; a power of two.
+        Size of the memory, from address 0 up; a power of two.
 
     Members
     -------
     bus, completions : In(AxiWrite(width))
     address : In(30)
-        A word of 32 bits, for the host.
+        Number of the 32-bit word that the host accesses.
     write : In(4), data : In(32)
-        Octets of it that are written in this cycle.
+        Octets of that word to write in this cycle.
     answer : Out(32), found : Out(1)
-        The word, and whether there is one, 2 cycles after its address.
+        The word, and whether the memory has it, 2 cycles after its address.
     """
 
     def __init__(self, width, octets):
@@ -110,8 +109,7 @@ class PlacementMemory(wiring.Component):
         m = Module()
         words = self.width // 32
         select = words.bit_length() - 1
-        # A word is not read in the cycle that it is written in, or it does not matter which value
-        # is read.
+        # A word is never read in the cycle in which it is written, or its value is not used then.
         m.submodules.storage = storage = memory.Memory(
             shape=self.width, depth=self.depth, init=[],
             attrs={"ram_style": "block", "no_rw_check": 1})

@@ -7,17 +7,17 @@ from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..dma.placement import Placement
-from ..llp.segment import HEADER_WORDS, IN_FLIGHT, Outcome, Segment, Verdict
-from ..net.delay import Delay
+from ..lib.delay import Delay
+from ..lib.stream import Backlog, Pointers, Skid, Stage, Store, counted, delayed, plus
+from ..sctp.admission import Action, Admitted
+from ..sctp.window import Verdict as WindowVerdict
 from ..spec import ddp
-from ..stream import Backlog, Pointers, Skid, Stage, Store, counted, delayed, plus
-from .admission import Action, Admitted
 from .delivery import Record
+from .segment import HEADER_WORDS, IN_FLIGHT, Outcome, Segment, Verdict
 from .state import ErrorState
 from .tagged import CheckResult, TaggedCheck
 from .turn import Disordered
 from .untagged import QN_BITS, UntaggedResult
-from .window import Verdict as WindowVerdict
 
 __all__ = ["CHECKS", "Commit", "ErrorEvent", "ItemTally", "Move", "Tally"]
 

@@ -4,7 +4,7 @@ from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from ..stream import nibbles
+from ..lib.stream import nibbles
 from .stag import StagEntry
 
 __all__ = ["Fence", "Sweep"]

@@ -4,7 +4,6 @@ from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from ..llp.segment import HEADER_WORDS
 from ..spec.ddp import (
     TAGGED_FIELDS,
     TAGGED_HEADER,
@@ -12,6 +11,7 @@ from ..spec.ddp import (
     UNTAGGED_HEADER,
     VERSION,
 )
+from .segment import HEADER_WORDS
 
 __all__ = ["DdpHeader", "HeaderParser", "fields"]
 

@@ -25,11 +25,11 @@ from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
+from ..lib.stream import Skid, Stage, Store, delayed, nibbles
+from ..sctp.window import storage_of
 from ..spec import completion
 from ..spec.ddp import WAITING
-from ..stream import Skid, Stage, Store, delayed, nibbles
 from .entry import MESSAGE, CompletionEntry
-from .window import storage_of
 
 __all__ = ["Found", "MessageKey", "Ordered", "Overtaking", "Precedence", "Span", "key_of"]
 

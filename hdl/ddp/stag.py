@@ -2,7 +2,7 @@
 
 from amaranth.lib import data
 
-from ..table import Table
+from ..lib.table import Table
 
 __all__ = ["StagEntry", "StagTable"]
 

@@ -6,8 +6,8 @@ from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from ..lib.stream import delayed, nibbles, plus
 from ..spec import ddp
-from ..stream import delayed, nibbles, plus
 from .header import DdpHeader
 from .stag import StagEntry
 

@@ -5,12 +5,12 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
-from ..stream import Stage, Store, delayed, nibbles
+from ..lib.stream import Stage, Store, delayed, nibbles
+from ..sctp.window import storage_of
 from .entry import MESSAGE
 from .precedence import Found, Overtaking, key_of
 from .state import ErrorState
 from .untagged import QN_BITS, Advanced, QueueState
-from .window import storage_of
 
 __all__ = ["Disordered", "OrderedRecord", "Turn", "TurnRecord"]
 

@@ -7,8 +7,8 @@ from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
+from ..lib.stream import copies, delayed, nibbles
 from ..spec import ddp
-from ..stream import copies, delayed, nibbles
 from .header import DdpHeader
 
 __all__ = ["Advanced", "Post", "QueueState", "UntaggedBuffer", "UntaggedCheck", "UntaggedResult"]

@@ -1,1 +1,1 @@
-"""Placement: the byte rotation and the AXI4 write engine."""
+"""Places octets in host memory: page cutting, byte rotation, and the AXI4 write engine."""

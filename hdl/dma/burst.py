@@ -1,11 +1,11 @@
-"""The address channel and the responses."""
+"""Sends the bursts' addresses, and collects their responses."""
 
 from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..bus.axi import Response
-from ..stream import Backlog, Queue, Skid, Stage, Store
+from ..lib.stream import Backlog, Queue, Skid, Stage, Store
 from .prepare import Geometry
 from .steps import Credits, Steps
 
@@ -15,7 +15,7 @@ QUEUE = 16
 
 
 class Done(data.StructLayout):
-    """A segment whose last octet the bus has answered for.
+    """A segment for whose last octet the bus has responded.
 
     Members
     -------
@@ -30,9 +30,10 @@ class Done(data.StructLayout):
 
 
 class Addresses(wiring.Component):
-    """Makes the addresses and lengths of a placement's bursts.
+    """Computes the addresses and lengths of a placement's bursts.
 
-    Latency: 3 cycles from ``i`` to ``o``. Throughput: 1 burst a cycle. Reset: empty. Errors: none.
+    Latency: 3 cycles from ``i`` to ``o``. Throughput: one burst per cycle. Reset: empty. Errors:
+    none.
 
     Parameters
     ----------
@@ -45,9 +46,9 @@ class Addresses(wiring.Component):
     go : In(1)
         There is room for one more burst in the next cycle.
     taken : Out(1)
-        A burst has been started; combinational.
+        A burst was started; combinational.
     busy : Out(1)
-        A placement is being worked on.
+        A placement is being processed.
     o : Out(stream.Signature({addr: 64, len: 8, final: 1, stream: 16, sequence: 32}, always_ready))
         ``final``: the segment ends with this burst.
     """
@@ -70,7 +71,7 @@ class Addresses(wiring.Component):
         geometry = self.geometry
         m.submodules.steps = steps = Steps(self.job)
         body = steps.body
-        # The page number is added up in two halves, a cycle each.
+        # The page number is added up in two halves, one per cycle.
         half = geometry.page // 2
         valid1 = Signal()
         low1 = Signal(half + 1, reset_less=True)
@@ -108,9 +109,9 @@ class Addresses(wiring.Component):
 class Bursts(wiring.Component):
     """Sends the address of every burst and waits for its response.
 
-    Latency: 5 cycles from ``i`` to ``aw``; 3 from the response to ``done``. Throughput: 1 burst and
-    1 response a cycle. Reset: empty. Errors: the worst response of a segment shows in
-    ``done.error``, with its last burst.
+    Latency: 5 cycles from ``i`` to ``aw``; 3 from the response to ``done``. Throughput: one burst
+    and one response per cycle. Reset: empty. Errors: if any response of a segment is not OKAY,
+    ``done.error`` is set, after the segment's last burst.
 
     Parameters
     ----------
@@ -158,8 +159,8 @@ class Bursts(wiring.Component):
         wiring.connect(m, wiring.flipped(self.i), addresses.i)
         wiring.connect(m, queue.o, stage.i)
         wiring.connect(m, stage.o, wiring.flipped(self.aw))
-        # Both queues have room: ``waiting`` by the credits, ``queue`` because no more than half of
-        # it can be on the way when half of it is last seen free.
+        # Both queues have room: ``waiting`` by the credits, ``queue`` because at most half of its
+        # capacity can be on the way when it is last seen half free.
         m.d.sync += credits.open.eq(queue.half)
         m.d.comb += [
             addresses.go.eq(credits.soon),

@@ -1,11 +1,11 @@
-"""Where outgoing beats wait for whoever takes them."""
+"""Stores outgoing beats until the bus or the exception stream takes them."""
 
 from amaranth import *
 from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..bus.axi import AxiWrite
-from ..stream import Beat, Pointers
+from ..lib.stream import Beat, Pointers
 
 __all__ = ["ExceptionBeat", "Heading", "OutBeat", "Outlet"]
 
@@ -28,15 +28,16 @@ class OutBeat(data.StructLayout):
 
 
 class Heading(data.StructLayout):
-    """What is said of an exception packet as a whole.
+    """The facts about an exception packet as a whole.
 
     Members
     -------
     stream : 16
     sequence : 32
-        LLP sequence number of its FPDU.
+        LLP sequence number of the packet's FPDU.
     reason : 12
-        Why it is not placed: type (upper 4 bits) and code of the error, RFC 5041 section 7.2.
+        Why the FPDU is not placed: type (upper 4 bits) and code of the error, RFC 5041 section 7.2;
+        or a Diversion.
     """
 
     def __init__(self):
@@ -49,7 +50,7 @@ class ExceptionBeat(data.StructLayout):
     Members
     -------
     beat : Beat(width)
-    stream, sequence, reason
+        Those of Heading, the same on all beats of a packet.
         As in Heading, the same on all beats of a packet.
     """
 
@@ -58,12 +59,12 @@ class ExceptionBeat(data.StructLayout):
 
 
 class Outlet(wiring.Component):
-    """Stores outgoing beats and gives each to the bus or to the exception stream, in order.
+    """Stores outgoing beats, and sends each to the bus or to the exception stream, in order.
 
-    Whoever drives ``i`` counts the beats: no more than ``depth`` without ``taken``. The heading of
-    a packet comes before its first beat, when that beat has been counted.
+    The block that drives ``i`` counts the beats: at most ``depth`` more than ``taken`` pulses. The
+    heading of a packet arrives before its first beat, after that beat was counted.
 
-    Latency: 2 cycles. Throughput: 1 beat a cycle. Reset: empty. Errors: none. The outputs are
+    Latency: 2 cycles. Throughput: one beat per cycle. Reset: empty. Errors: none. The outputs are
     registers.
 
     Parameters
@@ -136,8 +137,8 @@ class Outlet(wiring.Component):
                 self.w.valid.eq(pointers.some & ~read.data.exception),
                 self.exceptions.valid.eq(pointers.some & read.data.exception),
             ]
-        # A packet that is not yet out has a beat on the way, or is the last one: headings need no
-        # more room than beats do, and no count of their own.
+        # Each packet that has not left yet has a beat in the storage, or is the last one. So the
+        # headings need no more room than the beats, and no count of their own.
         with m.If(self.heading.valid):
             m.d.sync += write_heading.addr.eq(write_heading.addr + 1)
         with m.If(pop & read.data.exception & read.data.last):

@@ -1,16 +1,16 @@
-"""Regions whose memory is scattered over pages: a placement there is cut where a page ends.
+"""Cuts placements at the ends of pages, for regions whose memory is scattered over pages.
 
-Such a region has consecutive slots of the page table, one a page. A *page code* tells the size of
-its pages: 0 when the region is contiguous after all, k when they have 2 ** (11 + k) octets. Within
-it a placement has a *linear address*: the slot of the region's first page times the page size,
-plus the offset of the region's first octet in that page, plus the offset in the region.
+Such a region has consecutive slots of the page table, one per page. A *page code* gives the size of
+its pages: 0 if the region is contiguous, k if a page has 2 ** (11 + k) octets. A placement in such
+a region has a *linear address*: the slot of the region's first page times the page size, plus the
+offset of the region's first octet in that page, plus the offset in the region.
 """
 
 from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from ..stream import Store, any_of, delayed
+from ..lib.stream import Store, any_of, delayed
 from .prepare import LENGTH_BITS, Placement
 from .steps import Job, Steps
 
@@ -22,7 +22,7 @@ PAGE_SHIFTS = range(12, 22)
 #: Bits of an offset in the smallest page.
 LOW = PAGE_SHIFTS[0]
 
-#: Pages of a placement, less one: the longest one in the smallest pages.
+#: Bits to count the pages of a placement, less one: the longest one in the smallest pages.
 MORE_BITS = LENGTH_BITS - LOW + 1
 
 QUEUE = 16
@@ -35,7 +35,7 @@ class PageEntry(data.StructLayout):
     -------
     valid : 1
     address : 52
-        Where the page is in host memory, in units of 4 KiB.
+        Address of the page in host memory, in units of 4 KiB.
     """
 
     def __init__(self):
@@ -48,9 +48,9 @@ class PagedPlacement(data.StructLayout):
     Members
     -------
     placement : Placement
-        Its address is a host address or, with pages, a linear one.
+        Its address is a host address or, with pages, a linear address.
     pages : 4
-        The page code; above 10 it counts as 10. It means nothing to an exception.
+        The page code; values above 10 count as 10. Ignored for an exception.
     """
 
     def __init__(self, config):
@@ -58,20 +58,21 @@ class PagedPlacement(data.StructLayout):
 
 
 class Measured(data.StructLayout):
-    """What is known of a placement before it is cut.
+    """The facts about a placement before it is cut.
 
     Members
     -------
     placement : Placement
         With pages, its address is the offset in the first page.
     paged : 1
+        The placement is in pages.
     slot : range(pages)
-        Of the first page.
+        Slot of the first page.
     page : 17
-        Octets in a page; only looked at when a page fits into a placement.
+        Octets in a page; used only if a page fits into a placement.
     room : 17
-        Octets from the first one to the end of its page; only looked at when the placement ends
-        in another page.
+        Octets from the placement's first one to the end of its page; used only if the placement
+        ends in another page.
     final : 17
         Octets in the last page, if that is not the first one.
     """
@@ -88,9 +89,9 @@ class Measured(data.StructLayout):
 
 
 class Measure(wiring.Component):
-    """Finds in which pages a placement begins and ends.
+    """Computes the pages in which a placement begins and ends.
 
-    Latency: 3 cycles. Throughput: 1 a cycle. Reset: empty. Errors: none.
+    Latency: 3 cycles. Throughput: one placement per cycle. Reset: empty. Errors: none.
 
     Parameters
     ----------
@@ -100,7 +101,7 @@ class Measure(wiring.Component):
     -------
     i : In(stream.Signature(PagedPlacement, always_ready=True))
     busy : Out(1)
-        A placement is on its way; not combinational from ``i``.
+        A placement is being processed; not combinational from ``i``.
     o : Out(stream.Signature(Job(Measured), always_ready=True))
     """
 
@@ -142,7 +143,8 @@ class Measure(wiring.Component):
                 mask[0].eq(Cat(pages > n + 1 for n in range(top - LOW))),
                 less1.eq(whole.length - 1),
             ]
-        # 2: the first slot; where in its page the first octet is, and the last one, counted on.
+        # 2: the first slot; the offset in its page of the first octet, and of the last one, which
+        # may exceed the page.
         address = along[0].address
         m.d.comb += offset1.eq(Cat(address[:LOW], address[LOW:top] & mask[0]))
         with m.If(valid[0]):
@@ -152,7 +154,7 @@ class Measure(wiring.Component):
                 end2.eq(offset1 + less1),
                 slot2.eq(self._shifted(size[0], address)),
             ]
-        # 3: the pages in between.
+        # 3: the number of pages.
         body = self.o.payload.body
         inside = Cat(C(-1, LOW), mask[1])[:LENGTH_BITS]
         # Bits of the end that count pages, and those that count pairs of pages.
@@ -176,19 +178,19 @@ class Measure(wiring.Component):
 
     @staticmethod
     def _shifted(size, value):
-        """The number of the page that ``value`` is in."""
+        """Returns the number of the page that ``value`` is in."""
         return any_of(Mux(size[n], value[shift:], 0) for n, shift in enumerate(PAGE_SHIFTS))
 
 
 class PageCut(wiring.Component):
-    """Cuts a placement at the ends of pages: the part in each page becomes one of its own.
+    """Cuts a placement at the ends of pages: the part in each page becomes a placement.
 
-    What is contiguous, exceptions and empty placements pass as they are. Of the pieces of a
-    placement only the last one has its ``last`` and ``release``; the others hand back the packet
-    buffer up to the beat that the placement begins in.
+    Contiguous placements, exceptions and empty placements pass unchanged. Only the last piece of a
+    placement has its ``last`` and ``release``; the others free the packet buffer up to the beat in
+    which the placement begins.
 
-    Latency: 11 cycles, when ``go`` holds. Throughput: 1 piece a cycle. Reset: empty. Errors: none;
-    whether a slot of the page table is valid is not looked at.
+    Latency: 11 cycles, while ``go`` is high. Throughput: one piece per cycle. Reset: empty. Errors:
+    none; whether a slot of the page table is valid is not checked.
 
     Parameters
     ----------
@@ -198,16 +200,16 @@ class PageCut(wiring.Component):
     -------
     i : In(stream.Signature(PagedPlacement, always_ready=True))
     ready : Out(1)
-        A placement may come in this cycle and in the next two.
+        A placement may be input in this cycle and in the next two.
     index : Out(range(pages))
         Slot of the page table to look up.
     page : In({address: 52})
-        The page in the slot that ``index`` gave 2 cycles before.
+        The page in the slot that ``index`` named 2 cycles before.
     go : In(1)
-        A placement may go out in the next cycle.
+        A placement may be output in the next cycle.
     o : Out(stream.Signature(Placement, always_ready=True))
     busy : Out(1)
-        From the cycle after a placement comes in until its last piece is out.
+        High from the cycle after a placement is input until its last piece is output.
     """
 
     def __init__(self, config):
@@ -235,7 +237,7 @@ class PageCut(wiring.Component):
         beat_bits = self.config.octets.bit_length() - 1
         coming = Signal(4)
 
-        # No queue overflows: no more than half of it can be on the way.
+        # No queue overflows: at most half of its capacity can be on the way.
         wiring.connect(m, wiring.flipped(self.i), measure.i)
         wiring.connect(m, measure.o, jobs.i)
         wiring.connect(m, jobs.o, steps.i)
@@ -245,14 +247,14 @@ class PageCut(wiring.Component):
             coming.eq(Cat(steps.valid, coming)),
         ]
 
-        # Cut. A piece that does not go yet is made again.
+        # Cut. A piece that may not leave yet is computed again.
         with m.If(steps.busy):
             m.d.sync += [
                 *(piece[name].eq(whole[name]) for name in placement.names if name != "release"),
                 piece.address.eq(Mux(steps.first, whole.address, 0)),
                 piece.last.eq(whole.last & steps.last),
-                # A placement that is itself a piece may hand back no more than what is before it:
-                # its own pieces must not hand back more, and then less.
+                # A placement may itself be a piece, and may then free no more than the beats before
+                # it. So its own pieces must not free more either, and then less again.
                 piece.release.eq(Mux(steps.last, whole.release, whole.start >> beat_bits)),
                 paged.eq(body.paged),
                 self.index.eq(body.slot + steps.index),
@@ -267,7 +269,7 @@ class PageCut(wiring.Component):
                 )),
             ]
 
-        # The page is there two cycles after the piece, and joins it.
+        # The page arrives two cycles after the piece.
         later = delayed(m, 2, piece, "piece")
         paged = delayed(m, 2, paged, "paged")
         whole_address = Cat(

@@ -1,11 +1,11 @@
-"""The placement engine: reads the packet buffer, writes host memory."""
+"""Reads the packet buffer and writes host memory: the placement engine."""
 
 from amaranth import *
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..bus.axi import AxiWrite
-from ..stream import Store
+from ..lib.stream import Store
 from .burst import Bursts, Done
 from .outlet import ExceptionBeat, Outlet
 from .prepare import Placement, Prepare
@@ -18,22 +18,23 @@ QUEUE = 16
 
 
 class Ready(wiring.Component):
-    """Lets placements in while there is room for them, and knows when all is quiet.
+    """Admits placements while there is room for them, and detects when the engine is idle.
 
-    Latency: 1 cycle. Throughput: 1 placement a cycle. Reset: idle. Errors: none.
+    Latency: 1 cycle. Throughput: one placement per cycle. Reset: idle. Errors: none.
 
     Members
     -------
     room : In(1)
-        Half of the job queues is free.
+        The job queues are half free.
     accept : In(1)
-        A placement comes in.
+        A placement is input.
     busy : In(1)
-        Something is under way; may be low for up to 14 cycles between two blocks that an item
-        crosses.
+        A placement is being processed; may be low for up to 14 cycles while it moves from one block
+        to the next.
     ready : Out(1)
+        A placement may be input.
     idle : Out(1)
-        Nothing has been under way for 15 cycles. Low in the cycle after ``accept``.
+        ``busy`` has been low for 15 cycles. Low in the cycle after ``accept``.
     """
 
     room: In(1)
@@ -59,14 +60,14 @@ class PlacementDma(wiring.Component):
 
     A placement that touches ``n_in`` beats of the ring and ``n_out`` beats of the bus takes
     max(n_in, n_out, 1) cycles, and the next one follows without a gap, whatever the two alignments.
-    Bursts end at every 4 KiB boundary (at 64 bits, every 2 KiB: 256 beats). Addresses and data
-    go out by themselves: AXI4 lets the data of a burst run ahead of its address, and neither waits
+    Bursts end at every 4 KiB boundary (at 64 bits, every 2 KiB: 256 beats). Addresses and data are
+    sent independently: AXI4 lets the data of a burst run ahead of its address, and neither waits
     for the other here.
 
     Latency: 11 cycles from ``i`` to ``bus.aw``; 16 to the first ``bus.w`` or ``exceptions`` beat at
     64 and 128 bits, 17 at 256 and 512; 3 from the last response to ``done``.
-    Throughput: 1 beat a cycle. Reset: idle.
-    Errors: a write response that is not OKAY shows in ``done.error`` of its segment.
+    Throughput: one beat per cycle. Reset: idle.
+    Errors: a write response other than OKAY sets ``done.error`` of its segment.
 
     Parameters
     ----------
@@ -76,22 +77,22 @@ class PlacementDma(wiring.Component):
     -------
     i : In(stream.Signature(Placement(config), always_ready=True))
     ready : Out(1)
-        A placement may come in this cycle and in the next one.
+        A placement may be input in this cycle and in the next one.
     read_address : Out(range(beats in the packet buffer))
     read_sctp, release_sctp : Out(1)
-        With MPA and SCTP only: ``read_address``, ``release`` are of SCTP's packet buffer.
+        With MPA and SCTP only: ``read_address``, ``release`` is for SCTP's packet buffer.
     read_data : In(width)
         The beat at the address given 3 cycles before.
     bus : Out(AxiWrite(width))
     exceptions : Out(stream.Signature(ExceptionBeat(width)))
         One packet for each placement with ``exception`` and a length above 0.
     release : Out(stream.Signature(Placement's release, always_ready=True))
-        For each placement in order, when its last octet has been read.
+        For each placement, in order, when its last octet has been read.
     done : Out(stream.Signature(Done))
         For each placement with ``last``, without ``exception`` and with a length above 0, in order:
-        after the response to its last burst. Holding it holds the bus up in the end.
+        after the response to its last burst. If ``done`` is held up, the bus stops eventually.
     idle : Out(1)
-        Nothing is under way: every response has come and every ``done`` and exception has been
+        Nothing is being processed: every response has arrived, and every ``done`` and exception was
         taken. Low from the cycle after a placement is taken.
     """
 
@@ -129,8 +130,8 @@ class PlacementDma(wiring.Component):
         m.submodules.credits = credits = Credits(QUEUE)
         m.submodules.ready = ready = Ready()
 
-        # Placements come in while half of both job queues is free: no more than the other half can
-        # be on the way.
+        # Placements are admitted while both job queues are half free: at most the other half of
+        # their capacity can be on the way.
         m.d.comb += [
             self.ready.eq(ready.ready),
             ready.room.eq(slot_jobs.half & burst_jobs.half),
@@ -140,7 +141,7 @@ class PlacementDma(wiring.Component):
             self.idle.eq(ready.idle),
         ]
         wiring.connect(m, wiring.flipped(self.i), prepare.i)
-        # From the slots to the outlet nothing waits: every beat has its place there first.
+        # No block waits from the slots to the outlet: every beat has a place there in advance.
         wiring.connect(m, prepare.slots, slot_jobs.i)
         wiring.connect(m, prepare.bursts, burst_jobs.i)
         wiring.connect(m, slot_jobs.o, slots.i)

@@ -1,4 +1,4 @@
-"""What can be known of a placement before it starts: slots, beats, bursts, rotation."""
+"""Computes the slots, beats, bursts and rotation of a placement before it starts."""
 
 from amaranth import *
 from amaranth.lib import data, stream, wiring
@@ -12,28 +12,28 @@ LENGTH_BITS = 17
 
 
 class Placement(data.StructLayout):
-    """A run of octets in the packet buffer and where it goes.
+    """A run of octets in the packet buffer, and its destination.
 
     Members
     -------
     start : range(buffer_octets)
         Octet offset into the packet buffer; a run wraps at its end.
     length : 17
-        Octets; 0 moves nothing.
+        Number of octets; 0 moves nothing.
     address : 64
-        Where they go in host memory.
+        Destination address in host memory.
     exception : 1
-        They go to the exception stream, as a packet of its own, and ``address`` means nothing.
+        The octets go to the exception stream, as a packet; ``address`` is then meaningless.
     reason : 12
-        Why they do: as in Heading.
+        Reason for an exception, as in Heading.
     stream : 16
     sequence : 32
         The LLP's sequence number.
     last : 1
-        Last piece of its segment, which is then complete. A segment of more than one piece does
-        not end with a piece of 0 octets.
+        The run is the last piece of its segment, which is then complete. A segment of more than one
+        piece does not end with a piece of 0 octets.
     release : range(2 * buffer_octets // 8)
-        Pointer that is handed back when the run has been read; not looked at.
+        Pointer that is handed back once the run was read; not used otherwise.
     sctp : 1
         With MPA and SCTP only: the run is in SCTP's packet buffer.
     """
@@ -54,14 +54,14 @@ class Placement(data.StructLayout):
 
     @property
     def names(self):
-        """What is said of a run and not reckoned with on its way through the data path."""
+        """The members that travel along with a run and are not computed with."""
         return tuple(name for name in
                      ("exception", "reason", "stream", "sequence", "release", "sctp")
                      if name in self.members)
 
 
 class Geometry:
-    """Bit counts that follow from the configuration.
+    """Computes the bit widths that follow from the configuration.
 
     Attributes
     ----------
@@ -75,9 +75,9 @@ class Geometry:
         Bits of a beat number between two addresses where a burst must end: 4 KiB apart, or
         256 beats when that is less.
     page : int
-        Bits of an address above those.
+        Bits of an address above those of a lane and a beat.
     steps, bursts : int
-        Bits that count the slots, the bursts of a placement.
+        Bits to count the slots, the bursts of a placement.
     """
 
     def __init__(self, config):
@@ -91,7 +91,7 @@ class Geometry:
 
 
 class SlotBody(data.StructLayout):
-    """What the data path needs of a placement.
+    """The part of a placement that the data path needs.
 
     Members
     -------
@@ -120,7 +120,7 @@ class SlotBody(data.StructLayout):
 
 
 class BurstBody(data.StructLayout):
-    """What the address channel needs of a placement.
+    """The part of a placement that the address channel needs.
 
     Members
     -------
@@ -145,11 +145,11 @@ class Prepare(wiring.Component):
     """Turns a placement into a job for the data path and a job for the address channel.
 
     A placement of ``n_in`` ring beats and ``n_out`` bus beats takes max(n_in, n_out) slots; the two
-    differ by one at most. Nothing here waits: whoever drives ``i`` knows that both queues have
-    room. An exception and an empty placement have no address job.
+    differ by one at most. This block never waits: the block that drives ``i`` makes sure that both
+    queues have room. An exception and an empty placement have no address job.
 
-    Latency: 4 cycles to ``slots``, 5 to ``bursts``. Throughput: 1 a cycle. Reset: empty.
-    Errors: none.
+    Latency: 4 cycles to ``slots``, 5 to ``bursts``. Throughput: one placement per cycle. Reset:
+    empty. Errors: none.
 
     Parameters
     ----------
@@ -177,7 +177,7 @@ class Prepare(wiring.Component):
         m = Module()
         lane, burst = self.geometry.lane, self.geometry.burst
         valid = Signal(5)
-        # Stage n's registers are named with n; what only travels along is in ``along``.
+        # Stage n's registers are named with n; members that are only delayed are in ``along``.
         along = [Signal(self.i.payload.shape(), name=f"along{n}", reset_less=True)
                  for n in range(1, 6)]
         less1 = Signal(LENGTH_BITS, reset_less=True)
@@ -203,7 +203,7 @@ class Prepare(wiring.Component):
             with m.If(valid[n - 1]):
                 m.d.sync += [stages[n].eq(stages[n - 1]) for stages in (along, empty)]
 
-        # 1: octets less one; the lane that the first octet goes to.
+        # 1: octets less one; the lane of the first octet's destination.
         with m.If(self.i.valid):
             m.d.sync += [
                 along[0].eq(self.i.payload),
@@ -211,7 +211,7 @@ class Prepare(wiring.Component):
                 less1.eq(self.i.payload.length - 1),
                 target1.eq(Mux(self.i.payload.exception, 0, self.i.payload.address[:lane])),
             ]
-        # 2: do the odd octets reach into one more beat, on either side? How far to turn?
+        # 2: whether the odd octets reach into one more beat, on either side; the rotation.
         source1 = along[0].start[:lane]
         with m.If(valid[0]):
             m.d.sync += [
@@ -232,7 +232,7 @@ class Prepare(wiring.Component):
                 ends[0].last.eq(low_out2[:lane]),
                 ends[0].silent.eq(empty[1] | (low_in2[-1] & ~low_out2[-1])),
             ]
-        # 4: flags of the job; the beat that the last octet goes to, counted from the boundary.
+        # 4: flags of the job; the beat of the last octet's destination, from the boundary.
         slots, bursts = self.slots.payload, self.bursts.payload
         with m.If(valid[2]):
             m.d.sync += [
@@ -275,5 +275,5 @@ class Prepare(wiring.Component):
         return m
 
     def address_position(self, address):
-        """Beat number between two burst boundaries."""
+        """Returns the number of the address's beat between two burst boundaries."""
         return address[self.geometry.lane:self.geometry.lane + self.geometry.burst]

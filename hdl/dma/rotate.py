@@ -1,10 +1,10 @@
-"""Byte alignment: rotation by any number of lanes, and joining what lies in two beats."""
+"""Aligns octets: rotates beats by any number of lanes, and joins octets from two beats."""
 
 from amaranth import *
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from ..stream import copies
+from ..lib.stream import copies
 
 __all__ = ["Join", "Lanes", "Rotate"]
 
@@ -12,11 +12,11 @@ GROUP = 8  # lanes that share one copy of a control register
 
 
 class Rotate(wiring.Component):
-    """Rotates a beat towards the higher lanes, one 4:1 stage a cycle.
+    """Rotates a beat towards the higher lanes, one 4:1 stage per cycle.
 
-    ``amount`` comes one cycle before its ``i``.
+    ``amount`` arrives one cycle before its ``i``.
 
-    Latency: ``stages`` cycles from ``i`` to ``o``. Throughput: 1 beat a cycle. Reset: none.
+    Latency: ``stages`` cycles from ``i`` to ``o``. Throughput: one beat per cycle. Reset: none.
     Errors: none.
 
     Parameters
@@ -64,9 +64,9 @@ class Rotate(wiring.Component):
 
 
 class Lanes(wiring.Component):
-    """Which lanes lie below a lane number, in two steps of few inputs.
+    """Computes which lanes are below a lane number, in two steps of few inputs.
 
-    Latency: 2 cycles. Throughput: 1 a cycle. Reset: none. Errors: none.
+    Latency: 2 cycles. Throughput: one number per cycle. Reset: none. Errors: none.
 
     Parameters
     ----------
@@ -99,14 +99,14 @@ class Lanes(wiring.Component):
 
 
 class Join(wiring.Component):
-    """Puts an outgoing beat together from two rotated beats that follow each other.
+    """Joins an outgoing beat from two successive rotated beats.
 
-    The beat in the middle register is given when it is the last slot of its placement or when the
-    next slot has come, whichever happens first, so that gaps between slots do no harm and a
-    placement never waits for the one behind it.
+    The beat in the middle register is output when it is the last slot of its placement or when the
+    next slot has arrived, whichever happens first. So gaps between slots do no harm, and a
+    placement never waits for the one after it.
 
-    Latency: 2 cycles from a slot to its beat, plus the wait for the next slot when it is not the
-    last. Throughput: 1 slot a cycle. Reset: empty (``o_valid`` only). Errors: none.
+    Latency: 2 cycles from a slot to its beat, plus the wait for the next slot if it is not the
+    last. Throughput: one slot per cycle. Reset: empty (``o_valid`` only). Errors: none.
 
     Parameters
     ----------
@@ -115,19 +115,19 @@ class Join(wiring.Component):
     Members
     -------
     soon : In(1)
-        A slot comes in the next cycle: the members below then belong to it.
+        A slot arrives in the next cycle: the members below then belong to it.
     i : In(8 * octets)
         Rotated beat.
     below : In(octets)
-        Lanes that the rotation brought round.
+        Lanes that wrapped around in the rotation.
     ahead : In(1)
-        The other lanes of a beat lie in the slot after it (else: these in the slot before it).
+        The other lanes of the outgoing beat are in the next slot (else: these are in the previous).
     last : In(1)
         Last slot of its placement.
     load : Out(1)
-        A slot comes in this cycle.
+        A slot arrives in this cycle.
     o_valid : Out(1)
-        The slot that came before is given in this cycle; combinational.
+        The slot before is output in this cycle; combinational.
     o : Out(8 * octets)
         Its beat, one cycle after ``o_valid``.
     """
@@ -162,7 +162,7 @@ class Join(wiring.Component):
         return m
 
     def group(self, m, lane, load):
-        """Eight lanes with their own copy of the enable."""
+        """Adds eight lanes with their own copy of the enable."""
         middle = Signal(8 * GROUP, name=f"middle{lane}", reset_less=True)
         before = Signal(8 * GROUP, name=f"before{lane}", reset_less=True)
         from_before = Signal(GROUP, name=f"from_before{lane}", reset_less=True)

@@ -1,10 +1,10 @@
-"""The data path: from jobs to ring addresses, and from ring data to outgoing beats."""
+"""Implements the data path: jobs become ring addresses, and ring data become outgoing beats."""
 
 from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from ..stream import delayed
+from ..lib.stream import delayed
 from .outlet import Heading, OutBeat
 from .prepare import Geometry
 from .rotate import Join, Lanes, Rotate
@@ -14,7 +14,7 @@ __all__ = ["Align", "Slot", "Slots"]
 
 
 class Slot(data.StructLayout):
-    """What travels beside the beat of a slot.
+    """The facts about a slot, delayed alongside its beat.
 
     Members
     -------
@@ -23,7 +23,7 @@ class Slot(data.StructLayout):
     last : 1
         Last slot of its placement.
     silent : 1
-        No outgoing beat belongs to it.
+        The slot has no outgoing beat.
     final : 1
         Last outgoing beat of its placement.
     edge : 1
@@ -39,10 +39,10 @@ class Slot(data.StructLayout):
 
 
 class Slots(wiring.Component):
-    """Makes the slots of each placement: a ring address, and what to do with the beat read there.
+    """Computes the slots of each placement: a ring address, and how to use the beat read there.
 
-    Latency: 2 cycles from ``i`` to ``read_address``, then 1 to ``o``. Throughput: 1 slot a cycle.
-    Reset: empty. Errors: none.
+    Latency: 2 cycles from ``i`` to ``read_address``, then 1 to ``o``. Throughput: one slot per
+    cycle. Reset: empty. Errors: none.
 
     Parameters
     ----------
@@ -55,21 +55,21 @@ class Slots(wiring.Component):
     go : In(1)
         There is room for one more outgoing beat in the next cycle.
     sent : Out(1)
-        A slot with an outgoing beat has been made; combinational.
+        A slot with an outgoing beat was made; combinational.
     busy : Out(1)
-        A placement is being worked on.
+        A placement is being processed.
     read_address : Out(range(beats in the packet buffer))
     read_sctp : Out(1)
-        With MPA and SCTP only: in SCTP's packet buffer.
+        With MPA and SCTP only: the address is in SCTP's packet buffer.
     o_valid : Out(1)
-        A slot; its address was given one cycle before.
+        A slot is output; its address was output one cycle before.
     o : Out(Slot)
     heading : Out(stream.Signature(Heading, always_ready=True))
         An exception packet begins with the slot made one cycle before.
     release : Out(stream.Signature(Placement's release, always_ready=True))
         Once for each placement, in the cycle in which its last read arrives.
     release_sctp : Out(1)
-        With MPA and SCTP only: to SCTP's packet buffer.
+        With MPA and SCTP only: ``release`` is for SCTP's packet buffer.
     """
 
     def __init__(self, config, job):
@@ -122,7 +122,7 @@ class Slots(wiring.Component):
             slot1.silent.eq(silent),
             slot1.final.eq(Mux(body.silent, steps.penultimate, steps.last)),
             slot1.exception.eq(body.exception),
-            # Inner beats are whole; ``high`` is settled one cycle later, with ``final`` known.
+            # Inner beats are whole; ``high`` is set one cycle later, when ``final`` is known.
             slot1.low.eq(Mux(steps.first, body.first_lane, 0)),
             slot1.high.eq(body.last_lane),
         ]
@@ -147,9 +147,9 @@ class Slots(wiring.Component):
 
 
 class Align(wiring.Component):
-    """Turns ring beats into outgoing beats: rotation, join, strobes.
+    """Turns ring beats into outgoing beats by rotation, join and strobes.
 
-    Latency: ``Rotate.stages + 4`` cycles from a slot to its beat. Throughput: 1 slot a cycle.
+    Latency: ``Rotate.stages + 4`` cycles from a slot to its beat. Throughput: one slot per cycle.
     Reset: empty. Errors: none; the receiver of ``o`` must have room.
 
     Parameters
@@ -161,7 +161,7 @@ class Align(wiring.Component):
     i_valid : In(1)
     i : In(Slot)
     read_data : In(8 * octets)
-        Of the slot that came two cycles before.
+        Beat read for the slot of two cycles before.
     o : Out(stream.Signature(OutBeat, always_ready=True))
     """
 
@@ -183,7 +183,7 @@ class Align(wiring.Component):
         m.submodules.below = below = Lanes(octets)
         m.submodules.low = low = Lanes(octets)
         m.submodules.high = high = Lanes(octets)
-        # slots[n] is n cycles behind i; the rotated beat comes beside slots[stages + 2].
+        # slots[n] is ``i`` of n cycles ago; the rotated beat is in step with slots[stages + 2].
         depth = rotate.stages + 2
         slots = [self.i] + [Signal(self.slot, name=f"slot{n}", reset_less=True)
                             for n in range(1, depth + 1)]
@@ -215,7 +215,7 @@ class Align(wiring.Component):
             self.o.payload.last.eq(held.edge),
             self.o.payload.exception.eq(held.exception),
         ]
-        # An exception begins at lane 0, so its last lane says how many octets there are.
+        # An exception begins at lane 0, so its last lane gives the number of octets.
         with m.If(held.exception):
             m.d.sync += [
                 self.o.payload.strobe[:lane + 1].eq(held.high + 1),

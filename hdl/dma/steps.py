@@ -1,4 +1,4 @@
-"""The two loops of the engine: counting the steps of a job, and counting credits."""
+"""Implements the two loops of the engine: counting the steps of a job, and counting credits."""
 
 from amaranth import *
 from amaranth.lib import data, stream, wiring
@@ -8,7 +8,7 @@ __all__ = ["Credits", "Job", "Steps"]
 
 
 class Job(data.StructLayout):
-    """Something that takes ``more + 1`` steps.
+    """A job that takes ``more + 1`` steps.
 
     Members
     -------
@@ -26,10 +26,11 @@ class Job(data.StructLayout):
 
 
 class Steps(wiring.Component):
-    """Takes jobs and makes their steps, one a cycle while ``go`` holds.
+    """Takes jobs and makes their steps, one per cycle while ``go`` is high.
 
-    Latency: 1 cycle from ``i`` to the first step. Throughput: 1 step a cycle, without a gap between
-    jobs. Reset: no job. Errors: none. ``valid`` is one gate from registers, the rest are registers.
+    Latency: 1 cycle from ``i`` to the first step. Throughput: one step per cycle, without a gap
+    between jobs. Reset: no job. Errors: none. ``valid`` is one gate from registers; all other
+    outputs are registers.
 
     Parameters
     ----------
@@ -43,7 +44,7 @@ class Steps(wiring.Component):
     valid : Out(1)
         A step is made in this cycle; the members below describe it.
     busy : Out(1)
-        A job is being worked on.
+        A job is being processed.
     body : Out(job.body)
     index : Out(job.count_width)
         Steps already made.
@@ -69,9 +70,9 @@ class Steps(wiring.Component):
         goes = Signal()
         ready = Signal(init=1)
         m.d.comb += [self.valid.eq(self.busy & goes), self.i.ready.eq(ready)]
-        # Ready is who is not busy, or makes the last step: known a cycle before, as it enables a
-        # wide register. The end is known from flags that come with the job or are made two steps
-        # ahead, so that the loop has neither a compare nor a carry.
+        # Ready means not busy, or making the last step. It is computed one cycle earlier, because
+        # it enables a wide register. The last step is known from flags that come with the job or
+        # are computed two steps ahead, so that the loop has neither a comparison nor a carry chain.
         m.d.sync += [
             goes.eq(self.go),
             ready.eq(Mux(
@@ -102,10 +103,10 @@ class Steps(wiring.Component):
 
 
 class Credits(wiring.Component):
-    """Counts what may be under way at once.
+    """Counts how many items are under way, up to a limit.
 
-    Latency: 1 cycle. Throughput: a take and a give a cycle. Reset: all free. Errors: none; a take
-    without ``ok`` is not allowed.
+    Latency: 1 cycle. Throughput: one take and one give per cycle. Reset: all credits are free.
+    Errors: none; a take without ``ok`` is not allowed.
 
     Parameters
     ----------
@@ -116,12 +117,11 @@ class Credits(wiring.Component):
     open : In(1)
         Credits may be taken from the next cycle on.
     take, give : In(1)
-    ok : Out(1)
-        A credit is free, and was ``open``.
+        A credit is free, and ``open`` was high.
     soon : Out(1)
         ``ok`` in the next cycle; combinational.
     idle : Out(1)
-        All are.
+        All credits are free.
     """
 
     def __init__(self, limit):
@@ -135,9 +135,9 @@ class Credits(wiring.Component):
         m = Module()
         used = Signal(range(self.limit + 1))
         free = Signal(init=1)
-        one = Signal(init=self.limit == 1)  # so many are free
+        one = Signal(init=self.limit == 1)  # exactly one credit is free
         still_free = Signal()
-        # Who takes one found it free.
+        # A take implies that a credit is free.
         m.d.comb += still_free.eq(self.give | (free & ~(self.take & one)))
         with m.If(self.take & ~self.give):
             m.d.sync += [used.eq(used + 1), self.idle.eq(0), one.eq(used == self.limit - 2)]

@@ -6,8 +6,8 @@ from amaranth.lib.crc.catalog import CRC32_ETHERNET
 from amaranth.lib.fifo import AsyncFIFO
 from amaranth.lib.wiring import In, Out
 
+from ..lib.stream import Backlog, Beat
 from ..spec import board
-from ..stream import Backlog, Beat
 from .rgmii import GmiiOctet
 
 __all__ = ["FCS", "FrameCrossing", "FrameReceive", "PREAMBLE", "SFD"]
@@ -156,7 +156,7 @@ class FrameCrossing(wiring.Component):
     domain : str
         The writer's clock domain, that of ``i``.
     relaxed : bool
-        As of a :class:`~..stream.Prefetch`.
+        As of a :class:`~..lib.stream.Prefetch`.
 
     Members
     -------

@@ -10,11 +10,11 @@ from ..bus.memory import PlacementMemory
 from ..eth.mdio import GigabitOnly, Mdio
 from ..eth.receive import FrameCrossing, FrameReceive
 from ..eth.rgmii import GmiiOctet
-from ..llp.tcp import TcpReceiver
 from ..rnic import Rnic
 from ..spec import board
 from ..spec.config import RnicConfig
 from ..spec.sctp import Diversion
+from ..tcp.receiver import TcpReceiver
 from .frames import OneByOne, ReceivedPacket, TransmitFrame
 from .registers import BoardRegisters
 from .uart import UartBridge, UartReceive, UartTransmit
@@ -46,7 +46,7 @@ class Device(wiring.Component):
     memory_octets : int
         Of placement memory, a power of two.
     connections, window : int
-        With MPA, of :class:`~..llp.tcp.TcpReceiver`.
+        With MPA, of :class:`~..tcp.receiver.TcpReceiver`.
     clock : int
         Frequency of ``sync`` in Hz.
     baud : int

@@ -6,8 +6,8 @@ from amaranth.lib.wiring import In, Out
 
 from ..bus.axi import AxiLite
 from ..bus.decode import Endpoint
+from ..lib.stream import any_of
 from ..spec import board
-from ..stream import any_of
 
 __all__ = ["BoardRegisters"]
 

@@ -14,8 +14,8 @@ from amaranth.lib.cdc import FFSynchronizer
 from amaranth.lib.wiring import In, Out
 
 from ..bus.axi import AxiLite, Response
+from ..lib.stream import Queue
 from ..spec import board
-from ..stream import Queue
 
 __all__ = ["Opcode", "UartBridge", "UartReceive", "UartTransmit", "phase_step"]
 

@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out
 
 from ..ddp.stag import StagTable
 from ..ddp.tagged import CheckResult, TaggedCheck
-from ..stream import delayed
+from ..lib.stream import delayed
 from .harness import Harness, if_
 
 __all__ = ["CheckedTable", "Inbounds"]
@@ -181,7 +181,7 @@ class Inbounds(Harness):
         self.lemma(if_(age[3], alive == (shown & entry.valid)), "alive")
         self.lemma(if_(age[3] & shown, key == same), "key")
         self.lemma(if_(age[3] & shown, pd == (entry.owner == rights.pd)), "pd")
-        self.lemma(if_(age[3] & shown, bound == (entry.owner == rights.stream)), "stream")
+        self.lemma(if_(age[3] & shown, bound == (entry.owner == rights.stream)), "lib.stream")
         holds(4, "bound", entry.bound, **flow)
         holds(4, "allowed", entry.remote_write, **flow)
         unknown, foreign = Signal(), Signal()

@@ -4,8 +4,8 @@ from amaranth import *
 from amaranth.hdl import Cover
 from amaranth.utils import exact_log2
 
-from ..ddp.window import Verdict, Window
-from ..stream import any_of
+from ..lib.stream import any_of
+from ..sctp.window import Verdict, Window
 from .harness import Harness, if_
 
 __all__ = ["Gaps", "Taken"]
@@ -126,7 +126,7 @@ class Taken(Harness):
         apart = came.far >= (1 << 15) - window - Window.LATENCY
         self.always(if_(again, apart | came.twice), "a duplicate was taken before")
         ticket = judged.ticket
-        for name in ("stream", "ssn", "final"):
+        for name in ("lib.stream", "ssn", "final"):
             self.always(if_(own, ticket[name] == item[name]), f"its ticket: {name}")
         late = (came.tip - item.ssn)[:16]
         self.always(if_(fresh, ticket.fills == ((late != 0) & ~late[15])), "its ticket: fills")

@@ -14,8 +14,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
-from ..closing import Closing
-from ..errors import InvalidRequest
+from ..base.closing import Closing
+from ..base.errors import InvalidRequest
 
 #: Most octets of one file of the log, and how many older files are kept beside it.
 OCTETS, OLDER = 4 << 20, 4

@@ -18,12 +18,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
-from ..association import Association
-from ..buffers import octets_of
-from ..checks import any_integer, file_path, flag, instance, integer, seconds
-from ..context import Capabilities, Context
-from ..cq import CQ, WC, Opcode, WcStatus, refresh
-from ..errors import (
+from ..base.buffers import octets_of
+from ..base.checks import any_integer, file_path, flag, instance, integer, seconds
+from ..base.errors import (
     ErrorEvent,
     InvalidRequest,
     ResourceExhausted,
@@ -34,9 +31,12 @@ from ..errors import (
     TransportError,
     UnsupportedDevice,
 )
-from ..memory import Copy
-from ..pd import MR, PD
-from ..stream import ORDER, QUEUES, Stream, StreamState, part_of, queues_of
+from ..transports.memory import Copy
+from ..verbs.association import Association
+from ..verbs.context import Capabilities, Context
+from ..verbs.cq import CQ, WC, Opcode, WcStatus, refresh
+from ..verbs.pd import MR, PD
+from ..verbs.stream import ORDER, QUEUES, Stream, StreamState, part_of, queues_of
 from . import protocol
 from .protocol import HANDLE, NAMED, Decoder, Kind, Object, ProtocolError, Request
 

@@ -8,8 +8,8 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from ..errors import InvalidRequest, ResourceExhausted, StateError
-from ..memory import Steps
+from ..base.errors import InvalidRequest, ResourceExhausted, StateError
+from ..transports.memory import Steps
 from .quota import Share
 
 #: A seal of <linux/fcntl.h>, since Linux 5.1; Python has no name for it.
@@ -30,7 +30,7 @@ class Passed:
     ones can be made.
 
     Seals keep the pages in the file, but not at their physical addresses: where a device writes
-    physical addresses, its transport pins the pages (:mod:`..pins`).
+    physical addresses, its transport pins the pages (:mod:`..transports.pins`).
 
     Attributes
     ----------

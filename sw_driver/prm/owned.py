@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..context import Context, Mapping
-from ..cq import CQ, WC, WcStatus
-from ..errors import ResourceExhausted, StreamError
-from ..memory import Steps
-from ..pd import MR, PD, Access
-from ..stream import Stream, StreamState
+from ..base.errors import ResourceExhausted, StreamError
+from ..transports.memory import Steps
+from ..verbs.context import Context, Mapping
+from ..verbs.cq import CQ, WC, WcStatus
+from ..verbs.pd import MR, PD, Access
+from ..verbs.stream import Stream, StreamState
 from . import protocol
 from .memory import Passed
 from .protocol import Done, StreamStopped

@@ -16,7 +16,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from ...hdl.spec.ddp import ErrorNumber, ErrorType
-from ..errors import (
+from ..base.errors import (
     CompletionOverrun,
     ErrorEvent,
     InvalidRequest,

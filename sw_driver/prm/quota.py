@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 
-from ..context import Capabilities
-from ..errors import InvalidRequest, ResourceExhausted
+from ..base.errors import InvalidRequest, ResourceExhausted
+from ..verbs.context import Capabilities
 
 #: For each limit: the name of the counted objects, and how a client frees some.
 _TEXT = {

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from ..closing import Closing
-from ..context import Context
-from ..errors import InvalidRequest, ResourceExhausted, RnicError, RnicTimeout, TransportError
-from ..memory import Arena, Steps
+from ..base.closing import Closing
+from ..base.errors import InvalidRequest, ResourceExhausted, RnicError, RnicTimeout, TransportError
+from ..transports.memory import Arena, Steps
+from ..verbs.context import Context
 from . import protocol
 from .audit import Audit
 from .protocol import LONGEST_REQUEST, Decoder, Kind, ProtocolError

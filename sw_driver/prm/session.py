@@ -7,11 +7,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..context import Context
-from ..errors import ErrorEvent, InvalidRequest, ResourceExhausted, StateError
-from ..memory import Arena, Steps
-from ..pd import PD, Access
-from ..stream import QUEUES, Stream, StreamState
+from ..base.errors import ErrorEvent, InvalidRequest, ResourceExhausted, StateError
+from ..transports.memory import Arena, Steps
+from ..verbs.context import Context
+from ..verbs.pd import PD, Access
+from ..verbs.stream import QUEUES, Stream, StreamState
 from . import protocol
 from .memory import Passed
 from .owned import UNTOLD, OwnedQueue, OwnedRegion, OwnedStream, Posted

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
-from .. import cq as ddp
-from ..checks import instance, integer, seconds
-from ..closing import Closing
-from ..context import Context
-from ..cq import WcStatus
-from ..errors import CompletionOverrun, RnicTimeout, StreamError
-from ..stream import Stream, StreamState
+from ..base.checks import instance, integer, seconds
+from ..base.closing import Closing
+from ..base.errors import CompletionOverrun, RnicTimeout, StreamError
+from ..verbs import cq as ddp
+from ..verbs.context import Context
+from ..verbs.cq import WcStatus
+from ..verbs.stream import Stream, StreamState
 
 if TYPE_CHECKING:
     from .qp import QP

@@ -9,14 +9,14 @@ from enum import Enum, auto
 from typing import Any, Protocol, runtime_checkable
 
 from ...hdl.spec.ddp import ErrorType
-from .. import cq as ddp
-from ..buffers import copy_of, octets_of
-from ..checks import any_integer, flag, instance, integer, shown
-from ..closing import Closing
-from ..cq import WcStatus
-from ..errors import ErrorEvent, InvalidRequest, StateError, StreamError
-from ..pd import MR, PD, Access
-from ..stream import Stream
+from ..base.buffers import copy_of, octets_of
+from ..base.checks import any_integer, flag, instance, integer, shown
+from ..base.closing import Closing
+from ..base.errors import ErrorEvent, InvalidRequest, StateError, StreamError
+from ..verbs import cq as ddp
+from ..verbs.cq import WcStatus
+from ..verbs.pd import MR, PD, Access
+from ..verbs.stream import Stream
 from . import wire
 from .cq import CQ, WC, Opcode
 from .wire import Layer, Message, Queue, ReadRequest, Terminate
@@ -160,7 +160,7 @@ class QP(Closing):
     def post_recv(
         self, buffer: object, *, wr_id: object = None, offset: int = 0, length: int | None = None
     ) -> None:
-        """Posts a buffer for a Send, as :meth:`~..stream.Stream.post_recv` does."""
+        """Posts a buffer for a Send, as :meth:`~..verbs.stream.Stream.post_recv` does."""
         with self.context.lock:
             self._check()
             self.stream.post_recv(buffer, wr_id=wr_id, offset=offset, length=length)

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
-from ddp_rnic.sim.live import Peer, SimTransport
+from ddp_rnic.sim.devices.live import Peer, SimTransport
 from ddp_rnic.sw_driver import CQ, PD, Context, Device, Stream, TransportError
-from ddp_rnic.sw_driver.pins import Pins
+from ddp_rnic.sw_driver.transports.pins import Pins
 
 
 @dataclass

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ddp_rnic.sim.live import SimTransport
+from ddp_rnic.sim.devices.live import SimTransport
 from ddp_rnic.sw_driver import Context, Device
 from ddp_rnic.sw_driver.prm import Manager, Policy
 from ddp_rnic.sw_driver.prm.audit import Audit

@@ -14,12 +14,12 @@ from ddp_rnic.hdl.spec.completion import ChunkStatus, Kind
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.hdl.spec.ddp import INVALID_STAG
 from ddp_rnic.hdl.spec.sctp import Diversion, Function, Reason, State
-from ddp_rnic.sim.engine import ExceptionPacket
-from ddp_rnic.sim.live import SimTransport
+from ddp_rnic.sim.capture.tests.frames import ethernet
+from ddp_rnic.sim.devices.live import SimTransport
+from ddp_rnic.sim.engines.engine import ExceptionPacket
 from ddp_rnic.sim.model.ddp import DataSource
 from ddp_rnic.sim.model.sctp import DataChunk, Packet, Ppid, Session
 from ddp_rnic.sim.model.sctp import Function as Message
-from ddp_rnic.sim.tests.frames import ethernet
 from ddp_rnic.sw_driver import (
     CQ,
     PD,

@@ -14,13 +14,13 @@ import pytest
 PROGRAM = """
 import gc, io, multiprocessing, os, signal, sys, threading, time
 from pathlib import Path
-from ddp_rnic.sim.live import Peer, SimTransport
+from ddp_rnic.sim.devices.live import Peer, SimTransport
 from ddp_rnic.sw_driver import CQ, PD, Device, StateError, Stream, StreamState
 from ddp_rnic.sw_driver.prm import Manager, Policy, connect
 from ddp_rnic.sw_driver.prm.audit import Audit
 from ddp_rnic.sw_driver.rdmap import CQ as RdmapCQ, QP
-from ddp_rnic.sw_driver.recorded import Recorder
-from ddp_rnic.sim.rdma import MpaSource
+from ddp_rnic.sw_driver.transports.recorded import Recorder
+from ddp_rnic.sim.devices.rdma import MpaSource
 
 folder = Path(sys.argv[1])
 said = folder / "said"

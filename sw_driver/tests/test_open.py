@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from ddp_rnic.hdl.spec import regs
 from ddp_rnic.hdl.spec.config import RnicConfig
-from ddp_rnic.sim.live import Peer, SimTransport
+from ddp_rnic.sim.devices.live import Peer, SimTransport
 from ddp_rnic.sw_driver import (
     CQ,
     PD,
@@ -21,10 +21,10 @@ from ddp_rnic.sw_driver import (
     Transport,
     TransportError,
     UnsupportedDevice,
-    context,
 )
-from ddp_rnic.sw_driver.memory import Memory
 from ddp_rnic.sw_driver.tests.conftest import Bench, begin
+from ddp_rnic.sw_driver.transports.memory import Memory
+from ddp_rnic.sw_driver.verbs import context
 
 
 class Constants(Transport):

@@ -20,17 +20,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from ddp_rnic.cli.app import app
 from ddp_rnic.hdl.spec import regs
-from ddp_rnic.sim.cli import app
 from ddp_rnic.sw_driver import PD, Device, InvalidRequest, ResourceExhausted, TransportError
-from ddp_rnic.sw_driver import pins as module
-from ddp_rnic.sw_driver.mapped import MappedTransport, Pagemap
-from ddp_rnic.sw_driver.memory import Extent, finish
-from ddp_rnic.sw_driver.pins import Pins
 from ddp_rnic.sw_driver.prm import Policy, connect, protocol
 from ddp_rnic.sw_driver.prm.client import ClientContext
 from ddp_rnic.sw_driver.tests.managed import served
 from ddp_rnic.sw_driver.tests.test_open import Constants
+from ddp_rnic.sw_driver.transports import pins as module
+from ddp_rnic.sw_driver.transports.mapped import MappedTransport, Pagemap
+from ddp_rnic.sw_driver.transports.memory import Extent, finish
+from ddp_rnic.sw_driver.transports.pins import Pins
 from typer.testing import CliRunner
 
 PAGE, HUGE = mmap.PAGESIZE, 1 << 21

@@ -15,7 +15,7 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
-from ddp_rnic.sim.live import Peer
+from ddp_rnic.sim.devices.live import Peer
 from ddp_rnic.sw_driver import CQ, PD, Stream, StreamState
 from ddp_rnic.sw_driver.prm import Limits, Policy, connect, protocol
 from ddp_rnic.sw_driver.prm.protocol import LAYOUTS, Decoder, Kind

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ddp_rnic.sim.cli import app
+from ddp_rnic.cli.app import app
 from ddp_rnic.sw_driver import Device, InvalidRequest
 from ddp_rnic.sw_driver.prm import Policy, audit, connect
 from ddp_rnic.sw_driver.prm.audit import Audit, LogFile

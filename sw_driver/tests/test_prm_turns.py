@@ -21,8 +21,6 @@ import pytest
 from ddp_rnic.hdl.spec import regs
 from ddp_rnic.hdl.spec.ddp import ErrorNumber, ErrorType
 from ddp_rnic.sw_driver import Device, ErrorEvent, StreamError
-from ddp_rnic.sw_driver.context import PATIENCE, SETTLE
-from ddp_rnic.sw_driver.memory import COPIED, Arena, Bounce, Copy, Memory, Steps, finish
 from ddp_rnic.sw_driver.prm import Limits, Manager, Policy, connect, protocol, server
 from ddp_rnic.sw_driver.prm import memory as passed
 from ddp_rnic.sw_driver.prm.audit import Audit
@@ -32,6 +30,8 @@ from ddp_rnic.sw_driver.prm.protocol import HANDLE, NAMED, Decoder, Kind, Object
 from ddp_rnic.sw_driver.tests.managed import Managed, served, until
 from ddp_rnic.sw_driver.tests.test_open import Constants
 from ddp_rnic.sw_driver.tests.test_prm import memfd
+from ddp_rnic.sw_driver.transports.memory import COPIED, Arena, Bounce, Copy, Memory, Steps, finish
+from ddp_rnic.sw_driver.verbs.context import PATIENCE, SETTLE
 
 HOSTILE, LARGE = 16, 1 << 20
 POLICY = Policy(clients=32, per_user=32, limits=Limits(stags=16))

@@ -6,8 +6,8 @@ import random
 from dataclasses import dataclass
 
 import pytest
-from ddp_rnic.sim.engine import Stalls
-from ddp_rnic.sim.live import Peer, SimTransport
+from ddp_rnic.sim.devices.live import Peer, SimTransport
+from ddp_rnic.sim.engines.engine import Stalls
 from ddp_rnic.sw_driver import (
     CQ,
     MR,

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 from ddp_rnic.hdl.spec import ddp
-from ddp_rnic.sim.live import Peer, SimTransport
+from ddp_rnic.sim.devices.live import Peer, SimTransport
+from ddp_rnic.sim.devices.rdma import MpaSource
 from ddp_rnic.sim.model.ddp import decode_segment
 from ddp_rnic.sim.model.header import Header, TaggedHeader, UntaggedHeader
 from ddp_rnic.sim.model.mpa import Fpdu, MpaReceiver
 from ddp_rnic.sim.model.rdmap import Opcode as Message
 from ddp_rnic.sim.model.rdmap import ReadRequest, opcode, rsvdulp
-from ddp_rnic.sim.rdma import MpaSource
 from ddp_rnic.sw_driver import CQ as DdpCQ
 from ddp_rnic.sw_driver import (
     PD,
@@ -33,10 +33,10 @@ from ddp_rnic.sw_driver import (
     StreamState,
     WcStatus,
 )
-from ddp_rnic.sw_driver import context as driver_context
 from ddp_rnic.sw_driver.prm import connect
 from ddp_rnic.sw_driver.rdmap import CQ, QP, WC, Layer, Opcode, QPState, Terminate
 from ddp_rnic.sw_driver.tests.managed import managed, until
+from ddp_rnic.sw_driver.verbs import context as driver_context
 
 BOTH = Access.REMOTE_WRITE | Access.REMOTE_READ
 Sent = list[tuple[Header, bytes]]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from ddp_rnic.hdl.spec import regs
-from ddp_rnic.sim.live import Peer, SimTransport
+from ddp_rnic.sim.devices.live import Peer, SimTransport
 from ddp_rnic.sw_driver import (
     CQ,
     PD,
@@ -22,7 +22,7 @@ from ddp_rnic.sw_driver import (
     TransportError,
     TransportTimeout,
 )
-from ddp_rnic.sw_driver.recorded import Recorder, Replay
+from ddp_rnic.sw_driver.transports.recorded import Recorder, Replay
 
 
 def session(transport: Transport, sim: SimTransport | None, *, qn: int = 0) -> list[object]:

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from ddp_rnic.hdl.spec.ddp import INVALID_STAG, STAG_NOT_ASSOCIATED, ErrorNumber, ErrorType
-from ddp_rnic.sim.engine import Stalls
-from ddp_rnic.sim.live import Peer, SimTransport
+from ddp_rnic.sim.devices.live import Peer, SimTransport
+from ddp_rnic.sim.engines.engine import Stalls
 from ddp_rnic.sw_driver import (
     CQ,
     PD,

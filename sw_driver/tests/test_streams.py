@@ -10,8 +10,8 @@ import time
 import numpy as np
 import pytest
 from ddp_rnic.hdl.spec import ddp, regs
-from ddp_rnic.sim.engine import Stalls
-from ddp_rnic.sim.live import Peer, SimTransport
+from ddp_rnic.sim.devices.live import Peer, SimTransport
+from ddp_rnic.sim.engines.engine import Stalls
 from ddp_rnic.sim.model.header import TaggedHeader, UntaggedHeader
 from ddp_rnic.sw_driver import (
     CQ,
@@ -31,10 +31,10 @@ from ddp_rnic.sw_driver import (
     StreamState,
     TransportError,
     WcStatus,
-    context,
 )
 from ddp_rnic.sw_driver.tests.conftest import Bench, begin
 from ddp_rnic.sw_driver.tests.managed import until
+from ddp_rnic.sw_driver.verbs import context
 
 
 def test_messages_go_to_the_buffers_of_their_queue_in_order(scattered: Bench) -> None:

@@ -6,9 +6,9 @@ import random
 import secrets
 
 import pytest
-from ddp_rnic.sw_driver.errors import InvalidRequest, ResourceExhausted
-from ddp_rnic.sw_driver.memory import Arena, Bounce, Extent, finish, lay_out
-from ddp_rnic.sw_driver.tables import HISTORY, StagAllocator
+from ddp_rnic.sw_driver.base.errors import InvalidRequest, ResourceExhausted
+from ddp_rnic.sw_driver.transports.memory import Arena, Bounce, Extent, finish, lay_out
+from ddp_rnic.sw_driver.verbs.tables import HISTORY, StagAllocator
 from hypothesis import given
 from hypothesis import strategies as st
 

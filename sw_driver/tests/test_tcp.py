@@ -7,19 +7,19 @@ from typing import Any, cast
 
 import pytest
 from ddp_rnic.hdl.spec import board, regs
+from ddp_rnic.sim.capture.tests.frames import A, B, ethernet, tcp_packet
 from ddp_rnic.sim.model.tcp import FpduReceived
-from ddp_rnic.sim.tests.frames import A, B, ethernet, tcp_packet
 from ddp_rnic.sw_driver import (
     InvalidRequest,
     ResourceExhausted,
     RnicTimeout,
     StateError,
     UnsupportedDevice,
-    tcp,
 )
-from ddp_rnic.sw_driver.tcp import BoardTcp, Progress
 from ddp_rnic.sw_driver.tests.virtual_tcp import VirtualTcp
-from ddp_rnic.sw_driver.uart import UartTransport
+from ddp_rnic.sw_driver.transports import tcp
+from ddp_rnic.sw_driver.transports.tcp import BoardTcp, Progress
+from ddp_rnic.sw_driver.transports.uart import UartTransport
 
 STREAMS = 64
 #: An FPDU with a ULPDU of 17 octets, without its CRC's value.

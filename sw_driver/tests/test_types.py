@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ddp_rnic.sim.live import SimTransport
-from ddp_rnic.sim.rdma import Connection, MpaSource
+from ddp_rnic.sim.devices.live import SimTransport
+from ddp_rnic.sim.devices.rdma import Connection, MpaSource
 from ddp_rnic.sw_driver import (
     CQ,
     MR,
@@ -31,16 +31,16 @@ from ddp_rnic.sw_driver import (
     TransportError,
     WrongType,
 )
-from ddp_rnic.sw_driver.ethernet import BoardEthernet
-from ddp_rnic.sw_driver.mapped import MappedTransport, Pagemap
 from ddp_rnic.sw_driver.prm import connect
 from ddp_rnic.sw_driver.rdmap import CQ as RdmapCQ
 from ddp_rnic.sw_driver.rdmap import QP, Opcode
-from ddp_rnic.sw_driver.recorded import Recorder, Replay
-from ddp_rnic.sw_driver.tcp import BoardTcp
 from ddp_rnic.sw_driver.tests.conftest import Bench, begin
 from ddp_rnic.sw_driver.tests.managed import managed
-from ddp_rnic.sw_driver.uart import UartTransport
+from ddp_rnic.sw_driver.transports.ethernet import BoardEthernet
+from ddp_rnic.sw_driver.transports.mapped import MappedTransport, Pagemap
+from ddp_rnic.sw_driver.transports.recorded import Recorder, Replay
+from ddp_rnic.sw_driver.transports.tcp import BoardTcp
+from ddp_rnic.sw_driver.transports.uart import UartTransport
 
 Call = Callable[[Any], object]
 

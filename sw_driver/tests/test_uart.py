@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from ddp_rnic.hdl.spec import regs
-from ddp_rnic.sim.live import Peer, SimTransport
+from ddp_rnic.sim.devices.live import Peer, SimTransport
 from ddp_rnic.sw_driver import (
     CQ,
     PD,
@@ -22,7 +22,7 @@ from ddp_rnic.sw_driver import (
     UnsupportedDevice,
 )
 from ddp_rnic.sw_driver.tests.virtual_board import VirtualBoard
-from ddp_rnic.sw_driver.uart import UartTransport
+from ddp_rnic.sw_driver.transports.uart import UartTransport
 
 SCRATCH = regs.address("SCRATCH")
 POP = regs.address("EVENT_POP")

@@ -14,10 +14,10 @@ from typing import Any
 
 from ddp_rnic.hdl.spec import board
 from ddp_rnic.hdl.spec.sctp import Diversion
-from ddp_rnic.sim.engine import ExceptionPacket
-from ddp_rnic.sim.live import SimTransport
+from ddp_rnic.sim.devices.live import SimTransport
+from ddp_rnic.sim.engines.engine import ExceptionPacket
 from ddp_rnic.sim.model.tcp import Diverted, FpduReceived
-from ddp_rnic.sw_driver.errors import TransportError
+from ddp_rnic.sw_driver.base.errors import TransportError
 from ddp_rnic.sw_driver.tests.virtual_tcp import VirtualTcp
 
 #: Seconds after which an incomplete command is given up.

@@ -8,8 +8,8 @@ from amaranth.sim import Simulator
 from ddp_rnic.hdl.bus.axi import AxiLite
 from ddp_rnic.hdl.bus.decode import AxiLiteDecoder, Endpoint
 from ddp_rnic.hdl.bus.tests.lite import manager
+from ddp_rnic.hdl.lib.tests.refused import refused
 from ddp_rnic.hdl.spec.board import Window
-from ddp_rnic.hdl.tests.refused import refused
 
 OKAY, SLVERR, DECERR = 0, 2, 3
 WINDOWS = (Window("LOW", 0, 0x100, ""), Window("HIGH", 0x4000_0000, 0x40, ""))

@@ -5,7 +5,7 @@ import random
 import pytest
 from amaranth.sim import Simulator
 from ddp_rnic.hdl.bus.memory import PlacementMemory
-from ddp_rnic.hdl.tests.refused import refused
+from ddp_rnic.hdl.lib.tests.refused import refused
 
 OKAY, DECERR = 0, 3
 OCTETS = 2048

@@ -8,7 +8,7 @@ from itertools import accumulate
 import pytest
 from amaranth.sim import Simulator
 from ddp_rnic.hdl.ddp.commit import CHECKS, Commit
-from ddp_rnic.hdl.llp.segment import IN_FLIGHT, Outcome
+from ddp_rnic.hdl.ddp.segment import IN_FLIGHT, Outcome
 from ddp_rnic.hdl.spec import ddp
 from ddp_rnic.hdl.spec.config import RnicConfig
 

@@ -10,9 +10,9 @@ from amaranth.lib.wiring import In, Out
 from amaranth.sim import Simulator
 from ddp_rnic.hdl.ddp.entry import CompletionEntry
 from ddp_rnic.hdl.ddp.precedence import Ordered, Overtaking, Precedence, key_of
+from ddp_rnic.hdl.lib.stream import Store, delayed
 from ddp_rnic.hdl.spec.completion import Kind, Status
 from ddp_rnic.hdl.spec.ddp import WAITING
-from ddp_rnic.hdl.stream import Store, delayed
 
 STREAMS = 4
 #: Cycles from a segment to its completion, where none waits: the look-up, a queue, and Precedence.

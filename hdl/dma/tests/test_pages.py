@@ -6,8 +6,8 @@ import pytest
 from amaranth.hdl import Module
 from amaranth.sim import Simulator
 from ddp_rnic.hdl.dma.pages import PAGE_SHIFTS, PageCut, PagedPlacement, PageEntry
+from ddp_rnic.hdl.lib.table import Table
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
-from ddp_rnic.hdl.table import Table
 
 SLOTS = 64
 LATENCY = 11
@@ -211,7 +211,7 @@ def test_the_last_slot_is_followed_by_the_first():
 
 
 def test_a_piece_after_markers_hands_back_nothing_twice():
-    """A part of a payload between markers hands back only what is before it (llp/markers.py)."""
+    """A part of a payload between markers hands back only what is before it (mpa/markers.py)."""
     octets = 8
     items = [paged(4000 + 508 * n, 508, 4096 * 9 - 700 + 508 * n, 1, last=0,
                    release=(4000 + 508 * n) // octets) for n in range(4)]

@@ -7,8 +7,8 @@ from amaranth.sim import Simulator
 from ddp_rnic.hdl.dma.prepare import Geometry, Prepare
 from ddp_rnic.hdl.dma.rotate import Lanes, Rotate
 from ddp_rnic.hdl.dma.steps import Credits, Job, Steps
+from ddp_rnic.hdl.lib.stream import Store
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
-from ddp_rnic.hdl.stream import Store
 
 
 def simulate(dut, testbench, *, limit=5000):

@@ -3,7 +3,7 @@
 import pytest
 from amaranth.sim import Simulator
 from ddp_rnic.hdl.eth.mdio import GIGABIT_ONLY, GigabitOnly, Mdio
-from ddp_rnic.hdl.tests.refused import refused
+from ddp_rnic.hdl.lib.tests.refused import refused
 
 DIVISOR = 8
 

@@ -6,8 +6,8 @@ from collections import Counter
 import pytest
 from amaranth.sim import Simulator
 from ddp_rnic.hdl.eth.receive import FrameCrossing, FrameReceive
+from ddp_rnic.hdl.lib.tests.refused import refused
 from ddp_rnic.hdl.spec import board
-from ddp_rnic.hdl.tests.refused import refused
 
 from .wire import on_wire, with_fcs
 

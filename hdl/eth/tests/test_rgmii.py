@@ -11,7 +11,7 @@ from amaranth.hdl import Elaboratable, Fragment
 from amaranth.lib import io
 from amaranth.sim import Simulator
 from ddp_rnic.hdl.eth.rgmii import RgmiiReceive, RgmiiTransmit
-from ddp_rnic.hdl.tests.refused import refused
+from ddp_rnic.hdl.lib.tests.refused import refused
 
 
 class Wires(Elaboratable):

@@ -1,9 +1,9 @@
 """What a device is refused for; what it does is tested at a board's pins, in cocotb_tests."""
 
 from ddp_rnic.hdl.host.device import Device
+from ddp_rnic.hdl.lib.tests.refused import refused
 from ddp_rnic.hdl.spec import board
 from ddp_rnic.hdl.spec.config import RnicConfig
-from ddp_rnic.hdl.tests.refused import refused
 
 RATES = {"clock": 62_500_000, "baud": 1_000_000}
 

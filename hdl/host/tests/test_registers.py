@@ -8,8 +8,8 @@ from ddp_rnic.hdl.bus.tests.lite import manager
 from ddp_rnic.hdl.eth.tests.wire import on_wire, with_fcs
 from ddp_rnic.hdl.host.frames import OneByOne, ReceivedPacket, TransmitFrame
 from ddp_rnic.hdl.host.registers import BoardRegisters
+from ddp_rnic.hdl.lib.tests.refused import refused
 from ddp_rnic.hdl.spec import board
-from ddp_rnic.hdl.tests.refused import refused
 
 OKAY, SLVERR = 0, 2
 NAME = "ddp-rnic on a board"

@@ -7,8 +7,8 @@ from amaranth import Module
 from amaranth.lib import wiring
 from amaranth.sim import Simulator
 from ddp_rnic.hdl.host.uart import UartBridge, UartReceive, UartTransmit
+from ddp_rnic.hdl.lib.tests.refused import refused
 from ddp_rnic.hdl.spec import board
-from ddp_rnic.hdl.tests.refused import refused
 
 PATIENCE = 200
 

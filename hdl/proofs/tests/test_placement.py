@@ -7,7 +7,7 @@ from ddp_rnic.hdl.dma.pages import PageCut
 from ddp_rnic.hdl.dma.placement import PlacementDma
 from ddp_rnic.hdl.dma.prepare import Prepare
 from ddp_rnic.hdl.dma.slots import Align
-from ddp_rnic.hdl.llp.markers import MarkerCut
+from ddp_rnic.hdl.mpa.markers import MarkerCut
 from ddp_rnic.hdl.proofs import bursts, cuts, untagged
 from ddp_rnic.hdl.proofs.harness import planted
 from ddp_rnic.hdl.proofs.tagged import CheckedTable, Inbounds
@@ -40,7 +40,7 @@ def test_a_check_that_is_not_made_is_caught(old, new):
 
 
 def test_an_entry_that_is_seen_while_it_is_replaced_is_caught():
-    bug = planted("table", "            (write.en, write.addr),\n", "")
+    bug = planted("lib.table", "            (write.en, write.addr),\n", "")
 
     def stags(entries):
         return bug.Table(StagEntry(entries), entries, live="valid")
@@ -73,7 +73,7 @@ def test_the_parts_between_markers_are_the_placement():
 
 def test_a_part_that_overlaps_is_caught():
     bug = planted(
-        "llp.markers", "next_length.eq(rest.length - gap)", "next_length.eq(rest.length - gap + 4)"
+        "mpa.markers", "next_length.eq(rest.length - gap)", "next_length.eq(rest.length - gap + 4)"
     )
     proof = bounded(cuts.MarkerParts(bug.MarkerCut(cuts.CONFIG), lemmas=False), depth=16)
     assert proof.status == "FAIL", proof.log

@@ -3,13 +3,14 @@
 import pytest
 from amaranth.hdl import Module
 from amaranth.lib import stream, wiring
-from ddp_rnic.hdl.csr import Registers
+from ddp_rnic.hdl.bus.csr import Registers
 from ddp_rnic.hdl.ddp.commit import Commit
 from ddp_rnic.hdl.ddp.delivery import Delivery
+from ddp_rnic.hdl.dma.exceptions import ExceptionQueue
 from ddp_rnic.hdl.dma.placement import PlacementDma
-from ddp_rnic.hdl.exceptions import ExceptionQueue
-from ddp_rnic.hdl.llp.intake import Intake
-from ddp_rnic.hdl.llp.scan import MpaScan
+from ddp_rnic.hdl.lib.stream import Backlog, Queue, Skid, Stage, Store
+from ddp_rnic.hdl.mpa.intake import Intake
+from ddp_rnic.hdl.mpa.scan import MpaScan
 from ddp_rnic.hdl.proofs.harness import planted
 from ddp_rnic.hdl.proofs.streams import (
     Accesses,
@@ -27,7 +28,6 @@ from ddp_rnic.hdl.proofs.streams import (
 from ddp_rnic.hdl.proofs.tests.run import bounded, covers, induction, netlist
 from ddp_rnic.hdl.rnic import Rnic
 from ddp_rnic.hdl.spec.config import RnicConfig
-from ddp_rnic.hdl.stream import Backlog, Queue, Skid, Stage, Store
 
 CONFIG = RnicConfig(
     width=64, buffer_octets=4096, outstanding=8, stags=16, streams=2, queue_depth=4, pages=16,
@@ -57,7 +57,7 @@ BLOCKS = {
             "ddp.delivery", "w_stage.o.ready.eq(w.ready)", "w_stage.o.ready.eq(1)"
         ).Delivery(CONFIG),
     ),
-    "exceptions": (
+    "dma.exceptions": (
         lambda: ExceptionQueue(CONFIG),
         None,
     ),
@@ -102,9 +102,9 @@ def test_the_intake_has_room_for_what_it_takes():
     "bug",
     [
         lambda: planted(
-            "llp.intake", "self.i.ready.eq(queue.half)", "self.i.ready.eq(~queue.level[4])"),
-        lambda: planted("llp.intake", Store=planted(
-            "stream", "pop.eq(pointers.some & self.o.ready)", "pop.eq(pointers.some)").Store),
+            "mpa.intake", "self.i.ready.eq(queue.half)", "self.i.ready.eq(~queue.level[4])"),
+        lambda: planted("mpa.intake", Store=planted(
+            "lib.stream", "pop.eq(pointers.some & self.o.ready)", "pop.eq(pointers.some)").Store),
     ],
     ids=["takes too much", "withdraws"],
 )
@@ -119,7 +119,7 @@ def test_the_scan_holds_a_beat_until_it_goes():
 
 
 def test_a_scan_that_lets_a_beat_go_too_soon_is_caught():
-    bug = planted("llp.scan", "shifts.eq(can_shift & goes)", "shifts.eq(can_shift)")
+    bug = planted("mpa.scan", "shifts.eq(can_shift & goes)", "shifts.eq(can_shift)")
     proof = bounded(Scanned(bug.MpaScan(CONFIG), lemmas=False), depth=24)
     assert proof.status == "FAIL", proof.log
 
@@ -154,7 +154,7 @@ def test_the_registers_answer_each_request_once():
 
 
 def test_registers_that_answer_again_are_caught():
-    bug = planted("csr", "with m.If(bus.r.ready):", "with m.If(0):")
+    bug = planted("bus.csr", "with m.If(bus.r.ready):", "with m.If(0):")
     proof = bounded(Accesses(bug.Registers(), lemmas=False), depth=12)
     assert proof.status == "FAIL", proof.log
 
@@ -181,7 +181,7 @@ def test_a_queue_keeps_its_items_in_order(harness, component):
 )
 def test_a_queue_that_loses_an_item_is_caught(harness, name, old, new):
     size = {"depth": 4} if name in ("Store", "Queue") else {}
-    bug = getattr(planted("stream", old, new), name)
+    bug = getattr(planted("lib.stream", old, new), name)
     proof = bounded(harness(bug(4, **size), lemmas=False), depth=14)
     assert proof.status == "FAIL", proof.log
 
@@ -208,7 +208,7 @@ def test_a_backlog_keeps_its_items_in_order(relaxed):
     ids=["early", "late", "relaxed"],
 )
 def test_a_backlog_that_loses_an_item_is_caught(relaxed, old, new):
-    bug = planted("stream", old, new)
+    bug = planted("lib.stream", old, new)
     proof = bounded(
         BacklogOrder(bug.Backlog(4, depth=16, relaxed=relaxed), lemmas=False), depth=14)
     assert proof.status == "FAIL", proof.log

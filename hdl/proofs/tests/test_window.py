@@ -1,10 +1,10 @@
 """What comes in order in its stream is taken, whatever other streams do."""
 
 import pytest
-from ddp_rnic.hdl.ddp.window import Verdict, Window
 from ddp_rnic.hdl.proofs.harness import planted
 from ddp_rnic.hdl.proofs.tests.run import bounded, covers
 from ddp_rnic.hdl.proofs.window import Taken
+from ddp_rnic.hdl.sctp.window import Verdict, Window
 
 SIZE = {"streams": 2, "window": 4}
 
@@ -35,9 +35,9 @@ def test_the_next_ddp_ssn_of_a_stream_is_taken_while_gaps_are_filled():
             'some(in_order, "inside") | passed_by)', 'some(in_order, "inside"))',
             marks=pytest.mark.long),
     ],
-    ids=["stream", "count", "inside", "passed by"],
+    ids=["lib.stream", "count", "inside", "passed by"],
 )  # fmt: skip
 def test_a_window_that_errs_is_caught(old, new):
-    bug = planted("ddp.window", old, new, Verdict=Verdict)
+    bug = planted("sctp.window", old, new, Verdict=Verdict)
     proof = bounded(Taken(bug.Window(**SIZE)), depth=Taken.LONG, timeout=500)
     assert proof.status == "FAIL", proof.log

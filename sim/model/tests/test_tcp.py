@@ -12,7 +12,9 @@ from typing import Any
 
 import dpkt
 import pytest
-from ddp_rnic.sim.capture import Direction, read_capture
+from ddp_rnic.hdl.tcp.tests.frames import scenario
+from ddp_rnic.sim.capture.capture import Direction, read_capture
+from ddp_rnic.sim.capture.pcap import read_frames
 from ddp_rnic.sim.model.mpa import Fpdu, MpaReceiver, MpaSender, StartupFrame
 from ddp_rnic.sim.model.tcp import (
     Connection,
@@ -22,8 +24,6 @@ from ddp_rnic.sim.model.tcp import (
     TcpEvent,
     TcpReceiver,
 )
-from ddp_rnic.sim.pcap import read_frames
-from ddp_rnic.sim.tests.tcp_frames import scenario
 from scapy.layers.inet import ICMP, IP, TCP, UDP, IPOption_Router_Alert, IPOption_Timestamp
 from scapy.layers.inet6 import IPv6, IPv6ExtHdrDestOpt, IPv6ExtHdrFragment, IPv6ExtHdrHopByHop
 from scapy.layers.l2 import ARP, Dot1AD, Dot1Q, Ether

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ddp_rnic.hdl.spec.ddp import MESSAGE_TOO_LONG, NO_BUFFER, ErrorNumber, ErrorType
-from ddp_rnic.sim.capture import Connection, Direction, read_capture
+from ddp_rnic.sim.capture.capture import Connection, Direction, read_capture
 from ddp_rnic.sim.model.events import DdpError, Delivered, Event, LlpError, Placed
 from ddp_rnic.sim.model.memory import Access, Memory, Region
 from ddp_rnic.sim.model.mpa import MpaReceiver

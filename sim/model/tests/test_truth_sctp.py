@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ddp_rnic.sim.layers import SCTP, ip_packet
+from ddp_rnic.sim.capture.layers import SCTP, ip_packet
+from ddp_rnic.sim.capture.pcap import read_frames
 from ddp_rnic.sim.model.ddp import DataSink
 from ddp_rnic.sim.model.events import Delivered, Event, Placed
 from ddp_rnic.sim.model.memory import Memory, Region
@@ -24,7 +25,6 @@ from ddp_rnic.sim.model.sctp import (
     SessionControl,
     SessionIllegal,
 )
-from ddp_rnic.sim.pcap import read_frames
 
 Truth = list[dict[str, Any]]
 Key = tuple[int, int]  # stream, session

@@ -10,12 +10,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from ddp_rnic.sim.capture import read_capture
-from ddp_rnic.sim.layers import SCTP, ip_packet
+from ddp_rnic.sim.capture.capture import read_capture
+from ddp_rnic.sim.capture.layers import SCTP, ip_packet
+from ddp_rnic.sim.capture.pcap import read_frames
 from ddp_rnic.sim.model.ddp import DataSource
 from ddp_rnic.sim.model.mpa import Fpdu, MpaReceiver, MpaSender, StartupFrame
 from ddp_rnic.sim.model.sctp import DataChunk, InitChunk, Packet, Ppid
-from ddp_rnic.sim.pcap import read_frames
 
 TSHARK = shutil.which("tshark")
 pytestmark = pytest.mark.skipif(TSHARK is None, reason="needs tshark")

@@ -1,0 +1,1 @@
+"""The ``rnic`` commands."""

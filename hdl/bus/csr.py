@@ -1,0 +1,224 @@
+"""Implements the control and status registers on AXI4-Lite, and the counters that they show."""
+
+from amaranth import *
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from ..ddp.commit import Tally
+from ..lib.stream import any_of
+from ..spec import regs
+from .axi import AxiLite, Response
+
+__all__ = ["Counters", "Registers"]
+
+
+class Registers(wiring.Component):
+    """Decodes accesses to the registers of :mod:`ddp_rnic.hdl.spec.regs`.
+
+    Latency: a write's response comes 5 cycles after address and data, a read's data 5 cycles after
+    the address. Throughput: one access at a time. Reset: registers are 0.
+    Errors: DECERR for an address without a register, SLVERR for a write to a read-only register;
+    neither access has an effect.
+
+    Parameters
+    ----------
+    sctp : bool
+        True adds the registers of SCTP.
+
+    Members
+    -------
+    bus : In(AxiLite(12))
+    hold : In(1)
+        While high, no write begins, so that registers keep their values.
+    octets_read : Out(1)
+        High for one cycle when PLACED_OCTETS_LO is read.
+    A port for each register, with its name in lower case: In(32) if it is read-only, Out(32) if it
+    is read-write, Out(1) if it is write-only, high for one cycle when the host writes it.
+    """
+
+    def __init__(self, *, sctp=False):
+        self.registers = [each for each in regs.REGISTERS if sctp or not each.sctp]
+        members = {
+            "bus": In(AxiLite(regs.ADDRESS_BITS)), "hold": In(1), "octets_read": Out(1)}
+        for register in self.registers:
+            members[register.name.lower()] = {"ro": In(32), "rw": Out(32), "wo": Out(1)}[
+                register.access
+            ]
+        super().__init__(members)
+
+    def elaborate(self, platform):
+        m = Module()
+        bus = self.bus
+        ports = [(register, getattr(self, register.name.lower())) for register in self.registers]
+
+        def select(waits, address, name):
+            """Decodes an address in two cycles, starting while ``waits``: returns a hit bit for
+            each register. The first cycle decodes the row of 16 registers and the position in it.
+            """
+            used = sorted({register.address >> 6 for register, _ in ports})
+            rows = Signal(len(used), name=f"{name}_rows")
+            places = Signal(16, name=f"{name}_places")
+            hits = Signal(len(ports), name=f"{name}_hit")
+            with m.If(waits):
+                m.d.sync += [
+                    rows.eq(Cat(address[6:] == row for row in used)),
+                    places.eq(1 << address[2:6]),
+                ]
+            m.d.sync += hits.eq(Cat(
+                rows[used.index(register.address >> 6)] & places[register.address >> 2 & 15]
+                for register, _ in ports))
+            return hits
+
+        def some(now, hits, name, *accesses):
+            """Returns whether a hit register has one of ``accesses``, one cycle after ``now``."""
+            those = Cat(hit for hit, (register, _) in zip(hits, ports, strict=True)
+                        if register.access in accesses)
+            groups = Signal(-(-len(those) // 4), name=name)
+            with m.If(now):
+                m.d.sync += groups.eq(Cat(
+                    those[first:first + 4].any() for first in range(0, len(those), 4)))
+            return groups.any()
+
+        # Writes: wait for address and data, decode, act, answer. ``free`` and, for reads,
+        # ``reading`` hold the state of an access in one register: they enable wide registers.
+        free, begins, writing = Signal(init=1), Signal(), Signal()
+        write_hit = select(free, bus.aw.payload.addr, "write")
+        answers = Signal()
+        allowed = some(writing, write_hit, "allowed", "rw", "wo")
+        refused = some(writing, write_hit, "refused", "ro")
+        m.d.sync += [
+            begins.eq(0),
+            writing.eq(begins),
+            answers.eq(writing),
+            *(port.eq(writing & hit) for hit, (register, port) in zip(
+                write_hit, ports, strict=True) if register.access == "wo"),
+        ]
+        with m.If(bus.b.ready):
+            m.d.sync += bus.b.valid.eq(0)
+        with m.If(bus.b.ready & bus.b.valid):
+            m.d.sync += free.eq(1)
+        with m.If(answers):
+            m.d.sync += [
+                bus.b.valid.eq(1),
+                bus.b.payload.resp.eq(Mux(
+                    allowed, Response.OKAY, Mux(refused, Response.SLVERR, Response.DECERR))),
+            ]
+        with m.If(bus.aw.valid & bus.w.valid & free & ~self.hold):
+            m.d.sync += [begins.eq(1), free.eq(0)]
+        m.d.comb += [bus.aw.ready.eq(writing), bus.w.ready.eq(writing)]
+        with m.If(writing):
+            for hit, (register, port) in zip(write_hit, ports, strict=True):
+                if register.access == "rw":
+                    with m.If(hit):
+                        for lane in range(4):
+                            with m.If(bus.w.payload.strb[lane]):
+                                m.d.sync += port.word_select(lane, 8).eq(
+                                    bus.w.payload.data.word_select(lane, 8)
+                                )
+
+        # Reads: decode, gather in groups of four, gather all.
+        step = Signal(3)
+        reading = Signal()
+        read_hit = select(~reading, bus.ar.payload.addr, "read")
+        found = some(step[1], read_hit, "found", "ro", "rw", "wo")
+        groups = []
+        m.d.sync += step.eq(Cat(bus.ar.valid & ~reading, step))
+        m.d.comb += bus.ar.ready.eq(~reading)
+        with m.If(~reading):
+            m.d.sync += reading.eq(bus.ar.valid)
+        for first in range(0, len(ports), 4):
+            group = Signal(32, name=f"group{first // 4}")
+            with m.If(step[1]):
+                m.d.sync += group.eq(any_of(
+                    Mux(hit, port, 0)
+                    for hit, (register, port) in zip(
+                        read_hit[first : first + 4], ports[first : first + 4], strict=True
+                    )
+                    if register.access != "wo"
+                ))
+            groups.append(group)
+        with m.If(bus.r.ready):
+            m.d.sync += bus.r.valid.eq(0)
+        with m.If(bus.r.ready & bus.r.valid):
+            m.d.sync += reading.eq(0)
+        with m.If(step[2]):
+            m.d.sync += [
+                bus.r.valid.eq(1),
+                bus.r.payload.data.eq(any_of(groups)),
+                bus.r.payload.resp.eq(Mux(found, Response.OKAY, Response.DECERR)),
+            ]
+        low = [register.name for register in self.registers].index("PLACED_OCTETS_LO")
+        m.d.comb += self.octets_read.eq(step[1] & read_hit[low])
+        return m
+
+
+class Counters(wiring.Component):
+    """Counts segments, octets, completions and drops; every counter wraps.
+
+    Latency: 2 cycles, 3 for the upper half of the octets. Throughput: one segment per cycle.
+    Reset: 0. Errors: none.
+
+    Members
+    -------
+    tally : In(Tally)
+    completed, exception_dropped : In(1)
+    hold : In(1)
+        Copies the upper half of the octets to ``octets_high``, in the cycle after the next.
+    placed, exceptions, errors, dropped, digest, delivered, exceptions_dropped : Out(32)
+        Counters of segments, of completions (``delivered``) and of dropped exception packets.
+    octets_low, octets_high : Out(32)
+        Octets placed: the lower half, and the upper half as last copied.
+    """
+
+    def __init__(self):
+        super().__init__(
+            {
+                "tally": In(Tally()),
+                "completed": In(1),
+                "exception_dropped": In(1),
+                "hold": In(1),
+                **{
+                    name: Out(32)
+                    for name in (
+                        "placed",
+                        "exceptions",
+                        "errors",
+                        "dropped",
+                        "digest",
+                        "delivered",
+                        "exceptions_dropped",
+                        "octets_low",
+                        "octets_high",
+                    )
+                },
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        tally, completed, dropped = Signal(Tally()), Signal(), Signal()
+        carry, held = Signal(), Signal()
+        high = Signal(32)
+        m.d.sync += [
+            tally.eq(self.tally),
+            completed.eq(self.completed),
+            dropped.eq(self.exception_dropped),
+        ]
+        for counter, event in (
+            (self.placed, tally.placed),
+            (self.exceptions, tally.exception),
+            (self.errors, tally.error),
+            (self.dropped, tally.dropped),
+            (self.digest, tally.digest),
+            (self.delivered, completed),
+            (self.exceptions_dropped, dropped),
+        ):
+            m.d.sync += counter.eq(counter + event)
+        m.d.sync += [
+            Cat(self.octets_low, carry).eq(self.octets_low + tally.octets),
+            high.eq(high + carry),
+            held.eq(self.hold),
+        ]
+        with m.If(held):
+            m.d.sync += self.octets_high.eq(high)
+        return m

@@ -1,0 +1,85 @@
+"""Holds received octets in the packet buffer until their digest is known to be good."""
+
+from amaranth import *
+from amaranth.lib import data, memory, stream, wiring
+from amaranth.lib.wiring import In, Out
+
+__all__ = ["PacketBuffer", "Store"]
+
+
+class Store(data.StructLayout):
+    """A write to the packet buffer: ``data`` for beat ``address``."""
+
+    def __init__(self, config):
+        super().__init__(
+            {"address": range(config.buffer_octets // config.octets), "data": config.width}
+        )
+
+
+class PacketBuffer(wiring.Component):
+    """Stores beats in a ring of block RAM, and frees them in order.
+
+    The block RAM is read through its output register and one more, for the wires from it.
+
+    Latency: 3 cycles from ``address`` to ``data``. Throughput: one write and one read per cycle.
+    Reset: empty. Errors: none; writers must wait while ``space`` is low.
+
+    Members
+    -------
+    store : In(stream.Signature(Store, always_ready=True))
+    address : In(range(beats)), data : Out(width)
+    next : In(range(beats))
+        Address at which the next beat will be stored.
+    free : In(stream.Signature(range(beats), always_ready=True))
+        Beats before this one are free.
+    space : Out(1)
+        There is room for a few more beats.
+    """
+
+    #: Beats kept free: those still on their way when ``space`` falls, and one because a release may
+    #: lag by one beat.
+    MARGIN = 6
+
+    def __init__(self, config):
+        self.config = config
+        self.depth = config.buffer_octets // config.octets
+        super().__init__(
+            {
+                "store": In(stream.Signature(Store(config), always_ready=True)),
+                "address": In(range(self.depth)),
+                "data": Out(config.width),
+                "next": In(range(self.depth)),
+                "free": In(stream.Signature(range(self.depth), always_ready=True)),
+                "space": Out(1),
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        # A beat is never read in the cycle in which it is written, so synthesis need not define the
+        # result.
+        m.submodules.storage = storage = memory.Memory(
+            shape=self.config.width, depth=self.depth, init=[], attrs={"no_rw_check": 1}
+        )
+        write, read = storage.write_port(), storage.read_port()
+        # Without reset, to become the output register of the block RAM.
+        held = Signal(self.config.width, reset_less=True)
+        near = Signal(self.config.width, reset_less=True)
+        kept = Signal(range(self.depth))
+        used = Signal(range(self.depth))
+        with m.If(self.free.valid):
+            m.d.sync += kept.eq(self.free.payload)
+        m.d.comb += [
+            write.en.eq(self.store.valid),
+            write.addr.eq(self.store.payload.address),
+            write.data.eq(self.store.payload.data),
+            read.addr.eq(self.address),
+            self.data.eq(near),
+        ]
+        m.d.sync += [
+            held.eq(read.data),
+            near.eq(held),
+            used.eq(self.next - kept),
+            self.space.eq(used < self.depth - self.MARGIN),
+        ]
+        return m

@@ -1,1 +1,0 @@
-"""Lower layer protocols: packet buffer and walkers that find DDP segments."""

@@ -1,0 +1,800 @@
+"""The legal sequences of RFC 5043 section 6, against the golden model."""
+
+import gc
+import random
+import struct
+import warnings
+from collections import deque
+
+import pytest
+from amaranth import *
+from amaranth.hdl import UnusedElaboratable
+from amaranth.lib import data, stream, wiring
+from amaranth.lib.wiring import In, Out
+from amaranth.sim import Simulator
+from ddp_rnic.hdl.sctp.order import Order
+from ddp_rnic.hdl.sctp.session import (
+    Answer,
+    Command,
+    Function,
+    Item,
+    Message,
+    Reason,
+    Session,
+    SessionEvent,
+    State,
+)
+from ddp_rnic.hdl.sctp.window import Judged, Ticket, Verdict, Window
+from ddp_rnic.sim.model import sctp
+
+STREAMS, ASSOCIATIONS, WINDOW = 4, 2, 16
+LATENCY = Session.LATENCY + Window.LATENCY
+SEGMENT, INITIATE, ACCEPT, REJECT, TERMINATE, INVALID = Message
+
+
+class Both(wiring.Component):
+    """A session and its order, as they belong together. A record tells of its item."""
+
+    def __init__(self, pending):
+        self.session = Session(streams=STREAMS, associations=ASSOCIATIONS, pending=pending)
+        self.order = Order(32, streams=STREAMS, window=WINDOW)
+        super().__init__({
+            "i": In(stream.Signature(Item(STREAMS, ASSOCIATIONS))),
+            "o": Out(stream.Signature(Judged(STREAMS), always_ready=True)),
+            "done": In(stream.Signature(data.StructLayout({
+                "ticket": Ticket(STREAMS), "record": 32}))),
+            "records": Out(stream.Signature(32)),
+            "command": In(stream.Signature(Command(STREAMS))),
+            "answer": Out(stream.Signature(Answer(), always_ready=True)),
+            "events": Out(stream.Signature(SessionEvent(STREAMS))),
+            "waiting": Out(range(STREAMS + 1)),
+        })  # fmt: skip
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.session = session = self.session
+        m.submodules.order = order = self.order
+        wiring.connect(m, wiring.flipped(self.i), session.i)
+        wiring.connect(m, session.o, order.i)
+        wiring.connect(m, session.close, order.close)
+        wiring.connect(m, order.over, session.over)
+        wiring.connect(m, order.o, wiring.flipped(self.o))
+        wiring.connect(m, wiring.flipped(self.done), order.done)
+        wiring.connect(m, order.records, wiring.flipped(self.records))
+        wiring.connect(m, wiring.flipped(self.command), session.command)
+        wiring.connect(m, session.answer, wiring.flipped(self.answer))
+        wiring.connect(m, session.events, wiring.flipped(self.events))
+        judged = order.o.payload
+        m.d.comb += [
+            session.illegal.valid.eq(order.o.valid & judged.aborts),
+            session.illegal.payload.stream.eq(judged.ticket.stream),
+            session.illegal.payload.reason.eq(judged.reason),
+            order.asks.eq(session.asks),
+            session.whole.eq(order.whole),
+            session.idle.eq(order.idle),
+            self.waiting.eq(session.waiting),
+        ]
+        return m
+
+
+class Bench:
+    def __init__(self, *, seed=0, pending=4, delay=0, busy=1.0):
+        self.dut = Both(pending)
+        self.rng = random.Random(seed)
+        self.delay, self.busy = delay, busy
+        self.offers = deque()
+        self.asked, self.verdicts = deque(), []
+        self.undone = deque()
+        self.records, self.events, self.answers = [], [], []
+        self.commands = deque()
+        self.cycle = 0
+        self.tsn = self.highest = 0
+        self.limit = 100_000
+        self.held = self.offered = False
+
+    def offer(self, number, ssn, message=SEGMENT, tsn=None):
+        self.tsn += tsn is None
+        self.offers.append((number, ssn % 65536, message, self.tsn if tsn is None else tsn))
+
+    async def step(self, ctx, cycles=1):
+        dut, rng = self.dut, self.rng
+        for _ in range(cycles):
+            assert self.cycle < self.limit, "watchdog"
+            if not self.offered:
+                self.offered = bool(self.offers) and rng.random() < self.busy
+            ctx.set(dut.i.valid, self.offered)
+            if self.offered:
+                number, ssn, message, tsn = self.offers[0]
+                ctx.set(dut.i.payload, {
+                    "stream": number, "ssn": ssn, "message": message, "tsn": tsn % 2**32,
+                    "association": number // 2,
+                    "first": not ssn and message not in (SEGMENT, INVALID)})  # fmt: skip
+            ctx.set(dut.command.valid, bool(self.commands))
+            if self.commands:
+                number, function = self.commands[0]
+                ctx.set(dut.command.payload, {
+                    "stream": number, "function": function,
+                    "tsn": self.highest % 2**32})  # fmt: skip
+            due = bool(self.undone) and self.undone[0][0] <= self.cycle
+            ctx.set(dut.done.valid, due)
+            if due:
+                ctx.set(dut.done.payload, {
+                    "ticket": self.undone[0][1], "record": self.undone[0][2]})  # fmt: skip
+            ctx.set(dut.records.ready, 1)
+            ctx.set(dut.events.ready, not self.held)
+            (
+                *_, taken, judged, judgement, accepted, some, record, told, answered, answer,
+                happens, ready, event,
+            ) = await ctx.tick().sample(
+                dut.i.ready, dut.o.valid, dut.o.payload, dut.done.ready, dut.records.valid,
+                dut.records.payload, dut.command.ready, dut.answer.valid, dut.answer.payload,
+                dut.events.valid, dut.events.ready, dut.events.payload,
+            )  # fmt: skip
+            if judged:
+                given, item = self.asked.popleft()
+                assert self.cycle - given == LATENCY, f"cycle {self.cycle}"
+                self.verdicts.append((*item, judgement.verdict))
+                assert judgement.ticket.stream == item[0] and judgement.ticket.ssn == item[1]
+                if judgement.verdict == Verdict.FRESH:
+                    ticket = {name: getattr(judgement.ticket, name) for name in (
+                        "stream", "ssn", "final", "fills",
+                    )}  # fmt: skip
+                    record_in = item[0] << 20 | item[2].value << 16 | item[1]
+                    self.undone.append((self.cycle + self.delay, ticket, record_in))
+            if self.offered and taken:
+                *item, tsn = self.offers.popleft()
+                self.asked.append((self.cycle, tuple(item)))
+                self.highest = max(self.highest, tsn)
+                self.offered = False
+            if due and accepted:
+                self.undone.popleft()
+            if some:
+                self.records.append((record >> 20, record & 0xFFFF, Message(record >> 16 & 7)))
+            if self.commands and told:
+                self.commands.popleft()
+            if answered:
+                self.answers.append((bool(answer.taken), State(answer.state)))
+            if happens and ready:
+                self.events.append((event.stream, event.reason, event.state))
+            self.cycle += 1
+
+    async def settle(self, ctx):
+        while self.offers or self.undone or self.commands or self.asked:
+            await self.step(ctx)
+        await self.step(ctx, 300)
+        if self.undone or self.offers:
+            await self.settle(ctx)
+
+    async def tell(self, ctx, number, function):
+        self.commands.append((number, function))
+        before = len(self.answers)
+        while len(self.answers) == before:
+            await self.step(ctx)
+        return self.answers[-1]
+
+    def run(self, testbench):
+        simulator = Simulator(self.dut)
+        simulator.add_clock(1e-8)
+
+        async def main(ctx):
+            await testbench(ctx)
+            await self.settle(ctx)
+
+        simulator.add_testbench(main)
+        simulator.run()
+        return self
+
+    def last(self, count):
+        return [verdict for *_, verdict in self.verdicts[-count:]]
+
+
+async def open_passive(bench, ctx, number):
+    bench.offer(number, 0, INITIATE)
+    await bench.settle(ctx)
+    assert bench.last(1) == [Verdict.FRESH]
+    assert await bench.tell(ctx, number, Function.ACCEPT) == (True, State.ESTABLISHED)
+
+
+async def open_active(bench, ctx, number):
+    assert await bench.tell(ctx, number, Function.INITIATE) == (True, State.INITIATE_SENT)
+    bench.offer(number, 0, ACCEPT)
+    await bench.settle(ctx)
+    assert bench.last(1) == [Verdict.FRESH]
+
+
+@pytest.mark.parametrize("opens", (open_passive, open_active))
+def test_accepted_sessions_follow_each_other_on_a_stream(opens):
+    """Section 6.2, and what is left over from one is not the next one's."""
+    bench = Bench()
+
+    async def testbench(ctx):
+        for sent in (True, False, True, False):
+            await opens(bench, ctx, 1)
+            for ssn in (2, 1, 4, 3, 5) if sent else (1,):
+                bench.offer(1, ssn)
+                bench.offer(1, ssn, tsn=bench.tsn)  # repeated by the network
+            bench.offer(1, 6 if sent else 2, TERMINATE)
+            await bench.settle(ctx)
+            state = await bench.tell(ctx, 1, Function.TERMINATE)
+            assert state == (True, State.CLOSED)
+
+    bench.run(testbench)
+    first = INITIATE if opens is open_passive else ACCEPT
+    one = [(1, 0, first), *((1, ssn, SEGMENT) for ssn in range(1, 6)), (1, 6, TERMINATE)]
+    two = [(1, 0, first), (1, 1, SEGMENT), (1, 2, TERMINATE)]
+    assert bench.records == (one + two) * 2
+    assert bench.events == []
+
+
+def test_segments_may_follow_the_accept_in_the_next_cycle():
+    bench = Bench()
+
+    async def testbench(ctx):
+        await bench.tell(ctx, 2, Function.INITIATE)
+        for ssn in range(8):
+            bench.offer(2, ssn, SEGMENT if ssn else ACCEPT)
+        bench.offer(2, 0, ACCEPT, tsn=1)
+
+    bench.run(testbench)
+    verdicts = [verdict for *_, verdict in bench.verdicts]
+    assert verdicts == [Verdict.FRESH] * 8 + [Verdict.DUPLICATE]
+    assert [record[1] for record in bench.records] == list(range(8)) and not bench.events
+
+
+@pytest.mark.parametrize("answer", (ACCEPT, REJECT, TERMINATE))
+def test_what_overtakes_an_answer_is_held_until_the_host_hands_it_back(answer):
+    """RFC 5041 section 5.3: placement in any order, but of a session that stands; RFC 5043 section
+    6.3: a session that was rejected has no Segments."""
+    bench = Bench(delay=3)
+    accepted = answer is ACCEPT
+
+    async def testbench(ctx):
+        for round_ in range(5):
+            await bench.tell(ctx, 1, Function.INITIATE)
+            early = [(2, SEGMENT), (4, SEGMENT), (2, SEGMENT), (5, TERMINATE)]
+            tsns = [10 * round_ + 10 + ssn for ssn, _ in early]
+            for (ssn, message), tsn in zip(early, tsns, strict=True):
+                bench.offer(1, ssn, message, tsn=tsn)
+            await bench.settle(ctx)
+            assert bench.last(4) == [Verdict.HELD] * 4
+            bench.offer(1, 0, answer, tsn=tsns[0] - 2)
+            await bench.settle(ctx)
+            for (ssn, message), tsn in zip(early, tsns, strict=True):
+                bench.offer(1, ssn, message, tsn=tsn)
+            await bench.settle(ctx)
+            if accepted:
+                assert bench.last(4) == [Verdict.FRESH] * 2 + [Verdict.DUPLICATE, Verdict.FRESH]
+                for ssn in (3, 1):
+                    bench.offer(1, ssn, tsn=tsns[0] - 2 + ssn)
+                await bench.settle(ctx)
+                assert await bench.tell(ctx, 1, Function.TERMINATE) == (True, State.CLOSED)
+            else:
+                assert bench.last(4) == [Verdict.ILLEGAL] + [Verdict.SILENT] * 3
+
+    bench.run(testbench)
+    if accepted:
+        assert [ssn for _, ssn, _ in bench.records] == list(range(6)) * 5 and not bench.events
+    else:
+        assert bench.records == [(1, 0, answer)] * 5
+        assert bench.events == [(1, Reason.SEQUENCE, State.CLOSED)] * 5
+
+
+@pytest.mark.parametrize("ssns", [(0, 1), (1, 2), (5, 5)])
+def test_segments_without_a_session_are_illegal_once_and_then_silent(ssns):
+    bench = Bench()
+
+    async def testbench(ctx):
+        for _ in range(3):
+            for ssn in ssns:
+                bench.offer(1, ssn)
+            await bench.settle(ctx)
+            assert bench.last(2) == [Verdict.ILLEGAL, Verdict.SILENT]
+            bench.offer(1, 7)
+            await bench.settle(ctx)
+            assert bench.last(1) == [Verdict.SILENT]
+            # The association that is set up next has the stream, and nothing came in that.
+            assert await bench.tell(ctx, 1, Function.FORGET) == (True, State.CLOSED)
+
+    bench.run(testbench)
+    assert bench.events == [(1, Reason.SEQUENCE, State.CLOSED)] * 3 and not bench.records
+
+
+@pytest.mark.parametrize("state", ("waits", "refused", "established", "asked", "gap"))
+def test_an_initiate_inside_a_session_ends_it(state):
+    """Section 6.1: "If the adaptation layer receives a Payload Data Chunk that conforms to none of
+    the enumerated legal patterns, the DDP Stream Session MUST be terminated." A repetition by the
+    network has the TSN of the Initiate that opened the session, and no effect."""
+    bench = Bench(pending=1)
+    was = {
+        "waits": State.INITIATE_RECEIVED, "refused": State.REFUSED, "asked": State.INITIATE_SENT,
+        "established": State.ESTABLISHED, "gap": State.TERMINATE_SENT,
+    }[state]  # fmt: skip
+    events = 1
+
+    async def testbench(ctx):
+        nonlocal events
+        if state == "refused":
+            bench.offer(0, 0, INITIATE)
+            events = 2
+        if state == "asked":
+            await bench.tell(ctx, 1, Function.INITIATE)
+        else:
+            bench.offer(1, 0, INITIATE)
+            await bench.settle(ctx)
+            opener = bench.tsn
+        if state in ("established", "gap"):
+            await bench.tell(ctx, 1, Function.ACCEPT)
+        if state == "gap":
+            bench.offer(1, 2)
+            await bench.settle(ctx)
+            await bench.tell(ctx, 1, Function.TERMINATE)
+        if state != "asked":
+            bench.offer(1, 0, INITIATE, tsn=opener)
+            await bench.settle(ctx)
+            assert bench.last(1) == [Verdict.DUPLICATE] and len(bench.events) == events - 1
+        bench.offer(1, 0, INITIATE)
+        bench.offer(1, 1)
+        await bench.settle(ctx)
+        assert bench.last(2) == [Verdict.ILLEGAL, Verdict.SILENT]
+        # Its repetition opens no session, the next one does.
+        bench.offer(1, 0, INITIATE, tsn=bench.tsn - 1)
+        await bench.settle(ctx)
+        assert bench.last(1) == [Verdict.DUPLICATE]
+        bench.offer(1, 0, INITIATE)
+        await bench.settle(ctx)
+        assert bench.last(1) == [Verdict.FRESH]
+
+    bench.run(testbench)
+    assert bench.events[events - 1] == (1, Reason.SEQUENCE, was)
+
+
+@pytest.mark.parametrize("message", (ACCEPT, REJECT, TERMINATE, INITIATE))
+@pytest.mark.parametrize("items", (0, 3, 40))
+def test_another_control_message_with_ddp_ssn_0_ends_the_session(message, items):
+    bench = Bench()
+
+    async def testbench(ctx):
+        await open_active(bench, ctx, 1)
+        for ssn in range(1, 1 + items):
+            bench.offer(1, ssn)
+        await bench.settle(ctx)
+        bench.offer(1, 0, ACCEPT, tsn=1)
+        bench.offer(1, 0, message)
+
+    bench.run(testbench)
+    assert bench.last(2) == [Verdict.DUPLICATE, Verdict.ILLEGAL]
+    assert bench.events == [(1, Reason.SEQUENCE, State.ESTABLISHED)]
+
+
+@pytest.mark.parametrize("function", (Function.ABORT, Function.FORGET, Function.INITIATE))
+def test_what_waits_in_a_session_that_the_host_ends_is_gone(function):
+    bench = Bench(delay=40)
+
+    async def testbench(ctx):
+        for _ in range(3):
+            await open_passive(bench, ctx, 1)
+            for ssn in (2, 3, 5):
+                bench.offer(1, ssn)
+            await bench.settle(ctx)
+            if function is Function.INITIATE:
+                await bench.tell(ctx, 1, Function.TERMINATE)
+            bench.offer(1, 1)  # it is on its way to memory
+            await bench.step(ctx, 20)
+            taken, state = await bench.tell(ctx, 1, function)
+            assert taken and not state & 4 or function is Function.INITIATE
+            await bench.settle(ctx)
+            if function is Function.INITIATE:
+                await bench.tell(ctx, 1, Function.FORGET)
+        await open_passive(bench, ctx, 1)
+        for ssn in range(1, 7):
+            bench.offer(1, ssn)
+
+    bench.run(testbench)
+    assert [record[1] for record in bench.records] == [0] * 3 + list(range(7))
+    assert bench.events == []
+
+
+@pytest.mark.parametrize("told", (True, False))
+def test_a_session_outlasts_its_association_s_tsns_if_the_host_tells_of_the_past(told):
+    """RFC 9260 section 1.6: serial numbers are compared within 2^31."""
+    bench = Bench()
+    steps = 9
+
+    async def testbench(ctx):
+        await open_passive(bench, ctx, 1)
+        for ssn in range(1, steps):
+            bench.tsn += 1 << 30
+            bench.offer(1, ssn)
+            await bench.settle(ctx)
+            if told:
+                bench.highest = bench.tsn - (1 << 29)
+                assert await bench.tell(ctx, 1, Function.PAST) == (True, State.ESTABLISHED)
+
+    bench.run(testbench)
+    taken = [verdict is Verdict.FRESH for *_, verdict in bench.verdicts]
+    # The third TSN is 2^31 after the one with which the session began.
+    assert taken == [True] * steps if told else taken[:3] == [True, True, False]
+    assert not bench.events
+
+
+def test_what_is_past_once_stays_past():
+    """Section 6: "Data Chunks from one DDP Stream Session are never carried over"."""
+    bench = Bench()
+    bench.tsn = 1000
+
+    async def testbench(ctx):
+        await open_passive(bench, ctx, 1)
+        bench.highest = 500
+        assert await bench.tell(ctx, 1, Function.PAST) == (True, State.ESTABLISHED)
+        bench.offer(1, 1, tsn=700)
+
+    bench.run(testbench)
+    assert bench.last(1) == [Verdict.DUPLICATE] and not bench.events
+
+
+def test_what_comes_while_another_stream_is_forgotten_is_known_from_then_on():
+    """Section 6.2: "increasing DDP-SSNs"; a gap that is none would keep the next session away."""
+    bench = Bench()
+    count = 200
+
+    async def testbench(ctx):
+        await open_passive(bench, ctx, 1)
+        for ssn in range(1, count):
+            bench.offer(1, ssn)
+        while bench.offers:
+            await bench.tell(ctx, 2, Function.FORGET)
+            await bench.step(ctx, bench.rng.randrange(40))
+        bench.offer(1, count, TERMINATE)
+        bench.offer(1, 0, INITIATE)
+
+    bench.run(testbench)
+    assert [verdict for *_, verdict in bench.verdicts] == [Verdict.FRESH] * (count + 2)
+    assert [record[1] for record in bench.records] == [*range(count + 1), 0] and not bench.events
+
+
+def test_nothing_of_an_aborted_session_is_in_one_of_the_next_forty():
+    bench = Bench()
+    sessions = 40
+
+    async def testbench(ctx):
+        for session in range(sessions):
+            await open_passive(bench, ctx, 1)
+            for ssn in (2, 4 + session % 3, 9 + session % 5):
+                bench.offer(1, ssn)
+            bench.offer(1, 1, INVALID)
+            await bench.settle(ctx)
+            assert bench.last(4) == [Verdict.FRESH] * 3 + [Verdict.ILLEGAL]
+        await open_passive(bench, ctx, 1)
+        for ssn in range(1, 16):
+            bench.offer(1, ssn)
+        await bench.settle(ctx)
+        assert bench.last(15) == [Verdict.FRESH] * 15
+
+    bench.run(testbench)
+    assert [record[1] for record in bench.records] == [0] * sessions + list(range(16))
+
+
+@pytest.mark.parametrize("opens", (open_passive, open_active))
+def test_what_comes_again_out_of_an_earlier_session_has_no_effect(opens):
+    """Section 6.1: the DDP-SSN is reset to zero with each session; the TSN is not."""
+    bench = Bench(delay=2)
+
+    async def testbench(ctx):
+        for _ in range(3):
+            before = list(old)
+            for near in (False, True):
+                for item in before:
+                    bench.offer(*item)
+                if before and not near:
+                    await bench.settle(ctx)
+                    assert set(bench.last(len(before))) == {Verdict.DUPLICATE}
+                if not near:
+                    await opens(bench, ctx, 1)
+                    old.append((1, 0, INITIATE if opens is open_passive else ACCEPT, bench.tsn))
+            for ssn in (1, 2, 3):
+                bench.offer(1, ssn)
+                old.append((1, ssn, SEGMENT, bench.tsn))
+                for item in before:
+                    bench.offer(*item)
+            bench.offer(1, 4, TERMINATE)
+            old.append((1, 4, TERMINATE, bench.tsn))
+            await bench.settle(ctx)
+            assert await bench.tell(ctx, 1, Function.TERMINATE) == (True, State.CLOSED)
+
+    old = []
+    bench.run(testbench)
+    assert [record[1] for record in bench.records] == list(range(5)) * 3
+    assert not bench.events
+
+
+@pytest.mark.parametrize("answer", (REJECT, TERMINATE))
+def test_a_refused_session_is_closed(answer):
+    """Sections 6.3 and 6.4; the answer may come twice."""
+    bench = Bench()
+
+    async def testbench(ctx):
+        for _ in range(3):
+            assert (await bench.tell(ctx, 0, Function.INITIATE))[0]
+            bench.offer(0, 0, answer)
+            bench.offer(0, 0, answer, tsn=bench.tsn)
+            await bench.settle(ctx)
+            assert bench.last(2) == [Verdict.FRESH, Verdict.DUPLICATE]
+        bench.offer(0, 0, INITIATE)
+        await bench.settle(ctx)
+        function = Function.REJECT if answer is REJECT else Function.TERMINATE
+        assert await bench.tell(ctx, 0, function) == (True, State.CLOSED)
+        assert (await bench.tell(ctx, 0, function)) == (False, State.CLOSED)
+
+    bench.run(testbench)
+    assert bench.records == [(0, 0, answer)] * 3 + [(0, 0, INITIATE)] and not bench.events
+
+
+def test_no_more_initiates_of_an_association_wait_than_the_limit():
+    """Section 6.4: "When more session requests are received, the passive side MUST respond to the
+    Initiate message with a DDP Stream Terminate Message." Streams 0 and 1 are of one association,
+    2 and 3 of another one."""
+    bench = Bench(pending=1)
+
+    async def testbench(ctx):
+        for number in (1, 0, 0, 3):
+            bench.offer(number, 0, INITIATE, tsn=5 if number == 0 else None)
+        await bench.settle(ctx)
+        assert bench.last(4) == [Verdict.FRESH] * 2 + [Verdict.DUPLICATE, Verdict.FRESH]
+        closed = State.CLOSED
+        assert bench.events == [(0, Reason.LIMIT, closed)]
+        assert ctx.get(bench.dut.waiting) == 2
+        assert await bench.tell(ctx, 0, Function.ACCEPT) == (False, State.REFUSED)
+        assert await bench.tell(ctx, 0, Function.TERMINATE) == (True, State.CLOSED)
+        bench.tsn = 10
+        bench.offer(0, 0, INITIATE)
+        await bench.settle(ctx)
+        assert bench.events[1:] == [(0, Reason.LIMIT, closed)]
+        await bench.tell(ctx, 1, Function.ACCEPT)
+        assert await bench.tell(ctx, 0, Function.FORGET) == (True, State.CLOSED)
+        bench.offer(0, 0, INITIATE)
+        await bench.settle(ctx)
+        assert ctx.get(bench.dut.waiting) == 2
+        await bench.tell(ctx, 3, Function.REJECT)
+        bench.offer(0, 1)  # illegal: its session waits no longer
+        await bench.settle(ctx)
+        assert ctx.get(bench.dut.waiting) == 0
+        bench.offer(0, 0, INITIATE)
+        bench.offer(2, 0, INITIATE)
+        await bench.settle(ctx)
+        assert ctx.get(bench.dut.waiting) == 2
+
+    bench.run(testbench)
+    assert len(bench.events) == 3
+
+
+def test_an_aborted_stream_is_silent_until_the_next_initiate():
+    bench = Bench(delay=2)
+
+    async def testbench(ctx):
+        await open_passive(bench, ctx, 1)
+        for ssn in (1, 3, 4):
+            bench.offer(1, ssn)
+        await bench.settle(ctx)
+        bench.offer(1, 5, INVALID)
+        for ssn in (2, 6):
+            bench.offer(1, ssn)
+        bench.offer(1, 7, INVALID)
+        await bench.settle(ctx)
+        illegal, silent = Verdict.ILLEGAL, Verdict.SILENT
+        assert bench.last(4) == [illegal, silent, silent, silent]
+        assert await bench.tell(ctx, 1, Function.TERMINATE) == (True, State.ABORTED)
+        await open_passive(bench, ctx, 1)
+        bench.offer(1, 1)
+
+    bench.run(testbench)
+    assert bench.events == [(1, Reason.MALFORMED, State.ESTABLISHED)]
+    assert [record[1] for record in bench.records] == [0, 1, 0, 1]
+
+
+def test_no_event_is_lost_and_nothing_taken_while_there_is_no_room():
+    bench = Bench(pending=16)
+    bench.held = True
+
+    async def testbench(ctx):
+        for _ in range(30):
+            bench.offer(3, 0, INITIATE)
+            bench.offer(3, 1, INVALID)
+        await bench.step(ctx, 4000)
+        assert len(bench.offers) > 20
+        bench.held = False
+
+    bench.run(testbench)
+    assert bench.events == [(3, Reason.MALFORMED, State.INITIATE_RECEIVED)] * 30
+
+
+def test_items_go_one_a_cycle_beside_each_other():
+    bench = Bench()
+
+    async def testbench(ctx):
+        await open_passive(bench, ctx, 1)
+        await open_active(bench, ctx, 2)
+        start = bench.cycle
+        for ssn in range(1, 15):
+            for number in (1, 2):
+                bench.offer(number, ssn)
+        while bench.offers:
+            await bench.step(ctx)
+        assert bench.cycle - start == 28
+
+    bench.run(testbench)
+
+
+def payload_of(ssn, message):
+    if message is SEGMENT:
+        return 16, struct.pack(">H", ssn) + b"segment"
+    code = 9 if message is INVALID else message.value
+    return 17, struct.pack(">HH", ssn, code)
+
+
+class Reference:
+    """A stream as the device has it: the model, with what :mod:`ddp_rnic.hdl.spec.sctp` says of
+    repetitions, of what is held, and of control messages. ``delivered`` are DDP-SSNs and messages.
+    """
+
+    def __init__(self, number):
+        self.session = sctp.Session(number)
+        self.past = 0
+        self.tsns = {}  # of the present session, by DDP-SSN
+        self.early = {}  # of what the host holds, by DDP-SSN and message
+        self.delivered = []
+
+    def command(self, function, highest):
+        session = self.session
+        if function is Function.ABORT:
+            session.abort("the host has it so")
+            return True
+        if function is Function.FORGET:
+            self.session, self.past, self.tsns = sctp.Session(session.stream), highest, {}
+            return True
+        if function is Function.PAST:
+            self.past = max(self.past, highest)
+            return True
+        # The host looks to gaps of the last session, and to acknowledgements, itself.
+        session.acknowledge()
+        session._in.waiting.clear() if function is Function.INITIATE else None
+        try:
+            session.control(sctp.Function(function.value))
+        except sctp.ProtocolError:
+            return False
+        if function is Function.INITIATE:
+            self.past, self.tsns, self.early = highest, {}, {}
+        return True
+
+    def receive(self, ssn, message, tsn):
+        """The verdict, and the reason of an event, or None."""
+        session = self.session
+        before = session.state.name
+        follows = message in (SEGMENT, TERMINATE)
+        opens = message is INITIATE and ssn == 0 and session.reusable
+        if tsn <= self.past:
+            return Verdict.DUPLICATE, None
+        if message is not INVALID and not opens and before != "ABORTED":
+            if before == "INITIATE_SENT":
+                if follows and ssn:
+                    self.early[ssn, message] = tsn
+                    return Verdict.HELD, None
+            elif self.tsns.get(ssn) == tsn:
+                return Verdict.DUPLICATE, None
+        start = 0 if opens else session._in.sequencer.next
+        events = session.receive(*payload_of(ssn, message))
+        if any(isinstance(event, sctp.SessionIllegal) for event in events):
+            if message is INITIATE and ssn == 0:
+                self.past = tsn
+            return Verdict.ILLEGAL, Reason.MALFORMED if message is INVALID else Reason.SEQUENCE
+        if session.silent:
+            return Verdict.SILENT, None
+        if opens:
+            self.past, self.tsns = tsn, {}
+        self.tsns[ssn] = tsn
+        self.delivered += range(start, session._in.sequencer.next)
+        return Verdict.FRESH, None
+
+
+def wire_of(rng, reference, wild):
+    """What a peer sends in a session's state, (DDP-SSN, message), and at times what it must not."""
+    session = reference.session
+    following = session._in.sequencer.next
+    state = session.state.name
+    items = []
+    if state == "INITIATE_SENT":
+        items.append((0, rng.choice((ACCEPT, ACCEPT, ACCEPT, REJECT, TERMINATE))))
+        if items[0][1] is ACCEPT:
+            items += [(ssn, SEGMENT) for ssn in range(1, rng.randrange(1, 5))]
+    elif state in ("ESTABLISHED", "TERMINATE_SENT"):
+        missing = [following + k for k in range(12) if following + k not in reference.tsns]
+        items += [(ssn, SEGMENT) for ssn in missing[: rng.randrange(7)]]
+        if rng.random() < 0.3 and not any(ssn > missing[len(items)] for ssn in reference.tsns):
+            items.append((missing[len(items)], TERMINATE))
+    elif state in ("CLOSED", "TERMINATE_RECEIVED", "ABORTED"):
+        items.append((0, INITIATE))
+    rng.shuffle(items)
+    while rng.random() < wild:
+        at = rng.choice((0, following, following + 1, following + 3, max(0, following - 1)))
+        items.insert(rng.randrange(len(items) + 1), (at, rng.choice(list(Message))))
+    return items
+
+
+@pytest.mark.parametrize("delay, busy", [(0, 1.0), (7, 1.0), (60, 1.0), (2, 0.3)])
+@pytest.mark.parametrize("wild", (0.0, 0.15, 0.5))
+def test_sessions_agree_with_the_model(delay, busy, wild):
+    """Sessions of all streams at once, in rounds: what is sent in a round is shuffled, repeated by
+    the network, and sometimes illegal; the host acts between rounds. Verdicts, events and what is
+    delivered are exact."""
+    seed = random.getrandbits(32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    bench = Bench(seed=seed, pending=STREAMS, delay=delay, busy=busy)
+    references = [Reference(number) for number in range(STREAMS)]
+    sent = [[] for _ in range(STREAMS)]
+
+    async def testbench(ctx):
+        for round_ in range(25):
+            for number, reference in enumerate(references):
+                state = reference.session.state.name
+                legal = {
+                    "INITIATE_RECEIVED": (Function.ACCEPT,) * 4 + (Function.REJECT,),
+                    "CLOSED": (Function.INITIATE,),
+                    "ABORTED": (Function.INITIATE, Function.TERMINATE),
+                }.get(state, (Function.TERMINATE,) * (rng.random() < 0.3))
+                if rng.random() < 0.6 and legal:
+                    function = rng.choice(legal if rng.random() > wild else list(Function))
+                    taken = reference.command(function, bench.highest)
+                    answer = await bench.tell(ctx, number, function)
+                    state = reference.session.state.name
+                    assert (answer[0], answer[1].name) == (taken, state), (round_, function)
+            wire = [wire_of(rng, reference, wild) for reference in references]
+            order = [number for number, items in enumerate(wire) for _ in items]
+            rng.shuffle(order)
+            expected, events, seen = [], [], len(bench.verdicts)
+            for number in order:
+                bench.tsn += 1
+                ssn, message = wire[number].pop(0)
+                # The host hands back what it held.
+                tsn = references[number].early.pop((ssn, message), bench.tsn)
+                items = [(ssn, message, tsn)]
+                sent[number].append(items[0])
+                if rng.random() < 0.3:
+                    items.append(rng.choice(sent[number][-8:]))
+                for item in items:
+                    bench.offer(number, item[0], item[1], tsn=item[2])
+                    verdict, reason = references[number].receive(*item)
+                    expected.append((number, item[0] % 65536, item[1], verdict))
+                    if reason is not None:
+                        events.append((number, reason))
+            before = len(bench.events)
+            await bench.settle(ctx)
+            assert bench.verdicts[seen:] == expected, f"round {round_}"
+            assert [event[:2] for event in bench.events[before:]] == events, f"round {round_}"
+
+    bench.run(testbench)
+    assert bool(bench.events) == bool(wild)
+    for number, reference in enumerate(references):
+        got = [ssn for at, ssn, _ in bench.records if at == number]
+        assert got == reference.delivered, f"stream {number}"
+    assert len(bench.records) > 50
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"streams": 5}, ValueError, "streams must be a power of two from 2 to 4096, not 5"),
+        ({"streams": "4"}, TypeError, "Session streams must be an integer, not '4'"),
+        ({"associations": 3}, ValueError, "associations must be a power of two from 2 to 65536"),
+        ({"pending": 0}, ValueError, "Session pending must be 1 or more, not 0"),
+    ],
+)
+def test_parameters_are_checked(options, error, message):
+    with warnings.catch_warnings():
+        # What was refused is never used; it goes here and now.
+        warnings.simplefilter("ignore", UnusedElaboratable)
+        with pytest.raises(error) as refusal:
+            Session(**options)
+        told = str(refusal.value)
+        del refusal
+        gc.collect()
+    assert message in told

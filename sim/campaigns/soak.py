@@ -1,0 +1,1587 @@
+"""Random traffic for as long as one likes, through the RTL and through the golden model.
+
+It is drawn as packets of FPDUs, with no TCP around them, in chunks that are runs of their own: one
+is drawn again from the seed and its number. In a chunk many streams take turns. They write to
+regions of every kind, send messages on every queue, and die of every error there is; the host sets
+them up again, revokes and registers regions, posts buffers, stops taking completions for a while.
+It waits only for what its call concerns, so that the tables change under the traffic of others; a
+completion tells it that all before it is over.
+
+What comes of it does not depend on how fast anything is, but for the exception queue: it drops what
+does not fit, so the host waits before that happens."""
+
+from __future__ import annotations
+
+import random
+import time
+from bisect import bisect_right
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...hdl.spec import regs
+from ...hdl.spec.config import RnicConfig
+from ...hdl.spec.ddp import LOCAL_CATASTROPHIC, WAITING
+from ..capture.capture import Endpoint
+from ..capture.traffic import QUEUES, Arrival, Stream, Tagged, fpdu_length
+from ..engines.engine import (
+    Await,
+    DeviceError,
+    Drain,
+    Engine,
+    Meanwhile,
+    Operation,
+    Outcome,
+    Packet,
+    Pause,
+    Poll,
+    Resume,
+    Ring,
+    Stalls,
+    Wait,
+    WriteRegister,
+)
+from ..model.ddp import TaggedHeader, UntaggedHeader
+from ..model.mpa import MpaSender
+from ..replay.differences import Difference, compare
+from ..replay.expectation import Golden, Pages
+from ..replay.plan import GUARD, Allotment, Host, Plan, Space, guard_octets
+from ..replay.regions import Region, slot
+from .interleaving import Interleaving
+
+__all__ = [
+    "CHUNKS", "Chunk", "Failure", "Progress", "Tally", "Traffic", "config_of", "draw", "run_chunk",
+    "size", "soak",
+]  # fmt: skip
+
+#: Segments of a chunk, by its number in turn: short ones differ more, and long ones fill up what
+#: they do not share.
+CHUNKS = (1000, 2000, 4000, 1000, 2000, 10000)
+#: Host memory below is for what crosses from one of the larger pages to another, which begins and
+#: ends at places of its own; no more than so many octets lie on either side.
+_START = 4 << 20
+_EDGE = 30000
+#: Where host memory may cross 2**32 or a multiple of it: inside a region, or inside a buffer.
+_CROSSING_REGION, _CROSSING_BUFFER = 6 << 20, 24 << 20
+_LARGEST_PAGE = 1 << 21
+#: Octets of a long region.
+_LONG = 3 << 20
+_MSN = 1 << 32
+_HALF = _MSN - 1
+_TO = 1 << 64
+#: Hosts, each a Protection Domain.
+_HOSTS = tuple(f"10.0.0.{number}" for number in range(1, 5))
+#: Regions, one of which each host keeps for bus errors.
+_REGIONS = 52
+#: One segment in so many is wrong.
+_WRONG = 80
+#: Completions that the host leaves in the RNIC, for as long as it takes none, and how many of them
+#: may be there already as it begins.
+_BACKLOG = 190
+_BEHIND = 30
+_NEAR = (0, 1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257)
+_FAR = (479, 480, 481, 511, 512, 513, 1023, 1024, 1025, 1426, 1440, 1460, 2048, 4095, 4096, 4097)
+
+#: Rounds of a chunk in which interrupts are moderated; their timeouts are waited for up to so many
+#: cycles. The bus may take ``_SLACK`` cycles for a completion, beside its latency.
+_ROUNDS, _WATCHED, _SLACK = 6, 2500, 1000
+#: Responses of the registers' bus to what is refused: SLVERR, DECERR.
+_READ_ONLY, _NO_REGISTER = 2, 3
+#: Windows of registers that hold what a command takes.
+_WINDOWS = ("STAG", "PAGE", "STREAM", "QUEUE", "BUFFER")
+#: Registers whose value only the RNIC or its engine knows.
+_UNKNOWN = ("STATUS", "CQ_CONSUMER", "CQ_PRODUCER")
+
+#: Called with the segments done and all.
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Moderated:
+    """Messages that the idle RNIC delivers to a host which takes none of them, and what moderates
+    the interrupt: ``count`` completions, or one of them ``timeout`` cycles ago.
+    """
+
+    first: int  # the number of the first completion, from 0 on
+    messages: int
+    count: int
+    timeout: int
+
+
+@dataclass
+class Chunk:
+    """A run of its own, with what it is run with."""
+
+    plan: Plan
+    stalls: Stalls
+    faults: list[range]
+    segments: int  # without those of the ``closing`` packets
+    #: How many wrong segments of each kind there are.
+    wrong: Counter[str]
+    #: What its last packets, ``closing`` in number, show.
+    moderated: list[Moderated]
+    closing: int
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What is drawn: equal ones give equal chunks."""
+
+    seed: int
+    streams: int = 64
+    #: The bus refuses a write now and then.
+    bus_errors: bool = False
+
+
+@dataclass
+class Failure:
+    """A chunk that differs, and the least of its segments, from its first one, that do."""
+
+    chunk: int
+    segments: int
+    differences: list[Difference]
+    #: What ended the run of the RNIC, if it has not come to an end.
+    message: str = ""
+
+
+@dataclass
+class Tally:
+    """What came of all chunks."""
+
+    segments: int = 0
+    octets: int = 0
+    deliveries: int = 0
+    errors: int = 0
+    cycles: int = 0
+    seconds: float = 0.0
+    failure: Failure | None = None
+
+
+def config_of(width: int, streams: int) -> RnicConfig:
+    """What runs so many streams."""
+    table = max(RnicConfig.streams, 1 << (streams - 1).bit_length())
+    buffers = min(RnicConfig.buffers * table // RnicConfig.streams, 1 << 16)
+    return RnicConfig(width=width, streams=table, buffers=buffers)
+
+
+def size(number: int) -> int:
+    """Returns how many segments a chunk has."""
+    return CHUNKS[number % len(CHUNKS)]
+
+
+def soak(
+    engine: Engine,
+    config: RnicConfig,
+    traffic: Traffic,
+    segments: int,
+    *,
+    only: int | None = None,
+    waves: Path | None = None,
+    progress: Progress | None = None,
+) -> Tally:
+    """Run chunks until one differs.
+
+    Parameters
+    ----------
+    engine, config
+        What runs, and what gateware.
+    traffic
+        What is drawn.
+    segments
+        Of all chunks together; a packet more if it is in the last one.
+    only
+        One chunk alone, of no more segments than these.
+    waves
+        Where to write a VCD, of the last run.
+    progress
+        Called after each chunk.
+    """
+    engine.run(config, [Drain()], np.zeros(64, np.uint8))  # building is no part of the time
+    tally = Tally()
+    began = time.monotonic()
+    for number in count() if only is None else (only,):
+        chunk = draw(config, traffic, number, min(size(number), segments - tally.segments))
+        tally.failure = run_chunk(engine, config, number, chunk, waves, tally)
+        tally.seconds = time.monotonic() - began
+        if progress is not None:
+            progress(tally.segments, segments)
+        if tally.failure is not None or tally.segments >= segments:
+            break
+    if tally.failure is not None and only is None:
+        tally.failure = _least(engine, config, traffic, tally.failure)
+    return tally
+
+
+def run_chunk(
+    engine: Engine,
+    config: RnicConfig,
+    number: int,
+    chunk: Chunk,
+    waves: Path | None = None,
+    tally: Tally | None = None,
+) -> Failure | None:
+    """Runs a chunk. Returns how it differs from the golden model, if it does."""
+    memory, ring = chunk.plan.memory.copy(), chunk.plan.ring
+    try:
+        outcome = engine.run(
+            config,
+            chunk.plan.operations,
+            memory,
+            ring=ring,
+            stalls=chunk.stalls,
+            faults=chunk.faults,
+            base=chunk.plan.base,
+            waves=waves,
+        )
+    except DeviceError as error:
+        return Failure(number, chunk.segments, [], str(error))
+    if tally is not None:
+        tally.segments += chunk.segments
+        tally.octets += outcome.counters["PLACED_OCTETS"]
+        tally.deliveries += outcome.counters["DELIVERED"]
+        tally.errors += outcome.counters["ERRORS"]
+        tally.cycles += outcome.cycles
+    differences = compare(chunk.plan, outcome, memory) or [*_interrupts(chunk, outcome)]
+    return Failure(number, chunk.segments, differences) if differences else None
+
+
+def _interrupts(chunk: Chunk, outcome: Outcome) -> Iterator[Difference]:
+    """Finds interrupts that came before their time, or much later."""
+    delivered, risen = outcome.delivered.tolist(), outcome.interrupts.tolist()
+    slack = _slack(chunk.stalls)
+    starts = [delivered[each.first] for each in chunk.moderated]
+    ends = [delivered[each.first + each.messages] for each in chunk.moderated]
+    for each, began, end in zip(chunk.moderated, starts, ends, strict=True):
+        due = began + each.timeout
+        if each.messages >= each.count:
+            due = min(due, delivered[each.first + each.count - 1])
+        got = next((cycle for cycle in risen if began < cycle < end), None)
+        late = due - began <= _WATCHED and (got is None or got > due + slack)
+        if late or (got is not None and got < due):
+            yield Difference(
+                "interrupt",
+                f"completion {each.first + 1}, the first of {each.messages}, with a count of"
+                f" {each.count} and a timeout of {each.timeout} cycles",
+                f"in cycle {due}, or up to {slack} cycles later",
+                "none" if got is None else f"in cycle {got}",
+                got,
+            )
+
+
+def _slack(stalls: Stalls) -> int:
+    """Returns for how many cycles the bus may hold a completion up."""
+    return stalls.response_latency + _SLACK + 12 * (stalls.stretch - 1)
+
+
+def _least(engine: Engine, config: RnicConfig, traffic: Traffic, failure: Failure) -> Failure:
+    """The shortest beginning of a chunk that differs, as halving finds it."""
+    good = 0
+    while failure.segments - good > 1:
+        middle = (good + failure.segments) // 2
+        chunk = draw(config, traffic, failure.chunk, middle)
+        found = run_chunk(engine, config, failure.chunk, chunk)
+        if found is None:
+            good = middle
+        else:
+            failure = replace(found, segments=middle)
+    return failure
+
+
+def draw(config: RnicConfig, traffic: Traffic, number: int, segments: int) -> Chunk:
+    """A chunk. Its beginning does not depend on how many segments are wanted."""
+    return _Draw(config, traffic, number).chunk(segments)
+
+
+# -- the host -------------------------------------------------------------------------------------
+
+
+class _Host(Host):
+    """Changes tables under traffic that the change does not concern.
+
+    Packets are counted from 1, and ``over`` is the last one of which nothing is in flight any more.
+    """
+
+    def __init__(
+        self, config: RnicConfig, golden: Golden, space: Space, base: int, page: int
+    ) -> None:
+        super().__init__(config, golden, space, base)
+        self._slot = page
+        self.vast: Pages | None = None  # those that all vast buffers share
+        self._vast_address: tuple[int, int] | None = None
+        self.packets = 0
+        self.over = 0
+        self.slots: dict[int, int] = {}  # the last packet that names a slot of the STag table
+        self.streams: dict[int, int] = {}  # the last packet of a stream
+        self.sweeping: set[int] = set()  # slots that a revocation under way is about to empty
+        self._delivering: list[int] = []  # the packet of each completion
+        self._awaited = 0  # completions
+        self._paused: int | None = None  # completions that there were when the pause began
+        self._revoking = False
+        self._room = self._beats = config.exception_octets // config.octets
+        #: Slots of the buffer table: those that are free, those of buffers that wait for a message,
+        #: by stream and Queue Number, and those of messages, with the count of completions.
+        self._free = list(range(config.buffers))
+        self._filled: dict[tuple[int, int], deque[int]] = {}
+        self._leaving: deque[tuple[int, int]] = deque()
+        #: Calls that were made beside the traffic, those of them that are over, and the streams and
+        #: slots of the STag table that the last one concerns.
+        self.asides = self.asides_over = 0
+        self._aside_streams: set[int] = set()
+        self._aside_slots: set[int] = set()
+
+    def aside(
+        self,
+        cycles: int,
+        call: Callable[[], None],
+        streams: Iterable[int] = (),
+        slots: Iterable[int] = (),
+    ) -> None:
+        """Makes a call whose register accesses go on, from so many cycles on, while further packets
+        come in. It ends before the next call begins, and before a packet of one of the ``streams``,
+        or with a tagged segment for one of the ``slots``, is sent.
+        """
+        self.end_aside()
+        start = len(self.operations)
+        call()
+        operations = self.operations[start:]
+        accesses = tuple(each for each in operations if isinstance(each, WriteRegister | Poll))
+        if len(accesses) == len(operations):  # the call waits for nothing
+            self.operations[start:] = [Meanwhile(cycles, accesses)]
+            self.asides += 1
+            self._aside_streams, self._aside_slots = set(streams), set(slots)
+
+    def end_aside(self) -> None:
+        """Waits until the call that was made beside the traffic is over."""
+        if self.asides_over < self.asides:
+            self.operations.append(Meanwhile(0, ()))
+            self.asides_over = self.asides
+
+    def write(self, window: str, **values: int | None) -> None:
+        self.end_aside()
+        super().write(window, **values)
+
+    def enable(self, stream: Stream, position: int = 0) -> None:
+        super().enable(stream, position)
+        for qn in range(QUEUES):
+            self._free += self._filled.pop((stream.number, qn), ())
+
+    def program(self, operations: list[Operation]) -> None:
+        """Carries out operations that write registers."""
+        names = {register.address: register.name for register in regs.REGISTERS}
+        for each in operations:
+            if isinstance(each, WriteRegister):
+                self._written[names[each.address]] = each.value
+        self.operations += operations
+
+    def read(self, name: str, value: int) -> None:
+        """Reads a register, which must have this value."""
+        self.end_aside()
+        self.operations.append(Poll(regs.address(name), _HALF, value))
+
+    def holds(self, name: str) -> int:
+        """Returns what a register holds that only the host writes."""
+        return self._written.get(name, 0)
+
+    def write_octets(self, name: str, value: int, strobes: int) -> None:
+        """Writes the octets of a register that have a strobe."""
+        self.end_aside()
+        self.operations.append(WriteRegister(regs.address(name), value, strobes))
+        lanes = sum(0xFF << 8 * lane for lane in range(4) if strobes >> lane & 1)
+        self._written[name] = self.holds(name) & ~lanes | value & lanes
+
+    def refused(self, access: WriteRegister | Poll) -> None:
+        """Makes a register access that changes nothing."""
+        self.end_aside()
+        self.operations.append(access)
+
+    def _linear(self, address: int, pages: Pages | None) -> tuple[int, int]:
+        if pages is None or pages is not self.vast:
+            return super()._linear(address, pages)
+        if self._vast_address is None:
+            self._vast_address = super()._linear(address, pages)
+        return self._vast_address
+
+    def has_slot(self) -> bool:
+        """Whether the buffer table has a slot for another one, once completions were seen."""
+        return bool(self._free or self._leaving)
+
+    def _buffer_slot(self, stream: int, qn: int, msn: int) -> int:
+        if not self._free:
+            self.see(self._leaving[0][0])
+        while self._leaving and self._leaving[0][0] <= self._awaited:
+            self._free.append(self._leaving.popleft()[1])
+        found = self._free.pop()
+        self._filled.setdefault((stream, qn), deque()).append(found)
+        return found
+
+    def idle(self) -> None:
+        """Nothing: see :meth:`settle`."""
+
+    def await_revocation(self) -> None:
+        """Nothing yet."""
+        self._revoking = True
+
+    def settle(self, packet: int) -> None:
+        """Wait until nothing is in flight of packets up to this one, and a revocation is done."""
+        self.revoked()
+        if packet <= self.over:
+            return
+        following = bisect_right(self._delivering, packet)
+        if following < len(self._delivering):
+            self.see(following + 1)
+        else:
+            self.drain()
+
+    def see(self, completions: int) -> None:
+        """Wait until so many completions were taken."""
+        if completions > self._awaited:
+            self.resume()
+            self.operations.append(Await(completions))
+            self._awaited = completions
+            # They are in order, and what came before a segment is over with it.
+            self.over = max(self.over, self._delivering[completions - 1] - 1)
+
+    def drain(self) -> None:
+        """Wait until nothing is in flight."""
+        self.operations.append(Drain())
+        self.over = self.packets
+        self._room = self._beats
+
+    def revoked(self) -> None:
+        """Wait until a revocation is done."""
+        if self._revoking:
+            self.end_aside()
+            super().await_revocation()
+            self._revoking = False
+            self.sweeping = set()
+
+    def pause(self) -> None:
+        """Take no completions, for as long as the RNIC has room for them."""
+        if self._paused is None:
+            behind = max(0, len(self._delivering) - _BEHIND)
+            self.see(behind)
+            self.operations.append(Pause())
+            self._paused = behind
+
+    def resume(self) -> None:
+        if self._paused is not None:
+            self.operations.append(Resume())
+            self._paused = None
+
+    def catch_up(self) -> None:
+        """Waits until the RNIC has no room for completions, or none to write, and takes all."""
+        if self._paused is not None:
+            self.operations.append(Wait(3000))
+        self.resume()
+        self.drain()
+
+    def receive(self, packet: Packet, arrivals: list[Arrival]) -> list[tuple[int, int]]:
+        """A packet of these FPDUs; the Queue Numbers of the messages that it delivered, with the
+        count of completions.
+        """
+        self.packets += 1
+        self.streams[packet.stream] = self.packets
+        if packet.stream in self._aside_streams:
+            self.end_aside()
+        before, refused = len(self.golden.deliveries), len(self.golden.exceptions)
+        for arrival in arrivals:
+            self.golden.receive(arrival)
+            header = arrival.header
+            if isinstance(header, Tagged) and header.length:
+                entry = slot(header.stag, self._config.stags)
+                self.slots[entry] = self.packets
+                if entry in self._aside_slots:
+                    self.end_aside()
+                if entry in self.sweeping:
+                    self.revoked()
+        used = []
+        for number, delivery in enumerate(self.golden.deliveries[before:], before + 1):
+            self._delivering.append(self.packets)
+            if delivery.buffer is not None:
+                qn = delivery.buffer.qn
+                self._leaving.append((number, self._filled[packet.stream, qn].popleft()))
+                used.append((qn, number))
+        beats = sum(
+            -(-len(each.octets) // self._config.octets) for each in self.golden.exceptions[refused:]
+        )
+        if beats > self._room:
+            # What is sent before is not in the way any more; the packet itself was not sent yet.
+            self.drain()
+            self.over -= 1
+        self._room -= beats
+        self.send(packet)
+        if self._paused is not None and len(self._delivering) - self._paused > _BACKLOG:
+            self.resume()
+        return used
+
+
+# -- the traffic ----------------------------------------------------------------------------------
+
+
+@dataclass
+class _Queue:
+    """A queue as its host and its sender know it."""
+
+    following: int  # the MSN of the next buffer
+    fill: int  # buffers that it is filled up to
+    longest: int  # octets of a buffer
+    posted: int = 0
+    #: MSN and length of the buffers that no message was begun for.
+    free: deque[tuple[int, int]] = field(default_factory=deque)
+    #: The same of buffers that are posted beside the traffic, and the number of that call.
+    coming: deque[tuple[int, int, int]] = field(default_factory=deque)
+    #: Segments of the message under way.
+    waiting: deque[bytes] = field(default_factory=deque)
+    #: The count of completions with which each buffer was used.
+    used: list[int] = field(default_factory=list)
+
+
+@dataclass
+class _Peer:
+    """The far end of a stream."""
+
+    stream: Stream
+    sender: MpaSender
+    queues: dict[int, _Queue]
+    order: Interleaving = field(default_factory=Interleaving)
+
+
+class _Draw:
+    """Draws a chunk."""
+
+    def __init__(self, config: RnicConfig, traffic: Traffic, number: int) -> None:
+        self._config = config
+        self._rng = rng = random.Random(f"{traffic.seed} {number}")
+        self._bus_errors = traffic.bus_errors
+        self._number = number
+        # Protection Domains differ in one bit.
+        domain = rng.getrandbits(16)
+        others = (domain ^ 1 << bit for bit in rng.sample(range(16), len(_HOSTS) - 1))
+        domains = dict(zip(_HOSTS, (domain, *others), strict=True))
+        self._space = Space(_START + _EDGE)
+        crossings = None, None, *(_CROSSING_REGION,) * 2, *(_CROSSING_BUFFER,) * 3
+        self._crossing = rng.choice(crossings)
+        uppers = 1, 1 << rng.randrange(32), *(rng.getrandbits(32) | 1 for _ in range(3)), _HALF
+        upper = rng.choice(uppers) << 32
+        if self._crossing is None:
+            self._base = rng.choice((0, upper)) | rng.randrange(0, 1 << 31, _LARGEST_PAGE)
+        else:
+            self._base = upper - self._crossing
+        self._golden = Golden((), domains, config)
+        page = rng.randrange(config.pages)
+        self._host = _Host(config, self._golden, self._space, self._base, page)
+        self._stopped: set[int] = set()  # streams that the host disabled
+        self._slots = config.pages
+        #: Where pages of a size end and begin, for those that are not beside each other.
+        self._edges: dict[int, tuple[list[int], list[int]]] = {}
+        for shift in range(16, 22):
+            edges = range(1 << shift, _START + 1, (1 if shift == 21 else 2) << shift)
+            self._edges[shift] = rng.sample(edges, len(edges)), rng.sample(edges, len(edges))
+        self._numbers = rng.sample(range(config.streams), traffic.streams)
+        self._peers: dict[int, _Peer] = {}
+        self._allotments: list[Allotment] = []
+        #: The regions that are registered, by slot of the STag table, and those that are not.
+        self._registered: dict[int, Allotment] = {}
+        self._gone: list[Allotment] = []
+        self._usable: dict[int, list[Region]] = {}  # by stream, what it may write to
+        #: Regions with an octet that the bus refuses, by host, and where that is.
+        self._faulty: dict[str, tuple[Allotment, int]] = {}
+        self._segments = 0
+        self._turns: list[int] = []
+        self._wrongs: Counter[str] = Counter()
+        self._kept: set[int] = set()  # slots of the STag table that regions with faults have
+        self._interrupts = self._masked = False
+
+    def chunk(self, segments: int) -> Chunk:
+        rng, host = self._rng, self._host
+        size = rng.choice((1, 2, 4, 6, 6, 8, 10))
+        ring = Ring(self._base + self._space.take(32 << size, rng.choice((0, 32)), 64), size)
+        self._interrupts = rng.random() < 0.3
+        host.program(
+            ring.program(
+                interrupts=self._interrupts,
+                coalesce=rng.choice((1, 1, 5, 40)),
+                timeout=rng.choice((0, 30, 1000)),
+            )
+        )
+        stalls = self._stalls()
+        for number in self._numbers:
+            self._enable(number)
+        self._lay_out()
+        while self._segments < segments:
+            self._act()
+            self._packet()
+        host.catch_up()
+        host.revoked()
+        packets, drawn = host.packets, self._segments
+        moderated = self._moderate(ring, _slack(stalls))
+        plan = Plan(
+            self._config,
+            _HOSTS,
+            tuple(peer.stream for peer in self._peers.values()),
+            host.operations,
+            self._allotments,
+            host.buffers,
+            ring,
+            _painted(self._space.size),
+            self._golden,
+            base=self._base,
+        )
+        size = self._config.octets
+        places = (address // size * size for _, address in self._faulty.values())
+        faults = [range(self._base + place, self._base + place + size) for place in places]
+        return Chunk(plan, stalls, faults, drawn, self._wrongs, moderated, host.packets - packets)
+
+    def _moderate(self, ring: Ring, slack: int) -> list[Moderated]:
+        """Has the idle RNIC deliver messages while the host takes none, with interrupts moderated
+        in different ways.
+        """
+        rng, host = self._rng, self._host
+        number = rng.choice(self._numbers)
+        self._enable(number)
+        host.write("IRQ", MASK=0)
+        moderated = []
+        for round_ in range(_ROUNDS):
+            messages = rng.randint(1, min(ring.entries, 8))
+            count = rng.choice((1, 2, messages, messages + 1, 1 << rng.randrange(4, 9)))
+            timeout = 1 << 8 + (self._number * _ROUNDS + round_) % 24
+            moderated.append(Moderated(len(self._golden.deliveries), messages, count, timeout))
+            host.write("CQ", COALESCE=count, TIMEOUT=timeout)
+            host.drain()
+            host.operations.append(Pause())
+            self._deliver(number, messages)
+            host.operations += [Wait(_WATCHED + slack), Resume()]
+            host.drain()
+        # What is over may begin again once there is room in the ring.
+        host.operations.append(Pause())
+        self._deliver(number, min(ring.entries, 64) + 1)
+        host.operations += [Wait(slack), Resume()]
+        host.drain()
+        return moderated
+
+    def _deliver(self, number: int, messages: int) -> None:
+        """Sends messages without payload, each in a packet of its own, on a stream."""
+        peer = self._peers[number]
+        for _ in range(messages):
+            header = TaggedHeader(0, 0, True, self._rng.getrandbits(8))
+            self._send(number, peer, [header.encode()])
+
+    def _stalls(self) -> Stalls:
+        """No stalls, one side, or all of them a little; some for so long that queues fill up."""
+        rng = self._rng
+        latency = rng.choice((1, 8, 8, 30, 300, 2000))
+        seed = rng.randrange(1, 1 << 32)
+        kind = rng.randrange(9)
+        stretch = rng.choice((1, 1, 40, 300, 1000))
+        sides = dict.fromkeys(Stalls.SIDES, 0.0)
+        if kind < 5:
+            sides[Stalls.SIDES[kind]] = rng.choice((0.2, 0.5, 0.5 if stretch > 1 else 0.9))
+        elif kind < 8:
+            sides = dict.fromkeys(Stalls.SIDES, rng.choice((0.1, 0.3)))
+            stretch = min(stretch, 300)
+        # The host makes most of its calls one after another, each of many accesses.
+        sides["registers"] = rng.choice((0, 0.3)) if stretch == 1 else 0.01
+        return Stalls(**sides, stretch=stretch, response_latency=latency, seed=seed)
+
+    # -- the host's calls
+
+    def _lay_out(self) -> None:
+        """Regions of every kind."""
+        rng = self._rng
+        entries = rng.sample(range(self._config.stags), _REGIONS)
+        for kind, entry in enumerate(entries[len(_HOSTS) :]):
+            length = rng.choice((1, 9, 100, 1000, 4096, 6000, 20000, 60000))
+            if kind < len(_HOSTS):
+                length = 60000  # each host has something for every segment
+            if kind in (1, len(_HOSTS)):
+                length = rng.randrange(1 << 16, _LONG)
+            length = max(1, length - rng.randrange(1 + length // 8))
+            pages = self._pages(length) if kind and rng.random() < 0.4 else None
+            address = 0
+            if kind == 0:
+                address = self._space.take(length, -(length // 2) % _LARGEST_PAGE, _LARGEST_PAGE)
+            elif pages is None:
+                address = self._space.take(length, rng.randrange(4096), 4096)
+            host = _HOSTS[kind % len(_HOSTS)]
+            region = self._region(entry, host, length, kind >= len(_HOSTS))
+            self._allotments.append(Allotment(region, address, pages))
+            self._register(self._allotments[-1])
+        if self._bus_errors:
+            for host, entry in zip(_HOSTS, entries, strict=False):
+                length = 3000
+                address = self._space.take(length, rng.randrange(4096), 4096)
+                stag = entry << 8 | rng.getrandbits(8)
+                allotment = Allotment(Region(host, stag, rng.getrandbits(40), length), address)
+                self._allotments.append(allotment)
+                self._kept.add(entry)
+                self._faulty[host] = allotment, address + rng.randrange(length)
+                self._host.register(allotment)
+
+    def _region(self, entry: int, host: str, length: int, any_rights: bool) -> Region:
+        """What a STag of that slot may stand for."""
+        rng = self._rng
+        index = rng.getrandbits(24) // self._config.stags * self._config.stags + entry
+        stream = None
+        if any_rights and rng.random() < 0.4:
+            stream = rng.choice(self._numbers)
+            host = self._peers[stream].stream.destination.address
+        return Region(
+            host,
+            index << 8 | rng.getrandbits(8),
+            rng.choice(
+                (
+                    0,
+                    rng.randrange(_TO - length),
+                    _TO - length,
+                    (1 << 32) - length // 2,
+                    (rng.getrandbits(31) + 1 << 32) - rng.randint(0, min(length, 1 << 16)),
+                )
+            ),
+            length,
+            remote_write=not any_rights or rng.random() < 0.85,
+            remote_read=rng.random() < 0.5,
+            stream=stream,
+        )
+
+    def _pages(self, length: int) -> Pages | None:
+        """Pages for so many octets, in host memory that nothing else has, if the table has slots
+        for them.
+        """
+        most = 2 + (length >> 12)
+        if most > self._slots:
+            return None
+        self._slots -= most
+        rng = self._rng
+        shift = rng.choice((12, 12, 12, 12, 13, 13, 14, *range(12, 22)))
+        size = 1 << shift
+        tails, heads = self._edges.get(shift, ([], []))
+        if tails and 1 < length <= 2 * _EDGE and rng.random() < 0.7:
+            before = rng.randint(max(1, length - _EDGE), min(_EDGE, length - 1))
+            return Pages(shift, (tails.pop() - size, heads.pop()), size - before)
+        if shift > 14:
+            # Beside each other, if it is more than one.
+            address = self._space.take(length, rng.randrange(4096), 4096)
+            return Pages(
+                shift,
+                tuple(range(address // size * size, address + length, size)),
+                address % size,
+            )
+        near = size - rng.randint(1, min(size, length + 1))  # the end of a page
+        offset = rng.choice((0, near, rng.randrange(size)))
+        addresses = [0] * -(-(offset + length) // size)
+        for page in rng.sample(range(len(addresses)), len(addresses)):
+            start = offset if page == 0 else 0
+            end = min(size, offset + length - page * size)
+            addresses[page] = self._space.take(end - start, start, size) - start
+        return Pages(shift, tuple(addresses), offset)
+
+    def _register(self, allotment: Allotment) -> None:
+        entry = slot(allotment.region.stag, self._config.stags)
+        self._host.settle(self._host.slots.get(entry, 0))
+        self._beside(lambda: self._host.register(allotment), slots=[entry])
+        self._registered[entry] = allotment
+        self._usable.clear()
+
+    def _beside(
+        self, call: Callable[[], None], streams: Iterable[int] = (), slots: Iterable[int] = ()
+    ) -> None:
+        """Makes a call of the host, at times beside the traffic."""
+        if self._segments and self._rng.random() < 0.7:
+            self._host.aside(self._rng.randrange(100), call, streams, slots)
+        else:
+            call()
+
+    def _unregister(self, entry: int) -> Allotment:
+        self._gone.append(self._registered.pop(entry))
+        self._usable.clear()
+        return self._gone[-1]
+
+    def _revoke(self) -> None:
+        """Revoke a region."""
+        entry = self._rng.choice([*self._registered])
+        self._host.settle(self._host.slots.get(entry, 0))
+        region = self._unregister(entry).region
+        self._beside(lambda: self._host.revoke(region), slots=[entry])
+        self._try([region])
+
+    def _replace(self) -> None:
+        """Write something else to a STag's entry: other rights, another key."""
+        entry = self._rng.choice([*self._registered])
+        if self._page_slots(self._registered[entry]) <= self._slots:
+            self._host.settle(self._host.slots.get(entry, 0))
+            self._golden.revoke(self._unregister(entry).region)
+            self._register_again(self._gone.pop())
+
+    def _return(self) -> None:
+        """Register a region that was revoked."""
+        if self._gone:
+            allotment = self._gone.pop(self._rng.randrange(len(self._gone)))
+            if self._page_slots(allotment) <= self._slots:
+                self._register_again(allotment)
+
+    @staticmethod
+    def _page_slots(allotment: Allotment) -> int:
+        return 0 if allotment.pages is None else len(allotment.pages.addresses)
+
+    def _register_again(self, allotment: Allotment) -> None:
+        """As it was, or anew over the same memory."""
+        rng, old = self._rng, allotment.region
+        self._slots -= self._page_slots(allotment)
+        if rng.random() < 0.5:
+            entry = slot(old.stag, self._config.stags)
+            any_rights = rng.random() < 0.5
+            region = self._region(entry, old.endpoint, old.length, any_rights)
+            allotment = replace(allotment, region=region)
+            self._allotments.append(allotment)
+        self._register(allotment)
+
+    def _stop(self, number: int) -> None:
+        """Disable a stream."""
+        entries = [
+            entry for entry, each in self._registered.items() if each.region.stream == number
+        ]
+        host = self._host
+        host.settle(
+            max(host.streams.get(number, 0), *(host.slots.get(entry, 0) for entry in entries), 0)
+        )
+        self._beside(lambda: host.stop(number), [number], entries)
+        self._stopped.add(number)
+        host.sweeping = set(entries)
+        self._try([self._unregister(entry).region for entry in entries])
+
+    def _try(self, gone: list[Region]) -> None:
+        """Sends a segment for a region that was revoked, now and then."""
+        rng = self._rng
+        if not gone or rng.random() < 0.3:
+            return
+        region = rng.choice(gone)
+        live = [
+            number
+            for number, peer in self._peers.items()
+            if self._golden.live(number)
+            and not self._golden.kept(number)
+            and peer.stream.destination.address == region.endpoint
+        ]
+        if live:
+            number = rng.choice(live)
+            segment = TaggedHeader(region.stag, region.to, rng.random() < 0.5).encode()
+            self._send(number, self._peers[number], [segment + bytes(min(region.length, 8))])
+
+    def _enable(self, number: int, queues: float = 0.8) -> None:
+        """Enable a stream, anew if it was before, and open some of its queues."""
+        rng, host = self._rng, self._host
+        host.settle(host.streams.get(number, 0))
+        peer = self._peers.get(number)
+        position = 4 * rng.choice((0, rng.getrandbits(30), (1 << 30) - rng.randrange(1, 5000)))
+        if peer is not None and rng.random() < 0.5:
+            stream, position = peer.stream, peer.sender.position
+        else:
+            stream = Stream(
+                number,
+                number,
+                Endpoint("10.0.1.1", number),
+                Endpoint(peer.stream.destination.address if peer else rng.choice(_HOSTS), 7174),
+                crc=rng.random() < 0.7,
+                markers=rng.random() < 0.4,
+            )
+        host.enable(stream, position)
+        self._stopped.discard(number)
+        sender = MpaSender(crc=stream.crc, markers=stream.markers, position=position)
+        self._peers[number] = peer = _Peer(stream, sender, {})
+        self._usable.clear()
+        for qn in range(QUEUES):
+            if rng.random() < queues:
+                near = (1 << rng.randrange(33)) - rng.randrange(20)
+                first = rng.choice((1, 1, near % _MSN, near % _MSN, rng.getrandbits(32)))
+                fill = rng.choice((0, 1, 2, 3, 4, 6, 8, 12))
+                if rng.random() < 0.01:
+                    fill = self._config.queue_depth
+                longest = rng.choice((64, 64, 700, 1500, 4000))
+                peer.queues[qn] = queue = _Queue(first, fill, longest)
+                host.open(number, qn, first)
+                self._fill(number, qn, queue)
+
+    def _fill(self, number: int, qn: int, queue: _Queue) -> None:
+        """Post buffers until there are enough."""
+        while queue.coming:
+            msn, length, aside = queue.coming.popleft()
+            if aside > self._host.asides_over:
+                self._host.end_aside()
+            queue.free.append((msn, length))
+        while len(queue.free) < queue.fill and self._has_room(queue):
+            queue.free.append(self._post(number, qn, queue))
+
+    def _has_room(self, queue: _Queue) -> bool:
+        """Decides whether one more buffer can be posted to a queue."""
+        return queue.posted - len(queue.used) < self._config.queue_depth and self._host.has_slot()
+
+    def _post(self, number: int, qn: int, queue: _Queue) -> tuple[int, int]:
+        """Posts a buffer. Returns its MSN and length."""
+        rng, host, depth = self._rng, self._host, self._config.queue_depth
+        if queue.posted >= depth:
+            # It takes the place of one whose completion was seen.
+            host.see(queue.used[queue.posted - depth])
+        length = rng.choice((0, 1, 64, queue.longest, queue.longest, rng.randrange(64)))
+        if rng.random() < 0.02:
+            length = rng.choice((9000, 20000))
+        pages = self._pages(length) if length and rng.random() < 0.1 else None
+        if self._segments and not queue.free and host.vast is None:
+            length, pages = self._vast_buffer()
+        soon = self._segments and not queue.free and not pages and length > 512
+        if self._crossing == _CROSSING_BUFFER and soon:
+            if self._space.size < _CROSSING_BUFFER - length:
+                self._space.take(0, _CROSSING_BUFFER - length // 4 - 2 * GUARD, _CROSSING_BUFFER)
+        msn = queue.following
+        host.post(number, qn, msn, length, pages)
+        queue.following = (queue.following + 1) % _MSN
+        queue.posted += 1
+        return msn, length
+
+    def _vast_buffer(self) -> tuple[int, Pages]:
+        """Returns a length that memory need not have: all pages are the same one."""
+        host, rng = self._host, self._rng
+        shift = _LARGEST_PAGE.bit_length() - 1
+        if host.vast is None:
+            count = 1 << rng.choice((2, 5, 7, 9, 10, 10))
+            while count > self._slots:
+                count //= 2
+            self._slots -= count
+            page = self._space.take(_LARGEST_PAGE, 0, _LARGEST_PAGE)
+            host.vast = Pages(shift, (page,) * count, 0)
+        most = len(host.vast.addresses)
+        return rng.choice((most, rng.randint(2, most))) << shift, host.vast
+
+    def _post_beside(self) -> None:
+        """Posts some buffers while packets of other queues, and of this one's earlier buffers, come
+        in: look-ups and a post meet in the same cycle now and then.
+        """
+        rng, host = self._rng, self._host
+        number = (
+            self._turns[-1] if self._turns and rng.random() < 0.6 else rng.choice(self._numbers)
+        )
+        peer = self._peers[number]
+        if not peer.queues or not self._golden.live(number):
+            return
+        qn, queue = rng.choice([*peer.queues.items()])
+        posted: list[tuple[int, int]] = []
+
+        def post() -> None:
+            for _ in range(rng.randint(1, 3)):
+                if self._has_room(queue):
+                    posted.append(self._post(number, qn, queue))
+
+        host.aside(rng.randrange(60), post)
+        queue.coming.extend((*each, host.asides) for each in posted)
+
+    def _commit_nothing_beside(self) -> None:
+        """Writes an unused entry of the STag table again and again, while packets come in for one
+        whose index differs in a nibble.
+        """
+        rng, host = self._rng, self._host
+        entry = rng.choice([*self._registered])
+        nibble = 4 * rng.randrange(-(-(self._config.stags.bit_length() - 1) // 4))
+        other = (entry ^ rng.randrange(1, 16) << nibble) % self._config.stags
+        if other == entry or other in self._registered or other in self._kept:
+            return
+
+        def commit() -> None:
+            host.write("STAG", INDEX=other, FLAGS=0)
+            for _ in range(16):
+                host.write("STAG", COMMIT=1)
+
+        host.settle(host.slots.get(other, 0))
+        host.aside(rng.randrange(60), commit, slots=[other])
+
+    def _mask_events(self, *, masked: bool) -> None:
+        """Masks the interrupt of events, so that they pile up, or lets it come again."""
+        self._masked = masked
+        mask = regs.pack("IRQ_MASK", event=self._masked, completion=not self._interrupts)
+        self._host.write("IRQ", MASK=mask)
+
+    def _post_into_use(self) -> None:
+        """Posts buffers to a queue on which messages of many short segments come in: look-ups of
+        the queue and a post to it meet in the same cycle now and then.
+        """
+        rng, host = self._rng, self._host
+        found = [
+            (number, qn, queue)
+            for number, peer in self._peers.items()
+            if self._golden.live(number) and peer.order.free and not self._golden.kept(number)
+            for qn, queue in peer.queues.items()
+            if queue.free and not queue.waiting and queue.free[0][1] <= _LONG
+        ]
+        if not found:
+            return
+        number, qn, queue = rng.choice(found)
+        peer = self._peers[number]
+        posted: list[tuple[int, int]] = []
+
+        def post() -> None:
+            for _ in range(rng.randint(2, 4)):
+                if self._has_room(queue):
+                    posted.append(self._post(number, qn, queue))
+
+        host.aside(rng.randrange(60), post)
+        queue.coming.extend((*each, host.asides) for each in posted)
+        for _ in range(min(len(queue.free), 3)):
+            msn, room = queue.free.popleft()
+            queue.waiting.extend(self._message(qn, msn, room, cut=rng.choice((0, 5, 15))))
+            while queue.waiting:
+                segments = [queue.waiting.popleft() for _ in range(min(6, len(queue.waiting)))]
+                for left in range(len(segments), 0, -1):
+                    peer.order.sent(qn, last=left == 1 and not queue.waiting)
+                self._send(number, peer, segments)
+
+    def _overtake(self) -> None:
+        """Sends one message after another over an unfinished one, until the stream has failed: no
+        more can be kept.
+        """
+        rng, host = self._rng, self._host
+        number = rng.choice([each for each in self._numbers if self._golden.live(each)] or [-1])
+        if number < 0:
+            return
+        peer = self._peers[number]
+        host.end_aside()
+        self._send(number, peer, [TaggedHeader(rng.getrandbits(32), 0, False, 256 - 1).encode()])
+        for message in rng.sample(range(255), 2 * WAITING):
+            header = TaggedHeader(rng.getrandbits(32), rng.getrandbits(64), True, message)
+            self._send(number, peer, [header.encode()])
+            if not self._golden.live(number):
+                break
+
+    def _pile_up(self) -> None:
+        """Has most streams fail again and again while the interrupt of events is masked: so their
+        events fill the queue, in the end up to where no further segment is taken.
+        """
+        rng, host = self._rng, self._host
+        live = [number for number in self._numbers if self._golden.live(number)]
+        quiet = [number for number in live if self._peers[number].order.free]
+        if not quiet:
+            return
+        stays = rng.choice(quiet)
+        others = [number for number in live if number != stays]
+        host.resume()
+        host.drain()
+        self._mask_events(masked=True)
+        rounds = rng.randint(1, 5)
+        for turn in range(rounds):
+            if turn == 4:
+                host.aside(20000, lambda: self._mask_events(masked=False))
+            for number in others:
+                header = TaggedHeader(rng.getrandbits(32), rng.getrandbits(64), True)
+                self._wrongs["piled up"] += 1
+                self._send(number, self._peers[number], [header.encode() + bytes(1)])
+            if turn < 4:
+                self._deliver(stays, 1)
+                for number in others:
+                    self._enable(number, 0.02 if turn < rounds - 1 else 0.8)
+        self._mask_events(masked=False)
+
+    def _access_registers(self) -> None:
+        """Reads registers whose value is known, writes single octets, and makes accesses that are
+        refused.
+        """
+        rng, host = self._rng, self._host
+        config = self._config
+        known = {
+            "ID": regs.ID, "VERSION": regs.VERSION, "CAP_WIDTH": config.width,
+            "CAP_STAGS": config.stags, "CAP_STREAMS": config.streams,
+            "CAP_BUFFER": config.buffer_octets, "CAP_PAGES": config.pages,
+            "CAP_QUEUE": config.queue_depth, "CAP_BUFFERS": config.buffers,
+        }  # fmt: skip
+        there = [each for each in regs.REGISTERS if config.sctp or not each.sctp]
+        for each in there:
+            if each.access != "ro" and each.name not in _UNKNOWN:
+                known[each.name] = host.holds(each.name) if each.access == "rw" else 0
+        kept = [
+            each.name
+            for each in there
+            if each.access == "rw" and each.name.partition("_")[0] in (*_WINDOWS, "SCRATCH")
+        ]
+        addresses = {each.address for each in there}
+        for _ in range(rng.randint(1, 6)):
+            kind = rng.randrange(4)
+            if kind == 0:
+                name = rng.choice([*known])
+                host.read(name, known[name])
+            elif kind == 1:
+                first = rng.randrange(4)
+                name, strobes = rng.choice(kept), 15 << first & 15 >> rng.randrange(4 - first)
+                host.write_octets(name, rng.getrandbits(32), strobes)
+                host.read(name, host.holds(name))
+                known[name] = host.holds(name)
+            elif kind == 2:
+                name = rng.choice([each.name for each in there if each.access == "ro"])
+                value = rng.getrandbits(32)
+                host.refused(WriteRegister(regs.address(name), value, response=_READ_ONLY))
+            else:
+                address = rng.choice([*addresses]) ^ 1 << rng.randrange(2, regs.ADDRESS_BITS)
+                if address in addresses:
+                    continue
+                value = rng.getrandbits(32)
+                host.refused(
+                    rng.choice((
+                        WriteRegister(address, value, response=_NO_REGISTER),
+                        Poll(address, 0, response=_NO_REGISTER),
+                    ))
+                )  # fmt: skip
+
+    def _count(self) -> None:
+        """Reads all counters of the idle RNIC; nothing comes out of it for some time."""
+        host = self._host
+        host.resume()
+        host.drain()
+        host.operations.append(Wait(40))
+        counters = self._golden.counters()
+        for name in regs.COUNTERS:
+            whole, _, half = name.rpartition("_")
+            shift = 32 if half == "HI" else 0
+            value = counters[whole] if half in ("LO", "HI") else counters[name]
+            host.read(name, value >> shift & _HALF)
+        host.read("CQ_PRODUCER", len(self._golden.deliveries) & 0xFFFF)
+
+    def _set_up_beside(self) -> None:
+        """Sets up a stream that is in error, while packets of other streams come in."""
+        dead = [number for number in self._numbers if not self._golden.live(number)]
+        if dead:
+            number = self._rng.choice(dead)
+            self._host.settle(self._host.streams.get(number, 0))
+            self._beside(lambda: self._enable(number), [number])
+
+    # -- what happens between packets
+
+    def _act(self) -> None:
+        """What the host does now and then."""
+        rng, host = self._rng, self._host
+        chance = rng.randrange(2000)
+        if chance < 12:
+            self._revoke()
+        elif chance < 18:
+            self._replace()
+        elif chance < 33:
+            self._return()
+        elif chance < 40:
+            self._stop(rng.choice(self._numbers))
+        elif chance < 50:
+            host.pause()
+        elif chance < 66:
+            host.resume()
+        elif chance < 70:
+            host.catch_up()
+        elif chance < 200:
+            host.revoked()
+        elif chance < 400:
+            self._post_beside()
+        elif chance < 440:
+            self._set_up_beside()
+        elif chance < 500:
+            self._commit_nothing_beside()
+        elif chance < 506:
+            self._mask_events(masked=not self._masked)
+        elif chance < 546:
+            self._access_registers()
+        elif chance < 551:
+            self._count()
+        elif chance < 566:
+            self._post_into_use()
+        elif chance < 568:
+            self._overtake()
+        elif chance < 569:
+            self._pile_up()
+
+    def _turn(self) -> int:
+        """The next stream: each in turn, a few of them, or any."""
+        rng = self._rng
+        if not self._turns:
+            kind = rng.randrange(5)
+            if kind == 0:
+                self._turns = rng.sample(self._numbers, len(self._numbers))
+            elif kind == 1:
+                some = rng.sample(self._numbers, min(2, len(self._numbers)))
+                self._turns = some * rng.randrange(1, 30)
+            elif kind == 2:
+                self._turns = [rng.choice(self._numbers)] * rng.randrange(1, 30)
+            elif kind == 3:
+                # Numbers that differ in one bit.
+                number = rng.choice(self._numbers)
+                near = {number ^ 1 << bit for bit in range(12)} & set(self._numbers)
+                self._turns = [number, rng.choice(sorted(near or {number}))] * rng.randrange(1, 30)
+            else:
+                self._turns = rng.choices(self._numbers, k=50)
+        return self._turns.pop()
+
+    def _packet(self) -> None:
+        rng, golden = self._rng, self._golden
+        number = self._turn()
+        if not golden.live(number):
+            chance = rng.random()
+            if chance < 0.3:
+                self._enable(number)
+            elif chance < 0.7:
+                return
+        peer = self._peers[number]
+        if self._bus_errors and golden.live(number) and rng.randrange(_WRONG) == 0:
+            self._bus_error(number, peer)
+            return
+        segments = []
+        # Where a segment may be one message too many, nothing comes after it in its packet.
+        most = max(1, (WAITING - golden.kept(number)) // 2)
+        for _ in range(min(most, rng.choice((1, 1, 1, 1, 2, 3, 6)))):
+            if rng.randrange(_WRONG) == 0:
+                self._host.end_aside()  # what is wrong may depend on the last buffer
+                segments.append(self._wrong(number, peer))
+            else:
+                segments.append(self._right(number, peer))
+        self._send(number, peer, segments, spoil=rng.randrange(2 * _WRONG) < len(segments))
+
+    def _send(
+        self, number: int, peer: _Peer, segments: Iterable[bytes], *, spoil: bool = False
+    ) -> None:
+        """Sends segments in a packet, which may be damaged on its way."""
+        position = peer.sender.position
+        octets = b"".join(peer.sender.send(each) for each in segments)
+        packet = Packet(number, position & _HALF, octets)
+        whole = octets
+        if spoil:
+            self._host.end_aside()
+            packet, whole = self._spoiled(peer, packet, position)
+            peer.sender.position = position + len(whole)
+        errors = len(self._golden.errors)
+        for qn, completion in self._host.receive(packet, self._arrivals(peer, whole, position)):
+            peer.queues[qn].used.append(completion)
+        if any(each.number == LOCAL_CATASTROPHIC for each in self._golden.errors[errors:]):
+            # What comes after the failure is dropped or not, as the time has it. A message that
+            # waits for the ring holds the failure up.
+            self._host.resume()
+            self._host.drain()
+
+    def _bus_error(self, number: int, peer: _Peer) -> None:
+        """A segment for a region that the bus refuses an octet of, with the RNIC idle before it and
+        after it: so it is known what it meets.
+        """
+        allotment, fault = self._faulty[peer.stream.destination.address]
+        region, golden, host = allotment.region, self._golden, self._host
+        host.resume()
+        host.drain()
+        start = self._rng.randrange(region.length)
+        payload = self._rng.randbytes(1 + self._rng.randrange(region.length - start))
+        position = peer.sender.position
+        octets = peer.sender.send(self._tagged(peer, region.stag, region.to + start, payload))
+        arrivals = self._arrivals(peer, octets, position)
+        host.receive(Packet(number, position & _HALF, octets), arrivals)
+        # All of the beat is faulty: a marker inside it makes two writes of it.
+        beat = fault // self._config.octets * self._config.octets - allotment.address
+        if start < beat + self._config.octets and beat < start + len(payload):
+            golden.refuse_write(arrivals[0], range(beat, beat + self._config.octets))
+        host.drain()
+
+    def _arrivals(self, peer: _Peer, octets: bytes, position: int) -> list[Arrival]:
+        """The FPDUs of a packet."""
+        arrivals = []
+        for at, length in self._cut(peer.stream, octets, position):
+            self._segments += 1
+            raw = octets[at : at + length]
+            arrivals.append(
+                Arrival(peer.stream, self._segments, self._host.packets + 1, position + at, raw)
+            )
+        return arrivals
+
+    def _cut(self, stream: Stream, octets: bytes, position: int) -> Iterator[tuple[int, int]]:
+        """The FPDUs of a packet, as a walk over their lengths finds them; the last may not be
+        whole.
+        """
+        at = 0
+        # Of a stream that it does not know any more, the RNIC does not know that it has markers.
+        markers = stream.markers and stream.number not in self._stopped
+        while at < len(octets):
+            length = fpdu_length(octets, at, position + at, markers)
+            length = len(octets) - at if length is None else min(length, len(octets) - at)
+            yield at, length
+            at += length
+
+    # -- segments that are right
+
+    def _right(self, number: int, peer: _Peer) -> bytes:
+        rng = self._rng
+        chance = rng.randrange(100)
+        begun = peer.order.choose(rng)
+        if isinstance(begun, int) or (begun is None and chance < 40):
+            if (segment := self._untagged(number, peer, begun)) is not None:
+                return segment
+            if begun is not None:  # the stream has to fail, for want of a buffer
+                return self._wrong(number, peer)
+        if begun is None and chance < 44:
+            # "MUST NOT be checked for a zero-length Tagged DDP Message" (RFC 5041 section 5.2)
+            return self._tagged(peer, rng.getrandbits(32), rng.getrandbits(64), b"")
+        regions = self._writable(number, peer)
+        if isinstance(begun, tuple):
+            regions = [region for region in regions if region.stag == begun[0]]
+            if not regions:
+                return self._tagged(peer, begun[0], 0, b"", begun)
+        region = rng.choice(regions)
+        length = min(self._size(), region.length)
+        room = region.length - length
+        offset = rng.choice((0, room, rng.randint(0, room), rng.randint(0, room)))
+        to = (region.to + offset) % _TO  # that of no octets, at the end
+        return self._tagged(peer, region.stag, to, rng.randbytes(length), begun)
+
+    def _size(self) -> int:
+        """Octets of a payload."""
+        rng = self._rng
+        chance = rng.randrange(1000)
+        if chance < 500:
+            return rng.randrange(100)
+        if chance < 700:
+            return rng.choice(_NEAR)
+        if chance < 800:
+            return rng.choice(_FAR)
+        if chance < 975:
+            return rng.randrange(1500)
+        if chance < 998:
+            return rng.randrange(9000)
+        return rng.randrange(4 * self._config.longest_fpdu - 20)
+
+    def _tagged(
+        self, peer: _Peer, stag: int, to: int, payload: bytes, begun: object = None
+    ) -> bytes:
+        """A tagged segment: of a message that has ``begun``, or of a new one."""
+        rng = self._rng
+        rsvdulp = begun[1] if isinstance(begun, tuple) else rng.getrandbits(8)
+        last = rng.random() < 0.7 or not payload
+        peer.order.sent((stag, rsvdulp), last=last)
+        header = TaggedHeader(stag, to, last, rsvdulp, reserved=rng.getrandbits(4))
+        return header.encode() + payload
+
+    def _writable(self, number: int, peer: _Peer) -> list[Region]:
+        """The regions that a stream may write to."""
+        found = self._usable.get(number)
+        if found is None:
+            host = peer.stream.destination.address
+            found = self._usable[number] = [
+                each.region
+                for each in self._registered.values()
+                if each.region.remote_write
+                and (
+                    each.region.endpoint == host
+                    if each.region.stream is None
+                    else each.region.stream == number
+                )
+            ] or [Region(host, 0, 0, 0)]
+        return found
+
+    def _untagged(self, number: int, peer: _Peer, begun: object) -> bytes | None:
+        """The next segment on one of the queues, if any is open; on the one that has ``begun``."""
+        if not peer.queues:
+            return None
+        qn = begun if isinstance(begun, int) else self._rng.choice([*peer.queues])
+        queue = peer.queues[qn]
+        if not queue.waiting:
+            if not queue.free:
+                if not self._golden.live(number):
+                    return None
+                self._fill(number, qn, queue)
+                if not queue.free:  # what it has is not used yet
+                    return None
+            queue.waiting.extend(self._message(qn, *queue.free.popleft()))
+        segment = queue.waiting.popleft()
+        peer.order.sent(qn, last=not queue.waiting)
+        return segment
+
+    def _message(self, qn: int, msn: int, room: int, cut: int | None = None) -> list[bytes]:
+        """Segments of a message: the last one comes last, the others in any order; some say
+        something twice, or leave something out. The message is ``cut`` so many times.
+        """
+        rng = self._rng
+        length = rng.choice((room, room, rng.randint(0, room)))
+        if cut is None:
+            cut = rng.choice((0, 0, 0, 1, 1, 2, 5))
+        cuts = sorted(rng.choices(range(length + 1), k=cut))
+        pieces = list(zip([0, *cuts], [*cuts, length], strict=True))
+        if room > _LONG:
+            # Some octets at any place, and the last ones.
+            length = max(1000, length)
+            starts = [rng.getrandbits(rng.randint(8, 31)) % (room - 1000) for _ in range(4)]
+            pieces = [(start, start + rng.randrange(1000)) for start in starts]
+            pieces.append((length - rng.randint(0, 1000), length))
+        if rng.random() < 0.3:
+            rng.shuffle(pieces)
+        if rng.random() < 0.05:
+            at = rng.randint(0, room)
+            pieces.insert(0, (at, rng.randint(at, room if room <= _LONG else min(room, at + 999))))
+        rsvdulp = rng.getrandbits(40)
+        return [
+            UntaggedHeader(
+                qn, msn, start, number == len(pieces), rsvdulp, reserved=rng.getrandbits(4)
+            ).encode()
+            + rng.randbytes(end - start)
+            for number, (start, end) in enumerate(pieces, 1)
+        ]
+
+    # -- what is wrong
+
+    def _wrong(self, number: int, peer: _Peer) -> bytes:
+        """A segment that raises an error, of a kind that was drawn as seldom as any."""
+        found = self._wrong_untagged(peer) | self._wrong_tagged(number, peer)
+        least = min(self._wrongs[kind] for kind in found)
+        kind = self._rng.choice([kind for kind in found if self._wrongs[kind] == least])
+        self._wrongs[kind] += 1
+        header, length = found[kind]
+        if isinstance(header, bytes):
+            return header
+        if isinstance(header, TaggedHeader):  # some are right, as those up to 2^64
+            peer.order.sent((header.stag, header.rsvdulp), last=header.last)
+        elif header.qn in peer.queues:
+            peer.order.sent(header.qn, last=False)
+        return header.encode() + self._rng.randbytes(length)
+
+    def _wrong_untagged(self, peer: _Peer) -> dict[str, tuple[UntaggedHeader | bytes, int]]:
+        """Headers, each with octets of payload, by the kind of the error."""
+        rng = self._rng
+        last = rng.random() < 0.5
+        length = rng.choice((0, 1, 2, 100, self._size()))
+        qn = rng.choice([*peer.queues] or [0])
+        headers = {
+            "untagged version": UntaggedHeader(qn, 0, 0, last, version=rng.choice((0, 2, 3))),
+            "QN of many bits": UntaggedHeader(rng.getrandbits(32) | 4, 1, 0, last),
+            "QN of one bit": UntaggedHeader(1 << rng.randrange(2, 32) | rng.randrange(4), 1, 0),
+            "any MSN": UntaggedHeader(rng.randrange(QUEUES), rng.getrandbits(32), 0, last),
+        }
+        for closed in set(range(QUEUES)) - set(peer.queues):
+            headers["queue that is closed"] = UntaggedHeader(closed, 1, 0, last)
+        for each, bare in peer.queues.items():
+            if not bare.posted:
+                first = bare.following
+                headers["queue without buffers"] = UntaggedHeader(each, first, 0, last)
+                headers["before a queue without buffers"] = UntaggedHeader(
+                    each, (first - 1) % _MSN, 0, last
+                )
+        if (queue := peer.queues.get(qn)) and queue.posted:
+            far = 1 << rng.randrange(32)
+            headers["MSN behind the last buffer"] = UntaggedHeader(qn, queue.following, 0, last)
+            headers["MSN far behind"] = UntaggedHeader(qn, (queue.following + far - 1) % _MSN, 0)
+        if queue and queue.free:
+            msn, room = queue.free[0]
+            before = (msn - 1 - (1 if queue.waiting else 0)) % _MSN
+            headers |= {
+                "MSN before the first": UntaggedHeader(qn, before, 0, last),
+                "MSN far before": UntaggedHeader(qn, (msn - far) % _MSN, 0, last),
+                "MSN at half": UntaggedHeader(qn, (msn - (1 << 31)) % _MSN, 0, last),
+                "MSN out of turn": UntaggedHeader(qn, queue.free[-1][0], 0, last),
+                "MO": UntaggedHeader(qn, msn, room + 1, last),
+                "MO at the end": UntaggedHeader(qn, msn, room, last),
+                "MO far": UntaggedHeader(qn, msn, max(far, room + 1), last),
+                "MO of all bits": UntaggedHeader(qn, msn, _HALF, last),
+            }
+        found = {kind: (header, length) for kind, header in headers.items()}
+        if queue and queue.free:
+            payload = rng.randint(1, min(room + 1, 1500))
+            start = room + 1 - payload
+            found["an octet too long"] = UntaggedHeader(qn, msn, start, last), payload
+        short = UntaggedHeader(qn, 1, 0).encode()[: rng.randrange(18)]
+        return found | {"untagged, short": (short, 0)}
+
+    def _wrong_tagged(
+        self, number: int, peer: _Peer
+    ) -> dict[str, tuple[TaggedHeader | bytes, int]]:
+        """Headers, each with octets of payload, by the kind of the error."""
+        rng = self._rng
+        last = rng.random() < 0.5
+        length = rng.choice((1, 2, 100, 1 + self._size()))
+        usable = self._writable(number, peer)
+        region = rng.choice(usable)
+        stag, to, end = region.stag, region.to, region.to + region.length
+        stags, far = self._config.stags, 1 << rng.randrange(64)
+        index = stag ^ stags << 8 + rng.randrange(24 - stags.bit_length() + 1)
+        headers = {
+            "key": TaggedHeader(stag ^ 1 << rng.randrange(8), to, last),
+            "index": TaggedHeader(index, to, last),
+            "any STag": TaggedHeader(rng.getrandbits(32), to, last),
+            "before the region": TaggedHeader(stag, (to - 1) % _TO, last),
+            "behind the region": TaggedHeader(stag, end % _TO, last),
+            "at the last octet": TaggedHeader(stag, (end - 1) % _TO, last),
+            "2^32 too far": TaggedHeader(stag, (to + (1 << 32)) % _TO, last),
+            "far behind": TaggedHeader(stag, (to + max(far, region.length)) % _TO, last),
+            "far before": TaggedHeader(stag, (to - far) % _TO, last),
+            "tagged version": TaggedHeader(stag, to, last, version=rng.choice((0, 2, 3))),
+        }
+        host = peer.stream.destination.address
+        others = [each.region for each in self._registered.values() if each.region not in usable]
+        for kind, regions in (
+            ("without the write right", [
+                each for each in others if not each.remote_write
+                and (each.endpoint == host if each.stream is None else each.stream == number)
+            ]),
+            ("of another host", [each for each in others if each.endpoint != host]),
+            ("of another stream", [
+                each for each in others if each.stream not in (None, number)
+            ]),
+            ("revoked", [each.region for each in self._gone]),
+        ):  # fmt: skip
+            if regions:
+                other = rng.choice(regions)
+                headers[kind] = TaggedHeader(other.stag, other.to, last)
+        found = {kind: (header, length) for kind, header in headers.items()}
+        payload = rng.randint(1, min(region.length + 1, 1500))
+        start = (end + 1 - payload) % _TO
+        found["an octet behind the region"] = TaggedHeader(stag, start, last), payload
+        for top in usable:
+            if top.to + top.length == _TO:
+                payload = rng.randint(1, min(top.length, 1500))
+                at = _TO - payload
+                found["an octet behind 2^64"] = TaggedHeader(top.stag, at, last), payload + 1
+                found["up to 2^64"] = TaggedHeader(top.stag, at, last), payload
+                found["across 2^64"] = TaggedHeader(top.stag, at, last), payload + length
+        longest = 4 * self._config.longest_fpdu
+        long = rng.choice((region.length + 1, longest - 22, longest - 19, longest, 64000))
+        long = min(long, 64000)  # a marker that points back from an end further on cannot be
+        found["long"] = TaggedHeader(stag, to, last), long
+        short = TaggedHeader(stag, to).encode()[: rng.randrange(14)]
+        return found | {"tagged, short": (short, 0)}
+
+    def _spoiled(self, peer: _Peer, packet: Packet, position: int) -> tuple[Packet, bytes]:
+        """A packet that is damaged on its way, and the octets of it that count.
+
+        The walk from FPDU to FPDU needs the lengths of all of them; a packet that would end before
+        one is left as it is.
+        """
+        rng, octets = self._rng, bytearray(packet.octets)
+        kind = rng.randrange(6)
+        error = False
+        if kind < 2:
+            octets[rng.randrange(len(octets))] ^= 1 << rng.randrange(8)
+        elif kind == 2:
+            octets[-1 - rng.randrange(4)] ^= 1 << rng.randrange(8)
+        elif kind == 3:
+            del octets[4 * rng.randrange(1, 1 + len(octets) // 4) :]
+        elif kind == 4:
+            del octets[rng.randrange(1, len(octets)) :]
+        else:
+            error = True
+        whole = bytes(octets)
+        if error or len(octets) % 4:
+            # The last beat counts as empty.
+            whole = whole[: (len(whole) - 1) // self._config.octets * self._config.octets]
+        pieces = [*self._cut(peer.stream, whole, position)]
+        if not pieces:
+            return packet, packet.octets
+        at, length = pieces[-1]
+        stated = fpdu_length(whole, at, position + at, peer.stream.markers)
+        if stated is None or (stated == length and (error or len(octets) % 4)):
+            return packet, packet.octets
+        return replace(packet, octets=bytes(octets), error=error), whole
+
+
+_paint: NDArray[np.uint8] = np.zeros(0, np.uint8)
+
+
+def _painted(size: int) -> NDArray[np.uint8]:
+    """Memory of guard octets; they depend on the address alone."""
+    global _paint
+    if len(_paint) < size:
+        _paint = guard_octets(size)
+    return _paint[:size].copy()

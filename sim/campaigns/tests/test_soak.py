@@ -1,0 +1,373 @@
+"""``rnic soak``: the gateware on random traffic, and what is told when it differs."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ddp_rnic.cli import app
+from ddp_rnic.hdl.spec import regs
+from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
+from ddp_rnic.hdl.spec.ddp import ERROR_TEXT, LOCAL_CATASTROPHIC, NO_BUFFER, WAITING
+from ddp_rnic.sim.campaigns.soak import Chunk, Traffic, config_of, draw, soak
+from ddp_rnic.sim.capture.capture import Endpoint
+from ddp_rnic.sim.capture.traffic import Arrival, Stream, Untagged
+from ddp_rnic.sim.engines.compiled import CompiledEngine, _flat
+from ddp_rnic.sim.engines.engine import (
+    Await,
+    DeviceError,
+    Engine,
+    Meanwhile,
+    Operation,
+    Outcome,
+    Packet,
+    Pause,
+    Poll,
+    Resume,
+    Ring,
+    WriteRegister,
+)
+from ddp_rnic.sim.model.header import TaggedHeader
+from ddp_rnic.sim.model.mpa import MpaSender
+from ddp_rnic.sim.replay.differences import compare
+from ddp_rnic.sim.replay.expectation import Buffer, Golden
+from ddp_rnic.sim.replay.plan import Allotment, Host, Plan, Space, guard_octets
+from ddp_rnic.sim.replay.regions import Region
+from numpy.typing import NDArray
+from typer.testing import CliRunner
+
+
+@pytest.mark.parametrize("bus_errors", [False, True])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_random_traffic_agrees(width: int, bus_errors: bool) -> None:
+    traffic = Traffic(41041 + width, bus_errors=bus_errors)
+    tally = soak(CompiledEngine(), config_of(width, 64), traffic, 6000)
+    assert tally.failure is None
+    assert tally.segments >= 6000 and tally.errors > 5 and tally.deliveries > 1000
+
+
+def test_one_stream_alone_agrees() -> None:
+    assert soak(CompiledEngine(), config_of(64, 1), Traffic(3, streams=1), 1500).failure is None
+
+
+def test_a_stream_reports_one_error_of_a_segment_that_raises_two() -> None:
+    """RFC 5041 section 7.1: after an error, "DDP MUST silently drop any subsequent incoming DDP
+    Segments", so that a stream fails once. Here the bus refuses the write of the segment that is
+    also one message too many.
+    """
+    config = RnicConfig()
+    stream = Stream(
+        5, 5, Endpoint("10.0.1.1", 5), Endpoint("10.0.0.1", 7174), crc=True, markers=False
+    )
+    golden, space = Golden((), {"10.0.0.1": 7}, config), Space()
+    ring = Ring(space.take(32 << 4, 0, 64), 4)
+    host = Host(config, golden, space)
+    host.operations += ring.program()
+    host.enable(stream)
+    region = Region("10.0.0.1", 0x1234, 0, 64)
+    allotment = Allotment(region, space.take(64, 0, 64))
+    host.register(allotment)
+    sender = MpaSender(crc=stream.crc)
+    messages = [TaggedHeader(0x1234, 0, last=number > 0, rsvdulp=number) for number in range(12)]
+    for number, header in enumerate(messages):
+        position = sender.position
+        refused = number == WAITING
+        raw = sender.send(header.encode() + bytes(8 if refused else 0))
+        arrival = Arrival(stream, number + 1, number + 1, position, raw)
+        assert golden.live(5) == (number <= WAITING)
+        golden.receive(arrival)
+        if refused:
+            assert not golden.live(5)  # one message too many
+            golden.refuse_write(arrival, range(8))
+        host.send(Packet(5, position, raw))
+        host.idle()
+    plan = Plan(
+        config, ("10.0.0.1",), (stream,), host.operations, [allotment], [], ring,
+        guard_octets(space.size), golden,
+    )  # fmt: skip
+    assert [(error.arrival.stream, error.number) for error in golden.errors] == [
+        (stream, LOCAL_CATASTROPHIC)
+    ]
+    memory = plan.memory.copy()
+    faults = [range(allotment.address, allotment.address + 8)]
+    outcome = CompiledEngine().run(config, plan.operations, memory, ring=ring, faults=faults)
+    assert compare(plan, outcome, memory) == []
+
+
+# -- what is drawn --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def chunks() -> list[Chunk]:
+    return [draw(RnicConfig(), Traffic(12, bus_errors=True), number, 5000) for number in range(6)]
+
+
+def test_equal_seeds_draw_equal_chunks_and_shorter_ones_are_their_beginning(
+    chunks: list[Chunk],
+) -> None:
+    traffic = Traffic(12, bus_errors=True)
+    for segments in (1, 700, 5000):
+        short = draw(RnicConfig(), traffic, 2, segments)
+        assert segments <= short.segments < segments + 300
+        whole = chunks[2].plan.operations
+        packets = [at for at, each in enumerate(whole) if isinstance(each, Packet)]
+        last = packets[
+            sum(isinstance(each, Packet) for each in short.plan.operations) - short.closing - 1
+        ]
+        assert short.plan.operations[: last + 1] == whole[: last + 1]
+        assert (short.stalls, short.faults) == (chunks[2].stalls, chunks[2].faults)
+    assert draw(RnicConfig(), traffic, 3, 1).plan.operations != short.plan.operations[:-1]
+
+
+def test_every_error_is_drawn(chunks: list[Chunk]) -> None:
+    errors = [error.number for chunk in chunks for error in chunk.plan.golden.errors]
+    assert set(errors) == set(ERROR_TEXT)
+    segments = sum(chunk.segments for chunk in chunks)
+    piled = sum(chunk.wrong["piled up"] for chunk in chunks)
+    alone = len(errors) - errors.count(LOCAL_CATASTROPHIC) - piled
+    assert piled and segments / 100 < alone < segments / 50
+
+
+#: The kinds of wrong segments that any chunk may have.
+WRONG = {
+    "untagged version", "QN of many bits", "QN of one bit", "any MSN", "queue that is closed",
+    "queue without buffers", "before a queue without buffers", "MSN behind the last buffer",
+    "MSN far behind", "MSN before the first", "MSN far before", "MSN at half", "MSN out of turn",
+    "MO", "MO at the end", "MO far", "MO of all bits", "an octet too long", "untagged, short",
+    "key", "index", "any STag", "before the region", "behind the region", "at the last octet",
+    "2^32 too far", "far behind", "far before", "tagged version", "without the write right",
+    "of another host", "of another stream", "revoked", "an octet behind the region",
+    "an octet behind 2^64", "up to 2^64", "across 2^64", "long", "tagged, short",
+}  # fmt: skip
+
+
+def test_every_kind_of_wrong_segment_is_drawn_about_equally_often(chunks: list[Chunk]) -> None:
+    drawn = sum((chunk.wrong for chunk in chunks), Counter[str]())
+    del drawn["piled up"]
+    assert set(drawn) == WRONG
+    assert min(drawn.values()) >= len(chunks) / 2, drawn.most_common()[-3:]
+    assert max(drawn.values()) <= 4 * len(chunks), drawn.most_common(3)
+
+
+def test_queues_without_buffers_refuse_segments_and_take_them_once_one_is_posted(
+    chunks: list[Chunk],
+) -> None:
+    """RFC 5041 section 7.2: "Invalid MSN - no buffer available"."""
+    bare = {
+        (error.arrival.stream.number, header.queue)
+        for chunk in chunks
+        for error in chunk.plan.golden.errors
+        if error.number == NO_BUFFER and isinstance(header := error.arrival.header, Untagged)
+    }
+    delivered = {
+        (buffer.stream, buffer.qn)
+        for chunk in chunks
+        for each in chunk.plan.golden.deliveries
+        if (buffer := each.buffer) is not None
+    }
+    assert len(bare) > 10 and bare & delivered
+
+
+def test_regions_above_60_kilobytes_are_written_at_their_ends(chunks: list[Chunk]) -> None:
+    long = [
+        (each.target.length, each.offset, len(each.payload))
+        for chunk in chunks
+        for each in chunk.plan.golden.placements
+        if isinstance(each.target, Region) and each.target.length > 1 << 16
+    ]
+    assert max(length for length, *_ in long) > 1 << 20
+    assert sum(offset > 1 << 16 for _, offset, _ in long) > 100
+    assert sum(offset + count == length for length, offset, count in long) > 10
+
+
+def test_host_memory_crosses_a_multiple_of_2_32_inside_regions_and_inside_buffers() -> None:
+    crossed: Counter[type] = Counter()
+    for number in range(40):
+        plan = draw(RnicConfig(), Traffic(10), number, 1000).plan
+        lies = {each.region: each for each in plan.allotments}
+        for each in plan.golden.placements:
+            place = lies[each.target] if isinstance(each.target, Region) else each.target
+            first = plan.base + place.address
+            if place.pages is None and first >> 32 != first + each.offset + len(each.payload) >> 32:
+                crossed[type(each.target)] += 1
+        if crossed[Region] > 10 and crossed[Buffer]:
+            return
+    pytest.fail(f"crossed in {crossed}")
+
+
+def test_the_host_posts_and_sets_up_beside_the_traffic(chunks: list[Chunk]) -> None:
+    names = {register.address: register.name for register in regs.REGISTERS}
+    beside: Counter[str] = Counter()
+    for chunk in chunks:
+        for each in chunk.plan.operations:
+            if isinstance(each, Meanwhile):
+                beside.update(
+                    names[access.address]
+                    for access in each.operations
+                    if isinstance(access, WriteRegister)
+                )
+    for name in ("BUFFER_POST", "STREAM_COMMIT", "STAG_COMMIT", "REVOKE_STAG", "QUEUE_CLOSE"):
+        assert beside[name] > 5, (name, beside)
+
+
+def test_registers_are_accessed_in_octets_and_where_it_is_refused(chunks: list[Chunk]) -> None:
+    operations = [each for chunk in chunks for each in _flat(chunk.plan.operations)]
+    writes = [each for each in operations if isinstance(each, WriteRegister)]
+    assert {each.response for each in writes} == {0, 2, 3}
+    assert len({each.strobes for each in writes}) == 10  # octets beside each other
+    assert {each.response for each in operations if isinstance(each, Poll)} == {0, 3}
+
+
+def test_everything_that_the_host_does_is_drawn(chunks: list[Chunk]) -> None:
+    operations = [each for chunk in chunks for each in _flat(chunk.plan.operations)]
+    assert {Await, Pause, Poll, Resume} <= {type(each) for each in operations}
+    names = {register.address: register.name for register in regs.REGISTERS}
+    writes = [each for each in operations if isinstance(each, WriteRegister) and not each.response]
+    written = [names[each.address] for each in writes]
+    for name in ("REVOKE_STAG", "REVOKE_STREAM", "QUEUE_CLOSE", "PAGE_COMMIT"):
+        assert written.count(name) > 5, name
+    for kinds in (
+        {(stream.crc, stream.markers) for chunk in chunks for stream in chunk.plan.streams},
+        {
+            (allotment.pages is None, allotment.region.stream is None)
+            for chunk in chunks
+            for allotment in chunk.plan.allotments
+        },
+        {
+            (isinstance(each.target, Buffer), len(each.payload) == 1)
+            for chunk in chunks
+            for each in chunk.plan.golden.placements
+        },
+        {
+            (error, len(each.octets) > 1000)
+            for chunk in chunks
+            for each in chunk.plan.operations
+            if isinstance(each, Packet)
+            for error in (each.error,)
+        },
+    ):
+        assert len(kinds) == 4, kinds
+    queues = {each.qn for chunk in chunks for each in chunk.plan.buffers}
+    lengths = {each.length for chunk in chunks for each in chunk.plan.buffers}
+    assert queues == {0, 1, 2, 3} and {0, 1, 64} < lengths
+
+
+def test_an_interrupt_before_its_time_or_late_is_a_difference() -> None:
+    """With a count of 1, and with a timeout that is above the cycles of the run."""
+    config, traffic = config_of(64, 64), Traffic(5)
+
+    def spoil(memory: NDArray[np.uint8], outcome: Outcome) -> None:
+        outcome.interrupts = outcome.interrupts[outcome.interrupts < 0]
+
+    failure = soak(Spoiled(spoil), config, traffic, 100, only=0).failure
+    assert failure and {each.what for each in failure.differences} == {"interrupt"}
+    assert failure.differences[0].got == "none"
+
+    def hurry(memory: NDArray[np.uint8], outcome: Outcome) -> None:
+        outcome.interrupts = outcome.delivered + 1
+
+    failure = soak(Spoiled(hurry), config, traffic, 100, only=0).failure
+    assert failure and {each.what for each in failure.differences} == {"interrupt"}
+    assert failure.differences[0].got.startswith("in cycle")
+
+
+def test_regions_and_buffers_lie_apart(chunks: list[Chunk]) -> None:
+    for chunk in chunks:
+        plan = chunk.plan
+        pieces = sorted({(start, end) for start, end, *_ in plan.pieces() if start < end})
+        pieces.append((plan.ring.octets.start - plan.base, plan.ring.octets.stop - plan.base))
+        pieces.sort()
+        assert all(end <= start for (_, end), (start, _) in zip(pieces, pieces[1:], strict=False))
+        assert pieces[-1][1] < len(plan.memory)
+
+
+# -- differences ----------------------------------------------------------------------------------
+
+
+class Spoiled(Engine):
+    """The gateware, with ``spoil`` for what it has done: memory, and what it tells."""
+
+    name = "spoiled"
+
+    def __init__(self, spoil: Callable[[NDArray[np.uint8], Outcome], None]) -> None:
+        self.spoil = spoil
+
+    def run(
+        self,
+        config: RnicConfig,
+        operations: Sequence[Operation],
+        memory: NDArray[np.uint8],
+        **options: Any,
+    ) -> Outcome:
+        outcome = CompiledEngine().run(config, operations, memory, **options)
+        self.spoil(memory, outcome)
+        return outcome
+
+
+def command(monkeypatch: pytest.MonkeyPatch, engine: Engine, *arguments: object) -> Any:
+    monkeypatch.setattr(app, "load", lambda name: engine)
+    return CliRunner().invoke(app.app, ["soak", *map(str, arguments)])
+
+
+def test_a_difference_is_told_with_its_shortest_replay(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def spoil(memory: NDArray[np.uint8], outcome: Outcome) -> None:
+        if outcome.counters["PLACED_OCTETS"] > 40000:
+            outcome.counters["DELIVERED"] += 1
+
+    engine = Spoiled(spoil)
+    result = command(monkeypatch, engine, "--segments", 400, "--width", 64, "--seed", 8)
+    assert result.exit_code == 1
+    assert result.stdout.startswith("seed 8\ndifference in counter at DELIVERED: expected")
+    (replay,) = re.findall(r"^replay: rnic soak (.*) --waves$", result.stdout, re.MULTILINE)
+    arguments = replay.split()
+    assert (
+        arguments[:-1] == ("--seed 8 --width 64 --streams 64 --chunk 0 --segments".split())
+        and 40 < int(arguments[-1]) < 400
+    )
+    assert "64 bits: differ on 40" in result.stdout
+
+    monkeypatch.chdir(tmp_path)
+    again = command(monkeypatch, engine, *arguments, "--waves")
+    assert again.exit_code == 1 and "difference in counter at DELIVERED" in again.stdout
+    assert "m_axi_awaddr" in (tmp_path / "soak-64.vcd").read_text()
+    assert command(monkeypatch, CompiledEngine(), *arguments).exit_code == 0
+
+
+def test_a_run_that_does_not_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def spoil(memory: NDArray[np.uint8], outcome: Outcome) -> None:
+        if outcome.counters["PLACED_OCTETS"] > 4000:
+            raise DeviceError("cycle 7: nothing moved")
+
+    result = command(monkeypatch, Spoiled(spoil), "--segments", 100, "--width", 64, "--seed", 8)
+    assert result.exit_code == 1
+    assert "failure: cycle 7: nothing moved" in result.stdout
+    assert re.search(r"--chunk 0 --segments \d?\d ", result.stdout)
+
+
+def test_widths_are_run_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = command(monkeypatch, CompiledEngine(), "--segments", 60, "--width", 128, "--width", 64)
+    assert result.exit_code == 0 and not result.stderr
+    seed, first, second = result.stdout.splitlines()
+    assert re.fullmatch(r"seed \d+", seed)
+    assert re.match(r"128 bits: agree on 6\d segments, \d+ octets placed, ", first)
+    assert second.startswith("64 bits: agree on 6")
+
+
+@pytest.mark.parametrize("arguments", [["--width", 100], ["--waves"], ["--streams", 0]])
+def test_bad_input_is_refused(monkeypatch: pytest.MonkeyPatch, arguments: list[object]) -> None:
+    result = command(monkeypatch, CompiledEngine(), *arguments)
+    assert result.exit_code == 2 and "agree" not in result.stdout
+
+
+def test_an_interruption_has_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    def spoil(memory: NDArray[np.uint8], outcome: Outcome) -> None:
+        raise KeyboardInterrupt
+
+    assert command(monkeypatch, Spoiled(spoil), "--width", 64).exit_code == 130

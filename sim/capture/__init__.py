@@ -1,0 +1,1 @@
+"""From capture files and frames to the streams of each LLP."""

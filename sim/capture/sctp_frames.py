@@ -1,0 +1,192 @@
+"""Frames of a capture that hold SCTP packets, alone or in UDP, and the chunks of these."""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+from ...hdl.spec.net import SCTP_UDP_PORT
+from ...hdl.spec.sctp import COMMON_HEADER, DATA_HEADER, MOST_CHUNKS
+from ...sw_driver.verbs.handed_back import frame_of
+from ..model.sctp import ChunkType, checksum
+from .layers import SCTP, IpPacket, with_header_sum
+from .pcap import Frame
+
+__all__ = ["Ends", "RawChunk", "SctpFrame", "handed_back", "sctp_frame", "with_checksums"]
+
+_UDP_HEADER = 8
+
+
+class Ends(NamedTuple):
+    """What a packet's association is known by, apart from addresses."""
+
+    source_port: int
+    destination_port: int
+    tag: int
+
+
+class RawChunk(NamedTuple):
+    """A chunk: its octets as its length says, without padding."""
+
+    type: int
+    flags: int
+    octets: bytes
+
+    @property
+    def value(self) -> bytes:
+        return self.octets[4:]
+
+
+@dataclass(frozen=True)
+class SctpFrame:
+    """An Ethernet frame without FCS that holds an SCTP packet, ``packet``.
+
+    ``intact``: all of the packet is there, up to its common header. ``wrong_header`` is its IPv4
+    header, if the header's checksum is wrong."""
+
+    number: int
+    source: str
+    destination: str
+    octets: bytes
+    packet: bytes
+    intact: bool
+    wrong_header: bytes = b""
+
+    @property
+    def whole(self) -> bool:
+        """All of the packet is there, and its headers are sound."""
+        return self.intact and not self.wrong_header
+
+    @cached_property
+    def ends(self) -> Ends | None:
+        return Ends(*struct.unpack_from(">HHI", self.packet)) if self.whole else None
+
+    @cached_property
+    def checksum_is_good(self) -> bool:
+        return len(self.packet) % 4 == 0 and self.packet[8:12] == checksum(self.packet)
+
+    @cached_property
+    def chunks(self) -> tuple[RawChunk, ...] | None:
+        """The chunks, or nothing where they do not add up."""
+        found, at = [], COMMON_HEADER
+        while at < len(self.packet):
+            if at + 4 > len(self.packet):
+                return None
+            kind, flags, length = struct.unpack_from(">BBH", self.packet, at)
+            least = DATA_HEADER + 1 if kind == ChunkType.DATA else 4
+            if length < least or at + length > len(self.packet):
+                return None
+            found.append(RawChunk(kind, flags, self.packet[at : at + length]))
+            at += (length + 3) // 4 * 4
+        return tuple(found) if len(found) < MOST_CHUNKS else None
+
+    @property
+    def sound(self) -> bool:
+        """Its host's SCTP takes it."""
+        return self.whole and self.checksum_is_good and self.chunks is not None
+
+    def with_checksum(self) -> SctpFrame:
+        """The frame with the checksum that its packet must have."""
+        packet = self.packet[:8] + checksum(self.packet) + self.packet[12:]
+        at = self.octets.index(self.packet)
+        octets = self.octets[:at] + packet + self.octets[at + len(packet) :]
+        return replace(self, octets=octets, packet=packet)
+
+    def with_header_sum(self) -> SctpFrame:
+        """The frame with the checksum that its IPv4 header must have."""
+        at = self.octets.index(self.wrong_header)
+        return replace(self, octets=with_header_sum(self.octets, at), wrong_header=b"")
+
+
+def sctp_frame(
+    frame: Frame, packet: IpPacket, ports: Collection[int] = (SCTP_UDP_PORT,)
+) -> SctpFrame | None:
+    """The frame as the RNIC gets it, or nothing if there is no SCTP in its IP packet.
+
+    What the RNIC does not take off is taken off: tunnels, and UDP of other ports than its own.
+    ``ports`` are the UDP ports that SCTP may be in, at either end (RFC 6951 section 5.1).
+    """
+    payload, missing = packet.payload, packet.missing
+    if (udp := packet.udp()) is not None:
+        source, destination, length = udp
+        if source not in ports and destination not in ports:
+            return None
+        missing += max(0, length - len(payload))
+        payload = payload[_UDP_HEADER:length]
+        if destination != SCTP_UDP_PORT:
+            alone = packet.carrying(SCTP, payload, missing)
+            if not isinstance(alone, IpPacket):
+                return None
+            packet = alone
+    elif packet.protocol != SCTP:
+        return None
+    size = (packet.octets[0] & 15) * 4
+    return SctpFrame(
+        frame.number,
+        packet.source,
+        packet.destination,
+        frame.octets if packet.plain else packet.frame(),
+        payload,
+        intact=not missing and len(payload) >= COMMON_HEADER,
+        wrong_header=b"" if packet.sound else packet.octets[:size],
+    )
+
+
+def handed_back(number: int, path: tuple[str, str], ends: Ends, chunk: RawChunk) -> SctpFrame:
+    """The frame with which a host hands a chunk back to its RNIC."""
+    octets = frame_of(path, ends[:2], ends.tag, chunk.octets)
+    at = 14 + (40 if ":" in path[0] else 20)
+    return SctpFrame(number, *path, octets, octets[at:], intact=True)
+
+
+def sctp_in_udp(packet: IpPacket) -> int | None:
+    """The UDP port of an SCTP packet with a good checksum, in UDP of no port of SCTP."""
+    udp = packet.udp()
+    if udp is None:
+        return None
+    inside = packet.payload[_UDP_HEADER : udp[2]]
+    if len(inside) < COMMON_HEADER + 4 or len(inside) % 4 or inside[8:12] != checksum(inside):
+        return None
+    return min(udp[:2])
+
+
+def with_checksums(frames: Iterable[SctpFrame]) -> tuple[list[SctpFrame], list[str]]:
+    """The frames as they were on the wire, and sentences on what was changed.
+
+    Of a sender without one good checksum the capture was taken before its network card filled
+    them in.
+    """
+    frames = list(frames)
+    right = {frame.source for frame in frames if not frame.wrong_header}
+    filled: Counter[str] = Counter()
+    for number, frame in enumerate(frames):
+        header = frame.wrong_header
+        if header and (frame.source not in right or not any(header[10:12])):
+            frames[number] = frame.with_header_sum()
+            filled[frame.source] += 1
+    whole = [frame for frame in frames if frame.whole]
+    good = {frame.source for frame in whole if frame.checksum_is_good}
+    offloaded = {frame.source for frame in whole} - good
+    notes = [
+        f"the IPv4 headers of {count} SCTP packets from {source} have no checksum or a wrong one,"
+        " which was left to the network card: it is filled in"
+        for source, count in sorted(filled.items())
+    ]
+    notes += [
+        f"no SCTP packet from {source} has its checksum, which was left to the network card:"
+        " it is filled in"
+        for source in sorted(offloaded)
+    ]
+    if cut := len(frames) - len(whole):
+        notes.append(
+            f"{cut} SCTP packets are not whole (cut short by the snapshot length, fragments, or"
+            " damaged): the RNIC cannot take them"
+        )
+    return [
+        frame.with_checksum() if frame.whole and frame.source in offloaded else frame
+        for frame in frames
+    ], notes

@@ -1,0 +1,989 @@
+"""A capture's DDP over SCTP as its receiving ends see it: associations, packets, chunks, sessions.
+
+:func:`walk` plays SCTP and RFC 5043's sessions, as :mod:`..model.sctp` has them, for every end, and
+gives what happens as steps in the order of the capture: what comes in, and what the host does
+before the next frame does. An end's control messages are seen in the capture; the host tells its
+RNIC of each before it is sent, once. Where the RNIC differs from the model, :mod:`...hdl.spec.sctp`
+says how: it holds chunks that come too early, and fragments, which the host hands back in frames of
+its own; and of an old DDP-SSN it leaves to the host whether the chunk is a repetition. What DDP
+makes of the segments is not decided here.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
+from functools import cached_property
+from typing import ClassVar, NamedTuple
+
+from ...hdl.spec.completion import ChunkStatus
+from ...hdl.spec.config import LIMITS, MOST_PLACES, RnicConfig
+from ...hdl.spec.sctp import DATA_HEADER, SSN, Diversion, Reason
+from ...hdl.spec.sctp import State as RnicState
+from ...sw_driver.base.errors import InvalidRequest
+from ...sw_driver.verbs.handed_back import message_of
+from ..model.events import ProtocolError
+from ..model.sctp import (
+    ADAPTATION_DDP,
+    Association,
+    Chunk,
+    ChunkType,
+    DataChunk,
+    Function,
+    InitChunk,
+    Packet,
+    Ppid,
+    SctpEvent,
+    SessionControl,
+    SessionIllegal,
+    State,
+    Tsns,
+    decode_payload,
+)
+from .capture import Endpoint
+from .pcap import LeftOut
+from .sctp_frames import Ends, RawChunk, SctpFrame, handed_back, with_checksums
+from .traffic import Arrival, Stream, Traffic, Untagged
+
+_TSN = 1 << 32
+_FIELDS = struct.Struct(">IIHHI")  #: of a DATA chunk before its user data
+#: Items that may be on their way to memory, and so not delivered, though their turn has come.
+_UNDER_WAY = 128
+#: Messages of a queue ahead of the next one that it can hold buffers for, at most.
+_LONGEST_QUEUE = LIMITS["queue_depth"][1] // 2
+#: States in which a Segment is placed.
+_PLACES = (State.ESTABLISHED, State.TERMINATE_SENT)
+#: Initiates that may wait: as many as there are SCTP streams, since the capture's host chose.
+_INITIATES = 1 << 16
+
+
+@dataclass(frozen=True)
+class SctpStream(Stream):
+    """A DDP Stream: one direction of a pair of SCTP streams, ``sid``, for all of its sessions."""
+
+    sid: int = 0
+    association: int = 0
+    first_order: ClassVar[int] = 1  # behind the control message that opens a session
+
+    def __str__(self) -> str:
+        return f"{self.source} > {self.destination} SCTP stream {self.sid}"
+
+
+@dataclass(frozen=True)
+class SctpArrival(Arrival):
+    """A DATA chunk with a DDP Segment, when it came for the first time.
+
+    ``raw`` is the chunk, ``position`` its TSN; ``session`` counts those of its stream, and ``turn``
+    is the segment's DDP-SSN, counted on past 65535."""
+
+    session: int = 0
+    turn: int = 0
+
+    @cached_property
+    def ulpdu(self) -> bytes:
+        """The DDP Segment."""
+        return self.raw[DATA_HEADER + SSN :]
+
+    @property
+    def digest_is_good(self) -> bool:
+        """Always: SCTP dropped the packets of which this is not so."""
+        return True
+
+
+@dataclass(eq=False)
+class End:
+    """One end of an association with DDP.
+
+    Parameters
+    ----------
+    number
+        Of the association in the simulated RNIC.
+    local, peer
+        Their first addresses, and ports.
+    tag
+        Verification Tag of what comes in.
+    tsn
+        What the peer's TSNs begin with.
+    paths
+        Addresses that packets came from and went to.
+    streams
+        The DDP Streams, by SCTP Stream Identifier.
+    """
+
+    number: int
+    local: Endpoint
+    peer: Endpoint
+    tag: int
+    peer_tag: int
+    tsn: int
+    paths: tuple[tuple[str, str], ...]
+    streams: tuple[SctpStream, ...] = ()
+    partner: End | None = None
+
+    def __str__(self) -> str:
+        return f"{self.peer} > {self.local}"
+
+
+@dataclass(eq=False)
+class DdpSession:
+    """A DDP Stream Session at one end.
+
+    ``number`` counts those of the SCTP stream at the endpoint, ``index`` those of the association's
+    stream, both from 0. ``since`` and ``until`` are the segments that had arrived at the endpoint
+    when the host set the stream up for it, and when it gave it up; nothing: never."""
+
+    stream: SctpStream
+    number: int
+    index: int
+    partner: DdpSession | None = None
+    since: int | None = None
+    until: int | None = None
+    steps: range = range(0)  # of the capture, in which it had the stream
+
+
+# -- what happens --
+
+
+@dataclass(frozen=True)
+class Enter:
+    """The host sets up an association: writes its entry, forgets the sessions of its streams."""
+
+    frame: int
+    end: End
+
+    @property
+    def host(self) -> str:
+        return self.end.local.address
+
+
+@dataclass(frozen=True)
+class Leave:
+    """The host takes an association out."""
+
+    frame: int
+    end: End
+
+    @property
+    def host(self) -> str:
+        return self.end.local.address
+
+
+@dataclass(frozen=True)
+class Tell:
+    """The host is about to send a control message on a stream; ``session`` is set up with it.
+
+    With INITIATE, ``tsn`` is the highest that it has received.
+    """
+
+    frame: int
+    stream: SctpStream
+    function: Function
+    tsn: int
+    session: DdpSession | None = None
+
+    @property
+    def host(self) -> str:
+        return self.stream.destination.address
+
+
+@dataclass(frozen=True)
+class Abort:
+    """The host ends a stream's session: a chunk's record says DUPLICATE, and its TSN is new."""
+
+    frame: int
+    stream: SctpStream
+
+    @property
+    def host(self) -> str:
+        return self.stream.destination.address
+
+
+class Fate(Enum):
+    """What becomes of a frame."""
+
+    TAKEN = auto()
+    DIVERTED = auto()
+    DROPPED = auto()
+
+
+class Control(NamedTuple):
+    """It is a control message's turn."""
+
+    function: Function
+
+
+class Illegal(NamedTuple):
+    """A session is aborted; ``why`` is the model's reason."""
+
+    reason: Reason
+    state: RnicState
+    why: str
+
+
+@dataclass(frozen=True)
+class Item:
+    """A chunk of a packet that was taken.
+
+    ``diversion`` says why it goes to the host. With a ``stream`` it is a DATA chunk on a DDP Stream
+    whose ``status`` is as the session sees it; ``segment`` is what DDP gets. ``outcome`` is what
+    else the session says, in order. ``ahead`` is how far the DDP-SSN is ahead of the next one that
+    the stream is sure to have delivered, and 0 if no earlier one is missing. ``why`` is why the
+    host ends the session for a DUPLICATE."""
+
+    raw: bytes
+    diversion: Diversion | None = None
+    stream: SctpStream | None = None
+    tsn: int = 0
+    ssn: int = 0
+    status: ChunkStatus | None = None
+    segment: SctpArrival | None = None
+    outcome: tuple[Control | Illegal, ...] = ()
+    ahead: int = 0
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """A frame arrives at a host; of a packet that was ``TAKEN``, the ``end`` and the chunks.
+
+    ``back``: the host made the frame, and hands a chunk back that the RNIC had forwarded to it.
+    """
+
+    frame: int
+    host: str
+    octets: bytes
+    fate: Fate
+    end: End | None = None
+    items: tuple[Item, ...] = ()
+    back: bool = False
+
+    @property
+    def segments(self) -> list[SctpArrival]:
+        """Those that came for the first time."""
+        return [item.segment for item in self.items if item.segment is not None]
+
+    @property
+    def opens(self) -> bool:
+        """The peer opens a session."""
+        return any(Control(Function.INITIATE) in item.outcome for item in self.items)
+
+
+Step = Enter | Leave | Tell | Abort | Incoming
+
+
+@dataclass
+class Needs:
+    """What the RNIC must have room for.
+
+    ``ahead`` is the most DDP-SSNs of a stream ahead of the next one, if each frame finds what came
+    before it delivered, ``reach`` the most if the RNIC is at work; ``messages`` the most messages
+    of a queue ahead of the first that is not delivered; ``initiates`` the most of an association
+    that waited for their answer."""
+
+    ahead: int = 0
+    reach: int = 0
+    messages: int = 0
+    initiates: int = 0
+    octets: int = 0
+
+
+@dataclass
+class SctpTraffic:
+    """The SCTP of a capture: ``hosts`` have an association with DDP.
+
+    ``window`` is that of the RNIC which the steps are for, where it counts: nothing, if every RNIC
+    does the same. ``undelivered`` counts the chunks whose turn does not come."""
+
+    steps: list[Step] = field(default_factory=list)
+    ends: list[End] = field(default_factory=list)
+    sessions: list[DdpSession] = field(default_factory=list)
+    needs: Needs = field(default_factory=Needs)
+    notes: list[str] = field(default_factory=list)
+    undelivered: list[LeftOut] = field(default_factory=list)
+    window: int | None = None
+
+    @property
+    def hosts(self) -> list[str]:
+        return list(dict.fromkeys(end.local.address for end in self.ends))
+
+    @property
+    def streams(self) -> list[SctpStream]:
+        return [stream for end in self.ends for stream in end.streams]
+
+    @property
+    def arrivals(self) -> list[SctpArrival]:
+        return [
+            segment
+            for step in self.steps
+            if isinstance(step, Incoming)
+            for segment in step.segments
+        ]
+
+
+def walk(
+    frames: Iterable[SctpFrame],
+    first: int = 0,
+    others: Mapping[str, Sequence[int]] | None = None,
+    config: RnicConfig | None = None,
+) -> SctpTraffic:
+    """Play the SCTP of frames, in their order.
+
+    Parameters
+    ----------
+    frames
+        Of every direction, in the order in which they were captured.
+    first
+        Number of the first DDP Stream.
+    others
+        Frames that brought segments other than by SCTP, by host, each as often as it brought one.
+    config
+        What the RNIC is like; its tables and its window grow where the traffic needs it.
+    """
+    complete, notes = with_checksums(frames)
+    config = config or RnicConfig()
+    window = config.window
+    while True:
+        walker = _Walker(complete, first, others or {}, window, config.streams)
+        for frame in complete:
+            walker.take(frame)
+        walker.finish(notes)
+        found = walker.found
+        if found.window is None or found.needs.ahead < window:
+            return found
+        window = 1 << found.needs.ahead.bit_length()
+
+
+def with_sctp(
+    traffic: Traffic, frames: Iterable[SctpFrame], config: RnicConfig | None = None
+) -> Traffic:
+    """Traffic with the SCTP of the same capture; segments are counted over both."""
+    brought: dict[str, list[int]] = {}
+    for arrival in traffic.arrivals:
+        brought.setdefault(arrival.endpoint, []).append(arrival.frame)
+    sctp = walk(frames, len(traffic.streams), brought, config)
+    notes = (*traffic.notes, *sctp.notes)
+    if not sctp.ends:
+        return replace(traffic, notes=notes)
+    by_sctp: dict[str, list[int]] = {}
+    for segment in sctp.arrivals:
+        by_sctp.setdefault(segment.endpoint, []).append(segment.frame)
+
+    def counted(host: str, order: int, frame: int) -> int:
+        return order + bisect_left(by_sctp.get(host, ()), frame)
+
+    orders = {
+        (arrival.endpoint, arrival.order): counted(arrival.endpoint, arrival.order, arrival.frame)
+        for arrival in traffic.arrivals
+    }
+    hosts = {stream.number: stream.destination.address for stream in traffic.streams}
+    return replace(
+        traffic,
+        arrivals=tuple(
+            replace(arrival, order=orders[arrival.endpoint, arrival.order])
+            for arrival in traffic.arrivals
+        ),
+        misnumbered={
+            number: orders[hosts[number], order] for number, order in traffic.misnumbered.items()
+        },
+        notes=notes,
+        sctp=sctp,
+    )
+
+
+# -- the walk --
+
+
+@dataclass
+class _Turns:
+    """The order of a stream's items, in its present session."""
+
+    session: DdpSession
+    next: int = 0
+    waiting: dict[int, int | None] = field(default_factory=dict)  # queue of a last segment, by turn
+    base: int = 0  # ``next`` before the present frame
+    delivered: dict[int, int] = field(default_factory=dict)  # messages, by Queue Number
+    tsns: dict[int, int] = field(default_factory=dict)  # of what was taken, by turn
+    #: Items of all streams that had come when ``next`` changed, and what it was then.
+    turned: deque[tuple[int, int]] = field(default_factory=deque)
+
+    def used(self, ssn: int) -> int | None:
+        """Returns the turn of what was taken with a DDP-SSN, or that it would have had before the
+        next one, if the DDP-SSN is 32768 or more ahead; nothing for one that is to come.
+        """
+        ahead = (ssn - self.next) % (1 << 16)
+        turn = self.next + ahead
+        if ahead >= 1 << 15:
+            return turn - (1 << 16)
+        return turn if turn in self.waiting else None
+
+    def keeps(self, turn: int, window: int) -> bool:
+        """Whether the RNIC has the TSN of what was taken at a turn: nothing later has its place."""
+        if turn not in self.tsns:
+            return False
+        return not any(
+            later in self.tsns for later in range(turn + window, max(self.tsns) + 1, window)
+        )
+
+
+@dataclass(eq=False)
+class _Conversation:
+    """One end's view of the SCTP between two ports."""
+
+    association: Association = field(default_factory=lambda: Association(initiates=_INITIATES))
+    own: dict[int, InitChunk] = field(default_factory=dict)  # what this end sent, by its tag
+    end: End | None = None
+
+
+@dataclass
+class _Live:
+    """What an end knows while it is set up."""
+
+    association: Association
+    highest: int
+    past: dict[int, int]  # by SCTP stream: the last TSN that is of earlier sessions
+    fragments: Tsns  # of what comes
+    sending: Tsns  # of what this end sends
+    turns: dict[int, _Turns] = field(default_factory=dict)
+    set_up: dict[int, DdpSession] = field(default_factory=dict)  # that have a stream
+    judged: set[int] = field(default_factory=set)  # TSNs that sessions had
+    early: dict[int, dict[int, RawChunk]] = field(default_factory=dict)  # by SCTP stream and TSN
+    back: deque[RawChunk] = field(default_factory=deque)  # what the host hands back
+    #: SCTP streams whose session the host ends, and why.
+    aborts: list[tuple[int, str]] = field(default_factory=list)
+
+
+class _Walker:
+    def __init__(
+        self,
+        frames: Iterable[SctpFrame],
+        first: int,
+        others: Mapping[str, Sequence[int]],
+        window: int,
+        streams: int,
+    ) -> None:
+        self.found = SctpTraffic()
+        self._window = window
+        self._outside: dict[SctpStream, int] = {}  # chunks
+        self._came = 0  # items of all streams
+        self._next_stream = first
+        self._others = others
+        self._counts: dict[str, int] = {}
+        self._frame = 0
+        self._conversations: dict[tuple[Endpoint, Endpoint], _Conversation] = {}
+        self._ends: dict[Ends, End] = {}
+        self._live: dict[End, _Live] = {}
+        self._numbers: dict[tuple[str, int], int] = {}  # sessions, by host and SCTP stream
+        self._said: dict[str, None] = {}
+        # Before the walk: SCTP streams with DDP, and paths, of each direction.
+        self._used: dict[Ends, int] = {}
+        self._paths: dict[Ends, dict[tuple[str, str], None]] = {}
+        for frame in frames:
+            if frame.sound and frame.ends:
+                self._paths.setdefault(frame.ends, {})[frame.source, frame.destination] = None
+                for chunk in frame.chunks or ():
+                    data = _data_chunk(chunk)
+                    if data and data.ppid in (Ppid.SEGMENT, Ppid.CONTROL):
+                        used = max(self._used.get(frame.ends, 0), data.stream + 1)
+                        self._used[frame.ends] = used
+        # An association has as many streams at both ends as the end that uses more of them.
+        directions = Counter[tuple[int, int]]()
+        for ends, used in self._used.items():
+            directions[ends[:2]] += used
+        of_pairs = {
+            frozenset(ports): max(used, directions[ports[::-1]])
+            for ports, used in directions.items()
+        }
+        total = first + 2 * sum(of_pairs.values())
+        most = MOST_PLACES >> (max(streams, total) - 1).bit_length()
+        self._longest = min(most, LIMITS["window"][1])  # window that can be had
+
+    def finish(self, notes: Iterable[str]) -> None:
+        for end, live in self._live.items():
+            self._count_undelivered(end, live)
+            for session in live.set_up.values():
+                session.steps = range(session.steps.start, len(self.found.steps))
+        for stream, count in self._outside.items():
+            self._said[
+                f"{count} chunks on {stream} are {self._longest} or more DDP-SSNs ahead of one that"
+                " is missing: no RNIC with so many streams takes them before that one has come"
+            ] = None
+        unknown = self._used.keys() - self._ends.keys()
+        if unknown and not self._said:
+            self._said[
+                f"{len(unknown)} directions with DDP over SCTP are of associations whose set-up is"
+                " not in the capture"
+            ] = None
+        self.found.notes = [*(notes if self._used else ()), *self._said]
+        hosts = set(self.found.hosts)
+        self.found.steps = [
+            step
+            for step in self.found.steps
+            if not isinstance(step, Incoming) or step.host in hosts
+        ]
+        self.found.needs.octets = max(
+            (len(step.octets) for step in self.found.steps if isinstance(step, Incoming)), default=0
+        )
+
+    def take(self, frame: SctpFrame) -> None:
+        """A frame of the capture: its sender's acts, its arrival, its receiver's acts."""
+        self._frame = frame.number
+        if not frame.sound:
+            self._arrive(frame)
+            return
+        assert frame.ends is not None and frame.chunks is not None
+        sender = Endpoint(frame.source, frame.ends.source_port)
+        receiver = Endpoint(frame.destination, frame.ends.destination_port)
+        hearing = self._conversation(receiver, sender)
+        for chunk in frame.chunks:
+            if chunk.type == ChunkType.COOKIE_ECHO:
+                self._hear(hearing, receiver, sender, frame.ends, chunk)
+        speaking = self._conversation(sender, receiver)
+        for chunk in frame.chunks:
+            self._send(speaking, frame.ends, chunk)
+        self._arrive(frame)
+        for chunk in frame.chunks:
+            if chunk.type in (ChunkType.INIT, ChunkType.INIT_ACK):
+                self._hear(hearing, receiver, sender, frame.ends, chunk)
+            elif _is_over(chunk) and (end := self._ends.get(frame.ends)) is not None:
+                self._leave(end)
+
+    def _conversation(self, local: Endpoint, peer: Endpoint) -> _Conversation:
+        return self._conversations.setdefault((local, peer), _Conversation())
+
+    # The host's side.
+
+    def _hear(
+        self,
+        conversation: _Conversation,
+        local: Endpoint,
+        peer: Endpoint,
+        ends: Ends,
+        chunk: RawChunk,
+    ) -> None:
+        """A chunk of the handshake arrives: it may set the association up."""
+        association = conversation.association
+        before = association.tag
+        association.receive(_alone(ends, chunk))
+        if association.tag == before or association.tag is None or association.peer is None:
+            return
+        if conversation.end is not None:
+            self._leave(conversation.end, reset=False)
+            conversation.end = None
+        own = conversation.own.get(association.tag)
+        backwards = Ends(local.port, peer.port, association.peer.tag)
+        forwards = Ends(peer.port, local.port, association.tag)
+        used = max(self._used.get(forwards, 0), self._used.get(backwards, 0))
+        if not association.ddp or own is None or own.adaptation != ADAPTATION_DDP:
+            if used:
+                self._said[
+                    f"SCTP {peer} > {local}: an association without the Adaptation Indication of"
+                    " DDP on both sides (RFC 5043 section 11.1) carries none"
+                ] = None
+            return
+        used = min(used, max(own.outbound, association.peer.outbound))
+        if not used:
+            return
+        self._enter(conversation, local, peer, forwards, used)
+
+    def _enter(
+        self,
+        conversation: _Conversation,
+        local: Endpoint,
+        peer: Endpoint,
+        ends: Ends,
+        used: int,
+    ) -> None:
+        association = conversation.association
+        assert association.peer is not None
+        paths = self._paths.get(ends) or {(peer.address, local.address): None}
+        number = len(self.found.ends)
+        streams = tuple(
+            SctpStream(self._next_stream + sid, number, peer, local, False, False, sid, number)
+            for sid in range(used)
+        )
+        end = End(
+            number,
+            local,
+            peer,
+            ends.tag,
+            association.peer.tag,
+            association.peer.tsn,
+            tuple(paths),
+            streams,
+        )
+        self._next_stream += used
+        other = self._conversation(peer, local).end
+        if other is not None and (other.tag, other.peer_tag) == (end.peer_tag, end.tag):
+            end.partner, other.partner = other, end
+        initial = (end.tsn - 1) % _TSN
+        past = dict.fromkeys(range(used), initial)
+        own = conversation.own[ends.tag]
+        self._live[end] = _Live(association, initial, past, Tsns(end.tsn), Tsns(own.tsn))
+        self._ends[ends] = conversation.end = end
+        self.found.ends.append(end)
+        self.found.steps.append(Enter(self._frame, end))
+
+    def _leave(self, end: End, reset: bool = True) -> None:
+        """An association is over."""
+        if end not in self._live:
+            return
+        self._end_sessions(end)
+        self._count_undelivered(end, self._live[end])
+        del self._live[end]
+        self.found.steps.append(Leave(self._frame, end))
+        conversation = self._conversation(end.local, end.peer)
+        if reset and conversation.end is end:
+            self._conversations[end.local, end.peer] = _Conversation()
+
+    def _end_sessions(self, end: End) -> None:
+        for session in self._live[end].set_up.values():
+            self._close(session)
+
+    def _count_undelivered(self, end: End, live: _Live) -> None:
+        """Counts the chunks that wait for an earlier one, when none can come any more."""
+        for sid, turns in live.turns.items():
+            if turns.waiting and not live.association.session(sid).silent:
+                missing = f"DDP-SSN {turns.next & 0xFFFF} of {end.streams[sid]} did not come"
+                why = f"taken, but not delivered, as {missing}"
+                self.found.undelivered.append(LeftOut(len(turns.waiting), "DATA chunk", why))
+
+    def _send(self, conversation: _Conversation, ends: Ends, chunk: RawChunk) -> None:
+        """This end sends a chunk."""
+        association = conversation.association
+        if chunk.type in (ChunkType.INIT, ChunkType.INIT_ACK):
+            try:
+                sent = InitChunk.decode(Chunk(chunk.type, chunk.flags, chunk.value))
+            except ProtocolError:
+                return
+            if not sent.acknowledges and association.tag not in (None, sent.tag):
+                # It begins anew (RFC 9260 section 5.2).
+                if conversation.end is not None:
+                    self._leave(conversation.end, reset=False)
+                conversation.association = association = Association(initiates=_INITIATES)
+                conversation.own, conversation.end = {}, None
+            conversation.own[sent.tag] = sent
+            association.observe(_alone(ends, chunk))
+            return
+        receiver = self._ends.get(ends)
+        end = None if receiver is None else receiver.partner
+        if end is None or end not in self._live:
+            return
+        if _is_over(chunk):
+            self._leave(end)
+            return
+        data = _data_chunk(chunk)
+        if data is None:
+            return
+        live = self._live[end]
+        for _, whole in live.sending.take(data) or ():
+            if whole.stream < len(end.streams):
+                message = _message(whole)
+                if isinstance(message, Function):
+                    self._tell(end, live, whole.stream, message)
+
+    def _tell(self, end: End, live: _Live, sid: int, function: Function) -> None:
+        session = live.association.session(sid)
+        # What its peer has acknowledged is known to the host that sent this.
+        session.acknowledge()
+        try:
+            session.control(function)
+        except ProtocolError as error:
+            why = f"frame {self._frame} sends it on stream {sid} of {end.peer}: {error}"
+            self.found.undelivered.append(LeftOut(1, "DATA chunk", why))
+            return
+        if function is Function.INITIATE:
+            live.past[sid] = live.highest
+            self._begin(end, live, sid)
+        opened = None
+        if function in (Function.INITIATE, Function.ACCEPT):
+            if (before := live.set_up.get(sid)) is not None:
+                self._close(before)
+            opened = live.set_up[sid] = live.turns[sid].session
+            opened.since = self._count(end.local.address)
+            opened.steps = range(len(self.found.steps), len(self.found.steps))
+        stream = end.streams[sid]
+        self.found.steps.append(Tell(self._frame, stream, function, live.highest, opened))
+
+    def _begin(self, end: End, live: _Live, sid: int) -> _Turns:
+        """An Initiate opens the next session of a stream."""
+        key = end.local.address, sid
+        number = self._numbers.get(key, 0)
+        self._numbers[key] = number + 1
+        before = live.turns.get(sid)
+        index = 0 if before is None else before.session.index + 1
+        session = DdpSession(end.streams[sid], number, index)
+        other = end.partner and self._live.get(end.partner)
+        theirs = other and other.turns.get(sid)
+        if theirs and theirs.session.partner is None and theirs.session.index == index:
+            session.partner, theirs.session.partner = theirs.session, session
+        self.found.sessions.append(session)
+        live.turns[sid] = _Turns(session)
+        return live.turns[sid]
+
+    def _close(self, session: DdpSession) -> None:
+        session.until = self._count(session.stream.destination.address)
+        session.steps = range(session.steps.start, len(self.found.steps))
+
+    # What comes in.
+
+    def _count(self, host: str) -> int:
+        """Segments that have arrived at a host."""
+        before = bisect_left(self._others.get(host, ()), self._frame)
+        return self._counts.get(host, 0) + before
+
+    def _arrive(self, frame: SctpFrame) -> None:
+        end = self._ends.get(frame.ends) if frame.ends else None
+        host = end.local.address if end else frame.destination
+        fate = Fate.DIVERTED
+        items: tuple[Item, ...] = ()
+        if end not in self._live:
+            end = None
+        elif not frame.checksum_is_good:
+            fate = Fate.DROPPED
+        elif frame.chunks is not None:
+            fate = Fate.TAKEN
+            items = tuple(self._items(end, frame, back=False))
+        self.found.steps.append(Incoming(frame.number, host, frame.octets, fate, end, items))
+        if end is not None and items:
+            self._answer(end, self._live[end])
+
+    def _answer(self, end: End, live: _Live) -> None:
+        """What the host does about the records and chunks that a frame brought it."""
+        while True:
+            for sid, why in live.aborts:
+                stream = end.streams[sid]
+                if live.association.session(sid).abort(why):
+                    self._said[f"frame {self._frame} ends the session on {stream}: {why}"] = None
+                    self.found.steps.append(Abort(self._frame, stream))
+            live.aborts.clear()
+            for sid, chunks in live.early.items():
+                state = live.association.session(sid).state
+                if state is not State.INITIATE_SENT:
+                    # What belongs to a session that is aborted has nowhere to go.
+                    live.back.extend(chunks.values() if state is not State.ABORTED else ())
+                    chunks.clear()
+            if not live.back:
+                return
+            chunk = live.back.popleft()
+            ends = Ends(end.peer.port, end.local.port, end.tag)
+            frame = handed_back(self._frame, end.paths[0], ends, chunk)
+            items = tuple(self._items(end, frame, back=True))
+            self.found.steps.append(
+                Incoming(
+                    self._frame, end.local.address, frame.octets, Fate.TAKEN, end, items, back=True
+                )
+            )
+
+    def _items(self, end: End, frame: SctpFrame, *, back: bool) -> Iterator[Item]:
+        live = self._live[end]
+        for turns in live.turns.values():
+            turns.base = turns.next
+        for chunk in frame.chunks or ():
+            data = _data_chunk(chunk)
+            if data is None:
+                yield Item(chunk.octets, Diversion.CHUNK)
+                continue
+            if _after(data.tsn, live.highest):
+                live.highest = data.tsn
+            if data.stream >= len(end.streams):
+                live.fragments.take(data)
+                yield Item(chunk.octets, Diversion.DATA, tsn=data.tsn)
+            elif _is_fragment(data):
+                yield self._fragment(end, live, chunk, data)
+            else:
+                item = self._item(end, live, chunk, data)
+                # From here on the host's SCTP has the chunk, unless it was dropped.
+                if not back and item.status is not ChunkStatus.OUTSIDE:
+                    live.fragments.take(data)
+                if item.status not in (ChunkStatus.OUTSIDE, ChunkStatus.HELD):
+                    live.judged.add(data.tsn)
+                yield item
+
+    def _fragment(self, end: End, live: _Live, chunk: RawChunk, data: DataChunk) -> Item:
+        """A fragment of a message: once all of them are there, the host hands the message back."""
+        stream = end.streams[data.stream]
+        for _, whole in live.fragments.take(data) or ():
+            try:
+                octets = message_of(
+                    [
+                        _FIELDS.pack(0, whole.tsn, whole.stream, whole.ssn, whole.ppid)
+                        + whole.payload
+                    ]
+                )
+            except InvalidRequest as error:
+                live.aborts.append((data.stream, str(error)))
+            else:
+                live.back.append(RawChunk(octets[0], octets[1], octets))
+        return Item(chunk.octets, Diversion.FRAGMENT, stream, data.tsn, 0, ChunkStatus.HELD)
+
+    def _item(self, end: End, live: _Live, chunk: RawChunk, data: DataChunk) -> Item:
+        """A whole DATA chunk, or one that is no DDP message, on a DDP Stream."""
+        sid, stream = data.stream, end.streams[data.stream]
+        # A chunk of one octet has half a DDP-SSN, and then padding.
+        ssn = int.from_bytes(data.payload[:SSN].ljust(SSN, b"\0"), "big")
+        message = _message(data)
+        wrong = isinstance(message, ProtocolError)
+        session = live.association.session(sid)
+        before = session.state
+
+        def item(
+            status: ChunkStatus,
+            outcome: tuple[Control | Illegal, ...] = (),
+            diversion: Diversion | None = Diversion.DATA if wrong else None,
+        ) -> Item:
+            return Item(
+                chunk.octets, diversion, stream, data.tsn, ssn, status, outcome=outcome
+            )  # fmt: skip
+
+        repeated = not _after(data.tsn, live.past[sid])
+        turns = live.turns.get(sid) or _Turns(DdpSession(stream, 0, 0))
+        opens = message is Function.INITIATE and ssn == 0 and session.reusable
+        if not (repeated or wrong or opens or before is State.ABORTED):
+            turn = turns.used(ssn)
+            follows = message is None or message is Function.TERMINATE
+            if before is State.INITIATE_SENT:
+                if follows and ssn != 0:
+                    live.early.setdefault(sid, {})[data.tsn] = chunk
+                    return item(ChunkStatus.HELD, diversion=Diversion.EARLY)
+            elif message is not None and ssn == 0 and turns.tsns.get(0) == data.tsn:
+                repeated = True
+            elif turn is not None and follows:
+                repeated = turns.tsns.get(turn) == data.tsn
+                if message is None and not repeated:
+                    if turn in turns.tsns:
+                        self.found.window = self._window
+                    repeated = not turns.keeps(turn, self._window)
+            elif follows and before in _PLACES:
+                if (ssn - turns.base) % (1 << 16) >= self._longest and ssn != turns.next & 0xFFFF:
+                    self._outside[stream] = self._outside.get(stream, 0) + 1
+                    return item(ChunkStatus.OUTSIDE)
+        if repeated:
+            why = ""
+            if data.tsn not in live.judged:
+                why = f"TSN {data.tsn} is new, and DDP-SSN {ssn} was used before"
+                live.aborts.append((sid, why))
+            return replace(item(ChunkStatus.DUPLICATE), why=why)
+        events = session.receive(data.ppid, data.payload, unordered=data.unordered)
+        if before is State.ABORTED and session.state is State.ABORTED:
+            return item(ChunkStatus.SILENT)
+        outcome = tuple(_outcome(events, before, wrong))
+        for each in outcome:
+            if isinstance(each, Illegal):
+                self._said[f"frame {self._frame} ends the session on {stream}: {each.why}"] = None
+        if session.state is State.ABORTED:
+            if message is Function.INITIATE and ssn == 0:
+                # When the network brings it again it opens no session either.
+                live.past[sid] = data.tsn
+            return item(ChunkStatus.ILLEGAL, outcome)
+        if Control(Function.INITIATE) in outcome:
+            live.past[sid] = data.tsn
+            self._begin(end, live, sid)
+            waiting = [
+                each
+                for each in live.association.sessions.values()
+                if each.state is State.INITIATE_RECEIVED
+            ]
+            self.found.needs.initiates = max(self.found.needs.initiates, len(waiting))
+        turns = live.turns[sid]
+        turn = turns.next + (ssn - turns.next) % (1 << 16)
+        turns.tsns[turn] = data.tsn
+        if isinstance(message, Function):
+            ahead = self._take_turn(turns, turn, None)
+            taken = item(ChunkStatus.TAKEN, outcome, Diversion.CONTROL)
+            return replace(taken, ahead=ahead)
+        host = end.local.address
+        self._counts[host] = self._counts.get(host, 0) + 1
+        segment = SctpArrival(
+            stream,
+            self._count(host),
+            self._frame,
+            data.tsn,
+            chunk.octets,
+            turns.session.number,
+            turn,
+        )
+        ahead = self._take_turn(turns, turn, segment)
+        return replace(item(ChunkStatus.TAKEN, outcome), segment=segment, ahead=ahead)
+
+    def _take_turn(self, turns: _Turns, turn: int, segment: SctpArrival | None) -> int:
+        """Keeps account of what waits for its turn. Returns how far ahead the item is."""
+        needs = self.found.needs
+        header = segment.header if segment else None
+        queue = None
+        if isinstance(header, Untagged):
+            ahead = header.msn - 1 - turns.delivered.get(header.queue, 0)
+            if ahead < _LONGEST_QUEUE:
+                needs.messages = max(needs.messages, ahead)
+            queue = header.queue if header.last else None
+        self._came += 1
+        while len(turns.turned) > 1 and turns.turned[1][0] + _UNDER_WAY <= self._came:
+            turns.turned.popleft()
+        reach = 0
+        if turn != turns.next:
+            sure = turns.turned[0] if turns.turned else (0, 0)
+            reach = turn - (sure[1] if sure[0] + _UNDER_WAY <= self._came else 0)
+            needs.ahead = max(needs.ahead, turn - turns.base)
+            needs.reach = max(needs.reach, reach)
+        turns.waiting[turn] = queue
+        before = turns.next
+        while turns.next in turns.waiting:
+            queue = turns.waiting.pop(turns.next)
+            turns.next += 1
+            if queue is not None:
+                turns.delivered[queue] = turns.delivered.get(queue, 0) + 1
+        if turns.next != before:
+            turns.turned.append((self._came, turns.next))
+        return reach
+
+
+def _after(tsn: int, other: int) -> bool:
+    """Whether a TSN is behind another one (RFC 9260 section 1.6)."""
+    return 0 < (tsn - other) % _TSN < _TSN // 2
+
+
+def _alone(ends: Ends, chunk: RawChunk) -> bytes:
+    """A packet with a chunk alone."""
+    return Packet(*ends, (Chunk(chunk.type, chunk.flags, chunk.value),)).encode()
+
+
+def _data_chunk(chunk: RawChunk) -> DataChunk | None:
+    if chunk.type != ChunkType.DATA:
+        return None
+    return DataChunk.decode(Chunk(chunk.type, chunk.flags, chunk.value))
+
+
+def _message(data: DataChunk) -> Function | None | ProtocolError:
+    """What a DATA chunk says: a control message, a segment (None), or nothing that it may."""
+    if not (data.unordered and data.beginning and data.ending):
+        return ProtocolError("a DDP message must be one whole, unordered DATA chunk")
+    try:
+        return decode_payload(data.ppid, data.payload)[1]
+    except ProtocolError as error:
+        return error
+
+
+def _is_fragment(data: DataChunk) -> bool:
+    """Whether it is a fragment of what may be a DDP message."""
+    whole = data.beginning and data.ending
+    return data.unordered and not whole and data.ppid in (Ppid.SEGMENT, Ppid.CONTROL)
+
+
+def _is_over(chunk: RawChunk) -> bool:
+    """It ends the association, and has the Verification Tag of its receiver."""
+    return chunk.type in (ChunkType.ABORT, ChunkType.SHUTDOWN_COMPLETE) and not chunk.flags & 1
+
+
+def _outcome(
+    events: Iterable[SctpEvent], state: State, malformed: bool
+) -> Iterator[Control | Illegal]:
+    """What a session's events say in the words of the RNIC; ``state`` is that before them."""
+    for event in events:
+        if isinstance(event, SessionControl):
+            yield Control(event.function)
+        elif isinstance(event, SessionIllegal):
+            reason = Reason.MALFORMED if malformed else Reason.SEQUENCE
+            yield Illegal(reason, RnicState[state.name], event.reason)

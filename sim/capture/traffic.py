@@ -1,0 +1,333 @@
+"""A capture's DDP Streams over MPA cut into FPDUs, in the order in which they arrived.
+
+Cutting is the work of the host's MPA before it hands whole FPDUs to the RNIC: it walks the ULPDU
+lengths, past markers, and judges nothing else. Each direction of a connection is one stream, into
+its receiver."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+import google_crc32c
+
+from ...hdl.spec.ddp import TAGGED_HEADER, UNTAGGED_HEADER, VERSION
+from .capture import Capture, Direction, Endpoint
+from .pcap import LeftOut
+
+if TYPE_CHECKING:
+    from .sctp_traffic import SctpTraffic
+
+MARKER_SPACING = 512  # RFC 5044 section 4.3
+#: Untagged queues of a stream: Queue Numbers 0 to 3, of which RDMAP uses three (RFC 5040 section
+#: 4.1).
+QUEUES = 4
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A DDP Stream: one direction of a connection. ``number`` is the simulated RNIC's.
+
+    The two streams of a connection have the same ``connection`` number. Of a stream whose beginning
+    the capture lacks, ``position`` is where it begins in the MPA stream, and ``msns`` has, by Queue
+    Number, the MSN that comes first, if it is not 1.
+    """
+
+    number: int
+    connection: int
+    source: Endpoint
+    destination: Endpoint
+    crc: bool
+    markers: bool
+    position: int = field(default=0, kw_only=True)
+    msns: tuple[tuple[int, int], ...] = field(default=(), kw_only=True)
+    #: Order of its first segment.
+    first_order: ClassVar[int] = 0
+
+    def first_msn(self, qn: int) -> int:
+        """The MSN of the first message on a queue."""
+        return dict(self.msns).get(qn, 1)
+
+    def __str__(self) -> str:
+        return f"{self.source} > {self.destination}"
+
+
+class Tagged(NamedTuple):
+    """What a tagged segment names. RFC 5041 section 4.2."""
+
+    stag: int
+    to: int
+    length: int
+
+
+class Untagged(NamedTuple):
+    """An untagged segment as RDMAP sees it. RFC 5041 section 4.3, RFC 5040 section 4.1.
+
+    ``msn`` and ``mo`` are the message's number on its queue, and the payload's offset in it.
+    """
+
+    opcode: int
+    invalidate: int
+    queue: int
+    last: bool
+    payload: bytes
+    msn: int
+    mo: int
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """An FPDU, when the last of its octets came in order.
+
+    ``order`` counts the arrivals at one receiving endpoint, over all of its streams, from 1: the
+    number that ``after_segment`` and ``revoke_after_segment`` of a region file refer to."""
+
+    stream: Stream
+    order: int
+    frame: int
+    position: int
+    raw: bytes
+
+    @cached_property
+    def ulpdu(self) -> bytes:
+        """The DDP Segment, without markers; shorter than a header if the FPDU is not sound."""
+        octets = self.raw
+        if self.stream.markers:
+            octets = without_markers(octets, self.position)
+        return octets[2 : 2 + int.from_bytes(octets[:2], "big")]
+
+    @cached_property
+    def digest_is_good(self) -> bool:
+        """Whether the CRC matches, where one is in use. It covers the markers (RFC 5044 section
+        4.4).
+        """
+        if not self.stream.crc:
+            return True
+        return google_crc32c.value(self.raw[:-4]) == int.from_bytes(self.raw[-4:], "little")
+
+    @property
+    def endpoint(self) -> str:
+        """Address of the receiver."""
+        return self.stream.destination.address
+
+    @cached_property
+    def header(self) -> Tagged | Untagged | None:
+        """The segment's header, if it has one of DDP version 1."""
+        segment = self.ulpdu
+        if not segment or segment[0] & 3 != VERSION:
+            return None
+        if segment[0] & 0x80:
+            if len(segment) < TAGGED_HEADER:
+                return None
+            stag, to = struct.unpack_from(">IQ", segment, 2)
+            return Tagged(stag, to, len(segment) - TAGGED_HEADER)
+        if len(segment) < UNTAGGED_HEADER:
+            return None
+        opcode, invalidate, queue, msn, mo = struct.unpack_from(">BIIII", segment, 1)
+        last, payload = bool(segment[0] & 0x40), segment[UNTAGGED_HEADER:]
+        return Untagged(opcode & 15, invalidate, queue, last, payload, msn, mo)
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """All streams of a capture, and all FPDUs in order of arrival; beside them its SCTP."""
+
+    streams: tuple[Stream, ...]
+    arrivals: tuple[Arrival, ...]
+    notes: tuple[str, ...] = ()
+    #: For streams whose markers are not where RFC 5044 puts them: the position of the first such.
+    unframed: dict[int, int] = field(default_factory=dict)
+    #: For streams whose messages are not numbered as RFC 5041 says: the order of the first such.
+    misnumbered: dict[int, int] = field(default_factory=dict)
+    sctp: SctpTraffic | None = None
+    left_out: tuple[LeftOut, ...] = ()
+
+    @property
+    def endpoints(self) -> list[str]:
+        """Addresses that a stream arrives at, in order of appearance."""
+        hosts = [stream.destination.address for stream in self.streams]
+        return list(dict.fromkeys([*hosts, *(self.sctp.hosts if self.sctp else ())]))
+
+
+def traffic_of(capture: Capture) -> Traffic:
+    """Cut every direction of a capture into FPDUs."""
+    streams: list[Stream] = []
+    notes: list[str] = []
+    left_out: list[LeftOut] = []
+    unframed: dict[int, int] = {}
+    found: list[tuple[int, Stream, int, bytes]] = []
+    directions = [
+        (number, direction)
+        for number, connection in enumerate(capture.connections)
+        for direction in connection.directions
+        if direction.chunks
+    ]
+    for connection, direction in directions:
+        stream = Stream(
+            len(streams),
+            connection,
+            direction.source,
+            direction.destination,
+            direction.crc,
+            direction.markers,
+        )
+        if direction.assumed:
+            stream = _begun_before(stream, direction)
+            notes += [
+                f"{stream}: the first message on Queue Number {qn} that the capture has, with MSN"
+                f" {msn}, is taken for the next one"
+                for qn, msn in stream.msns
+            ]
+        streams.append(stream)
+        end = stream.position
+        for frame, position, raw in cut(direction):
+            found.append((frame, stream, position, raw))
+            end = position + len(raw)
+        last = direction.chunks[-1]
+        if rest := last.position + len(last.octets) - end:
+            left_out.append(LeftOut(rest, "octet", f"{stream}: the capture ends in this FPDU"))
+        if direction.markers and (wrong := _wrong_marker(direction)) is not None:
+            unframed[stream.number] = wrong
+            notes.append(
+                f"{stream}: the marker at octet {wrong} of the MPA stream"
+                " is not one of RFC 5044 section 4.3,"
+                " so this sender's markers are elsewhere and its framing cannot be followed"
+            )
+    found.sort(key=lambda item: item[0])  # stable: the FPDUs of a frame stay in order
+    counts: dict[str, int] = {}
+    arrivals = []
+    for frame, stream, position, raw in found:
+        address = stream.destination.address
+        counts[address] = counts.get(address, 0) + 1
+        arrivals.append(Arrival(stream, counts[address], frame, position, raw))
+    misnumbered: dict[int, int] = {}
+    for arrival, expected in _wrong_numbers(arrivals, unframed):
+        header = arrival.header
+        assert isinstance(header, Untagged)
+        misnumbered[arrival.stream.number] = arrival.order
+        notes.append(
+            f"{arrival.stream}: not RFC-conformant: the message on Queue Number {header.queue}"
+            f" in frame {arrival.frame} has MSN {header.msn}, where RFC 5041 section 4.3 has"
+            f" {expected}; its receiver cannot take it, so the stream ends there"
+        )
+    return Traffic(
+        tuple(streams),
+        tuple(arrivals),
+        tuple(notes),
+        unframed,
+        misnumbered,
+        left_out=tuple(left_out),
+    )
+
+
+def _begun_before(stream: Stream, direction: Direction) -> Stream:
+    """The stream of a direction whose beginning the capture lacks."""
+    stream = replace(stream, position=direction.chunks[0].position)
+    msns: dict[int, int] = {}
+    for frame, position, raw in cut(direction):
+        arrival = Arrival(stream, 0, frame, position, raw)
+        if not arrival.digest_is_good:
+            break
+        header = arrival.header
+        if isinstance(header, Untagged) and header.queue < QUEUES:
+            msns.setdefault(header.queue, header.msn)
+    return replace(stream, msns=tuple((qn, msn) for qn, msn in msns.items() if msn != 1))
+
+
+def cut(direction: Direction) -> Iterator[tuple[int, int, bytes]]:
+    """Walk FPDUs: frame that completed it, position of its first octet, octets with markers."""
+    waiting = bytearray()
+    position = direction.chunks[0].position if direction.chunks else 0
+    for chunk in direction.chunks:
+        waiting += chunk.octets
+        at = 0
+        while (length := fpdu_length(waiting, at, position, direction.markers)) is not None:
+            if at + length > len(waiting):
+                break
+            yield chunk.frame, position, bytes(waiting[at : at + length])
+            at += length
+            position += length
+        del waiting[:at]
+
+
+def fpdu_length(octets: bytes | bytearray, at: int, position: int, markers: bool) -> int | None:
+    """Octets of the FPDU at ``octets[at]``, that is, at ``position`` of the MPA stream, with its
+    markers.
+
+    A marker that stands before the ULPDU length belongs to the FPDU. Gives nothing while the length
+    is not there yet."""
+    lead = 4 if markers and position % MARKER_SPACING == 0 else 0
+    if at + lead + 2 > len(octets):
+        return None
+    ulpdu = int.from_bytes(octets[at + lead : at + lead + 2], "big")
+    rest = (2 + ulpdu + 3) // 4 * 4 + 4  # with PAD and CRC
+    if not markers:
+        return rest
+    length, position = lead, position + lead
+    while True:
+        run = MARKER_SPACING - position % MARKER_SPACING
+        if rest <= run:
+            return length + rest
+        # The marker after this run is inside the FPDU.
+        length, position, rest = length + run + 4, position + run + 4, rest - run
+
+
+def without_markers(raw: bytes, position: int) -> bytes:
+    """The octets of an FPDU at ``position`` of the MPA stream, its markers taken out."""
+    pieces = []
+    at = 0
+    while at < len(raw):
+        into = (position + at) % MARKER_SPACING
+        if into == 0:
+            at += 4
+            into = 4
+        run = MARKER_SPACING - into
+        pieces.append(raw[at : at + run])
+        at += run
+    return b"".join(pieces)
+
+
+def _wrong_marker(direction: Direction) -> int | None:
+    """The position of the first marker that does not point back to the FPDU that it stands in."""
+    for _, position, raw in cut(direction):
+        start = position  # of the ULPDU length
+        first = -position % MARKER_SPACING
+        for at in range(first, len(raw), MARKER_SPACING):
+            pointer = 0 if at == 0 else position + at - start
+            if at == 0:
+                start = position + 4
+            # A pointer has 16 bits, which the last octets of the longest FPDUs are beyond.
+            if raw[at : at + 4] != struct.pack(">I", pointer & 0xFFFF):
+                return position + at
+    return None
+
+
+def _wrong_numbers(
+    arrivals: list[Arrival], unframed: dict[int, int]
+) -> Iterator[tuple[Arrival, int]]:
+    """Of each stream, the first segment with a MSN that is not its message's, and that MSN.
+
+    Section 4.3: "The initial value for MSN MUST be one", and it "MUST be increased by one (modulo
+    2^32) with each DDP Message" of the queue. What follows an error of another kind says nothing.
+    """
+    numbers: dict[tuple[int, int], int] = {}
+    over: set[int] = set()
+    for arrival in arrivals:
+        stream, header = arrival.stream.number, arrival.header
+        end = arrival.position + len(arrival.raw)
+        if header is None or not arrival.digest_is_good or end > unframed.get(stream, end):
+            over.add(stream)
+        if stream in over or not isinstance(header, Untagged):
+            continue
+        if header.queue >= QUEUES:
+            over.add(stream)
+            continue
+        first = arrival.stream.first_msn(header.queue)
+        expected = numbers.get((stream, header.queue), first)
+        if header.msn != expected:
+            over.add(stream)
+            yield arrival, expected
+        numbers[stream, header.queue] = (expected + header.last) % (1 << 32)

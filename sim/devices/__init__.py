@@ -1,0 +1,1 @@
+"""What plays a plan: the RTL, its gates, a board; and live peers."""

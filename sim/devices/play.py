@@ -1,0 +1,267 @@
+"""A plan played on a device behind the driver: what an engine does, through a transport.
+
+The driver opens the device, pins its memory, and takes completions and events; tables are written
+as the plan's operations say. So whatever a transport reaches gives an
+:class:`~..engines.engine.Outcome` that is compared with the golden model as any other.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...hdl.spec import regs
+from ...hdl.spec.completion import Completion
+from ...sw_driver import Context, Device, RnicError, Transport
+from ...sw_driver import ErrorEvent as DriverEvent
+from ..engines.engine import (
+    Await,
+    DeviceError,
+    Drain,
+    ErrorEvent,
+    ExceptionPacket,
+    Frame,
+    Operation,
+    Outcome,
+    Packet,
+    Poll,
+    WriteRegister,
+    counter_registers,
+    counters,
+)
+from ..replay.plan import Plan
+
+__all__ = ["Link", "play"]
+
+#: Seconds without anything new after which nothing more is hoped for.
+_PATIENCE = 10.0
+_IDLE = regs.pack("STATUS", idle=1)
+_NAMES = {register.address: register.name for register in regs.REGISTERS}
+_WORD = (1 << 32) - 1
+
+
+class Link(ABC):
+    """A device that a plan is played on.
+
+    Attributes
+    ----------
+    transport
+        The driver's way to it.
+    """
+
+    transport: Transport
+
+    def __enter__(self) -> Self:
+        return self
+
+    @abstractmethod
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+
+    @abstractmethod
+    def send(self, operation: Packet | Frame) -> None:
+        """Send it behind those that are on their way."""
+
+    @property
+    def sending(self) -> int:
+        """Packets and frames that have not come in yet."""
+        return 0
+
+    def wait(self) -> None:
+        """Let the device work for a moment."""
+        self.transport.wait(0)
+
+    def serve(self) -> int:
+        """Take packets of the exception stream, where they wait for it; how many came so far."""
+        return 0
+
+    @abstractmethod
+    def exceptions(self) -> list[ExceptionPacket]:
+        """Packets of the exception stream, of an idle device."""
+
+    def cycles(self) -> tuple[int, dict[str, Any]]:
+        """The cycle, and those of what went in and out by the names that an outcome has, where
+        the device can tell.
+        """
+        return 0, {}
+
+
+class _Listener(Context):
+    """The driver's context, whose completions are all kept as they are."""
+
+    def __init__(self, transport: Transport, completions: int) -> None:
+        self.taken: list[Completion] = []
+        device = Device(transport)
+        super().__init__(
+            transport, device.query(), device.query_sctp(),
+            completions=completions, coalesce=1, timeout=0,
+        )  # fmt: skip
+
+    def hand_on(self, completion: Completion) -> None:
+        self.taken.append(completion)
+
+
+def play(
+    plan: Plan, link: Link, progress: Callable[[int, int], None] | None = None
+) -> tuple[Outcome, NDArray[np.uint8]]:
+    """Play a plan; what came of it, and host memory.
+
+    Raises
+    ------
+    RnicError
+        The device, its link, or the driver failed.
+    DeviceError
+        The device stopped making progress.
+    """
+    context = _Listener(link.transport, plan.ring.entries)
+    try:
+        player = _Player(plan, link, context)
+        for number, operation in enumerate(plan.operations, 1):
+            player.do(operation)
+            if progress is not None:
+                progress(number, len(plan.operations))
+        player.drain()
+        result = player.outcome(), player.image()
+        player.close()
+    except BaseException:
+        # What has failed already may not let itself be closed.
+        with suppress(RnicError):
+            context.close()
+        raise
+    context.close()
+    return result
+
+
+class _Player:
+    """A plan's operations, done one by one."""
+
+    def __init__(self, plan: Plan, link: Link, context: _Listener) -> None:
+        self._plan, self._link, self._context = plan, link, context
+        self._events: list[DriverEvent] = []
+        # Guards and all, in one piece.
+        self._memory = context.transport.allocate(len(plan.memory))
+        self._memory.view[:] = plan.memory.tobytes()
+        self._memory.push(0, len(plan.memory))
+        (extent,) = self._memory.extents
+        self._base = extent.address
+        self._addresses: dict[str, int] = {}  # that the plan has written, by their register
+        self._before = self._counters()
+
+    def close(self) -> None:
+        """Have nothing written any more, and give memory back."""
+        context = self._context
+        for number in range(context.capabilities.streams):
+            context.registers.write("STREAM_INDEX", number)
+            context.registers.write("REVOKE_STREAM")
+            context.fence("the device does not stop its streams: reset it")
+        self._memory.close()
+
+    def do(self, operation: Operation) -> None:
+        """Do one."""
+        match operation:
+            case WriteRegister(address=address, value=value):
+                self._write(_NAMES[address], value)
+            case Packet() | Frame():
+                self._link.send(operation)
+            case Drain():
+                self.drain()
+            case Await(completions=count):
+                self._until(
+                    lambda: len(self._context.taken) >= count, f"{count} completions do not come"
+                )
+            case Poll(address=address, mask=mask, value=value):
+                read = self._context.transport.read
+                self._until(
+                    lambda: read(address) & mask == value,
+                    f"register {_NAMES[address]} does not become {value:#x} under {mask:#x}",
+                )
+            case _:
+                raise TypeError(f"a plan to be played has no {operation!r}")
+
+    def drain(self) -> None:
+        """Wait until nothing is in flight, and all is taken that waits for the host."""
+        self._until(self._idle, "the device is never idle")
+
+    def _idle(self) -> bool:
+        before = self._progress()
+        idle = not self._link.sending and self._context.registers.read("STATUS") & _IDLE
+        return bool(idle) and self._serve() == before
+
+    def _until(self, ready: Callable[[], bool], complaint: str) -> None:
+        """Serve the device until something is so."""
+        deadline, known = time.monotonic() + _PATIENCE, self._progress()
+        while not ready():
+            self._link.wait()
+            if (now := self._serve()) != known:
+                deadline, known = time.monotonic() + _PATIENCE, now
+            elif time.monotonic() > deadline:
+                raise DeviceError(complaint)
+
+    def _serve(self) -> tuple[int, ...]:
+        """Take completions, events and packets."""
+        self._events += self._context.events()
+        return self._progress()
+
+    def _progress(self) -> tuple[int, ...]:
+        """What changes as long as the device is at work."""
+        link = self._link
+        return len(self._context.taken), len(self._events), link.serve(), link.sending
+
+    def _write(self, name: str, value: int) -> None:
+        """Write a register; addresses are the plan's, and the ring is the driver's."""
+        window, _, field = name.partition("_")
+        if window in ("CQ", "IRQ"):
+            return
+        registers = self._context.registers
+        if not field.startswith("ADDR_"):
+            registers.write(name, value)
+            return
+        self._addresses[name] = value
+        low, high = (self._addresses.get(f"{window}_ADDR_{half}", 0) for half in ("LO", "HI"))
+        registers.write_all(window, ADDR=(high << 32 | low) + self._base)
+
+    # -- what came of it --------------------------------------------------------------------------
+
+    def outcome(self) -> Outcome:
+        """What came of it, but for memory."""
+        cycle, times = self._link.cycles()
+        if "writes" in times:
+            writes = times["writes"]
+            inside = writes["address"] - self._base < len(self._plan.memory)
+            times["writes"] = writes = writes[inside]
+            writes["address"] -= self._base
+        counts = {
+            # What has two registers has 64 bits.
+            name: value - self._before[name] & (_WORD if name in regs.BY_NAME else (1 << 64) - 1)
+            for name, value in self._counters().items()
+        }
+        return Outcome(
+            cycle,
+            [_as_shown(each) for each in self._events],
+            self._link.exceptions(),
+            counts,
+            self._context.taken,
+            **times,
+        )
+
+    def image(self) -> NDArray[np.uint8]:
+        """Memory as the device has left it, at the plan's addresses."""
+        self._memory.pull(0, len(self._memory.view))
+        return np.frombuffer(bytes(self._memory.view), np.uint8).copy()
+
+    def _counters(self) -> dict[str, int]:
+        read = self._context.registers.read
+        names = counter_registers(sctp=self._context.sctp is not None)
+        return counters({name: read(name) for name in names})
+
+
+def _as_shown(event: DriverEvent) -> ErrorEvent:
+    """The driver's event as the registers show it, the LLP's length before the header."""
+    number, header = event.number, event.length.to_bytes(2, "big") + event.header
+    return ErrorEvent(event.stream, number.type, number.code, event.length, event.sequence, header)

@@ -1,0 +1,398 @@
+"""An RDMA peer for others: MPA's start-up and its sending side by the model, RDMAP by the driver.
+
+The gateware receives only, so what a queue pair sends goes through the model's Data Source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Flag, auto
+
+from ...sw_driver import rdmap
+from ...sw_driver.base.buffers import copy_of
+from ...sw_driver.base.checks import flag, instance, integer
+from ...sw_driver.base.errors import InvalidRequest, StateError
+from ...sw_driver.rdmap import CQ, QP, Layer, QPState, Terminate
+from ...sw_driver.verbs.pd import PD
+from ..model.ddp import DataSource
+from ..model.events import ProtocolError
+from ..model.mpa import Agreement, Enhanced, Kind, MpaReceiver, MpaSender, StartupFrame, negotiate
+
+__all__ = ["Connection", "MpaSource", "Rtr"]
+
+#: RFC 6581: an IRD or ORD that is not negotiated.
+_UNSAID = 0x3FFF
+#: RFC 5044 section 3: "between 128 octets and 64768 octets, inclusive".
+_MULPDU = range(128, 64768 + 1)
+#: Octets that are kept of a peer that sends before its request is answered.
+_EARLY = 1 << 16
+#: "TCP connection closed, terminated, or lost", RFC 5044 section 8.
+_CLOSED = 0x01
+#: Errors of MPA that the initiator tells with a Terminate, RFC 6581.
+_INSUFFICIENT_IRD, _NO_RTR = 0x06, 0x07
+
+
+class Rtr(Flag):
+    """Messages of no octets by which an initiator is ready to receive (RFC 6581 section 9.2)."""
+
+    WRITE = auto()
+    READ = auto()
+    SEND = auto()
+
+
+#: Of several, the one that an initiator sends, and a responder names, is the first.
+_OPCODES = {
+    Rtr.WRITE: rdmap.Opcode.RDMA_WRITE,
+    Rtr.READ: rdmap.Opcode.RDMA_READ,
+    Rtr.SEND: rdmap.Opcode.SEND,
+}
+
+
+class MpaSource:
+    """A Data Source over MPA: a queue pair's :class:`~...sw_driver.rdmap.Source`."""
+
+    def __init__(self, mulpdu: int, *, crc: bool, markers: bool) -> None:
+        self._source, self._sender = DataSource(mulpdu), MpaSender(crc=crc, markers=markers)
+
+    def tagged(self, stag: int, to: int, message: bytes, *, rsvdulp: int) -> bytes:
+        return self._frame(self._source.tagged(stag, to, message, rsvdulp=rsvdulp))
+
+    def untagged(self, qn: int, message: bytes, *, rsvdulp: int) -> bytes:
+        return self._frame(self._source.untagged(qn, message, rsvdulp=rsvdulp))
+
+    def _frame(self, segments: list[bytes]) -> bytes:
+        return b"".join(map(self._sender.send, segments))
+
+
+class Connection:
+    """One end of an MPA connection (RFC 5044 section 7, RFC 6581), sans-IO.
+
+    Octets of the TCP stream go in by :meth:`receive` and come out of :meth:`data_to_send`. The
+    initiator calls :meth:`connect`; the responder, once ``request`` is there, :meth:`accept` or
+    :meth:`reject`. Then there is a ``qp``.
+
+    Parameters
+    ----------
+    deliver
+        Takes whole FPDUs to the device: number of the stream, position, octets. Of the simulated
+        one it is :meth:`~.live.SimTransport.send`.
+    pd, cq
+        Of the queue pair.
+    ird, ord
+        The most RDMA Reads that may be outstanding, inbound and outbound.
+    crc, markers
+        Whether this side wants CRCs, and markers in what it receives.
+    mulpdu
+        Octets of the longest DDP Segment to send.
+
+    Attributes
+    ----------
+    request, reply
+        The peer's start-up frame.
+    error
+        Why there is no connection.
+    """
+
+    def __init__(
+        self,
+        deliver: Callable[[int, int, bytes], None],
+        pd: PD,
+        cq: CQ,
+        *,
+        ird: int = 16,
+        ord: int = 16,
+        crc: bool = True,
+        markers: bool = False,
+        mulpdu: int = 1440,
+    ) -> None:
+        order = "Connection(deliver, pd, cq)"
+        instance("a connection's deliver", deliver, Callable, order)
+        instance("a connection's protection domain", pd, PD, order)
+        instance("a connection's completion queue", cq, CQ, f"{order}, with the CQ of RDMAP")
+        self._deliver, self._pd, self._cq = deliver, pd, cq
+        self._ird = integer("ird", ird, 0, pd.context.capabilities.queue)
+        self._ord = integer("ord", ord, 0, (1 << 14) - 1)
+        self._crc, self._markers = flag("crc", crc), flag("markers", markers)
+        self._mulpdu = integer("mulpdu", mulpdu, _MULPDU[0], _MULPDU[-1])
+        self.request: StartupFrame | None = None
+        self.reply: StartupFrame | None = None
+        self._qp: QP | None = None
+        self.error: str | None = None
+        self._asked: StartupFrame | None = None  # the request that this side sent
+        self._rtr, self._rtr_stag = Rtr(0), 0  # what it offered
+        self._cutter: MpaReceiver | None = None
+        self._in, self._out = bytearray(), bytearray()
+        self._silent = False  # a responder, before the initiator's first FPDU
+        self._ended = False  # the peer has closed its half of TCP
+
+    @property
+    def qp(self) -> QP:
+        """The queue pair, once start-up is done."""
+        if self._qp is None:
+            raise StateError(self.error or "the connection's start-up is not done")
+        return self._qp
+
+    @property
+    def closed(self) -> bool:
+        """TCP is to be closed once what is to be sent is sent."""
+        return self.error is not None or (
+            self._qp is not None and self._qp.state is not QPState.RTS
+        )
+
+    @property
+    def finished(self) -> bool:
+        """This side's half of TCP is to be closed once what is to be sent is sent."""
+        if self.closed or self._qp is None:
+            return self.closed
+        # What a responder sends waits for the initiator's first FPDU, which may yet come.
+        return self._qp.finished and (self._ended or not self._silent)
+
+    # -- start-up ---------------------------------------------------------------------------------
+
+    def connect(
+        self,
+        private_data: bytes = b"",
+        *,
+        revision: int = 2,
+        peer_to_peer: bool = False,
+        rtr: Rtr = Rtr.WRITE,
+        rtr_stag: int = 0,
+    ) -> None:
+        """Ask for a connection. Peer to peer, either side may send first (RFC 6581).
+
+        Parameters
+        ----------
+        rtr
+            Peer to peer: the messages that are offered to begin with. The peer chooses; of several
+            a Write is sent rather than a Read, and a Read rather than a Send.
+        rtr_stag
+            The Steering Tag that this message names, as some responders want one that they know.
+        """
+        private_data = copy_of(private_data)
+        revision = integer("revision", revision, 1, 2)
+        _check_rtr(rtr)
+        if self._asked is not None or self.request is not None or self.error is not None:
+            raise StateError(self.error or "the connection's start-up has begun already")
+        enhanced = None
+        if flag("peer_to_peer", peer_to_peer) and revision != 2:
+            raise InvalidRequest(f"revision must be 2 for peer to peer, not {revision!r}")
+        if revision == 2:
+            enhanced = _enhanced(self._ird, self._ord, rtr if peer_to_peer else Rtr(0))
+        self._rtr = rtr
+        self._rtr_stag = integer("rtr_stag", rtr_stag, 0, (1 << 32) - 1, "from 0 to 2**32 - 1")
+        asked = self._frame("request", private_data, revision, enhanced)
+        self._out += asked.encode()
+        self._asked = asked
+
+    def accept(self, private_data: bytes = b"", *, rtr: Rtr = Rtr.WRITE | Rtr.READ) -> QP:
+        """Accept the peer's request. What the queue pair sends waits for the peer's first FPDU.
+
+        Parameters
+        ----------
+        rtr
+            Peer to peer: the messages that the peer may begin with. The reply names one: the first
+            of Write, Read and Send that the peer has offered, too, or else the first of these.
+        """
+        private_data = copy_of(private_data)
+        _check_rtr(rtr)
+        request, enhanced, begins = self._waiting(), None, Rtr(0)
+        ird, ord = self._ird, self._ord
+        if (asked := request.enhanced) is not None:
+            ird, ord = _least(ird, asked.ord), _least(ord, asked.ird)
+            if asked.peer_to_peer:
+                begins = self._choose(rtr, _offered(asked))
+            # A Read takes one of the IRD, even of a peer that asks for none.
+            ird = max(ird, int(begins is Rtr.READ))
+            enhanced = _enhanced(
+                _UNSAID if asked.ord == _UNSAID else ird,
+                _UNSAID if asked.ird == _UNSAID else ord,
+                begins,
+            )
+        reply = self._frame("reply", private_data, request.revision, enhanced)
+        octets = reply.encode()
+        agreed = negotiate(request, reply)
+        qp = self._begin(agreed, agreed.markers_to_initiator, agreed.markers_to_responder, ird, ord)
+        if begins is Rtr.SEND:
+            qp.expect_rtr()
+        self._out += octets
+        self._silent = True
+        self._feed()
+        return qp
+
+    def _choose(self, can: Rtr, offered: Rtr) -> Rtr:
+        """The message that the peer is to begin with."""
+        possible = can & ~Rtr.READ if not self._ird else can
+        if not possible:
+            raise InvalidRequest("rtr must not be a Read alone where ird is 0")
+        return _first(possible & offered or possible)
+
+    def reject(self, private_data: bytes = b"") -> None:
+        """Refuse the peer's request."""
+        private_data = copy_of(private_data)
+        request = self._waiting()
+        enhanced = request.enhanced and Enhanced(ird=self._ird, ord=self._ord)
+        reply = self._frame("reply", private_data, request.revision, enhanced, reject=True)
+        self._out += reply.encode()
+        self._end("the request was refused here")
+
+    def _frame(
+        self,
+        kind: Kind,
+        private_data: bytes,
+        revision: int,
+        enhanced: Enhanced | None,
+        reject: bool = False,
+    ) -> StartupFrame:
+        return StartupFrame(
+            kind=kind,
+            revision=revision,
+            markers=self._markers,
+            crc=self._crc,
+            reject=reject,
+            enhanced=enhanced,
+            private_data=private_data,
+        )
+
+    def _waiting(self) -> StartupFrame:
+        if self.request is None or self._qp is not None or self.error is not None:
+            raise StateError("there is no request that waits for an answer")
+        return self.request
+
+    def _begin(self, agreed: Agreement, out: bool, into: bool, ird: int, ord: int) -> QP:
+        """The full operation phase: markers go out, and come in, or not."""
+        source = MpaSource(self._mulpdu, crc=agreed.crc, markers=out)
+        # Octets are cut into FPDUs here; their CRCs are the device's to look at.
+        self._cutter = MpaReceiver(crc=False, markers=into)
+        self._qp = QP(self._pd, self._cq, source, crc=agreed.crc, markers=into, ird=ird, ord=ord)
+        return self._qp
+
+    def _answered(self, reply: StartupFrame) -> None:
+        """The responder's reply has come."""
+        assert self._asked is not None
+        self.reply = reply
+        if reply.kind != "reply" or reply.revision != self._asked.revision:
+            self._end("the answer is no reply of the revision that was asked for")
+            return
+        if reply.reject:
+            self._end("the peer refuses the connection")
+            return
+        ird, ord = self._ird, self._ord
+        if (answer := reply.enhanced) is not None:
+            ird, ord = _least(ird, answer.ord), _least(ord, answer.ird)
+        agreed = negotiate(self._asked, reply)
+        qp = self._begin(agreed, agreed.markers_to_responder, agreed.markers_to_initiator, ird, ord)
+        if answer is not None and answer.ord != _UNSAID and answer.ord > self._ird:
+            qp.terminate(Terminate(Layer.LLP, 0, _INSUFFICIENT_IRD))
+        elif self._asked.enhanced is not None and self._asked.enhanced.peer_to_peer:
+            # A reply that is not peer to peer offers nothing: "On reception, if Control Flag A is
+            # set to 0, then Control Flags B, C, and D MUST be ignored".
+            agreed_on = self._rtr & _offered(answer) if answer is not None else Rtr(0)
+            if not agreed_on:
+                qp.terminate(Terminate(Layer.LLP, 0, _NO_RTR))
+            else:
+                qp.send_rtr(_OPCODES[_first(agreed_on)], self._rtr_stag)
+
+    # -- octets -----------------------------------------------------------------------------------
+
+    def receive(self, octets: bytes) -> None:
+        """Take octets of the TCP stream, in order. What comes after an error is dropped."""
+        octets = copy_of(octets)
+        if self._ended and octets and not self.closed:
+            # RFC 5041 section 6.2.1: "any further data received after the request is considered an
+            # error and MUST cause the DDP Stream to be abortively torn down".
+            self.qp.terminate(Terminate(Layer.LLP, 0, _CLOSED))
+        if self.closed:
+            self._in.clear()
+            return
+        self._in += octets
+        if self.error is None and self._cutter is None and self.request is None:
+            try:
+                parsed = StartupFrame.parse(bytes(self._in))
+            except ProtocolError as error:
+                self._end(str(error))
+                return
+            if parsed is None:
+                return
+            frame, taken = parsed
+            del self._in[:taken]
+            if self._asked is not None:
+                self._answered(frame)
+            elif frame.kind == "request" and not frame.reject:
+                self.request = frame
+            else:
+                self._end("a connection must begin with an MPA Request Frame")
+        self._feed()
+
+    def _feed(self) -> None:
+        """Whole FPDUs to the device."""
+        if self._cutter is None:
+            # RFC 5044 section 7.1.2: before the Reply Frame sending FPDUs "is not possible".
+            if self.request is not None and len(self._in) > _EARLY:
+                self._end(f"the peer sent more than {_EARLY} octets before its request's answer")
+            return
+        for fpdu in self._cutter.receive(bytes(self._in)):
+            self._silent = False
+            if self.qp.state is QPState.RTS:
+                self._deliver(self.qp.stream.number, fpdu.position % 2**32, fpdu.raw)
+        self._in.clear()
+
+    def _end(self, error: str) -> None:
+        """There is no connection: nothing of it is kept."""
+        self.error = error
+        self._in.clear()
+
+    def data_to_send(self) -> bytes:
+        """Octets for the TCP stream."""
+        if self._qp is not None and not self._silent:
+            self._out += self._qp.data_to_send()
+        octets = bytes(self._out)
+        self._out.clear()
+        return octets
+
+    def shutdown(self) -> None:
+        """End the connection gracefully: see :meth:`~...sw_driver.rdmap.QP.shutdown`."""
+        self.qp.shutdown()
+
+    def eof(self) -> None:
+        """The peer has closed its half of TCP, gracefully. This side may go on sending.
+
+        Of a connection that is lost, :meth:`~...sw_driver.rdmap.QP.disconnect` tells instead.
+        """
+        if self._qp is None or self._cutter is None:
+            self._end(self.error or "the peer closed the connection during start-up")
+            return
+        self._ended = True
+        if self._cutter.close():  # within an FPDU
+            self._qp.terminate(Terminate(Layer.LLP, 0, _CLOSED))
+        else:
+            self._qp.half_close()
+
+
+def _least(ours: int, theirs: int) -> int:
+    """Of two limits the lower one; theirs may be left open."""
+    return ours if theirs == _UNSAID else min(ours, theirs)
+
+
+def _check_rtr(rtr: object) -> None:
+    instance("rtr", rtr, Rtr)
+    if not rtr:
+        raise InvalidRequest(f"rtr must be of {~Rtr(0)!r}, not {rtr!r}")
+
+
+def _first(kinds: Rtr) -> Rtr:
+    return next(each for each in _OPCODES if each in kinds)
+
+
+def _offered(frame: Enhanced) -> Rtr:
+    """What a frame offers."""
+    kinds = {Rtr.WRITE: frame.rtr_write, Rtr.READ: frame.rtr_read, Rtr.SEND: frame.rtr_fpdu}
+    there = frame.peer_to_peer
+    return Rtr(sum(each.value for each, offered in kinds.items() if offered and there))
+
+
+def _enhanced(ird: int, ord: int, rtr: Rtr) -> Enhanced:
+    """Peer to peer with these messages, or client and server with none."""
+    return Enhanced(
+        ird=ird, ord=ord, peer_to_peer=bool(rtr),
+        rtr_write=Rtr.WRITE in rtr, rtr_read=Rtr.READ in rtr, rtr_fpdu=Rtr.SEND in rtr,
+    )  # fmt: skip

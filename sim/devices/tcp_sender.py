@@ -1,0 +1,143 @@
+"""The peers of a board's TCP connections: packets of FPDUs as segments in Ethernet frames."""
+
+from __future__ import annotations
+
+import ipaddress
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+
+import dpkt
+
+from ...sw_driver import InvalidRequest
+from ...sw_driver.base.closing import Closing
+from ...sw_driver.transports.tcp import BoardTcp, TcpConnection
+from ..capture.traffic import fpdu_length
+from ..engines.engine import DeviceError, Packet
+
+__all__ = ["TcpSender"]
+
+#: Both ends' addresses (RFC 5737) and the host's port; a peer's is its stream's number more than
+#: the first.
+_PEER, _HOST = "192.0.2.1", "192.0.2.2"
+_FIRST, _PORT = 1024, 7174
+#: Octets of a segment, as on Ethernet without jumbo frames.
+_MSS = 1460
+#: Seconds in which a board has taken a segment that came in.
+_PATIENCE = 1.0
+_WORD = 0xFFFFFFFF
+
+
+class TcpSender(Closing):
+    """Sends segments, in order and no more of them than a board's window holds.
+
+    A stream has a connection from its first packet on, until all are closed.
+
+    Parameters
+    ----------
+    tcp
+        Of the board.
+    send
+        Sends a frame without FCS, and returns when it came in.
+    markers
+        Whether a stream has them, by its number.
+    """
+
+    def __init__(
+        self, tcp: BoardTcp, send: Callable[[bytes], None], markers: Mapping[int, bool]
+    ) -> None:
+        self._tcp, self._send, self._markers = tcp, send, markers
+        self._open = ExitStack()
+        self._connections: dict[int, TcpConnection] = {}
+        self._ends: dict[int, int] = {}  # positions behind what there is of each stream
+        self._waiting: deque[tuple[int, int, bytes]] = deque()
+
+    @property
+    def waiting(self) -> int:
+        """How often :meth:`send_next` has something to send."""
+        return len(self._waiting)
+
+    def give(self, packet: Packet) -> None:
+        """Queue a packet's octets; nothing is sent yet.
+
+        Raises
+        ------
+        InvalidRequest
+            TCP does not bring such a packet.
+        """
+        stream = packet.stream
+        if packet.error:
+            raise InvalidRequest(
+                f"a damaged packet of stream {stream} cannot be sent: TCP drops what is damaged"
+            )
+        end = self._ends.get(stream, 0)
+        if packet.sequence != end:
+            raise InvalidRequest(
+                f"stream {stream} goes on at octet {packet.sequence}, and not at {end}: TCP leaves"
+                " nothing out"
+            )
+        for octets in self._windows(packet):
+            self._waiting.append((stream, end, octets))
+            end = end + len(octets) & _WORD
+        self._ends[stream] = end
+
+    def _windows(self, packet: Packet) -> Iterator[bytes]:
+        """The packet's octets, as many whole FPDUs at a time as a window holds."""
+        octets, start, end = packet.octets, 0, 0
+        while end < len(octets):
+            position = packet.sequence + end
+            length = fpdu_length(octets, end, position, self._markers[packet.stream])
+            assert length is not None
+            if start < end and end + length - start > self._tcp.window:
+                yield octets[start:end]
+                start = end
+            end += length
+        yield octets[start:]
+
+    def send_next(self) -> None:
+        """Send the next octets, when the board holds none.
+
+        Raises
+        ------
+        DeviceError
+            The board does not take them.
+        """
+        stream, position, octets = self._waiting.popleft()
+        if stream not in self._connections:
+            connection = self._tcp.connect(
+                (_PEER, _FIRST + stream), (_HOST, _PORT),
+                sequence=0, stream=stream, sent=0, markers=self._markers[stream],
+            )  # fmt: skip
+            self._connections[stream] = self._open.enter_context(connection)
+        for at in range(0, len(octets), _MSS):
+            payload = octets[at : at + _MSS]
+            start = position + at & _WORD
+            self._send(_frame(_FIRST + stream, start, payload))
+            self._await(stream, start + len(payload) & _WORD)
+
+    def _await(self, stream: int, end: int) -> None:
+        """Wait until a stream's octets are taken up to there."""
+        deadline = time.monotonic() + _PATIENCE
+        while (progress := self._connections[stream].progress()).taken != end:
+            if time.monotonic() > deadline:
+                why = ", as an FPDU is longer than its window" if progress.broken else ""
+                raise DeviceError(
+                    f"the board has taken octets of stream {stream} up to {progress.taken} and not"
+                    f" to {end}{why}"
+                )
+
+    def close(self) -> None:
+        self._open.close()
+
+
+def _frame(port: int, sequence: int, payload: bytes) -> bytes:
+    """A segment from a peer's port in an Ethernet frame, with right checksums."""
+    segment = dpkt.tcp.TCP(
+        sport=port, dport=_PORT, seq=sequence, flags=dpkt.tcp.TH_ACK | dpkt.tcp.TH_PUSH,
+        data=payload,
+    )  # fmt: skip
+    source, destination = (ipaddress.ip_address(end).packed for end in (_PEER, _HOST))
+    packet = dpkt.ip.IP(src=source, dst=destination, p=dpkt.ip.IP_PROTO_TCP, data=segment)
+    packet.len = len(packet)
+    return bytes(dpkt.ethernet.Ethernet(dst=bytes(6), src=bytes(6), data=packet))

@@ -1,0 +1,1 @@
+"""Engines: each runs the gateware's Verilog over a list of operations."""

@@ -1,0 +1,135 @@
+"""The cocotb engine: the same Verilog, in the bench that people read and extend.
+
+The simulation is a process of its own. Operations and host memory go to it in files.
+"""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...hdl.spec.config import RnicConfig
+from . import verilator
+from .engine import UNSTALLED, DeviceError, Engine, Operation, Outcome, Ring, Stalls, checked
+
+
+class CocotbEngine(Engine):
+    """cocotb with the bus models of cocotbext-axi, on Verilator.
+
+    It tells progress only at the end. ``response_latency`` is that of the bus model.
+    """
+
+    name = "cocotb"
+
+    def run(
+        self,
+        config: RnicConfig,
+        operations: Sequence[Operation],
+        memory: NDArray[np.uint8],
+        *,
+        ring: Ring | None = None,
+        stalls: Stalls = UNSTALLED,
+        faults: Sequence[range] = (),
+        base: int = 0,
+        waves: Path | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Outcome:
+        # Only here: cocotb may be left out where this engine is not used.
+        from .cocotb_play import DIRECTORY, MEMORY, OUTCOME, PLAN
+
+        operations = checked(config, operations, memory, ring, base)
+        with tempfile.TemporaryDirectory(prefix="ddp-rnic-") as name:
+            directory = Path(name)
+            plan = operations, ring, stalls, list(faults), base
+            (directory / PLAN).write_bytes(pickle.dumps(plan))
+            memory.tofile(directory / MEMORY)
+            run_tests(
+                config, "ddp_rnic.sim.engines.cocotb_play", directory, 1,
+                environment={DIRECTORY: name}, waves=waves,
+            )  # fmt: skip
+            memory[:] = np.fromfile(directory / MEMORY, np.uint8)
+            outcome = pickle.loads((directory / OUTCOME).read_bytes())
+        if progress is not None:
+            progress(len(operations), len(operations))
+        assert isinstance(outcome, Outcome)
+        return outcome
+
+
+def run_tests(
+    config: RnicConfig,
+    module: str,
+    directory: Path,
+    count: int,
+    *,
+    environment: Mapping[str, str] | None = None,
+    waves: Path | None = None,
+) -> None:
+    """Run the cocotb tests of a module on the gateware.
+
+    Parameters
+    ----------
+    config
+        What gateware to run them on.
+    module
+        Import name of the module.
+    directory
+        Where the log and the results are left.
+    count
+        Tests that have to run.
+    environment
+        Variables that the tests find in their environment.
+    waves
+        Where to write a VCD.
+
+    Raises
+    ------
+    DeviceError
+        A test failed, or not as many ran.
+    """
+    run_tests_on(
+        verilator.verilog(config), module, directory, count, environment=environment, waves=waves
+    )
+
+
+def run_tests_on(
+    text: str,
+    module: str,
+    directory: Path,
+    count: int,
+    *,
+    environment: Mapping[str, str] | None = None,
+    waves: Path | None = None,
+    netlist: bool = False,
+) -> None:
+    """As :func:`run_tests`, on the Verilog of a module ``rnic``, which has a port ``rst``."""
+    from cocotb_tools.runner import get_runner
+
+    executable = verilator.build_cocotb(text, waves=waves is not None, netlist=netlist)
+    results, log = directory / "results.xml", directory / "sim.log"
+    # What matters of a failure is in the results, or, when there are none, in the log.
+    with suppress(SystemExit, RuntimeError):
+        get_runner("verilator").test(
+            test_module=module, hdl_toplevel=verilator.TOP, hdl_toplevel_lang="verilog",
+            build_dir=executable.parent, test_dir=directory, results_xml=str(results),
+            log_file=log, extra_env=dict(environment or {}), waves=waves is not None,
+            test_args=[] if waves is None else ["--trace-file", str(waves.absolute())],
+        )  # fmt: skip
+    if not results.exists():
+        raise DeviceError(f"the simulation gave no results:\n{_tail(log)}")
+    cases = list(ElementTree.parse(results).iter("testcase"))
+    for case in cases:
+        for failure in [*case.iter("failure"), *case.iter("error")]:
+            raise DeviceError(f"{case.get('name')}: {failure.get('message')}\n{_tail(log)}")
+    if len(cases) != count:
+        raise DeviceError(f"{len(cases)} tests of {module} ran, not {count}")
+
+
+def _tail(log: Path) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-40:]) if log.exists() else ""

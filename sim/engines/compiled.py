@@ -1,0 +1,306 @@
+"""The compiled engine: the gateware and its surroundings as one shared library.
+
+Operations go in and results come out as arrays, so that Python has no part in a cycle.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...hdl.spec import regs
+from ...hdl.spec.completion import OCTETS
+from ...hdl.spec.config import RnicConfig
+from . import verilator
+from .engine import (
+    BURST,
+    CYCLE,
+    EVENT_REGISTERS,
+    PHASE,
+    TAKEN,
+    UNSTALLED,
+    WRITE,
+    Await,
+    DeviceError,
+    Drain,
+    Engine,
+    ExceptionPacket,
+    Frame,
+    Meanwhile,
+    Operation,
+    Outcome,
+    Packet,
+    Pause,
+    Poll,
+    Resume,
+    Ring,
+    Stalls,
+    Wait,
+    WriteRegister,
+    checked,
+    completion,
+    counter_registers,
+    counters,
+    event,
+)
+from .load import Load, SctpLoad
+
+#: Segments that a build rehearses, and the octets of each.
+_REHEARSED, _REHEARSED_PAYLOAD = 100, 1440
+#: Cycles in one call, between which progress is told and an interrupt is heard.
+CYCLES = 200_000
+
+# The structures of harness.cpp.
+OPERATION = np.dtype([
+    ("kind", "<u4"), ("a", "<u4"), ("b", "<u4"), ("c", "<u4"),
+    ("offset", "<u8"), ("length", "<u8"),
+])  # fmt: skip
+(
+    PACKET, FRAME, _WRITE, _DRAIN, _AWAIT, _PAUSE, _RESUME, _POLL, _WAIT, _MEANWHILE,
+) = range(10)  # fmt: skip
+_SETTINGS = np.dtype([
+    *((name, "<u4") for name in Stalls.SIDES),
+    ("stretch", "<u8"), ("latency", "<u8"), ("seed", "<u8"), ("base", "<u8"), ("mutant", "<u8"),
+    ("ring", "<u8"), ("entries", "<u8"), ("phase_octet", "<u4"), ("phase_bit", "<u4"),
+    ("status", "<u4"), ("event_pop", "<u4"), ("event", "<u4", (9,)), ("consumer", "<u4"),
+    ("counters", "<u4"), ("counter", "<u4", (32,)),
+], align=True)  # fmt: skip
+_RANGE = np.dtype([("start", "<u8"), ("stop", "<u8")])
+_EVENT = np.dtype([("word", "<u4", (9,))])
+_EXCEPTION = np.dtype([
+    ("stream", "<u4"), ("sequence", "<u4"), ("reason", "<u4"), ("unused", "<u4"),
+    ("offset", "<u8"), ("length", "<u8"),
+])  # fmt: skip
+_COMPLETION = np.dtype([("octets", "u1", (OCTETS,))])
+_OCTET = np.dtype("u1")
+_COUNTER = np.dtype("<u4")
+
+_PADDING = bytes(64)  # a whole beat is copied even where a packet ends inside it
+
+
+class CompiledEngine(Engine):
+    """Verilator, driven from C++."""
+
+    name = "compiled"
+
+    def __init__(self, built: Path | None = None, mutant: int = 0) -> None:
+        self._built = built  #: the library to run; otherwise one is built for the configuration
+        self._mutant = mutant  #: of a library that has mutants: which of them is there
+        self._builds: dict[tuple[RnicConfig, bool], Path] = {}
+
+    def run(
+        self,
+        config: RnicConfig,
+        operations: Sequence[Operation],
+        memory: NDArray[np.uint8],
+        *,
+        ring: Ring | None = None,
+        stalls: Stalls = UNSTALLED,
+        faults: Sequence[range] = (),
+        base: int = 0,
+        waves: Path | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Outcome:
+        table, octets = _arrays(checked(config, operations, memory, ring, base))
+        library = open_library(self._built or self._build(config, waves is not None))
+        counted = counter_registers(sctp=config.sctp)
+        settings = settings_of(stalls, ring, counted)
+        settings["base"], settings["mutant"] = base, self._mutant
+        ranges = np.array([(each.start, each.stop) for each in faults], _RANGE)
+        sim = library.sim_new(
+            table.ctypes.data,
+            len(table),
+            octets,
+            memory.ctypes.data,
+            len(memory),
+            settings.ctypes.data,
+            ranges.ctypes.data,
+            len(ranges),
+            None if waves is None else str(waves).encode(),
+        )
+        try:
+            state = 0
+            while not state:
+                state = library.sim_run(sim, CYCLES)
+                if progress is not None:
+                    progress(library.sim_operation(sim), len(table))
+            cycle = library.sim_cycle(sim)
+            if state == 2:
+                message = library.sim_message(sim).decode()
+                raise DeviceError(f"cycle {cycle}: {message}")
+            return _outcome(library, sim, cycle, counted)
+        finally:
+            library.sim_free(sim)
+
+    def _build(self, config: RnicConfig, waves: bool) -> Path:
+        if (config, waves) not in self._builds:
+            self._builds[config, waves] = build(config, waves=waves)
+        return self._builds[config, waves]
+
+
+def build(config: RnicConfig, *, gates: str | None = None, waves: bool = False) -> Path:
+    """The library of a configuration, or of its gates, built now or before."""
+    return verilator.build_library(
+        gates or verilator.verilog(config),
+        Path(__file__).with_name("harness.cpp"),
+        waves=waves,
+        rehearse=partial(_rehearse, config),
+        netlist=gates is not None,
+    )
+
+
+def _rehearse(config: RnicConfig, built: Path) -> None:
+    """Run what most of the time is spent on, and have the profile of it written."""
+    for kind in (Load,) * config.mpa + (SctpLoad,) * config.sctp:
+        load = kind(config, _REHEARSED_PAYLOAD)
+        # What is wrong with the gateware shows in the run, and is told there.
+        with suppress(DeviceError):
+            load.run(CompiledEngine(built), load.packets(_REHEARSED), _REHEARSED)
+    ctypes.CDLL(str(built)).sim_write_profile()
+
+
+def waveform_time(cycle: int) -> int:
+    """Where a VCD shows the clock edge that ends a cycle, in its own unit."""
+    return 10 * cycle + 15
+
+
+def open_library(path: Path) -> Any:
+    """The library, its functions with their types; those for a live simulation too."""
+    library = ctypes.CDLL(str(path))
+    pointer, number, word = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint32
+    for name, result, arguments in (
+        (
+            "sim_new",
+            pointer,
+            [pointer, number, pointer, pointer, number, pointer, pointer, number, ctypes.c_char_p],
+        ),
+        ("sim_run", ctypes.c_int, [pointer, number]),
+        ("sim_free", None, [pointer]),
+        ("sim_cycle", number, [pointer]),
+        ("sim_operation", number, [pointer]),
+        ("sim_message", ctypes.c_char_p, [pointer]),
+        ("sim_list", pointer, [pointer, ctypes.c_int, ctypes.POINTER(number)]),
+        ("sim_live", pointer, [pointer, ctypes.c_char_p]),
+        ("sim_send", None, [pointer, pointer, ctypes.c_char_p]),
+        ("sim_sending", number, [pointer]),
+        ("sim_access", ctypes.c_int, [pointer, ctypes.c_int, word, ctypes.POINTER(word)]),
+        ("sim_wait", ctypes.c_int, [pointer, number]),
+        ("sim_map", None, [pointer, number, pointer, number]),
+        ("sim_fault", None, [pointer, number, number]),
+    ):
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+def _arrays(operations: Sequence[Operation]) -> tuple[NDArray, bytes]:
+    rows = []
+    pieces = []
+    offset = 0
+    for operation in _flat(operations):
+        match operation:
+            case Packet(stream, sequence, octets, error):
+                rows.append((PACKET, stream, sequence, int(error), offset, len(octets)))
+                pieces.append(octets)
+                offset += len(octets)
+            case Frame(octets, error):
+                rows.append((FRAME, 0, 0, int(error), offset, len(octets)))
+                pieces.append(octets)
+                offset += len(octets)
+            case WriteRegister(address, value, strobes, response):
+                rows.append((_WRITE, address, value, strobes, response, 0))
+            case Drain():
+                rows.append((_DRAIN, 0, 0, 0, 0, 0))
+            case Await(completions):
+                rows.append((_AWAIT, 0, 0, 0, completions, 0))
+            case Pause():
+                rows.append((_PAUSE, 0, 0, 0, 0, 0))
+            case Resume():
+                rows.append((_RESUME, 0, 0, 0, 0, 0))
+            case Poll(address, mask, value, response):
+                rows.append((_POLL, address, mask, value, response, 0))
+            case Wait(cycles):
+                rows.append((_WAIT, 0, 0, 0, cycles, 0))
+            case Meanwhile(cycles, aside):
+                rows.append((_MEANWHILE, 0, 0, 0, cycles, len(aside)))
+    pieces.append(_PADDING)
+    return np.array(rows, OPERATION), b"".join(pieces)
+
+
+def _flat(operations: Sequence[Operation]) -> Iterator[Operation]:
+    """Operations, and those that go on meanwhile right after their own."""
+    for operation in operations:
+        yield operation
+        if isinstance(operation, Meanwhile):
+            yield from operation.operations
+
+
+def settings_of(stalls: Stalls, ring: Ring | None = None, counted: Sequence[str] = ()) -> NDArray:
+    """What the harness is told of its surroundings."""
+    settings = np.zeros(1, _SETTINGS)
+    for name in Stalls.SIDES:
+        settings[name] = round(getattr(stalls, name) * 65536)
+    settings["stretch"] = stalls.stretch
+    settings["latency"], settings["seed"] = stalls.response_latency, stalls.seed
+    if ring is not None:
+        settings["ring"], settings["entries"] = ring.address, ring.entries
+        settings["phase_octet"], settings["phase_bit"] = PHASE.octet, PHASE.bit
+    settings["status"] = regs.address("STATUS")
+    settings["event_pop"] = regs.address("EVENT_POP")
+    settings["event"] = [regs.address(name) for name in EVENT_REGISTERS]
+    settings["consumer"] = regs.address("CQ_CONSUMER")
+    settings["counters"] = len(counted)
+    settings["counter"][0, : len(counted)] = [regs.address(name) for name in counted]
+    return settings
+
+
+def _items(library: Any, sim: int, which: int, dtype: np.dtype) -> NDArray:
+    count = ctypes.c_uint64()
+    start = library.sim_list(sim, which, ctypes.byref(count))
+    octets = ctypes.string_at(start, count.value * dtype.itemsize) if count.value else b""
+    return np.frombuffer(octets, dtype)
+
+
+def exceptions(library: Any, sim: int) -> list[ExceptionPacket]:
+    """What the exception stream has given so far."""
+    octets = _items(library, sim, 6, _OCTET).tobytes()
+    return [
+        ExceptionPacket(stream, sequence, octets[offset : offset + length], reason)
+        for stream, sequence, reason, _, offset, length in _items(
+            library, sim, 5, _EXCEPTION
+        ).tolist()
+    ]
+
+
+def _outcome(library: Any, sim: int, cycle: int, counted: Sequence[str]) -> Outcome:
+    items = partial(_items, library, sim)
+    return Outcome(
+        cycles=cycle,
+        events=[event(each["word"].tolist()) for each in items(4, _EVENT)],
+        exceptions=exceptions(library, sim),
+        counters=counters(dict(zip(counted, items(7, _COUNTER).tolist(), strict=True))),
+        completions=[completion(each.tobytes()) for each in items(8, _COMPLETION)["octets"]],
+        stray=list(items(3, WRITE)),
+        polled=items(12, CYCLE),
+        **cycles(library, sim),
+    )
+
+
+def cycles(library: Any, sim: int) -> dict[str, NDArray]:
+    """What the bus and the streams did so far, and when, by the names that an outcome has."""
+    items = partial(_items, library, sim)
+    return {
+        "delivered": items(9, CYCLE),
+        "writes": items(0, WRITE),
+        "bursts": items(1, BURST),
+        "responses": items(10, CYCLE),
+        "taken": items(2, TAKEN),
+        "interrupts": items(11, CYCLE),
+    }

@@ -1,0 +1,451 @@
+"""What an engine does: run the gateware over a list of operations, and tell what came of it.
+
+An engine plays the whole of the RNIC's surroundings: it sends packets and frames, serves the bus
+writes from host memory, takes the exception stream, writes registers, takes completions off the
+ring as they appear in host memory, and, whenever ``irq`` is high, reads STATUS: an error event is
+read and taken off its queue, completions are given back. Engines differ in how they do so, never in
+what: the same operations give the same memory, events, completions, exceptions and counters.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...hdl.spec import regs
+from ...hdl.spec.completion import FIELDS, OCTETS, Completion, decode
+from ...hdl.spec.config import RnicConfig
+
+#: Names of the engines, the default first.
+ENGINES = ("compiled", "cocotb")
+
+#: A beat of write data: the cycle it was taken in, and the bus address of its first lane.
+WRITE = np.dtype([("cycle", "<u8"), ("address", "<u8")])
+#: A write burst: the cycle its address was taken in, that address, and the beats that it announced.
+BURST = np.dtype([("cycle", "<u8"), ("address", "<u8"), ("beats", "<u8")])
+#: The cycle of something.
+CYCLE = np.dtype("<u8")
+#: The cycles in which the first and the last beat of a packet or frame were taken, in their order.
+TAKEN = np.dtype([("first", "<u8"), ("last", "<u8")])
+
+#: The phase bit of a completion.
+PHASE = next(field for field in FIELDS if field.name == "phase")
+#: Registers of an error event, in the order in which they are read.
+EVENT_REGISTERS = (
+    "EVENT_CODE",
+    "EVENT_STREAM",
+    "EVENT_LENGTH",
+    "EVENT_SEQUENCE",
+    *(f"EVENT_HEADER{k}" for k in range(5)),
+)
+
+
+class EngineError(Exception):
+    """A simulation could not be carried to its end."""
+
+
+class ToolError(EngineError):
+    """A tool that the engine needs is missing or failed."""
+
+
+class DeviceError(EngineError):
+    """The gateware broke a rule of a bus, or stopped making progress."""
+
+
+@dataclass(frozen=True)
+class WriteRegister:
+    """Write a register, after everything before it was sent, and wait for the response.
+
+    ``strobes`` are WSTRB, of octets beside each other; ``response`` is the response that must come.
+    """
+
+    address: int
+    value: int
+    strobes: int = 15
+    response: int = 0
+
+
+@dataclass(frozen=True)
+class Packet:
+    """Send a packet of whole FPDUs.
+
+    ``sequence`` is the LLP's, of its first octet; ``error`` marks the packet damaged.
+    """
+
+    stream: int
+    sequence: int
+    octets: bytes
+    error: bool = False
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Send an Ethernet frame, without its FCS, to the port that is there with SCTP.
+
+    ``error`` marks the frame damaged.
+    """
+
+    octets: bytes
+    error: bool = False
+
+
+@dataclass(frozen=True)
+class Drain:
+    """Wait until nothing is in flight, STATUS.idle, and every completion is taken and given back.
+
+    Every run ends with one, given or not.
+    """
+
+
+@dataclass(frozen=True)
+class Await:
+    """Wait until so many completions, of whatever kind, were taken since the run began."""
+
+    completions: int
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Take no completions any more, so that the ring runs full.
+
+    A :class:`Drain` waits for no completion then. Every run ends with a :class:`Resume`, given or
+    not, before its last :class:`Drain`.
+    """
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Take completions again."""
+
+
+@dataclass(frozen=True)
+class Poll:
+    """Read a register until those bits of it have this value: STATUS.revoking, for one.
+
+    ``response`` is the response that must come.
+    """
+
+    address: int
+    mask: int
+    value: int = 0
+    response: int = 0
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Let so many cycles pass."""
+
+    cycles: int
+
+
+@dataclass(frozen=True)
+class Meanwhile:
+    """Once so many cycles have passed, write and poll registers, while what follows goes on.
+
+    One at a time: the next one, a :class:`Drain` and the end of the run wait until it is done.
+    """
+
+    cycles: int
+    operations: tuple[WriteRegister | Poll, ...]
+
+
+Operation = (
+    WriteRegister | Packet | Frame | Drain | Await | Pause | Resume | Poll | Wait | Meanwhile
+)
+
+
+@dataclass(frozen=True)
+class Ring:
+    """The completion ring: 2 to the power of ``size`` entries from a bus address.
+
+    The operations program it, as :meth:`program` does, once in a run; but CQ_CONSUMER is the
+    engine's to write. It does when a quarter of the ring was taken, at every :class:`Drain`, and
+    when an interrupt says that completions wait.
+    """
+
+    address: int
+    size: int
+
+    def __post_init__(self) -> None:
+        if self.address < 0 or self.address % OCTETS:
+            raise ValueError(
+                f"a ring's address must be a multiple of {OCTETS}, not {self.address:#x}"
+            )
+        if not 1 <= self.size <= 15:
+            raise ValueError(f"a ring's size must be from 1 to 15, not {self.size!r}")
+
+    @property
+    def entries(self) -> int:
+        """Completions that it holds."""
+        return 1 << self.size
+
+    @property
+    def octets(self) -> range:
+        """The bus addresses that it takes."""
+        return range(self.address, self.address + self.entries * OCTETS)
+
+    def program(
+        self, *, interrupts: bool = False, coalesce: int = 1, timeout: int = 0
+    ) -> list[Operation]:
+        """The operations that tell the RNIC of it, completions interrupting or not."""
+        values = {
+            "IRQ_MASK": regs.pack("IRQ_MASK", completion=not interrupts),
+            "CQ_BASE_LO": self.address & 0xFFFFFFFF,
+            "CQ_BASE_HI": self.address >> 32,
+            "CQ_SIZE": self.size,
+            "CQ_COALESCE": coalesce,
+            "CQ_TIMEOUT": timeout,
+            "CQ_ENABLE": 1,
+        }
+        return [WriteRegister(regs.address(name), value) for name, value in values.items()]
+
+
+@dataclass(frozen=True)
+class Stalls:
+    """How the surroundings hold the RNIC up.
+
+    ``source``, ``write``, ``response``, ``exceptions``, ``completions`` and ``registers`` are the
+    probabilities that the side idles in a cycle: no beat of a packet or frame is offered, no
+    address (and, on its own, no data) is taken, no write response given, no exception beat taken,
+    no completion looked for; of a register access, no address or data is shown and no response
+    taken, each on its own. Both write ports are held up alike, but not at once. ``stretch`` is the
+    largest number of cycles for which a channel stays as it was drawn. ``response_latency`` is the
+    least number of cycles from the last beat of a burst to its response.
+    """
+
+    source: float = 0.0
+    write: float = 0.0
+    response: float = 0.0
+    exceptions: float = 0.0
+    completions: float = 0.0
+    registers: float = 0.0
+    stretch: int = 1
+    response_latency: int = 8
+    seed: int = 1
+
+    #: The names of the probabilities.
+    SIDES: ClassVar = (
+        "source", "write", "response", "exceptions", "completions", "registers",
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        for name in self.SIDES:
+            if not 0 <= (value := getattr(self, name)) <= 0.99:
+                raise ValueError(f"{name} must be a probability from 0 to 0.99, not {value!r}")
+        if not 1 <= self.stretch <= 1000:
+            raise ValueError(f"stretch must be from 1 to 1000 cycles, not {self.stretch!r}")
+        if not 0 <= self.response_latency <= 10_000:
+            raise ValueError(
+                f"response_latency must be from 0 to 10000 cycles, not {self.response_latency!r}"
+            )
+
+
+UNSTALLED = Stalls()
+
+
+@dataclass(frozen=True)
+class ErrorEvent:
+    """An error event, as the EVENT registers show it.
+
+    ``header`` is 20 octets, the LLP's length first.
+    """
+
+    stream: int
+    type: int
+    code: int
+    length: int
+    sequence: int
+    header: bytes
+
+
+@dataclass(frozen=True)
+class ExceptionPacket:
+    """A packet of the exception stream; ``sequence`` is the LLP's, of its first octet.
+
+    ``reason`` is the number of the error that it raised: the Error Type in the upper 4 bits, the
+    Error Code in the lower 8.
+    """
+
+    stream: int
+    sequence: int
+    octets: bytes
+    reason: int
+
+
+def _empty(dtype: np.dtype) -> NDArray:
+    return np.zeros(0, dtype)
+
+
+@dataclass
+class Outcome:
+    """What a run gave.
+
+    ``counters`` has the counter registers by name; the two halves of a counter are one,
+    PLACED_OCTETS. ``completions`` are in the order of the ring, whatever their kind; for each of
+    them ``delivered`` has the cycle in which its last beat was taken.
+
+    Of the port that places, ``writes`` has a row of type :data:`WRITE` for each beat of write data
+    with a strobe set, ``bursts`` one of :data:`BURST` for each address, ``responses`` the cycle of
+    each response, in the order of the bursts, ``stray`` the writes of octets outside host memory.
+
+    ``taken`` has a row of type :data:`TAKEN` for each packet and frame, ``interrupts`` the cycles
+    in which ``irq`` rose, ``polled`` the cycle in which each :class:`Poll` read what it waited for.
+    """
+
+    cycles: int
+    events: list[ErrorEvent]
+    exceptions: list[ExceptionPacket]
+    counters: dict[str, int]
+    completions: list[Completion] = field(default_factory=list)
+    delivered: NDArray = field(default_factory=lambda: _empty(CYCLE))
+    writes: NDArray = field(default_factory=lambda: _empty(WRITE))
+    bursts: NDArray = field(default_factory=lambda: _empty(BURST))
+    responses: NDArray = field(default_factory=lambda: _empty(CYCLE))
+    taken: NDArray = field(default_factory=lambda: _empty(TAKEN))
+    stray: list[NDArray] = field(default_factory=list)
+    interrupts: NDArray = field(default_factory=lambda: _empty(CYCLE))
+    polled: NDArray = field(default_factory=lambda: _empty(CYCLE))
+
+
+class Engine(ABC):
+    """Runs the gateware."""
+
+    name: str
+
+    @abstractmethod
+    def run(
+        self,
+        config: RnicConfig,
+        operations: Sequence[Operation],
+        memory: NDArray[np.uint8],
+        *,
+        ring: Ring | None = None,
+        stalls: Stalls = UNSTALLED,
+        faults: Sequence[range] = (),
+        base: int = 0,
+        waves: Path | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Outcome:
+        """Run operations from reset to idle.
+
+        Parameters
+        ----------
+        config
+            What gateware to run.
+        operations
+            What to do, in order.
+        memory
+            Host memory; written in place.
+        ring
+            Where the operations tell the RNIC to write completions. It is cleared first.
+        stalls
+            How the surroundings hold the RNIC up.
+        faults
+            Bus addresses that memory answers with SLVERR: a beat that touches them is not stored.
+        base
+            The bus address of memory's first octet.
+        waves
+            Where to write a VCD of the run.
+        progress
+            Called now and then with the number of operations done, and of all.
+
+        Raises
+        ------
+        ToolError
+            The gateware cannot be built or run on this machine.
+        DeviceError
+            The gateware broke a rule of a bus, or stopped making progress.
+        """
+
+
+def checked(
+    config: RnicConfig,
+    operations: Sequence[Operation],
+    memory: NDArray[np.uint8],
+    ring: Ring | None,
+    base: int = 0,
+) -> list[Operation]:
+    """The operations of :meth:`Engine.run`, if its arguments are sound. The ring is cleared."""
+    for operation in operations:
+        if isinstance(operation, Frame) and not config.sctp:
+            raise ValueError("a frame needs a configuration with sctp")
+        if isinstance(operation, Packet) and not config.mpa:
+            raise ValueError("a packet needs a configuration with mpa")
+        if isinstance(operation, Packet | Frame) and not operation.octets:
+            kind = "frame" if isinstance(operation, Frame) else "packet"
+            raise ValueError(f"a {kind} must have at least one octet")
+        if isinstance(operation, Await) and ring is None:
+            raise ValueError("completions to wait for need a ring")
+    clear(memory, ring, base)
+    return list(operations)
+
+
+def clear(memory: NDArray[np.uint8], ring: Ring | None, base: int = 0) -> None:
+    """Clears the ring, if memory is an array of octets from bus address ``base`` on and the ring
+    lies in it.
+    """
+    if memory.dtype != np.uint8 or memory.ndim != 1 or not memory.flags.c_contiguous:
+        raise TypeError("memory must be a contiguous array of octets")
+    if ring is not None:
+        start, stop = ring.octets.start - base, ring.octets.stop - base
+        if start < 0 or stop > len(memory):
+            raise ValueError(
+                f"the ring must lie in memory, from {base:#x} to {base + len(memory):#x},"
+                f" not from {ring.octets.start:#x} to {ring.octets.stop:#x}"
+            )
+        memory[start:stop] = 0
+
+
+def event(words: Sequence[int]) -> ErrorEvent:
+    """An error event, from what its registers (:data:`EVENT_REGISTERS`) show."""
+    code, stream, length, sequence, *header = words
+    fields = {field.name: field for field in regs.BY_NAME["EVENT_CODE"].fields}
+    number = {name: code >> each.low & (1 << each.bits) - 1 for name, each in fields.items()}
+    return ErrorEvent(
+        stream, number["type"], number["code"], length, sequence,
+        b"".join(word.to_bytes(4, "little") for word in header),
+    )  # fmt: skip
+
+
+def completion(octets: bytes) -> Completion:
+    """A completion, from its entry in the ring."""
+    try:
+        return decode(octets)
+    except ValueError as error:
+        raise DeviceError(f"the completion {octets.hex(' ')} cannot be: {error}") from error
+
+
+def counter_registers(*, sctp: bool) -> tuple[str, ...]:
+    """Names of the counter registers, in the order in which they are read."""
+    return regs.COUNTERS + regs.SCTP_COUNTERS if sctp else regs.COUNTERS
+
+
+def counters(values: Mapping[str, int]) -> dict[str, int]:
+    """The counters by name, from what their registers show; halves become one."""
+    counts: dict[str, int] = {}
+    for name, value in values.items():
+        whole, _, half = name.rpartition("_")
+        if half in ("LO", "HI"):
+            counts[whole] = counts.get(whole, 0) | value << (32 if half == "HI" else 0)
+        else:
+            counts[name] = value
+    return counts
+
+
+def load(name: str) -> Engine:
+    """The engine of a name among :data:`ENGINES`."""
+    if name == "compiled":
+        from .compiled import CompiledEngine
+
+        return CompiledEngine()
+    if name == "cocotb":
+        from .cocotb_engine import CocotbEngine
+
+        return CocotbEngine()
+    raise ValueError(f"engine must be one of {', '.join(ENGINES)}, not {name!r}")

@@ -1,0 +1,918 @@
+// The RNIC's surroundings in C++, for ddp_rnic.sim.engines.compiled: one call simulates many cycles.
+//
+// In each cycle the inputs are set, the design settles with the clock low, the handshakes are
+// looked at, and the clock rises. Verilator stores ports as little-endian words, so that a beat is
+// copied as it is.
+//
+// A run takes a list of operations to its end, and plays the host itself. A live one has no end: the
+// host is outside, and calls for each register, each packet and each stretch of time.
+
+#include "Vtop.h"
+#include "Vtop___024root.h"
+#include "verilated.h"
+#if VM_TRACE
+#include "verilated_vcd_c.h"
+#endif
+#include <cstdarg>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+double sc_time_stamp() { return 0; }
+
+// What Vtop::eval() calls once it has begun, without the locks around it: a tenth of the time.
+void Vtop___024root___eval(Vtop___024root *);
+
+namespace {
+
+constexpr uint64_t N = sizeof(std::remove_reference_t<decltype(Vtop::m_axis_exc_tdata)>);
+constexpr uint64_t PAGE = 4096;
+constexpr uint64_t AHEAD = 256;   // beats of write data taken before their address
+constexpr uint64_t BURSTS = 256;  // addresses taken before their data
+constexpr uint64_t PATIENCE = 50000;
+constexpr uint64_t ENTRY = 32;    // octets of a completion
+
+enum Kind : uint32_t { PACKET, FRAME, WRITE, DRAIN, AWAIT, PAUSE, RESUME, POLL, WAIT, MEANWHILE };
+enum Status : uint32_t { EVENT = 1, IDLE = 2, COMPLETION = 4 };
+
+// These are numpy structures on the other side.
+struct Operation {
+    uint32_t kind;
+    uint32_t a, b, c;  // a packet's stream, sequence, error; a frame's error is c;
+                       // a register, and value, strobes, or mask, value
+    uint64_t offset, length;  // octets of a packet or frame; offset: what else there is to wait
+                              // for, or the response to a register access; length: the operations
+                              // that go on meanwhile, right after this
+};
+struct Settings {
+    uint32_t source, write, response, exceptions, completions, registers;  // of 65536
+    uint64_t stretch, latency, seed;
+    uint64_t base;  // bus address of memory's first octet
+    uint64_t mutant;
+    uint64_t ring, entries;  // no entries: no ring
+    uint32_t phase_octet, phase_bit;
+    uint32_t status, event_pop, event[9], consumer, counters;
+    uint32_t counter[32];
+};
+struct Range { uint64_t start, stop; };
+struct Write { uint64_t cycle, address; };
+struct Burst { uint64_t cycle, address, beats; };
+struct Taken { uint64_t first, last; };
+struct Event { uint32_t word[9]; };
+struct Exception { uint32_t stream, sequence, reason, unused; uint64_t offset, length; };
+struct Completion { uint8_t octets[ENTRY]; };
+struct Window { uint64_t stop; uint8_t *octets; };  // live: memory that the host has there
+
+constexpr uint64_t mask(uint64_t octets) { return octets >= 64 ? ~0ull : (1ull << octets) - 1; }
+
+struct Address {
+    uint64_t address; uint32_t length; uint8_t size, burst;
+    bool operator!=(const Address &o) const {
+        return address != o.address || length != o.length || size != o.size || burst != o.burst;
+    }
+};
+struct Data {
+    uint8_t data[N]; uint64_t strobes; bool last;
+    bool operator!=(const Data &o) const {
+        return memcmp(data, o.data, N) || strobes != o.strobes || last != o.last;
+    }
+};
+struct Output {
+    uint8_t data[N]; uint64_t keep, user; uint32_t stream; bool last;
+    bool operator!=(const Output &o) const {
+        return memcmp(data, o.data, N) || keep != o.keep || user != o.user ||
+               stream != o.stream || last != o.last;
+    }
+};
+struct Pending { uint64_t address, beats; bool fault; };
+struct Response { uint64_t due; uint8_t code; };
+
+// What a channel showed while it was held up: it has to show the same in the next cycle.
+template <typename T> struct Held { bool held = false; T shown; };
+
+// What draws whether it idles: each side, and each channel of the buses.
+enum Idler {
+    SOURCE, AW, W, B, CQ_AW, CQ_W, CQ_B, EXCEPTIONS, COMPLETIONS,
+    REGISTER_AW, REGISTER_W, REGISTER_B, REGISTER_R, IDLERS
+};
+
+// The signals of an AXI4 write port of the RNIC.
+struct Pins {
+    CData &awready, &wready, &bvalid, &bresp, &bid;
+    const CData &awvalid, &awlen, &awsize, &awburst, &wvalid, &wlast, &bready;
+    const QData &awaddr;
+    const std::remove_reference_t<decltype(Vtop::m_axi_wstrb)> &wstrb;
+    const void *wdata;
+};
+#define PINS(port) { \
+    top.port##_awready, top.port##_wready, top.port##_bvalid, top.port##_bresp, top.port##_bid, \
+    top.port##_awvalid, top.port##_awlen, top.port##_awsize, top.port##_awburst, \
+    top.port##_wvalid, top.port##_wlast, top.port##_bready, top.port##_awaddr, top.port##_wstrb, \
+    &top.port##_wdata }
+
+// The port for packets: none, unless the design has one.
+template <typename Top, typename = void> struct PacketPort {
+    static constexpr bool EXISTS = false;
+    explicit PacketPort(Top &) {}
+    void show(const uint8_t *, uint64_t, bool, uint16_t, uint64_t) {}
+    void offer(bool) {}
+    bool ready() const { return false; }
+};
+template <typename Top>
+struct PacketPort<Top, std::void_t<decltype(Top::s_axis_tdata)>> {
+    static constexpr bool EXISTS = true;
+    Top &top;
+    explicit PacketPort(Top &top) : top(top) {}
+    void show(const uint8_t *octets, uint64_t keep, bool last, uint16_t stream, uint64_t user) {
+        memcpy(&top.s_axis_tdata, octets, N);
+        top.s_axis_tkeep = keep; top.s_axis_tlast = last;
+        top.s_axis_tid = stream; top.s_axis_tuser = user;
+    }
+    void offer(bool valid) { top.s_axis_tvalid = valid; }
+    bool ready() const { return top.s_axis_tready; }
+};
+
+// The port for Ethernet frames: none, unless the design has one.
+template <typename Top, typename = void> struct FramePort {
+    static constexpr bool EXISTS = false;
+    explicit FramePort(Top &) {}
+    void show(const uint8_t *, uint64_t, bool, bool) {}
+    void offer(bool) {}
+    bool ready() const { return false; }
+};
+template <typename Top>
+struct FramePort<Top, std::void_t<decltype(Top::s_axis_eth_tdata)>> {
+    static constexpr bool EXISTS = true;
+    Top &top;
+    explicit FramePort(Top &top) : top(top) {}
+    void show(const uint8_t *octets, uint64_t keep, bool last, bool error) {
+        memcpy(&top.s_axis_eth_tdata, octets, N);
+        top.s_axis_eth_tkeep = keep; top.s_axis_eth_tlast = last; top.s_axis_eth_tuser = error;
+    }
+    void offer(bool valid) { top.s_axis_eth_tvalid = valid; }
+    bool ready() const { return top.s_axis_eth_tready; }
+};
+
+// The port that selects a mutant: none, unless the design has mutants.
+template <typename Top, typename = void> struct MutantPort {
+    static void select(Top &, uint64_t) {}
+};
+template <typename Top>
+struct MutantPort<Top, std::void_t<decltype(Top::mutant)>> {
+    static void select(Top &top, uint64_t mutant) { top.mutant = mutant; }
+};
+
+// A write port, and what is under way on it.
+struct Port {
+    const char *aw, *w;
+    int idler;  // its first channel
+    Pins pins;
+    std::deque<Pending> bursts;
+    std::deque<Data> ahead;
+    std::deque<Response> responses;
+    Held<Address> held_address; Held<Data> held_data;
+};
+
+struct Sim {
+    VerilatedContext context;
+    Vtop top{&context, "top"};
+#if VM_TRACE
+    std::unique_ptr<VerilatedVcdC> trace;
+#endif
+    const Operation *operations; uint64_t count;
+    const uint8_t *octets;
+    uint8_t *memory; uint64_t size;
+    Settings settings;
+    std::vector<Range> faults;
+
+    uint64_t cycle = 0, progress = 0, random;
+    std::string message;
+    bool finished = false;
+
+    // live: what the host has asked for
+    bool live = false, asking = false, answered = false, asked_write = false;
+    uint32_t asked_address = 0, asked_value = 0;
+    uint8_t answer = 0;
+    std::map<uint64_t, Window> windows;  // by their first address; none touches another
+    std::vector<Operation> queued;
+    std::vector<uint8_t> sent;
+
+    // packets and frames: one at a time
+    PacketPort<Vtop> packets{top};
+    FramePort<Vtop> frames{top};
+    uint64_t operation = 0, at = 0, waited = 0;
+    bool offered = false;
+    // operations that go on meanwhile: the next one, where they end, when they begin
+    uint64_t aside = 0, aside_end = 0, due = 0;
+    // bus writes
+    Port placing{"m_axi_aw", "m_axi_w", AW, PINS(m_axi)};
+    Port completing{"m_axi_cq_aw", "m_axi_cq_w", CQ_AW, PINS(m_axi_cq)};
+    // completions: written by the RNIC, taken by the host, given back
+    uint64_t issued = 0, consumed = 0, returned = 0;
+    bool paused = false, giving = false;
+    Completion entry; uint32_t filled = 0;  // the one that is being written, and its octets so far
+    std::vector<uint64_t> when;             // the cycle in which each entry was written
+    // exception stream
+    bool inside = false;
+    uint64_t user = 0;
+    Held<Output> held_output;
+    // registers
+    enum { Idle, Writing, Written, Reading, Read } access = Idle;
+    enum { Nothing, State, EventWord, EventPop, Host, Polled, Consumer, Counter, Asked } purpose = Nothing;
+    uint32_t accessed = 0, word = 0;
+    uint64_t asked = 0;  // the operation that was under way as the access began
+    uint64_t *served = nullptr;  // whose access it is: operation or aside
+    bool address_done = false, data_done = false, draining = false;
+    bool address_waits = false, data_waits = false;  // to be shown
+    Held<uint64_t> held_write, held_read;
+    bool interrupted = false, heard = false;
+    // Nothing is in flight, and nothing has come in since.
+    bool quiet = false;
+    // Until when each of them idles or does not.
+    uint64_t until[IDLERS] = {};
+    bool idle[IDLERS] = {};
+    Event event;
+
+    std::vector<Write> writes, stray;
+    std::vector<Burst> addresses;
+    std::vector<uint64_t> responses, delivered, interrupts, polled;
+    std::vector<Completion> completions;
+    std::vector<Taken> taken;
+    std::vector<Event> events;
+    std::vector<Exception> exceptions;
+    std::vector<uint8_t> exception_octets;
+    std::vector<uint32_t> counters;
+
+    // Whether it idles in this cycle, with so much of 65536; the same for up to ``stretch`` cycles.
+    bool idles(int which, uint64_t probability) {
+        if (!probability) return false;
+        if (cycle >= until[which]) {
+            const uint64_t drawn = draw();
+            idle[which] = (drawn & 0xffff) < probability;
+            until[which] = cycle + 1 + (drawn >> 16) % settings.stretch;
+        }
+        return idle[which];
+    }
+
+    void fail(const char *format, ...) {
+        if (!message.empty()) return;
+        char text[400];
+        va_list arguments;
+        va_start(arguments, format);
+        vsnprintf(text, sizeof text, format, arguments);
+        va_end(arguments);
+        message = text;
+    }
+
+    void step(bool clock) {
+        top.clk = clock;
+#if !VM_TRACE
+        Vtop___024root___eval(top.rootp);
+#else
+        top.eval();  // which notes that there is something to trace
+        if (trace) trace->dump(context.time());
+        context.timeInc(5);
+#endif
+    }
+
+    // The design starts as a reset leaves it.
+    void begin() {
+        top.rst = 0;
+        MutantPort<Vtop>::select(top, settings.mutant);
+        top.m_axis_exc_tready = 0;
+        packets.offer(false);
+        frames.offer(false);
+        for (const Port *port : {&placing, &completing}) {
+            const Pins &pins = port->pins;
+            pins.awready = pins.wready = pins.bvalid = pins.bid = pins.bresp = 0;
+        }
+        top.s_axil_awvalid = 0; top.s_axil_wvalid = 0; top.s_axil_arvalid = 0;
+        top.s_axil_awprot = 0; top.s_axil_arprot = 0; top.s_axil_wstrb = 15;
+        top.s_axil_bready = 1; top.s_axil_rready = 1;
+        top.eval();
+        step(0);
+        step(1);
+    }
+
+    uint64_t draw() {
+        random ^= random << 13; random ^= random >> 7; random ^= random << 17;
+        return random * 0x2545F4914F6CDD1Dull;
+    }
+
+    bool faulty(uint64_t address, uint64_t strobes) const {
+        const uint64_t start = address + __builtin_ctzll(strobes);
+        const uint64_t stop = address + 64 - __builtin_clzll(strobes);
+        for (const Range &range : faults)
+            if (start < range.stop && range.start < stop) return true;
+        return false;
+    }
+
+    void take_address(Port &port, const Address &a) {
+        const uint64_t start = a.address & -N, octets = (a.length + 1ull) * N;
+        if ((1ull << a.size) != N || a.burst != 1)
+            fail("%s: write burst at %#llx has AWSIZE %u and AWBURST %u,"
+                 " not full beats that increment",
+                 port.aw, (unsigned long long)a.address, a.size, a.burst);
+        if (start % PAGE + octets > PAGE)
+            fail("%s: write burst of %llu octets at %#llx crosses a 4 KiB boundary", port.aw,
+                 (unsigned long long)octets, (unsigned long long)a.address);
+        if (&port == &placing) addresses.push_back({cycle, a.address, a.length + 1ull});
+        else if (!settings.entries && !live)
+            fail("%s: a completion is written to %#llx, but there is no ring", port.aw,
+                 (unsigned long long)a.address);
+        port.bursts.push_back({start, a.length + 1ull, false});
+    }
+
+    void take_data(Port &port, const Data &d) {
+        Pending &burst = port.bursts.front();
+        if (d.last != (burst.beats == 1))
+            fail("%s: WLAST is %d with %llu beats of the burst to come, at %#llx", port.w, d.last,
+                 (unsigned long long)burst.beats - 1, (unsigned long long)burst.address);
+        if (quiet) fail("%s: data comes after STATUS told that nothing is in flight", port.w);
+        if (d.strobes) {
+            const bool fault = faulty(burst.address, d.strobes);
+            if (fault) burst.fault = true;
+            if (&port == &placing) place(burst.address, d, fault);
+            else if (!live) gather(burst.address, d);
+            else if (!fault) store(burst.address, d);
+        }
+        burst.address += N;
+        if (--burst.beats == 0) {
+            if (&port == &completing && live) delivered.push_back(cycle);
+            else if (&port == &completing) finish_completion(burst.fault);
+            // SLVERR or DECERR.
+            const uint8_t code = burst.fault ? 2 + (burst.address / N & 1) : 0;
+            port.responses.push_back({cycle + settings.latency + 1, code});
+            port.bursts.pop_front();
+        }
+    }
+
+    void place(uint64_t address, const Data &d, bool fault) {
+        writes.push_back({cycle, address});
+        const uint64_t start = address + __builtin_ctzll(d.strobes);
+        const uint64_t stop = address + 64 - __builtin_clzll(d.strobes);
+        if (start < settings.ring + settings.entries * ENTRY && settings.ring < stop)
+            fail("m_axi_w: the write at %#llx touches the completion ring",
+                 (unsigned long long)start);
+        if (!fault) store(address, d);
+    }
+
+    // -- completions ------------------------------------------------------------------------------
+
+    // The nth completion of all: where it is written, and the phase that it has.
+    uint64_t slot(uint64_t n) const { return n & (settings.entries - 1); }
+    uint64_t place_of(uint64_t n) const { return settings.ring + slot(n) * ENTRY; }
+    bool phase_of(uint64_t n) const { return !(n & settings.entries); }
+    bool phase(const uint8_t *octets) const {
+        return octets[settings.phase_octet] >> settings.phase_bit & 1;
+    }
+
+    // The completion reaches memory whole, as a line of a cache does: the host sees it all at once.
+    void gather(uint64_t address, const Data &d) {
+        const uint64_t place = place_of(issued);
+        for (uint64_t k = 0; k < N; k++) {
+            if (!(d.strobes >> k & 1)) continue;
+            const uint64_t at = address + k - place;
+            if (at >= ENTRY || filled >> at & 1) {
+                fail("m_axi_cq_w: completion %llu is written to %#llx, its entry is at %#llx",
+                     (unsigned long long)issued, (unsigned long long)(address + k),
+                     (unsigned long long)place);
+                return;
+            }
+            entry.octets[at] = d.data[k];
+            filled |= 1u << at;
+        }
+    }
+
+    void finish_completion(bool fault) {
+        const unsigned long long number = issued;
+        if (!message.empty()) return;  // there may be no ring
+        if (filled != mask(ENTRY))
+            fail("m_axi_cq_w: completion %llu is not written whole, but in the octets %#x", number,
+                 filled);
+        if (issued - returned >= settings.entries)
+            fail("m_axi_cq_w: completion %llu overwrites one that the host has not given back",
+                 number);
+        if (phase(entry.octets) != phase_of(issued))
+            fail("m_axi_cq_w: completion %llu has the wrong phase", number);
+        if (!fault) {
+            memcpy(host(place_of(issued)), entry.octets, ENTRY);
+            when[slot(issued)] = cycle;
+        }
+        issued++;
+        filled = 0;
+    }
+
+    // Host memory of a bus address.
+    uint8_t *host(uint64_t address) const { return memory + (address - settings.base); }
+
+    // Whether the host has a completion to take.
+    bool completed_one() const {
+        return settings.entries && !paused &&
+               phase(host(place_of(consumed))) == phase_of(consumed);
+    }
+
+    void take_completion() {
+        Completion one;
+        memcpy(one.octets, host(place_of(consumed)), ENTRY);
+        completions.push_back(one);
+        delivered.push_back(when[slot(consumed)]);
+        consumed++;
+        progress = cycle;
+    }
+
+    void store(uint64_t address, const Data &d) {
+        if (live) { store_live(address, d); return; }
+        const uint64_t bus = address;
+        address -= settings.base;
+        const bool inside = address < size && size - address >= N;
+        if (inside && d.strobes == mask(N)) { memcpy(memory + address, d.data, N); return; }
+        bool outside = false;
+        for (uint64_t k = 0; k < N; k++) {
+            if (!(d.strobes >> k & 1)) continue;
+            if (inside || (address < size && size - address > k)) memory[address + k] = d.data[k];
+            else outside = true;
+        }
+        if (outside) stray.push_back({cycle, bus});
+    }
+
+    // To an octet: what is written where the host has no memory, or has it no more, is a fault.
+    void store_live(uint64_t address, const Data &d) {
+        for (uint64_t k = 0; k < N; k++) {
+            if (!(d.strobes >> k & 1)) continue;
+            const uint64_t at = address + k;
+            auto after = windows.upper_bound(at);
+            if (after == windows.begin() || std::prev(after)->second.stop <= at)
+                fail("the octet at %#llx is written, where the host has no memory",
+                     (unsigned long long)at);
+            else
+                std::prev(after)->second.octets[at - std::prev(after)->first] = d.data[k];
+        }
+    }
+
+    void take_output(const Output &o) {
+        const uint64_t octets = __builtin_popcountll(o.keep);
+        if (!octets || o.keep != mask(octets) || (octets != N && !o.last))
+            fail("exception stream: TKEEP %#llx on a beat that is%s the last",
+                 (unsigned long long)o.keep, o.last ? "" : " not");
+        if (!inside) {
+            user = o.user;
+            exceptions.push_back({o.stream, uint32_t(o.user), uint32_t(o.user >> 32), 0,
+                                  exception_octets.size(), 0});
+        } else if (exceptions.back().stream != o.stream || user != o.user) {
+            fail("exception stream: TID or TUSER changes inside a packet of stream %u", o.stream);
+        }
+        exception_octets.insert(exception_octets.end(), o.data, o.data + octets);
+        exceptions.back().length += octets;
+        inside = !o.last;
+    }
+
+    template <typename T> void held_up(const char *channel, Held<T> &held, bool valid, bool ready,
+                                       const T &now) {
+        if (held.held && !valid) fail("%s: VALID falls before READY came", channel);
+        else if (held.held && now != held.shown) fail("%s: payload changes before READY came", channel);
+        held.held = valid && !ready;
+        if (held.held) held.shown = now;
+    }
+
+    void start(bool write, uint32_t address, uint32_t value, decltype(purpose) why) {
+        accessed = address; purpose = why; asked = operation;
+        access = write ? Writing : Reading;
+        if (write) {
+            top.s_axil_awaddr = address; top.s_axil_wdata = value; top.s_axil_wstrb = 15;
+            address_waits = data_waits = true;
+            address_done = data_done = false;
+            quiet = false;
+        } else {
+            top.s_axil_araddr = address; top.s_axil_arvalid = 1;
+        }
+    }
+
+    // Operations that concern the host alone.
+    void next_operation() {
+        if (aside < aside_end && cycle < due) progress = cycle;
+        while (operation < count) {
+            const Operation &o = operations[operation];
+            switch (o.kind) {
+            case AWAIT: if (consumed < o.offset) return; break;
+            case WAIT:
+                if (waited++ < o.offset) { progress = cycle; return; }
+                waited = 0;
+                break;
+            case PAUSE: paused = true; break;
+            case RESUME: paused = quiet = false; break;
+            case MEANWHILE:
+                if (aside < aside_end) return;
+                due = cycle + o.offset;
+                aside = operation + 1;
+                aside_end = aside + o.length;
+                operation += o.length;
+                break;
+            default: return;
+            }
+            operation++;
+            progress = cycle;
+        }
+        paused = false;
+    }
+
+    // What the host does next, when no access is under way.
+    void next_access() {
+        if (live) {
+            if (asking) start(asked_write, asked_address, asked_value, Asked);
+            asking = false;
+            return;
+        }
+        if (operation == count && !draining) {
+            // The end: everything was drained, and all counters are to be read.
+            if (counters.size() < settings.counters)
+                start(false, settings.counter[counters.size()], 0, Counter);
+            else
+                finished = true;
+            return;
+        }
+        // An interrupt that stays, of completions that the host does not take, holds up nothing.
+        if (top.irq && !heard) {
+            start(false, settings.status, 0, State);
+            return;
+        }
+        heard = false;
+        const uint64_t owed = consumed - returned;
+        if (owed && (giving || 4 * owed >= settings.entries)) {
+            returned = consumed;
+            start(true, settings.consumer, consumed & 0xffff, Consumer);
+        } else if (aside < aside_end && cycle >= due) {
+            serve_register(aside);
+        } else if (operation == count || operations[operation].kind == DRAIN) {
+            start(false, settings.status, 0, State);
+        } else {
+            serve_register(operation);
+        }
+        giving = false;
+    }
+
+    void serve_register(uint64_t &which) {
+        const Operation &o = operations[which];
+        served = &which;
+        if (o.kind == WRITE) { start(true, o.a, o.b, Host); top.s_axil_wstrb = o.c; }
+        else if (o.kind == POLL) start(false, o.a, 0, Polled);
+    }
+
+    void completed(uint8_t response, uint32_t value) {
+        if (purpose == Asked) {
+            access = Idle;
+            answer = response; asked_value = value; answered = true;
+            return;
+        }
+        const bool hosts = purpose == Host || purpose == Polled;
+        const uint64_t expected = hosts ? operations[*served].offset : 0;
+        if (response != expected)
+            fail("%s of register %#05x is answered with response %u",
+                 access == Written ? "the write" : "the read", accessed, response);
+        access = Idle;
+        switch (purpose) {
+        case State:
+            if (value & EVENT) { word = 0; start(false, settings.event[0], 0, EventWord); break; }
+            heard = true;
+            if (value & COMPLETION && top.irq) giving = true;
+            if (value & IDLE && asked == operation) drained();
+            break;
+        case EventWord:
+            event.word[word++] = value;
+            if (word < 9) start(false, settings.event[word], 0, EventWord);
+            else { events.push_back(event); start(true, settings.event_pop, 1, EventPop); }
+            break;
+        case Host: ++*served; progress = cycle; break;
+        case Polled:
+            if ((value & operations[*served].b) == operations[*served].c) {
+                polled.push_back(cycle);
+                ++*served;
+                progress = cycle;
+            }
+            break;
+        case Counter: counters.push_back(value); break;
+        default: progress = cycle; break;
+        }
+    }
+
+    // The RNIC is idle, as far as the host's side goes: there may be completions to take, or room
+    // to give back, which more of them wait for.
+    void drained() {
+        if (operation < count && operations[operation].kind != DRAIN) return;
+        if (aside < aside_end || completed_one()) return;
+        if (consumed != returned) { giving = true; return; }
+        if (operation == count) draining = false;
+        else operation++;
+        quiet = true;
+        progress = cycle;
+    }
+
+    // What the registers' side is shown in this cycle. It may show an address and data apart.
+    void offer_registers() {
+        const uint64_t probability = settings.registers;
+        if (address_waits && !idles(REGISTER_AW, probability)) {
+            top.s_axil_awvalid = 1;
+            address_waits = false;
+        }
+        if (data_waits && !idles(REGISTER_W, probability)) {
+            top.s_axil_wvalid = 1;
+            data_waits = false;
+        }
+        top.s_axil_bready = !idles(REGISTER_B, probability);
+        top.s_axil_rready = !idles(REGISTER_R, probability);
+    }
+
+    void registers() {
+        const uint64_t read = uint64_t(top.s_axil_rresp) << 32 | top.s_axil_rdata;
+        held_up("s_axil_b", held_write, top.s_axil_bvalid, top.s_axil_bready,
+                uint64_t(top.s_axil_bresp));
+        held_up("s_axil_r", held_read, top.s_axil_rvalid, top.s_axil_rready, read);
+        if (access == Writing) {
+            if (top.s_axil_awvalid && top.s_axil_awready) address_done = true;
+            if (top.s_axil_wvalid && top.s_axil_wready) data_done = true;
+        }
+        if (access == Reading && top.s_axil_arready) address_done = true;
+    }
+
+    // After the clock edge: what was taken is not shown again.
+    void registers_after(bool written, uint8_t write_response, bool read, uint8_t read_response,
+                         uint32_t value) {
+        switch (access) {
+        case Writing:
+            if (address_done) top.s_axil_awvalid = 0;
+            if (data_done) top.s_axil_wvalid = 0;
+            if (address_done && data_done) { access = Written; address_done = data_done = false; }
+            break;
+        case Written:
+            if (written) completed(write_response, 0);
+            break;
+        case Reading:
+            if (address_done) { top.s_axil_arvalid = 0; access = Read; address_done = false; }
+            break;
+        case Read:
+            if (read) completed(read_response, value);
+            break;
+        default: break;
+        }
+    }
+
+    // What a write port is shown in this cycle.
+    void offer(Port &port) {
+        const Pins &pins = port.pins;
+        pins.awready = port.bursts.size() < BURSTS && !idles(port.idler, settings.write);
+        pins.wready = (!port.bursts.empty() || port.ahead.size() < AHEAD) &&
+                      !idles(port.idler + 1, settings.write);
+        if (!pins.bvalid && !port.responses.empty() && port.responses.front().due <= cycle &&
+            !idles(port.idler + 2, settings.response)) {
+            pins.bvalid = 1;
+            pins.bresp = port.responses.front().code;
+        }
+    }
+
+    // The handshakes of a write port; whether a response was taken.
+    bool serve(Port &port) {
+        const Pins &pins = port.pins;
+        if (pins.awvalid || port.held_address.held) {
+            const Address now{pins.awaddr, pins.awlen, pins.awsize, pins.awburst};
+            held_up(port.aw, port.held_address, pins.awvalid, pins.awready, now);
+            if (pins.awvalid && pins.awready) { take_address(port, now); progress = cycle; }
+        }
+        if (pins.wvalid || port.held_data.held) {
+            Data now;
+            memcpy(now.data, pins.wdata, N);
+            now.strobes = pins.wstrb; now.last = pins.wlast;
+            held_up(port.w, port.held_data, pins.wvalid, pins.wready, now);
+            if (pins.wvalid && pins.wready) {
+                progress = cycle;
+                if (port.ahead.empty() && !port.bursts.empty()) take_data(port, now);
+                else port.ahead.push_back(now);
+            }
+        }
+        while (!port.ahead.empty() && !port.bursts.empty()) {
+            take_data(port, port.ahead.front());
+            port.ahead.pop_front();
+        }
+        if (!pins.bvalid || !pins.bready) return false;
+        port.responses.pop_front();
+        progress = cycle;
+        return true;
+    }
+
+    void one_cycle() {
+        // The host.
+        next_operation();
+        if (completed_one() && !idles(COMPLETIONS, settings.completions)) take_completion();
+        // The packet or frame.
+        const bool packet =
+            packets.EXISTS && operation < count && operations[operation].kind == PACKET;
+        const bool frame =
+            frames.EXISTS && operation < count && operations[operation].kind == FRAME;
+        if ((packet || frame) && !offered && !idles(SOURCE, settings.source)) {
+            const Operation &o = operations[operation];
+            const uint64_t rest = o.length - at;
+            const uint8_t *from = octets + o.offset + at;
+            const bool last = rest <= N, error = last && o.c;
+            if (frame) {
+                frames.show(from, mask(last ? rest : N), last, error);
+            } else {
+                packets.show(
+                    from, mask(last ? rest : N), last, o.a, uint64_t(error) << 32 | o.b);
+            }
+            offered = true;
+            quiet = false;
+        }
+        packets.offer(offered && !frame);
+        frames.offer(offered && frame);
+        offer(placing);
+        offer(completing);
+        top.m_axis_exc_tready = !idles(EXCEPTIONS, settings.exceptions);
+        if (access == Idle) next_access();
+        offer_registers();
+        step(0);
+        if (top.irq && !interrupted) interrupts.push_back(cycle);
+        interrupted = top.irq;
+
+        // Handshakes.
+        if (offered && (frame ? frames.ready() : packets.ready())) {
+            const Operation &o = operations[operation];
+            if (at == 0) taken.push_back({cycle, cycle});
+            at += N;
+            offered = false;
+            progress = cycle;
+            if (at >= o.length) { taken.back().last = cycle; at = 0; operation++; }
+        }
+        const bool placed = serve(placing), reported = serve(completing);
+        if (placed) responses.push_back(cycle);
+        if (top.m_axis_exc_tvalid || held_output.held) {
+            Output now;
+            memcpy(now.data, &top.m_axis_exc_tdata, N);
+            now.keep = top.m_axis_exc_tkeep; now.user = top.m_axis_exc_tuser;
+            now.stream = top.m_axis_exc_tid; now.last = top.m_axis_exc_tlast;
+            held_up("m_axis_exc", held_output, top.m_axis_exc_tvalid, top.m_axis_exc_tready, now);
+            if (top.m_axis_exc_tvalid && top.m_axis_exc_tready) {
+                take_output(now);
+                progress = cycle;
+            }
+        }
+        registers();
+        const bool written = top.s_axil_bvalid && top.s_axil_bready;
+        const bool read = top.s_axil_rvalid && top.s_axil_rready;
+        const uint8_t write_response = top.s_axil_bresp, read_response = top.s_axil_rresp;
+        const uint32_t value = top.s_axil_rdata;
+
+        step(1);
+        if (placed) placing.pins.bvalid = 0;
+        if (reported) completing.pins.bvalid = 0;
+        registers_after(written, write_response, read, read_response, value);
+        cycle++;
+    }
+
+    const char *doing() const {
+        if (access != Idle && purpose != State && purpose != Polled)
+            return "a register access is under way";
+        if (operation == count) return "all is sent, but the RNIC is not idle";
+        switch (operations[operation].kind) {
+        case PACKET: return "it takes no beat of the packet";
+        case FRAME: return "it takes no beat of the frame";
+        case DRAIN: return "it does not become idle";
+        case AWAIT: return paused ? "the host waits for completions that it does not take"
+                                  : "the completions that the host waits for do not come";
+        case POLL: return "the register that the host polls does not change";
+        default: return "a register is to be written";
+        }
+    }
+};
+
+}  // namespace
+
+EXPORT Sim *sim_new(const Operation *operations, uint64_t count, const uint8_t *octets,
+                    uint8_t *memory, uint64_t size, const Settings *settings, const Range *faults,
+                    uint64_t fault_count, const char *waves) {
+    Sim *sim = new Sim;
+    sim->operations = operations; sim->count = count; sim->octets = octets;
+    sim->memory = memory; sim->size = size; sim->settings = *settings;
+    sim->faults.assign(faults, faults + fault_count);
+    sim->random = settings->seed * 0x9E3779B97F4A7C15ull | 1;
+    sim->draining = true;
+    sim->when.resize(settings->entries);
+#if VM_TRACE
+    if (waves) {
+        sim->context.traceEverOn(true);
+        sim->trace.reset(new VerilatedVcdC);
+        sim->top.trace(sim->trace.get(), 99);
+        sim->trace->open(waves);
+        if (!sim->trace->isOpen()) sim->fail("cannot write waves to %s", waves);
+    }
+#endif
+    sim->begin();
+    return sim;
+}
+
+// Simulate up to so many cycles. 0: there is more to do, 1: finished, 2: failed.
+EXPORT int sim_run(Sim *sim, uint64_t cycles) {
+    const Settings &s = sim->settings;
+    while (cycles-- && !sim->finished && sim->message.empty()) {
+        sim->one_cycle();
+        if (!sim->live && sim->cycle - sim->progress > PATIENCE + s.latency)
+            sim->fail("nothing moved for %llu cycles: operation %llu of %llu, %s",
+                      (unsigned long long)(sim->cycle - sim->progress),
+                      (unsigned long long)sim->operation + 1, (unsigned long long)sim->count,
+                      sim->doing());
+    }
+    return sim->message.empty() ? sim->finished : 2;
+}
+
+// A live simulation: nothing happens but in the calls below.
+EXPORT Sim *sim_live(const Settings *settings, const char *waves) {
+    Sim *sim = sim_new(nullptr, 0, nullptr, nullptr, 0, settings, nullptr, 0, waves);
+    sim->live = true;
+    return sim;
+}
+
+// Queue a packet or frame behind those that were queued before.
+EXPORT void sim_send(Sim *sim, const Operation *operation, const uint8_t *octets) {
+    if (sim->operation == sim->count) {
+        sim->queued.clear();
+        sim->sent.clear();
+        sim->operation = 0;
+    }
+    sim->queued.push_back(*operation);
+    sim->queued.back().offset = sim->sent.size();
+    sim->sent.insert(sim->sent.end(), octets, octets + operation->length);
+    sim->sent.resize(sim->sent.size() + N);  // a whole beat is copied even where a packet ends
+    sim->operations = sim->queued.data();
+    sim->count = sim->queued.size();
+    sim->octets = sim->sent.data();
+}
+
+// What was queued and is not taken whole yet.
+EXPORT uint64_t sim_sending(Sim *sim) { return sim->count - sim->operation; }
+
+// Access a register. The bus's response, or -1: failed.
+EXPORT int sim_access(Sim *sim, int write, uint32_t address, uint32_t *value) {
+    sim->asked_write = write; sim->asked_address = address; sim->asked_value = *value;
+    sim->asking = true;
+    sim->answered = false;
+    const uint64_t begun = sim->cycle;
+    while (!sim->answered && sim->message.empty()) {
+        sim->one_cycle();
+        if (sim->cycle - begun > PATIENCE) sim->fail("register %#05x does not answer", address);
+    }
+    if (!sim->message.empty()) return -1;
+    *value = sim->asked_value;
+    return sim->answer;
+}
+
+// Simulate up to so many cycles, until there is an interrupt. 0: there is none, 1: there is, 2: failed.
+EXPORT int sim_wait(Sim *sim, uint64_t cycles) {
+    while (cycles-- && !sim->top.irq && sim->message.empty()) sim->one_cycle();
+    return sim->message.empty() ? sim->top.irq : 2;
+}
+
+// Memory of the host from a bus address on; without octets: there is none any more.
+EXPORT void sim_map(Sim *sim, uint64_t address, uint8_t *octets, uint64_t length) {
+    if (octets) sim->windows[address] = {address + length, octets};
+    else sim->windows.erase(address);
+}
+
+// Memory answers with SLVERR from now on.
+EXPORT void sim_fault(Sim *sim, uint64_t start, uint64_t stop) {
+    sim->faults.push_back({start, stop});
+}
+
+EXPORT void sim_free(Sim *sim) {
+#if VM_TRACE
+    if (sim->trace) sim->trace->close();
+#endif
+    sim->top.final();
+    delete sim;
+}
+
+EXPORT uint64_t sim_cycle(Sim *sim) { return sim->cycle; }
+EXPORT uint64_t sim_operation(Sim *sim) { return sim->operation; }
+EXPORT const char *sim_message(Sim *sim) { return sim->message.c_str(); }
+
+#ifdef REHEARSAL
+extern "C" void __gcov_dump();
+EXPORT void sim_write_profile() { __gcov_dump(); }
+#endif
+
+// One of the lists that a run gives: its address, and its length in items.
+EXPORT const void *sim_list(Sim *sim, int which, uint64_t *items) {
+#define LIST(number, list) case number: *items = sim->list.size(); return sim->list.data();
+    switch (which) {
+    LIST(0, writes) LIST(1, addresses) LIST(2, taken) LIST(3, stray) LIST(4, events)
+    LIST(5, exceptions) LIST(6, exception_octets) LIST(7, counters) LIST(8, completions)
+    LIST(9, delivered) LIST(10, responses) LIST(11, interrupts) LIST(12, polled)
+    }
+    *items = 0;
+    return nullptr;
+}

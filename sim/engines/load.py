@@ -1,0 +1,227 @@
+"""Segments of one size, one after the other: what is measured, and what a build rehearses."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ...hdl.spec import regs
+from ...hdl.spec.config import RnicConfig
+from ...hdl.spec.net import AssociationKey, EtherType, Protocol, insert
+from ..capture.layers import internet_sum
+from ..model.header import TaggedHeader
+from ..model.mpa import MpaSender
+from ..model.sctp import AnyChunk, DataChunk, Function, Ppid, bundle
+from ..model.sctp import Packet as SctpPacket
+from .engine import (
+    DeviceError,
+    Drain,
+    Engine,
+    Frame,
+    Operation,
+    Outcome,
+    Packet,
+    Poll,
+    Ring,
+    Stalls,
+    WriteRegister,
+)
+
+__all__ = ["Load", "SctpLoad"]
+
+_STAG = 0x00000511
+_STREAM = 1
+_MEMORY = 1 << 20
+
+# The association: the peer and this end, and the TSN of the peer's first chunk.
+_ADDRESSES = bytes([10, 0, 0, 2]), bytes([10, 0, 0, 1])
+_PORTS = 40001, 40002
+_TAG = 0x0DDBA115
+TSN = 1000
+KEY = AssociationKey(
+    source=int.from_bytes(_ADDRESSES[0], "little"),
+    destination=int.from_bytes(_ADDRESSES[1], "little"),
+    source_port=_PORTS[0],
+    destination_port=_PORTS[1],
+    tag=_TAG,
+    v6=False,
+)
+
+
+@dataclass(frozen=True)
+class Load:
+    """Segments of one size at one alignment: ``offset`` octets past a beat's first lane."""
+
+    config: RnicConfig
+    payload: int
+    offset: int = 0
+
+    #: Where completions go, if there are any.
+    ring: ClassVar[Ring | None] = None
+    #: Whether each segment is a message.
+    whole: ClassVar[bool] = False
+
+    @property
+    def chunks(self) -> int:
+        """Segments of a packet."""
+        return 1
+
+    @property
+    def fpdu(self) -> int:
+        """Octets of a segment's FPDU: length, header, payload, pad, CRC."""
+        return -(-(2 + 14 + self.payload) // 4) * 4 + 4
+
+    @property
+    def beats_in(self) -> float:
+        return -(-self.fpdu // self.config.octets)
+
+    @property
+    def beats_out(self) -> int:
+        return -(-(self.offset + self.payload) // self.config.octets)
+
+    @property
+    def limit(self) -> float:
+        """The least number of cycles for a segment."""
+        return max(self.beats_in, self.beats_out)
+
+    def __str__(self) -> str:
+        return f"payload {self.payload} at offset {self.offset}, {self.config.width} bits"
+
+    def count(self, cycles: int) -> int:
+        """Segments that take so many cycles, and enough packets of them to tell a rate."""
+        return max(int(cycles // (self.limit * self.chunks)), 24) * self.chunks
+
+    def packets(self, count: int, *, drained: bool = False) -> list[Operation]:
+        """Packets of so many segments; with ``drained`` each one meets an idle RNIC."""
+        operations: list[Operation] = []
+        for packet in self._carry(self._segments(count)):
+            operations.append(packet)
+            if drained:
+                operations.append(Drain())
+        return operations
+
+    def _segments(self, count: int) -> Iterator[bytes]:
+        stride = self.beats_out * self.config.octets
+        room = _MEMORY // 2 // stride
+        octets = bytes(at * 7 & 255 for at in range(self.payload))
+        for number in range(count):
+            header = TaggedHeader(_STAG, number % room * stride + self.offset, self.whole)
+            yield header.encode() + octets
+
+    def _carry(self, segments: Iterable[bytes]) -> Iterator[Packet | Frame]:
+        sender = MpaSender()
+        for segment in segments:
+            position = sender.position
+            yield Packet(_STREAM, position % 2**32, sender.send(segment))
+
+    def run(self, engine: Engine, operations: Sequence[Operation], count: int) -> Outcome:
+        """Run ``operations`` that place ``count`` of the segments, and no others."""
+        memory = np.zeros(_MEMORY, np.uint8)
+        # Memory answers at once: the RNIC is measured, not the bus behind it.
+        stalls = Stalls(response_latency=1)
+        outcome = engine.run(
+            self.config, [*self.setup(), *operations], memory, ring=self.ring, stalls=stalls
+        )
+        placed, beats = outcome.counters["PLACED_SEGMENTS"], len(outcome.writes)
+        if (placed, beats) != (count, count * self.beats_out):
+            raise DeviceError(
+                f"{self}: segments placed expected {count} got {placed},"
+                f" beats written expected {count * self.beats_out} got {beats}"
+            )
+        return outcome
+
+    def setup(self) -> list[Operation]:
+        """A region over half of memory, and a stream with CRC."""
+        flags = regs.pack("STAG_FLAGS", key=_STAG & 255, valid=1, remote_write=1)
+        stag = _write(
+            "STAG", INDEX=_STAG >> 8, FLAGS=flags, OWNER=_STREAM, TO_LO=0, TO_HI=0,
+            LEN_LO=_MEMORY // 2, LEN_HI=0, ADDR_LO=0, ADDR_HI=0,
+        )  # fmt: skip
+        flags = regs.pack("STREAM_FLAGS", enable=1, crc=1)
+        return [*stag, *_write("STREAM", INDEX=_STREAM, FLAGS=flags, PD=_STREAM)]
+
+
+@dataclass(frozen=True)
+class SctpLoad(Load):
+    """The same over SCTP, each segment a message: small ones are. Packets are filled up to ``mtu``,
+    or have one segment each.
+    """
+
+    mtu: int = 0
+
+    ring = Ring(_MEMORY // 2, 14)
+    whole = True
+
+    @property
+    def chunk(self) -> int:
+        """Octets of a segment's chunk: DATA, DDP-SSN, header, payload."""
+        return -(-(16 + 2 + 14 + self.payload) // 4) * 4
+
+    @property
+    def chunks(self) -> int:
+        return max((self.mtu - 20 - 12) // self.chunk, 1)
+
+    @property
+    def beats_in(self) -> float:
+        """Of Ethernet, IPv4, SCTP, and the chunks: a segment's share."""
+        beats = -(-(14 + 20 + 12 + self.chunks * self.chunk) // self.config.octets)
+        return beats if self.chunks == 1 else beats / self.chunks
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}, {self.chunks} in a packet of SCTP"
+
+    def _carry(self, segments: Iterable[bytes]) -> Iterator[Packet | Frame]:
+        chunks = (chunk(ssn, Ppid.SEGMENT, segment) for ssn, segment in enumerate(segments, 1))
+        packets = bundle(chunks, self.mtu) if self.mtu else ((chunk,) for chunk in chunks)
+        yield from map(frame, packets)
+
+    def setup(self) -> list[Operation]:
+        """The same region and stream, of an association in which the peer accepted a session."""
+        (move,) = insert({}, KEY, self.config.associations)
+        association = _write("ASSOC", **regs.association(move, first=_STREAM, count=1))
+        accept = struct.pack(">H", Function.ACCEPT)
+        return [
+            *self.ring.program(),
+            *association,
+            *_tell(0),
+            *super().setup(),
+            *_tell(Function.INITIATE),
+            frame((chunk(0, Ppid.CONTROL, accept),)),
+            Drain(),
+        ]
+
+
+def chunk(ssn: int, ppid: Ppid, message: bytes) -> DataChunk:
+    """A chunk of the message with this DDP-SSN, counted on past 65535."""
+    return DataChunk(TSN + ssn, 0, ppid, struct.pack(">H", ssn & 0xFFFF) + message)
+
+
+def frame(chunks: tuple[AnyChunk, ...]) -> Frame:
+    packet = SctpPacket(*_PORTS, _TAG, chunks).encode()
+    start = struct.pack(">BBHHHBB", 0x45, 0, 20 + len(packet), 0, 0, 64, Protocol.SCTP)
+    ends = b"".join(_ADDRESSES)
+    digest = (0xFFFF - internet_sum(start + ends)).to_bytes(2, "big")
+    ethernet = bytes(12) + EtherType.IPV4.to_bytes(2, "big")
+    return Frame(ethernet + start + digest + ends + packet)
+
+
+def _tell(function: int) -> list[Operation]:
+    """Tell the RNIC of the session, before the peer has sent anything."""
+    values = {"STREAM": _STREAM, "FUNCTION": function, "TSN": TSN - 1, "COMMAND": 1}
+    busy, taken = (regs.pack("SESSION_ANSWER", **{name: 1}) for name in ("busy", "taken"))
+    return [
+        *(WriteRegister(regs.address(f"SESSION_{name}"), values[name]) for name in values),
+        Poll(regs.address("SESSION_ANSWER"), busy | taken, taken),
+    ]
+
+
+def _write(window: str, **values: int) -> list[Operation]:
+    """Writes of one entry of a table, through its window."""
+    return [
+        *(WriteRegister(regs.address(f"{window}_{name}"), value) for name, value in values.items()),
+        WriteRegister(regs.address(f"{window}_COMMIT"), 1),
+    ]

@@ -1,0 +1,378 @@
+"""The part of the stand-in RNIC that takes frames: associations, chunks, sessions, in Python.
+
+It knows what registers and frames tell it, and nothing of the model of SCTP.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import dpkt
+import google_crc32c
+from ddp_rnic.hdl.spec import regs
+from ddp_rnic.hdl.spec.completion import ChunkStatus, Completion, Kind, Status
+from ddp_rnic.hdl.spec.net import AssociationKey, hash_way, place_bits
+from ddp_rnic.hdl.spec.sctp import Diversion, Function, Reason, State
+from ddp_rnic.sim.engines.engine import ExceptionPacket
+from ddp_rnic.sim.model.ddp import DataSink
+from ddp_rnic.sim.model.events import DdpError, Placed
+
+if TYPE_CHECKING:
+    from .fake_engine import _Device
+
+#: What the host may say, by state, and what the state is then.
+_SAYS = {
+    Function.INITIATE: dict.fromkeys(
+        (State.CLOSED, State.TERMINATE_SENT, State.TERMINATE_RECEIVED, State.ABORTED),
+        State.INITIATE_SENT,
+    ),
+    Function.ABORT: dict.fromkeys(State, State.ABORTED),
+    Function.ACCEPT: {State.INITIATE_RECEIVED: State.ESTABLISHED},
+    Function.REJECT: {State.INITIATE_RECEIVED: State.CLOSED},
+    Function.TERMINATE: {
+        State.INITIATE_RECEIVED: State.CLOSED,
+        State.REFUSED: State.CLOSED,
+        State.ESTABLISHED: State.TERMINATE_SENT,
+        State.TERMINATE_RECEIVED: State.CLOSED,
+        State.ABORTED: State.ABORTED,
+    },
+}
+_OPENABLE = (State.CLOSED, State.TERMINATE_SENT, State.TERMINATE_RECEIVED, State.ABORTED)
+_PLACES = (State.ESTABLISHED, State.TERMINATE_SENT)
+_TERMINATED = (State.TERMINATE_SENT, State.TERMINATE_RECEIVED)
+_SEGMENT = 0  #: instead of a function
+
+
+@dataclass
+class _Session:
+    state: State = State.CLOSED
+    past: int = 0
+    next: int = 0
+    opened: int | None = None  # TSN of the item with order 0
+    waiting: dict[int, int] = field(default_factory=dict)  # function by order
+    tsns: dict[int, tuple[int, int]] = field(default_factory=dict)  # order and TSN, by place
+    segments: dict[int, int] = field(default_factory=dict)  # TSN by order
+    last: int | None = None  # order of the Terminate
+    highest: int = -1
+    undelivered: list[Any] = field(default_factory=list)
+
+    def begin(self, tsn: int) -> None:
+        self.__init__(past=tsn)  # type: ignore[misc]
+
+    def take(self, order: int, function: int, tsn: int, window: int) -> None:
+        self.waiting[order] = function
+        self.tsns[order % window] = order, tsn
+        self.highest = max(self.highest, order)
+        if order == 0:
+            self.opened = tsn
+        if function == Function.TERMINATE:
+            self.last = order
+
+    @property
+    def gap(self) -> bool:
+        return bool(self.waiting)
+
+
+class FakeSctp:
+    """Beside ``device``, whose streams, buffers and ring it shares."""
+
+    def __init__(self, device: _Device) -> None:
+        self.device = device
+        self.entries: dict[tuple[int, int], tuple[AssociationKey, int, int, int]] = {}
+        self.sessions: dict[int, _Session] = {}
+        self.answer = 0
+        self.counters = dict.fromkeys(regs.SCTP_COUNTERS, 0)
+
+    # -- registers --
+
+    def _fields(self, name: str) -> dict[str, int]:
+        value = self.device.values.get(name, 0)
+        return {
+            each.name: value >> each.low & (1 << each.bits) - 1
+            for each in regs.BY_NAME[name].fields
+        }
+
+    def commit(self) -> None:
+        """ASSOC_COMMIT."""
+        values = self.device.values
+        place, flags = self._fields("ASSOC_PLACE"), self._fields("ASSOC_FLAGS")
+        nest = place["way"], place["place"]
+        if not flags["valid"]:
+            del self.entries[nest]
+            return
+        ports, streams = self._fields("ASSOC_PORTS"), self._fields("ASSOC_STREAMS")
+        source, destination = (
+            sum(values[f"ASSOC_{end}{k}"] << 32 * k for k in range(4)) for end in ("SRC", "DST")
+        )
+        key = AssociationKey(
+            source,
+            destination,
+            ports["source"],
+            ports["destination"],
+            values["ASSOC_TAG"],
+            bool(flags["v6"]),
+        )
+        width = place_bits(self.device.config.associations)
+        assert hash_way(nest[0], key, width) == nest[1], "the entry would never be found"
+        assert flags["number"] < self.device.config.associations
+        assert streams["first"] + streams["count"] <= self.device.config.streams
+        self.entries[nest] = key, flags["number"], streams["first"], streams["count"]
+
+    def command(self) -> None:
+        """SESSION_COMMAND."""
+        values = self.device.values
+        function = Function(values["SESSION_FUNCTION"])
+        session = self.sessions.setdefault(values["SESSION_STREAM"], _Session())
+        if function is Function.FORGET:
+            session.begin(values["SESSION_TSN"])
+            after = State.CLOSED
+        elif function is Function.PAST:
+            tsn = values["SESSION_TSN"]
+            if (session.past - tsn) % (1 << 32) >= 1 << 31:
+                session.past = tsn
+            after = session.state
+        else:
+            after = _SAYS[function].get(session.state, session.state)
+        commands = (Function.FORGET, Function.PAST)
+        taken = function in commands or session.state in _SAYS[function]
+        if taken and function is Function.INITIATE:
+            session.begin(values["SESSION_TSN"])
+        session.state = after
+        self.answer = regs.pack("SESSION_ANSWER", state=after, taken=taken)
+
+    # -- frames --
+
+    def receive(self, frame: bytes) -> None:
+        key, packet = _packet(frame)
+        entry = next((each for each in self.entries.values() if each[0] == key), None)
+        if entry is None:
+            self.counters["FRAMES_DIVERTED"] += 1
+            self._divert(0, 0, frame, Diversion.FRAME)
+            return
+        _, association, first, count = entry
+        digest = google_crc32c.value(packet[:8] + bytes(4) + packet[12:])
+        if struct.pack("<I", digest) != packet[8:12]:
+            self.counters["FRAMES_DROPPED"] += 1
+            return
+        chunks, at = [], 12
+        while at < len(packet):
+            kind, _, length = struct.unpack_from(">BBH", packet, at)
+            if length < (4 if kind else 17) or at + length > len(packet):
+                self.counters["FRAMES_DIVERTED"] += 1
+                self._divert(0, 0, frame, Diversion.FRAME)
+                return
+            chunks.append(packet[at : at + length])
+            at += -(-length // 4) * 4
+        self.counters["FRAMES"] += 1
+        for number, chunk in enumerate(chunks, 1):
+            told = self._chunk(association, first, count, chunk, ends=number == len(chunks))
+        if not chunks or not told:
+            self._entry(Kind.PACKET, length=len(chunks), cookie=association << 16)
+
+    def _chunk(self, association: int, first: int, count: int, chunk: bytes, *, ends: bool) -> bool:
+        """Take a chunk; whether it has a record."""
+        if chunk[0]:
+            self._divert(association, 0, chunk, Diversion.CHUNK)
+            return False
+        tsn, sid, _, ppid, ssn = struct.unpack_from(">IHHIH", chunk + bytes(1), 4)
+        if sid >= count:
+            self._divert(association, tsn, chunk, Diversion.DATA)
+            return False
+        number = first + sid
+        function, body = _SEGMENT, len(chunk) - 20
+        if ppid == 17 and body >= 0:
+            (function,) = struct.unpack_from(">H", chunk, 18)
+        flags = chunk[1] & 7
+        if flags in (4, 5, 6) and ppid in (16, 17):
+            self._divert(association, tsn, chunk, Diversion.FRAGMENT)
+            self._entry(
+                Kind.CHUNK, ChunkStatus.HELD, stream=number, tag=tsn,
+                cookie=association << 16, ends=ends,
+            )  # fmt: skip
+            return True
+        good = flags == 7 and (
+            ppid == 16 or (ppid == 17 and 1 <= function <= 4 and 0 <= body <= 512 * (function != 4))
+        )
+        if not good:
+            self._divert(association, tsn, chunk, Diversion.DATA)
+        status, order = self._judge(number, tsn, ssn, function, good)
+        octets = 0
+        after: list[Any] = []
+        if status is ChunkStatus.HELD:
+            self._divert(association, tsn, chunk, Diversion.EARLY)
+        elif status is ChunkStatus.TAKEN and function:
+            self._divert(number, tsn, chunk, Diversion.CONTROL)
+        elif status is ChunkStatus.TAKEN:
+            status, octets, after = self._segment(number, tsn, order, chunk)
+        name = {
+            ChunkStatus.DUPLICATE: "DUPLICATE",
+            ChunkStatus.OUTSIDE: "OUTSIDE",
+            ChunkStatus.ILLEGAL: "REFUSED",
+            ChunkStatus.SILENT: "REFUSED",
+        }.get(status)
+        if name:
+            self.counters[f"CHUNKS_{name}"] += 1
+        self._entry(
+            Kind.CHUNK, status, stream=number, tag=tsn, length=octets,
+            cookie=ssn | association << 16, ends=ends,
+        )  # fmt: skip
+        self._turns(number, after)
+        return True
+
+    def _judge(
+        self, number: int, tsn: int, ssn: int, function: int, good: bool
+    ) -> tuple[ChunkStatus, int]:
+        session = self.sessions.setdefault(number, _Session())
+        state, window = session.state, self.device.config.window
+        if (session.past - tsn) % (1 << 32) < 1 << 31:
+            return ChunkStatus.DUPLICATE, 0
+        opens = good and function == Function.INITIATE and ssn == 0 and state in _OPENABLE
+        if opens and not (state in _TERMINATED and session.gap):
+            session.begin(tsn)
+            session.state = State.INITIATE_RECEIVED
+            session.take(0, function, tsn, window)
+            return ChunkStatus.TAKEN, 0
+        if state is State.ABORTED:
+            return ChunkStatus.SILENT, 0
+        if good and function == Function.INITIATE and ssn == 0 and tsn != session.opened:
+            session.past = tsn
+        if not good:
+            return self._abort(number, Reason.MALFORMED)
+        follows = function in (_SEGMENT, Function.TERMINATE)
+        if state is State.INITIATE_SENT:
+            if follows and ssn:
+                return ChunkStatus.HELD, 0
+            if ssn or function not in (Function.ACCEPT, Function.REJECT, Function.TERMINATE):
+                return self._abort(number, Reason.SEQUENCE)
+            accepted = function == Function.ACCEPT
+            session.state = State.ESTABLISHED if accepted else State.CLOSED
+            session.take(0, function, tsn, window)
+            return ChunkStatus.TAKEN, 0
+        if ssn == 0 and function and tsn == session.opened:
+            return ChunkStatus.DUPLICATE, 0
+        order = session.next + (ssn - session.next) % (1 << 16)
+        if order - session.next >= 1 << 15:
+            order -= 1 << 16
+        if follows and (order < session.next or order in session.waiting):
+            kept, known = session.tsns.get(order % window, (None, None))
+            if (kept, known) == (order, tsn) or (kept != order and not function):
+                return ChunkStatus.DUPLICATE, 0
+            return self._abort(number, Reason.SEQUENCE)
+        legal = state in _PLACES and follows
+        if session.last is not None and order > session.last:
+            legal = False
+        if function == Function.TERMINATE and order < session.highest:
+            legal = False
+        if not legal:
+            return self._abort(number, Reason.SEQUENCE)
+        if order - session.next >= window and order != session.next:
+            return ChunkStatus.OUTSIDE, 0
+        session.take(order, function, tsn, window)
+        return ChunkStatus.TAKEN, order
+
+    def _abort(self, number: int, reason: Reason) -> tuple[ChunkStatus, int]:
+        session = self.sessions[number]
+        self._entry(Kind.SESSION, reason, stream=number, tag=session.state)
+        session.state = State.ABORTED
+        return ChunkStatus.ILLEGAL, 0
+
+    def _segment(
+        self, number: int, tsn: int, order: int, chunk: bytes
+    ) -> tuple[ChunkStatus, int, list[Any]]:
+        device, session = self.device, self.sessions[number]
+        stream = device.streams[number]
+        if not (stream.live and stream.enabled):
+            device.counters["DROPPED"] += 1
+            return ChunkStatus.DROPPED, 0, []
+        assert isinstance(stream.sink, DataSink)
+        if not session.segments:
+            stream.sink._next = 1  # behind the control message
+        session.segments[order] = tsn
+        status, octets = ChunkStatus.DROPPED, 0
+        after = []
+        for event in stream.sink.receive(chunk[18:], order):
+            match event:
+                case Placed():
+                    status, octets = ChunkStatus.TAKEN, event.length
+                    device._place(number, event, chunk[18 + event.header.size :])
+                case DdpError() if status is ChunkStatus.DROPPED:
+                    device._fail(number, event.number, len(chunk) - 18, tsn, chunk[18:])
+                    device._refuse(number, event.number, tsn, chunk)
+                case _:
+                    after.append(event)
+        return status, octets, after
+
+    def _turns(self, number: int, events: list[Any]) -> None:
+        """What has its turn now."""
+        session = self.sessions.get(number)
+        if session is None:
+            return
+        session.undelivered += events
+        while session.next in session.waiting and session.state is not State.ABORTED:
+            function = session.waiting.pop(session.next)
+            while function == _SEGMENT and session.undelivered:
+                event = session.undelivered[0]
+                if event.order is None or event.order > session.next:
+                    break
+                session.undelivered.pop(0)
+                if isinstance(event, DdpError):
+                    tsn = session.segments[session.next]
+                    self.device._fail(number, event.number, 0, tsn, b"")
+                else:
+                    self.device._deliver(number, event)
+            if function:
+                self._entry(Kind.CONTROL, stream=number, tag=function)
+            if function == Function.TERMINATE and session.next:
+                session.state = (
+                    State.TERMINATE_RECEIVED if session.state is State.ESTABLISHED else State.CLOSED
+                )
+            session.next += 1
+
+    def _divert(self, stream: int, sequence: int, octets: bytes, reason: Diversion) -> None:
+        self.device.counters["EXCEPTIONS"] += 1
+        assert len(octets) <= self.device.config.exception_octets
+        self.device.exceptions.append(ExceptionPacket(stream, sequence, octets, reason))
+
+    def _entry(
+        self,
+        kind: Kind,
+        status: Status | ChunkStatus | Reason = Status.DELIVERED,
+        *,
+        stream: int = 0,
+        tag: int = 0,
+        length: int = 0,
+        cookie: int = 0,
+        ends: bool = False,
+    ) -> None:
+        self.device.complete(
+            Completion(0, False, status, stream, int(tag), length, cookie, 0, 0, kind, ends)
+        )
+
+
+def _packet(frame: bytes) -> tuple[AssociationKey | None, bytes]:
+    """The SCTP packet of a frame, and its association."""
+    ip = dpkt.ethernet.Ethernet(frame).data
+    at = frame.index(ip.src + ip.dst)
+    v6 = isinstance(ip, dpkt.ip6.IP6)
+    begin, end = at + 32, at + 32 + (ip.plen if v6 else 0)
+    if not v6:
+        begin, end = at - 12 + 4 * ip.hl, at - 12 + ip.len
+        if dpkt.in_cksum(frame[at - 12 : begin]):
+            return None, b""
+    if (ip.nxt if v6 else ip.p) == 17:
+        begin += 8
+    octets = frame[begin:end]
+    source, destination, tag = struct.unpack_from(">HHI", octets)
+    return (
+        AssociationKey(
+            int.from_bytes(ip.src, "little"),
+            int.from_bytes(ip.dst, "little"),
+            source,
+            destination,
+            tag,
+            v6,
+        ),
+        octets,
+    )

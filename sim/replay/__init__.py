@@ -1,0 +1,1 @@
+"""From traffic to operations, and what must come of them: plan, regions, expectation."""

@@ -1,0 +1,400 @@
+"""The simulated RNIC held against the golden model: every octet of memory, every completion, every
+event, every exception packet.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...hdl.spec.completion import ChunkStatus, Completion, Kind, phase
+from ...hdl.spec.ddp import ErrorNumber, ErrorType
+from ...hdl.spec.sctp import Diversion
+from ..capture.sctp_traffic import SctpStream
+from ..engines.engine import ErrorEvent, ExceptionPacket, Outcome
+from .expectation import Buffer, Expected, ExpectedError, Record, Sequence
+from .plan import Allotment, Plan
+from .sctp_expectation import CHUNKS
+
+#: Differences of one kind that are told one by one, and octets that are told of one.
+_TOLD, _OCTETS = 10, 64
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What differs, where, and the cycle in which the RNIC did it, where one is known.
+
+    ``octets`` are those expected and got in hexadecimal, from the first that differs on.
+    """
+
+    what: str
+    where: str
+    expected: str
+    got: str
+    cycle: int | None = None
+    octets: tuple[str, str] | None = None
+
+
+def compare(plan: Plan, outcome: Outcome, memory: NDArray[np.uint8]) -> list[Difference]:
+    """All differences of a run. ``memory`` is host memory after it."""
+    return _told(
+        _memory(plan, outcome, memory),
+        _stray(outcome),
+        _completions(plan, outcome, plan.golden.sequences()),
+        _events(plan, outcome),
+        _exceptions(plan, outcome),
+        _counters(plan, outcome),
+    )
+
+
+def compare_any_order(plan: Plan, outcome: Outcome, memory: NDArray[np.uint8]) -> list[Difference]:
+    """The differences that matter whatever order the plan's frames came in, and however often:
+    memory, errors, what has its turn, and that each chunk was taken once.
+    """
+    in_turn = {
+        sequence: entries
+        for sequence, entries in plan.golden.sequences().items()
+        if sequence != CHUNKS
+    }
+    return _told(
+        _memory(plan, outcome, memory),
+        _stray(outcome),
+        _completions(plan, outcome, in_turn),
+        _events(plan, outcome),
+        _taken(plan, outcome),
+    )
+
+
+def _told(*kinds: Iterator[Difference]) -> list[Difference]:
+    """Of each kind, as many as are told one by one, and how many more there are."""
+    differences: list[Difference] = []
+    for kind in kinds:
+        found = list(kind)
+        differences += found[:_TOLD]
+        if len(found) > _TOLD:
+            differences.append(
+                Difference(
+                    found[_TOLD].what,
+                    "elsewhere",
+                    f"{len(found) - _TOLD} further differences of this kind",
+                    "not shown",
+                )
+            )
+    return differences
+
+
+# -- memory --
+
+
+def _memory(plan: Plan, outcome: Outcome, memory: NDArray[np.uint8]) -> Iterator[Difference]:
+    expected = plan.expected_memory()
+    unlike = memory != expected
+    unlike[plan.ring.octets.start - plan.base : plan.ring.octets.stop - plan.base] = False
+    wrong = np.flatnonzero(unlike)
+    if not len(wrong):
+        return
+    starts = np.flatnonzero(np.diff(wrong, prepend=-2) != 1)
+    ends = np.append(starts[1:], len(wrong))
+    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        address, count = int(wrong[start]), end - start
+        found = plan.holder_at(address)
+        yield Difference(
+            _KINDS[type(found[0])] if found else "guard octets",
+            _where(plan, address) + (f", the first of {count} octets" if count > 1 else ""),
+            f"{expected[address]:#04x}{_writer(plan, address)}",
+            f"{memory[address]:#04x}",
+            _cycle(plan, outcome, address),
+            _octets(expected[address : address + count], memory[address : address + count]),
+        )
+
+
+def _octets(expected: NDArray[np.uint8] | bytes, got: NDArray[np.uint8] | bytes) -> tuple[str, str]:
+    """As many of them as are told."""
+    return bytes(expected[:_OCTETS]).hex(), bytes(got[:_OCTETS]).hex()
+
+
+#: What memory is, by what lies there.
+_KINDS = {Allotment: "memory", Buffer: "received message"}
+
+
+def _where(plan: Plan, address: int) -> str:
+    if (found := plan.holder_at(address)) is not None:
+        holder, offset = found
+        if isinstance(holder, Buffer):
+            return f"octet {offset} of {holder}"
+        region = holder.region
+        return f"{region.endpoint} STag {region.stag:#010x} TO {region.to + offset:#x}"
+    pieces = [
+        (end, str(holder.region if isinstance(holder, Allotment) else holder))
+        for _, end, holder, _ in plan.pieces()
+    ]
+    pieces.append((plan.ring.octets.stop - plan.base, "the completion ring"))
+    end, name = max((piece for piece in pieces if piece[0] <= address), default=(0, ""))
+    if not name:
+        return f"host address {plan.base + address:#x}, before every region and buffer"
+    return f"host address {plan.base + address:#x}, {address - end} octets past the end of {name}"
+
+
+def _writer(plan: Plan, address: int) -> str:
+    """The segment that was to write an octet last."""
+    if (found := plan.holder_at(address)) is None:
+        return ""
+    holder, offset = found
+    target = holder.region if isinstance(holder, Allotment) else holder
+    for each in reversed(plan.golden.placements):
+        if each.target is target and each.offset <= offset < each.offset + len(each.payload):
+            arrival = each.arrival
+            return (
+                f" (stream {arrival.stream.number}, frame {arrival.frame}, segment {arrival.order})"
+            )
+    return " (as before)"
+
+
+def _cycle(plan: Plan, outcome: Outcome, address: int) -> int | None:
+    beat = (plan.base + address) // plan.config.octets
+    hits = np.flatnonzero(outcome.writes["address"] // plan.config.octets == beat)
+    return int(outcome.writes["cycle"][hits[-1]]) if len(hits) else None
+
+
+def _stray(outcome: Outcome) -> Iterator[Difference]:
+    for stray in outcome.stray:
+        cycle, address = int(stray["cycle"]), int(stray["address"])
+        yield Difference(
+            "bus write", f"bus address {address:#x}, outside host memory", "none", "a write", cycle
+        )
+
+
+# -- completions --
+
+
+def _completions(
+    plan: Plan, outcome: Outcome, expected: dict[Sequence, list[Expected]]
+) -> Iterator[Difference]:
+    for sequence, numbers in _numbers(plan, outcome, expected).items():
+        what = sequence[0]
+        wanted = expected.get(sequence, [])
+        for count, (want, number) in enumerate(zip(wanted, numbers, strict=False), 1):
+            # The phase is that of the place in the ring, wherever it has to be.
+            completion = replace(want.completion, phase=phase(number, plan.ring.size))
+            got = outcome.completions[number]
+            if isinstance(want, Record) and want.state is not None and got.tag == want.state:
+                completion = replace(completion, tag=want.state)
+            for name, one, other in _unlike(completion, got):
+                yield Difference(
+                    f"{name} of a {what}",
+                    f"{what} {count}, {want.text}",
+                    one,
+                    other,
+                    _delivered_in(outcome, number),
+                )
+        for count, want in enumerate(wanted[len(numbers) :], len(numbers) + 1):
+            yield Difference(what, f"{what} {count}, {want.text}", "one", "none")
+        for count, number in enumerate(numbers[len(wanted) :], len(wanted) + 1):
+            yield Difference(
+                what,
+                f"{what} {count}",
+                "none",
+                str(outcome.completions[number]),
+                _delivered_in(outcome, number),
+            )
+
+
+def _numbers(
+    plan: Plan, outcome: Outcome, expected: dict[Sequence, list[Expected]]
+) -> dict[Sequence, list[int]]:
+    """The numbers of the completions in each sequence; of records only if they are expected."""
+    got: dict[Sequence, list[int]] = {sequence: [] for sequence in expected}
+    for number, each in enumerate(outcome.completions):
+        if (sequence := plan.golden.sequence(each)) in expected or sequence != CHUNKS:
+            got.setdefault(sequence, []).append(number)
+    return got
+
+
+def matched(plan: Plan, outcome: Outcome) -> Iterator[tuple[Expected, int]]:
+    """What is expected in the ring, and the number of the completion that stands for it."""
+    expected = plan.golden.sequences()
+    for sequence, numbers in _numbers(plan, outcome, expected).items():
+        yield from zip(expected.get(sequence, []), numbers, strict=False)
+
+
+def _unlike(want: Completion, have: Completion) -> Iterator[tuple[str, str, str]]:
+    """The fields that differ, with what they are."""
+    for each in fields(Completion):
+        wanted, had = getattr(want, each.name), getattr(have, each.name)
+        if wanted != had:
+            yield each.name, _number(each.name, wanted), _number(each.name, had)
+
+
+def _delivered_in(outcome: Outcome, number: int) -> int | None:
+    """The cycle of a completion, if it is known."""
+    return int(outcome.delivered[number]) if number < len(outcome.delivered) else None
+
+
+def _number(name: str, value: int) -> str:
+    return f"{value:#x}" if name in ("tag", "cookie", "rsvdulp") else str(value)
+
+
+def _taken(plan: Plan, outcome: Outcome) -> Iterator[Difference]:
+    """Chunks that were not taken once, and control messages that did not reach the host once."""
+
+    def chunks(entries: Iterable[Completion]) -> Counter[tuple[int, int]]:
+        return Counter(
+            (each.stream, each.tag)
+            for each in entries
+            if each.kind is Kind.CHUNK and each.status is ChunkStatus.TAKEN
+        )
+
+    def messages(packets: Iterable[ExceptionPacket]) -> Counter[tuple[int, int]]:
+        return Counter(
+            (each.stream, each.sequence) for each in packets if each.reason == Diversion.CONTROL
+        )
+
+    records = plan.golden.sequences().get(CHUNKS, ())
+    for what, want, have in (
+        ("chunk", chunks(each.completion for each in records), chunks(outcome.completions)),
+        ("control message", messages(plan.golden.exceptions), messages(outcome.exceptions)),
+    ):
+        for stream, tsn in sorted(want.keys() | have.keys()):
+            if want[stream, tsn] != have[stream, tsn]:
+                yield Difference(
+                    f"{what} taken",
+                    f"stream {stream}, TSN {tsn}",
+                    _times(want[stream, tsn]),
+                    _times(have[stream, tsn]),
+                )
+
+
+def _times(count: int) -> str:
+    return {0: "never", 1: "once"}.get(count, f"{count} times")
+
+
+# -- events and packets --
+
+
+def _events(plan: Plan, outcome: Outcome) -> Iterator[Difference]:
+    got: dict[int, list[ErrorEvent]] = {}
+    for event in outcome.events:
+        got.setdefault(event.stream, []).append(event)
+    for error in plan.golden.errors:
+        arrival = error.arrival
+        where = (
+            f"stream {arrival.stream.number} ({arrival.stream}),"
+            f" frame {arrival.frame}, segment {arrival.order}"
+        )
+        events = got.get(arrival.stream.number)
+        if not events:
+            yield Difference("error event", where, str(error.number), "none")
+            continue
+        yield from _event(where, error, events.pop(0))
+    for events in got.values():
+        for event in events:
+            yield Difference(
+                "error event",
+                f"stream {event.stream}, LLP sequence {event.sequence}",
+                "none",
+                number_text(event),
+            )
+
+
+def number_text(event: ErrorEvent) -> str:
+    """Error Type and Code with their name, also where there is none."""
+    try:
+        return str(ErrorNumber(ErrorType(event.type), event.code))
+    except ValueError:
+        return f"{event.type:#x}/{event.code:#04x}"
+
+
+def _event(where: str, error: ExpectedError, event: ErrorEvent) -> Iterator[Difference]:
+    if (event.type, event.code) != error.number:
+        yield Difference("error number", where, str(error.number), number_text(event))
+    if event.sequence != error.arrival.position & 0xFFFFFFFF:
+        yield Difference(
+            "LLP sequence number of the error",
+            where,
+            str(error.arrival.position & 0xFFFFFFFF),
+            str(event.sequence),
+        )
+    if event.length != error.length:
+        yield Difference("segment length of the error", where, str(error.length), str(event.length))
+    if event.header[: len(error.header)] != error.header:
+        yield Difference(
+            "header of the error",
+            where,
+            error.header.hex(),
+            event.header[: len(error.header)].hex(),
+            octets=_octets(error.header, event.header[: len(error.header)]),
+        )
+
+
+def _exceptions(plan: Plan, outcome: Outcome) -> Iterator[Difference]:
+    """Packets of MPA are in order among themselves, and so are those of SCTP."""
+    names = {stream.number: str(stream) for stream in plan.streams}
+    mpa = {stream.number for stream in plan.streams if not isinstance(stream, SctpStream)}
+
+    def of_mpa(packet: ExceptionPacket) -> bool:
+        return packet.reason < Diversion.FRAME and packet.stream in mpa
+
+    for side in (True, False):
+        expected = [packet for packet in plan.golden.exceptions if of_mpa(packet) == side]
+        got = [packet for packet in outcome.exceptions if of_mpa(packet) == side]
+        for number in range(max(len(expected), len(got))):
+            want = expected[number] if number < len(expected) else None
+            have = got[number] if number < len(got) else None
+            if want == have:
+                continue
+            packet = want or have
+            assert packet is not None
+            name = names.get(packet.stream, "unknown")
+            if packet.reason >= Diversion.FRAME and packet.reason != Diversion.CONTROL:
+                name = "diverted"
+            yield Difference(
+                "exception stream",
+                f"packet {number + 1}, stream {packet.stream} ({name})",
+                _packet_text(want, have),
+                _packet_text(have, want),
+                octets=_packet_octets(want, have),
+            )
+
+
+def _packet_octets(
+    want: ExceptionPacket | None, have: ExceptionPacket | None
+) -> tuple[str, str] | None:
+    """From the first that differs on, of two packets."""
+    if want is None or have is None or want.octets == have.octets:
+        return None
+    pairs = enumerate(zip(want.octets, have.octets, strict=False))
+    end = min(len(want.octets), len(have.octets))
+    at = next((at for at, (one, other) in pairs if one != other), end)
+    return _octets(want.octets[at:], have.octets[at:])
+
+
+def _packet_text(packet: ExceptionPacket | None, other: ExceptionPacket | None) -> str:
+    if packet is None:
+        return "none"
+    text = (
+        f"{len(packet.octets)} octets of stream {packet.stream} at LLP sequence {packet.sequence}"
+        f" for reason {packet.reason:#05x}"
+    )
+    if (
+        other is not None
+        and len(other.octets) == len(packet.octets)
+        and other.octets != packet.octets
+    ):
+        at = next(
+            at
+            for at, pair in enumerate(zip(packet.octets, other.octets, strict=True))
+            if pair[0] != pair[1]
+        )
+        text += f", octet {at} {packet.octets[at]:#04x}"
+    return text
+
+
+def _counters(plan: Plan, outcome: Outcome) -> Iterator[Difference]:
+    for name, expected in plan.golden.counters().items():
+        got = outcome.counters[name]
+        if got != expected:
+            yield Difference("counter", name, str(expected), str(got))

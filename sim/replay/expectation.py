@@ -1,0 +1,431 @@
+"""What the RNIC must do with a replay, according to the golden model.
+
+The model's MPA and Data Sinks receive every FPDU. What they make of it is put into the words of the
+RNIC: completions for what is delivered, an event and an exception packet for the first error of a
+stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from ...hdl.spec.completion import Completion, Status
+from ...hdl.spec.config import RnicConfig
+from ...hdl.spec.ddp import LLP_CRC, LLP_FRAMING, LOCAL_CATASTROPHIC, WAITING, ErrorNumber
+from ...hdl.spec.sctp import State
+from ..capture.traffic import Arrival, Stream
+from ..engines.engine import ExceptionPacket
+from ..model.ddp import DataSink, TaggedHeader, UntaggedHeader, header_length
+from ..model.events import DdpError, Delivered, LlpError, Placed
+from ..model.memory import Access, Memory
+from ..model.memory import Region as ModelRegion
+from ..model.mpa import Fpdu, MpaReceiver
+from .regions import Region
+
+_LENGTH_FIELD = 2
+
+
+@dataclass(frozen=True)
+class Pages:
+    """Pages of ``2**shift`` octets, by host address, that memory is scattered over.
+
+    Its first octet is ``offset`` octets into the first page.
+    """
+
+    shift: int
+    addresses: tuple[int, ...]
+    offset: int
+
+
+def spans(address: int, pages: Pages | None, offset: int, length: int) -> Iterator[tuple[int, int]]:
+    """The pieces of host memory, each an address and a length, that ``length`` octets take from
+    ``offset`` on: of memory that lies at an address, or in pages.
+    """
+    if pages is None:
+        yield address + offset, length
+        return
+    size = 1 << pages.shift
+    offset += pages.offset
+    while length:
+        page, inside = divmod(offset, size)
+        count = min(length, size - inside)
+        yield pages.addresses[page] + inside, count
+        offset, length = offset + count, length - count
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A buffer that is posted for the message ``msn`` of a stream's queue. It lies at a host
+    address, or in pages. ``session`` is the number of the stream's session, with SCTP.
+    """
+
+    stream: int
+    qn: int
+    msn: int
+    address: int
+    length: int
+    cookie: int
+    pages: Pages | None = None
+    session: int = 0
+
+    @property
+    def end(self) -> int:
+        return self.address + self.length
+
+    def __str__(self) -> str:
+        return f"the buffer of stream {self.stream} QN {self.qn} MSN {self.msn}"
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Octets that a segment must write: its payload, ``offset`` octets into a region or buffer."""
+
+    arrival: Arrival
+    target: Region | Buffer
+    offset: int
+    payload: bytes
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """A message that must be delivered with a segment; ``buffer`` holds it if it is untagged.
+
+    The completion's phase is as in the first pass over the ring.
+    """
+
+    arrival: Arrival
+    completion: Completion
+    buffer: Buffer | None
+
+    @property
+    def text(self) -> str:
+        arrival = self.arrival
+        return (
+            f"stream {arrival.stream.number} ({arrival.stream}),"
+            f" frame {arrival.frame}, segment {arrival.order}"
+        )
+
+
+@dataclass(frozen=True)
+class Record:
+    """An entry of the ring that is no message, and what it tells of, in words.
+
+    An event of a session may tell of the ``state``, too, that the session was in before.
+    """
+
+    completion: Completion
+    text: str
+    state: State | None = None
+
+
+Expected = Delivery | Record
+#: What entries are in order among themselves, and of which stream, if of one.
+Sequence = tuple[str, int | None]
+#: Messages of MPA.
+MESSAGES: Sequence = ("completion", None)
+
+
+@dataclass(frozen=True)
+class ExpectedError:
+    """The error event that a segment must raise. ``header`` starts with the LLP's length, as the
+    event's does.
+    """
+
+    arrival: Arrival
+    number: ErrorNumber
+    header: bytes
+    length: int
+
+
+@dataclass
+class StreamCounts:
+    """What became of the segments of a stream, and of its messages."""
+
+    segments: int = 0
+    placed: int = 0
+    octets: int = 0
+    delivered: int = 0
+    exceptions: int = 0
+    errors: int = 0
+    dropped: int = 0
+    duplicates: int = 0
+    sessions: int = 0
+
+
+@dataclass
+class Receiver:
+    """A stream's part of the model."""
+
+    mpa: MpaReceiver
+    sink: DataSink
+    counts: StreamCounts = field(default_factory=StreamCounts)
+    live: bool = True
+
+
+class Golden:
+    """The receivers of some streams, of hosts that share an RNIC.
+
+    Parameters
+    ----------
+    streams
+        The streams that arrive.
+    domains
+        The Protection Domain of each host, by address.
+    config
+        What the RNIC is like that they share.
+    """
+
+    def __init__(
+        self,
+        streams: Iterable[Stream],
+        domains: dict[str, int],
+        config: RnicConfig | None = None,
+    ) -> None:
+        self.domains = domains
+        self.memory = Memory()
+        self.octets: dict[Region, bytearray] = {}
+        #: These three are in order.
+        self.deliveries: list[Delivery] = []
+        self.errors: list[ExpectedError] = []
+        self.exceptions: list[ExceptionPacket] = []
+        self.placements: list[Placement] = []
+        self.exceptions_dropped = 0
+        self._registered: dict[tuple[str, int], Region] = {}
+        self._buffers: dict[tuple[int, int, int], Buffer] = {}
+        self._config = config or RnicConfig()
+        self._receivers: dict[int, Receiver] = {}
+        for stream in streams:
+            self.start(stream)
+
+    @property
+    def entries(self) -> int:
+        """Entries that the completion ring has got."""
+        return len(self.deliveries)
+
+    def sequences(self) -> dict[Sequence, list[Expected]]:
+        """The entries of the completion ring, by what is in order."""
+        return {MESSAGES: list(self.deliveries)}
+
+    def sequence(self, entry: Completion) -> Sequence:
+        """Which of these an entry is of."""
+        return MESSAGES
+
+    @property
+    def counts(self) -> dict[int, StreamCounts]:
+        """By number of the stream."""
+        return {number: receiver.counts for number, receiver in self._receivers.items()}
+
+    def start(self, stream: Stream, position: int = 0) -> None:
+        """The host enables a stream, which goes on at a position of its MPA stream; its queues are
+        closed.
+        """
+        before = self._receivers.get(stream.number)
+        self._receivers[stream.number] = Receiver(
+            MpaReceiver(crc=stream.crc, markers=stream.markers, position=position),
+            DataSink(
+                self.memory,
+                stream=stream.number,
+                pd=self.domains[stream.destination.address],
+                first=stream.first_order,
+                waiting=WAITING,
+            ),
+            before.counts if before else StreamCounts(),
+        )
+
+    def add(self, region: Region) -> None:
+        """Give a region its octets, before it is registered."""
+        self.octets[region] = bytearray([region.fill]) * region.length
+
+    def register(self, region: Region) -> None:
+        """Register a region; its octets outlive revocation."""
+        access = (Access.REMOTE_WRITE if region.remote_write else Access.NONE) | (
+            Access.REMOTE_READ if region.remote_read else Access.NONE
+        )
+        self.memory.register(
+            ModelRegion(
+                stag=region.stag,
+                to=region.to,
+                length=region.length,
+                access=access,
+                pd=self.domains[region.endpoint] if region.stream is None else None,
+                stream=region.stream,
+            ),
+            self.octets[region],
+        )
+        self._registered[region.endpoint, region.stag] = region
+
+    def revoke(self, region: Region) -> bool:
+        """Revoke a region; whether it was registered."""
+        if self._registered.get((region.endpoint, region.stag)) is not region:
+            return False
+        del self._registered[region.endpoint, region.stag]
+        return self.memory.revoke(region.stag)
+
+    def registered(self, endpoint: str, stag: int) -> Region | None:
+        """The region that a STag of a host stands for now."""
+        return self._registered.get((endpoint, stag))
+
+    def holder(self, region: Region) -> Region | None:
+        """The region that is registered, of this one's host and with its index."""
+        for (endpoint, stag), other in self._registered.items():
+            if endpoint == region.endpoint and stag >> 8 == region.index:
+                return other
+        return None
+
+    def open(self, stream: int, qn: int, first: int = 1) -> None:
+        """Open a queue of a stream; ``first`` is its first buffer's MSN."""
+        self._receivers[stream].sink.open_queue(qn, first=first)
+
+    def post(self, buffer: Buffer) -> None:
+        """Post a buffer; buffers are posted in order of their MSN."""
+        self._buffers[buffer.stream, buffer.qn, buffer.msn] = buffer
+        self._receivers[buffer.stream].sink.post(buffer.qn, buffer.length)
+
+    def stop(self, stream: int) -> None:
+        """The host disables a stream, and revokes what is bound to it."""
+        self._receivers[stream].live = False
+        for gone in self.memory.revoke_stream(stream):
+            self._registered = {
+                key: region for key, region in self._registered.items() if region.stag != gone.stag
+            }
+
+    def kept(self, stream: int) -> int:
+        """How many messages of a stream were begun and are not delivered."""
+        return self._receivers[stream].sink.kept
+
+    def live(self, stream: int) -> bool:
+        """Whether a stream had no error and was not stopped."""
+        return self._receivers[stream].live
+
+    def receive(self, arrival: Arrival) -> list[Delivery]:
+        """Take an FPDU; what is delivered with it."""
+        receiver = self._receivers[arrival.stream.number]
+        receiver.counts.segments += 1
+        if not receiver.live:
+            receiver.counts.dropped += 1
+            return []
+        before = len(self.deliveries)
+        # What is not whole is the end of its packet.
+        for fpdu in receiver.mpa.receive(arrival.raw) or receiver.mpa.close():
+            length = fpdu.length if isinstance(fpdu, LlpError) else len(fpdu.ulpdu)
+            if (length + 9) // 4 > self._config.longest_fpdu:  # with its length, PAD and CRC
+                header = arrival.ulpdu[: header_length(arrival.ulpdu)]
+                self._fail(arrival, LLP_FRAMING, header, length)
+            elif isinstance(fpdu, LlpError):
+                receiver.sink.fail(fpdu)
+                self._fail(arrival, fpdu.number, fpdu.header, fpdu.length)
+                self._refuse(arrival, fpdu.number, fpdu)
+            else:
+                self._segment(receiver, arrival, fpdu)
+        return self.deliveries[before:]
+
+    def _segment(self, receiver: Receiver, arrival: Arrival, fpdu: Fpdu) -> None:
+        segment = fpdu.ulpdu
+        placed = False
+        for event in receiver.sink.receive(segment):
+            match event:
+                case Placed():
+                    placed = True
+                    self._place(receiver, arrival, event, segment[event.header.size :])
+                case Delivered():
+                    self._deliver(receiver, arrival, event)
+                case DdpError(number=number) if number == LOCAL_CATASTROPHIC:
+                    # The event tells of the stream alone.
+                    self._fail(replace(arrival, position=0), number, b"", 0)
+                case DdpError():
+                    header = segment[: header_length(segment)]
+                    self._fail(arrival, event.number, header, len(segment))
+                    # What was placed out of turn has reached the host, and is no exception.
+                    if not placed:
+                        self._refuse(arrival, event.number, fpdu)
+
+    def _place(self, receiver: Receiver, arrival: Arrival, event: Placed, payload: bytes) -> None:
+        receiver.counts.placed += 1
+        receiver.counts.octets += event.length
+        if not event.length:
+            return
+        header = event.header
+        if isinstance(header, TaggedHeader):
+            region = self._registered[arrival.endpoint, header.stag]
+            self.placements.append(Placement(arrival, region, header.to - region.to, payload))
+        else:
+            buffer = self._buffers[arrival.stream.number, header.qn, header.msn]
+            self.placements.append(Placement(arrival, buffer, header.mo, payload))
+
+    def _deliver(self, receiver: Receiver, arrival: Arrival, event: Delivered) -> None:
+        receiver.counts.delivered += 1
+        header, stream = event.header, arrival.stream.number
+        buffer = None
+        if isinstance(header, UntaggedHeader):
+            buffer = self._buffers[stream, header.qn, header.msn]
+        completion = Completion(
+            phase=1,
+            tagged=buffer is None,
+            status=Status.DELIVERED,
+            stream=stream,
+            tag=header.stag if isinstance(header, TaggedHeader) else header.msn,
+            length=event.length,
+            cookie=buffer.cookie if buffer else event.begin % (1 << 32),
+            rsvdulp=header.rsvdulp,
+            qn=buffer.qn if buffer else 0,
+        )
+        self.deliveries.append(Delivery(arrival, completion, buffer))
+
+    def _fail(self, arrival: Arrival, number: ErrorNumber, header: bytes, length: int) -> None:
+        receiver = self._receivers[arrival.stream.number]
+        receiver.live = False
+        receiver.counts.errors += 1
+        self.errors.append(
+            ExpectedError(arrival, number, length.to_bytes(_LENGTH_FIELD, "big") + header, length)
+        )
+
+    def _refuse(
+        self, arrival: Arrival, number: ErrorNumber, fpdu: Fpdu | LlpError | Arrival
+    ) -> None:
+        stream = arrival.stream.number
+        self._receivers[stream].counts.exceptions += 1
+        reason = number.type << 8 | number.code
+        self._leave(ExceptionPacket(stream, fpdu.position & 0xFFFFFFFF, fpdu.raw, reason))
+
+    def _leave(self, packet: ExceptionPacket) -> None:
+        """A packet goes to the exception stream."""
+        if len(packet.octets) > self._config.exception_octets:
+            self.exceptions_dropped += 1
+        else:
+            self.exceptions.append(packet)
+
+    def refuse_write(self, arrival: Arrival, octets: range) -> None:
+        """The bus refuses those octets of what a segment wrote last; nothing came after it."""
+        last = self.placements.pop()
+        for start, stop in (
+            (last.offset, octets.start),
+            (octets.stop, last.offset + len(last.payload)),
+        ):
+            begin = max(start, last.offset) - last.offset
+            if piece := last.payload[begin : max(stop - last.offset, 0)]:
+                self.placements.append(replace(last, offset=last.offset + begin, payload=piece))
+        # Those that waited for the message were delivered with it.
+        at = len(self.deliveries)
+        while at and self.deliveries[at - 1].arrival is arrival:
+            at -= 1
+            delivery = self.deliveries[at]
+            completion = replace(delivery.completion, status=Status.NOT_PLACED)
+            self.deliveries[at] = replace(delivery, completion=completion)
+        # A stream reports its first error: one message too many may have failed it already.
+        if self.live(arrival.stream.number):
+            # The event names the stream alone.
+            self._fail(replace(arrival, position=0), LOCAL_CATASTROPHIC, b"", 0)
+
+    def counters(self) -> dict[str, int]:
+        """The counter registers that the RNIC must end with."""
+        counts = list(self.counts.values())
+        return {
+            "PLACED_SEGMENTS": sum(each.placed for each in counts),
+            "PLACED_OCTETS": sum(each.octets for each in counts),
+            "EXCEPTIONS": sum(each.exceptions for each in counts),
+            "EXCEPTIONS_DROPPED": self.exceptions_dropped,
+            "ERRORS": sum(each.errors for each in counts),
+            "DROPPED": sum(each.dropped for each in counts),
+            "DIGEST_ERRORS": sum(error.number == LLP_CRC for error in self.errors),
+            "DELIVERED": sum(each.delivered for each in counts),
+        }

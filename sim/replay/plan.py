@@ -1,0 +1,728 @@
+"""Traffic and regions turned into operations of simulated RNICs, with the golden model's
+expectation.
+
+Every receiving host (IP address) is a Protection Domain of its own. Hosts share one RNIC as long as
+no two of their STags want the same entry of its Steering Tag table; where they do, a host gets a
+further RNIC, simulated in a run of its own. So captured STags are registered as they are, and no
+octet of the traffic is altered.
+
+A packet holds the FPDUs that one TCP segment completed; a frame with SCTP comes in as it is.
+Whatever the host does between two segments (registers a region, revokes one after a Send with
+Invalidate, stops a stream, sets up an association or a session) it does once the RNIC is idle. Only
+buffers for untagged messages are posted in between, for those whose completion was seen: each queue
+is as deep as the RNIC makes it, and filled up when half of it was used.
+
+Regions and buffers lie apart in host memory, and so does the completion ring, between octets that
+nothing may write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from heapq import merge
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...hdl.spec import completion, regs
+from ...hdl.spec.config import LIMITS, MOST_PLACES, RnicConfig
+from ..capture.sctp_traffic import DdpSession, Incoming, SctpStream, Step
+from ..capture.traffic import Arrival, Stream, Traffic
+from ..engines.engine import Await, Drain, Frame, Operation, Packet, Poll, Ring, WriteRegister
+from .expectation import Buffer, Delivery, Golden, Pages, spans
+from .regions import (
+    LARGEST_TABLE,
+    Queue,
+    Region,
+    RegionError,
+    invalidated,
+    one_after_the_other,
+    slot,
+)
+from .sctp_expectation import SctpGolden
+from .sctp_host import SctpHost, grown_for_sctp
+from .sctp_regions import Lengths, lengths_of
+
+#: Octets that are painted before and behind every region and buffer, at least.
+GUARD = 128
+_PAGE = 4096
+#: Base-2 logarithm of the entries of the completion ring: few enough to go round and round.
+_RING = 6
+#: An odd number that makes cookies of numbers, with all bits in use.
+_COOKIE = 0x9E3779B1
+_HALF = 0xFFFFFFFF
+
+
+@dataclass(frozen=True)
+class Allotment:
+    """Where a region lies in simulated host memory: at an address, or in pages."""
+
+    region: Region
+    address: int
+    pages: Pages | None = None
+
+    @property
+    def length(self) -> int:
+        return self.region.length
+
+    @property
+    def end(self) -> int:
+        return self.address + self.region.length
+
+
+@dataclass
+class Plan:
+    """A run of one simulated RNIC."""
+
+    config: RnicConfig
+    endpoints: tuple[str, ...]
+    streams: tuple[Stream, ...]
+    operations: list[Operation]
+    allotments: list[Allotment]
+    buffers: list[Buffer]
+    ring: Ring
+    memory: NDArray[np.uint8]
+    golden: Golden
+    #: The segments in each packet and frame, in order of these.
+    sent: list[tuple[Arrival, ...]] = field(default_factory=list)
+    #: The bus address of memory's first octet. All addresses but the ring's count from there.
+    base: int = 0
+
+    def packets(self) -> list[Packet | Frame]:
+        """The packets and frames, in their order."""
+        return [each for each in self.operations if isinstance(each, Packet | Frame)]
+
+    def expected_memory(self) -> NDArray[np.uint8]:
+        """Host memory as the golden model leaves it: what regions and buffers hold, between guards.
+
+        The ring is not part of it.
+        """
+        image = self.memory.copy()
+        lies = {each.region: each for each in self.allotments}
+        for each in self.golden.placements:
+            place = lies[each.target] if isinstance(each.target, Region) else each.target
+            at = 0
+            for address, count in spans(place.address, place.pages, each.offset, len(each.payload)):
+                image[address : address + count] = np.frombuffer(each.payload, np.uint8, count, at)
+                at += count
+        return image
+
+    def holder_at(self, address: int) -> tuple[Allotment | Buffer, int] | None:
+        """The region or buffer that a host address lies in, and which of its octets that is."""
+        for piece, end, holder, offset in self.pieces():
+            if piece <= address < end:
+                return holder, offset + address - piece
+        return None
+
+    def pieces(self) -> Iterator[tuple[int, int, Allotment | Buffer, int]]:
+        """The host memory of regions and buffers: from an address to another, whose octets, and
+        the first of them.
+        """
+        holders: list[Allotment | Buffer] = [*self.allotments, *self.buffers]
+        for holder in holders:
+            offset = 0
+            for address, count in spans(holder.address, holder.pages, 0, holder.length):
+                yield address, address + count, holder, offset
+                offset += count
+
+
+def plan(
+    traffic: Traffic,
+    regions: Iterable[Region],
+    config: RnicConfig,
+    ends: Mapping[int, int] | None = None,
+    queues: Iterable[Queue] = (),
+) -> tuple[list[Plan], list[str]]:
+    """Plan the runs that replay traffic, and sentences on what the configuration was changed to.
+
+    Parameters
+    ----------
+    traffic
+        The FPDUs in order of arrival.
+    regions
+        The regions of all hosts.
+    config
+        What the RNIC is like; tables and packet buffers grow where the traffic needs it.
+    ends
+        Streams that the host stops: number, and the count of segments at the endpoint after which
+        it does.
+    queues
+        The queues whose buffers are given; for the others they are derived from the traffic.
+
+    Raises
+    ------
+    RegionError
+        The regions do not fit in a Steering Tag table, or buffers are too long to simulate.
+    """
+    regions = list(regions)
+    lengths = lengths_of(traffic, queues)
+    config, notes = _grown(traffic, regions, config)
+    slots = _power_of_two(lengths.queues * config.queue_depth) if lengths.queues else 0
+    if slots > config.buffers:
+        if slots > LIMITS["buffers"][1]:
+            raise RegionError(
+                f"{lengths.queues} untagged queues of {config.queue_depth} buffers need a buffer"
+                f" table of more than {LIMITS['buffers'][1]} slots"
+            )
+        config = replace(config, buffers=slots)
+        notes.append(f"{lengths.queues} untagged queues need a buffer table of {slots} slots")
+    hosts = list(dict.fromkeys([*traffic.endpoints, *(region.endpoint for region in regions)]))
+    plans = [
+        _plan_device(traffic, members, regions, lengths, config, dict(ends or {}))
+        for members in _share_devices(hosts, regions, config.stags)
+    ]
+    if len(plans) > 1:
+        notes.append(
+            f"STags of different hosts collide,"
+            f" so {len(plans)} RNICs are simulated one after the other"
+        )
+    return plans, notes
+
+
+def _power_of_two(value: int) -> int:
+    return 1 << (value - 1).bit_length()
+
+
+def _grown(
+    traffic: Traffic, regions: list[Region], config: RnicConfig
+) -> tuple[RnicConfig, list[str]]:
+    notes = []
+    longest = max((len(arrival.raw) for arrival in traffic.arrivals), default=0)
+    if longest > 4 * config.longest_fpdu:
+        while longest > 4 * config.longest_fpdu:
+            config = replace(config, buffer_octets=2 * config.buffer_octets)
+        notes.append(
+            f"an FPDU of {longest} octets needs a packet buffer of {config.buffer_octets} octets"
+        )
+    if longest > config.exception_octets:
+        octets = min(_power_of_two(longest), LIMITS["exception_octets"][1])
+        config = replace(config, exception_octets=octets)
+        notes.append(
+            f"an FPDU of {longest} octets needs an exception queue of"
+            f" {config.exception_octets} octets"
+        )
+    streams = len(traffic.streams) + (len(traffic.sctp.streams) if traffic.sctp else 0)
+    if streams > config.streams:
+        _, most = LIMITS["streams"]
+        if streams > most:
+            raise RegionError(f"the capture has {streams} DDP Streams, and {most} can be simulated")
+        most = MOST_PLACES // _power_of_two(streams)
+        config = replace(config, streams=_power_of_two(streams), window=min(config.window, most))
+        notes.append(f"{streams} streams need a stream table of {config.streams} entries")
+    if traffic.sctp is not None:
+        config, more = grown_for_sctp(traffic.sctp, config)
+        notes += more
+    stags = config.stags
+    while (pair := _in_one_slot(regions, stags)) is not None:
+        if stags >= LARGEST_TABLE:
+            raise RegionError(
+                f"STags {pair[0].stag:#010x} and {pair[1].stag:#010x} of {pair[0].endpoint}"
+                " want the same entry of"
+                f" the Steering Tag table, even with {stags} entries"
+            )
+        stags *= 2
+    if stags > config.stags:
+        config = replace(config, stags=stags)
+        notes.append(f"the STags need a Steering Tag table of {stags} entries to have one each")
+    return config, notes
+
+
+def _in_one_slot(regions: list[Region], stags: int) -> tuple[Region, Region] | None:
+    """Two regions of one host that want the same table entry at the same time."""
+    holders: dict[tuple[str, int], list[Region]] = {}
+    for region in regions:
+        group = holders.setdefault((region.endpoint, slot(region.stag, stags)), [])
+        for other in group:
+            if _at_once(region, other):
+                return other, region
+        group.append(region)
+    return None
+
+
+def _at_once(one: Region, other: Region) -> bool:
+    if one_after_the_other(one, other):
+        return False
+    if one.session and other.session and one.stream != other.stream and one.index != other.index:
+        # The count of segments does not tell which session came first, and in a larger table it
+        # does not matter.
+        one = replace(one, periods=tuple(map(_longer, one.periods)))
+        other = replace(other, periods=tuple(map(_longer, other.periods)))
+    return any(
+        (a_until is None or b_after < a_until) and (b_until is None or a_after < b_until)
+        for a_after, a_until in one.periods
+        for b_after, b_until in other.periods
+    )
+
+
+def _longer(period: tuple[int, int | None]) -> tuple[int, int | None]:
+    return period[0], None if period[1] is None else period[1] + 1
+
+
+def _share_devices(endpoints: list[str], regions: list[Region], stags: int) -> list[list[str]]:
+    devices: list[tuple[list[str], set[int]]] = []
+    for endpoint in endpoints:
+        wanted = {slot(region.stag, stags) for region in regions if region.endpoint == endpoint}
+        for members, taken in devices:
+            if not taken & wanted:
+                members.append(endpoint)
+                taken |= wanted
+                break
+        else:
+            devices.append(([endpoint], set(wanted)))
+    return [members for members, _ in devices]
+
+
+def _plan_device(
+    traffic: Traffic,
+    endpoints: list[str],
+    regions: list[Region],
+    lengths: Lengths,
+    config: RnicConfig,
+    ends: dict[int, int],
+) -> Plan:
+    domains = {endpoint: number for number, endpoint in enumerate(endpoints, 1)}
+    streams = tuple(stream for stream in traffic.streams if stream.destination.address in domains)
+    by_sctp = tuple(
+        stream
+        for stream in (traffic.sctp.streams if traffic.sctp else ())
+        if stream.destination.address in domains
+    )
+    space = Space()
+    allotments = [
+        Allotment(region, space.take(region.length, region.to, _PAGE))
+        for region in regions
+        if region.endpoint in domains
+    ]
+    octets = completion.OCTETS << _RING
+    ring = Ring(space.take(octets, completion.OCTETS, 2 * completion.OCTETS), _RING)
+    golden = SctpGolden((), domains, config) if config.sctp else Golden((), domains, config)
+    host = _Replayer(config, golden, space, allotments, lengths)
+    host.operations += ring.program()
+    for stream in streams:
+        host.begin(stream)
+    if isinstance(golden, SctpGolden):
+        for stream in by_sctp:
+            golden.know(stream)
+    due = _Schedule(
+        allotments,
+        {stream.number: ends[stream.number] for stream in streams if stream.number in ends},
+        streams,
+        traffic.sctp.sessions if traffic.sctp else (),
+    )
+    for endpoint in endpoints:
+        host.act(due.at(endpoint, 0))
+    for happening in _in_order(traffic):
+        if isinstance(happening, Arrival):
+            if happening.endpoint in domains:
+                host.take(happening)
+                host.act(due.at(happening.endpoint, happening.order))
+        elif happening.host in domains:
+            host.follow(happening)
+            if isinstance(happening, Incoming):
+                for segment in happening.segments:
+                    host.act(due.at(segment.endpoint, segment.order))
+    host.finish()
+    memory = guard_octets(space.size)
+    for allotment in allotments:
+        memory[allotment.address : allotment.end] = allotment.region.fill
+    return Plan(
+        config,
+        tuple(endpoints),
+        (*streams, *by_sctp),
+        host.operations,
+        allotments,
+        host.buffers,
+        ring,
+        memory,
+        golden,
+        host.sent,
+    )
+
+
+def _in_order(traffic: Traffic) -> Iterator[Arrival | Step]:
+    """What arrived, and the steps of SCTP, in order of the capture."""
+    steps: list[Step] = traffic.sctp.steps if traffic.sctp else []
+    return merge(traffic.arrivals, steps, key=lambda happening: happening.frame)
+
+
+class Space:
+    """Host memory, given away from an address on, with a guard before and behind each piece."""
+
+    def __init__(self, start: int = 0) -> None:
+        self._end = start
+
+    def take(self, length: int, offset: int, alignment: int) -> int:
+        """The address of a piece: ``offset`` octets, modulo ``alignment``, past an aligned one."""
+        address = self._end + GUARD + (offset - self._end - GUARD) % alignment
+        self._end = address + length
+        return address
+
+    @property
+    def size(self) -> int:
+        """Octets of all, in whole pages."""
+        return -(-(self._end + GUARD) // _PAGE) * _PAGE
+
+
+@dataclass(frozen=True)
+class _Action:
+    """Something that the host does to the RNIC. Exactly one is given."""
+
+    revoke: Allotment | None = None
+    register: Allotment | None = None
+    stop: int | None = None
+
+
+class _Schedule:
+    """What the host does once so many segments have arrived."""
+
+    def __init__(
+        self,
+        allotments: list[Allotment],
+        ends: dict[int, int],
+        streams: Iterable[Stream],
+        sessions: Iterable[DdpSession] = (),
+    ) -> None:
+        self._actions: dict[tuple[str, int], list[_Action]] = {}
+        self._set_up = {
+            (session.stream.number, session.number): session.since
+            for session in sessions
+            if session.since is not None
+        }
+        for allotment in allotments:
+            for _, until in allotment.region.periods:
+                if until is not None:
+                    self._add(allotment.region.endpoint, until, _Action(revoke=allotment))
+        for allotment in allotments:
+            region = allotment.region
+            for after, until in region.periods:
+                if after > self._since(region) and (until is None or until > after):
+                    self._add(allotment.region.endpoint, after, _Action(register=allotment))
+        for stream in streams:
+            if stream.number in ends:
+                self._add(
+                    stream.destination.address, ends[stream.number], _Action(stop=stream.number)
+                )
+
+    def _since(self, region: Region) -> int:
+        """The count at which it is registered with its session; none that can be without one."""
+        if region.session is None or region.stream is None:
+            return -1
+        return self._set_up[region.stream, region.session[1]]
+
+    def _add(self, endpoint: str, after: int, action: _Action) -> None:
+        self._actions.setdefault((endpoint, after), []).append(action)
+
+    def at(self, endpoint: str, count: int) -> list[_Action]:
+        return self._actions.get((endpoint, count), [])
+
+
+class Host:
+    """A host's calls, given to the golden model and to the RNIC's list of operations alike.
+
+    Tables change with the RNIC idle; buffers are posted whatever is in flight.
+    """
+
+    def __init__(self, config: RnicConfig, golden: Golden, space: Space, base: int = 0) -> None:
+        self.operations: list[Operation] = []
+        self.sent: list[tuple[Arrival, ...]] = []  # the segments in each packet and frame
+        self._queues: dict[tuple[int, int], int] = {}  # first slot of each queue's buffers
+        self.buffers: list[Buffer] = []
+        self.golden = golden
+        self._config = config
+        self._space = space
+        self._base = base  # the bus address of memory's first octet
+        self._open: set[tuple[int, int]] = set()  # queues, by stream and Queue Number
+        self._sessions: dict[int, int] = {}  # numbers of those that streams are set up for
+        self._written: dict[str, int] = {}  # what registers hold
+        self._slot = 0  # of the page table, the next one
+        self._busy = False  # a packet went in since the RNIC was last idle
+
+    def send(self, packet: Packet | Frame, segments: Iterable[Arrival] = ()) -> None:
+        """A packet or frame goes in; the golden model has what is in it."""
+        self.operations.append(packet)
+        self.sent.append(tuple(segments))
+        self._busy = True
+
+    def idle(self) -> None:
+        """Wait until nothing is in flight."""
+        if self._busy:
+            self.operations.append(Drain())
+            self._busy = False
+
+    def enable(self, stream: Stream, position: int = 0) -> None:
+        """Enable a stream, anew if it was before: its queues are closed."""
+        self.idle()
+        self.golden.start(stream, position)
+        flags = regs.pack("STREAM_FLAGS", enable=1, crc=stream.crc, markers=stream.markers)
+        domain = self.golden.domains[stream.destination.address]
+        self.write("STREAM", INDEX=stream.number, FLAGS=flags, PD=domain, COMMIT=1)
+        for number, qn in sorted(self._open):
+            if number == stream.number:
+                self.write("QUEUE", STREAM=number, NUMBER=qn, CLOSE=1)
+                self._open.remove((number, qn))
+
+    def open(self, stream: int, qn: int, first: int = 1) -> None:
+        """Open a queue; ``first`` is its first buffer's MSN."""
+        self.idle()
+        self.golden.open(stream, qn, first)
+        self._open.add((stream, qn))
+        self.write("QUEUE", STREAM=stream, NUMBER=qn, MSN=first, OPEN=1)
+
+    def post(self, stream: int, qn: int, msn: int, length: int, pages: Pages | None = None) -> None:
+        """Post a buffer: in pages, or in host memory that nothing else has."""
+        count = len(self.buffers) + 1
+        address = 0
+        if pages is None:
+            address = self._space.take(length, 29 * count, 64)  # at any octet of a beat
+        cookie = count * _COOKIE & _HALF
+        session = self._sessions.get(stream, 0)
+        self.buffers.append(Buffer(stream, qn, msn, address, length, cookie, pages, session))
+        self.golden.post(self.buffers[-1])
+        linear, code = self._linear(address, pages)
+        self.write("QUEUE", STREAM=stream, NUMBER=qn, MSN=msn)
+        self.write(
+            "BUFFER",
+            ADDR_LO=linear & _HALF,
+            ADDR_HI=linear >> 32,
+            LENGTH=length,
+            PAGES=code,
+            COOKIE=cookie,
+            SLOT=self._buffer_slot(stream, qn, msn),
+            POST=1,
+        )
+
+    def _buffer_slot(self, stream: int, qn: int, msn: int) -> int:
+        """Slot of the buffer table: each queue has as many as it holds buffers."""
+        first = self._queues.setdefault((stream, qn), len(self._queues) * self._config.queue_depth)
+        return first + msn % self._config.queue_depth
+
+    def register(self, allotment: Allotment) -> None:
+        """Register a region."""
+        self.idle()
+        region = allotment.region
+        if (other := self.golden.holder(region)) is not None:
+            raise RegionError(f"{region} cannot be registered while {other} has its index")
+        if region not in self.golden.octets:
+            self.golden.add(region)
+        self.golden.register(region)
+        bound = region.stream is not None
+        flags = regs.pack(
+            "STAG_FLAGS",
+            key=region.stag & 0xFF,
+            valid=1,
+            remote_write=region.remote_write,
+            remote_read=region.remote_read,
+            bound=bound,
+        )
+        linear, code = self._linear(allotment.address, allotment.pages)
+        self.write(
+            "STAG",
+            INDEX=region.index,
+            FLAGS=flags,
+            OWNER=region.stream if bound else self.golden.domains[region.endpoint],
+            TO_LO=region.to & _HALF,
+            TO_HI=region.to >> 32,
+            LEN_LO=region.length & _HALF,
+            LEN_HI=region.length >> 32,
+            ADDR_LO=linear & _HALF,
+            ADDR_HI=linear >> 32,
+            PAGES=code,
+            COMMIT=1,
+        )
+
+    def revoke(self, region: Region) -> None:
+        """Revoke a region, if it is registered."""
+        self.idle()
+        if self.golden.revoke(region):
+            self.write("STAG", INDEX=region.index)
+            self.write("REVOKE", STAG=1)
+            self.await_revocation()
+
+    def stop(self, stream: int) -> None:
+        """Disable a stream, and revoke what is bound to it."""
+        self.idle()
+        self.golden.stop(stream)
+        self.write("STREAM", INDEX=stream)
+        self.write("REVOKE", STREAM=1)
+        self.await_revocation()
+
+    def await_revocation(self) -> None:
+        """Wait until a revocation is done."""
+        self.operations.append(Poll(regs.address("STATUS"), regs.pack("STATUS", revoking=1)))
+
+    def _linear(self, address: int, pages: Pages | None) -> tuple[int, int]:
+        """Address and page code of memory that lies at an address, or in pages, which are put into
+        the table.
+        """
+        if pages is None:
+            return self._base + address, 0
+        linear = (self._slot << pages.shift) + pages.offset
+        for address in pages.addresses:
+            page = self._base + address
+            self.write("PAGE", INDEX=self._slot, ADDR_LO=page & _HALF, ADDR_HI=page >> 32, COMMIT=1)
+            self._slot = (self._slot + 1) % self._config.pages
+        return linear, pages.shift - 11
+
+    def write(self, window: str, **values: int | None) -> None:
+        """Write registers: commands, and what does not hold its value already."""
+        for each, value in values.items():
+            name, number = f"{window}_{each}", int(value or 0)
+            if regs.BY_NAME[name].access == "wo" or self._written.get(name) != number:
+                self.operations.append(WriteRegister(regs.address(name), number))
+                self._written[name] = number
+
+
+class _Replayer(Host):
+    """The host of a replay: does what its traffic asks for, and keeps its queues filled."""
+
+    def __init__(
+        self,
+        config: RnicConfig,
+        golden: Golden,
+        space: Space,
+        allotments: list[Allotment],
+        lengths: Lengths,
+    ) -> None:
+        super().__init__(config, golden, space)
+        self._by_region = {allotment.region: allotment for allotment in allotments}
+        self._given = lengths
+        self._lengths: dict[tuple[int, int], list[int]] = {}  # by stream and Queue Number
+        self._first: dict[tuple[int, int], int] = {}  # MSN
+        self._posted: dict[tuple[int, int], int] = {}  # buffers
+        self._used: dict[tuple[int, int], int] = {}  # those whose message was delivered
+        self._waiting: list[Arrival] = []
+        self._sctp = SctpHost(self, config.associations, config.window)
+        for allotment in allotments:
+            golden.add(allotment.region)
+
+    def take(self, arrival: Arrival) -> None:
+        """An FPDU arrives. What is delivered with it makes the host post further buffers; if it
+        asks to invalidate a STag, that is done.
+        """
+        if self._waiting and (self._waiting[0].stream, self._waiting[0].frame) != (
+            arrival.stream,
+            arrival.frame,
+        ):
+            self._flush()
+        self._waiting.append(arrival)
+        self._delivered(self.golden.receive(arrival))
+
+    def follow(self, step: Step) -> None:
+        """A step of SCTP: a frame arrives, or the host does something."""
+        self._flush()
+        if isinstance(step, Incoming):
+            self._delivered(self._sctp.receive(step))
+        else:
+            self._sctp.act(step)
+
+    def _delivered(self, deliveries: Iterable[Delivery]) -> None:
+        deliveries = list(deliveries)
+        for delivery in deliveries:
+            if delivery.buffer is None:
+                continue
+            queue = delivery.buffer.stream, delivery.buffer.qn
+            self._used[queue] += 1
+            left = len(self._lengths[queue]) - self._posted[queue]
+            room = self._wanted(queue) - self._posted[queue]
+            if left and room >= min(left, self._config.queue_depth // 2):
+                self._flush()
+                self.operations.append(Await(self.golden.entries))
+                self._fill(queue)
+        for delivery in deliveries:
+            stag = invalidated(delivery.arrival)
+            region = (
+                None if stag is None else self.golden.registered(delivery.arrival.endpoint, stag)
+            )
+            if region is not None:
+                self.revoke(region)
+
+    def act(self, actions: Iterable[_Action]) -> None:
+        """Carry actions out."""
+        for action in actions:
+            if action.revoke is not None:
+                self.revoke(action.revoke.region)
+            elif action.register is not None:
+                self.register(action.register)
+            elif action.stop is not None:
+                self.stop(action.stop)
+
+    def begin(self, stream: Stream) -> None:
+        """Enable a stream, open its queues and fill them."""
+        self._set_up(stream, self._given.streams.get(stream.number, {}))
+
+    def begin_session(self, session: DdpSession) -> None:
+        """Set a stream up for its next session: what was registered for the last one is revoked."""
+        number = session.stream.number
+        self.idle()
+        self._give_up(number)
+        self._sessions[number] = session.number
+        self._set_up(session.stream, self._given.sessions.get(session, {}))
+        key = session.stream.sid, session.number
+        for region, allotment in self._by_region.items():
+            if region.stream == number and region.session == key:
+                if region.periods and region.periods[0][0] == session.since:
+                    self.register(allotment)
+
+    def end_sessions(self, stream: SctpStream) -> None:
+        """The association of a stream is over."""
+        if self._sessions.pop(stream.number, None) is not None:
+            self._give_up(stream.number)
+            self.stop(stream.number)
+
+    def _give_up(self, number: int) -> None:
+        for region in self._by_region:
+            if region.stream == number:
+                self.revoke(region)
+
+    def _set_up(self, stream: Stream, lengths: Mapping[int, list[int]]) -> None:
+        self.enable(stream, stream.position)
+        for qn, each in lengths.items():
+            queue = stream.number, qn
+            self._lengths[queue] = each
+            self._first[queue] = stream.first_msn(qn)
+            self.open(*queue, self._first[queue])
+            self._posted[queue] = self._used[queue] = 0
+            self._fill(queue)
+
+    def finish(self) -> None:
+        self._flush()
+        self.operations.append(Drain())
+
+    def idle(self) -> None:
+        self._flush()
+        super().idle()
+
+    def _wanted(self, queue: tuple[int, int]) -> int:
+        """How many buffers a queue has had once it is filled up."""
+        if not self.golden.live(queue[0]):
+            return self._posted[queue]
+        return min(len(self._lengths[queue]), self._used[queue] + self._config.queue_depth)
+
+    def _fill(self, queue: tuple[int, int]) -> None:
+        """Fill a queue up. What is in flight does not need these buffers."""
+        for number in range(self._posted[queue], self._wanted(queue)):
+            msn = number + self._first[queue] & _HALF
+            self.post(*queue, msn, self._lengths[queue][number])
+        self._posted[queue] = self._wanted(queue)
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        first = self._waiting[0]
+        segments, self._waiting = self._waiting, []
+        octets = b"".join(arrival.raw for arrival in segments)
+        self.send(Packet(first.stream.number, first.position & _HALF, octets), segments)
+
+
+def guard_octets(size: int) -> NDArray[np.uint8]:
+    """What memory outside the regions holds: octets that depend on the address, with no short
+    period.
+    """
+    memory = np.empty(size, np.uint8)
+    step = 1 << 20
+    for start in range(0, size, step):
+        addresses = np.arange(start, min(start + step, size), dtype=np.uint64)
+        memory[start : start + step] = (addresses * np.uint64(0x9E3779B1) >> np.uint64(24)).astype(
+            np.uint8
+        )
+    return memory

@@ -1,0 +1,812 @@
+"""The memory that a replay gives to the RNIC: the regions that it registers, and the buffers that
+it posts for untagged messages. They come from a region file, or are derived from the traffic.
+
+A region file is TOML, a list of ``[[region]]`` and ``[[queue]]`` tables::
+
+    [[region]]
+    endpoint = "10.7.0.2"       # address of the host that owns the region
+    stag = 0x90190600
+    to = 20015889776640         # Tagged Offset of its first octet
+    length = 524288
+    fill = 0xEE                 # octet that it holds before; default 0
+    access = "remote write"     # or "remote read", "remote read, remote write", "none"
+    after_segment = 0           # registered once so many DDP Segments have arrived at the endpoint
+    revoke_after_segment = 40   # revoked once so many have; default never
+    stream = 3                  # with SCTP: of a session alone, on this SCTP stream,
+    session = 0                 # and its number there, from 0; registered when it is set up
+
+    [[queue]]
+    endpoint = "10.7.0.2"       # address of the host that posts the buffers
+    qn = 0                      # Queue Number, 0 to 3
+    count = 8                   # buffers that it posts on each of its streams; 0 for none
+    length = 64                 # octets of each; default 4096
+
+A region of a session is bound to its DDP Stream, and revoked when the next session of the stream
+is set up, or the association is over.
+
+Segments are counted at the endpoint, tagged and untagged ones of all its streams, from 1, in the
+capture's order. A Send with Invalidate revokes the region that it names as well, with or without a
+file, as its receiver did.
+
+Without ``[[region]]`` tables, :func:`derive` takes what the capture shows: a STag that is written
+to is a region from the lowest to the highest octet written; so is the sink of an RDMA Read. What a
+receiver refused with a Terminate is no part of a region, so that the replay is refused too.
+
+A queue without a ``[[queue]]`` table has a buffer for each message that the capture brings, and
+each of them is long enough; but for a message that its receiver refused with a Terminate it has
+none, or one that is too short, so that the replay is refused too. Queues 0 to 2, which RDMAP uses,
+are open on every stream, queue 3 where the capture names it."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import struct
+import tomllib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...hdl.spec.ddp import (
+    MESSAGE_TOO_LONG,
+    NO_BUFFER,
+    TAGGED_HEADER,
+    UNTAGGED_HEADER,
+    ErrorType,
+)
+from ..capture.given import read_text
+from ..capture.traffic import QUEUES, Arrival, Stream, Tagged, Traffic, Untagged
+
+#: Octets of all regions together: more is a mistake in a file, or a capture too sparse to derive
+#: from.
+MEMORY_LIMIT = 1 << 29
+#: The STag table grows to this many entries before regions that share an entry take turns in it.
+LARGEST_TABLE = 1 << 16
+#: A derived region longer than this is split where it was not touched for at least ``_HOLE``
+#: octets: the STag has then been used for several regions.
+_LONGEST = 1 << 28
+_HOLE = 1 << 24
+#: Dotted keys of many parts, for each of which a parser makes tables without end.
+_DEEP_KEY = re.compile(
+    r"""(?<![\w-]) (?: (?: [\w-]++ | "[^"\n]*+" | '[^'\n]*+' ) [ \t]*+ \. [ \t]*+ ){8}""",
+    re.VERBOSE,
+)
+#: Octets of a buffer that nothing tells the length of.
+_BUFFER = 4096
+#: Octets that a derived buffer is longer than its message, in turn.
+_SPARE = (0, 1, 13, 64)
+#: Queues that RDMAP has (RFC 5040 section 4.1).
+_RDMAP_QUEUES = 3
+
+# RDMAP, RFC 5040 section 4.3
+_READ_REQUEST = 1
+_SEND_INVALIDATE = (4, 6)
+_TERMINATE = 7
+
+Period = tuple[int, int | None]
+
+
+class RegionError(ValueError):
+    """A region file that is not sound, or regions that cannot be registered. The message is one
+    sentence.
+    """
+
+
+@dataclass(frozen=True)
+class Region:
+    """Octets ``to`` to ``to + length`` of a STag of a host.
+
+    ``periods`` says when it is registered: (after, until) count DDP Segments that have arrived at
+    the endpoint. With a ``stream``, the STag is bound to that one; ``session`` is then the SCTP
+    stream and the number of its session, whose region it is."""
+
+    endpoint: str
+    stag: int
+    to: int
+    length: int
+    fill: int = 0
+    remote_write: bool = True
+    remote_read: bool = False
+    periods: tuple[Period, ...] = ((0, None),)
+    stream: int | None = None
+    session: tuple[int, int] | None = None
+
+    def __str__(self) -> str:
+        text = f"{self.endpoint} STag {self.stag:#010x} [{self.to:#x}, +{self.length})"
+        if self.session is not None:
+            text += f" of SCTP stream {self.session[0]}, session {self.session[1]}"
+        return text
+
+    @property
+    def index(self) -> int:
+        """The upper 24 bits of the STag."""
+        return self.stag >> 8
+
+
+def slot(stag: int, stags: int) -> int:
+    """The entry of a table of ``stags`` entries that a STag takes: the low bits of its index."""
+    return (stag >> 8) & (stags - 1)
+
+
+def table_size(regions: Iterable[Region], start: int) -> int:
+    """The smallest table, from ``start`` entries, in which no two STags of one host share an entry.
+
+    STags that differ in the key alone always share one. At ``LARGEST_TABLE`` the search ends.
+    """
+    indexes: dict[str, set[int]] = {}
+    for region in regions:
+        indexes.setdefault(region.endpoint, set()).add(region.index)
+    size = start
+    while size < LARGEST_TABLE and any(
+        len({index & (size - 1) for index in group}) < len(group) for group in indexes.values()
+    ):
+        size *= 2
+    return size
+
+
+def check_memory(regions: Iterable[Region]) -> None:
+    """Refuse regions that are too long to simulate."""
+    total = sum(region.length for region in regions)
+    if total > MEMORY_LIMIT:
+        raise RegionError(
+            f"the regions have {total} octets in all, and {MEMORY_LIMIT} can be simulated:"
+            " give a region file with less"
+        )
+
+
+@dataclass(frozen=True)
+class Queue:
+    """Buffers that a host posts on one Queue Number of each of its streams."""
+
+    endpoint: str
+    qn: int
+    count: int
+    length: int = _BUFFER
+
+    def __str__(self) -> str:
+        return f"{self.endpoint} Queue Number {self.qn}"
+
+
+# -- the file --
+
+
+class _Keys(NamedTuple):
+    """What a table may say: types, what it must say, and limits (values are below them)."""
+
+    types: dict[str, type | tuple[type, ...]]
+    required: tuple[str, ...]
+    limits: dict[str, int]
+
+
+_REGION_KEYS = _Keys(
+    {
+        "endpoint": str,
+        "stag": int,
+        "to": int,
+        "length": int,
+        "fill": int,
+        "access": (str, list),
+        "after_segment": int,
+        "revoke_after_segment": int,
+        "stream": int,
+        "session": int,
+    },
+    ("endpoint", "stag", "to", "length"),
+    {
+        "stag": 1 << 32,
+        "to": 1 << 64,
+        "length": (1 << 64) + 1,
+        "fill": 1 << 8,
+        "stream": 1 << 16,
+    },
+)
+_QUEUE_KEYS = _Keys(
+    {"endpoint": str, "qn": int, "count": int, "length": int},
+    ("endpoint", "qn", "count"),
+    {"qn": QUEUES, "count": 1 << 20, "length": 1 << 32},
+)
+
+
+class Given(NamedTuple):
+    """What a region file says."""
+
+    regions: list[Region]
+    queues: list[Queue]
+
+
+def load_regions(path: Path, endpoints: Iterable[str] | None = None) -> Given:
+    """Read a region file. ``endpoints`` are the addresses that the traffic arrives at.
+
+    Raises
+    ------
+    RegionError
+        The file is missing or unsound.
+    """
+    try:
+        text = read_text(path)
+    except ValueError as error:
+        raise RegionError(f"{error}: give a region file") from None
+    if found := _DEEP_KEY.search(text):
+        line = 1 + text.count("\n", 0, found.start())
+        raise RegionError(f"{path}, line {line}: a region file has no keys of that many parts")
+    try:
+        document = tomllib.loads(text)
+    except ValueError as error:  # of TOML, or a number of too many digits
+        raise RegionError(f"{path} is not TOML: {error}") from None
+    except RecursionError:
+        raise RegionError(f"{path}: values are nested too deeply for a region file") from None
+    for key in document:
+        if key not in ("region", "queue"):
+            raise RegionError(
+                f"{path}: a region file has [[region]] and [[queue]] tables only, not {key!r}"
+            )
+    try:
+        tables = [(f"region {n}", each) for n, each in enumerate(_tables(document, "region"), 1)]
+        regions = [_region(where, table) for where, table in tables]
+        _check_overlap(regions)
+        check_memory(regions)
+        tables += [(f"queue {n}", each) for n, each in enumerate(_tables(document, "queue"), 1)]
+        queues = [_queue(where, table) for where, table in tables[len(regions) :]]
+        _check_twice(queues)
+        if not tables:
+            raise RegionError("there is no [[region]] and no [[queue]] table")
+        known = None if endpoints is None else list(endpoints)
+        owners: list[Region | Queue] = [*regions, *queues]
+        for (where, _), each in zip(tables, owners, strict=True):
+            if known is not None and each.endpoint not in known:
+                raise RegionError(
+                    f"{where}: no stream of the capture arrives at {each.endpoint},"
+                    f" only at {' and '.join(known)}"
+                )
+    except RegionError as error:
+        raise RegionError(f"{path}: {error}") from None
+    return Given(regions, queues)
+
+
+def _tables(document: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    tables = document.get(name, [])
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise RegionError(f"{name}s are [[{name}]] tables, with double brackets")
+    return tables
+
+
+def _checked(where: str, table: dict[str, Any], keys: _Keys) -> str:
+    """Check what a table says, each for itself; its endpoint."""
+    for key, value in table.items():
+        if key not in keys.types:
+            raise RegionError(f"{where}: unknown key {key!r}; known are {', '.join(keys.types)}")
+        if not isinstance(value, keys.types[key]) or isinstance(value, bool):
+            name = "an integer" if keys.types[key] is int else "a string"
+            raise RegionError(f"{where}: {key} must be {name}, not {value!r}")
+        limit = keys.limits.get(key, 1 << 63)
+        if isinstance(value, int) and not 0 <= value < limit:
+            raise RegionError(f"{where}: {key} must be from 0 to {limit - 1}, not {value}")
+    for key in keys.required:
+        if key not in table:
+            raise RegionError(f"{where}: {key} is missing")
+    try:
+        return str(ipaddress.ip_address(table["endpoint"]))
+    except ValueError:
+        raise RegionError(
+            f"{where}: endpoint must be an IP address, not {table['endpoint']!r}"
+        ) from None
+
+
+def _queue(where: str, table: dict[str, Any]) -> Queue:
+    endpoint = _checked(where, table, _QUEUE_KEYS)
+    return Queue(endpoint, table["qn"], table["count"], table.get("length", _BUFFER))
+
+
+def _check_twice(queues: list[Queue]) -> None:
+    seen: dict[tuple[str, int], int] = {}
+    for number, queue in enumerate(queues, 1):
+        other = seen.setdefault((queue.endpoint, queue.qn), number)
+        if other != number:
+            raise RegionError(f"queues {other} and {number}: both are {queue}")
+
+
+def _region(where: str, table: dict[str, Any]) -> Region:
+    endpoint = _checked(where, table, _REGION_KEYS)
+    if table["to"] + table["length"] > 1 << 64:
+        raise RegionError(
+            f"{where}: to + length is {table['to'] + table['length']:#x},"
+            " past the last Tagged Offset"
+        )
+    after, until = table.get("after_segment", 0), table.get("revoke_after_segment")
+    if until is not None and until < after:
+        raise RegionError(
+            f"{where}: revoke_after_segment is {until}, before after_segment, {after}"
+        )
+    session = None
+    if "stream" in table or "session" in table:
+        for key in ("stream", "session"):
+            if key not in table:
+                raise RegionError(f"{where}: {key} is missing: a session needs both")
+        session = table["stream"], table["session"]
+    write, read = _access(where, table.get("access", "remote write"))
+    return Region(
+        endpoint,
+        table["stag"],
+        table["to"],
+        table["length"],
+        table.get("fill", 0),
+        write,
+        read,
+        ((after, until),),
+        session=session,
+    )
+
+
+def _access(where: str, value: str | list[Any]) -> tuple[bool, bool]:
+    """(remote write, remote read)"""
+    text = " ".join(map(str, value)) if isinstance(value, list) else value
+    words = re.findall(r"[a-z]+", text.lower())
+    if not words or set(words) - {"remote", "read", "write", "and", "only", "none"}:
+        raise RegionError(
+            f"{where}: access must be remote write, remote read, both or none, not {value!r}"
+        )
+    return "write" in words, "read" in words
+
+
+def _check_overlap(regions: list[Region]) -> None:
+    for number, region in enumerate(regions, 1):
+        for earlier, other in enumerate(regions[: number - 1], 1):
+            if region.endpoint != other.endpoint or region.index != other.index:
+                continue
+            if not _at_once(region.periods[0], other.periods[0]):
+                continue
+            if region.session and other.session and region.session != other.session:
+                continue  # when they are registered, the capture tells
+            if region.stag != other.stag:
+                raise RegionError(
+                    f"regions {earlier} and {number}:"
+                    f" STags {other.stag:#010x} and {region.stag:#010x} of"
+                    f" {region.endpoint} have one index, which is registered with one key at a time"
+                )
+            overlap = min(region.to + region.length, other.to + other.length) - max(
+                region.to, other.to
+            )
+            what = f"overlap by {overlap} octets" if overlap > 0 else "are registered at once"
+            raise RegionError(
+                f"regions {earlier} and {number} of STag {region.stag:#010x}"
+                f" at {region.endpoint} {what}"
+            )
+
+
+def _at_once(one: Period, other: Period) -> bool:
+    return (one[1] is None or other[0] < one[1]) and (other[1] is None or one[0] < other[1])
+
+
+def one_after_the_other(one: Region, other: Region) -> bool:
+    """Whether they are of different sessions of one stream."""
+    return (
+        one.session is not None
+        and other.session is not None
+        and one.stream == other.stream
+        and one.session[0] == other.session[0]
+        and one.session != other.session
+    )
+
+
+# -- derivation --
+
+
+@dataclass(frozen=True)
+class Derived:
+    """Regions of a capture, the table size they fit in, and the streams that end by their
+    receiver's word alone.
+
+    ``ends`` maps the number of a stream to the count of segments at its endpoint after which it is
+    over."""
+
+    regions: list[Region]
+    stags: int
+    ends: dict[int, int]
+
+
+class Refusal(NamedTuple):
+    """A Terminate (RFC 5040 section 4.8). ``arrival`` is the segment that it names, if it names
+    one.
+    """
+
+    stream: Stream
+    frame: int
+    layer: int
+    type: int
+    code: int
+    arrival: Arrival | None
+
+    @property
+    def of_tagged(self) -> bool:
+        return self.arrival is not None and isinstance(self.arrival.header, Tagged)
+
+    @property
+    def of_buffer(self) -> bool:
+        """An untagged segment that had no buffer, or too short a one (RFC 5041 section 7.2)."""
+        return (
+            (self.layer, self.type) == (1, ErrorType.UNTAGGED)
+            and self.code in (NO_BUFFER.code, MESSAGE_TOO_LONG.code)
+            and self.arrival is not None
+            and isinstance(self.arrival.header, Untagged)
+        )
+
+    @property
+    def of_bounds(self) -> bool:
+        """Base, bounds or TO wrap: DDP's codes (RFC 5041 section 7.2) and RDMAP's (RFC 5040 section
+        4.8).
+        """
+        return (self.layer, self.type) in ((1, 1), (0, 1)) and self.code in (
+            (0x01, 0x03) if self.layer == 1 else (0x01, 0x04)
+        )
+
+
+def refusals(traffic: Traffic) -> list[Refusal]:
+    """Every Terminate, with the stream that it ends and the segment that it refuses."""
+    reverse = {(stream.connection, stream.destination): stream for stream in traffic.streams}
+    found: list[Refusal] = []
+    for arrival in traffic.arrivals:
+        header = arrival.header
+        if not isinstance(header, Untagged) or header.opcode != _TERMINATE or header.queue != 2:
+            continue
+        ended = reverse.get((arrival.stream.connection, arrival.stream.source))
+        if ended is None or ended is arrival.stream or len(header.payload) < 4:
+            continue
+        if any(known.stream is ended for known in found):
+            continue
+        first, code, flags = header.payload[0], header.payload[1], header.payload[2]
+        if flags & 0xE0 or not flags & 0x07:
+            layer, kind, has_header = first >> 4, first & 15, bool(flags & 0x40)
+        else:  # Linux siw on a little-endian host swaps the nibbles and reverses the flags
+            layer, kind, has_header = first & 15, first >> 4, bool(flags & 0x02)
+        named = _named(traffic, ended, arrival.frame, header.payload) if has_header else None
+        found.append(Refusal(ended, arrival.frame, layer, kind, code, named))
+    return found
+
+
+def _named(traffic: Traffic, stream: Stream, frame: int, terminate: bytes) -> Arrival | None:
+    """The segment whose DDP header a Terminate carries: the first that has it, counted from the
+    last time its STag was invalidated.
+    """
+    length = TAGGED_HEADER if len(terminate) > 6 and terminate[6] & 0x80 else UNTAGGED_HEADER
+    wanted = terminate[6 : 6 + length]
+    if len(wanted) < length:
+        return None
+    first = None
+    for arrival in traffic.arrivals:
+        if arrival.frame >= frame:
+            break
+        if arrival.endpoint == stream.destination.address and isinstance(arrival.header, Untagged):
+            if _invalidates(arrival.header) and wanted[2:6] == struct.pack(
+                ">I", arrival.header.invalidate
+            ):
+                first = None
+        if first is None and arrival.stream is stream and arrival.ulpdu[:length] == wanted:
+            first = arrival
+    return first
+
+
+def _invalidates(header: Untagged) -> bool:
+    return header.opcode in _SEND_INVALIDATE and header.last
+
+
+def invalidated(arrival: Arrival) -> int | None:
+    """The STag that the receiver of this segment invalidates once it is delivered (RFC 5040 section
+    5.3).
+    """
+    header = arrival.header
+    if isinstance(header, Untagged) and _invalidates(header):
+        return header.invalidate
+    return None
+
+
+@dataclass
+class _Use:
+    """Octets of a STag that a segment was placed in, once ``after`` segments had arrived at the
+    host; nothing for ``after`` if they are the sink of an RDMA Read that may yet be answered.
+    """
+
+    after: int | None
+    stag: int
+    to: int
+    length: int
+
+
+@dataclass
+class _Host:
+    """What is known of the STags of one endpoint."""
+
+    uses: list[_Use] = field(default_factory=list)
+    revokes: list[tuple[int, int]] = field(default_factory=list)  # (after how many segments, STag)
+    empty: dict[int, int] = field(
+        default_factory=dict
+    )  # STag: TO, for those refused for bounds alone
+
+
+def stream_ends(traffic: Traffic) -> dict[int, int]:
+    """Streams that their receiver ended with a Terminate for a reason other than a tagged segment.
+
+    RDMAP is the host's. It stops a stream after the segment that it refuses, or, where the
+    Terminate names none, at the Terminate. Gives the count of segments at the endpoint for the
+    number of each stream."""
+    ends = {}
+    for refusal in refusals(traffic):
+        if refusal.of_tagged:
+            continue
+        if refusal.arrival is not None:
+            ends[refusal.stream.number] = refusal.arrival.order
+        else:
+            ends[refusal.stream.number] = max(
+                (
+                    arrival.order
+                    for arrival in traffic.arrivals
+                    if arrival.endpoint == refusal.stream.destination.address
+                    and arrival.frame < refusal.frame
+                ),
+                default=0,
+            )
+    return ends
+
+
+def derive(traffic: Traffic, stags: int = 1024) -> Derived:
+    """Derive regions from traffic. ``stags`` is the smallest table size wanted.
+
+    Raises
+    ------
+    RegionError
+        The regions are too long to simulate.
+    """
+    hosts: dict[str, _Host] = {address: _Host() for address in traffic.endpoints}
+    ends = stream_ends(traffic)
+    refused = {id(refusal.arrival): refusal for refusal in refusals(traffic) if refusal.of_tagged}
+    unheard = {id(refusal.arrival) for refusal in refusals(traffic) if refusal.of_buffer}
+    over: set[int] = set()  # streams after their first error
+    for arrival in traffic.arrivals:
+        stream, header, host = arrival.stream, arrival.header, hosts[arrival.endpoint]
+        unframed = traffic.unframed.get(stream.number)
+        if unframed is not None and arrival.position + len(arrival.raw) > unframed:
+            over.add(stream.number)
+        if stream.number in over or arrival.order > ends.get(stream.number, arrival.order):
+            continue
+        if (
+            header is None
+            or not arrival.digest_is_good
+            or arrival.order == traffic.misnumbered.get(stream.number)
+            or id(arrival) in refused
+            or id(arrival) in unheard
+            or (isinstance(header, Untagged) and header.queue >= QUEUES)
+        ):
+            over.add(stream.number)
+        elif isinstance(header, Tagged):
+            if header.length and header.to + header.length <= 1 << 64:
+                host.uses.append(_Use(arrival.order - 1, *header))
+        elif (stag := invalidated(arrival)) is not None:
+            host.revokes.append((arrival.order, stag))
+        elif header.opcode == _READ_REQUEST and header.queue == 1 and len(header.payload) >= 28:
+            to, length = struct.unpack_from(">QI", header.payload, 4)
+            sink = struct.unpack_from(">I", header.payload)[0]
+            reader = stream.source.address
+            if length and to + length <= 1 << 64 and reader in hosts:
+                hosts[reader].uses.append(_Use(None, sink, to, length))
+    for refusal in refused.values():
+        _make_refusable(hosts[refusal.stream.destination.address], refusal)
+
+    regions = [region for address, host in hosts.items() for region in _ranges(address, host)]
+    check_memory(regions)
+    written = {
+        (address, use.stag)
+        for address, host in hosts.items()
+        for use in host.uses
+        if use.after is not None
+    }
+    size = table_size(
+        [region for region in regions if (region.endpoint, region.stag) in written], stags
+    )
+    timed: list[Region] = []
+    for address, host in hosts.items():
+        mine = [region for region in regions if region.endpoint == address]
+        timed += _with_periods(mine, host, size)
+    for refusal in refused.values():
+        # Should a region take it all the same, then the receiver had a reason that the capture does
+        # not show.
+        if refusal.arrival is not None and _would_take(timed, refusal.arrival):
+            ends[refusal.stream.number] = refusal.arrival.order - 1
+    return Derived(timed, size, ends)
+
+
+def _would_take(regions: list[Region], arrival: Arrival) -> bool:
+    header, before = arrival.header, arrival.order - 1
+    return isinstance(header, Tagged) and (
+        header.length == 0
+        or any(
+            region.endpoint == arrival.endpoint
+            and region.stag == header.stag
+            and region.to <= header.to
+            and header.to + header.length <= region.to + region.length
+            and any(
+                after <= before and (until is None or before < until)
+                for after, until in region.periods
+            )
+            for region in regions
+        )
+    )
+
+
+def _make_refusable(host: _Host, refusal: Refusal) -> None:
+    """See to it that a refused segment meets no region that would take it."""
+    assert refusal.arrival is not None and isinstance(refusal.arrival.header, Tagged)
+    header, before = refusal.arrival.header, refusal.arrival.order - 1
+    uses = [use for use in host.uses if use.stag == header.stag]
+    if refusal.of_bounds:
+        if not uses:
+            # The receiver knows the STag: registered with no octet, it refuses for the same reason.
+            host.empty[header.stag] = header.to
+    elif uses and max(use.after or 0 for use in uses) <= before:
+        host.revokes.append((before, header.stag))
+
+
+def _ranges(address: str, host: _Host) -> list[Region]:
+    """One region for each STag; several where its uses lie too far apart."""
+    spans: dict[int, list[tuple[int, int]]] = {}
+    for use in host.uses:
+        spans.setdefault(use.stag, []).append((use.to, use.to + use.length))
+    regions = []
+    for stag, ranges in spans.items():
+        ranges.sort()
+        low, high = ranges[0][0], max(end for _, end in ranges)
+        hole = _HOLE if high - low > _LONGEST else 1 << 64
+        start, end = ranges[0]
+        for next_start, next_end in ranges[1:]:
+            if next_start - end > hole:
+                regions.append(Region(address, stag, start, end - start))
+                start, end = next_start, next_end
+            end = max(end, next_end)
+        regions.append(Region(address, stag, start, end - start))
+    regions += [
+        Region(address, stag, to, 0) for stag, to in host.empty.items() if stag not in spans
+    ]
+    return regions
+
+
+def _with_periods(regions: list[Region], host: _Host, stags: int) -> Iterator[Region]:
+    """When each region is registered: always, unless it was revoked, or takes turns in its table
+    entry.
+    """
+    shared: dict[int, list[Region]] = {}
+    for region in regions:
+        shared.setdefault(slot(region.stag, stags), []).append(region)
+    # (after how many segments, a revocation goes first, its STag or the region used)
+    events: dict[int, list[tuple[int, int, int | Region]]] = {entry: [] for entry in shared}
+    for after, stag in host.revokes:
+        if slot(stag, stags) in events:
+            events[slot(stag, stags)].append((after, 0, stag))
+    for use in host.uses:
+        if use.after is not None:
+            entry = slot(use.stag, stags)
+            events[entry].append((use.after, 1, _user(use, shared[entry])))
+    for entry, group in shared.items():
+        periods = _turns(sorted(events[entry], key=lambda event: event[:2]))
+        for region in group:
+            if mine := periods.get(region):
+                yield replace(region, periods=tuple(mine))
+            elif len(group) == 1:
+                yield region
+            # else a read sink that nothing was placed in, in the way of a region in use
+
+
+def _turns(events: list[tuple[int, int, int | Region]]) -> dict[Region, list[Period]]:
+    """The periods in which each of the regions that share a table entry has it."""
+    periods: dict[Region, list[Period]] = {}
+    current: Region | None = None
+    since = 0
+    for after, _, what in events:
+        if isinstance(what, Region):
+            if what is current:
+                continue
+            if current is not None:
+                periods[current].append((since, after))
+            since = after if periods else 0
+            current = what
+            periods.setdefault(what, [])
+        elif current is not None and current.stag == what:
+            periods[current].append((since, after))
+            current = None
+    if current is not None:
+        periods[current].append((since, None))
+    return periods
+
+
+def _user(use: _Use, group: list[Region]) -> Region:
+    return next(
+        region
+        for region in group
+        if region.stag == use.stag and region.to <= use.to < region.to + region.length
+    )
+
+
+# -- untagged buffers --
+
+
+def buffer_lengths(
+    traffic: Traffic, queues: Iterable[Queue] = ()
+) -> dict[tuple[int, int], list[int]]:
+    """The queues that are open, by number of the stream and Queue Number, with the lengths of the
+    buffers that the host posts on them, from MSN 1.
+
+    Parameters
+    ----------
+    traffic
+        The FPDUs in order of arrival.
+    queues
+        What is given; the other queues have what the traffic needs.
+
+    Raises
+    ------
+    RegionError
+        The buffers are too long to simulate.
+    """
+    given = {(queue.endpoint, queue.qn): [queue.length] * queue.count for queue in queues}
+    found = _derived_lengths(traffic)
+    for stream in traffic.streams:
+        for qn in range(QUEUES):
+            if (lengths := given.get((stream.destination.address, qn))) is not None:
+                found[stream.number, qn] = lengths
+    total = sum(sum(lengths) for lengths in found.values())
+    if total > MEMORY_LIMIT:
+        raise RegionError(
+            f"the buffers of untagged messages have {total} octets in all, and {MEMORY_LIMIT} can"
+            " be simulated: give a region file whose [[queue]] tables have less"
+        )
+    return found
+
+
+def _derived_lengths(traffic: Traffic) -> dict[tuple[int, int], list[int]]:
+    # By queue and MSN: the octets of each segment's payload, and where it ends in the message.
+    messages: dict[tuple[int, int], dict[int, list[tuple[int, int]]]] = {
+        (stream.number, qn): {} for stream in traffic.streams for qn in range(_RDMAP_QUEUES)
+    }
+    for arrival in traffic.arrivals:
+        header = arrival.header
+        if isinstance(header, Untagged) and header.queue < QUEUES and arrival.digest_is_good:
+            queue = messages.setdefault((arrival.stream.number, header.queue), {})
+            length = len(header.payload)
+            queue.setdefault(header.msn, []).append((length, header.mo + length))
+    lengths = {}
+    first = {
+        (stream.number, qn): stream.first_msn(qn)
+        for stream in traffic.streams
+        for qn in range(QUEUES)
+    }
+    for key, queue in messages.items():
+        found = []
+        for msn in range(first[key], first[key] + len(queue)):
+            segments = queue.get(msn % (1 << 32), [(_BUFFER, _BUFFER)])
+            # A message without holes has no segment that ends behind all of its octets.
+            octets = sum(length for length, _ in segments)
+            # The beginning of the first one may lie before the capture.
+            begun = msn == first[key] != 1
+            longest = max((end for _, end in segments if end <= octets or begun), default=0)
+            found.append(longest + _SPARE[msn % len(_SPARE)])
+        lengths[key] = found
+    for refusal in refusals(traffic):
+        if refusal.of_buffer:
+            _shorten(lengths, refusal)
+    return lengths
+
+
+def _shorten(lengths: dict[tuple[int, int], list[int]], refusal: Refusal) -> None:
+    """See to it that a refused segment meets no buffer, or one that is too short for it.
+
+    Linux siw reports a message that is too long as one without a buffer. If it is not the message's
+    first segment there was one.
+    """
+    assert refusal.arrival is not None and isinstance(refusal.arrival.header, Untagged)
+    header = refusal.arrival.header
+    buffers = lengths.get((refusal.stream.number, header.queue), [])
+    at = (header.msn - refusal.stream.first_msn(header.queue)) % (1 << 32)
+    if at >= len(buffers):
+        return
+    if header.payload and (header.mo or refusal.code == MESSAGE_TOO_LONG.code):
+        buffers[at] = header.mo + len(header.payload) - 1
+    else:
+        del buffers[at:]

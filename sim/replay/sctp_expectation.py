@@ -1,0 +1,245 @@
+"""What the RNIC must do with DDP over SCTP, beside MPA, in its words: entries of the completion
+ring, packets of the exception stream, errors, counters.
+
+What SCTP and the sessions make of the traffic is in its steps (:mod:`..capture.sctp_traffic`); here
+the model's Data Sinks receive the segments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ...hdl.spec import regs
+from ...hdl.spec.completion import ChunkStatus, Completion, Kind, Status
+from ...hdl.spec.config import RnicConfig
+from ...hdl.spec.sctp import Diversion, Function, Reason, State
+from ..capture.sctp_traffic import (
+    Control,
+    End,
+    Fate,
+    Illegal,
+    Incoming,
+    Item,
+    SctpArrival,
+    SctpStream,
+)
+from ..capture.traffic import Arrival, Stream
+from ..engines.engine import ExceptionPacket
+from ..model.ddp import header_length
+from ..model.events import DdpError, Delivered, Placed
+from .expectation import Delivery, Expected, Golden, Receiver, Record, Sequence
+
+#: CHUNK and PACKET entries.
+CHUNKS: Sequence = ("record", None)
+_NO_SEGMENT = bytes(0)
+#: By the state after a Terminate of the peer, the state before.
+_BEFORE = {State.TERMINATE_RECEIVED: State.ESTABLISHED, State.CLOSED: State.TERMINATE_SENT}
+
+
+@dataclass
+class _Waiting:
+    """Segments of a stream's session that are not delivered yet, by their turn."""
+
+    arrivals: dict[int, SctpArrival] = field(default_factory=dict)
+
+
+class SctpGolden(Golden):
+    """A :class:`Golden` that takes the frames of SCTP, too."""
+
+    def __init__(
+        self,
+        streams: Iterable[Stream],
+        domains: dict[str, int],
+        config: RnicConfig,
+    ) -> None:
+        self._sctp: set[int] = set()
+        self._ring: list[Expected] = []
+        self._waiting: dict[int, _Waiting] = {}
+        self._counters = dict.fromkeys(regs.SCTP_COUNTERS, 0)
+        self._diverted = 0
+        self._terminated: dict[int, int] = {}  # the frame of a stream's last Terminate
+        self.chunks = 0  #: of packets that were taken
+        super().__init__(streams, domains, config)
+
+    @property
+    def frames(self) -> int:
+        """Frames that came in."""
+        return sum(self._counters[name] for name in ("FRAMES", "FRAMES_DIVERTED", "FRAMES_DROPPED"))
+
+    @property
+    def packets(self) -> int:
+        """Those of an association that were taken."""
+        return self._counters["FRAMES"]
+
+    @property
+    def entries(self) -> int:
+        return len(self._ring)
+
+    def sequences(self) -> dict[Sequence, list[Expected]]:
+        found: dict[Sequence, list[Expected]] = {}
+        for entry in self._ring:
+            found.setdefault(self.sequence(entry.completion), []).append(entry)
+        return found
+
+    def sequence(self, entry: Completion) -> Sequence:
+        if entry.kind in (Kind.CHUNK, Kind.PACKET):
+            return CHUNKS
+        if entry.kind is Kind.SESSION:
+            return ("session event", entry.stream)
+        if entry.kind is Kind.CONTROL or entry.stream in self._sctp:
+            return ("delivery", entry.stream)
+        return super().sequence(entry)
+
+    def know(self, stream: SctpStream) -> None:
+        """A stream that segments of SCTP arrive on; it is not enabled yet."""
+        self._sctp.add(stream.number)
+        self.start(stream)
+        self._receivers[stream.number].live = False
+
+    def start(self, stream: Stream, position: int = 0) -> None:
+        super().start(stream, position)
+        self._waiting[stream.number] = _Waiting()
+
+    def open_session(self, stream: SctpStream) -> None:
+        """A session is opened on a stream."""
+        self.counts[stream.number].sessions += 1
+
+    def receive(self, arrival: Arrival) -> list[Delivery]:
+        delivered = super().receive(arrival)
+        self._ring += delivered
+        return delivered
+
+    def frame(self, step: Incoming) -> list[Delivery]:
+        """A frame arrives; what is delivered with it."""
+        before = len(self.deliveries)
+        if step.fate is Fate.DIVERTED:
+            self._counters["FRAMES_DIVERTED"] += 1
+            self._divert(0, 0, step.octets, Diversion.FRAME)
+        elif step.fate is Fate.DROPPED:
+            self._counters["FRAMES_DROPPED"] += 1
+        else:
+            assert step.end is not None
+            self._counters["FRAMES"] += 1
+            self.chunks += len(step.items)
+            for item in step.items:
+                self._item(step, step.end, item, ends=item is step.items[-1])
+            # The record of a last chunk tells of the packet's end, too.
+            if not step.items or step.items[-1].stream is None:
+                packet = _entry(Kind.PACKET, length=len(step.items), cookie=step.end.number << 16)
+                self._ring.append(Record(packet, f"frame {step.frame} ({step.end}), its packet"))
+        return self.deliveries[before:]
+
+    def _item(self, step: Incoming, end: End, item: Item, *, ends: bool) -> None:
+        if item.stream is None:
+            assert item.diversion is not None
+            self._divert(end.number, item.tsn, item.raw, item.diversion)
+            return
+        where = f"frame {step.frame}, TSN {item.tsn}, {item.stream}"
+        if item.diversion is not None:
+            control = item.diversion is Diversion.CONTROL
+            source = item.stream.number if control else end.number
+            self._divert(source, item.tsn, item.raw, item.diversion)
+        status, octets = item.status, 0
+        delivered: list[Delivered] = []
+        assert status is not None
+        if item.segment is not None:
+            status, octets, delivered = self._segment_of(item.segment, where)
+        number = item.stream.number
+        counts = self.counts[number]
+        if status is ChunkStatus.DUPLICATE:
+            counts.duplicates += 1
+            self._counters["CHUNKS_DUPLICATE"] += 1
+        elif status is ChunkStatus.OUTSIDE:
+            self._counters["CHUNKS_OUTSIDE"] += 1
+        elif status in (ChunkStatus.ILLEGAL, ChunkStatus.SILENT):
+            self._counters["CHUNKS_REFUSED"] += 1
+        chunk = _entry(
+            Kind.CHUNK,
+            status,
+            stream=number,
+            tag=item.tsn,
+            length=octets,
+            cookie=item.ssn | end.number << 16,
+            ends=ends,
+        )
+        self._ring.append(Record(chunk, f"{where}, its chunk"))
+        self._deliver_all(self._receivers[number], delivered, item.stream)
+        for each in item.outcome:
+            self._tell(item.stream, each, where, step.frame)
+
+    def _segment_of(
+        self, arrival: SctpArrival, where: str
+    ) -> tuple[ChunkStatus, int, list[Delivered]]:
+        """A segment arrives: status and octets of its chunk, and what is delivered."""
+        number = arrival.stream.number
+        receiver, waiting = self._receivers[number], self._waiting[number]
+        receiver.counts.segments += 1
+        if not receiver.live:
+            receiver.counts.dropped += 1
+            return ChunkStatus.DROPPED, 0, []
+        segment = arrival.ulpdu
+        waiting.arrivals[arrival.turn] = arrival
+        status, octets = ChunkStatus.DROPPED, 0
+        delivered: list[Delivered] = []
+        for event in receiver.sink.receive(segment, arrival.turn):
+            match event:
+                case Placed():
+                    status, octets = ChunkStatus.TAKEN, event.length
+                    self._place(receiver, arrival, event, segment[event.header.size :])
+                case Delivered():
+                    delivered.append(event)
+                case DdpError() if status is ChunkStatus.DROPPED:
+                    self._fail(
+                        arrival, event.number, segment[: header_length(segment)], len(segment)
+                    )
+                    self._refuse(arrival, event.number, arrival)
+                case DdpError():
+                    # At its turn: the segment itself has been placed, and left.
+                    late = waiting.arrivals[event.order or 0]
+                    self._fail(late, event.number, _NO_SEGMENT, 0)
+        return status, octets, delivered
+
+    def _deliver_all(
+        self, receiver: Receiver, events: Iterable[Delivered], stream: SctpStream
+    ) -> None:
+        arrivals = self._waiting[stream.number].arrivals
+        for event in events:
+            self._deliver(receiver, arrivals.pop(event.order), event)
+            self._ring.append(self.deliveries[-1])
+
+    def _tell(self, stream: SctpStream, said: Control | Illegal, where: str, frame: int) -> None:
+        if isinstance(said, Control):
+            if said.function == Function.TERMINATE:
+                self._terminated[stream.number] = frame
+            entry = _entry(Kind.CONTROL, stream=stream.number, tag=said.function)
+            self._ring.append(Record(entry, f"{where}, {said.function.name.title()}"))
+        else:
+            entry = _entry(Kind.SESSION, said.reason, stream=stream.number, tag=said.state)
+            # The Terminate of the same frame may have its turn after the event.
+            same = self._terminated.get(stream.number) == frame
+            before = _BEFORE.get(said.state) if same else None
+            self._ring.append(Record(entry, f"{where}, its session", before))
+
+    def _divert(self, stream: int, sequence: int, octets: bytes, reason: Diversion) -> None:
+        self._diverted += 1
+        self._leave(ExceptionPacket(stream, sequence, octets, reason))
+
+    def counters(self) -> dict[str, int]:
+        counts = super().counters()
+        counts["EXCEPTIONS"] += self._diverted
+        counts["DELIVERED"] = self.entries
+        return counts | self._counters
+
+
+def _entry(
+    kind: Kind,
+    status: Status | ChunkStatus | Reason = Status.DELIVERED,
+    *,
+    stream: int = 0,
+    tag: int = 0,
+    length: int = 0,
+    cookie: int = 0,
+    ends: bool = False,
+) -> Completion:
+    return Completion(1, False, status, stream, int(tag), length, cookie, 0, 0, kind, ends)

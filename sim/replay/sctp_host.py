@@ -1,0 +1,199 @@
+"""The host's calls of DDP over SCTP: associations, sessions, frames; and what its RNIC needs."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ...hdl.spec import regs
+from ...hdl.spec.config import LIMITS, MOST_PLACES, RnicConfig
+from ...hdl.spec.net import AssociationKey, Move, insert
+from ...hdl.spec.sctp import Function, State
+from ..capture.sctp_traffic import (
+    Abort,
+    End,
+    Enter,
+    Illegal,
+    Incoming,
+    Leave,
+    SctpTraffic,
+    Step,
+    Tell,
+)
+from ..engines.engine import Frame, Poll
+from .expectation import Delivery
+from .regions import RegionError
+from .sctp_expectation import SctpGolden
+
+if TYPE_CHECKING:
+    from .plan import _Replayer
+
+_WORD = 0xFFFFFFFF
+#: States to which a Terminate's turn leads.
+_ENDED = (State.TERMINATE_RECEIVED, State.CLOSED)
+
+
+class SctpHost:
+    """What a host does for SCTP, beside the streams and regions that ``host`` has."""
+
+    def __init__(self, host: _Replayer, associations: int, window: int) -> None:
+        self._host = host
+        self._associations = associations
+        self._window = window
+        self._places: dict[tuple[int, int], AssociationKey] = {}
+        self._owners: dict[AssociationKey, End] = {}
+
+    @property
+    def _golden(self) -> SctpGolden:
+        golden = self._host.golden
+        assert isinstance(golden, SctpGolden)
+        return golden
+
+    def receive(self, step: Incoming) -> list[Delivery]:
+        """A frame comes in; what is delivered with it."""
+        far = any(item.ahead >= self._window for item in step.items)
+        # A Terminate that came shortly before may not have had its turn.
+        late = any(
+            isinstance(each, Illegal) and each.state in _ENDED
+            for item in step.items
+            for each in item.outcome
+        )
+        # The peer of a session that is opened has heard that all of the last one came; a chunk is
+        # handed back after its records; and what is far ahead of what is under way has to wait.
+        if step.opens or step.back or far or late:
+            self._host.idle()
+        errors = len(self._golden.errors)
+        delivered = self._golden.frame(step)
+        self._host.send(Frame(step.octets), step.segments)
+        if len(self._golden.errors) > errors:
+            # An error at a segment's turn shows some time after the segment.
+            self._host.idle()
+        return delivered
+
+    def act(self, step: Step) -> None:
+        """The host does something, once the RNIC is idle."""
+        self._host.idle()
+        match step:
+            case Enter(end=end):
+                self._enter(end)
+            case Leave(end=end):
+                self._leave(end)
+            case Tell(session=session):
+                if session is not None:
+                    self._host.begin_session(session)
+                    self._golden.open_session(session.stream)
+                function = Function(step.function)
+                self._command(step.stream.number, function, step.tsn, taken=True)
+            case Abort(stream=stream):
+                self._command(stream.number, Function.ABORT, taken=True)
+
+    def _enter(self, end: End) -> None:
+        for key in _keys(end):
+            self._owners[key] = end
+            try:
+                moves = insert(self._places, key, self._associations)
+            except ValueError as error:
+                raise RegionError(f"{end}: {error}") from None
+            for way, place, moved in moves:
+                self._places[way, place] = moved
+                self._entry(way, place, moved)
+        for stream in end.streams:
+            self._command(stream.number, Function.FORGET, end.tsn - 1 & _WORD)
+
+    def _leave(self, end: End) -> None:
+        for nest, key in list(self._places.items()):
+            if self._owners[key] is end:
+                del self._places[nest]
+                self._entry(*nest, None)
+        for stream in end.streams:
+            self._host.end_sessions(stream)
+
+    def _entry(self, way: int, place: int, key: AssociationKey | None) -> None:
+        """Write an entry of the association table, or clear it."""
+        if key is None:
+            where = regs.pack("ASSOC_PLACE", way=way, place=place)
+            self._host.write("ASSOC", FLAGS=0, PLACE=where, COMMIT=1)
+            return
+        end = self._owners[key]
+        first = end.streams[0].number
+        entry = regs.association(
+            Move(way, place, key), first=first, count=len(end.streams), number=end.number
+        )
+        self._host.write("ASSOC", **entry, COMMIT=1)
+
+    def _command(
+        self, stream: int, function: Function, tsn: int | None = None, *, taken: bool = False
+    ) -> None:
+        """Tell the RNIC of a session, and wait for its answer."""
+        if function in (Function.FORGET, Function.INITIATE):
+            self._host.write("SESSION", TSN=tsn)
+        self._host.write("SESSION", STREAM=stream, FUNCTION=function, COMMAND=1)
+        self._host.operations.append(
+            Poll(
+                regs.address("SESSION_ANSWER"),
+                regs.pack("SESSION_ANSWER", busy=1, taken=taken),
+                regs.pack("SESSION_ANSWER", taken=taken),
+            )
+        )
+
+
+def _keys(end: End) -> Iterable[AssociationKey]:
+    for source, destination in end.paths:
+        ends = [ipaddress.ip_address(address) for address in (source, destination)]
+        yield AssociationKey(
+            int.from_bytes(ends[0].packed, "little"),
+            int.from_bytes(ends[1].packed, "little"),
+            end.peer.port,
+            end.local.port,
+            end.tag,
+            ends[0].version == 6,
+        )
+
+
+# -- what the RNIC must have --
+
+
+def grown_for_sctp(sctp: SctpTraffic, config: RnicConfig) -> tuple[RnicConfig, list[str]]:
+    """A configuration that has room for the SCTP of a capture, and sentences on what grew.
+
+    Raises
+    ------
+    RegionError
+        There is no such configuration.
+    """
+    needs, notes = sctp.needs, []
+    config = replace(config, sctp=True)
+
+    def grow(name: str, wanted: int, why: str) -> None:
+        nonlocal config
+        if wanted <= getattr(config, name):
+            return
+        value = 1 << (wanted - 1).bit_length()
+        largest = LIMITS[name][1]
+        if name == "window":
+            largest = min(largest, MOST_PLACES // config.streams)
+        if value > largest:
+            raise RegionError(f"{why} of {value}, and {largest} can be simulated")
+        more: dict[str, Any] = {name: value}
+        config = replace(config, **more)
+        notes.append(f"{why} of {value}")
+
+    grow("associations", len(sctp.ends), "the associations need a table")
+    grow("initiates", needs.initiates, "the Session Initiates need a queue")
+    grow("buffer_octets", 2 * needs.octets, "the frames need a packet buffer")
+    if needs.ahead >= config.window:
+        # With the last one no frame has to wait; where there is not room for it, some do.
+        reach = min(needs.reach + 1, LIMITS["window"][1], MOST_PLACES // config.streams)
+        wanted = needs.ahead + 1 if sctp.window else max(needs.ahead + 1, reach)
+        grow("window", wanted, "what waits for earlier items needs a window")
+    if sctp.window is not None and sctp.window != config.window:
+        config = replace(config, window=sctp.window)
+        notes.append(f"chunks with a used DDP-SSN are judged with a window of {sctp.window}")
+    grow("queue_depth", 2 * (needs.messages + 1), "messages out of turn need a queue depth")
+    if needs.octets > config.exception_octets:
+        octets = 1 << (needs.octets - 1).bit_length()
+        config = replace(config, exception_octets=min(octets, LIMITS["exception_octets"][1]))
+        notes.append(f"the frames need an exception queue of {config.exception_octets} octets")
+    return config, notes

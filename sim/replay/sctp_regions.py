@@ -1,0 +1,188 @@
+"""The memory that a replay gives to the sessions of DDP over SCTP.
+
+For the derivation each session is a stream of its own, beside those of MPA. A STag that several
+sessions use, one after the other, is a region of each of them; one that they use at the same time
+is a region of the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from ..capture.sctp_traffic import DdpSession
+from ..capture.traffic import Arrival, Stream, Traffic
+from .regions import (
+    LARGEST_TABLE,
+    Derived,
+    Period,
+    Queue,
+    Region,
+    buffer_lengths,
+    check_memory,
+    derive,
+    slot,
+)
+
+__all__ = ["Lengths", "derive_all", "lengths_of", "of_sessions"]
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Buffers of untagged queues, by Queue Number: of the streams of MPA, and of sessions."""
+
+    streams: dict[int, dict[int, list[int]]]
+    sessions: dict[DdpSession, dict[int, list[int]]]
+
+    @property
+    def queues(self) -> int:
+        """Queues that have a buffer: a stream's sessions share them."""
+        of_sessions = {
+            (session.stream.number, qn)
+            for session, queues in self.sessions.items()
+            for qn, lengths in queues.items()
+            if lengths
+        }
+        of_mpa = sum(len(queues) for queues in self.streams.values())
+        return of_mpa + len(of_sessions)
+
+
+@dataclass(frozen=True)
+class _Flat:
+    """Traffic whose sessions are streams, by their number."""
+
+    traffic: Traffic
+    sessions: dict[int, DdpSession]
+
+
+def _flat(traffic: Traffic) -> _Flat:
+    if traffic.sctp is None:
+        return _Flat(traffic, {})
+    up = [session for session in traffic.sctp.sessions if session.since is not None]
+    numbers = {session: number for number, session in enumerate(up, len(traffic.streams))}
+    streams: dict[tuple[int, int], Stream] = {}
+    for session, number in numbers.items():
+        other = numbers.get(session.partner, number) if session.partner else number
+        streams[session.stream.number, session.number] = replace(
+            session.stream, number=number, connection=-1 - min(number, other)
+        )
+    arrivals: list[Arrival] = [*traffic.arrivals]
+    for segment in traffic.sctp.arrivals:
+        arrivals.append(replace(segment, stream=streams[segment.stream.number, segment.session]))
+    arrivals.sort(key=lambda arrival: arrival.frame)
+    return _Flat(
+        replace(
+            traffic,
+            streams=(*traffic.streams, *streams.values()),
+            arrivals=tuple(arrivals),
+            sctp=None,
+        ),
+        {number: session for session, number in numbers.items()},
+    )
+
+
+def derive_all(traffic: Traffic, stags: int = 1024) -> Derived:
+    """As :func:`.regions.derive`, also for the sessions of SCTP.
+
+    Raises
+    ------
+    RegionError
+        The regions are too long to simulate.
+    """
+    if traffic.sctp is None:
+        return derive(traffic, stags)
+    flat = _flat(traffic)
+    whole = derive(flat.traffic, stags)
+    of_mpa = {_entry(region) for region in derive(traffic, stags).regions}
+    regions: list[Region] = []
+    own: set[tuple[str, int]] = set()
+    for entry, users in _used_by_sessions(flat, stags).items():
+        spans = sorted((session.steps for session in users), key=lambda steps: steps.start)
+        if entry not in of_mpa and all(one.stop <= two.start for one, two in pairwise(spans)):
+            own.add(entry)
+            regions += [_of(session, region) for session, each in users.items() for region in each]
+    regions += [region for region in whole.regions if _entry(region) not in own]
+    check_memory(regions)
+    ends = {number: order for number, order in whole.ends.items() if number not in flat.sessions}
+    return Derived(regions, whole.stags, ends)
+
+
+def _entry(region: Region) -> tuple[str, int]:
+    """The entry that a region has in the largest table, where most STags have one each."""
+    return region.endpoint, slot(region.stag, LARGEST_TABLE)
+
+
+def _used_by_sessions(
+    flat: _Flat, stags: int
+) -> dict[tuple[str, int], dict[DdpSession, list[Region]]]:
+    """By table entry: the sessions that use it, each with its regions."""
+    by_connection: dict[int, tuple[list[Stream], list[Arrival]]] = {}
+    for stream in flat.traffic.streams:
+        if stream.number in flat.sessions:
+            by_connection.setdefault(stream.connection, ([], []))[0].append(stream)
+    for arrival in flat.traffic.arrivals:
+        if arrival.stream.number in flat.sessions:
+            by_connection[arrival.stream.connection][1].append(arrival)
+    found: dict[tuple[str, int], dict[DdpSession, list[Region]]] = {}
+    for streams, arrivals in by_connection.values():
+        regions = derive(Traffic(tuple(streams), tuple(arrivals)), stags).regions
+        for stream in streams:
+            for region in regions:
+                if region.endpoint == stream.destination.address:
+                    users = found.setdefault(_entry(region), {})
+                    users.setdefault(flat.sessions[stream.number], []).append(region)
+    return found
+
+
+def of_sessions(regions: Iterable[Region], traffic: Traffic) -> list[Region]:
+    """The regions of a file; those of a session are bound to its stream, for its time."""
+    sessions = {
+        (each.stream.destination.address, each.stream.sid, each.number): each
+        for each in (traffic.sctp.sessions if traffic.sctp else ())
+    }
+    found = []
+    for region in regions:
+        if region.session is not None:
+            session = sessions.get((region.endpoint, *region.session))
+            if session is None or session.since is None:
+                region = replace(region, periods=())
+            else:
+                region = _of(session, region)
+        found.append(region)
+    return found
+
+
+def _of(session: DdpSession, region: Region) -> Region:
+    assert session.since is not None
+    periods: list[Period] = []
+    for after, until in region.periods:
+        ends = [end for end in (until, session.until) if end is not None]
+        end = min(ends, default=None)
+        if end is None or end >= max(after, session.since):
+            periods.append((max(after, session.since), end))
+    return replace(
+        region,
+        periods=tuple(periods),
+        stream=session.stream.number,
+        session=(session.stream.sid, session.number),
+    )
+
+
+def lengths_of(traffic: Traffic, queues: Iterable[Queue] = ()) -> Lengths:
+    """As :func:`.regions.buffer_lengths`, also for the sessions of SCTP.
+
+    Raises
+    ------
+    RegionError
+        The buffers are too long to simulate.
+    """
+    flat = _flat(traffic)
+    found = Lengths({}, {})
+    for (number, qn), lengths in buffer_lengths(flat.traffic, queues).items():
+        session = flat.sessions.get(number)
+        if session is None:
+            found.streams.setdefault(number, {})[qn] = lengths
+        else:
+            found.sessions.setdefault(session, {})[qn] = lengths
+    return found

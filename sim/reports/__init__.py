@@ -1,0 +1,1 @@
+"""What a run leaves to read: reports, timelines, pages, plots."""

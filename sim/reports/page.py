@@ -1,0 +1,122 @@
+"""A comparison as one HTML file: everything is in it, and nothing is fetched.
+
+``page.html`` draws what is put into it here as JSON: verdict, differences with their octets and
+place in a waveform, throughput, latency, occupancy, and the timeline of all segments.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ..capture.traffic import Tagged, Untagged
+from ..engines.compiled import waveform_time
+from ..replay.differences import Difference
+from .comparison import Comparison, Side
+from .report import Run
+from .timeline import Segment, occupancy, segments, throughput
+
+__all__ = ["html", "write"]
+
+_TEMPLATE = Path(__file__).with_name("page.html")
+#: Where the data goes.
+_PLACE = '"DATA"'
+#: Points of a plot.
+_POINTS = 300
+
+
+def write(comparison: Comparison, path: Path) -> None:
+    """Write the file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(html(comparison), encoding="utf-8")
+
+
+def html(comparison: Comparison) -> str:
+    """Its text."""
+    data = {
+        "source": comparison.source,
+        "width": comparison.width,
+        "agrees": comparison.agrees,
+        "verdict": comparison.verdict,
+        "left_out": [str(each) for each in comparison.left_out],
+        "notes": comparison.notes,
+        "sides": [_side(side) for side in comparison.sides],
+        "differences": [
+            {
+                "run": row.run,
+                "what": row.what,
+                "where": row.where,
+                "expected": row.expected,
+                "got": {name: _difference(each) for name, each in row.got.items()},
+            }
+            for row in comparison.rows()
+        ],
+    }
+    # Inside a script, no text may end it.
+    text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+    return _TEMPLATE.read_text(encoding="utf-8").replace(_PLACE, text)
+
+
+def _difference(each: Difference) -> dict[str, Any]:
+    told: dict[str, Any] = {"text": each.got}
+    if each.octets is not None:
+        told["octets"] = each.octets
+    if each.cycle is not None:
+        told |= {"cycle": each.cycle, "time": waveform_time(each.cycle)}
+    return told
+
+
+def _side(side: Side) -> dict[str, Any]:
+    return {
+        "name": side.name,
+        "verdict": side.verdict,
+        "failure": side.failure,
+        "waves": [path.name for path in side.waves],
+        "runs": [_run(run) for run in side.runs],
+    }
+
+
+def _run(run: Run) -> dict[str, Any]:
+    counters, known = run.outcome.counters, segments(run)
+    step, rates = throughput(run, known, _POINTS) if known else (1, [])
+    return {
+        "cycles": run.outcome.cycles,
+        "packets": len(run.plan.packets()),
+        "segments": sum(counts.segments for counts in run.plan.golden.counts.values()),
+        "octets": counters["PLACED_OCTETS"],
+        "errors": counters["ERRORS"],
+        "completions": len(run.outcome.completions),
+        "beat": run.plan.config.octets,
+        "streams": {each.number: str(each) for each in run.plan.streams},
+        "step": step,
+        "throughput": [[cycle, round(a, 3), round(b, 3)] for cycle, a, b in rates],
+        "occupancy": occupancy(run, known, _POINTS),
+        "timeline": [_segment(each) for each in known],
+    }
+
+
+def _segment(segment: Segment) -> list[Any]:
+    """As the page reads it: stream, frame, order, what it is, octets placed, cycles of its packet's
+    first and last beat, of its first and last write, of its delivery; its error.
+    """
+    arrival = segment.arrival
+    match arrival.header:
+        case Tagged(stag=stag, to=to, length=length):
+            what = f"tagged, STag {stag:#010x}, TO {to:#x}, {length} octets"
+        case Untagged(queue=queue, msn=msn, mo=mo, payload=payload):
+            what = f"untagged, QN {queue}, MSN {msn}, MO {mo}, {len(payload)} octets"
+        case _:
+            what = "no sound header"
+    return [
+        arrival.stream.number,
+        arrival.frame,
+        arrival.order,
+        what,
+        segment.octets,
+        segment.first,
+        segment.last,
+        *(segment.placed or (None, None)),
+        segment.delivered,
+        None if segment.error is None else str(segment.error),
+    ]

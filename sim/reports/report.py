@@ -1,0 +1,335 @@
+"""What `rnic sim` leaves for other programs: ``report.json``, ``memory/`` and ``receives/``."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...hdl.spec.completion import Completion, Kind, Status
+from ...hdl.spec.sctp import Diversion
+from ..capture.pcap import LeftOut
+from ..capture.sctp_traffic import SctpStream
+from ..capture.traffic import Stream
+from ..engines.engine import Outcome
+from ..replay.differences import Difference, number_text
+from ..replay.expectation import Buffer, StreamCounts
+from ..replay.plan import Plan
+from ..replay.regions import Region
+from ..replay.sctp_expectation import SctpGolden
+
+MOST_NAMED = 4  # of what was left out, in a sentence
+
+
+@dataclass
+class Run:
+    """One simulated RNIC, after its run."""
+
+    plan: Plan
+    outcome: Outcome
+    memory: NDArray[np.uint8]
+    differences: list[Difference]
+
+    def deliveries(self, stream: int) -> int:
+        """Messages that the RNIC delivered, tagged and untagged, of a stream."""
+        return sum(
+            each.kind is Kind.MESSAGE and each.stream == stream and each.status == Status.DELIVERED
+            for each in self.outcome.completions
+        )
+
+    def receives(self) -> Iterator[tuple[Buffer, Completion, bytes]]:
+        """The untagged messages that the RNIC delivered, in its order, with the octets that it
+        placed.
+        """
+        buffers = {each.cookie: each for each in self.plan.buffers}
+        for each in self.outcome.completions:
+            if each.kind is not Kind.MESSAGE or each.tagged or each.status != Status.DELIVERED:
+                continue
+            buffer = buffers.get(each.cookie)
+            if buffer and (buffer.stream, buffer.qn, buffer.msn) == (
+                each.stream, each.qn, each.tag,
+            ):  # fmt: skip
+                end = min(buffer.address + each.length, buffer.end)
+                yield buffer, each, self.memory[buffer.address : end].tobytes()
+
+
+@dataclass
+class Result:
+    """A whole simulation. ``source`` names the capture or workload."""
+
+    source: str
+    engine: str
+    width: int
+    derived: bool
+    runs: list[Run] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    left_out: list[LeftOut] = field(default_factory=list)
+
+    @property
+    def agrees(self) -> bool:
+        return not any(run.differences for run in self.runs)
+
+    @property
+    def verdict(self) -> str:
+        """``agree`` alone says that everything was played, and something was placed."""
+        if not self.agrees:
+            return "differ"
+        if not self.bytes_placed and not self.deliveries:
+            return "agree, but nothing was placed"
+        return agreement(self.left_out)
+
+    @property
+    def cycles(self) -> int:
+        return sum(run.outcome.cycles for run in self.runs)
+
+    @property
+    def segments(self) -> int:
+        return sum(
+            counts.segments for run in self.runs for counts in run.plan.golden.counts.values()
+        )
+
+    @property
+    def bytes_placed(self) -> int:
+        """As the RNIC counts."""
+        return self.counter("PLACED_OCTETS")
+
+    @property
+    def errors(self) -> int:
+        """As the RNIC counts."""
+        return self.counter("ERRORS")
+
+    def counter(self, name: str) -> int:
+        return sum(run.outcome.counters[name] for run in self.runs)
+
+    @property
+    def deliveries(self) -> int:
+        """Messages, as the RNIC completed them."""
+        return sum(run.deliveries(stream.number) for run, stream in self.streams)
+
+    @property
+    def goldens(self) -> list[SctpGolden]:
+        """The expectations of runs with SCTP."""
+        found = (run.plan.golden for run in self.runs)
+        return [golden for golden in found if isinstance(golden, SctpGolden)]
+
+    @property
+    def streams(self) -> list[tuple[Run, Stream]]:
+        """In order of their number."""
+        both = [(run, stream) for run in self.runs for stream in run.plan.streams]
+        return sorted(both, key=lambda pair: pair[1].number)
+
+
+def agreement(left_out: Sequence[LeftOut]) -> str:
+    """What devices that agree have agreed on."""
+    return "agree on what was played" if left_out else "agree"
+
+
+def left_out_text(left_out: Sequence[LeftOut]) -> str:
+    """What a summary's sentence ends in, of what was left out."""
+    if not left_out:
+        return ""
+    more = len(left_out) - MOST_NAMED
+    rest = f", and more for {more} other reasons" if more > 0 else ""
+    return f"; left out: {', '.join(map(str, left_out[:MOST_NAMED]))}{rest}"
+
+
+def write(result: Result, directory: Path) -> None:
+    """Write ``report.json``, ``memory/index.json`` and a file for each region,
+    ``receives/index.json`` and a file for each message that an untagged buffer received, all as the
+    RNIC's bus writes left it.
+    """
+    _write_memory(result, directory / "memory")
+    _write_receives(result, directory / "receives")
+    _write_json(directory / "report.json", as_json(result))
+
+
+def _write_memory(result: Result, memory: Path) -> None:
+    memory.mkdir(parents=True, exist_ok=True)
+    index: list[dict[str, Any]] = []
+    taken: set[str] = set()
+    for run in result.runs:
+        for allotment in run.plan.allotments:
+            region = allotment.region
+            name = f"{region.endpoint}-{region.stag:08x}-{region.to:x}"
+            if region.session is not None:
+                name += "-s{}-r{}".format(*region.session)
+            name = _file_name(name, taken)
+            run.memory[allotment.address : allotment.end].tofile(memory / name)
+            index.append(
+                {
+                    "endpoint": region.endpoint,
+                    "stag": region.stag,
+                    "to": region.to,
+                    "length": region.length,
+                    **_session(region),
+                    "file": name,
+                }
+            )
+    _write_json(memory / "index.json", index)
+
+
+def _write_receives(result: Result, receives: Path) -> None:
+    receives.mkdir(parents=True, exist_ok=True)
+    index: list[dict[str, Any]] = []
+    taken: set[str] = set()
+    for run in result.runs:
+        streams = {each.number: each for each in run.plan.streams}
+        for buffer, completion, octets in run.receives():
+            stream = streams[buffer.stream]
+            endpoint, of = stream.destination.address, {"stream": stream.number}
+            name = f"{endpoint}-{stream.number}"
+            if isinstance(stream, SctpStream):
+                of = {"stream": stream.sid, "session": buffer.session, "number": stream.number}
+                name = f"{endpoint}-{stream.number}-s{stream.sid}-r{buffer.session}"
+            name = _file_name(f"{name}-{buffer.qn}-{buffer.msn}", taken)
+            (receives / name).write_bytes(octets)
+            index.append(
+                {
+                    "endpoint": endpoint,
+                    **of,
+                    "qn": buffer.qn,
+                    "msn": buffer.msn,
+                    "length": completion.length,
+                    "file": name,
+                }
+            )
+    _write_json(receives / "index.json", index)
+
+
+def _session(region: Region) -> dict[str, int]:
+    """The SCTP stream and session of a region that is of one."""
+    if region.session is None:
+        return {}
+    return {"stream": region.session[0], "session": region.session[1]}
+
+
+def _file_name(stem: str, taken: set[str]) -> str:
+    """A name that is not taken yet, and is from now on."""
+    stem = re.sub(r"[^0-9A-Za-z.-]", "_", stem)
+    name, number = f"{stem}.bin", 1
+    while name in taken:
+        number += 1
+        name = f"{stem}-{number}.bin"
+    taken.add(name)
+    return name
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+
+
+def as_json(result: Result) -> dict[str, Any]:
+    """The content of ``report.json``."""
+    return {
+        "verdict": result.verdict,
+        "source": result.source,
+        "engine": result.engine,
+        "width": result.width,
+        "rnics": len(result.runs),
+        "cycles": result.cycles,
+        "segments": result.segments,
+        "bytes_placed": result.bytes_placed,
+        "deliveries": result.deliveries,
+        "errors": result.errors,
+        "exceptions": result.counter("EXCEPTIONS"),
+        "dropped": result.counter("DROPPED"),
+        **_frames(result),
+        "streams": [_stream(run, stream) for run, stream in result.streams],
+        "regions_derived": result.derived,
+        "regions": [
+            {
+                "endpoint": each.region.endpoint,
+                "stag": each.region.stag,
+                "to": each.region.to,
+                "length": each.region.length,
+                **_session(each.region),
+                "periods": each.region.periods,
+            }
+            for run in result.runs
+            for each in run.plan.allotments
+        ],
+        "differences": [asdict(each) for run in result.runs for each in run.differences],
+        "left_out": [asdict(each) for each in result.left_out],
+        "notes": result.notes,
+    }
+
+
+def _frames(result: Result) -> dict[str, int]:
+    """What came in by SCTP, if anything may."""
+    goldens = result.goldens
+    if not goldens:
+        return {}
+    return {
+        "frames": sum(golden.frames for golden in goldens),
+        "packets": sum(golden.packets for golden in goldens),
+        "chunks": sum(golden.chunks for golden in goldens),
+    }
+
+
+def _stream(run: Run, stream: Stream) -> dict[str, Any]:
+    counts = run.plan.golden.counts[stream.number]
+    events = [event for event in run.outcome.events if event.stream == stream.number]
+    return {
+        "stream": stream.number,
+        "source": str(stream.source),
+        "destination": str(stream.destination),
+        **_way(stream, counts),
+        "segments": counts.segments,
+        "segments_placed": counts.placed,
+        "bytes_placed": counts.octets,
+        "deliveries": run.deliveries(stream.number),
+        "receives": sum(buffer.stream == stream.number for buffer, _, _ in run.receives()),
+        "exceptions": sum(
+            packet.stream == stream.number
+            and (packet.reason < Diversion.FRAME or packet.reason == Diversion.CONTROL)
+            for packet in run.outcome.exceptions
+        ),
+        "errors": len(events),
+        "dropped": counts.dropped,
+        "error_events": [
+            {
+                "type": event.type,
+                "code": event.code,
+                "text": number_text(event),
+                "length": event.length,
+                "sequence": event.sequence,
+                "header": event.header.hex(),
+            }
+            for event in events
+        ],
+    }
+
+
+def _way(stream: Stream, counts: StreamCounts) -> dict[str, int | bool]:
+    """What the layer below DDP is like."""
+    if isinstance(stream, SctpStream):
+        return {
+            "association": stream.association,
+            "sctp_stream": stream.sid,
+            "sessions": counts.sessions,
+            "duplicates": counts.duplicates,
+        }
+    return {"crc": stream.crc, "markers": stream.markers}
+
+
+def periods_text(periods: Sequence[tuple[int, int | None]]) -> str:
+    """When a region is registered, in words."""
+    if not periods:
+        return "never"
+    if len(periods) > 2:
+        return f"in {len(periods)} turns"
+    pieces = []
+    for after, until in periods:
+        if until is None:
+            pieces.append("always" if after == 0 else f"after segment {after}")
+        else:
+            pieces.append(
+                f"until segment {until}" if after == 0 else f"from segment {after} to {until}"
+            )
+    return ", ".join(pieces)

@@ -1,0 +1,168 @@
+"""When what happened in a run: each segment's arrival, placement and delivery; octets in flight."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...hdl.spec.ddp import ErrorNumber
+from ..capture.traffic import Arrival
+from ..replay.differences import matched
+from ..replay.expectation import Delivery, Placement, spans
+from ..replay.regions import Region
+from .report import Run
+
+__all__ = ["Segment", "occupancy", "segments", "throughput"]
+
+
+@dataclass
+class Segment:
+    """A DDP Segment: the cycles in which its packet's first and last beat came in, in which its
+    first and last octet were written, in which its message was delivered; ``octets`` placed.
+    """
+
+    arrival: Arrival
+    packet: int
+    first: int
+    last: int
+    placed: tuple[int, int] | None = None
+    octets: int = 0
+    delivered: int | None = None
+    error: ErrorNumber | None = None
+
+    @property
+    def end(self) -> int:
+        """The last cycle in which something is known to have become of it."""
+        return max(self.last, *(self.placed or ()), self.delivered or 0)
+
+
+def segments(run: Run) -> list[Segment]:
+    """The segments of a run, in order of arrival, where the device tells cycles; those that never
+    came in are not among them.
+    """
+    plan, outcome = run.plan, run.outcome
+    found: dict[int, Segment] = {}
+    for number, (packet, (first, last)) in enumerate(
+        zip(plan.sent, outcome.taken.tolist(), strict=False)
+    ):
+        for arrival in packet:
+            found[id(arrival)] = Segment(arrival, number, first, last)
+    writes = _Writes(outcome.writes, plan.config.octets)
+    lies = {each.region: each for each in plan.allotments}
+    for placement in plan.golden.placements:
+        if (segment := found.get(id(placement.arrival))) is not None:
+            target = placement.target
+            where = lies[target] if isinstance(target, Region) else target
+            pieces = spans(where.address, where.pages, placement.offset, len(placement.payload))
+            _place(segment, placement, writes.of(pieces, segment.first))
+    for want, number in matched(plan, outcome):
+        if isinstance(want, Delivery) and number < len(outcome.delivered):
+            if (segment := found.get(id(want.arrival))) is not None:
+                segment.delivered = int(outcome.delivered[number])
+    for error in plan.golden.errors:
+        if (segment := found.get(id(error.arrival))) is not None:
+            segment.error = error.number
+    return list(found.values())
+
+
+def _place(segment: Segment, placement: Placement, cycles: list[int]) -> None:
+    if cycles:
+        before = segment.placed or (cycles[0], cycles[0])
+        segment.placed = min(before[0], *cycles), max(before[1], *cycles)
+        segment.octets += len(placement.payload)
+
+
+class _Writes:
+    """The beats of write data, by their address: each is some placement's."""
+
+    def __init__(self, writes: NDArray, octets: int) -> None:
+        self._octets = octets
+        self._cycles: dict[int, list[int]] = {}
+        for cycle, address in writes[::-1].tolist():
+            self._cycles.setdefault(address // octets, []).append(cycle)
+
+    def of(self, pieces: Iterable[tuple[int, int]], since: int) -> list[int]:
+        """The cycles of the next beats there, from a cycle on."""
+        found = []
+        for address, count in pieces:
+            for beat in range(address // self._octets, -(-(address + count) // self._octets)):
+                cycles = self._cycles.get(beat, [])
+                while cycles:
+                    if (cycle := cycles.pop()) >= since:
+                        found.append(cycle)
+                        break
+        return found
+
+
+def _packets(run: Run, known: list[Segment]) -> Iterator[tuple[int, int, int, int]]:
+    """Of each packet and frame its first and last beat's cycle, its octets, and the cycle in which
+    the last of its segments was placed.
+    """
+    left = run.outcome.taken["last"].tolist()
+    for segment in known:
+        if segment.placed is not None:
+            left[segment.packet] = max(left[segment.packet], segment.placed[1])
+    taken = run.outcome.taken.tolist()
+    for packet, (first, last), end in zip(run.plan.packets(), taken, left, strict=False):
+        yield first, last, len(packet.octets), end
+
+
+def occupancy(run: Run, known: list[Segment], points: int) -> list[tuple[int, int]]:
+    """Octets that came in and whose packet is not placed whole, as the most in each of so many
+    stretches: the cycle in which one begins, and these octets.
+    """
+    changes: dict[int, int] = {}
+    for _, last, octets, end in _packets(run, known):
+        changes[last] = changes.get(last, 0) + octets
+        changes[end + 1] = changes.get(end + 1, 0) - octets
+    if not changes:
+        return []
+    start, step = _stretch(run, points)
+    most, inside, now = [0] * points, 0, 0
+    for cycle in sorted(changes):
+        # What is inside stays so up to this cycle.
+        until = min((cycle - start) // step, points - 1)
+        for at in range(now, until + 1):
+            most[at] = max(most[at], inside)
+        inside, now = inside + changes[cycle], max(until, 0)
+        most[now] = max(most[now], inside)
+    return [(start + at * step, octets) for at, octets in enumerate(most)]
+
+
+def throughput(
+    run: Run, known: list[Segment], points: int
+) -> tuple[int, list[tuple[int, float, float]]]:
+    """Cycles of a stretch; of so many of them the cycle in which it begins, and octets a cycle
+    that came in and that were placed.
+    """
+    start, step = _stretch(run, points)
+    came, placed = [0.0] * points, [0.0] * points
+
+    def spread(counts: list[float], first: int, last: int, octets: int) -> None:
+        """Octets, alike over the cycles in which they went by."""
+        for at in range((first - start) // step, min((last - start) // step, points - 1) + 1):
+            begin, end = start + at * step, start + (at + 1) * step
+            share = min(end, last + 1) - max(begin, first)
+            counts[at] += octets * share / (last + 1 - first) / step
+
+    for first, last, octets, _ in _packets(run, known):
+        spread(came, first, last, octets)
+    for segment in known:
+        if segment.placed is not None:
+            spread(placed, *segment.placed, segment.octets)
+    rows = [(start + at * step, came[at], placed[at]) for at in range(points)]
+    return step, rows
+
+
+def _stretch(run: Run, points: int) -> tuple[int, int]:
+    """The first cycle that matters, and the length of a stretch."""
+    taken, writes = run.outcome.taken, run.outcome.writes
+    if not len(taken):
+        return 0, 1
+    start = int(taken["first"][0])
+    ends = [taken["last"], writes["cycle"], run.outcome.delivered]
+    last = max(int(np.max(each)) for each in ends if len(each))
+    return start, max(-(-(last + 1 - start) // points), 1)

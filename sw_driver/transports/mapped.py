@@ -1,0 +1,361 @@
+"""Devices whose registers are mapped into memory through UIO or through the file of a PCIe BAR.
+
+This module also provides the host memory that such a device writes by itself.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import math
+import mmap
+import os
+import select
+import stat
+import struct
+import threading
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ...hdl.spec import regs
+from ..base.checks import file_path, instance, integer
+from ..base.errors import InvalidRequest, ResourceExhausted, StateError, TransportError
+from .memory import Arena, Bounce, Extent, Memory, Shared, Steps, finish
+from .pins import PIECE, Pins
+from .transport import Transport
+
+_PAGE = mmap.PAGESIZE
+_REGISTERS = 1 << regs.ADDRESS_BITS
+#: Linux's flag for pages of 2 MiB, which the mmap module does not have.
+_MAP_HUGETLB = 0x40000
+_HUGE = 1 << 21
+#: How often the pagemap is read, while others make the kernel try to move the pages.
+_LOOKS = 100
+
+
+class HostMemory(ABC):
+    """A source of host memory that a device can write."""
+
+    def pin(self, view: memoryview) -> Memory:
+        """Pins octets, as :meth:`~.transport.Transport.pin` does."""
+        return finish(self.pinning(view))
+
+    @abstractmethod
+    def pinning(self, view: memoryview) -> Steps[Memory]:
+        """Pins octets in steps, as :meth:`~.transport.Transport.pinning` does."""
+
+    @abstractmethod
+    def allocate(self, octets: int) -> Memory:
+        """Allocates memory, as :meth:`~.transport.Transport.allocate` does."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Releases the source's own resources."""
+
+
+class UioInterrupt:
+    """The interrupt of a UIO device (Linux, Documentation/driver-api/uio-howto.rst).
+
+    Parameters
+    ----------
+    file
+        Descriptor of the device. The caller closes it.
+    """
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+        self._lock = threading.Lock()
+        self._enable()
+        self._woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def wait(self, timeout: float) -> None:
+        """Returns when the interrupt comes, or after ``timeout`` seconds."""
+        ready = select.select([self._file, self._woken], [], [], timeout)[0]
+        if self._woken in ready:
+            with suppress(BlockingIOError):  # another wait was faster
+                os.eventfd_read(self._woken)
+        if self._file in ready:
+            # Other threads may wait too: all but the first find that the interrupt was read
+            # already.
+            with self._lock:
+                if select.select([self._file], [], [], 0)[0]:
+                    os.read(self._file, 4)
+                    self._enable()
+
+    def wake(self) -> None:
+        """Makes a wait return immediately, or the next wait if none is in progress."""
+        os.eventfd_write(self._woken, 1)
+
+    def close(self) -> None:
+        """Closes the descriptor through which waits are woken."""
+        os.close(self._woken)
+
+    def _enable(self) -> None:
+        """Enables the interrupt, which the kernel masks when it comes.
+
+        A UIO driver without a mask refuses this, and needs none.
+        """
+        try:
+            os.write(self._file, struct.pack("=I", 1))
+        except OSError as error:
+            if error.errno not in (errno.ENOSYS, errno.EIO, errno.EINVAL):
+                raise TransportError(f"the interrupt cannot be enabled: {error}") from error
+
+
+def _is_uio(file: int) -> bool:
+    """Returns whether the file is a UIO device; others, such as /dev/mem, must not be
+    written to.
+    """
+    state = os.fstat(file)
+    if not stat.S_ISCHR(state.st_mode):
+        return False
+    number = f"{os.major(state.st_rdev)}:{os.minor(state.st_rdev)}"
+    return Path(f"/sys/dev/char/{number}/subsystem").resolve().name == "uio"
+
+
+class MappedTransport(Transport):
+    """Accesses registers through a mapping of a file.
+
+    A UIO device (``/dev/uio0``) also has the interrupt; other files, such as
+    ``/sys/bus/pci/devices/.../resource0``, have none.
+
+    The file is locked (flock), so that only this transport uses it.
+
+    Parameters
+    ----------
+    path
+        The file.
+    memory
+        The source of memory that the device can write. It is closed with the transport.
+    offset
+        Where in the file the registers begin, a multiple of 4.
+    """
+
+    def __init__(self, path: Path | str, memory: HostMemory, *, offset: int = 0) -> None:
+        rule = "a multiple of 4"
+        offset = integer("offset", offset, 0, math.inf, rule)
+        if offset % 4:
+            raise InvalidRequest(f"offset must be {rule}, not {offset!r}")
+        instance("memory", memory, HostMemory)
+        self._memory = memory
+        start = offset & -_PAGE
+        path = file_path("path", path)
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_SYNC)
+        except OSError as error:
+            raise TransportError(f"{path} cannot be opened: {error.strerror}") from error
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._file)
+            raise TransportError(f"{path} is in use: close the other transport") from error
+        try:
+            self._map = mmap.mmap(self._file, offset - start + _REGISTERS, offset=start)
+        except (OSError, ValueError, OverflowError) as error:
+            os.close(self._file)
+            raise TransportError(
+                f"{path} cannot be mapped from offset {start:#x}: {error}; check the offset"
+            ) from error
+        words = ctypes.c_uint32 * (_REGISTERS // 4)
+        self._registers: Any = words.from_buffer(self._map, offset - start)
+        self._interrupt = UioInterrupt(self._file) if _is_uio(self._file) else None
+
+    def read(self, address: int) -> int:
+        self._check()
+        return int(self._registers[address // 4])
+
+    def write(self, address: int, value: int) -> None:
+        self._check()
+        self._registers[address // 4] = value
+
+    def _check(self) -> None:
+        """Raises where the transport is closed, or belongs to the parent process."""
+        if self.inherited:
+            raise StateError(
+                "the registers belong to the parent process: open the transport after the fork"
+            )
+        if self._registers is None:
+            raise TransportError("the transport is closed")
+
+    def pin(self, view: memoryview) -> Memory:
+        self._check()
+        return self._memory.pin(view)
+
+    def pinning(self, view: memoryview) -> Steps[Memory]:
+        return self._memory.pinning(view)
+
+    def allocate(self, octets: int) -> Memory:
+        self._check()
+        return self._memory.allocate(octets)
+
+    def wait(self, timeout: float) -> None:
+        self._check()
+        if self._interrupt is None:
+            super().wait(timeout)
+        else:
+            self._interrupt.wait(timeout)
+
+    def wake(self) -> None:
+        if self._interrupt is not None:
+            self._interrupt.wake()
+
+    def close(self) -> None:
+        if self._registers is not None:
+            self._registers = None
+            if self._interrupt is not None:
+                self._interrupt.close()
+            self._map.close()
+            os.close(self._file)
+            self._memory.close()
+
+
+class Pagemap(HostMemory):
+    """Lets the device write buffers in place: pins their pages, and looks up their physical
+    addresses.
+
+    This is for root (CAP_SYS_ADMIN), without an IOMMU: the device gets physical addresses. The
+    pages stay pinned until the device writes there no more, whatever happens to the mapping, and
+    whoever shares the memory; see :mod:`.pins`.
+
+    Parameters
+    ----------
+    pagemap
+        The file that says where pages are, as /proc/self/pagemap does.
+    """
+
+    def __init__(self, pagemap: Path | str = "/proc/self/pagemap") -> None:
+        self.pins = Pins()
+        try:
+            self._pagemap = os.open(pagemap, os.O_RDONLY)
+        except OSError as error:
+            self.pins.close()
+            raise TransportError(f"{pagemap} cannot be opened: {error.strerror}") from error
+
+    def pinning(self, view: memoryview) -> Steps[Memory]:
+        start = ctypes.addressof(ctypes.c_ubyte.from_buffer(view))
+        slots: list[int] = []
+        extents: list[Extent] = []
+        try:
+            for at in range(0, len(view), PIECE):
+                length = min(PIECE, len(view) - at)
+                # Pages are pinned before they are looked up, because pinning may move them.
+                slots.append(self.pins.pin(start + at, length))
+                extents += self.places(start + at, length)
+                yield
+        except BaseException:
+            self.pins.unpin(slots)
+            raise
+        return _Pinned(view, tuple(extents), self.pins, slots)
+
+    def allocate(self, octets: int) -> Memory:
+        """Allocates memory within one page, or within huge pages where one page is too small."""
+        size = _PAGE if octets <= _PAGE else -(-octets // _HUGE) * _HUGE
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (_MAP_HUGETLB if size > _PAGE else 0)
+        try:
+            pages = mmap.mmap(-1, size, flags)
+        except OSError as error:
+            raise ResourceExhausted(
+                f"{octets} contiguous octets need a huge page: reserve one in"
+                f" /proc/sys/vm/nr_hugepages, or ask for at most {_PAGE} octets"
+            ) from error
+        return self.pin(memoryview(pages)[:octets])
+
+    def places(self, address: int, length: int) -> list[Extent]:
+        """Returns the physical addresses of pinned octets of this process."""
+        pages = range(address & -_PAGE, address + length, _PAGE)
+        for _ in range(_LOOKS):
+            octets = os.pread(self._pagemap, 8 * len(pages), pages.start // _PAGE * 8)
+            if len(octets) != 8 * len(pages):
+                raise TransportError("the pagemap does not have all pages of the buffer")
+            entries = [entry for (entry,) in struct.iter_unpack("=Q", octets)]
+            if all(entry >> 63 for entry in entries):
+                break
+            # Another process that shares the memory may make the kernel try to move it. The pages
+            # stay; only their entries in this process's page table are gone until this process
+            # touches them.
+            ctypes.string_at(address, length)
+        found: list[Extent] = []
+        for page, entry in zip(pages, entries, strict=True):
+            # Linux, Documentation/admin-guide/mm/pagemap.rst: 0 without CAP_SYS_ADMIN.
+            frame = entry & (1 << 55) - 1
+            if not entry >> 63 or not frame:
+                raise TransportError(
+                    "the pagemap does not show where pages are: run as root (CAP_SYS_ADMIN)"
+                )
+            start, end = max(address, page), min(address + length, page + _PAGE)
+            found.append(Extent(frame * _PAGE + start - page, end - start))
+        return found
+
+    def close(self) -> None:
+        os.close(self._pagemap)
+        self.pins.close()
+
+
+class _Pinned(Shared):
+    """Octets in pinned pages."""
+
+    def __init__(
+        self, view: memoryview, extents: tuple[Extent, ...], pins: Pins, slots: list[int]
+    ) -> None:
+        self.view, self.extents = view, extents
+        self._pins, self._slots = pins, slots
+
+    def closing(self) -> Steps[None]:
+        while self._slots:
+            self._pins.unpin([self._slots.pop()])
+            yield
+
+    def close(self) -> None:
+        self._pins.unpin(self._slots)
+        self.view.release()
+
+
+class UDmaBuf(HostMemory):
+    """Contiguous memory of the kernel module u-dma-buf. Each buffer has a copy in it.
+
+    Received octets are copied when their completion is taken.
+
+    Parameters
+    ----------
+    device
+        ``/dev/udmabuf0``, or another such device.
+    attributes
+        The device's folder in sysfs; None: the usual one.
+    """
+
+    def __init__(
+        self, device: Path | str = "/dev/udmabuf0", attributes: Path | str | None = None
+    ) -> None:
+        folder = Path(attributes or Path("/sys/class/u-dma-buf") / Path(device).name)
+        try:
+            self._start = int((folder / "phys_addr").read_text(), 0)
+            size = int((folder / "size").read_text(), 0)
+            # O_SYNC makes the mapping uncached, so that host and device see the same octets.
+            file = os.open(device, os.O_RDWR | os.O_SYNC)
+            try:
+                self._map = mmap.mmap(file, size)
+            finally:
+                os.close(file)
+        except (OSError, ValueError) as error:
+            raise TransportError(f"{device} cannot be used: {error}") from error
+        self._arena = Arena(self._start, size, f"octets of {device}")
+
+    def pinning(self, view: memoryview) -> Steps[Memory]:
+        return Bounce.making(view, self._arena, self._read, self._write)
+
+    def allocate(self, octets: int) -> Memory:
+        return self.pin(memoryview(bytearray(octets)))
+
+    def _read(self, address: int, length: int) -> bytes:
+        start = address - self._start
+        return self._map[start : start + length]
+
+    def _write(self, address: int, octets: bytes) -> None:
+        start = address - self._start
+        self._map[start : start + len(octets)] = octets
+
+    def close(self) -> None:
+        self._map.close()

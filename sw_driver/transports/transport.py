@@ -1,0 +1,70 @@
+"""The interface through which the driver reaches a device."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from abc import abstractmethod
+
+from ..base.closing import Closing
+from .memory import Memory, Steps
+
+
+class Transport(Closing):
+    """A link to a device: gives access to its registers, to memory that it can write, and to its
+    interrupt.
+
+    Any thread may call any method. A failure raises :class:`~..base.errors.TransportError`; an
+    answer that does not come in time raises :class:`~..base.errors.TransportTimeout`.
+    """
+
+    @abstractmethod
+    def read(self, address: int) -> int:
+        """Reads the 32-bit register at an octet address."""
+
+    @abstractmethod
+    def write(self, address: int, value: int) -> None:
+        """Writes a register. The write reaches the device before any later access does."""
+
+    @abstractmethod
+    def pin(self, view: memoryview) -> Memory:
+        """Lets the device write these octets, either where they are or in a copy.
+
+        ``view`` has octets as items, is contiguous, writable and not empty. The memory owns it from
+        then on.
+        """
+
+    def pinning(self, view: memoryview) -> Steps[Memory]:
+        """Does the work of :meth:`pin` in steps. Here it is one step, for transports that
+        pin quickly.
+        """
+        yield
+        return self.pin(view)
+
+    @abstractmethod
+    def allocate(self, octets: int) -> Memory:
+        """Allocates memory full of zeros, contiguous on the bus, at a bus address that is a
+        multiple of 64.
+        """
+
+    def wait(self, timeout: float) -> None:
+        """Returns when the device interrupts, or after ``timeout`` seconds. An early return does no
+        harm.
+
+        This version is for links without an interrupt: it returns soon, and the caller looks again.
+        """
+        time.sleep(min(timeout, 0.001))
+
+    def wake(self) -> None:
+        """Makes a :meth:`wait` of another thread return, or the next one if none is in progress.
+
+        This version does nothing, for links whose wait is short.
+        """
+
+    def entropy(self, octets: int) -> bytes:
+        """Returns octets that nobody can predict."""
+        return secrets.token_bytes(octets)
+
+    @abstractmethod
+    def close(self) -> None:
+        """Releases the link. A second call does nothing."""

@@ -1,0 +1,593 @@
+"""Opens a device, and distributes its completions and events to the objects that they concern."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, ClassVar
+
+from ...hdl.spec import ddp, regs
+from ...hdl.spec.completion import OCTETS, Completion, Kind, decode, phase
+from ...hdl.spec.config import LIMITS, WIDTHS
+from ...hdl.spec.net import WAYS, AssociationKey, place_bits
+from ..base.checks import instance, integer, seconds
+from ..base.closing import Closing, ProcessLock
+from ..base.errors import (
+    ErrorEvent,
+    InvalidRequest,
+    ResourceExhausted,
+    RnicError,
+    RnicTimeout,
+    StateError,
+    TransportError,
+    UnsupportedDevice,
+)
+from ..transports.memory import Arena, Layout, Memory, Steps, finish, lay_out, laying_out
+from ..transports.transport import Transport
+from .tables import StagAllocator
+
+if TYPE_CHECKING:
+    from .association import Association
+    from .cq import CQ
+    from .pd import MR, PD
+    from .stream import Stream
+
+#: How many seconds the driver waits for the device to do work of microseconds.
+PATIENCE = 5.0
+#: How many seconds the driver waits for completions in flight, while other streams keep the device
+#: busy.
+SETTLE = 0.5
+#: How many completions one step of :meth:`Context.settling` takes.
+SERVED = 16
+#: Seconds between two looks at the ring by a thread that waits for an interrupt.
+SLICE = 0.02
+
+
+def status(name: str) -> int:
+    """Returns the mask of a field of the register STATUS."""
+    return regs.pack("STATUS", **{name: 1})
+
+
+EVENT, IDLE, REVOKING, RING_ERROR = map(status, ("event", "idle", "revoking", "ring_error"))
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """The sizes of the device, as its CAP registers report them."""
+
+    width: int  #: width of the datapath in bits
+    stags: int  #: Steering Tags
+    streams: int  #: DDP Streams
+    buffer: int  #: octets of the packet buffer, in which an FPDU must fit
+    pages: int  #: slots of the page table
+    queue: int  #: buffers that an untagged queue holds
+    buffers: int  #: buffers that all queues hold together
+
+
+@dataclass(frozen=True)
+class SctpCapabilities:
+    """The further sizes of a device with SCTP, as its CAP registers report them."""
+
+    associations: int
+    window: int  #: how many DDP-SSNs a chunk may be ahead of its stream's next one
+    mpa: int  #: 1: the device has streams over MPA, too; 0: only those of associations
+
+
+#: The smallest and the largest value of each capability, by the capability's name.
+_LIMITS = {
+    "stags": LIMITS["stags"],
+    "streams": LIMITS["streams"],
+    "buffer": LIMITS["buffer_octets"],
+    "pages": LIMITS["pages"],
+    "queue": LIMITS["queue_depth"],
+    "buffers": LIMITS["buffers"],
+    "associations": LIMITS["associations"],
+    "window": LIMITS["window"],
+}
+
+
+class Registers:
+    """Reads and writes a device's registers by their names."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def read(self, name: str) -> int:
+        return self._transport.read(regs.address(name))
+
+    def write(self, name: str, value: int = 1) -> None:
+        self._transport.write(regs.address(name), value)
+
+    def write_all(self, prefix: str, **values: int) -> None:
+        """Writes registers of one window; a name whose register has a LO and a HI half takes
+        64 bits.
+        """
+        for name, value in values.items():
+            if f"{prefix}_{name}_LO" in regs.BY_NAME:
+                self.write(f"{prefix}_{name}_LO", value & 0xFFFFFFFF)
+                self.write(f"{prefix}_{name}_HI", value >> 32)
+            else:
+                self.write(f"{prefix}_{name}", value)
+
+
+class Device:
+    """A device that a transport reaches, not yet opened.
+
+    The constructor accesses no register; :meth:`query` and :meth:`open` do.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        instance("a device's transport", transport, Transport)
+        self.transport = transport
+
+    def query(self) -> Capabilities:
+        """Returns the sizes of the device, after checking identity, version and link.
+
+        Raises
+        ------
+        UnsupportedDevice
+            Another device, or another version, answers; or the link does not return the value that
+            was written.
+        """
+        registers = Registers(self.transport)
+        identity = registers.read("ID")
+        if identity != regs.ID:
+            raise UnsupportedDevice(_wrong_identity(identity))
+        version = registers.read("VERSION")
+        major, minor = version >> 16, version & 0xFFFF
+        known = regs.VERSION >> 16, regs.VERSION & 0xFFFF
+        if major != known[0] or minor < known[1]:
+            newer = "the driver" if (major, minor) > known else "the gateware"
+            raise UnsupportedDevice(
+                f"the device's register map is {major}.{minor}, the driver's is"
+                f" {known[0]}.{known[1]}: update {newer}"
+            )
+        found = Capabilities(**_read(registers, Capabilities))
+        if found.width not in WIDTHS:
+            raise UnsupportedDevice(_wrong("width", found.width))
+        for value in (0x5555AAAA, 0xAAAA5555):
+            registers.write("SCRATCH", value)
+            if (got := registers.read("SCRATCH")) != value:
+                raise UnsupportedDevice(
+                    f"SCRATCH was written with {value:#010x} and reads {got:#010x}: check the link"
+                )
+        return found
+
+    def query_sctp(self) -> SctpCapabilities | None:
+        """Returns the sizes of the device's SCTP, or None for a device without SCTP."""
+        registers = Registers(self.transport)
+        if not registers.read("CAP_ASSOCIATIONS"):
+            return None
+        return SctpCapabilities(**_read(registers, SctpCapabilities))
+
+    def open(self, *, completions: int = 128, coalesce: int = 1, timeout: int = 0) -> Context:
+        """Takes the device over and returns the open device. All earlier settings of the device are
+        lost.
+
+        Parameters
+        ----------
+        completions
+            Entries of the completion ring, a power of two from 2 to 32768.
+        coalesce, timeout
+            The interrupt is raised once ``coalesce`` completions wait, or ``timeout`` cycles after
+            the first one.
+        """
+        return Context(
+            self.transport, self.query(), self.query_sctp(),
+            completions=completions, coalesce=coalesce, timeout=timeout,
+        )  # fmt: skip
+
+
+def _wrong_identity(identity: int) -> str:
+    expected = f"ID reads {identity:#010x}, not {regs.ID:#010x}: "
+    if identity in (0, 0xFFFFFFFF):
+        return expected + "no device answers; check power, link and base address"
+    if identity == int.from_bytes(regs.ID.to_bytes(4, "little"), "big"):
+        return expected + "the link swaps octets; check its byte order"
+    return expected + "this is another device; check the base address"
+
+
+def _read(
+    registers: Registers, kind: type[Capabilities] | type[SctpCapabilities]
+) -> dict[str, int]:
+    """Returns the CAP registers of a kind; raises where one is outside its limits."""
+    found = {}
+    for field in fields(kind):
+        found[field.name] = value = registers.read(f"CAP_{field.name.upper()}")
+        low, high = _LIMITS.get(field.name, (value, value))
+        if not low <= value <= high or field.name in _LIMITS and value & (value - 1):
+            raise UnsupportedDevice(_wrong(field.name, value))
+    return found
+
+
+def _wrong(name: str, value: int) -> str:
+    return (
+        f"CAP_{name.upper()} reads {value}, which no RNIC has: check the link, or rebuild the"
+        " gateware"
+    )
+
+
+class Mapping:
+    """Memory that the device can write, with its layout and its slots of the page table."""
+
+    def __init__(self, memory: Memory, layout: Layout, slots: Arena) -> None:
+        self.memory, self.layout, self._slots = memory, layout, slots
+        self.slot = slots.allocate(len(layout.pages)) if layout.pages else 0
+
+    @property
+    def address(self) -> int:
+        """Host or linear address of the first octet."""
+        return self.layout.address(self.slot)
+
+    def close(self) -> None:
+        """Frees memory and slots, once the device writes there no more."""
+        if self.layout.pages:
+            self._slots.free(self.slot)
+        self.memory.close()
+
+
+class Context(Closing):
+    """An open device. One process owns all of it, through one context.
+
+    Threads may share the context. Every object made from it lives until it is closed, at the latest
+    until the process ends, because the device would otherwise still write its memory. A forked
+    child cannot use the context.
+
+    Attributes
+    ----------
+    capabilities
+        The sizes of the device.
+    sctp
+        The sizes of its SCTP, or None.
+    kinds
+        Where a manager owns the device: for each class that a program names, the class that is made
+        instead.
+    """
+
+    kinds: ClassVar[dict[type, type]] = {}
+
+    def __init__(
+        self,
+        transport: Transport,
+        capabilities: Capabilities,
+        sctp: SctpCapabilities | None = None,
+        *,
+        completions: int,
+        coalesce: int,
+        timeout: int,
+    ) -> None:
+        rule = "a power of two from 2 to 32768"
+        completions = integer("completions", completions, 2, 1 << 15, rule)
+        if completions & (completions - 1):
+            raise InvalidRequest(f"completions must be {rule}, not {completions!r}")
+        rule = f"from 1 to the {completions} completions"
+        coalesce = integer("coalesce", coalesce, 1, completions, rule)
+        timeout = integer("timeout", timeout, 0, (1 << 32) - 1, "from 0 to 2**32 - 1 cycles")
+        self.transport = transport
+        self.capabilities = capabilities
+        self.sctp = sctp
+        self.registers = Registers(transport)
+        self._begin()
+        self.slots = Arena(0, capabilities.pages, "slots of the page table")
+        self.buffers = deque(range(capabilities.buffers))  #: free slots of the buffer table
+        self.stags = StagAllocator(capabilities.stags, transport.entropy)
+        self.numbers = deque(range(capabilities.streams))  #: free stream numbers, longest first
+        self.domains = deque(range(1, 1 << 16))  #: free numbers of protection domains
+        self.streams: dict[int, Stream] = {}
+        self.regions: set[MR] = set()
+        self.tags: dict[int, MR] = {}  #: regions by STag
+        self.pds: set[PD] = set()
+        self.cqs: set[CQ] = set()
+        self.associations: dict[int, Association] = {}
+        self.free_associations = deque(range(sctp.associations if sctp else 0))
+        #: The device's table of associations: key and owner by way and place.
+        self.places: dict[tuple[int, int], tuple[AssociationKey, Association]] = {}
+        self.cookie = 0
+        self._events: deque[ErrorEvent] = deque(maxlen=1 << 16)
+        self._closed = False
+        self._consumed = 0
+        self._size = completions.bit_length() - 1
+        self._take_over()
+        self._ring = transport.allocate(completions * OCTETS)
+        layout = lay_out(self._ring.extents)
+        if layout.pages:
+            self._ring.close()
+            raise ResourceExhausted(
+                f"the ring of {completions} completions must be contiguous on the bus:"
+                " ask for fewer completions"
+            )
+        self.registers.write_all(
+            "CQ", CONSUMER=0, BASE=layout.offset, SIZE=self._size, COALESCE=coalesce,
+            TIMEOUT=timeout, ENABLE=1,
+        )  # fmt: skip
+        self.registers.write("IRQ_MASK", 0)
+        # Drops completions of the time before, for which there was no ring.
+        self.settle()
+        atexit.register(self._at_exit)
+
+    def _take_over(self) -> None:
+        """Disables streams and completions, revokes all Steering Tags, and drops events and
+        work in flight.
+        """
+        registers = self.registers
+        if self.sctp is not None:
+            registers.write("ASSOC_FLAGS", 0)
+            for way in range(WAYS):
+                for place in range(1 << place_bits(self.sctp.associations)):
+                    where = regs.pack("ASSOC_PLACE", way=way, place=place)
+                    registers.write_all("ASSOC", PLACE=where, COMMIT=1)
+        registers.write("STREAM_FLAGS", 0)
+        for number in range(self.capabilities.streams):
+            registers.write_all("STREAM", INDEX=number, COMMIT=1)
+        for entry in range(self.capabilities.stags):
+            registers.write("STAG_INDEX", entry)
+            registers.write("REVOKE_STAG")
+        self.fence("the device does not finish the work that it had before: reset it")
+        self._disable_ring()
+        while registers.read("STATUS") & EVENT:
+            registers.write("EVENT_POP")
+
+    # -- state ------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self.lock = ProcessLock("the device")
+        #: Signalled when something arrives for which a thread may wait.
+        self._arrived = threading.Condition(self.lock.lock)
+        self._watching = False  # whether a thread waits in the transport
+
+    def check(self) -> None:
+        """Raises where the context cannot be used."""
+        self.lock.check()
+        if self._closed:
+            raise StateError("the context is closed")
+
+    def fence(self, complaint: str) -> None:
+        """Waits until no revocation is in progress; raises with ``complaint`` if that takes
+        too long.
+        """
+        finish(self.fencing(complaint))
+
+    def fencing(self, complaint: str) -> Steps[None]:
+        """Does the work of :meth:`fence` in steps, one for each look at the device."""
+        deadline = time.monotonic() + PATIENCE
+        while self.registers.read("STATUS") & REVOKING:
+            if time.monotonic() > deadline:
+                raise RnicTimeout(complaint)
+            yield
+
+    def settle(self) -> None:
+        """Takes the completions of work in flight, as far as other streams let the device
+        become idle.
+        """
+        finish(self.settling())
+
+    def settling(self) -> Steps[None]:
+        """Does the work of :meth:`settle` in steps, one for each look at the device."""
+        deadline = time.monotonic() + SETTLE
+        while time.monotonic() < deadline:
+            state, before = self.registers.read("STATUS"), self._consumed
+            self._serve(SERVED)
+            # An idle device may have completions for which the ring had no room.
+            if state & RING_ERROR or (state & IDLE and self._consumed == before):
+                return
+            yield
+
+    def map(self, view: memoryview, slots: Arena) -> Mapping:
+        """Pins octets, and writes their pages to free slots of the device's page table."""
+        return finish(self.mapping(view, slots))
+
+    def mapping(self, view: memoryview, slots: Arena) -> Steps[Mapping]:
+        """Does the work of :meth:`map` in steps."""
+        memory = yield from self.transport.pinning(view)
+        mapping = None
+        try:
+            layout = yield from laying_out(memory.extents)
+            mapping = Mapping(memory, layout, slots)
+            for at, page in enumerate(layout.pages):
+                self.registers.write_all("PAGE", INDEX=mapping.slot + at, ADDR=page, COMMIT=1)
+                yield
+        except BaseException:
+            (mapping or memory).close()
+            raise
+        return mapping
+
+    # -- completions and events -------------------------------------------------------------------
+
+    def service(self) -> None:
+        """Takes the completions and events that are present, and passes each to the object
+        it concerns.
+        """
+        if self._serve() & RING_ERROR:
+            raise TransportError(
+                "the bus refused the write of a completion, and the device writes no further ones:"
+                " close the context, and open the device again"
+            )
+
+    def _serve(self, most: int = 1 << 15) -> int:
+        """Takes events, and at most ``most`` completions, one ring of them at most; returns
+        STATUS.
+        """
+        with self.lock:
+            self.check()
+            entries, returned = 1 << self._size, self._consumed
+            for _ in range(min(entries, most)):
+                completion = self._next()
+                if completion is None:
+                    break
+                self._consumed += 1
+                if 4 * (self._consumed - returned) >= entries:
+                    returned = self._give_back()
+                self.hand_on(completion)
+            if self._consumed != returned:
+                self._give_back()
+            state = self.registers.read("STATUS")
+            while state & EVENT:
+                self._take_event()
+                state = self.registers.read("STATUS")
+            return state
+
+    def _give_back(self) -> int:
+        self.registers.write("CQ_CONSUMER", self._consumed & 0xFFFF)
+        return self._consumed
+
+    def _next(self) -> Completion | None:
+        """Returns the next completion of the ring, or None if it is not written yet."""
+        start = (self._consumed & (1 << self._size) - 1) * OCTETS
+        last = start + OCTETS - 1
+        # The phase is in the last octet. That octet is written last, and so is read first.
+        self._ring.pull(last, 1)
+        if self._ring.view[last] & 1 != phase(self._consumed, self._size):
+            return None
+        self._ring.pull(start, OCTETS)
+        octets = bytes(self._ring.view[start : start + OCTETS])
+        try:
+            return decode(octets)
+        except ValueError as error:
+            raise TransportError(
+                f"the completion {octets.hex(' ')} is not valid ({error}): check the link"
+            ) from error
+
+    def hand_on(self, completion: Completion) -> None:
+        """Passes a completion to the stream or the associations that it concerns."""
+        if completion.kind is Kind.MESSAGE:
+            if (stream := self.streams.get(completion.stream)) is not None:
+                stream.complete(completion)
+        elif completion.kind in (Kind.CHUNK, Kind.PACKET):
+            if (owner := self.associations.get(completion.cookie >> 16)) is not None:
+                owner.take(completion)
+        else:
+            for owner in self.associations.values():
+                if 0 <= completion.stream - owner.first < owner.count:
+                    owner.take(completion)
+
+    def _take_event(self) -> None:
+        registers = self.registers
+        code = registers.read("EVENT_CODE")
+        length = registers.read("EVENT_LENGTH")
+        words = [registers.read(f"EVENT_HEADER{k}") for k in range(5)]
+        octets = b"".join(word.to_bytes(4, "little") for word in words)
+        # Two octets of the LLP's length come first.
+        tagged = bool(octets[2] & 0x80)
+        size = min(ddp.TAGGED_HEADER if tagged else ddp.UNTAGGED_HEADER, length)
+        kinds = {int(kind) for kind in ddp.ErrorType}
+        if code >> 8 not in kinds:
+            raise TransportError(f"EVENT_CODE reads {code:#x}, which is no error: check the link")
+        event = ErrorEvent(
+            stream=registers.read("EVENT_STREAM"),
+            number=ddp.ErrorNumber(ddp.ErrorType(code >> 8), code & 0xFF),
+            length=length,
+            sequence=registers.read("EVENT_SEQUENCE"),
+            header=octets[2 : 2 + size],
+        )
+        registers.write("EVENT_POP")
+        self._events.append(event)
+        if (stream := self.streams.get(event.stream)) is not None:
+            stream.fail(event)
+
+    def events(self) -> list[ErrorEvent]:
+        """Returns the error events since the last call, the oldest first, at most the last
+        65536.
+        """
+        with self.lock:
+            self.service()
+            events = list(self._events)
+            self._events.clear()
+        return events
+
+    def wait_for(self, ready: Callable[[], bool], timeout: float | None) -> bool:
+        """Serves the device until ``ready`` returns True, or for ``timeout`` seconds.
+
+        Returns
+        -------
+        bool
+            Whether ``ready`` returned True in time.
+        """
+        timeout = seconds("timeout", timeout)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            with self.lock:
+                self.service()
+                if ready():
+                    return True
+                left = SLICE if deadline is None else min(SLICE, deadline - time.monotonic())
+                if left <= 0:
+                    return False
+                if self._watching:
+                    # Another thread waits in the transport, and takes completions and events.
+                    self._arrived.wait(left)
+                    continue
+                self._watching = True
+            try:
+                # This does not hold the lock, so that others can post and poll meanwhile.
+                self.transport.wait(left)
+            finally:
+                with self.lock:
+                    self._watching = False
+                    self._arrived.notify_all()
+
+    def wake(self) -> None:
+        """Makes all waiting threads look again, after something was put where they wait for it."""
+        with self.lock:
+            self._arrived.notify_all()
+            if self._watching:
+                self.transport.wake()
+
+    def counters(self) -> dict[str, int]:
+        """Returns the device's counters by name; they wrap."""
+        with self.lock:
+            self.check()
+            values = {name: self.registers.read(name) for name in regs.COUNTERS}
+        high = values.pop("PLACED_OCTETS_HI")
+        values["PLACED_OCTETS"] = high << 32 | values.pop("PLACED_OCTETS_LO")
+        return values
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Closes every object made from the context, then releases the device. A second call does
+        nothing.
+
+        If the device does not answer, memory that it may still write stays pinned.
+        """
+        if self._closed:
+            return
+        with self.lock:
+            failure: RnicError | None = None
+            made: list[Association | Stream | MR | CQ | PD] = [*self.associations.values()]
+            for one in [*made, *self.streams.values(), *self.regions, *self.cqs, *self.pds]:
+                try:
+                    one.close()
+                except RnicError as error:
+                    failure = error
+                    break
+            if failure is None:
+                self.registers.write("IRQ_MASK", 5)
+                self._disable_ring()
+                self._ring.close()
+            atexit.unregister(self._at_exit)
+            self._closed = True
+            if failure is not None:
+                _STRANDED.append(self)
+                raise failure
+
+    def _at_exit(self) -> None:
+        # If the device or the link is gone already, nothing can be done.
+        with suppress(RnicError):
+            self.close()
+
+    def _disable_ring(self) -> None:
+        self.registers.write("CQ_ENABLE", 0)
+        deadline = time.monotonic() + PATIENCE
+        while self.registers.read("CQ_PRODUCER"):
+            if time.monotonic() > deadline:
+                raise RnicTimeout("the device does not stop using its completion ring: reset it")
+
+
+#: Contexts whose device did not answer when they were closed. They are kept because the device may
+#: still write their memory.
+_STRANDED: list[Context] = []

@@ -1,1 +1,1 @@
-"""What every part of the driver uses: errors, checks of values, closing, buffers."""
+"""The parts that the whole driver uses: errors, checks of values, closing, buffers."""

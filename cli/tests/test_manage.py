@@ -1,4 +1,4 @@
-"""``rnic prm``: how the device that it owns is reached."""
+"""Tests of ``rnic prm``: the ways to the device that it owns."""
 
 from __future__ import annotations
 

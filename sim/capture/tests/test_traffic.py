@@ -1,4 +1,4 @@
-"""FPDUs are cut where the model's MPA cuts them."""
+"""FPDUs are cut at the same places as by the model's MPA."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_headers_are_read_and_digests_judged() -> None:
 
 
 def notes_of(talk: Conversation) -> tuple[str, ...]:
-    """What is said of a capture with these segments, all of one direction."""
+    """Returns the notes about a capture with these segments, all of one direction."""
     arrivals = talk.traffic().arrivals
     chunks = tuple(Chunk(each.frame, 0.0, each.position, each.raw) for each in arrivals)
     directions = Direction(A, B, True, False, chunks), Direction(B, A, True, False, ())

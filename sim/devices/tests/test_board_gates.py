@@ -1,4 +1,4 @@
-"""A board's netlist gets the pins of the virtual board; ``pytest --long`` runs a whole one."""
+"""A board's netlist gets the pins of the virtual board; ``pytest --long`` runs a complete one."""
 
 from __future__ import annotations
 

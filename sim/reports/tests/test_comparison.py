@@ -1,4 +1,4 @@
-"""``rnic compare``: the same vectors on the RTL and on a board, and what its report shows."""
+"""Tests of ``rnic compare``: the same vectors on the RTL and on a board, and the report."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def compared(*arguments: object) -> Result:
 
 
 class Page(HTMLParser):
-    """What a page refers to, its tags, and the text of its scripts."""
+    """The references of a page, its tags, and the text of its scripts."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -77,10 +77,10 @@ class Page(HTMLParser):
 
 
 def data_of(text: str) -> dict[str, Any]:
-    """What a report tells, if it is one file that needs no other."""
+    """Returns the data of a report, after checking that the file needs no other file."""
     found = Page(text)
     assert not found.references and "@import" not in text
-    # A namespace is all that looks like an address.
+    # Only a namespace looks like an address.
     assert set(re.findall(r"https?://[^\"'\s]+", found.scripts["code"])) == {
         "http://www.w3.org/2000/svg"
     }
@@ -136,7 +136,7 @@ def test_segments_come_in_are_placed_and_delivered_in_that_order(side: Side) -> 
             assert each.first < each.placed[0] <= each.placed[1]
             # A message is delivered once the bus has answered for its last octet.
             assert each.delivered is None or each.delivered > each.placed[1]
-    # Payload takes a cycle a beat, where markers do not cut it.
+    # Payload takes one cycle per beat, where markers do not cut it.
     whole = [
         each
         for each in known
@@ -163,7 +163,7 @@ def test_plots_hold_all_octets(side: Side) -> None:
 
 
 def small_plan() -> Plan:
-    """Two Writes, of which the second one is long; the RNIC is as it is by default."""
+    """Plans two Writes, the second of which is long, on an RNIC with default sizes."""
     talk = Conversation()
     for to, count in ((5, 9), (20, 200)):
         talk.write("10.7.0.2", 0x100, to, bytes(range(count)))
@@ -197,14 +197,14 @@ def test_a_difference_is_shown_with_octets_and_cycle(tmp_path: Path) -> None:
     # At that time the waveform has the octet on the bus.
     (beat,) = bus_at(waves, shown["got"]["rtl"]["time"])
     assert bytes([7, 8]) in beat or beat.endswith(bytes([7]))
-    # The timeline knows the cycle as one of that segment's.
+    # The timeline assigns the cycle to that segment.
     (segment,) = [each for each in segments(side.runs[0]) if each.octets == 200]
     assert difference.cycle is not None and segment.placed is not None
     assert segment.placed[0] <= difference.cycle <= segment.placed[1]
 
 
 def bus_at(waves: Path, time: int) -> set[bytes]:
-    """What the signals called m_axi_wdata hold just before a time of a VCD."""
+    """Returns the values of the signals called m_axi_wdata just before a time of a VCD."""
     names: set[str] = set()
     values: dict[str, int] = {}
     with waves.open() as lines:
@@ -265,7 +265,7 @@ def sim() -> Iterator[SimTransport]:
 
 
 def by_sctp() -> list[Frame]:
-    """Writes, a message, one in error, and a chunk that is not DDP's."""
+    """Makes Writes, a message, a Write in error, and a chunk that is not DDP's."""
     peers = Peers()
     peers.set_up()
     peers.open(3)
@@ -278,7 +278,7 @@ def by_sctp() -> list[Frame]:
 
 def test_a_board_agrees_through_its_port(sim: SimTransport, tmp_path: Path) -> None:
     path = tmp_path / "sctp.pcap"
-    # A frame that is not for it, and too short for Ethernet.
+    # A frame that is not for the RNIC, and too short for Ethernet.
     stranger = Frame(1, 0.0, 1, ethernet(tcp_packet((A, 1), (B, 2), 3))[:54])
     write_pcap((stranger, *(replace(each, number=each.number + 1) for each in by_sctp())), path)
     with VirtualBoard(sim) as board:
@@ -286,13 +286,13 @@ def test_a_board_agrees_through_its_port(sim: SimTransport, tmp_path: Path) -> N
         result = compared(path, "--on", "board", "--port", board.port, "--out", tmp_path)
         assert result.exit_code == 0, result.output
         assert "agree: board and golden model at 64 bits" in result.stdout
-        assert board.control == before  # the PHY is as it was
+        assert board.control == before  # the PHY's setting is restored
         data = data_of((tmp_path / "report.html").read_text(encoding="utf-8"))
         (side,) = data["sides"]
         assert sum(each["octets"] for each in side["runs"]) == 406
         assert not any(each["cycles"] or each["timeline"] for each in side["runs"])
 
-        # The same, with a PHY that does not do as it is told.
+        # The same, with a PHY that ignores its setting.
         board.loops = False
         result = compared(path, "--on", "board", "--port", board.port)
         assert result.exit_code == 1 and "does not loop back" in result.stdout
@@ -359,7 +359,7 @@ def test_a_board_without_room_for_any_workload_is_told_why(sim: SimTransport) ->
 
 @pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS)
 def test_every_board_has_room_for_a_workload(board: Any) -> None:
-    """What the host knows of a board: the RNIC's capabilities, memory, and TCP's."""
+    """Uses the facts that a host knows of a board: the RNIC's capabilities, memory, and TCP's."""
     has = board.config
     told = RnicConfig(
         width=has.width, stags=has.stags, streams=has.streams, buffer_octets=has.buffer_octets,
@@ -380,7 +380,9 @@ HOST = "10.7.0.2"
 
 
 def in_segments(talk: Conversation, *, markers: bool) -> list[bytes]:
-    """A conversation as a capture has it, four FPDUs to a segment; connections one by one."""
+    """Returns a conversation as a capture has it, four FPDUs to a segment; connections one
+    by one.
+    """
     traffic = talk.traffic()
     startup = [StartupFrame(kind=kind, markers=markers).encode() for kind in ("request", "reply")]
     packets: list[bytes] = []
@@ -403,9 +405,9 @@ def in_segments(talk: Conversation, *, markers: bool) -> list[bytes]:
 
 
 def by_mpa(path: Path) -> None:
-    """A capture of three connections, one with markers, one in error, one with both directions.
+    """Makes a capture of three connections: with markers, with an error, with both directions.
 
-    Some FPDUs are longer than a segment of the board's, and some segments than its window.
+    Some FPDUs are longer than a segment of the board's, and some segments longer than its window.
     """
     packets: list[bytes] = []
     for side, markers in enumerate((False, True)):
@@ -433,7 +435,7 @@ def test_a_board_with_tcp_agrees_through_its_port(tmp_path: Path) -> None:
         data = data_of((tmp_path / "report.html").read_text(encoding="utf-8"))
         ((shown,),) = [side["runs"] for side in data["sides"]]
         assert shown["segments"] == 45
-        # Closed, they are as new.
+        # The closed connections are as new.
         assert [tcp.receiver.next(number) for number in range(4)] == [0] * 4
 
 

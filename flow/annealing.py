@@ -65,7 +65,7 @@ _SCHEDULE = (200, 4, 25)
 _STILL = (0, 0, 1, 0)
 #: By how many ns a path of several connections is routed longer than estimated.
 _ROUTED = 0.3
-#: Pins of a distributed RAM's write port, in the order of its address's and data's bits.
+#: Pins of a distributed RAM's write port, in the order of its address bits and its data bits.
 _WRITE_ADDRESS, _WRITE_DATA = ("D0", "B0", "C0", "A0"), ("C1", "A1", "D1", "B1")
 #: Pins of a table's address.
 _READ_ADDRESS = "DBCA"

@@ -76,7 +76,7 @@ SAID = {
         Said(2, 250, (), ("120 octets (",), ("--assume", "fpdu,at=120")),
     ],
     "tcp_only_a_to_b.pcap": [
-        Said(*ALL, ("it is assumed that one accepted, with CRC and no markers",), ("1 direction",))
+        Said(*ALL, ("it is assumed to have accepted, with CRC and no markers",), ("1 direction",))
     ],
     "tcp_only_b_to_a.pcap": [
         Said(words=("lacks the whole direction 10.7.0.1:40000 > 10.7.0.2:18515",))

@@ -1,4 +1,4 @@
-"""Tests of the netlist passes: each moves what it should, and the rest behaves as before."""
+"""Tests of the netlist passes: each moves the right cells, and the rest behaves as before."""
 
 import copy
 import random

@@ -43,7 +43,8 @@ SELECT = "mutant"
 WANTED = 0.97
 #: The project's folder; the places of mutants are relative to it.
 ROOT = Path(__file__).resolve().parents[2]
-#: The time limit of a mutant's run: this many times the run without a mutant, plus so many seconds.
+#: The time limit of a mutant's run: a multiple of the run without a mutant, plus a number of
+#: seconds.
 _FACTOR, _FURTHER = 5, 20
 #: The exit code of the process of a noticed mutant.
 _NOTICED = 1

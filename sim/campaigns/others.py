@@ -1,4 +1,6 @@
-"""Blocks of other projects in Verilog, placed and routed like this project's, for comparison."""
+"""Places and routes blocks of other projects in Verilog, for comparison with this project's
+blocks.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,7 @@ class Peer:
         except pnr.VerilogError as error:
             raise ValueError(f"{self.path}, module {self.top}: {error}") from None
         if "clk" not in ports:
-            raise ValueError(f"{self.path}: module {self.top} has no port clk")
+            raise ValueError(f"{self.path}: module {self.top} must have a port named clk")
 
     @property
     def systemverilog(self) -> bool:

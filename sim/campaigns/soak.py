@@ -60,8 +60,8 @@ __all__ = [
     "size", "soak",
 ]  # fmt: skip
 
-#: Numbers of segments of chunks, used in turn: short chunks differ more, and long ones fill up what
-#: they do not share.
+#: Numbers of segments of chunks, used in turn: short chunks differ more, and long ones fill up
+#: queues and tables.
 CHUNKS = (1000, 2000, 4000, 1000, 2000, 10000)
 #: Host memory below this is for memory that crosses between two of the larger pages and begins and
 #: ends at places of its own; at most this many octets lie on either side.

@@ -214,9 +214,7 @@ class _Player:
         return len(self._context.taken), len(self._events), link.serve(), link.sending
 
     def _write(self, name: str, value: int) -> None:
-        """Writes a register; addresses are translated from the plan's, and the driver has
-        the ring.
-        """
+        """Writes a register; the plan's addresses are translated, and the driver has the ring."""
         window, _, field = name.partition("_")
         if window in ("CQ", "IRQ"):
             return

@@ -86,7 +86,7 @@ class Connection:
     ird, ord
         The most RDMA Reads that may be outstanding, inbound and outbound.
     crc, markers
-        Whether this side wants CRCs, and markers in the stream that it receives.
+        If set, this side wants CRCs, or markers in the stream that it receives.
     mulpdu
         Octets of the longest DDP Segment to send.
 

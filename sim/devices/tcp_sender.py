@@ -20,8 +20,8 @@ from ..engines.engine import DeviceError, Packet
 
 __all__ = ["TcpSender"]
 
-#: Both ends' addresses (RFC 5737) and the host's port; a peer's is its stream's number more than
-#: the first.
+#: The addresses of both ends (RFC 5737), and the port of the host. The port of a peer is the first
+#: one plus the number of its stream.
 _PEER, _HOST = "192.0.2.1", "192.0.2.2"
 _FIRST, _PORT = 1024, 7174
 #: Most octets of a segment, as on Ethernet without jumbo frames.

@@ -189,7 +189,7 @@ class _Host:
 
     @property
     def due(self) -> bool:
-        """True if so many completions are owed that they must be given back."""
+        """True if a quarter of the ring is owed, so that it must be given back."""
         return self._ring is not None and 4 * self.owed >= self._ring.entries
 
     @property

@@ -321,7 +321,7 @@ class _Peer:
     buffers: list[_Buffer]
     waiting: bytearray = field(default_factory=bytearray)
     messages: list[tuple[int, bytes]] = field(default_factory=list)  # untagged messages sent
-    dead: bool = False  # whether this peer's receiver accepts nothing more
+    dead: bool = False  # True once this peer's receiver accepts nothing more
 
 
 class _Connection:

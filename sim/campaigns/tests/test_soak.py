@@ -99,7 +99,7 @@ def test_a_stream_reports_one_error_of_a_segment_that_raises_two() -> None:
     assert compare(plan, outcome, memory) == []
 
 
-# -- what is drawn --------------------------------------------------------------------------------
+# -- the drawn traffic ----------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -95,7 +95,7 @@ def test_octets_behind_a_hole_are_not_received() -> None:
     assert found.directions[0].octets == DATA[:100]
     assert found.directions[0].behind_hole == 200
     (left,) = found.left_out
-    assert str(left).startswith("200 octets (") and "behind octets missing" in left.reason
+    assert str(left).startswith("200 octets (") and "follow octets missing" in left.reason
 
 
 def test_the_first_copy_of_an_octet_counts() -> None:
@@ -247,7 +247,7 @@ def test_other_traffic_is_passed_over() -> None:
         "2 frames (EtherType 0xffff)",
         "2 frames (ARP)",
         "2 frames (UDP)",
-        "2 IP fragments (the others of their packets are missing)",
+        "2 IP fragments (other fragments of these packets are missing)",
     }
 
 

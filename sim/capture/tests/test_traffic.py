@@ -109,7 +109,7 @@ def test_messages_that_are_not_numbered_as_the_rfc_says_are_told() -> None:
     talk = Conversation()
     talk.message("10.7.0.2", 0x43, b"one", b"and more")
     talk.untagged("10.7.0.2", 0x43, b"one again", msn=1)
-    assert "MSN 1, where RFC 5041 section 4.3 has 2" in notes_of(talk)[0]
+    assert "MSN 1, where RFC 5041 section 4.3 requires 2" in notes_of(talk)[0]
 
 
 def test_what_follows_another_error_says_nothing_of_numbers() -> None:

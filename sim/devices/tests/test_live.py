@@ -21,9 +21,9 @@ def test_registers_answer_as_the_bus_does() -> None:
         assert 0 < sim.cycle - begun < 20
         sim.write(regs.address("SCRATCH"), 0xFFFFFFFF)
         assert sim.read(regs.address("SCRATCH")) == 0xFFFFFFFF
-        with pytest.raises(TransportError, match="read of register 0xffc is answered with DECERR"):
+        with pytest.raises(TransportError, match="read of register 0xffc was answered with DECERR"):
             sim.read(0xFFC)
-        with pytest.raises(TransportError, match="write of register 0x000 is .* SLVERR"):
+        with pytest.raises(TransportError, match="write of register 0x000 was .* SLVERR"):
             sim.write(0, 1)
         assert sim.read(regs.address("SCRATCH")) == 0xFFFFFFFF
     with pytest.raises(TransportError, match="the simulation is closed"):

@@ -247,7 +247,7 @@ def test_an_answer_that_is_none_closes(bench: Bench, answer: StartupFrame) -> No
     initiator = bench.make()
     initiator.connect()
     initiator.receive(answer.encode())
-    assert initiator.closed and initiator.error is not None and "is no reply" in initiator.error
+    assert initiator.closed and initiator.error is not None and "is not a reply" in initiator.error
 
 
 def test_a_terminate_closes_both_sides(bench: Bench) -> None:
@@ -591,12 +591,12 @@ def test_a_responder_without_ird_names_no_read(bench: Bench) -> None:
     responder = bench.make(ird=0)
     asked = Enhanced(ird=1, ord=1, peer_to_peer=True, rtr_read=True)
     responder.receive(StartupFrame(kind="request", revision=2, enhanced=asked).encode())
-    with pytest.raises(InvalidRequest, match="rtr must not be a Read alone where ird is 0"):
+    with pytest.raises(InvalidRequest, match="rtr must have more than a Read where ird is 0"):
         responder.accept(rtr=Rtr.READ)
     responder.accept()
 
 
-# --- what comes after the end ---------------------------------------------------------------------
+# --- traffic after the end ------------------------------------------------------------------------
 
 
 def kept(connection: Connection) -> int:

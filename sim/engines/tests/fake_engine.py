@@ -282,7 +282,7 @@ class _Device:
         self.drained = False
         self.cycle += -(-len(packet.octets) // self.config.octets)
         stream = self.streams[packet.stream]
-        stream.mpa.position = packet.sequence  # as the gateware: each packet says where it is
+        stream.mpa.position = packet.sequence  # as in the gateware: the packet states it
         stream.mpa.error = None
         for fpdu in stream.mpa.receive(packet.octets):
             assert len(fpdu.raw) <= self.config.buffer_octets

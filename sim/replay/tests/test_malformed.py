@@ -86,7 +86,7 @@ class Fate(Enum):
     DROPPED = auto()
 
 
-# -- what frames are made of ----------------------------------------------------------------------
+# -- the parts of frames --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -289,7 +289,7 @@ class Play:
         self.operations: list[Operation] = RING.program()
         self.memory = guard_octets(RING.octets.stop + 256)
         self.expected = self.memory.copy()
-        self.beats: list[tuple[int, int]] = []  # address and octets of what is placed
+        self.beats: list[tuple[int, int]] = []  # address and octets of each placement
         self.tsn = TSN
         self.exceptions: list[ExceptionPacket] = []
         self.events: list[ErrorEvent] = []
@@ -606,7 +606,7 @@ class Play:
                 assert waited <= most, f"{self.names[number]} waited for {waited} cycles"
 
 
-# -- what is wrong with them ----------------------------------------------------------------------
+# -- the faults of frames -------------------------------------------------------------------------
 
 PADDING = b"\xa5" * 9  #: padding of a frame
 Frames = Iterator[tuple[str, bytes | Frame]]

@@ -146,7 +146,7 @@ def test_the_table_grows_for_stags_that_want_one_entry() -> None:
     plans, notes = plan(talk.traffic(), regions, RnicConfig())
     assert plans[0].config.stags == 2048 and "2048 entries" in notes[0]
     run(plans[0])
-    with pytest.raises(RegionError, match="want the same entry"):
+    with pytest.raises(RegionError, match="need the same entry"):
         plan(talk.traffic(), [regions[0], Region(B, 0x100 + (1 << 24 + 4), 0, 8)], RnicConfig())
 
 

@@ -364,7 +364,7 @@ def test_a_frame_cut_short_is_told_and_given_to_the_host() -> None:
     whole = peers.send(A, peers.write(A, 0, STAG, 0, bytes(100)))
     peers.frames[-1] = replace(whole, octets=whole.octets[:96])
     found = traffic(peers.frames)
-    assert any("1 SCTP packets are not whole" in note for note in found.notes)
+    assert any("1 SCTP packets are incomplete" in note for note in found.notes)
     assert found.sctp is not None
     (last,) = [s for s in found.sctp.steps if isinstance(s, Incoming) and s.frame == whole.number]
     assert last.fate is Fate.DIVERTED
@@ -594,7 +594,7 @@ def test_a_frame_far_ahead_of_what_is_under_way_waits_for_it() -> None:
     assert isinstance(before, Drain) and isinstance(last, FrameIn)
 
 
-# -- what is not legal --
+# -- illegal chunks --
 
 
 def test_what_is_no_ddp_message_aborts_the_session() -> None:
@@ -857,7 +857,7 @@ def test_a_message_that_no_packet_can_hold_ends_its_session() -> None:
     plan_of(peers.frames, [])
 
 
-# -- what is not played --
+# -- frames that are not played --
 
 
 def of_stream(end: str) -> str:
@@ -925,7 +925,7 @@ def test_a_segment_that_is_not_delivered_is_left_out() -> None:
     peers.write(A, 0, STAG, 0, b"lost")
     peers.send(A, peers.write(A, 0, STAG, 4, b"came"))
     assert left_out(peers.frames) == [
-        f"1 DATA chunk (taken, but not delivered, as DDP-SSN 1 of {of_stream(B)} did not come)"
+        f"1 DATA chunk (taken, but not delivered, because DDP-SSN 1 of {of_stream(B)} did not come)"
     ]
 
 
@@ -993,7 +993,7 @@ def test_an_event_beside_a_terminate_may_tell_of_the_state_before() -> None:
     assert event.completion.tag == RnicState.TERMINATE_RECEIVED
 
 
-# -- what DDP refuses --
+# -- segments that DDP refuses --
 
 
 def test_a_refused_segment_leaves_as_its_chunk() -> None:
@@ -1074,11 +1074,11 @@ def test_regions_that_collide_are_refused() -> None:
     peers.open(1)
     peers.send(A, peers.write(A, 0, STAG, 0, b"first"))
     regions = [Region(B, STAG | sid, 0, 8, session=(sid, 0)) for sid in range(2)]
-    with pytest.raises(RegionError, match="want the same entry"):
+    with pytest.raises(RegionError, match="need the same entry"):
         plan_of(peers.frames, regions)
 
 
-# -- what differs is told --
+# -- reports of differences --
 
 
 def differences(spoil: Callable[[Outcome], object]) -> list[Difference]:

@@ -226,19 +226,19 @@ def test_a_device_that_stops_is_a_difference(
     (planned,) = plans
     more = replace(planned, operations=[*planned.operations, Await(10_000)])
     side = run("rtl", rtl, [more])
-    assert side.failure == "10000 completions do not come" and side.verdict == "differs"
+    assert side.failure == "10000 completions did not come" and side.verdict == "differs"
     (row,) = Comparison("", 64, [side]).rows()
-    assert (row.what, row.got["rtl"].got) == ("device", "10000 completions do not come")
+    assert (row.what, row.got["rtl"].got) == ("device", "10000 completions did not come")
     assert "not come" in page.html(Comparison("", 64, [side]))
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--on", "rtl,netlist"], "--on must be of rtl, gates, board, each once"),
-        (["--on", "rtl,rtl"], "--on must be of rtl, gates, board, each once"),
-        (["--on", "board"], "--on board needs --port, the serial port of its host link"),
-        (["--port", "/dev/ttyUSB0"], "--on board needs --port"),
+        (["--on", "rtl,netlist"], "--on must name some of rtl, gates, board, each once"),
+        (["--on", "rtl,rtl"], "--on must name some of rtl, gates, board, each once"),
+        (["--on", "board"], "--on board and --port, the serial port of its host link"),
+        (["--port", "/dev/ttyUSB0"], "--on board and --port"),
         (["--waves"], "--waves needs --out"),
         (["--width", 65], "width must be one of 64, 128, 256, 512, not 65"),
         (["--out", SHIPPED], "is a file, not a directory"),
@@ -255,7 +255,7 @@ def test_a_port_without_a_board_is_told(tmp_path: Path) -> None:
     assert result.exit_code == 1 and "cannot be opened" in result.stderr
 
 
-# -- a board behind its port --
+# -- a board at its port --
 
 
 @pytest.fixture(scope="module")
@@ -295,7 +295,7 @@ def test_a_board_agrees_through_its_port(sim: SimTransport, tmp_path: Path) -> N
         # The same, with a PHY that ignores its setting.
         board.loops = False
         result = compared(path, "--on", "board", "--port", board.port)
-        assert result.exit_code == 1 and "does not loop back" in result.stdout
+        assert result.exit_code == 1 and "does not loop frames back" in result.stdout
 
         board.late = True
         result = compared(path, "--on", "board", "--port", board.port)
@@ -354,7 +354,7 @@ def test_a_board_without_room_for_any_workload_is_told_why(sim: SimTransport) ->
     with VirtualBoard(sim, memory=4096) as board:
         result = compared("--on", "board", "--port", board.port)
         assert result.exit_code == 2
-        assert "the board has 4096 octets of memory, and this needs" in result.stderr
+        assert "the board has 4096 octets of memory, but this needs" in result.stderr
 
 
 @pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS)
@@ -380,8 +380,8 @@ HOST = "10.7.0.2"
 
 
 def in_segments(talk: Conversation, *, markers: bool) -> list[bytes]:
-    """Returns a conversation as a capture has it, four FPDUs to a segment; connections one
-    by one.
+    """Returns a conversation as frames of a capture, four FPDUs to a segment; connections
+    one by one.
     """
     traffic = talk.traffic()
     startup = [StartupFrame(kind=kind, markers=markers).encode() for kind in ("request", "reply")]
@@ -407,7 +407,8 @@ def in_segments(talk: Conversation, *, markers: bool) -> list[bytes]:
 def by_mpa(path: Path) -> None:
     """Makes a capture of three connections: with markers, with an error, with both directions.
 
-    Some FPDUs are longer than a segment of the board's, and some segments longer than its window.
+    Some FPDUs are longer than a segment that the board sends, and some segments longer than its
+    window.
     """
     packets: list[bytes] = []
     for side, markers in enumerate((False, True)):
@@ -467,7 +468,7 @@ def test_a_fault_of_a_board_with_tcp_is_told(
         monkeypatch.setattr(tcp.receiver, "receive", lambda frame: [])
         result = compared(path, "--on", "board", "--port", board.port)
         assert result.exit_code == 1
-        assert "taken octets of stream 0 up to 0 and not to 360" in result.stdout
+        assert "taken octets of stream 0 up to 0, not to 360" in result.stdout
 
 
 def test_what_a_board_with_tcp_cannot_play_is_said(tmp_path: Path) -> None:
@@ -477,8 +478,8 @@ def test_what_a_board_with_tcp_cannot_play_is_said(tmp_path: Path) -> None:
     with SimTransport() as sim:
         for path, connections, window, sentence in (
             (sctp, 4, WINDOW, "SCTP packets (the board takes DDP over MPA)"),
-            (mpa, 2, WINDOW, "the board takes 2 TCP connections, and this has 4"),
-            (mpa, 4, 1024, "a TCP window of 1024 octets, and an FPDU has 2036"),
+            (mpa, 2, WINDOW, "the board takes 2 TCP connections, but this has 4"),
+            (mpa, 4, 1024, "a TCP window of 1024 octets, but an FPDU has 2036"),
             (SHIPPED, 4, WINDOW, "the board is too small for this: 80 untagged queues need"),
         ):
             with VirtualBoard(sim, tcp=VirtualTcp(connections, window)) as board:
@@ -495,7 +496,7 @@ def test_a_packet_that_would_come_to_the_host_must_fit_where_a_board_shows_it() 
     talk = Conversation()
     talk.write(HOST, 0x700, 0, bytes(2048))
     (planned,), notes = plan(talk.traffic(), [Region(HOST, 0x100, 0, 8)], RnicConfig())
-    with pytest.raises(RegionError, match="packets of up to 2048 octets, and one of 2068 would"):
+    with pytest.raises(RegionError, match="packets of up to 2048 octets, but one of 2068 would"):
         check_fits([planned], notes, planned.config, Room(1 << 20, 1, 4096))
 
 
@@ -508,13 +509,15 @@ def test_a_board_with_tcp_sends_what_tcp_can_bring(
             link.send(Packet(3, 0, fpdu * 2))
             assert link.sending == 1
             for packet, sentence in (
-                (Packet(3, 24, fpdu), "stream 3 goes on at octet 24, and not at 16: TCP leaves"),
+                (Packet(3, 24, fpdu), "stream 3 continues at octet 24, not at 16: TCP cannot"),
                 (Packet(3, 16, fpdu, error=True), "a damaged packet of stream 3 cannot be sent"),
             ):
                 with pytest.raises(InvalidRequest, match=sentence):
                     link.send(packet)
-            with pytest.raises(UnsupportedDevice, match="takes DDP over MPA, and this is for SCTP"):
+            with pytest.raises(
+                UnsupportedDevice, match="receives DDP over MPA, but this is for SCTP"
+            ):
                 link.send(FrameSent(bytes(60)))
     with VirtualBoard(sim) as board, Board(board.port) as link:
-        with pytest.raises(UnsupportedDevice, match="takes DDP over SCTP, and this is for MPA"):
+        with pytest.raises(UnsupportedDevice, match="receives DDP over SCTP, but this is for MPA"):
             link.send(Packet(0, 0, fpdu))

@@ -228,16 +228,16 @@ def _mutate(design: str, mutants: int, seed: int, folder: Path) -> str:
 
 
 def _blocks(design: str, flat: str) -> Callable[[str], str]:
-    """Returns what tells the block of a mutant by yosys' command.
+    """Returns a function that finds the block of a mutant by yosys' command.
 
-    A flattened netlist keeps blocks in names alone: those of most cells and wires begin with the
-    path of their block, and a cell without such a name has a port with one.
+    A flattened netlist has blocks only in names: those of most cells and wires begin with the path
+    of their block, and a cell without such a name has a port with one.
     """
     paths = {_plain(path) for path in re.findall(r"^module \\(\S+)$", design, re.MULTILINE)}
     cells = dict(re.findall(r"^  cell \S+ (\S+)\n(.*?)^  end$", flat, re.DOTALL | re.MULTILINE))
 
     def named(text: str) -> str | None:
-        """The longest path that a name begins with."""
+        """Returns the longest path that a name begins with, or None."""
         parts = _plain(text).split(".")
         longest_first = (".".join(["rnic", *parts[:end]]) for end in range(len(parts), 0, -1))
         return next((path for path in longest_first if path in paths), None)

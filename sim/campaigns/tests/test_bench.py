@@ -172,7 +172,7 @@ def test_a_xilinx_family_that_there_is_not_is_refused(monkeypatch: pytest.Monkey
 def test_seeds_without_place_and_route_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     result = invoke(monkeypatch, "--seeds", "3")
     assert result.exit_code == 2
-    assert result.stderr == "rnic: --seeds is of place and route: give --pnr or --peer too\n"
+    assert result.stderr == "rnic: --seeds needs --pnr or --peer, which place and route\n"
 
 
 def test_a_missing_tool_is_told_before_anything_is_measured(

@@ -310,7 +310,7 @@ def test_what_a_board_cannot_play_is_said(sim: SimTransport, tmp_path: Path) -> 
     with VirtualBoard(sim) as board:
         result = compared(SHIPPED, "--on", "board", "--port", board.port)
         assert result.exit_code == 2
-        assert "left out: 236 FPDUs (the board takes DDP over SCTP)" in result.stderr
+        assert "left out: 236 FPDUs (the board receives DDP over SCTP)" in result.stderr
         result = compared(SHIPPED, "--on", "board", "--port", board.port, "--width", 128)
         assert result.exit_code == 2 and "the board has 64 bits" in result.stderr
     path = tmp_path / "sctp.pcap"
@@ -477,7 +477,7 @@ def test_what_a_board_with_tcp_cannot_play_is_said(tmp_path: Path) -> None:
     write_pcap(tuple(by_sctp()), sctp)
     with SimTransport() as sim:
         for path, connections, window, sentence in (
-            (sctp, 4, WINDOW, "SCTP packets (the board takes DDP over MPA)"),
+            (sctp, 4, WINDOW, "SCTP packets (the board receives DDP over MPA)"),
             (mpa, 2, WINDOW, "the board takes 2 TCP connections, but this has 4"),
             (mpa, 4, 1024, "a TCP window of 1024 octets, but an FPDU has 2036"),
             (SHIPPED, 4, WINDOW, "the board is too small for this: 80 untagged queues need"),

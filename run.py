@@ -72,7 +72,7 @@ def _add_docs(python: Path) -> None:
 
 @contextmanager
 def _once(name: str, texts: list[str]) -> Iterator[bool]:
-    """Yields True if the block must do its work: the first time, and when a text has changed."""
+    """Yields whether to do the work of its block: the first time, and when ``texts`` change."""
     key = hashlib.sha256("\0".join(texts).encode()).hexdigest()
     with open(ROOT / ".venv.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

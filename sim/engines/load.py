@@ -1,6 +1,4 @@
-"""Makes loads of equal segments, one after the other, for measurements and for rehearsals of
-builds.
-"""
+"""Makes loads of equal segments, one after the other, for measurements."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The parts that the whole driver uses: errors, checks of values, closing, buffers."""
+"""Provides the base of the driver: errors, checks of values, closing, buffers."""

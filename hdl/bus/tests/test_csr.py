@@ -1,4 +1,4 @@
-"""The register decoder against the register map, over AXI4-Lite."""
+"""Tests the register decoder against the register map, over AXI4-Lite."""
 
 import pytest
 from amaranth.sim import Simulator
@@ -92,7 +92,7 @@ def test_octets_are_counted_past_32_bits_and_read_as_one_number(octets):
 
     async def main(ctx):
         total = before = 0
-        held = None  # the lower half of when the upper one was held
+        held = None  # the lower half at the time when the upper one was held
         ctx.set(dut.tally, {"placed": 1, "octets": octets})
         for cycle in range(300):
             if cycle == 3:  # from just below the carry

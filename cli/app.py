@@ -32,8 +32,9 @@ from ..sim.campaigns.violations import Row, Violation
 from ..sim.capture.capture import Assumption, Capture, CaptureError, read_capture
 from ..sim.capture.pcap import LeftOut
 from ..sim.capture.pcap import counted as _count
-from ..sim.capture.sctp_traffic import SctpStream, with_sctp
-from ..sim.capture.traffic import Stream, Traffic, traffic_of
+from ..sim.capture.sctp_traffic import SctpStream
+from ..sim.capture.streams import Stream
+from ..sim.capture.traffic import Traffic, traffic_of, with_sctp
 from ..sim.capture.unplayed import unplayed_sctp
 from ..sim.engines.engine import DeviceError, ToolError, load
 from ..sim.replay.board_workload import workloads

@@ -20,7 +20,7 @@ from ..hdl.spec.completion import Completion, Status, phase
 from ..hdl.spec.config import RnicConfig
 from ..hdl.spec.ddp import LLP_CRC, LLP_FRAMING, LOCAL_CATASTROPHIC, VERSION, WAITING, ErrorNumber
 from ..sim.campaigns.interleaving import Interleaving
-from ..sim.capture.traffic import QUEUES
+from ..sim.capture.streams import QUEUES
 from ..sim.engines.engine import (
     Await,
     Drain,

@@ -28,7 +28,8 @@ from ...hdl.spec import regs
 from ...hdl.spec.config import RnicConfig
 from ...hdl.spec.ddp import LOCAL_CATASTROPHIC, WAITING
 from ..capture.capture import Endpoint
-from ..capture.traffic import QUEUES, Arrival, Stream, Tagged, fpdu_length
+from ..capture.streams import QUEUES, Arrival, Stream, Tagged
+from ..capture.traffic import fpdu_length
 from ..engines.engine import (
     Await,
     DeviceError,

@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 from ...hdl.spec import completion, regs
 from ...hdl.spec.config import LIMITS, MOST_PLACES, RnicConfig
 from ..capture.sctp_traffic import DdpSession, Incoming, SctpStream, Step
-from ..capture.traffic import Arrival, Stream, Traffic
+from ..capture.streams import Arrival, Stream
+from ..capture.traffic import Traffic
 from ..engines.engine import Await, Drain, Frame, Operation, Packet, Poll, Ring, WriteRegister
 from .expectation import Buffer, Delivery, Golden, Pages, spans
 from .regions import (

@@ -16,7 +16,7 @@ from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
 from ddp_rnic.hdl.spec.ddp import ERROR_TEXT, LOCAL_CATASTROPHIC, NO_BUFFER, WAITING
 from ddp_rnic.sim.campaigns.soak import Chunk, Traffic, config_of, draw, soak
 from ddp_rnic.sim.capture.capture import Endpoint
-from ddp_rnic.sim.capture.traffic import Arrival, Stream, Untagged
+from ddp_rnic.sim.capture.streams import Arrival, Stream, Untagged
 from ddp_rnic.sim.engines.compiled import CompiledEngine, _flat
 from ddp_rnic.sim.engines.engine import (
     Await,

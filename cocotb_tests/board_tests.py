@@ -21,7 +21,8 @@ from ddp_rnic.sim.capture.traffic import traffic_of, with_sctp
 from ddp_rnic.sim.engines.board_bench import BoardBench
 from ddp_rnic.sim.engines.engine import Ring
 from ddp_rnic.sim.replay.differences import compare
-from ddp_rnic.sim.replay.plan import GUARD, Plan, plan
+from ddp_rnic.sim.replay.host import GUARD
+from ddp_rnic.sim.replay.plan import Plan, plan
 from ddp_rnic.sim.replay.sctp_regions import derive_all
 
 #: How many tests there are.

@@ -39,7 +39,7 @@ from ..sim.model.ddp import DataSink, TaggedHeader, header_length
 from ..sim.model.events import DdpError, Delivered, LlpError, Placed
 from ..sim.model.memory import Access, Memory, Region
 from ..sim.model.mpa import Fpdu, MpaReceiver, MpaSender
-from ..sim.replay.plan import guard_octets
+from ..sim.replay.host import guard_octets
 
 _HALF = 0xFFFFFFFF
 _MSN = 1 << 32

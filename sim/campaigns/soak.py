@@ -51,7 +51,8 @@ from ..model.ddp import TaggedHeader, UntaggedHeader
 from ..model.mpa import MpaSender
 from ..replay.differences import Difference, compare
 from ..replay.expectation import Golden, Pages
-from ..replay.plan import GUARD, Allotment, Host, Plan, Space, guard_octets
+from ..replay.host import GUARD, Allotment, Host, Space, guard_octets
+from ..replay.plan import Plan
 from ..replay.regions import Region, slot
 from .interleaving import Interleaving
 

@@ -36,7 +36,8 @@ from ddp_rnic.sim.model.header import TaggedHeader
 from ddp_rnic.sim.model.mpa import MpaSender
 from ddp_rnic.sim.replay.differences import compare
 from ddp_rnic.sim.replay.expectation import Buffer, Golden
-from ddp_rnic.sim.replay.plan import Allotment, Host, Plan, Space, guard_octets
+from ddp_rnic.sim.replay.host import Allotment, Host, Space, guard_octets
+from ddp_rnic.sim.replay.plan import Plan
 from ddp_rnic.sim.replay.regions import Region
 from numpy.typing import NDArray
 from typer.testing import CliRunner

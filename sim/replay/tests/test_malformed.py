@@ -57,7 +57,7 @@ from ddp_rnic.sim.model.sctp import (
     SessionIllegal,
     checksum,
 )
-from ddp_rnic.sim.replay.plan import guard_octets
+from ddp_rnic.sim.replay.host import guard_octets
 from numpy.typing import NDArray
 
 WIDTHS = (64, 512)

@@ -22,6 +22,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from ..flow.tools import ToolError
 from ..flow.xilinx import FAMILIES
 from ..hdl.spec.config import WIDTHS, RnicConfig
 from ..sim.campaigns import bench as numbers
@@ -36,7 +37,8 @@ from ..sim.capture.sctp_traffic import SctpStream
 from ..sim.capture.streams import Stream
 from ..sim.capture.traffic import Traffic, traffic_of, with_sctp
 from ..sim.capture.unplayed import unplayed_sctp
-from ..sim.engines.engine import DeviceError, ToolError, load
+from ..sim.engines.choice import load
+from ..sim.engines.engine import DeviceError
 from ..sim.replay.board_workload import workloads
 from ..sim.replay.differences import Difference, compare, number_text
 from ..sim.replay.plan import Plan, plan

@@ -27,7 +27,8 @@ from rich.table import Table
 from ...flow import pnr as pnr_flow
 from ...flow import xilinx as xilinx_flow
 from ...hdl.spec.config import WIDTHS, RnicConfig
-from ..engines.engine import Engine, load
+from ..engines.choice import load
+from ..engines.engine import Engine
 from ..engines.load import Load, SctpLoad
 from .others import Peer
 

@@ -24,10 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...flow.pnr import run_tool
+from ...flow.tools import ToolError, cache_directory, digest, locked, write
 from ...hdl.spec.config import RnicConfig
 from ..engines.compiled import CompiledEngine, build
-from ..engines.engine import ToolError
-from ..engines.verilator import cache_directory, digest, locked, write
 from .soak import Chunk, Traffic, config_of, draw, run_chunk, size
 
 __all__ = [

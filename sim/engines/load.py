@@ -11,8 +11,7 @@ import numpy as np
 
 from ...hdl.spec import regs
 from ...hdl.spec.config import RnicConfig
-from ...hdl.spec.net import AssociationKey, EtherType, Protocol, insert
-from ..capture.layers import internet_sum
+from ...hdl.spec.net import AssociationKey, EtherType, Protocol, insert, internet_sum
 from ..model.header import TaggedHeader
 from ..model.mpa import MpaSender
 from ..model.sctp import AnyChunk, DataChunk, Function, Ppid, bundle

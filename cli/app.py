@@ -37,6 +37,7 @@ from ..sim.capture.sctp_traffic import SctpStream
 from ..sim.capture.streams import Stream
 from ..sim.capture.traffic import Traffic, traffic_of, with_sctp
 from ..sim.capture.unplayed import unplayed_sctp
+from ..sim.devices.room import Room, check_fits, on_wire
 from ..sim.engines.choice import load
 from ..sim.engines.engine import DeviceError
 from ..sim.replay.board_workload import workloads
@@ -47,7 +48,7 @@ from ..sim.replay.sctp_regions import derive_all, of_sessions
 from ..sim.replay.workload import generate
 from ..sim.reports import plots as drawing
 from ..sim.reports import report
-from ..sim.reports.comparison import Comparison, Room, check_fits, on_wire
+from ..sim.reports.comparison import Comparison
 from ..sim.reports.report import Result, Run, left_out_text
 
 AGREES, DIFFERS, BAD_INPUT, NO_TOOL, INTERRUPTED = 0, 1, 2, 3, 130

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import csv
 import gc
-import os
 import random
 from pathlib import Path
 
 import pytest
 from ddp_rnic.hdl.spec.config import WIDTHS
-from ddp_rnic.sim.engines.verilator import QUICK
 from hypothesis import settings
 
 # A design has many objects that stay alive; collecting garbage often would only cost time.
 gc.set_threshold(100_000, 50, 100)
-# Tests run for seconds only. The workers of xdist and the commands that tests call inherit this.
-os.environ.setdefault(QUICK, "1")
 
 TABLE = Path(__file__).resolve().parent / "tests" / "requirements.csv"
 #: Options of pytest that leave tests out.

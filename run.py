@@ -72,7 +72,7 @@ def _add_docs(python: Path) -> None:
 
 @contextmanager
 def _once(name: str, texts: list[str]) -> Iterator[bool]:
-    """Tells its block whether to do its work, which is done again when one of ``texts`` changes."""
+    """Yields whether to do the work of its block: the first time, and when ``texts`` change."""
     key = hashlib.sha256("\0".join(texts).encode()).hexdigest()
     with open(ROOT / ".venv.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -13,8 +13,6 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from sphinx.cmd.build import build_main
-
 HERE = Path(__file__).resolve().parent
 
 
@@ -54,6 +52,8 @@ def broken_links(site: Path) -> Iterator[str]:
 
 def main(out: Path = HERE / "_build" / "html") -> int:
     """Builds the site and returns an exit code: 0, or 1 after a warning or for a broken link."""
+    from sphinx.cmd.build import build_main
+
     # Pages of an earlier build that are no more must not count as targets of links.
     shutil.rmtree(out, ignore_errors=True)
     options = ["-q", "-W", "--keep-going", "-j", "auto", "-b", "html"]

@@ -20,6 +20,7 @@ extensions = [
     "drawings",
     "tables",
     "rooms",
+    "generated",
 ]
 exclude_patterns = ["_build", "_ext"]
 # Only what the project's own pages name is looked up; other projects' pages are not fetched.
@@ -31,7 +32,7 @@ myst_heading_anchors = 3
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
-autodoc_default_options = {"show-inheritance": False}
+smartquotes = False
 napoleon_google_docstring = False
 napoleon_numpy_docstring = True
 napoleon_use_rtype = False

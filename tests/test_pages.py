@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import shlex
 import subprocess
 import sys
@@ -151,6 +152,26 @@ def test_pages_show_the_result_that_the_first_command_prints() -> None:
     assert {block.page for block in shown} == {"README.md", "docs/start.md"}
     for block in shown:
         assert block.text in result.stdout.splitlines(), f"{block}\n{result.stdout[-500:]}"
+
+
+@pytest.mark.parametrize(
+    "link, says",
+    [
+        ("other.html#there", None),
+        ("#here", None),
+        ("https://example.org/absent", None),
+        ("absent.html", "index.html: there is no file for the link absent.html"),
+        ("other.html#absent", "index.html: there is no anchor for the link other.html#absent"),
+        ("#absent", "index.html: there is no anchor for the link #absent"),
+    ],
+)
+def test_a_link_of_the_site_that_leads_nowhere_is_found(
+    link: str, says: str | None, tmp_path: Path
+) -> None:
+    build = runpy.run_path(str(ROOT / "docs" / "build.py"))
+    (tmp_path / "index.html").write_text(f'<a href="{link}">a link</a><p id="here"></p>')
+    (tmp_path / "other.html").write_text('<p id="there"></p>')
+    assert list(build["broken_links"](tmp_path)) == ([says] if says else [])
 
 
 def test_the_readme_is_short() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -52,3 +53,12 @@ def test_gateware_keeps_its_annotations(folder: str) -> None:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         modules = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
         assert "__future__" not in modules, path
+
+
+def test_sections_of_docstrings_begin_after_a_blank_line() -> None:
+    # Sphinx reads such a section as part of the paragraph before it.
+    wrong = re.compile(r"^( +)\S[^\n]*\n\1(Members|Parameters)\n\1-{5,}$", re.MULTILINE)
+    for folder in (*GATEWARE, "sim", "sw_driver"):
+        for path in (ROOT / folder).rglob("*.py"):
+            found = wrong.search(path.read_text(encoding="utf-8"))
+            assert found is None, f"{path}: {found and found[0]}"

@@ -20,6 +20,10 @@ from sphinx.util.docutils import SphinxDirective
 
 #: Bits in a row of a header, as RFCs draw headers.
 ROW = 32
+#: Pixels of a row, and of a letter.
+SIZE, LETTER = 760, 7
+#: Pixels of a cycle, below which a timing picture scrolls sideways.
+CYCLE = 23
 
 
 def figure(svg: str, caption: str, kind: str) -> list[nodes.Node]:
@@ -31,58 +35,70 @@ def figure(svg: str, caption: str, kind: str) -> list[nodes.Node]:
     return [box]
 
 
-def header_svg(fields: list[tuple[str, int]]) -> str:
-    """Draws a header in wire order: the first octet's most significant bit is at the top left."""
-    total = sum(bits for _, bits in fields)
-    lanes = -(-total // ROW)
-    parts: list[dict[str, Any]] = [{"name": _label(name), "bits": bits} for name, bits in fields]
-    # The last row of a header may be shorter than the others.
-    if rest := lanes * ROW - total:
-        parts.append({"bits": rest, "type": 1})
-    return _drawn(parts, lanes, hflip=True, vflip=True)
+def header_svg(fields: list[tuple[str, int]]) -> tuple[str, str]:
+    """Draws a header in wire order: the first octet's most significant bit is at the top left.
+
+    Returns the picture and the meaning of its abbreviations.
+    """
+    return _drawn([(name, bits) for name, bits in fields], vflip=True)
 
 
-def word_svg(fields: list[tuple[str, int, int]]) -> str:
-    """Draws (name, lowest bit, bits) in 32-bit words: bit 0 is at the top right."""
-    parts: list[dict[str, Any]] = []
+def word_svg(fields: list[tuple[str, int, int]]) -> tuple[str, str]:
+    """Draws (name, lowest bit, bits) in 32-bit words likewise: bit 0 is at the top right."""
+    parts: list[tuple[str, int]] = []
     here = 0
     for name, low, bits in sorted(fields, key=lambda each: each[1]):
         if low > here:
-            parts.append({"bits": low - here, "type": 1})
-        parts.append({"name": _label(name), "bits": bits})
+            parts.append(("", low - here))
+        parts.append((name, bits))
         here = low + bits
-    lanes = -(-here // ROW)
-    if rest := lanes * ROW - here:
-        parts.append({"bits": rest, "type": 1})
-    return _drawn(parts, lanes, hflip=True)
+    return _drawn(parts)
 
 
-def _label(name: str) -> str:
-    return name.replace("_", " ")
-
-
-def _drawn(parts: list[dict[str, Any]], lanes: int, **options: bool) -> str:
-    for part in parts:
-        # A name that is wider than its field is written downwards.
-        if "name" in part and len(part["name"]) * 7 > 24 * min(part["bits"], ROW):
+def _drawn(fields: list[tuple[str, int]], **options: bool) -> tuple[str, str]:
+    total = sum(bits for _, bits in fields)
+    lanes = -(-total // ROW)
+    # The last row may be shorter than the others.
+    filled = [*fields, ("", lanes * ROW - total)] if total % ROW else fields
+    parts: list[dict[str, Any]] = []
+    short: list[str] = []
+    height = 52
+    for name, bits in filled:
+        words = name.split("_")
+        part: dict[str, Any] = {"bits": bits, "name": " ".join(words)}
+        width = LETTER * len(part["name"])
+        if not name:
+            part = {"bits": bits, "type": 1}
+        elif width <= SIZE // ROW * min(bits, ROW):
+            pass
+        elif lanes == 1:
+            # In one row, a name that is wider than its field is written upwards.
             part["rotate"] = -90
-    tall = max([len(p["name"]) * 7 + 12 for p in parts if "rotate" in p], default=0)
+            height = max(height, width + 36)
+        else:
+            part["name"] = "".join(word[0] for word in words)
+            short.append(f"{part['name']}: {' '.join(words)}")
+        parts.append(part)
     drawn = bit_field.render(
-        parts, bits=lanes * ROW, lanes=lanes, hspace=760, vspace=max(52, tall + 24), fontsize=12,
-        fontfamily="inherit", **options,
+        parts, bits=lanes * ROW, lanes=lanes, hspace=SIZE, vspace=height, fontsize=12,
+        fontfamily="inherit", hflip=True, **options,
     )  # fmt: skip
-    return str(bit_field.jsonml_stringify(drawn)).replace("viewbox", "viewBox")
+    svg = str(bit_field.jsonml_stringify(drawn)).replace("viewbox", "viewBox")
+    return svg, "; ".join(short)
 
 
 class Fields(SphinxDirective):
     """Draws fields that ``hdl.spec`` declares.
 
-    The argument is ``MODULE:NAME``, of a tuple of (name, bits) in wire order or of fields that
-    have an octet, or ``MODULE:NAME.REGISTER``.
+    The argument is ``MODULE:NAME``, of a tuple of (name, bits) in wire order, of fields that have
+    an octet, or of a layout of Amaranth's that ``parameter`` makes; or ``MODULE:NAME.REGISTER``.
     """
 
     required_arguments = 1
-    option_spec: ClassVar[dict[str, Any]] = {"caption": directives.unchanged}
+    option_spec: ClassVar[dict[str, Any]] = {
+        "caption": directives.unchanged,
+        "parameter": directives.nonnegative_int,
+    }
 
     def run(self) -> list[nodes.Node]:
         module_name, _, name = self.arguments[0].partition(":")
@@ -92,12 +108,18 @@ class Fields(SphinxDirective):
         fields = getattr(module, name)
         if register:
             (fields,) = (each.fields for each in fields if each.name == register)
-            svg = word_svg([(each.name, each.low, each.bits) for each in fields])
+            svg, short = word_svg([(each.name, each.low, each.bits) for each in fields])
+        elif "parameter" in self.options:
+            layout = fields(self.options["parameter"])
+            svg, short = word_svg([(name, each.offset, each.width) for name, each in layout])
         elif hasattr(fields[0], "octet"):
-            svg = word_svg([(each.name, 8 * each.octet + each.bit, each.bits) for each in fields])
+            svg, short = word_svg(
+                [(each.name, 8 * each.octet + each.bit, each.bits) for each in fields]
+            )
         else:
-            svg = header_svg(list(fields))
-        return figure(svg, self.options.get("caption", ""), "fields")
+            svg, short = header_svg(list(fields))
+        caption = self.options.get("caption", "")
+        return figure(svg, f"{caption} {short + '.' if short else ''}".strip(), "fields")
 
 
 class Timing(SphinxDirective):
@@ -113,6 +135,8 @@ class Timing(SphinxDirective):
             raise self.error(f"there is no scene {self.arguments[0]}") from None
         trace = scene()
         svg = wavedrom.render(json.dumps(trace.drawing())).tostring()
+        least = CYCLE * (len(trace.cycles) - trace.first) + 100
+        svg = svg.replace("<svg ", f'<svg style="min-width: {least}px" ', 1)
         return figure(svg, trace.caption, "timing")
 
 

@@ -1,19 +1,15 @@
-"""The directive ``room``: the modules of a folder and what each one does, from their docstrings.
-
-``{room} hdl/dma`` lists the folder's modules in a table, and then shows the contract of each public
-class and function. ``:brief:`` leaves the contracts out.
-"""
+"""Lists the modules of a folder with the purpose of each one, from their docstrings."""
 
 from __future__ import annotations
 
 import ast
+import inspect
+import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from docutils import nodes
-from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
-from sphinx.util.docutils import SphinxDirective
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -32,35 +28,36 @@ def modules(folder: str) -> list[Path]:
     return sorted(each for each in path.glob("*.py") if each.name != "__init__.py")
 
 
-class Room(SphinxDirective):
-    """Shows the modules of the folders, or the files, that its arguments name."""
+def table(*folders: str) -> Iterator[str]:
+    """Yields a table of the modules in folders, or of the files that are named."""
+    yield from _table(folders, linked=False)
 
-    required_arguments = 1
-    optional_arguments = 20
-    option_spec: ClassVar[dict[str, Any]] = {"brief": directives.flag}
 
-    def run(self) -> list[nodes.Node]:
-        found: list[Path] = []
-        for folder in self.arguments:
-            here = modules(folder)
-            if not here:
-                raise self.error(f"there is no module in {folder}")
-            found += here
-        found = [path for path in found if summary(path)]
-        lines = ["| module | what it does |", "|---|---|"]
-        for path in found:
-            self.env.note_dependency(str(path))
-            name = path.relative_to(ROOT)
-            target = str(name) if "brief" in self.options else f"[{name}](#{_anchor(path)})"
-            # The docstring is reStructuredText, the table is Markdown.
-            text = summary(path).replace("``", "`").replace("|", "\\|")
-            lines.append(f"| {target} | {text} |")
-        if "brief" not in self.options:
-            for path in found:
-                module = ".".join(["ddp_rnic", *path.relative_to(ROOT).with_suffix("").parts])
-                lines += ["", f"({_anchor(path)})=", f"## {path.relative_to(ROOT)}", ""]
-                lines += ["```{eval-rst}", f".. automodule:: {module}", "   :members:", "```"]
-        return self.parse_text_to_nodes("\n".join(lines), allow_section_headings=True)
+def room(*folders: str) -> Iterator[str]:
+    """Yields a table likewise, and then the contract of each public class and function."""
+    yield from _table(folders, linked=True)
+    for path in _found(folders):
+        where = path.relative_to(ROOT)
+        module = ".".join(["ddp_rnic", *where.with_suffix("").parts])
+        yield from ("", f"({_anchor(path)})=", f"## {where}", "")
+        yield from ("```{eval-rst}", f".. automodule:: {module}", "   :members:", "```")
+
+
+def _found(folders: tuple[str, ...]) -> list[Path]:
+    found = [path for folder in folders for path in modules(folder)]
+    if not found:
+        raise ValueError("there is no module")
+    return [path for path in found if summary(path)]
+
+
+def _table(folders: tuple[str, ...], *, linked: bool) -> Iterator[str]:
+    yield from ("| module | what it does |", "|---|---|")
+    for path in _found(folders):
+        name = f"{path.relative_to(ROOT)}"
+        shown = f"[{name}](#{_anchor(path)})" if linked else f"`{name}`"
+        # The docstring is reStructuredText, the table is Markdown.
+        text = re.sub(r":\w+:`~?\.*([^`]+)`", r"`\1`", summary(path).replace("``", "`"))
+        yield f"| {shown} | {text.replace('|', chr(92) + '|')} |"
 
 
 def _anchor(path: Path) -> str:
@@ -75,7 +72,19 @@ def keep_bars(*arguments: Any) -> None:
     ]
 
 
+def real_signature(*arguments: Any) -> tuple[str, str] | None:
+    """Gives a class the parameters of ``__init__`` where its ``__new__`` has others."""
+    _, what, _, cls, _, signature, _ = arguments
+    hidden = any(name in (signature or "") for name in ("**named", "src_loc_at"))
+    if what != "class" or not hidden:
+        return None
+    shown = inspect.signature(cls.__init__)
+    own = list(shown.parameters.values())[1:]
+    plain = [each.replace(annotation=each.empty) for each in own]
+    return str(shown.replace(parameters=plain, return_annotation=shown.empty)), ""
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
+    app.connect("autodoc-process-signature", real_signature)
     app.connect("autodoc-process-docstring", keep_bars)
-    app.add_directive("room", Room)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

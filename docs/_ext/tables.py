@@ -1,13 +1,9 @@
-"""Directives that make tables from the project's own data.
-
-``registers`` shows a register map, ``errors`` the errors of RFC 5041, ``commands`` the options of
-every ``rnic`` command, ``sentences`` the normative sentences with the tests that hold each one, and
-``totals`` how many sentences who holds.
-"""
+"""Tables from the project's own data: registers, errors, commands, and normative sentences."""
 
 from __future__ import annotations
 
 import csv
+import re
 import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -47,69 +43,56 @@ def cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
 
 
-class Registers(SphinxDirective):
-    """Shows a register map: ``hdl.spec.regs:REGISTERS``."""
-
-    required_arguments = 1
-
-    def run(self) -> list[nodes.Node]:
-        module_name, _, name = self.arguments[0].partition(":")
-        module = import_module(f"ddp_rnic.{module_name}")
-        self.env.note_dependency(str(module.__file__))
-        registers = sorted(getattr(module, name), key=lambda each: each.address)
-        prefix = f"{module_name}-{name}".replace(".", "-").replace("_", "-").lower()
-        sctp = module_name.endswith("regs")
-        lines = ["| address | register | access | meaning |", "|---|---|---|---|"]
-        for each in registers:
-            target = f"{prefix}-{each.name.lower().replace('_', '-')}"
-            shown = f"[`{each.name}`](#{target})" if each.fields else f"`{each.name}`"
-            access = each.access + (", SCTP" if sctp and each.sctp else "")
-            lines.append(f"| `{each.address:#05x}` | {shown} | {access} | {cell(each.doc)} |")
-        for each in registers:
-            if not each.fields:
-                continue
-            target = f"{prefix}-{each.name.lower().replace('_', '-')}"
-            lines += ["", f"({target})=", f"### {each.name}", "", each.doc, ""]
-            lines += [f"```{{fields}} {module_name}:{name}.{each.name}", "```", ""]
-            lines += ["| bits | field | meaning |", "|---|---|---|"]
-            for field in each.fields:
-                high = field.low + field.bits - 1
-                bits = f"{high}:{field.low}" if field.bits > 1 else f"{high}"
-                lines.append(f"| {bits} | `{field.name}` | {cell(field.doc)} |")
-        return self.parse_text_to_nodes("\n".join(lines), allow_section_headings=True)
+def registers(source: str) -> Iterator[str]:
+    """Yields a register map, ``hdl.spec.regs:REGISTERS``, and a drawing of each with fields."""
+    module_name, _, name = source.partition(":")
+    module = import_module(f"ddp_rnic.{module_name}")
+    found = sorted(getattr(module, name), key=lambda each: each.address)
+    yield from ("| address | register | access | meaning |", "|---|---|---|---|")
+    for each in found:
+        shown = (
+            f"[`{each.name}`](#{_anchor(source, each.name)})" if each.fields else f"`{each.name}`"
+        )
+        # A board has registers of its own, which do not depend on SCTP.
+        access = each.access + (", SCTP" if module_name.endswith("regs") and each.sctp else "")
+        yield f"| `{each.address:#05x}` | {shown} | {access} | {cell(each.doc)} |"
+    for each in found:
+        if not each.fields:
+            continue
+        yield from ("", f"({_anchor(source, each.name)})=", f"### {each.name}", "", each.doc, "")
+        yield from (f"```{{fields}} {source}.{each.name}", "```", "")
+        yield from ("| bits | field | meaning |", "|---|---|---|")
+        for field in each.fields:
+            high = field.low + field.bits - 1
+            bits = f"{high}:{field.low}" if field.bits > 1 else f"{high}"
+            yield f"| {bits} | `{field.name}` | {cell(field.doc)} |"
 
 
-class Errors(SphinxDirective):
-    """Shows the errors that the device reports."""
-
-    def run(self) -> list[nodes.Node]:
-        self.env.note_dependency(str(ddp.__file__))
-        lines = ["| Error Type | Error Code | meaning |", "|---|---|---|"]
-        for number, text in ddp.ERROR_TEXT.items():
-            kind = f"`{number.type:#x}` {number.type.name.lower()}"
-            lines.append(f"| {kind} | `{number.code:#04x}` | {text} |")
-        return self.parse_text_to_nodes("\n".join(lines))
+def _anchor(source: str, name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", f"{source} {name}".lower())
 
 
-class Commands(SphinxDirective):
-    """Shows every command of ``rnic`` with its arguments and options."""
+def errors() -> Iterator[str]:
+    """Yields the errors that the device reports."""
+    yield from ("| Error Type | Error Code | meaning |", "|---|---|---|")
+    for number, text in ddp.ERROR_TEXT.items():
+        kind = f"`{number.type:#x}` {number.type.name.lower()}"
+        yield f"| {kind} | `{number.code:#04x}` | {text} |"
 
-    def run(self) -> list[nodes.Node]:
-        group: Any = typer.main.get_command(rnic)
-        lines: list[str] = []
-        for path in ROOT.glob("cli/*.py"):
-            self.env.note_dependency(str(path))
-        for name, command in group.commands.items():
-            arguments = (each for each in command.params if not _is_option(each))
-            usage = [
-                name.upper() if required else f"[{name.upper()}]"
-                for name, required in ((each.name, each.required) for each in arguments)
-            ]
-            lines += ["", f"(rnic-{name})=", f"## rnic {name}", "", "```text"]
-            lines += [" ".join(["rnic", name, *usage, "[OPTIONS]"]), "```", ""]
-            lines += [command.help or "", "", "| argument or option | meaning |", "|---|---|"]
-            lines += [_parameter(each) for each in command.params if not _hidden(each)]
-        return self.parse_text_to_nodes("\n".join(lines), allow_section_headings=True)
+
+def commands() -> Iterator[str]:
+    """Yields every command of ``rnic`` with its arguments and options."""
+    group: Any = typer.main.get_command(rnic)
+    for name, command in group.commands.items():
+        arguments = (each for each in command.params if not _is_option(each))
+        usage = [
+            word.upper() if required else f"[{word.upper()}]"
+            for word, required in ((each.name, each.required) for each in arguments)
+        ]
+        yield from ("", f"(rnic-{name})=", f"## rnic {name}", "", "```text")
+        yield from (" ".join(["rnic", name, *usage, "[OPTIONS]"]), "```", "")
+        yield from (command.help or "", "", "| argument or option | meaning |", "|---|---|")
+        yield from (_parameter(each) for each in command.params if not _hidden(each))
 
 
 def _is_option(parameter: Any) -> bool:
@@ -138,16 +121,12 @@ def _rows() -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-class Totals(SphinxDirective):
-    """Shows how many of the sentences each part of the project holds."""
-
-    def run(self) -> list[nodes.Node]:
-        self.env.note_dependency(str(ROOT / "tests" / "requirements.csv"))
-        held = Counter(row["holder"] for row in _rows())
-        lines = ["| sentences | held by |", "|---|---|"]
-        lines += [f"| {held[key]} | {name} |" for key, name in HOLDERS.items()]
-        lines.append(f"| {sum(held.values())} | all |")
-        return self.parse_text_to_nodes("\n".join(lines))
+def totals() -> Iterator[str]:
+    """Yields how many of the sentences each part of the project holds."""
+    held = Counter(row["holder"] for row in _rows())
+    yield from ("| held by | sentences |", "|---|---|")
+    yield from (f"| {name} | {held[key]} |" for key, name in HOLDERS.items())
+    yield f"| all | {sum(held.values())} |"
 
 
 class Sentences(SphinxDirective):
@@ -207,9 +186,5 @@ def _breakable(name: str) -> str:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    app.add_directive("registers", Registers)
-    app.add_directive("errors", Errors)
-    app.add_directive("commands", Commands)
-    app.add_directive("totals", Totals)
     app.add_directive("sentences", Sentences)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

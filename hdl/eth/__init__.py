@@ -1,1 +1,1 @@
-"""Gigabit Ethernet: from the RGMII pins to beats of frames, and back; MDIO."""
+"""Implements Gigabit Ethernet: RGMII pins, frames as beats in both directions, and MDIO."""

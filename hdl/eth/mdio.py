@@ -1,4 +1,4 @@
-"""The management interface of a PHY, IEEE 802.3 section 22.2.4.5."""
+"""Accesses the management interface of a PHY, IEEE 802.3 section 22.2.4.5."""
 
 from amaranth import *
 from amaranth.lib import wiring
@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out
 
 __all__ = ["GigabitOnly", "Mdio"]
 
-#: Registers of a PHY and what is written to them, in this order. IEEE 802.3 section 40.5.1.1:
+#: Registers of a PHY and their values, in the order of writing. IEEE 802.3 section 40.5.1.1:
 #: register 9 advertises 1000BASE-T full duplex, not half duplex. Section 28.2.4.1.3: register 4
 #: advertises IEEE 802.3 with no other technology and no PAUSE. Section 22.2.4.1: register 0 enables
 #: Auto-Negotiation and restarts it.
@@ -20,27 +20,27 @@ PREAMBLE, START, READ, WRITE, TURNAROUND = 32, 0b01, 0b10, 0b01, 0b10
 class Mdio(wiring.Component):
     """Reads and writes registers of a PHY.
 
-    Latency: an access takes 64 periods of MDC. Throughput: an access at a time. Reset: idle, the
-    line free. Errors: ``silent``, if no PHY drove the turnaround of a read.
+    Latency: an access takes 64 periods of MDC. Throughput: one access at a time. Reset: idle, the
+    line is not driven. Errors: ``silent``, if no PHY drove the turnaround of a read.
 
     Parameters
     ----------
     divisor : int
-        Cycles of a period of MDC, even, from 8 up; a period is 400 ns at least.
+        Cycles in a period of MDC, even, from 8 up; a period must be at least 400 ns.
 
     Members
     -------
     read, write : In(1)
-        Begin an access; ignored while ``busy``.
+        Begins an access; ignored while ``busy``.
     phy, register : In(5)
     value : In(16)
-        What is written.
+        Value to write.
     busy : Out(1)
     result : Out(16), silent : Out(1)
-        Of the last read.
+        Result of the last read.
     mdc : Out(1)
     line : In(1), drive : Out(1), level : Out(1)
-        The line MDIO as it is, whether to drive it, and how.
+        The level of the line MDIO; whether to drive it, and to which level.
     """
 
     read: In(1)
@@ -74,7 +74,7 @@ class Mdio(wiring.Component):
         cycle = Signal(range(self.divisor))
         seen = Signal(18)  # turnaround and data
         m.d.comb += [self.busy.eq(left != 0), self.level.eq(frame[-1])]
-        # The line changes as MDC falls, and is looked at as MDC rises.
+        # The line changes at MDC's falling edge, and is sampled at its rising edge.
         m.d.sync += [
             self.mdc.eq(self.busy & (cycle >= self.divisor // 2)),
             self.drive.eq(self.busy & ~(reading & (left <= 18))),
@@ -99,24 +99,26 @@ class Mdio(wiring.Component):
 
 
 class GigabitOnly(wiring.Component):
-    """Has every PHY advertise 1000 Mb/s alone, once, so that no link comes up at a rate at which
-    RGMII as it is here does not work.
+    """Configures every PHY once to advertise 1000 Mb/s alone.
+
+    So no link comes up at a rate at which this implementation of RGMII does not work.
 
     Latency: ``wait`` cycles from reset, then 3 writes to each of the 32 addresses. Throughput: that
-    of :class:`Mdio`. Reset: it begins again. Errors: none; where no PHY is, a write has no effect.
+    of :class:`Mdio`. Reset: starts again. Errors: none; a write to an address without a PHY has no
+    effect.
 
     Parameters
     ----------
     wait : int
-        Cycles after which the PHYs' own reset is over.
+        Cycles until the PHYs' own reset is over.
 
     Members
     -------
     write : Out(1), phy, register : Out(5), value : Out(16)
-        As of :class:`Mdio`, which takes the write while ``ready`` is high.
+        Those of :class:`Mdio`, which takes the write while ``ready`` is high.
     ready : In(1)
     busy : Out(1)
-        From the first write until the last one was taken.
+        High from the first write until the last one was taken.
     """
 
     write: Out(1)

@@ -1,4 +1,4 @@
-"""From the octets of a PHY to beats of frames."""
+"""Receives octets from a PHY and outputs beats of frames."""
 
 from amaranth import *
 from amaranth.lib import stream, wiring
@@ -18,31 +18,31 @@ FCS = 4  #: octets of the frame check sequence, section 3.2.9
 
 
 class FrameReceive(wiring.Component):
-    """Finds frames, checks their FCS, and takes it off.
+    """Finds frames in the octets, checks their FCS, and removes it.
 
-    A frame begins behind a preamble, of which some octets may be lost, and the start frame
-    delimiter. It is damaged if its FCS is wrong (IEEE 802.3 section 3.2.9), RX_ER was seen in it,
-    or it has, with the FCS, less than 64 octets or more than 2000; what is more than that is cut
-    off.
+    A frame begins after a preamble, some octets of which may be lost, and the start frame
+    delimiter. It is damaged if its FCS is wrong (IEEE 802.3 section 3.2.9), if RX_ER occurred in
+    it, or if it has, with the FCS, less than 64 octets or more than 2000; octets after the 2000th
+    are cut off.
 
-    Latency: 2 cycles from the first cycle behind a frame to its last beat. Throughput: an octet a
-    cycle, frames with no gap but their preamble. Reset: between frames. Errors: a damaged frame has
-    ``error`` on its last beat; one that has no octet besides an FCS gives no beat. Octets without a
-    start frame delimiter after their preamble are no frame, and counted.
+    Latency: 2 cycles from the first cycle after a frame to its last beat. Throughput: one octet per
+    cycle, frames with no gap between them but their preamble. Reset: between frames. Errors: a
+    damaged frame has ``error`` on its last beat; one with no octets besides an FCS gives no beat.
+    Octets without a start frame delimiter after their preamble are no frame, and are counted.
 
     Parameters
     ----------
     width : int
-        Of the beats, in bits.
+        Width of the beats, in bits.
 
     Members
     -------
     i : In(GmiiOctet())
     o : Out(stream.Signature(Beat(width), always_ready=True))
     good, damaged : Out(1)
-        High for a cycle for each frame.
+        High for one cycle for each frame.
     unstarted : Out(1)
-        High for a cycle where RX_DV is high and no start frame delimiter comes.
+        High for one cycle if RX_DV is high and no start frame delimiter arrives.
     """
 
     def __init__(self, width=64):
@@ -61,10 +61,11 @@ class FrameReceive(wiring.Component):
         octets = self.width // 8
         least, most = board.SHORTEST + FCS, board.LONGEST + FCS
         length = Signal(range(most + 2))
-        # It has an FCS's octets, as many as it must have, more than it may have.
+        # The frame has the octets of an FCS; has as many as it must have; more than it may have.
         begun, enough, long = Signal(), Signal(), Signal()
         error = Signal()
-        # The last octets are behind the frame, but which ones are the last is known late.
+        # The last octets are the FCS, which is not part of the output; but only at the end is it
+        # known which octets these are.
         behind = Signal(8 * FCS)
         beat = Signal(Beat(self.width))
         full, ends, take = Signal(), Signal(), Signal()
@@ -137,34 +138,34 @@ class FrameReceive(wiring.Component):
 
 
 class FrameCrossing(wiring.Component):
-    """Frames out of the domain of the PHY's clock, whole or not at all.
+    """Transfers frames from the domain of the PHY's clock, whole or not at all.
 
-    A frame is taken if there is room for the longest one as it begins, so that none has to be
-    broken off; otherwise it is dropped and counted. That is decided behind the crossing, for which
-    a few beats of distributed RAM are enough.
+    A frame is taken if there is room for the longest frame when it begins, so that no frame is ever
+    truncated; otherwise it is dropped and counted. This is decided after the crossing, so that a
+    few beats of distributed RAM are enough for the crossing.
 
-    Latency: 8 or 9 cycles of the reader, 2 less if ``relaxed``. Throughput: a beat a cycle of the
-    reader. Reset: the writer's domain empties the crossing, the reader's what is behind it.
-    Errors: none.
+    Latency: 8 or 9 cycles of the reader, 2 less if ``relaxed``. Throughput: one beat per cycle of
+    the reader. Reset: that of the writer's domain empties the crossing, the reader's the blocks
+    after it. Errors: none.
 
     Parameters
     ----------
     width : int
-        Of the beats, in bits.
+        Width of the beats, in bits.
     depth : int
         Beats, a power of two, more than the longest frame has.
     domain : str
         The writer's clock domain, that of ``i``.
     relaxed : bool
-        As of a :class:`~..lib.stream.Prefetch`.
+        That of a :class:`~..lib.stream.Prefetch`.
 
     Members
     -------
     i : In(stream.Signature(Beat(width), always_ready=True))
-        No more than two beats in a row come faster than the reader's clock.
+        At most two successive beats may come faster than the reader's clock.
     o : Out(stream.Signature(Beat(width)))
     dropped : Out(1)
-        High for a cycle for each frame dropped.
+        High for one cycle for each dropped frame.
     """
 
     def __init__(self, width=64, *, depth=512, domain="eth_rx", relaxed=False):
@@ -198,7 +199,7 @@ class FrameCrossing(wiring.Component):
             beats.i.valid.eq(fifo.r_rdy & ~drops),
             beats.i.payload.eq(fifo.r_data),
         ]
-        # Half of it is more than the longest frame has.
+        # Half of the backlog holds more than the longest frame.
         m.d.sync += [
             room.eq(beats.half),
             self.dropped.eq(fifo.r_rdy & beats.i.payload.last & drops),

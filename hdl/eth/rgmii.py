@@ -1,4 +1,4 @@
-"""The pins of a Gigabit PHY: RGMII 2.0 at 1000 Mb/s, in DDR cells."""
+"""Connects the pins of a Gigabit PHY: RGMII 2.0 at 1000 Mb/s, with DDR cells."""
 
 from amaranth import *
 from amaranth.lib import data, io, wiring
@@ -6,12 +6,12 @@ from amaranth.lib.wiring import In, Out
 
 __all__ = ["GmiiOctet", "RgmiiReceive", "RgmiiTransmit"]
 
-#: Picoseconds of a step of the ECP5's delay cell, and how many there are.
+#: Picoseconds of one step of the ECP5's delay cell, and the number of steps.
 STEP, STEPS = 25, 127
 
 
 class GmiiOctet(data.StructLayout):
-    """What goes by in a cycle: ``data`` (8), ``valid`` (RX_DV, TX_EN), ``error`` (RX_ER, TX_ER)."""
+    """One cycle of GMII: ``data`` (8), ``valid`` (RX_DV, TX_EN), ``error`` (RX_ER, TX_ER)."""
 
     def __init__(self):
         super().__init__({"data": 8, "valid": 1, "error": 1})
@@ -32,13 +32,13 @@ def _delay_cell(m, name, delay, i, o):
 
 
 class DelayedInput(wiring.Component):
-    """A DDR input behind a delay cell.
+    """Registers input pins at double data rate, after a delay cell.
 
-    A delay of 0 has a cell too, because the cell itself takes time: all pins of a port, and the
-    clock that goes with them, pass through one. Where the port is not one of a device, as in a
-    simulation, there is no cell.
+    A delay of 0 also has a cell, because the cell itself takes time: all pins of a port, and the
+    clock that belongs to them, pass through one. A port that is not of a real device, as in a
+    simulation, has no cell.
 
-    Latency: 1 cycle. Throughput: two bits a pin and cycle. Reset: none. Errors: none.
+    Latency: 1 cycle. Throughput: two bits per pin and cycle. Reset: none. Errors: none.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class DelayedInput(wiring.Component):
     Members
     -------
     i : Out(ArrayLayout(len(port), 2))
-        What was there at the rising edge, and at the falling one behind it.
+        The pins' values at the rising edge, and at the falling edge after it.
     """
 
     def __init__(self, port, *, delay):
@@ -74,12 +74,12 @@ class DelayedInput(wiring.Component):
 
 
 class DelayedOutput(wiring.Component):
-    """A DDR output in front of a delay cell, as :class:`DelayedInput`.
+    """Drives output pins at double data rate through a delay cell, like :class:`DelayedInput`.
 
     Members
     -------
     o : In(ArrayLayout(len(port), 2))
-        What is put out from the rising edge on, and from the falling one.
+        The pins' values from the rising edge on, and from the falling edge on.
     """
 
     def __init__(self, port, *, delay):
@@ -104,13 +104,13 @@ class DelayedOutput(wiring.Component):
 
 
 class RgmiiReceive(wiring.Component):
-    """Octets from the pins, in the domain of the PHY's receive clock.
+    """Receives octets from the pins, in the domain of the PHY's receive clock.
 
-    The rising edge of the clock brings an octet's lower half and RX_DV, the falling one its upper
-    half and RX_DV xor RX_ER; between frames RXD tells the state of the link (RGMII 2.0 sections
+    The rising edge of the clock brings an octet's lower half and RX_DV, the falling edge its upper
+    half and RX_DV xor RX_ER. Between frames RXD shows the state of the link (RGMII 2.0 sections
     3.0 and 3.4.1).
 
-    Latency: 1 cycle behind the DDR cells. Throughput: an octet a cycle. Reset: not valid, link
+    Latency: 1 cycle after the DDR cells. Throughput: one octet per cycle. Reset: not valid, link
     down. Errors: none.
 
     Parameters
@@ -118,14 +118,14 @@ class RgmiiReceive(wiring.Component):
     rx_data, rx_ctl : PortLike
         Four pins, and one.
     delay : int
-        Picoseconds by which data comes later, where PHY and board leave the clock's edge where
-        data changes.
+        Picoseconds by which to delay data, if PHY and board have the clock's edge where data
+        changes.
 
     Members
     -------
     o : Out(GmiiOctet())
     link : Out(4)
-        As of the last gap: link up, speed (2), full duplex.
+        State of the link in the last gap: link up, speed (2), full duplex.
     """
 
     def __init__(self, rx_data, rx_ctl, *, delay=0):
@@ -148,9 +148,9 @@ class RgmiiReceive(wiring.Component):
 
 
 class RgmiiTransmit(wiring.Component):
-    """Octets to the pins, with the clock that goes with them.
+    """Sends octets to the pins, with the clock that belongs to them.
 
-    Latency: 1 cycle and the DDR cells. Throughput: an octet a cycle. Reset: not valid. Errors:
+    Latency: 1 cycle and the DDR cells. Throughput: one octet per cycle. Reset: not valid. Errors:
     none.
 
     Parameters
@@ -158,7 +158,7 @@ class RgmiiTransmit(wiring.Component):
     tx_data, tx_ctl, tx_clk : PortLike
         Four pins, one, and one.
     delay : int
-        Picoseconds by which the clock comes later, where PHY and board do not see to that.
+        Picoseconds by which to delay the clock, if PHY and board do not do that.
 
     Members
     -------

@@ -1,4 +1,4 @@
-"""Frames out to a PHY."""
+"""Sends frames to a PHY."""
 
 from functools import reduce
 from operator import xor
@@ -14,25 +14,24 @@ from .rgmii import GmiiOctet
 
 __all__ = ["GAP", "FrameTransmit"]
 
-GAP = 12  #: octets between frames at least, IEEE 802.3 section 4.4.2 (interPacketGap)
+GAP = 12  #: the fewest octets between frames, IEEE 802.3 section 4.4.2 (interPacketGap)
 
 
 class FrameTransmit(wiring.Component):
-    """Sends a frame: preamble, its octets, padding up to 60, FCS, and the gap behind it.
+    """Sends a frame: preamble, its octets, padding up to 60, FCS, and the gap after it.
 
-    Latency: 12 cycles from ``start`` to the frame's first octet, behind its preamble. Throughput:
-    an octet a cycle; ``done`` comes 3 cycles before the last octet of the gap. Reset: idle.
-    Errors: none; of ``start`` while a frame is being sent nothing becomes.
+    Latency: 12 cycles from ``start`` to the frame's first octet, after its preamble. Throughput:
+    one octet per cycle; ``done`` comes 3 cycles before the last octet of the gap. Reset: idle.
+    Errors: none; ``start`` is ignored while a frame is being sent.
 
     Members
     -------
     start : In(1)
-    length : In(range(LONGEST + 1))
-        Octets of the frame, 1 at least; stays until ``done``.
+        Octets of the frame, at least 1; constant until ``done``.
     address : Out(range(LONGEST + 1)), octet : In(8)
-        Reads the frame: the octet comes two cycles later.
+        Reads the frame: the octet must arrive two cycles after its address.
     done : Out(1)
-        High for a cycle.
+        High for one cycle.
     o : Out(GmiiOctet())
     """
 
@@ -46,17 +45,17 @@ class FrameTransmit(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         count = Signal(range(board.LONGEST + 1))
-        # What is sent is chosen, then added to the sum, and goes out; the sum's octets follow it.
+        # An octet is chosen, then added to the sum, then sent; the octets of the sum follow.
         octet, chosen, added = Signal(8), Signal(8), Signal(8)
         valid, goes, goes_1 = Signal(), Signal(), Signal()
         summed, sums, divides = Signal(), Signal(), Signal()
         checks, ends, ends_1 = Signal(), Signal(), Signal()
-        # The FCS begins with ones (IEEE 802.3 section 3.2.9): as good as zeros and the frame's
-        # first octets inverted. So it is 0 again when its own octets have left.
+        # The FCS begins with ones (IEEE 802.3 section 3.2.9). To begin with zeros and invert the
+        # frame's first octets is equivalent, and leaves the FCS 0 again after it was sent.
         addend, inverts = Signal(8), Signal(FCS)
-        # An octet is in it, and counts as its last one, a cycle before it is divided.
+        # The FCS includes an octet, as its last one, one cycle before that octet is divided.
         fcs = Signal(32)
-        # The address is two octets ahead, and tells a cycle before which octet is the last.
+        # The address is two octets ahead; it marks the last octet one cycle before.
         ahead = Signal(range(board.LONGEST + 3))
         final, enough, padded = Signal(), Signal(), Signal()
         m.d.sync += [
@@ -116,7 +115,7 @@ class FrameTransmit(wiring.Component):
 
 
 def _divided(octet):
-    """What remains of an octet at the end of the FCS's register, 8 bits later."""
+    """Returns the remainder of an octet at the end of the FCS register, 8 bits later."""
     sums = CRC32_ETHERNET(8)
     remainders = [sums.compute([1 << bit]) ^ sums.compute([0]) for bit in range(8)]
     return Cat(

@@ -1,1 +1,1 @@
-"""A host beside the RNIC: its link over UART, and what it reaches besides the registers."""
+"""Connects a host to the RNIC on a board: its UART link, the board's registers and frames."""

@@ -1,4 +1,4 @@
-"""Everything of a board that has no pins: the RNIC, its memory, Ethernet, and the host's link."""
+"""Assembles all of a board that has no pins: the RNIC, its memory, Ethernet and the host link."""
 
 from amaranth import *
 from amaranth.lib import wiring
@@ -21,49 +21,50 @@ from .uart import UartBridge, UartReceive, UartTransmit
 
 __all__ = ["Device"]
 
-#: IEEE 802.3 section 22.2.2.13: a period of MDC is 400 ns at least.
+#: IEEE 802.3 section 22.2.2.13: a period of MDC is at least 400 ns.
 MDC = 2_500_000
-#: Seconds after which a PHY's reset is over, and it takes what comes by MDIO: RTL8211F wants 72 ms.
+#: Seconds until a PHY's reset is over and it accepts MDIO accesses: an RTL8211F needs 72 ms.
 SETTLED = 0.1
 #: RGMII 2.0 section 3.4.1: the link is up, and its clock has 125 MHz.
 LINK_UP = 0b10_1
-#: Seconds of silence that break a command of the host link off.
+#: Seconds of silence after which an unfinished command of the host link is abandoned.
 PATIENCE = 0.1
 
 
 class Device(wiring.Component):
-    """An RNIC on a board: frames from a PHY in, host memory and registers behind a UART.
+    """Contains an RNIC for a board: takes frames from a PHY, and serves the host through a UART.
 
-    Three clock domains: ``sync``, ``eth_rx``, the PHY's receive clock, and ``eth_tx``, 125 MHz.
+    The host reaches memory and registers. There are three clock domains: ``sync``; ``eth_rx``, the
+    PHY's receive clock; and ``eth_tx``, 125 MHz.
 
-    Latency, Throughput: those of the parts. Reset: the RNIC's, ``LINK_*`` counters 0, memory as it
-    was. Errors: counted, in the board's registers and the RNIC's.
+    Latency, Throughput: those of the parts. Reset: that of the RNIC; ``LINK_*`` counters are 0,
+    memory stays. Errors: counted, in the registers of the board and the RNIC.
 
     Parameters
     ----------
     config : RnicConfig
         With SCTP, or with MPA.
     memory_octets : int
-        Of placement memory, a power of two.
+        Octets of placement memory, a power of two.
     connections, window : int
-        With MPA, of :class:`~..tcp.receiver.TcpReceiver`.
+        With MPA: those of :class:`~..tcp.receiver.TcpReceiver`.
     clock : int
         Frequency of ``sync`` in Hz.
     baud : int
         Rate of the host link.
     identifier : str
-        Names the board, in ASCII, to a host that asks.
+        Name of the board, in ASCII, that the host can read.
 
     Members
     -------
     rx : In(GmiiOctet()), link : In(4)
-        As of :class:`~..eth.rgmii.RgmiiReceive`, in ``eth_rx``.
+        Those of :class:`~..eth.rgmii.RgmiiReceive`, in ``eth_rx``.
     tx : Out(GmiiOctet())
         In ``eth_tx``.
     uart_rx : In(1), uart_tx : Out(1)
     mdc : Out(1), mdio : In(1), mdio_drive : Out(1), mdio_level : Out(1)
     received, active, event : Out(1)
-        For LEDs: a frame comes in, the host link is in use, the RNIC's interrupt.
+        For LEDs: a frame arrives; the host link is in use; the RNIC's interrupt.
     up : Out(1)
         The link is up at 1000 Mb/s.
     """
@@ -135,7 +136,7 @@ class Device(wiring.Component):
         return m
 
     def _counter(self, m, registers, name, event, *, domain="sync"):
-        """A counter register counts pulses, of another clock domain if need be."""
+        """Makes a counter register count the pulses of ``event``, of any clock domain."""
         if domain != "sync":
             m.submodules[name] = crossing = PulseSynchronizer(domain, "sync")
             m.d.comb += crossing.i.eq(event)
@@ -147,7 +148,7 @@ class Device(wiring.Component):
         return event
 
     def _host(self, m, decoder, registers):
-        """The host link."""
+        """Adds the host link."""
         m.submodules.uart_rx = receive = UartReceive(clock=self.clock, baud=self.baud)
         m.submodules.uart_tx = transmit = UartTransmit(clock=self.clock, baud=self.baud)
         m.submodules.bridge = bridge = UartBridge(patience=int(PATIENCE * self.clock))
@@ -163,7 +164,7 @@ class Device(wiring.Component):
         self._counter(m, registers, "host_errors", bridge.error)
 
     def _receive(self, m, rnic, registers):
-        """Frames from the PHY to the RNIC."""
+        """Connects frames from the PHY to the RNIC, or to TCP."""
         m.submodules.receive = receive = DomainRenamer("eth_rx")(FrameReceive(self.config.width))
         m.submodules.crossing = crossing = FrameCrossing(
             self.config.width, domain="eth_rx", relaxed=self.config.relaxed)
@@ -186,7 +187,7 @@ class Device(wiring.Component):
         self._counter(m, registers, "link_dropped", crossing.dropped)
 
     def _connections(self, m, crossing, rnic, registers):
-        """TCP in front of the RNIC."""
+        """Adds TCP in front of the RNIC."""
         m.submodules.tcp = tcp = self._tcp
         wiring.connect(m, crossing.o, tcp.i)
         wiring.connect(m, tcp.packets, rnic.packets)
@@ -212,7 +213,7 @@ class Device(wiring.Component):
             self._counter(m, registers, f"tcp_{name}", getattr(tcp, name))
 
     def _frames(self, m, rnic, decoder, registers):
-        """What is the host's: packets of the exception stream, and frames to be sent."""
+        """Connects packets of the exception stream, and frames of the host that are to be sent."""
         m.submodules.packet = packet = ReceivedPacket(self.config.width)
         m.submodules.frame = frame = TransmitFrame(domain="eth_tx")
         m.submodules.packet_end = packet_end = Endpoint(
@@ -258,7 +259,7 @@ class Device(wiring.Component):
         self._counter(m, registers, "link_sent", frame.sent)
 
     def _mdio(self, m, registers):
-        """The PHY's registers: the board writes to them once, and otherwise the host."""
+        """Connects the PHY's registers: the board writes them once, then the host has access."""
         half = -(-self.clock // (2 * MDC))
         m.submodules.mdio = mdio = Mdio(divisor=max(2 * half, 8))
         m.submodules.gigabit = gigabit = GigabitOnly(wait=int(SETTLED * self.clock))

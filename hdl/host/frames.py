@@ -1,4 +1,4 @@
-"""Packets of the exception stream for the host to read, and frames of the host to be sent."""
+"""Holds packets of the exception stream for the host to read, and sends frames of the host."""
 
 from amaranth import *
 from amaranth.lib import memory, stream, wiring
@@ -14,10 +14,10 @@ __all__ = ["OneByOne", "ReceivedPacket", "TransmitFrame"]
 
 
 class OneByOne(wiring.Component):
-    """The packets of two exception streams in one, in turn where both have one.
+    """Merges the packets of two exception streams into one, alternating if both have packets.
 
-    Latency: 1 cycle from a packet's first beat on. Throughput: a beat a cycle, and a cycle a
-    packet. Reset: the next beats begin packets. Errors: none.
+    Latency: 1 cycle from a packet's first beat on. Throughput: one beat per cycle, and one more
+    cycle per packet. Reset: the next beats begin packets. Errors: none.
 
     Parameters
     ----------
@@ -56,14 +56,15 @@ class OneByOne(wiring.Component):
 class ReceivedPacket(wiring.Component):
     """Holds one packet of the exception stream until the host has read it.
 
-    Latency: 1 cycle from a packet's last beat to ``waits``; a word is there 2 cycles after its
-    address. Throughput: a beat a cycle, a packet at a time. Reset: no packet. Errors: of a packet
-    longer than the window ``RECEIVED`` only its first octets are kept; ``length`` tells the whole.
+    Latency: 1 cycle from a packet's last beat to ``waits``; a word is read 2 cycles after its
+    address. Throughput: one beat per cycle, one packet at a time. Reset: no packet. Errors: of a
+    packet longer than the window ``RECEIVED``, only the first octets are kept; ``length`` is that
+    of the whole packet.
 
     Parameters
     ----------
     width : int
-        Of the stream, in bits.
+        Width of the stream, in bits.
 
     Members
     -------
@@ -71,10 +72,11 @@ class ReceivedPacket(wiring.Component):
     waits : Out(1)
         There is a packet.
     length, stream : Out(16), sequence : Out(32), reason : Out(12)
-        Of the packet.
+        Length of the packet in octets, and the stream's other fields.
     pop : In(1)
-        It has been read.
+        The host has read the packet.
     address : In(9), answer : Out(32)
+        Number of a word of the packet, and the word.
     """
 
     def __init__(self, width):
@@ -95,7 +97,7 @@ class ReceivedPacket(wiring.Component):
         m = Module()
         octets = self.width // 8
         select = (self.width // 32).bit_length() - 1
-        # Host and stream take turns: a word is not read while it is written.
+        # Host and stream take turns: a word is never read while it is written.
         m.submodules.storage = storage = memory.Memory(
             shape=self.width, depth=board.RECEIVED.size // octets, init=[],
             attrs={"ram_style": "block", "no_rw_check": 1})
@@ -136,9 +138,9 @@ class ReceivedPacket(wiring.Component):
 class TransmitFrame(wiring.Component):
     """Takes a frame from the host and sends it, in the domain of the transmit clock.
 
-    Latency: some 20 cycles from ``send`` to the PHY. Throughput: a frame at a time. Reset: idle.
-    Errors: ``send`` is ignored while ``busy``, and if ``length`` is less than 14, a header's, or
-    more than ``LONGEST``.
+    Latency: some 20 cycles from ``send`` to the PHY. Throughput: one frame at a time. Reset: idle.
+    Errors: ``send`` is ignored while ``busy``, and if ``length`` is less than 14, the octets of a
+    header, or more than ``LONGEST``.
 
     Parameters
     ----------
@@ -148,12 +150,12 @@ class TransmitFrame(wiring.Component):
     Members
     -------
     address : In(9), write : In(4), data : In(32)
-        Octets of a word that are written in this cycle, while not ``busy``.
+        Octets of a word to write in this cycle; only while not ``busy``.
     length : In(32)
     send : In(1)
     busy : Out(1)
     sent : Out(1)
-        High for a cycle for each frame.
+        High for one cycle when a frame was sent.
     o : Out(GmiiOctet())
     """
 
@@ -176,11 +178,12 @@ class TransmitFrame(wiring.Component):
         m.submodules.transmit = transmit = DomainRenamer(domain)(FrameTransmit())
         m.submodules.start = start = PulseSynchronizer("sync", domain)
         m.submodules.done = done = PulseSynchronizer(domain, "sync")
-        # It stays as it is from before the pulse crosses until the frame is sent.
+        # ``length`` is constant from before the pulse crosses until the frame is sent.
         length = Signal(range(board.LONGEST + 1))
         held = Signal(32, reset_less=True)
         lane, lane_1 = Signal(2), Signal(2)
-        # Two of 16 bits: block RAM of 32 is read through an output register of the writer's clock.
+        # Two memories of 16 bits: a block RAM of 32 bits would be read through an output register
+        # in the writer's clock domain.
         for half in range(2):
             m.submodules[f"storage_{half}"] = storage = memory.Memory(
                 shape=16, depth=board.TRANSMIT.size // 4, init=[], attrs={"ram_style": "block"})

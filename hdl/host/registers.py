@@ -1,4 +1,4 @@
-"""The registers of a board, :mod:`ddp_rnic.hdl.spec.board`."""
+"""Implements the registers of a board, :mod:`ddp_rnic.hdl.spec.board`."""
 
 from amaranth import *
 from amaranth.lib import wiring
@@ -13,24 +13,24 @@ __all__ = ["BoardRegisters"]
 
 
 class BoardRegisters(wiring.Component):
-    """The decoder of the board's registers, and the text that names the board.
+    """Decodes accesses to the board's registers, and to the text that names the board.
 
-    Latency: a write acts 2 cycles behind its address. Throughput: an access at a time. Reset:
-    registers are 0. Errors: SLVERR for an address without a register or a character, and for a
-    write to a read-only one; neither has an effect.
+    Latency: a write takes effect 2 cycles after its address. Throughput: one access at a time.
+    Reset: registers are 0. Errors: SLVERR for an address without a register or a character, and for
+    a write to a read-only register; neither access has an effect.
 
     Parameters
     ----------
     identifier : str
         The text, in ASCII.
     tcp : bool
-        Whether the registers of TCP are there.
+        True adds the registers of TCP.
 
     Members
     -------
     bus : In(AxiLite(12))
-    For each register, by its name in lower case: In(32) if it is read-only, Out(32) if it is
-    read-write, Out(1) if it is write-only, high for one cycle as it is written.
+    A port for each register, with its name in lower case: In(32) if it is read-only, Out(32) if it
+    is read-write, Out(1) if it is write-only, high for one cycle when the host writes it.
     """
 
     def __init__(self, identifier, *, tcp=False):
@@ -57,7 +57,7 @@ class BoardRegisters(wiring.Component):
         octets = self.identifier.encode() + b"\0"
         text = Const(int.from_bytes(octets, "little"), 8 * len(octets))
         first, words = board.IDENTIFIER // 4, board.IDENTIFIER_WORDS
-        # Behind the text's end this gives zeros.
+        # After the text's end, this is zero.
         m.d.comb += character.eq(text.word_select(end.address % words, 8))
         m.d.sync += [
             write.eq(end.write), hit.eq(0), named.eq(end.address // words == first // words)]

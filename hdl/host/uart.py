@@ -1,9 +1,9 @@
-"""A UART, and the bridge from its octets to a bus, in LiteX's protocol "uartbone".
+"""Implements a UART, and a bridge from its octets to a bus, in LiteX's protocol "uartbone".
 
-A command is an octet, 1 to write and 2 to read words at addresses that follow each other, 3 and 4
-likewise at one address; an octet with the number of words, 1 to 255; 32 bits of address, counted in
-words of 32 bits; and, of a write, the words. All numbers come most significant octet first. A read
-is answered with the words, a write with nothing.
+A command consists of one octet for the kind of access: 1 writes and 2 reads words at successive
+addresses, 3 and 4 write and read all words at one address; one octet with the number of words, 1 to
+255; 32 bits of address, which counts words of 32 bits; and, for a write, the words. All numbers are
+sent most significant octet first. The answer to a read is the words; a write has no answer.
 """
 
 from fractions import Fraction
@@ -19,8 +19,8 @@ from ..spec import board
 
 __all__ = ["Opcode", "UartBridge", "UartReceive", "UartTransmit", "phase_step"]
 
-FRACTION = 16  #: bits of a phase; 2**16 are a bit on the line
-#: By how much a rate may be off: in ten bits that is a tenth of a bit.
+FRACTION = 16  #: bits of a phase; 2**16 are one bit on the line
+#: The largest relative error of a rate: over ten bits it adds up to a tenth of a bit.
 TOLERANCE = Fraction(1, 100)
 
 
@@ -34,8 +34,9 @@ class Opcode(enum.Enum, shape=8):
 
 
 def phase_step(clock, baud):
-    """Returns how far the phase goes in a cycle; raises :exc:`ValueError` where a clock does not
-    give a rate.
+    """Returns the phase's increment per cycle.
+
+    Raises :exc:`ValueError` if the rate cannot be made from the clock.
     """
     for name, value in (("clock", clock), ("baud rate", baud)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -51,23 +52,23 @@ def phase_step(clock, baud):
 
 
 class UartReceive(wiring.Component):
-    """Octets from a line: 8 data bits, no parity, 1 stop bit.
+    """Receives octets from a line: 8 data bits, no parity, 1 stop bit.
 
     Latency: 3 cycles from the middle of the stop bit. Throughput: that of the line. Reset: idle.
-    Errors: ``broken`` for an octet whose stop bit is 0, as in a break; it does not come out.
+    Errors: ``broken`` for an octet with a stop bit of 0, as in a break; the octet is discarded.
 
     Parameters
     ----------
     clock, baud : int
-        In Hz; the clock is 8 times the baud rate at least.
+        In Hz; the clock is at least 8 times the baud rate.
 
     Members
     -------
     line : In(1)
-        Asynchronous.
+        Asynchronous to the clock.
     o : Out(stream.Signature(8, always_ready=True))
     broken : Out(1)
-        High for a cycle.
+        High for one cycle.
     """
 
     def __init__(self, *, clock, baud):
@@ -99,14 +100,14 @@ class UartReceive(wiring.Component):
             with m.If(left != 0):
                 m.d.sync += Cat(phase, tick).eq(phase + self.step)
             with m.If((left == 10) & line):
-                m.d.sync += left.eq(0)  # no start bit but a spike
+                m.d.sync += left.eq(0)  # a spike, not a start bit
             with m.Elif(left == 1):
                 m.d.sync += [self.o.valid.eq(line), self.broken.eq(~line)]
         return m
 
 
 class UartTransmit(wiring.Component):
-    """Octets to a line, as :class:`UartReceive`.
+    """Sends octets to a line, in the format of :class:`UartReceive`.
 
     Latency: 1 cycle. Throughput: that of the line. Reset: idle. Errors: none.
 
@@ -140,32 +141,32 @@ class UartTransmit(wiring.Component):
 
 
 class UartBridge(wiring.Component):
-    """Octets to accesses of a bus.
+    """Carries out commands that arrive as octets, by accesses to a bus.
 
-    What is no opcode is skipped. A command that asks for no words, one that is broken off by a
-    break, or by a silence, ends where it is, and the next octet is the first of a command. So
-    whatever noise does, a silence brings both ends together again. Octets that come while an
-    answer is sent wait, up to 16.
+    An octet that is no opcode is skipped. A command for 0 words, and a command that is interrupted
+    by a break or by a silence, ends at that point, and the next octet is the first of a command. So
+    whatever noise does, a silence synchronizes both ends again. Octets that arrive while an answer
+    is sent wait, up to 16 of them.
 
     Latency: 1 cycle from a word's last octet to the bus; 1 from the bus to the answer. Throughput:
-    an access at a time. Reset: between commands. Errors: each of the above, every access that the
-    bus answers with an error and octets that cannot wait make ``error``; the word read is then
-    ``NOTHING``.
+    one access at a time. Reset: between commands. Errors: ``error`` is raised for each of the
+    above, for every access that the bus answers with an error, where the word read is ``NOTHING``,
+    and for octets that cannot wait.
 
     Parameters
     ----------
     patience : int
-        Cycles between two octets of a command after which it is broken off.
+        Cycles between two octets of a command after which the command is abandoned.
 
     Members
     -------
     i : In(stream.Signature(8, always_ready=True))
     broken : In(1)
-        As of :class:`UartReceive`.
+        That of :class:`UartReceive`.
     o : Out(stream.Signature(8))
     bus : Out(AxiLite(32))
     error : Out(1)
-        High for a cycle.
+        High for one cycle.
     """
 
     def __init__(self, *, patience):
@@ -291,5 +292,5 @@ class UartBridge(wiring.Component):
 
 
 def any_opcode(octet):
-    """Whether an octet is one."""
+    """Returns whether an octet is an opcode."""
     return (octet != 0) & (octet <= Opcode.READ_FIXED.value)

@@ -1,1 +1,1 @@
-"""Ethernet and IP headers of a frame, for the LLPs that take frames."""
+"""Parses the Ethernet and IP headers of a frame, for the LLPs that take frames."""

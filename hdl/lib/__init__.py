@@ -1,1 +1,1 @@
-"""Generic blocks that know nothing of RDMA: streams, tables, delays, CRC32C."""
+"""Provides generic blocks that know nothing of RDMA: streams, tables, delays, CRC32C."""

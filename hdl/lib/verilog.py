@@ -16,6 +16,10 @@ _BARE = re.compile(r"^  always @\*\n    (.*;)\n", re.MULTILINE)
 _START = r"\$start "
 #: A signal of 0 bits, which yosys declares with 2 bits and never uses.
 _EMPTY = re.compile(r"^  (?:wire|reg) \[-1:0\] .*;\n", re.MULTILINE)
+#: A memory's initial values, row by row, all of them the same.
+_ROWS = re.compile(
+    r"^  initial begin\n    (\S+ ?)\[0\] = (\S+);\n(?:    \1\[\d+\] = \2;\n)*"
+    r"    \1\[(\d+)\] = \2;\n  end\n", re.MULTILINE)
 
 
 def convert(design, *, name, **options):
@@ -33,7 +37,16 @@ def convert(design, *, name, **options):
     finally:
         if collects:
             gc.enable()
-    return _MODULE.sub(lambda module: _started(module[0]), _EMPTY.sub("", text))
+    text = _ROWS.sub(_looped, _EMPTY.sub("", text))
+    return _MODULE.sub(lambda module: _started(module[0]), text)
+
+
+def _looped(rows):
+    """Returns a loop that sets a memory's rows, so that the text is a third shorter."""
+    memory, value, last = rows.groups()
+    return (
+        f"  initial begin : \\{memory.strip().lstrip(chr(92))}$rows \n    integer row;\n"
+        f"    for (row = 0; row <= {last}; row = row + 1) {memory}[row] = {value};\n  end\n")
 
 
 def _started(module):

@@ -1,1 +1,1 @@
-"""MPA (RFC 5044), receive: from packets of FPDUs to DDP Segments and their verdicts."""
+"""Receives MPA (RFC 5044): turns packets of FPDUs into DDP Segments and their verdicts."""

@@ -246,25 +246,35 @@ def _above(one, other):
     return above
 
 
-def _marker(edges, word):
-    """Returns whether the marker is at this word."""
-    return edges.marked[word] & ~edges.marked[word - 1] if word else edges.marked[0]
+def _marker(edges):
+    """Returns, one-hot, the word at which the marker stands."""
+    return edges.marked & ~(edges.marked << 1)[: len(edges.marked)]
 
 
-def _meet(cuts, used):
-    """Returns, one-hot, where a boundary ends an FPDU, and where another one also begins there."""
+def _meet(m, cuts, used):
+    """Finds where an FPDU ends in a beat, and whether the next one begins there.
+
+    ``cuts`` is one-hot: the word at which an FPDU ends, if that word is in the beat. Returns two
+    one-hot signals of as many bits: the word if the FPDU's last octet is ``used``, and the word if
+    another FPDU begins at it.
+    """
     words = len(used)
-    ends = Cat(C(0, 1), *(cuts[p] & used[p - 1] for p in range(1, words + 1)))
-    starts = Cat(C(0, 1), *(cuts[p] & used[p] for p in range(1, words)), C(0, 1))
+    ends, starts = Signal(words + 1, name="ends"), Signal(words + 1, name="starts")
+    m.d.comb += [
+        ends.eq(cuts & (used << 1)),
+        starts.eq(cuts & Cat(C(0, 1), used[1:])),
+    ]
     return ends, starts
 
 
 def _settle(m, landing, ends, starts, edges):
-    """Fills in ``landing`` from the result of :func:`_meet`."""
+    """Fills ``landing`` from the two signals that :func:`_meet` returns."""
     words = len(edges.used)
-    marker = [_marker(edges, word) for word in range(words)]
-    start, ended = starts.any(), ends.any()
+    marker, start, ended = Signal(words), Signal(), Signal()
     m.d.comb += [
+        marker.eq(_marker(edges)),
+        start.eq(starts.any()),
+        ended.eq(ends.any()),
         landing.start.eq(start),
         landing.close.eq(ended & ~start),
         landing.broken.eq(edges.last & ~ended),
@@ -277,16 +287,16 @@ def _settle(m, landing, ends, starts, edges):
         m.d.comb += landing.header[word].eq(here | moved)
 
 
-def _cuts(low, edges):
-    """Returns, one-hot, the word at which an FPDU ends of which ``low`` (one-hot) words are left.
+def _cuts(m, low, edges):
+    """Finds the word at which an FPDU ends that reaches into a beat.
 
-    A marker before the end moves it by one word, possibly out of the beat.
+    ``low`` is one-hot: bit j if the FPDU has j + 1 words left. A marker before the FPDU's end moves
+    the end by one word, perhaps out of the beat. Returns the word one-hot, in a signal that has one
+    bit more.
     """
-    words = len(edges.used)
-    return [0, *(
-        low[p - 1] & ~edges.marked[p - 1] | (low[p - 2] & edges.marked[p - 2] if p > 1 else 0)
-        for p in range(1, words + 1)
-    )]  # fmt: skip
+    cuts = Signal(len(edges.used) + 1, name="cuts")
+    m.d.comb += cuts.eq((low & ~edges.marked) << 1 | (low & edges.marked) << 2)
+    return cuts
 
 
 class MpaScan(wiring.Component):
@@ -526,11 +536,13 @@ class MpaScan(wiring.Component):
         cut = _Cuts(words)
         for w in range(words + 1):
             rest = ends.later[w] if w < words else start
+            goes_on = (rest.next & ~edges[1].last).replicate(words + 1)
+            there = Cat(_meet(m, goes_on & _cuts(m, rest.low, edges[0]), edges[0].used))
+            if w < words:
+                here = Cat(_meet(m, self._here(m, w, ends, edges[1].marked), edges[1].used))
             with m.If(shift):
-                goes_on = rest.next & ~edges[1].last
-                there = [goes_on & at for at in _cuts(rest.low, edges[0])]
                 m.d.sync += [
-                    Cat(cut.there[w]).eq(Cat(_meet(there, edges[0].used))),
+                    Cat(cut.there[w]).eq(there),
                     cut.known[w].beats.eq(rest.more[bits:-1]),
                     cut.known[w].none.eq(rest.next),
                     cut.known[w].one.eq(rest.more[bits:] == 1),
@@ -539,23 +551,30 @@ class MpaScan(wiring.Component):
                         ends.oversize[w] if w < words else length[0] > longest),
                 ]
                 if w < words:
-                    stop, used, marked = ends.stop[w], edges[1].used, edges[1].marked
-                    # A marker between start and end moves the end by one word.
-                    moved = [
-                        C(0, 1), *(marked[p - 1] & ~marked[w] for p in range(1, words + 1))]
-                    # An FPDU has at least two words: ULPDU_Length, PAD and CRC.
-                    here = [*[C(0, 1)] * (w + 2), *(
-                        rest.more[-1] & (
-                            (stop == p % words) & ~moved[p] | ((stop == p - 1) & moved[p - 1])
-                        ) for p in range(w + 2, words + 1)
-                    )]  # fmt: skip
-                    m.d.sync += Cat(cut.here[w]).eq(Cat(_meet(here, used)))
+                    stop, marked = ends.stop[w], edges[1].marked
+                    m.d.sync += Cat(cut.here[w]).eq(here)
                     if w + 2 < words:
                         # Octets follow its end, even if a marker moves the end by a word.
                         m.d.sync += cut.inside[w].eq(
                             rest.more[-1] & stop.any() & ~_above(stop, ends.last)
                             & ~((stop == ends.last) & ends.before & ~marked[w]))
         return cut
+
+    def _here(self, m, w, ends, marked):
+        """Finds the word, one-hot, at which an FPDU ends in the beat of its header, word ``w``."""
+        words = self.config.words
+        # A marker between start and end moves the end by one word.
+        moved = Signal(words + 1)
+        at = Signal(words)
+        m.d.comb += [
+            moved.eq(Mux(marked[w], 0, marked << 1)),
+            at.eq(Mux(ends.later[w].more[-1], 1 << ends.stop[w], 0)),
+        ]
+        # An FPDU has at least two words: ULPDU_Length, PAD and CRC.
+        return Cat(C(0, w + 2), *(
+            at[p % words] & ~moved[p] | (at[p - 1] & moved[p - 1])
+            for p in range(w + 2, words + 1)
+        ))  # fmt: skip
 
     def _settled(self, m, shift, cuts, edges):
         """Stage 4: computes how FPDUs from each word end in this beat, and how they meet the next
@@ -565,9 +584,11 @@ class MpaScan(wiring.Component):
         settled = _Settled(words)
         here, there, ends = settled.here, settled.there, settled.ends
         # For an FPDU that begins at each word; before the marker, if there is one.
-        insides = Cat(
-            Mux(_marker(edges[2], p), cuts.inside[p + 1] if p + 1 < words else 0, cuts.inside[p])
-            for p in range(words))
+        marker, insides = Signal(words), Signal(words)
+        m.d.comb += [
+            marker.eq(_marker(edges[2])),
+            insides.eq(cuts.inside & ~marker | (cuts.inside >> 1) & marker),
+        ]
         for w in range(words + 1):
             m.submodules[f"settle{w}"] = b = Module()
             landings = [Signal(Landing(words), name=name) for name in ("here", "there")]
@@ -584,7 +605,7 @@ class MpaScan(wiring.Component):
             m.submodules[f"end{j}"] = b = Module()
             landing = Signal(Landing(words), name="landing")
             left = Mux(edges[2].marked[-1], C(1 << (j + 1) % words, words), C(1 << j, words))
-            _settle(b, landing, *_meet(_cuts(left, edges[1]), edges[1].used), edges[1])
+            _settle(b, landing, *_meet(b, _cuts(b, left, edges[1]), edges[1].used), edges[1])
             with m.If(shift):
                 m.d.sync += ends[j].eq(landing)
         return settled

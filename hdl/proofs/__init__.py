@@ -1,1 +1,1 @@
-"""Proofs of what the gateware must never do; :mod:`ddp_rnic.hdl.proofs.tests.run` tells how."""
+"""Proves that the gateware never does certain things; :mod:`.tests.run` runs the proofs."""

@@ -1,11 +1,11 @@
-"""The placement engine: what goes to the bus lies inside the placement.
+"""Proves that the placement engine writes to the bus only octets inside the placement.
 
-The engine is proved block by block. :class:`Jobs` says what a placement becomes; :class:`Bursts`
-what addresses come of such a job, :class:`Beats` what slots, and :class:`Strobes` what beats come
-of slots. Both sides count the placement's beats of host memory in order, from the one with its
-first octet to the one with its last: so the strobes of a beat are those of the address that the bus
-gives it. The queues between the blocks are proved in :mod:`ddp_rnic.hdl.proofs.streams`, and that
-none of them overflows by :class:`Room`.
+The engine is proved block by block. :class:`Jobs` proves which jobs a placement becomes;
+:class:`Bursts` which addresses result from a job, :class:`Beats` which slots, and :class:`Strobes`
+which beats result from slots. Addresses and slots both count the placement's beats of host memory
+in order, from the one with its first octet to the one with its last: so the strobes of a beat
+belong to the address that the bus gives it. The queues between the blocks are proved in
+:mod:`ddp_rnic.hdl.proofs.streams`; :class:`Room` proves that none of them overflows.
 """
 
 from amaranth import *
@@ -24,7 +24,7 @@ __all__ = [
     "BURST_JOB", "Beats", "Bursts", "CONFIG", "Jobs", "Room", "Strobes", "addresses", "slots",
 ]
 
-#: At 64 bits a burst ends every 2 KiB, so that both limits on its length count.
+#: At 64 bits a burst ends every 2 KiB, so that both limits on its length matter.
 CONFIG = RnicConfig(width=64, buffer_octets=4096, outstanding=8, stags=16, streams=2)
 PLACEMENT = Placement(CONFIG)
 GEOMETRY = Geometry(CONFIG)
@@ -34,17 +34,17 @@ BURST_JOB = Job(BurstBody(GEOMETRY, PLACEMENT), GEOMETRY.bursts)
 
 
 def addresses(component=Addresses):
-    """An address maker for the jobs of this configuration."""
+    """Returns an address maker for the jobs of this configuration."""
     return component(CONFIG, BURST_JOB)
 
 
 def slots(component=Slots):
-    """A slot maker for the jobs of this configuration."""
+    """Returns a slot maker for the jobs of this configuration."""
     return component(CONFIG, Job(SlotBody(GEOMETRY, PLACEMENT), GEOMETRY.steps))
 
 
 class Span(data.StructLayout):
-    """The placement as the bus sees it.
+    """The octets of a placement in terms of the bus.
 
     Members
     -------
@@ -60,7 +60,7 @@ class Span(data.StructLayout):
 
 
 def span(m, geometry, placement, *, name="span"):
-    """The span of a placement that is not empty."""
+    """Returns the span of a placement that is not empty."""
     result = Signal(Span(geometry), name=name)
     target = Mux(placement.exception, 0, placement.address[: geometry.lane])
     ends = (Cat(target, placement.address[geometry.lane :]) + (placement.length - 1)[:17])[:64]
@@ -74,7 +74,7 @@ def span(m, geometry, placement, *, name="span"):
 
 
 def burst_job(m, geometry, shape, placement):
-    """The job for the address channel."""
+    """Returns the job for the address channel."""
     one = span(m, geometry, placement, name="burst_span")
     beats, reach = Signal(15), Signal(24)
     job = Signal(shape, name="burst_job")
@@ -95,7 +95,7 @@ def burst_job(m, geometry, shape, placement):
 
 
 def slot_job(m, geometry, shape, placement):
-    """The job for the data path."""
+    """Returns the job for the data path."""
     lane = geometry.lane
     one = span(m, geometry, placement, name="slot_span")
     job = Signal(shape, name="slot_job")
@@ -125,10 +125,12 @@ def slot_job(m, geometry, shape, placement):
 
 
 class Jobs(Harness):
-    """Each placement becomes one job for the data path and, unless it is empty or an exception, one
-    for the address channel; they are those that ``burst_job`` and ``slot_job`` say.
+    """Proves which jobs a placement becomes.
 
-    Assumes nothing. By induction of depth 6: five cycles after a placement nothing of it is left.
+    Each becomes one job for the data path, as ``slot_job`` computes it, and, unless it is empty or
+    an exception, one for the address channel, as ``burst_job`` computes it.
+
+    Assumes nothing. By induction of depth 6: five cycles after a placement the block is empty.
     """
 
     DEPTH = 6
@@ -151,7 +153,7 @@ class Jobs(Harness):
         idle = job.body.silent & (one.length == 0)
         for name, _ in job.body.shape():
             same = Value.cast(dut.slots.payload.body[name]) == Value.cast(job.body[name])
-            # Of an empty placement no beat comes, and none of what describes it counts.
+            # An empty placement has no beats, so that the members that describe them are free.
             moot = idle if name in ("position", "last_lane", "first_lane") else 0
             self.always(if_(due & ~moot, same), f"slots: {name}")
 
@@ -170,9 +172,11 @@ class Jobs(Harness):
 
 
 class Bursts(Harness):
-    """The bursts of a placement cover it: the first begins with the beat of its first octet, each
-    other where the one before it ended, and the last ends with the beat of its last octet. None
-    crosses 4 KiB, and each but the last ends where :class:`Beats` ends one.
+    """Proves that the bursts of a placement cover it exactly.
+
+    The first begins with the beat of its first octet, each other where the one before it ended, and
+    the last ends with the beat of its last octet. None crosses 4 KiB, and each but the last ends
+    where :class:`Beats` ends one.
 
     Assumes jobs as :class:`Jobs` proves them. By induction of depth 2.
     """
@@ -186,7 +190,7 @@ class Bursts(Harness):
         job = burst_job(m, geometry, dut.job, placement)
         self.drive(dut.i.payload, job)
 
-        # What is in the steps, and behind it in the two registers.
+        # The contents of the steps, and of the two registers after them.
         now = Signal(data.StructLayout({
             "job": job.shape(), "span": Span(geometry), "index": 16, "first": 1, "last": 1,
         }))
@@ -273,7 +277,7 @@ class Bursts(Harness):
             self.lemma(if_(held, stage.last == (stage.index == total)), f"{name}: last is more")
             self.lemma(if_(held, stage.index <= total), f"{name}: index")
         self.lemma(valid1 == inside["valid1"], "valid1")
-        # Who comes next to the output goes on where the one before ended.
+        # The next burst at the output begins where the one before it ended.
         self.lemma(if_(valid, start == begins(out, out.index)), "begins")
         ends = begins(out, out.index + 1)
         self.lemma(if_(valid & ~out.last, (end + 1)[: len(start)] == ends), "ends")
@@ -293,9 +297,11 @@ class Bursts(Harness):
 
 
 class Beats(Harness):
-    """The slots of a placement that have a beat are as many as its beats of host memory, in order,
-    each with the lanes between its octets' first and last; ``edge`` is set where :class:`Bursts`
-    ends a burst, at a boundary and at the last beat.
+    """Proves which slots a placement becomes.
+
+    The slots with a beat are as many as its beats of host memory, in order, each with the lanes
+    between its first octet and its last. ``edge`` is set where :class:`Bursts` ends a burst: at a
+    boundary and at the last beat.
 
     Assumes jobs as :class:`Jobs` proves them. By induction of depth 2.
     """
@@ -383,7 +389,7 @@ class Beats(Harness):
             self.lemma(if_(held, stage.last == end), f"{name}: last is more")
             self.lemma(if_(held, stage.index <= stage.job.more), f"{name}: index")
         self.lemma(valid1 == inside["valid1"], "valid1")
-        # Who comes next to the output, behind whom.
+        # The order of the steps in the registers.
         after_out = Mux(valid, Mux(out.last, 0, beat + 1), following)
         after_one = Mux(valid1, Mux(one.last, 0, one.index + 1), after_out)
         self.lemma(if_(valid1, one.index == after_out), "one")
@@ -392,11 +398,13 @@ class Beats(Harness):
 
 
 class Strobes(Harness):
-    """Each slot with a beat gives one beat, in order, with a strobe for the lanes from ``low`` to
-    ``high`` and for no other, and ``last`` where ``edge`` is set; a slot without gives none.
+    """Proves that each slot with a beat becomes one beat, in order.
 
-    Assumes that slots come as :class:`Beats` gives them, for the bus; then that the next slot comes
-    at any time. By induction of depth 4.
+    Its strobe has exactly the lanes from ``low`` to ``high``, and ``last`` is set where ``edge``
+    is. A slot without a beat gives none.
+
+    Assumes slots as :class:`Beats` proves them, for the bus; the next slot may arrive at any time.
+    By induction of depth 4.
     """
 
     def rules(self, m):
@@ -404,7 +412,7 @@ class Strobes(Harness):
         slot, beat = dut.i, dut.o.payload
         self.assume(~slot.exception)
         octets = dut.geometry.octets
-        # Slots on their way that have a beat, and one of them, any one, that is followed.
+        # The slots inside that have a beat; any one of them is followed.
         inside_, ahead = Signal(8), Signal(8)
         followed, kept = Signal(), Signal.like(slot)
         age = Signal(4)
@@ -426,7 +434,7 @@ class Strobes(Harness):
         self.always(if_(due, ~beat.exception), "for the bus")
         m.d.comb += Cover(due & self.past(goes) & (kept.low != 0), "beats")
 
-        # Where they are: four registers, the one that waits for the next slot, the output.
+        # Their places: four registers, the one that waits for the next slot, and the output.
         join = {name: inside[f"join.{name}"] for name in ("here", "there", "ends")}
         held = _slot(slot, inside["held"])
         stages = [
@@ -467,10 +475,10 @@ class Strobes(Harness):
 
 
 class Room(Harness):
-    """Neither the queues of jobs nor the outlet is given more than it holds.
+    """Proves that neither the queues of jobs nor the outlet overflow.
 
-    Assumes that placements come while ``ready`` holds or in the cycle after. By induction of depth
-    9: from ``ready`` to a queue of jobs there are up to 7 cycles.
+    Assumes that placements are input while ``ready`` is high or in the cycle after. By induction of
+    depth 9: from ``ready`` to a queue of jobs there are up to 7 cycles.
     """
 
     DEPTH = 9

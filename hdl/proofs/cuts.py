@@ -1,4 +1,4 @@
-"""Cutting a placement, at markers and at the ends of pages: the pieces are the whole, in order."""
+"""Proves that the pieces of a cut placement are the whole placement, in order."""
 
 from amaranth import *
 from amaranth.hdl import Cover
@@ -13,12 +13,13 @@ CONFIG = RnicConfig(width=64, buffer_octets=4096, outstanding=8, stags=16, strea
 
 
 class MarkerParts(Harness):
-    """The parts of a placement are its octets, in order: the first begins at its address, each
-    other where the one before it ended, and their lengths add up to its length. No part comes but
-    two cycles after ``go``.
+    """Proves that MarkerCut splits a placement into parts that are its octets, in order.
 
-    Assumes that a placement with markers has a length, and one that no longer moves up than a
-    segment has octets. By induction of depth 1.
+    The first part begins at the placement's address, each other part where the one before it ended,
+    and their lengths add up to its length. A part is output only two cycles after ``go``.
+
+    Assumes that a placement with markers is not empty, and that a placement has no more octets than
+    a segment. By induction of depth 1.
     """
 
     def rules(self, m):
@@ -40,7 +41,7 @@ class MarkerParts(Harness):
                 address.eq(address + part.length), left.eq(left - part.length),
                 owes.eq(~part.last),
             ]
-        # Each placement ends its segment here; parts that do not are followed by others.
+        # Here each placement ends its segment; a part that does not is followed by others.
         self.assume(if_(dut.i.valid, move.placement.last))
         gone = self.past(dut.go)
         self.always(if_(gives, self.past(gone)), "only after go")
@@ -59,7 +60,7 @@ class MarkerParts(Harness):
         gap, carry, held = inside["gap"], inside["carry"], Signal()
         every = Cat(steps[name] for name in ("whole", "begin", "measure", "part"))
         now, ahead = Signal(64), Signal.like(left)
-        # What is out in this cycle is not yet taken off.
+        # A part that is output in this cycle is not subtracted yet.
         m.d.comb += [
             now.eq(address + Mux(gives, part.length, 0)),
             ahead.eq(left - Mux(gives, part.length, 0)),
@@ -94,18 +95,20 @@ class MarkerParts(Harness):
 
 
 def data_of(signal, like):
-    """A signal that is known as its bits, with its members."""
+    """Returns a signal that is known as bits, with its members."""
     return like.shape()(signal)
 
 
 class PageParts(Harness):
-    """The pieces of a placement in pages are its octets, in order: each lies in one page, at the
-    place of its linear address; their lengths add up to the placement's.
+    """Proves that PageCut splits a placement into pieces that are its octets, in order.
 
-    One placement, any one, and one slot of the page table, any one, are followed. Assumes that what
-    is in that slot stays, and is aligned to the page; and that placements come while ``ready``.
-    Bounded: it holds for the first ``DEPTH`` cycles, in which a placement goes through in up to
-    three pieces, behind no more than one other, and with any behind it.
+    Each piece is in one page, at the position of its linear address; their lengths add up to the
+    length of the placement.
+
+    Any one placement and any one slot of the page table are followed. Assumes that the contents of
+    that slot are constant and aligned to the page, and that placements are input while ``ready``.
+    Bounded: it holds for the first ``DEPTH`` cycles, in which a placement passes in up to three
+    pieces, after no more than one other, and with any placements after it.
     """
 
     DEPTH = 15
@@ -121,7 +124,7 @@ class PageParts(Harness):
         self.assume(if_(dut.i.valid, dut.ready | self.past(dut.ready) | self.past(dut.ready, 2)))
         self.assume(if_(dut.i.valid, whole.last & (pages <= len(PAGE_SHIFTS))))
 
-        # Placements inside; the one that is followed is the one behind ``ahead`` others.
+        # Placements inside; ``ahead`` of them precede the one that is followed.
         count, ahead = Signal(6), Signal(6)
         followed, kept, code = Signal(), Signal.like(whole), Signal.like(pages)
         mark = self.any(1, name="mark")

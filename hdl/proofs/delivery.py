@@ -1,4 +1,4 @@
-"""Delivery: no completion before its octets are in host memory, none twice, none lost."""
+"""Proves that no completion precedes its octets in host memory, comes twice, or is lost."""
 
 from amaranth import *
 from amaranth.hdl import Cover
@@ -12,18 +12,18 @@ from .streams import stored
 
 __all__ = ["CONFIG", "Answers", "Completions", "Ripe", "Straight"]
 
-#: A completion is a beat at 256 bits.
+#: At 256 bits, a completion is exactly one beat.
 CONFIG = RnicConfig(
     width=256, buffer_octets=4096, outstanding=8, stags=16, streams=2, backlog=64
 )
 
 
 class Answers(Harness):
-    """A placement is done once, after the response to its last burst.
+    """Proves that a placement is done once, after the response to its last burst.
 
-    One burst, any one, is followed, from its address: it is answered when as many responses have
-    come as there are bursts up to and with it, and no sooner; if it is the last of its segment, one
-    ``done`` comes of it.
+    Any one burst is followed, from its address: it is answered when as many responses have arrived
+    as there are bursts up to and including it, and no sooner. If it is the last burst of its
+    segment, exactly one ``done`` results.
 
     Assumes nothing. By induction of depth 1.
     """
@@ -33,7 +33,7 @@ class Answers(Harness):
         made = inside.component("addresses").o
         head = inside.component("waiting").o
         answered = inside["answered"]
-        # Bursts made, responses taken, bursts answered for; dones given. All modulo 256.
+        # Counters modulo 256: bursts made, responses taken, bursts answered, ``done`` outputs.
         bursts, responses, answers = Signal(8), Signal(8), Signal(8)
         ends, dones = Signal(8), Signal(8)
         gives = dut.done.valid & dut.done.ready
@@ -61,11 +61,11 @@ class Answers(Harness):
 
 
 class Ripe(Harness):
-    """A message is given out as due only when as many placements are retired as its count says.
+    """Proves that a message is due only when as many placements are retired as its count says.
 
-    Assumes that its count is within 2**15 of ``retired``; and of the queue that messages wait in
-    only what :mod:`ddp_rnic.hdl.proofs.streams` proves of it: whatever it offers. By induction of
-    depth 2.
+    Assumes that its count is within 2**15 of ``retired``. Nothing is assumed of the queue in which
+    messages wait: it may offer anything. :mod:`ddp_rnic.hdl.proofs.streams` proves that queue. By
+    induction of depth 2.
     """
 
     def rules(self, m):
@@ -86,7 +86,7 @@ class Ripe(Harness):
 
 
 class Straight(Precedence):
-    """Stands for Precedence where no message overtakes another one: every entry passes."""
+    """Replaces Precedence where no message overtakes another one: every entry passes."""
 
     def elaborate(self, platform):
         m = Module()
@@ -99,12 +99,13 @@ class Straight(Precedence):
 
 
 class Completions(Harness):
-    """Completions are written in the order of the messages, each one once, with what its message
-    says, and none before its placements are retired.
+    """Proves that completions are written in the order of the messages, each exactly once.
 
-    One message, any one, is followed to the bus. Assumes that counts come in order and within 2**15
-    of ``retired``, and has :class:`Straight` in the place of Precedence. Bounded: for the first
-    ``DEPTH`` cycles, in which two completions are written.
+    A completion has the fields of its message, and follows the retirement of its placements.
+
+    Any one message is followed to the bus. Assumes that counts come in order and within 2**15 of
+    ``retired``. :class:`Straight` replaces Precedence. Bounded: for the first ``DEPTH`` cycles, in
+    which two completions are written.
     """
 
     DEPTH = 21

@@ -1,4 +1,4 @@
-"""What every proof is built of: a component with free inputs, a view inside it, planted bugs."""
+"""Provides the base of every proof: a component with free inputs, a view into it, planted bugs."""
 
 import hashlib
 import importlib
@@ -18,9 +18,9 @@ __all__ = ["Harness", "Inside", "if_", "planted", "streams"]
 
 
 class Inside:
-    """A component elaborated, with its parts and signals in reach.
+    """Elaborates a component, and gives access to its parts and signals.
 
-    Nothing is changed by that: a proof is of the gateware as it stands.
+    The component is not changed: a proof is about the gateware as it is.
 
     Parameters
     ----------
@@ -31,18 +31,18 @@ class Inside:
         self.fragment = Fragment.get(component, None)
 
     def part(self, path):
-        """The part by a path of names of submodules, ``"bursts.credits"``."""
+        """Returns the part with a path of submodules' names, such as ``"bursts.credits"``."""
         return _find(self.fragment, path.split("."))
 
     def component(self, path):
-        """The component that a part was elaborated from; its ports have their shapes."""
+        """Returns the component that a part was elaborated from; its ports have their shapes."""
         return self.part(path).origins[0]
 
     def __getitem__(self, path):
-        """The signal by the path of its part and its name, as that part drives it.
+        """Returns the signal with the path of its part and its name, as that part drives it.
 
-        Amaranth does not see the names of signals that are made in one line; they are known by
-        a line that has ``name.eq(...)`` and no other.
+        Amaranth does not know the names of signals that are made several to a line; they are found
+        by a line that has ``name.eq(...)`` and no other.
         """
         *parts, name = path.split(".")
         part = _find(self.fragment, parts)
@@ -53,7 +53,7 @@ class Inside:
                 known = signal.name == "$signal" and assigned == [name]
                 if signal.name == name or known:
                     found[id(signal)] = signal
-        # Not what it drives of its own parts.
+        # Exclude inputs of its own parts, which the part also drives.
         for inner, _, _ in part.subfragments:
             for port in _ports(inner):
                 found.pop(id(port), None)
@@ -62,7 +62,7 @@ class Inside:
         return next(iter(found.values()))
 
     def row(self, path, index):
-        """The row of a memory, read without a clock."""
+        """Returns the row of a memory, read without a clock."""
         memory = self.part(path)
         row = Signal(memory._data.shape)
         memory.read_port(
@@ -71,7 +71,7 @@ class Inside:
         return row
 
     def read(self, path):
-        """What a memory has read by its first port."""
+        """Returns the output of a memory's first read port."""
         return self.part(path)._read_ports[0]._data
 
 
@@ -98,16 +98,17 @@ def _find(fragment, names):
 
 
 class Harness(Elaboratable):
-    """A component under proof, all its inputs free.
+    """Holds a component under proof, all of whose inputs are free.
 
-    A subclass says in its docstring what is proved, under which assumptions and how deep, and
-    makes the statements in ``rules(m)``. All state has its value at reset in the first cycle.
+    The docstring of a subclass states a theorem, its assumptions and the depth of the proof;
+    ``rules(m)`` makes the statements. In the first cycle, all state has its reset value.
 
     Parameters
     ----------
     component : wiring.Component
     lemmas : bool
-        Assert what only serves the induction too. Without, a failure is one of the property.
+        Also assert the lemmas that only serve the induction. Without them, every failure is one of
+        the property.
 
     Attributes
     ----------
@@ -137,7 +138,7 @@ class Harness(Elaboratable):
         raise NotImplementedError
 
     def any(self, shape, *, name, constant=False):
-        """A signal of any value, in every cycle another one or for ever the same."""
+        """Returns a free signal: with any value in every cycle, or any that is constant."""
         signal = Signal(shape, name=name)
         self.free(signal, constant=constant)
         return signal
@@ -148,12 +149,12 @@ class Harness(Elaboratable):
             self._m.d.comb += value.eq((AnyConst if constant else AnySeq)(len(value)))
 
     def drive(self, port, value):
-        """Drive an input of the component, which then is not free."""
+        """Drives an input of the component, which is then no longer free."""
         self._driven.append(port)
         self._m.d.comb += Value.cast(port).eq(value)
 
     def past(self, value, cycles=1, *, name="past"):
-        """A value of the cycle before; 0 in the first one."""
+        """Returns the value of ``cycles`` cycles before; 0 in the first ones."""
         value = Value.cast(value)
         for _ in range(cycles):
             before = Signal(value.shape(), name=name)
@@ -165,7 +166,7 @@ class Harness(Elaboratable):
         self._m.d.comb += Assert(condition, message, src_loc_at=1)
 
     def lemma(self, condition, message):
-        """What holds besides, and makes the property inductive."""
+        """Asserts a fact that is needed to make the property inductive."""
         if self.lemmas:
             self._m.d.comb += Assert(condition, message, src_loc_at=1)
 
@@ -173,20 +174,20 @@ class Harness(Elaboratable):
         self._m.d.comb += Assume(condition)
 
     def steady(self, port, message):
-        """A stream holds ``valid`` and payload until the transfer."""
+        """Asserts that a stream holds ``valid`` and payload until the transfer."""
         waits = self.past(port.valid & ~port.ready)
         same = Value.cast(port.payload) == self.past(port.payload)
         self.always(if_(waits, port.valid & same), message)
 
     def polite(self, port):
-        """Assume that of a stream that comes in."""
+        """Assumes the same for an input stream."""
         waits = self.past(port.valid & ~port.ready)
         same = Value.cast(port.payload) == self.past(port.payload)
         self.assume(if_(waits, port.valid & same))
 
 
 def if_(condition, consequence):
-    """Implication."""
+    """Returns the implication: ``condition`` implies ``consequence``."""
     return ~_bit(condition) | _bit(consequence)
 
 
@@ -196,13 +197,14 @@ def _bit(value):
 
 
 def streams(component):
-    """The streams of a component that can wait: name, interface, whether it goes out."""
+    """Returns the streams of a component that can wait: name, interface, whether it is an output.
+    """
 
     def walk(signature, interface, path):
         for name, member in signature.members.items():
             if not member.is_signature or member.dimensions:
                 continue
-            # The signature of a member that comes in is flipped, and so are its members'.
+            # The signature of an input member is flipped, and so are its members'.
             inner, port = member.signature, getattr(interface, name)
             inward = isinstance(inner, wiring.FlippedSignature)
             plain = inner.flip() if inward else inner
@@ -215,16 +217,16 @@ def streams(component):
 
 
 def planted(module, old="", new="", **others):
-    """A copy of a module of the gateware with a bug in it.
+    """Returns a copy of a module of the gateware with a bug in it.
 
     Parameters
     ----------
     module : str
         Its name below ``hdl``.
     old, new : str
-        Text that stands there once, and what takes its place.
+        Text that occurs exactly once in the module, and its replacement.
     others
-        Names that mean something else there: what came from another copy.
+        Names with another meaning in the copy: objects from another copy.
     """
     package = __package__.rsplit(".", 1)[0]
     original = importlib.import_module(f"{package}.{module}")
@@ -237,7 +239,7 @@ def planted(module, old="", new="", **others):
     copy.__package__ = original.__package__
     copy.__file__ = f"{original.__file__}+{hashlib.sha256(text.encode()).hexdigest()[:8]}"
     linecache.cache[copy.__file__] = (len(text), None, text.splitlines(True), copy.__file__)
-    # Annotated classes look their module up.
+    # Annotated classes look up their module.
     sys.modules[copy.__name__] = copy
     exec(compile(text, copy.__file__, "exec"), copy.__dict__)
     vars(copy).update(others)

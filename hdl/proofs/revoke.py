@@ -1,9 +1,9 @@
-"""Revocation: once it reads done, nothing that saw the entry is still to be written.
+"""Proves that once a revocation reads done, no segment that saw the entry is still to be written.
 
-Three parts: no look-up finds an entry after its row was written (:class:`~.tagged.Inbounds`: the
-entry is the one at the time of the look-up); what was looked up is counted in ``issued`` soon,
-:class:`Counted`; and the fence waits for all that is counted by then, :class:`Fenced`. Of the
-stream's entries none is left out, :class:`Swept`.
+The proof has three parts. No look-up finds an entry after its row was written
+(:class:`~.tagged.Inbounds`: the entry is the one at the time of the look-up). A segment that was
+looked up is soon counted in ``issued``, :class:`Counted`. The fence waits for all that is counted
+by then, :class:`Fenced`. And the sweep omits none of the stream's entries, :class:`Swept`.
 """
 
 from amaranth import *
@@ -19,10 +19,10 @@ CONFIG = RnicConfig(width=64, buffer_octets=4096, outstanding=8, stags=16, strea
 
 
 class Counted(Harness):
-    """A segment that is to be placed is counted in ``issued`` no later than ``SETTLE`` cycles after
-    it was taken to be checked, which is before any table is looked up for it.
+    """Proves that a segment to be placed is counted in ``issued`` within ``SETTLE`` cycles.
 
-    Assumes nothing. By induction of depth 4, the registers from ``under`` to ``issued``.
+    The cycles count from when it is taken for the checks, which is before any table is looked up
+    for it. Assumes nothing. By induction of depth 4, the registers from ``under`` to ``issued``.
     """
 
     DEPTH = 4
@@ -41,13 +41,15 @@ class Counted(Harness):
 
 
 class Fenced(Harness):
-    """When the fence is no longer busy, each placement whose entry was looked up before its start,
-    or in the same cycle, is retired: all its responses have come.
+    """Proves that when the fence is no longer busy, all placements before it are retired.
 
-    The model of what is between: a placement, any one, is looked up; it is counted in ``issued`` at
-    any of the next ``settle`` cycles; it is retired when ``retired`` reaches that
-    count. Assumes that the two counters go up by no more than one a cycle, that ``retired`` does
-    not overtake ``issued``, and that they are less than 2**15 apart. By induction of depth 1.
+    These are the placements whose entry was looked up before the fence's start or in the same
+    cycle; retired means that all responses have arrived.
+
+    The blocks between look-up and fence are modelled: any one placement is looked up; it is counted
+    in ``issued`` in any of the next ``settle`` cycles; it is retired when ``retired`` reaches that
+    count. Assumes that both counters rise by at most one per cycle, that ``retired`` does not
+    overtake ``issued``, and that they are less than 2**15 apart. By induction of depth 1.
     """
 
     def rules(self, m):
@@ -64,7 +66,7 @@ class Fenced(Harness):
         self.assume(waiting < (1 << 15) - 2)
         self.assume(if_(retires, waiting != 0))
 
-        # The placement, and what has become of it.
+        # The placement that is followed, and its state.
         looks, counts = self.any(1, name="looks"), self.any(1, name="counts")
         flies, counted, covered = Signal(), Signal(), Signal()
         age, since = Signal(range(settle + 2)), Signal(range(settle + 2))
@@ -110,12 +112,11 @@ class Fenced(Harness):
 
 
 class Swept(Harness):
-    """Each entry that is bound to the stream is revoked before the sweep is no longer busy, and no
-    other is.
+    """Proves that the sweep, before it ends, revokes each entry bound to the stream, and no other.
 
-    One entry, any one, is followed; what the others are is of no account. Assumes that it stays as
-    it is, and that no sweep is started while one is busy. Bounded: for one sweep from its start to
-    its end, after which the block is as it was before.
+    Any one entry is followed; the others may be anything. Assumes that it is constant, and that no
+    sweep is started while one is busy. Bounded: for one sweep from its start to its end, after
+    which the block is in the same state as before.
     """
 
     DEPTH = 27

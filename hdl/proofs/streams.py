@@ -1,4 +1,4 @@
-"""Streams: what is offered stays, no offer waits for ready, no queue loses anything."""
+"""Proves that streams hold an offer until it is taken, and that queues lose nothing."""
 
 from amaranth import *
 from amaranth.hdl import Cover
@@ -12,10 +12,11 @@ __all__ = [
 
 
 def valid_from_ready(module):
-    """Pairs of a ``valid`` that goes out and a ``ready`` that comes in with a path of gates from
-    the second to the first; there must be none.
+    """Returns the pairs of an output ``valid`` and an input ``ready`` that gates connect.
 
-    By the netlist, in the form of yosys's ``write_json``, so for all time and without assumptions.
+    A pair has a path of gates from ``ready`` to ``valid``; there must be none. This is found in the
+    netlist, in the form of yosys's ``write_json``, so it holds for all time without assumptions.
+    Also returns the number of output streams.
     """
     driver = {}
     for cell in module["cells"].values():
@@ -54,9 +55,9 @@ def _clocked(cell):
 
 
 class Steady(Harness):
-    """Every stream that goes out holds ``valid`` and payload until the transfer.
+    """Proves that every output stream holds ``valid`` and payload until the transfer.
 
-    Assumes of the streams that come in the same. By induction of depth 1.
+    Assumes the same of the input streams. By induction of depth 1.
     """
 
     def rules(self, m):
@@ -69,7 +70,7 @@ class Steady(Harness):
 
 
 class Accesses(Steady):
-    """The registers hold ``b`` and ``r``, and give one response for each request taken.
+    """Proves that the registers hold ``b`` and ``r``, and respond once to each request taken.
 
     Assumes that requests are held. By induction of depth 1.
     """
@@ -88,7 +89,7 @@ class Accesses(Steady):
         self.always(if_(bus.aw.ready, bus.aw.valid & bus.w.valid), "both are there")
         self.always(reads == (step.any() | bus.r.valid), "a read is answered once")
         self.always(writes == (answers | bus.b.valid), "a write is answered once")
-        # Where a request can be.
+        # The states of a request.
         self.lemma((step & (step - 1)) == 0, "one read at a time")
         self.lemma(if_(bus.r.valid, ~step.any()), "no read behind an answer")
         self.lemma(if_(begins, bus.aw.valid & bus.w.valid & ~writing), "one write at a time")
@@ -99,10 +100,9 @@ class Accesses(Steady):
 
 
 class TakenIn(Steady):
-    """The intake's queue is given no more than it holds, so that no beat is lost, and what it
-    offers stays.
+    """Proves that the intake's queue never overflows, so that no beat is lost, and holds offers.
 
-    Assumes that beats are held. By induction of depth 5, the cycles that the queue knows ahead.
+    Assumes that beats are held. By induction of depth 5, the cycles that the queue plans ahead.
     """
 
     DEPTH = 5
@@ -116,7 +116,7 @@ class TakenIn(Steady):
 
 
 class Scanned(Harness):
-    """The scan holds a beat that it gives out until it was told that the beat goes.
+    """Proves that the scan holds a beat at its output until the beat leaves by request.
 
     Assumes that beats are held. By induction of depth 1.
     """
@@ -138,7 +138,7 @@ class Scanned(Harness):
 
 
 class Committed(Steady):
-    """Commit's queue of moves is given no more than it holds, and what it offers stays.
+    """Proves that Commit's queue of moves never overflows, and holds its offers.
 
     Assumes that ``clear`` and ``bus_errors`` are held. By induction of depth 1.
     """
@@ -159,15 +159,16 @@ class Committed(Steady):
 
 
 class _Order(Harness):
-    """A queue gives each item that it took once, in the order of their coming.
+    """Proves that a queue outputs each item that it took exactly once, in the order of arrival.
 
-    One item, any one, is followed: when it comes, whatever is inside is ahead of it; when that has
-    left, the item offered is this one. As it holds of any item, none is lost, doubled or overtaken.
+    Any one item is followed: when it arrives, all items inside are ahead of it; when these have
+    left, the item offered is this one. As this holds for any item, none is lost, doubled or
+    overtaken.
 
     Parameters
     ----------
     late : int
-        Cycles that the first item may take to the output.
+        Cycles that the first item may take to reach the output.
     """
 
     late = 0
@@ -203,7 +204,7 @@ class _Order(Harness):
 
 
 class StoreOrder(_Order):
-    """:class:`_Order` of a Store, and ``half`` tells that more than half of it is free.
+    """Proves :class:`_Order` for a Store, and that ``half`` means that more than half is free.
 
     Assumes no push when it is full. By induction of depth 1.
     """
@@ -216,7 +217,7 @@ class StoreOrder(_Order):
         self.where(m, "", self.count, self.ahead, self.followed)
 
     def where(self, m, path, count, ahead, followed):
-        """The items of a store are in it, the one that is followed behind ``ahead`` others."""
+        """States where the items of a store are; ``ahead`` precede the one that is followed."""
         read = stored(self, m, path, count, self.dut.depth)
         place = Signal.like(read)
         m.d.comb += place.eq(read + ahead)
@@ -225,21 +226,22 @@ class StoreOrder(_Order):
 
 
 def items(m, queue):
-    """How many items a queue has been given and has not given."""
+    """Returns how many items a queue has taken and not yet output."""
     count = Signal(8)
     m.d.sync += count.eq(count + queue.i.valid - (queue.o.valid & queue.o.ready))
     return count
 
 
 def stored(harness, m, path, count, depth):
-    """Lemmas: a store by its path has ``count`` items. Gives its pointer to the first one."""
+    """States that the store at ``path`` has ``count`` items; returns its pointer to the first."""
     harness.lemma(count <= depth, "no more than fit")
     return pointed(harness, f"{path}pointers.", count)
 
 
 def pointed(harness, path, count):
-    """Lemmas: a ring's pointers, by their path, are those of ``count`` items. Gives the one to the
-    first.
+    """States that the pointers of the ring at ``path`` are those of ``count`` items.
+
+    Returns the pointer to the first item.
     """
     some, none, one, two, popped, level, write, read = (
         harness.inside[f"{path}{name}"]
@@ -253,7 +255,7 @@ def pointed(harness, path, count):
 
 
 class QueueOrder(StoreOrder):
-    """:class:`_Order` of a Queue, which takes care itself not to overflow.
+    """Proves :class:`_Order` for a Queue, which itself prevents an overflow.
 
     Assumes nothing. By induction of depth 2.
     """
@@ -272,7 +274,7 @@ class QueueOrder(StoreOrder):
 
 
 class StageOrder(_Order):
-    """:class:`_Order` of a Stage. Assumes nothing. By induction of depth 1."""
+    """Proves :class:`_Order` for a Stage. Assumes nothing. By induction of depth 1."""
 
     def rules(self, m):
         super().rules(m)
@@ -280,7 +282,7 @@ class StageOrder(_Order):
 
 
 class SkidOrder(_Order):
-    """:class:`_Order` of a Skid. Assumes nothing. By induction of depth 1."""
+    """Proves :class:`_Order` for a Skid. Assumes nothing. By induction of depth 1."""
 
     def rules(self, m):
         super().rules(m)
@@ -292,7 +294,7 @@ class SkidOrder(_Order):
 
 
 class BacklogOrder(_Order):
-    """:class:`_Order` of a Backlog.
+    """Proves :class:`_Order` for a Backlog.
 
     Assumes no push when it is full. By induction of depth 6.
     """
@@ -305,7 +307,7 @@ class BacklogOrder(_Order):
         self.assume(if_(dut.i.valid, self.count < dut.depth))
         self.always(if_(dut.half, self.count < dut.depth // 2), "half of it is free")
 
-        # On its way out an item is in each of these, or in none; the others are in the ring.
+        # On its way out, an item is in one of these registers; all other items are in the ring.
         places = [(inside["ring.latched"], inside.read("ring.storage"))]
         if not dut.relaxed:
             full, spare = inside["ring.skid.full"], inside["ring.skid.spare"]

@@ -1,4 +1,4 @@
-"""Tagged segments: what the checks let through lies inside the region that its STag names."""
+"""Proves that tagged segments that pass the checks are inside the region of their STag."""
 
 from amaranth import *
 from amaranth.hdl import Cover
@@ -12,14 +12,14 @@ from .harness import Harness, if_
 
 __all__ = ["CheckedTable", "Inbounds"]
 
-#: Entries of the table under proof; each row is like any other, and the proof is of any one.
+#: Entries of the table under proof; all rows are alike, and any one of them is followed.
 ENTRIES = 4
 
 
 class CheckedTable(wiring.Component):
-    """A checker at its table, as the datapath connects them.
+    """Connects a checker and its table, as the datapath does.
 
-    Latency, Throughput, Reset, Errors: those of the two.
+    Latency, Throughput, Reset, Errors: those of the two blocks.
     """
 
     def __init__(self, *, table=StagTable, check=TaggedCheck):
@@ -43,17 +43,17 @@ class CheckedTable(wiring.Component):
 
 
 class Inbounds(Harness):
-    """A result without error, of a tagged segment with a length, lies in its region.
+    """Proves that a tagged segment with a length and a result without error is in its region.
 
-    That is: at the time of the look-up there was, in the row that the STag selects, an entry that
-    is valid, has the STag's key and the rest of its index, allows remote writes, and belongs to the
-    segment's stream or Protection Domain; and the octets at ``address`` are octets of that entry,
-    ``address`` being its address plus TO less its TO, that sum and the segment's length at most its
-    length. All of it modulo 2**64, so that nothing is assumed of the entry: a region that wraps
-    is one that the host has asked for.
+    At the time of the look-up, the row that the STag selects had an entry that is valid, has the
+    STag's key and the rest of its index, allows remote writes, and belongs to the segment's stream
+    or Protection Domain. With the offset of the segment from the entry, by their TOs, ``address``
+    is the entry's address plus that offset, and the offset plus the segment's length is at most the
+    entry's length. All sums are modulo 2**64, so that nothing is assumed about the entry: a region
+    that wraps is one that the host asked for.
 
-    Assumes nothing: segments, settings of streams and writes to the table may come at any time.
-    By induction of depth 1, with a lemma for what each register holds of a look-up.
+    Assumes nothing: segments, settings of streams and writes to the table may arrive at any time.
+    By induction of depth 1, with a lemma for the contents of each register during a look-up.
     """
 
     def rules(self, m):
@@ -64,7 +64,7 @@ class Inbounds(Harness):
         with m.If(dut.write.valid & (dut.write.payload.index == row)):
             m.d.sync += entry.eq(dut.write.payload.entry)
 
-        # What the table has, or will have in the next two cycles.
+        # The table's contents, including writes of the next two cycles.
         storage = self.inside.row("table.storage", row)
         write = self.inside.part("table.storage")._write_ports[0]
         coming = write._en & (write._addr == row)
@@ -74,7 +74,7 @@ class Inbounds(Harness):
         stored = Mux(before, Value.cast(written.entry), stored)
         self.lemma(stored == Value.cast(entry), "the row's entry")
 
-        # What comes in is looked up two cycles later.
+        # A segment is looked up two cycles after it arrives.
         given, came = dut.i.payload, dut.i.valid
         for cycle in range(2):
             given, came = (
@@ -83,7 +83,7 @@ class Inbounds(Harness):
             self.lemma(Value.cast(given) == self.inside[f"check.near_{cycle}"], "near")
             self.lemma(came == self.inside[f"check.came_{cycle}"], "came")
 
-        # One look-up of that row, any one, is followed: what it found comes out so much later.
+        # Any one look-up of that row is followed; its result comes ``LATENCY`` - 2 cycles later.
         begin = self.any(1, name="begin")
         begun = Signal()
         age = Signal(TaggedCheck.LATENCY - 2)
@@ -123,7 +123,7 @@ class Inbounds(Harness):
         m.d.comb += Cover(placed & (offset != 0) & kept_entry.bound, "a segment is placed")
 
     def pipeline(self, m, age, entry, kept):
-        """What the registers hold of the look-up that is followed, cycle by cycle."""
+        """Adds lemmas for the registers' contents during the look-up that is followed."""
         header, rights, inside = kept.header, kept.rights, self.inside
         found = self.dut.check.entry
         shown, hidden = Signal(), Signal()

@@ -1,4 +1,4 @@
-"""Untagged segments: what the checks let through lies inside a posted buffer."""
+"""Proves that untagged segments that pass the checks are inside a posted buffer."""
 
 from amaranth import *
 from amaranth.hdl import Cover
@@ -15,20 +15,20 @@ CONFIG = RnicConfig(
 
 
 class Inbuffer(Harness):
-    """A result without error, of an untagged segment, lies in the buffer that its MSN names.
+    """Proves that an untagged segment with a result without error is in the buffer of its MSN.
 
-    That is: the buffer last posted for its stream, QN and the slot of its MSN was posted before the
-    segment came; the octets at ``address`` are that buffer's from MO on, and MO plus the segment's
-    length is at most the buffer's length.
+    The buffer last posted for its stream, QN and the slot of its MSN was posted before the segment
+    arrived; ``address`` is MO octets into that buffer, and MO plus the segment's length is at most
+    the buffer's length.
 
-    One place in the ring of one queue, any one, and one segment for it, any one, are followed.
-    Assumes of the host what the registers ask for: buffers are posted to an open queue, in the
-    order of their MSNs, no more than the queue holds, counting from the first one whose completion
-    it can have seen, no sooner than 4 cycles after one another, while what is posted stays, and
-    not to the slot of the buffer that is followed; queues are set up while no segment is on its
-    way, and 4 cycles before one. Of a stream whose segments broke the rules before, nothing is
-    said: it is in error, and what follows is dropped. Bounded: for the first ``DEPTH`` cycles, in
-    which a queue is opened, buffers are posted, and segments come in any cycle from then on.
+    Any one place in the ring of any one queue, and any one segment for it, are followed. Assumes of
+    the host what the registers require: buffers are posted to an open queue, in the order of their
+    MSNs; no more of them than the queue holds, counted from the first one whose completion the host
+    can have seen; at least 4 cycles apart, with constant values between; and not to the slot of the
+    buffer that is followed. Queues are set up while no segment is in the checks, and 4 cycles
+    before one. The proof does not cover a stream whose segments broke the rules earlier: it is in
+    error, and its segments are dropped. Bounded: for the first ``DEPTH`` cycles, in which a queue
+    is opened, buffers are posted, and segments arrive in any cycle from then on.
     """
 
     DEPTH = 20
@@ -59,7 +59,7 @@ class Inbuffer(Harness):
             set_up = set_up | self.past(dut.state.valid, cycles)
         self.assume(if_(dut.i.valid, ~set_up))
 
-        # The queue: its first MSN and the one beyond its last, and whether it is in order.
+        # The queue: its first MSN and the one after its last, and whether the rules were kept.
         first, limit, is_open, broken = Signal(32), Signal(32), Signal(), Signal()
         same = (state.stream == stream) & (state.qn == qn)
         own = dut.i.valid & segment.enable & ~header.tagged & (segment.stream == stream)
@@ -81,7 +81,7 @@ class Inbuffer(Harness):
         with m.If(queue):
             m.d.sync += limit.eq(limit + 1)
             self.assume(is_open & ~(dut.state.valid & same) & (post.msn == limit))
-        # The host has not yet seen what was taken in the last cycles.
+        # The host has not yet seen which buffers were taken in the last cycles.
         takes = comes & header.last & ~broken
         unseen = takes + sum(self.past(takes, k) for k in range(1, UntaggedCheck.LATENCY + 1))
         self.assume(if_(queue, (limit - first)[:32] + unseen < depth))

@@ -1,4 +1,4 @@
-"""The window of a stream's DDP-SSNs: what comes in order is taken, whatever other streams do."""
+"""Proves that the window takes the next DDP-SSN of a stream, whatever other streams do."""
 
 from amaranth import *
 from amaranth.hdl import Cover
@@ -13,7 +13,7 @@ __all__ = ["Gaps", "Taken"]
 
 
 class Gaps:
-    """Counts which DDP-SSNs of a stream came, without a table of the gateware.
+    """Records which DDP-SSNs of a stream arrived, without a table of the gateware.
 
     Parameters
     ----------
@@ -21,24 +21,24 @@ class Gaps:
     window : int
     name : str
     comes : Value
-        An item with DDP-SSN ``ssn`` came; ``final`` (1).
+        An item with DDP-SSN ``ssn`` arrived; ``final`` (1).
     clear : Value
-        Nothing came.
+        Forget all items.
 
     Attributes
     ----------
     next : 16
-        The first DDP-SSN that has not come.
+        The first DDP-SSN that is missing.
     ahead : window
-        Of that one and those after it, which have come.
+        Bit k: DDP-SSN ``next`` + k has arrived.
     tip : 16
-        The DDP-SSN after the highest one that came.
+        The DDP-SSN after the highest one that arrived.
     ended : 1
-        A final item came, with DDP-SSN ``last`` (16).
+        A final item arrived, with DDP-SSN ``last`` (16).
     far : 16
         How far ``ssn`` is ahead of ``next``.
     fits, twice : Value
-        That is less than the window; it came before, if it fits.
+        That is less than the window; ``ssn`` arrived before, if it fits.
     """
 
     def __init__(self, m, window, *, name, comes, ssn, final, clear):
@@ -71,21 +71,21 @@ class Gaps:
 
 
 class Taken(Harness):
-    """The next DDP-SSN of a stream is taken.
+    """Proves that the next DDP-SSN of a stream is taken.
 
-    That is: of any stream, an item that its session would take, and before which all DDP-SSNs of
-    the session were taken, is FRESH. It is never OUTSIDE, DUPLICATE or ILLEGAL. Excepted is what
-    the rules of a session forbid: an item was ILLEGAL before, which ended the session; the item
-    follows the final one, or is final itself and another one after it was taken.
+    On any stream, an item that its session would take, and before which all DDP-SSNs of the session
+    were taken, is FRESH. It is never OUTSIDE, DUPLICATE or ILLEGAL. The rules of a session make
+    these exceptions: an item before was ILLEGAL, which ended the session; the item follows the
+    final one, or is final itself and a later one was already taken.
 
-    Beside that: no DDP-SSN is taken twice, and none that is ``window`` or more ahead of the first
-    gap, so that an item finds its place free. An item that is a DUPLICATE was taken before.
+    In addition: no DDP-SSN is taken twice, and none that is ``window`` or more ahead of the first
+    gap, so that an item finds its slot free. An item that is a DUPLICATE was taken before.
 
-    One stream, any one, is followed; the others do what they want. Assumes that a stream is cleared
-    while no item is on its way, and that ``clear`` is held. Bounded: for the first ``DEPTH`` cycles
-    after reset, in the tests of ``--long`` for ``LONG`` cycles. An item may come in each of them.
-    With a window of 4 that fills gaps and uses each place again; a stream that was cleared has no
-    time to go on.
+    Any one stream is followed; the others do anything. Assumes that a stream is cleared while no
+    item is on its way, and that ``clear`` is held. Bounded: for the first ``DEPTH`` cycles after
+    reset, and for ``LONG`` cycles in the tests of ``--long``. An item may arrive in each of them.
+    With a window of 4, that is enough to fill gaps and use each slot again, but not to continue
+    after a stream was cleared.
     """
 
     DEPTH, LONG = 14, 17
@@ -100,7 +100,7 @@ class Taken(Harness):
             came_last.append(self.past(came_last[-1]))
         self.assume(if_(dut.clear.valid, ~any_of(came_last)))
 
-        # What comes out, of what went in.
+        # The output, and the item that it belongs to.
         judged, shape = dut.o.payload, dut.i.payload.shape()
         item = shape(self.past(dut.i.payload, Window.LATENCY))
         own = dut.o.valid & (item.stream == mine)
@@ -123,7 +123,7 @@ class Taken(Harness):
         self.always(if_(fresh, ~came.twice), "none is taken twice")
         self.always(if_(fresh, open_), "what its session does not take is not taken")
         again = own & open_ & (judged.verdict == Verdict.DUPLICATE)
-        # Half of all DDP-SSNs are behind, the last few with what was known when they came.
+        # Half of all DDP-SSNs are in the past; the last few as known when they arrived.
         apart = came.far >= (1 << 15) - window - Window.LATENCY
         self.always(if_(again, apart | came.twice), "a duplicate was taken before")
         ticket = judged.ticket

@@ -1,1 +1,1 @@
-"""SCTP (RFC 9260, RFC 5043), receive: from frames to DDP Segments, sessions and their order."""
+"""Receives SCTP (RFC 9260, RFC 5043): turns frames into DDP Segments, and keeps their sessions."""

@@ -30,6 +30,7 @@ class FrameBeat(data.StructLayout):
     """A beat of an Ethernet frame, shifted by two octets.
 
     With the shift, every header after the Ethernet header is aligned to 32-bit words.
+
     Members
     -------
     data : unsigned(width)
@@ -59,6 +60,7 @@ class Frame(data.StructLayout):
 
     If ``kind`` is not SCTP, the other members are meaningless. If it is, addresses, ports, tag and
     ``v6`` stay until those of the next frame.
+
     Members
     -------
     kind : Kind

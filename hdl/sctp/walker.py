@@ -115,6 +115,7 @@ class SctpWalker(wiring.Component):
     is shorter than 17, a chunk reaches past the packet, the packet reaches past the frame, or the
     packet's length is less than 12 or not a multiple of four octets. A frame that does not fit the
     packet buffer has ``oversize`` set, and its later beats are not stored.
+
     Members
     -------
     i : In(stream.Signature(FrameBeat(width)))

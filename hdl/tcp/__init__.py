@@ -1,1 +1,1 @@
-"""TCP's receive side for boards: from Ethernet frames to packets of FPDUs."""
+"""Receives TCP on boards: turns Ethernet frames into packets of FPDUs."""

@@ -195,7 +195,9 @@ _REDUCE = (
     "cd rnic; rename rst reset; cd ..; delete -input rnic/w:reset",
     "setundef -undriven -zero",
     "add -input rst 1",
-    "opt -full; wreduce; opt -full",
+    "opt -full; wreduce; opt -full; zinit; opt -full",
+    # A register of many bits is there as a whole, unless it is split: unused bits stay.
+    "splitcells; opt_clean; opt -full; splitcells; opt_clean",
 )
 
 
@@ -209,7 +211,7 @@ def _mutate(design: str, mutants: int, seed: int, folder: Path) -> str:
     # starts with 0: so yosys has all registers start with 0 beforehand, with inverters around some.
     _yosys(
         folder,
-        f"read_rtlil design.il; {'; '.join(_REDUCE)}; zinit; opt -full; write_rtlil flat.il;"
+        f"read_rtlil design.il; {'; '.join(_REDUCE)}; write_rtlil flat.il;"
         f" mutate -list {mutants + mutants // 10 + 10} -seed {seed} -o mutants.txt"
         " t:* t:$meminit* %d a:src=*amaranth/lib/* %d",
     )

@@ -97,7 +97,7 @@ class SimTransport(Transport):
         self._woken = threading.Event()
         built = compiled.build(self.config, gates=gates, waves=waves is not None)
         self._library = compiled.open_library(built)
-        settings = compiled.settings_of(stalls)
+        settings = compiled.settings_of(self.config, stalls)
         self._sim: Any = self._library.sim_live(
             settings.ctypes.data, None if waves is None else str(waves).encode()
         )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,10 +49,7 @@ from .engine import (
     counters,
     event,
 )
-from .load import Load, SctpLoad
 
-#: Segments that a build rehearses, and the octets of each.
-_REHEARSED, _REHEARSED_PAYLOAD = 100, 1440
 #: Cycles in one call, between which progress is told and an interrupt is heard.
 CYCLES = 200_000
 
@@ -68,6 +64,7 @@ OPERATION = np.dtype([
 _SETTINGS = np.dtype([
     *((name, "<u4") for name in Stalls.SIDES),
     ("stretch", "<u8"), ("latency", "<u8"), ("seed", "<u8"), ("base", "<u8"), ("mutant", "<u8"),
+    ("outstanding", "<u8"),
     ("ring", "<u8"), ("entries", "<u8"), ("phase_octet", "<u4"), ("phase_bit", "<u4"),
     ("status", "<u4"), ("event_pop", "<u4"), ("event", "<u4", (9,)), ("consumer", "<u4"),
     ("counters", "<u4"), ("counter", "<u4", (32,)),
@@ -111,7 +108,7 @@ class CompiledEngine(Engine):
         table, octets = _arrays(checked(config, operations, memory, ring, base))
         library = open_library(self._built or self._build(config, waves is not None))
         counted = counter_registers(sctp=config.sctp)
-        settings = settings_of(stalls, ring, counted)
+        settings = settings_of(config, stalls, ring, counted)
         settings["base"], settings["mutant"] = base, self._mutant
         ranges = np.array([(each.start, each.stop) for each in faults], _RANGE)
         sim = library.sim_new(
@@ -151,19 +148,8 @@ def build(config: RnicConfig, *, gates: str | None = None, waves: bool = False) 
         gates or verilator.verilog(config),
         Path(__file__).with_name("harness.cpp"),
         waves=waves,
-        rehearse=partial(_rehearse, config),
         netlist=gates is not None,
     )
-
-
-def _rehearse(config: RnicConfig, built: Path) -> None:
-    """Run what most of the time is spent on, and have the profile of it written."""
-    for kind in (Load,) * config.mpa + (SctpLoad,) * config.sctp:
-        load = kind(config, _REHEARSED_PAYLOAD)
-        # What is wrong with the gateware shows in the run, and is told there.
-        with suppress(DeviceError):
-            load.run(CompiledEngine(built), load.packets(_REHEARSED), _REHEARSED)
-    ctypes.CDLL(str(built)).sim_write_profile()
 
 
 def waveform_time(cycle: int) -> int:
@@ -242,12 +228,14 @@ def _flat(operations: Sequence[Operation]) -> Iterator[Operation]:
             yield from operation.operations
 
 
-def settings_of(stalls: Stalls, ring: Ring | None = None, counted: Sequence[str] = ()) -> NDArray:
+def settings_of(
+    config: RnicConfig, stalls: Stalls, ring: Ring | None = None, counted: Sequence[str] = ()
+) -> NDArray:
     """What the harness is told of its surroundings."""
     settings = np.zeros(1, _SETTINGS)
     for name in Stalls.SIDES:
         settings[name] = round(getattr(stalls, name) * 65536)
-    settings["stretch"] = stalls.stretch
+    settings["stretch"], settings["outstanding"] = stalls.stretch, config.outstanding
     settings["latency"], settings["seed"] = stalls.response_latency, stalls.seed
     if ring is not None:
         settings["ring"], settings["entries"] = ring.address, ring.entries

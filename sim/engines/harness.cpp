@@ -57,6 +57,7 @@ struct Settings {
     uint64_t stretch, latency, seed;
     uint64_t base;  // bus address of memory's first octet
     uint64_t mutant;
+    uint64_t outstanding;  // write bursts of a port that may wait for their response
     uint64_t ring, entries;  // no entries: no ring
     uint32_t phase_octet, phase_bit;
     uint32_t status, event_pop, event[9], consumer, counters;
@@ -178,6 +179,7 @@ struct Port {
     std::deque<Pending> bursts;
     std::deque<Data> ahead;
     std::deque<Response> responses;
+    uint64_t outstanding = 0;  // bursts whose address was taken, and whose response was not
     Held<Address> held_address; Held<Data> held_data;
 };
 
@@ -324,6 +326,9 @@ struct Sim {
         if (start % PAGE + octets > PAGE)
             fail("%s: write burst of %llu octets at %#llx crosses a 4 KiB boundary", port.aw,
                  (unsigned long long)octets, (unsigned long long)a.address);
+        if (++port.outstanding > settings.outstanding)
+            fail("%s: %llu bursts wait for their response, and the configuration has %llu", port.aw,
+                 (unsigned long long)port.outstanding, (unsigned long long)settings.outstanding);
         if (&port == &placing) addresses.push_back({cycle, a.address, a.length + 1ull});
         else if (!settings.entries && !live)
             fail("%s: a completion is written to %#llx, but there is no ring", port.aw,
@@ -702,6 +707,7 @@ struct Sim {
         }
         if (!pins.bvalid || !pins.bready) return false;
         port.responses.pop_front();
+        port.outstanding--;
         progress = cycle;
         return true;
     }
@@ -899,11 +905,6 @@ EXPORT void sim_free(Sim *sim) {
 EXPORT uint64_t sim_cycle(Sim *sim) { return sim->cycle; }
 EXPORT uint64_t sim_operation(Sim *sim) { return sim->operation; }
 EXPORT const char *sim_message(Sim *sim) { return sim->message.c_str(); }
-
-#ifdef REHEARSAL
-extern "C" void __gcov_dump();
-EXPORT void sim_write_profile() { __gcov_dump(); }
-#endif
 
 // One of the lists that a run gives: its address, and its length in items.
 EXPORT const void *sim_list(Sim *sim, int which, uint64_t *items) {

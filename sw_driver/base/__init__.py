@@ -1,1 +1,1 @@
-"""What every part of the driver uses: errors, checks of values, closing, buffers."""
+"""Provides the base of the driver: errors, checks of values, closing, buffers."""

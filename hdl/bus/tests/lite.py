@@ -1,9 +1,11 @@
-"""A manager of AXI4-Lite, for testbenches."""
+"""Provides an AXI4-Lite manager for testbenches."""
 
 
 def manager(ctx, bus, *, wait=0):
-    """Functions that write and read: ``write(address, value, strb=15, *, data_first=False)`` gives
-    the response, ``read(address)`` data and response. A response waits for so many cycles.
+    """Returns functions that write and read.
+
+    ``write(address, value, strb=15, *, data_first=False)`` returns the response, ``read(address)``
+    data and response. A response waits for ``wait`` cycles.
     """
 
     async def taken(channel):

@@ -1,4 +1,4 @@
-"""The register decoder against the register map, over AXI4-Lite."""
+"""Tests the register decoder against the register map, over AXI4-Lite."""
 
 from amaranth.sim import Simulator
 from ddp_rnic.hdl.bus.csr import Registers

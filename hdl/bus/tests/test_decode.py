@@ -1,4 +1,4 @@
-"""AXI4-Lite accesses find their window, and nothing where there is none."""
+"""Tests that AXI4-Lite accesses find their window, and get an error where there is none."""
 
 import pytest
 from amaranth import Const, Module, Signal
@@ -16,7 +16,7 @@ WINDOWS = (Window("LOW", 0, 0x100, ""), Window("HIGH", 0x4000_0000, 0x40, ""))
 
 
 class Dut(wiring.Component):
-    """A memory in each window; of the second one, odd words are not there."""
+    """A memory in each window; the second window has no odd words."""
 
     bus: In(AxiLite(32))
 

@@ -1,4 +1,4 @@
-"""Placement memory: two buses and the host write it in turn, each octet to its place."""
+"""Tests placement memory: two buses and the host take turns, and each octet lands in its place."""
 
 import random
 

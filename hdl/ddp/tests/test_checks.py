@@ -1,4 +1,4 @@
-"""Header parser, Steering Tag table and tagged check, against the model (RFC 5041 section 7.1)."""
+"""Tests header parser, STag table and tagged check against the model (RFC 5041 section 7.1)."""
 
 import random
 import struct
@@ -22,7 +22,7 @@ LATENCY = 2 + TaggedCheck.LATENCY
 
 
 class Checks(wiring.Component):
-    """Parser, table and check as in the top; rights come two cycles after the header."""
+    """Connects parser, table and check as the top does; rights come two cycles after the header."""
 
     i: In(stream.Signature(160, always_ready=True))
     rights: In(StreamRights())
@@ -53,7 +53,7 @@ class Checks(wiring.Component):
 
 
 def entry(region):
-    """What the driver writes for a region."""
+    """Returns the entry that the driver writes for a region."""
     return {
         "index": region.index % ENTRIES,
         "entry": {
@@ -72,7 +72,7 @@ def entry(region):
 
 
 def gateware_says(regions, segments, *, gap=0.0, seed=1):
-    """Results for ``(ulpdu, stream, pd)`` given one a cycle; asserts the latency."""
+    """Returns the results for ``(ulpdu, stream, pd)``, one per cycle; asserts the latency."""
     dut = Checks()
     results, given, came = [], [], []
     rng = random.Random(seed)
@@ -120,7 +120,7 @@ def gateware_says(regions, segments, *, gap=0.0, seed=1):
 
 
 class Regions:
-    """Look-up of regions that have no octets: what the model's check needs of a memory."""
+    """Looks up regions without octets: as much of a memory as the model's check needs."""
 
     def __init__(self, regions):
         self.regions = {region.stag: region for region in regions}
@@ -130,7 +130,7 @@ class Regions:
 
 
 def model_says(regions, ulpdu, number, pd):
-    """The model's error number, or None if the segment is sound."""
+    """Returns the model's error number, or None if the segment is valid."""
     try:
         header, payload = decode_segment(ulpdu)
     except ProtocolError as error:
@@ -170,8 +170,8 @@ TOP = Region(stag=0x00ABD001, to=2**64 - 4096, length=4096, address=0x9000, pd=4
 WIDE = Region(stag=0x00ABD102, to=2**33 - 5, length=2**40 + 7, address=2**50, pd=4)
 REGIONS = (REGION, BOUND, READ_ONLY, TOP, WIDE)
 
-#: Segments and what RFC 5041 section 7.1 and 7.2 say of them, on stream 3 of Protection Domain 4
-#: unless told.
+#: Segments and their results by RFC 5041 sections 7.1 and 7.2, on stream 3 of Protection Domain 4
+#: unless a case says otherwise.
 CASES = {
     "whole region": (tagged(REGION.stag, 0x1000, 0x2000), None),
     "first octet": (tagged(REGION.stag, 0x1000, 1), None),
@@ -193,7 +193,7 @@ CASES = {
     "no write access, other domain": (tagged(READ_ONLY.stag, 0, 1), ddp.STAG_NOT_ASSOCIATED, 3, 5),
     "up to the last but one offset": (tagged(TOP.stag, 2**64 - 4096, 4095), None),
     # Section 7.1: "A 64-bit unsigned sum of the DDP Segment payload length and the TO does not
-    # wrap." No octet of a sum of 2^64 lies past the last Tagged Offset, 2^64 - 1.
+    # wrap." With a sum of 2^64, no octet has a Tagged Offset above the last one, 2^64 - 1.
     "sum is 2^64": (tagged(TOP.stag, 2**64 - 4096, 4096), None),
     "the last octet of all": (tagged(TOP.stag, 2**64 - 1, 1), None),
     "sum is 2^64 + 1": (tagged(TOP.stag, 2**64 - 4096, 4097), ddp.TO_WRAP),

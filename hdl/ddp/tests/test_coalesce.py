@@ -1,4 +1,4 @@
-"""Interrupt moderation, against the time at which each completion came."""
+"""Tests interrupt moderation against the time at which each completion arrived."""
 
 import random
 
@@ -7,7 +7,7 @@ from amaranth.sim import Simulator
 from ddp_rnic.hdl.ddp.coalesce import STAMPS, Coalesce
 
 MODULUS = 1 << 16
-#: Cycles after which the output must show what the inputs are.
+#: Cycles after which the output must reflect the inputs.
 LATENCY = 9
 
 
@@ -117,7 +117,7 @@ def test_what_was_late_stays_late_until_another_is_the_oldest():
         await ctx.tick().repeat(60)
         assert ctx.get(dut.irq)
         ctx.set(dut.producer, 2)
-        # As when the age has gone round.
+        # As after the age has wrapped.
         ctx.set(dut.timeout, 10000)
         for _ in range(100):
             await ctx.tick()

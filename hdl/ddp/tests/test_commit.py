@@ -1,4 +1,4 @@
-"""The commit: order, a stream's first error, silence after it, and nothing lost."""
+"""Tests Commit: the order, a stream's first error, silence after it, and that nothing is lost."""
 
 import random
 from collections import deque
@@ -21,7 +21,7 @@ HEADER = bytes.fromhex("0020 41 5a 01020304 00000001 00000007 00000064")
 
 @dataclass(frozen=True)
 class Item:
-    """A segment, with what the checks say of it."""
+    """A segment, with the results of its checks."""
 
     stream: int
     tagged: bool = True
@@ -36,10 +36,10 @@ class Item:
 
 
 def run_commit(items, *, late=0.0, stall=0.0, seed=1):
-    """Runs segments, ``("clear", stream)``, ``("bus", stream)`` and ``("hold",)`` items through, in
-    order: what is no segment comes once those before it were taken.
+    """Runs segments, and ``("clear", stream)``, ``("bus", stream)`` and ``("hold",)`` items.
 
-    Returns the moves, the events, the records, and how many moves there were when each hold began.
+    An item that is no segment comes once the segments before it were taken. Returns the moves, the
+    events, the records, and the number of moves when each hold began.
     """
     dut = Commit(CONFIG)
     rng = random.Random(seed)
@@ -48,7 +48,7 @@ def run_commit(items, *, late=0.0, stall=0.0, seed=1):
     left = 0
     offered = dict.fromkeys((dut.segments, dut.verdicts), 0)
     done = 0  # clears and bus errors
-    # How many of these come before each segment.
+    # The number of clears and bus errors before each segment.
     before = list(accumulate(
         (isinstance(item, tuple) and item[0] != "hold" for item in items), initial=0))
     before = [n for n, item in zip(before, items, strict=False) if isinstance(item, Item)]
@@ -73,7 +73,7 @@ def run_commit(items, *, late=0.0, stall=0.0, seed=1):
             left += gone
 
     async def checks(ctx):
-        """Answers for each head ``CHECKS`` cycles later."""
+        """Gives the results for each head ``CHECKS`` cycles later."""
         waiting = iter(segments)
         line = deque([None] * (CHECKS - 1))
         async for *_, valid in ctx.tick().sample(dut.head.valid):
@@ -197,8 +197,10 @@ def run_commit(items, *, late=0.0, stall=0.0, seed=1):
 
 
 def expected(segments):
-    """RFC 5041 section 7.1: (kind, octets) of each move, the events' (stream, number), and the
-    positions of the segments that are accepted in turn.
+    """Computes the expected outcome by RFC 5041 section 7.1.
+
+    Returns (kind, octets) of each move, the events' (stream, number), and the positions of the
+    segments that are accepted.
     """
     dead, moves, events, records = set(), [], [], []
     for k, s in enumerate(segments):
@@ -301,7 +303,7 @@ def test_a_record_says_what_the_ulp_must_know():
     _, _, (tagged, untagged), _ = run_commit([Item(1), Item(2, tagged=False)])
     assert (tagged.tagged, tagged.stream, tagged.tag) == (1, 1, 0x01020304)
     assert (tagged.rsvdulp, tagged.count) == (0x5A, 1)
-    # Of the segment: where it begins, and its octets. Overtaking makes those of the message of it.
+    # The record has the position and octets of the segment; Overtaking puts in the message's own.
     assert (tagged.cookie, tagged.length) == (7, 100)
     assert (untagged.tagged, untagged.stream, untagged.tag, untagged.qn) == (0, 2, 7, 1)
     assert untagged.rsvdulp.to_bytes(5, "little") == bytes.fromhex("5a01020304")

@@ -1,4 +1,4 @@
-"""Delivery against a host that keeps the ring's memory, and against plain counting."""
+"""Tests Delivery against a host that keeps the ring's memory, and against plain counting."""
 
 import dataclasses
 import random
@@ -21,7 +21,7 @@ MODULUS = 1 << 16
 
 @dataclasses.dataclass(frozen=True)
 class Message:
-    """A message, and the placements that retire until it is due."""
+    """A message, and the placements that must retire before it is due."""
 
     count: int
     stream: int = 3
@@ -34,7 +34,7 @@ class Message:
 
     @property
     def record(self):
-        """As it goes into the gateware: RsvdULP with the first octet of the wire lowest."""
+        """Returns the record for the gateware: RsvdULP has the wire's first octet lowest."""
         wire = self.rsvdulp.to_bytes(1 if self.tagged else 5, "big")
         fields = dataclasses.asdict(self)
         return {
@@ -43,7 +43,7 @@ class Message:
         }
 
     def entry(self, number, size, status):
-        """The octets that the host is to find."""
+        """Returns the octets that the host must find."""
         wire = self.rsvdulp.to_bytes(1 if self.tagged else 5, "big")
         return struct.pack(
             "<BBHIII5sB9xB", self.tagged, status, self.stream, self.tag, self.length, self.cookie,
@@ -52,8 +52,10 @@ class Message:
 
 @dataclasses.dataclass
 class Outcome:
-    """What came out. ``shown`` and ``addressed``: the first cycle of a completion's data and of
-    its address; ``answered``: the cycle of its response; ``retired``: the cycle of each done.
+    """The output of a run.
+
+    ``shown`` and ``addressed``: the first cycle of a completion's data and of its address;
+    ``answered``: the cycle of its response; ``retired``: the cycle of each done.
     """
 
     entries: list[bytes] = dataclasses.field(default_factory=list)
@@ -78,13 +80,13 @@ async def _count(ticks):
 
 
 def splice(payload, value):
-    """The members of a sampled payload."""
+    """Returns the members of a sampled payload."""
     return {name: value >> field.offset & (1 << field.width) - 1
             for name, field in payload.shape()}
 
 
 def messages_of(rng, number, *, placements=3):
-    """Messages of every kind; what a tagged one has no use for is 0."""
+    """Returns messages of every kind; fields that a tagged message does not use are 0."""
     count, messages = 0, []
     for _ in range(number):
         count += rng.randrange(placements + 1)
@@ -102,7 +104,7 @@ def run(width, messages, *, size=4, base=BASES[0], record=0.0, done=0.0, aw=0.0,
     """Runs messages through Delivery; a side given as 0.3 idles in 3 cycles of 10.
 
     ``errors``: placements whose done has an error, as {number: stream}. ``refused``: completions
-    whose write the bus refuses. ``until`` completions are waited for, all if not given.
+    whose write the bus refuses. Waits for ``until`` completions, or for all if that is not given.
     """
     config = RnicConfig(width=width, backlog=BACKLOG, outstanding=outstanding, streams=8)
     dut = Delivery(config)
@@ -245,7 +247,7 @@ def run(width, messages, *, size=4, base=BASES[0], record=0.0, done=0.0, aw=0.0,
 
 
 def check(width, messages, *, size=4, errors=None, **options):
-    """Runs them, and looks at every octet of every completion."""
+    """Runs messages, and checks every octet of every completion."""
     errors = errors or {}
     outcome = run(width, messages, size=size, errors=errors, **options)
     assert len(outcome.entries) == len(messages), f"{width=}"
@@ -327,7 +329,7 @@ def test_a_full_ring_stops_completions_and_nothing_else(width, size):
             ctx.set(dut.records.payload, message.record)
             await ctx.tick()
         ctx.set(dut.records.valid, 0)
-        # Placements of other streams go on, once so many that their count goes round.
+        # Placements of other streams continue; in one case so many that their count wraps.
         more = MODULUS // 2 if (width, size) == (64, 1) else 0
         ctx.set(dut.done.valid, 1)
         written = 0
@@ -340,7 +342,7 @@ def test_a_full_ring_stops_completions_and_nothing_else(width, size):
             await ctx.tick()
         ctx.set(dut.done.valid, 0)
         assert ctx.get(dut.retired) == more + 300
-        # The bus answers, the host takes one after the other, and each makes room for one.
+        # The bus answers, and the host takes one completion after the other; each makes room.
         ctx.set(dut.bus.b.valid, 1)
         await ctx.tick().repeat(1 << size)
         ctx.set(dut.bus.b.valid, 0)
@@ -393,7 +395,7 @@ def test_a_message_that_waits_for_its_octets_makes_it_busy():
         for _ in range(50):
             assert ctx.get(dut.busy)
             await ctx.tick()
-        # Without a ring there is nothing that it could do.
+        # Without a ring, Delivery could do nothing.
         ctx.set(dut.done.valid, 1)
         await ctx.tick()
         ctx.set(dut.done.valid, 0)
@@ -431,7 +433,7 @@ def test_a_refused_completion_stops_the_ring_and_is_not_counted(width):
     outcome = run(width, messages, refused={10}, outstanding=8, until=40, size=10, limit=3000)
     assert outcome.failed_ring
     assert outcome.producer == outcome.delivered == 10
-    # What was on the bus when the refusal came, and what began before that was known.
+    # Completions on the bus when the refusal came, and those begun before it was known.
     assert 11 <= len(outcome.entries) <= 10 + 8 + 3
 
 
@@ -449,7 +451,7 @@ def simulate(dut, bench, *, limit=5000):
 
 
 def phase_of(width, sent):
-    """The phase bit in the last beat of an entry."""
+    """Returns the phase bit in the last beat of an entry."""
     (field,) = (field for field in completion.FIELDS if field.name == "phase")
     return sent >> (8 * field.octet + field.bit) % min(width, 256) & 1
 
@@ -491,7 +493,7 @@ def test_a_ring_that_was_disabled_starts_anew_after_the_last_response(width):
         ctx.set(dut.consumer, 1)
         assert len(await settle()) == 1
         assert (ctx.get(dut.producer), ctx.get(dut.issued)) == (2, 3)
-        # Disabled with one on the bus, and enabled too early: nothing until that is answered.
+        # Disabled while one is on the bus, and enabled too early: nothing until that is answered.
         ctx.set(dut.enable, 0)
         await ctx.tick().repeat(3)
         ctx.set(dut.consumer, 0)
@@ -507,7 +509,7 @@ def test_a_ring_that_was_disabled_starts_anew_after_the_last_response(width):
         assert came == [(0x8000 + 32 * n) // octets * octets for n in range(4)]
         assert phases[0] == 1
         assert (ctx.get(dut.producer), ctx.get(dut.issued)) == (0, 4)
-        # Refused; disabled; and again.
+        # Refused; disabled; and once more.
         await answers(1, 2)
         assert ctx.get(dut.failed)
         await answers(3)
@@ -522,7 +524,7 @@ def test_a_ring_that_was_disabled_starts_anew_after_the_last_response(width):
     simulate(dut, bench)
 
 
-# At 512 bits an address is that of two entries.
+# At 512 bits two entries share an address.
 @pytest.mark.parametrize("width", WIDTHS[:-1])
 def test_a_ring_that_is_disabled_at_any_moment_and_for_any_time_loses_count_of_nothing(width):
     seed = random.getrandbits(32)
@@ -536,9 +538,9 @@ def test_a_ring_that_is_disabled_at_any_moment_and_for_any_time_loses_count_of_n
         ctx.set(dut.bus.w.ready, 1)
         addressed = ended = answered = 0
         enable, until = 1, 40
-        # The first completion since the ring started anew, the cycle from which on ``enable`` had
-        # no effect on it (it begins 5 cycles before its address shows, and does so 2 cycles after
-        # it was enabled), and the last cycle in which the ring was disabled.
+        # The first completion since the ring restarted; the cycle from which on ``enable`` had no
+        # effect on that completion (it begins 5 cycles before its address shows, and 2 cycles after
+        # it was enabled); and the last cycle in which the ring was disabled.
         fresh, began, off = 0, 0, 0
         for cycle in range(2500):
             if cycle == until:
@@ -552,7 +554,7 @@ def test_a_ring_that_is_disabled_at_any_moment_and_for_any_time_loses_count_of_n
                 dut.bus.aw.valid, dut.bus.aw.payload.addr, dut.bus.w.valid,
                 dut.bus.w.payload.last, dut.issued, dut.producer)
             answered += answer
-            # A start anew begins with the first entry, and not before the last response.
+            # A restart begins with the first entry, and not before the last response.
             off = off if enable else cycle
             if aw and not address and addressed == answered and off > began:
                 fresh, began = addressed, cycle - 7
@@ -629,7 +631,7 @@ def test_a_consumer_that_is_out_of_place_gets_nothing(consumer):
 
 
 def due_of(messages, dones, *, start=0, clears=(), idle=0.0, seed=1):
-    """Runs ``Due``: the cycle and the word of each message, and the cycle of each done.
+    """Runs ``Due``; returns the cycle and the result of each message, and the cycle of each done.
 
     ``dones``: (error, stream); ``clears``: (cycle, stream).
     """

@@ -1,4 +1,4 @@
-"""What revocation waits for and walks through."""
+"""Tests the two parts of a revocation: the fence and the sweep."""
 
 import gc
 import random
@@ -47,7 +47,7 @@ def test_the_fence_waits_for_all_that_was_issued_and_for_no_more(settle, begin):
             ctx.set(dut.issued, issued % MODULUS)
             ctx.set(dut.retired, retired % MODULUS)
             ctx.set(dut.start, start)
-            # What is to be waited for is what had been issued ``settle`` + 1 cycles later.
+            # The fence waits for the placements issued up to ``settle`` + 1 cycles later.
             if started is not None and cycle == started + settle + 1:
                 target = issued
             if target is not None and reached is None and retired >= target:
@@ -61,7 +61,7 @@ def test_the_fence_waits_for_all_that_was_issued_and_for_no_more(settle, begin):
                 fences += 1
                 started = target = reached = None
             if start:
-                # A start while it is busy begins anew.
+                # A start while the fence is busy restarts it.
                 started, target, reached = cycle, None, None
         assert fences > 10
 
@@ -87,7 +87,7 @@ def test_an_idle_fence_is_not_busy():
 ])
 def test_a_fence_that_cannot_be_is_refused(settle, kind, message):
     with warnings.catch_warnings():
-        # The fence that was refused is never used; it goes here and now.
+        # A refused fence is never used; its warning goes here and now.
         warnings.simplefilter("ignore", UnusedElaboratable)
         with pytest.raises(kind) as error:
             Fence(settle)
@@ -98,7 +98,7 @@ def test_a_fence_that_cannot_be_is_refused(settle, kind, message):
 
 
 class Swept(wiring.Component):
-    """A table and the sweep that revokes in it; ``write`` is the host's."""
+    """Connects a table and the sweep that revokes in it; the host uses ``write``."""
 
     def __init__(self, entries):
         self.table = StagTable(entries)

@@ -1,4 +1,4 @@
-"""No message before an earlier one of its stream, against RFC 5041 section 5.4 in plain Python."""
+"""Tests the order of a stream's messages against RFC 5041 section 5.4 in plain Python."""
 
 import random
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ from ddp_rnic.hdl.spec.completion import Kind, Status
 from ddp_rnic.hdl.spec.ddp import WAITING
 
 STREAMS = 4
-#: Cycles from a segment to its completion, where none waits: the look-up, a queue, and Precedence.
+#: Cycles from a segment to its completion, if none waits: the look-up, a queue, and Precedence.
 LATENCY = Overtaking.LATENCY + 1 + 4
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A segment of a message, or an entry that is of no message."""
+    """A segment of a message, or an entry that belongs to no message."""
 
     number: int
     stream: int = 1
@@ -35,7 +35,7 @@ class Segment:
 
     @property
     def key(self):
-        """Sections 4.2 and 4.3: what "each DDP Segment within a specific DDP Message" shares."""
+        """The shared fields of "each DDP Segment within a specific DDP Message" (4.2 and 4.3)."""
         return (self.tag, self.rsvdulp) if self.tagged else (self.qn,)
 
     @property
@@ -52,7 +52,7 @@ class Segment:
 
 
 class Both(wiring.Component):
-    """Overtaking, and Precedence behind a queue."""
+    """Connects Overtaking and, after a queue, Precedence."""
 
     def __init__(self):
         super().__init__({
@@ -94,7 +94,7 @@ class Both(wiring.Component):
 
 
 class Reference:
-    """Section 5.4, and the device's bound."""
+    """Implements section 5.4, with the device's bound."""
 
     def __init__(self):
         self.messages = {}  # by stream: [key, overtaken, last segment], in their order
@@ -135,9 +135,10 @@ class Reference:
 
 
 def run(steps, *, give=1.0, take=1.0, seed=0):
-    """Runs segments and ``("clear", stream)`` in their order; returns what came out by stream, the
-    streams that failed, the numbers of the entries of no message, and the cycles of all segments
-    that were taken and all entries that came."""
+    """Runs segments and ``("clear", stream)`` in their order.
+
+    Returns the output by stream, the streams that failed, the numbers of the entries of no message,
+    and the cycles of all segments that were taken and all entries that came."""
     dut = Both()
     rng = random.Random(seed)
     out, failed, control, given, came = {}, [], [], [], []
@@ -149,7 +150,7 @@ def run(steps, *, give=1.0, take=1.0, seed=0):
             ctx.set(dut.clear.valid, 0)
             ctx.set(dut.i.valid, 0)
             if isinstance(step, tuple):
-                # Segments of the stream's past may still wait behind the look-up.
+                # Segments of the stream's past may still wait after the look-up.
                 ctx.set(dut.clear.payload, step[1])
                 ctx.set(dut.clear.valid, 1)
                 waiting.pop()
@@ -207,7 +208,7 @@ def check(steps, **options):
 
 
 def delivered(*segments):
-    """The numbers of the segments whose messages are delivered, in their order."""
+    """Returns the numbers of the segments whose messages are delivered, in their order."""
     out, failed, *_ = run(list(segments))
     assert not failed
     return [number for number, _ in out.get(1, [])]
@@ -239,7 +240,7 @@ def test_two_messages_in_turn_are_delivered_as_they_began():
     b = [Segment(number, last=number == 5) for number in (1, 3, 5)]
     both = sorted(a + b, key=lambda each: each.number)
     assert delivered(*both) == [4, 5]
-    # The second one is finished first.
+    # The second message is finished first.
     assert delivered(a[0], *b, *a[1:]) == [4, 5]
 
 
@@ -258,7 +259,7 @@ def test_a_stream_with_more_than_can_be_kept_fails_alone():
     segments += [Segment(90, tagged=True), Segment(91), Segment(92, stream=3)]
     out, failed, *_ = run(segments)
     assert out == {3: [(92, False)]} and failed == [1]
-    # Once cleared, the stream begins anew.
+    # Once cleared, the stream restarts.
     out, failed, *_ = run([*segments, ("clear", 1), Segment(93), ("clear", 2), Segment(94)])
     assert out == {3: [(92, False)], 1: [(93, False), (94, False)]} and failed == [1]
 
@@ -285,7 +286,7 @@ def test_long_messages_take_no_cycle_more():
 
 @pytest.mark.parametrize("kept", range(1, WAITING - 1))
 def test_a_message_that_has_to_wait_takes_as_long_as_the_docstring_says(kept):
-    """Of a stream that keeps messages, and then of all when they leave."""
+    """First for a stream with kept messages, and then for all these when they leave."""
     segments = [Segment(0, tagged=True, last=False)]
     segments += [Segment(number) for number in range(1, 1 + kept)]
     before, after = (
@@ -323,7 +324,7 @@ def test_segments_of_all_kinds(give, take, tangled):
 
 @pytest.mark.parametrize("seed, gap", [(1, 0.0), (2, 0.3)])
 def test_the_span_of_a_message_is_from_its_first_segment_to_its_last(seed, gap):
-    """Of segments in any mixture, one a cycle; the span begins anew after another message's."""
+    """Segments in any mixture, one per cycle; the span restarts after another message's segment."""
     rng = random.Random(seed)
     dut = Overtaking(STREAMS)
     expected, got, before = [], [], {}

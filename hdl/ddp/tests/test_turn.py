@@ -1,4 +1,4 @@
-"""Delivery in turn: the order of messages in a queue, and silence after what is missing."""
+"""Tests delivery in order: the MSNs of a queue, and silence after a missing message."""
 
 import random
 
@@ -13,7 +13,7 @@ OUTPUTS = ("o", "advanced", "disordered")
 
 
 class Reference:
-    """What becomes of records (RFC 5041 sections 4.3, 5.4 and 7.1)."""
+    """Computes the outcome of records (RFC 5041 sections 4.3, 5.4 and 7.1)."""
 
     def __init__(self):
         self.dead = set()
@@ -41,7 +41,7 @@ class Reference:
 
 def run(steps, *, give=1.0, take=1.0, seed=0):
     """Runs records, ``("clear", stream)`` and ``("state", stream, qn, msn)`` in their order;
-    returns the outputs and the cycles of records and of what came of them."""
+    returns the outputs, and the cycles of records and of their outputs."""
     dut = Turn(streams=STREAMS)
     rng = random.Random(seed)
     got = {name: [] for name in OUTPUTS}
@@ -57,7 +57,7 @@ def run(steps, *, give=1.0, take=1.0, seed=0):
                 ctx.set(port.valid, 0)
             step = waiting[-1] if waiting and rng.random() < give else None
             if isinstance(step, tuple):
-                # What the host does comes when nothing of the stream is on its way.
+                # The host acts only when no record of the stream is on its way.
                 if step[0] == "clear":
                     ctx.set(dut.clear.payload, step[1])
                     ctx.set(dut.clear.valid, 1)
@@ -146,7 +146,7 @@ def test_records_of_all_kinds(give, take):
             reference.dead.discard(stream)
             continue
         if rng.random() < 0.01:
-            # Not while records of the queue are on their way.
+            # Only while no records of the queue are on their way.
             steps += [record(number, stream=(stream + 1) % STREAMS, tagged=True)] * 4
             for each in steps[-4:]:
                 reference.take(each)

@@ -1,4 +1,4 @@
-"""The untagged checks (RFC 5041 sections 4.3, 5.2 and 7.1) against the golden model."""
+"""Tests the untagged checks (RFC 5041 sections 4.3, 5.2 and 7.1) against the golden model."""
 
 import random
 
@@ -22,7 +22,7 @@ MSN = 1 << 32
 
 
 class Checks(wiring.Component):
-    """Parser and check as in the top; ``stream`` comes with the header."""
+    """Connects parser and check as the top does; ``stream`` comes with the header."""
 
     i: In(stream.Signature(160, always_ready=True))
     stream: In(16)
@@ -50,7 +50,7 @@ class Checks(wiring.Component):
 
 
 def simulate(bench, *, limit=20_000):
-    """Runs ``bench(ctx, dut, results)``; ``results`` gets (cycle, result) as they come."""
+    """Runs ``bench(ctx, dut, results)``; ``results`` gets each (cycle, result)."""
     dut = Checks()
     results = []
 
@@ -75,7 +75,7 @@ def simulate(bench, *, limit=20_000):
 
 
 def header_of(segment):
-    """What the parser sees of a segment: its length, and what there is of 18 octets."""
+    """Returns the parser's input for a segment: its length, and up to 18 octets of it."""
     octets = len(segment).to_bytes(2, "big") + segment[:18]
     return int.from_bytes(octets.ljust(20, b"\xee"), "little")
 
@@ -85,7 +85,7 @@ def segment(qn, msn, mo, length, *, last=True):
 
 
 def slot_of(number, qn, msn):
-    """A slot of the buffer table that no other buffer has."""
+    """Returns a slot of the buffer table that no other buffer has."""
     return (4 * number + qn) * CONFIG.queue_depth + msn % CONFIG.queue_depth
 
 
@@ -123,7 +123,7 @@ async def post(ctx, dut, number, qn, msn, length, address, cookie=0):
 
 
 def run_segments(segments, *, buffers=(100, 100, 0), first=1, qn=1):
-    """Results of segments that follow each other in every cycle, on stream 5."""
+    """Returns the results of segments that follow each other in every cycle, on stream 5."""
 
     async def bench(ctx, dut, results):
         await set_state(ctx, dut, 5, qn, first)
@@ -260,7 +260,7 @@ def test_queues_agree_with_the_model_while_buffers_are_posted(seed):
 
         for number in (0, 3, 7):
             await set_up(number)
-        pending = []  # posts on their way: (cycle from which it counts, queue)
+        pending = []  # posts on their way: (cycle from which each takes effect, queue)
         for cycle in range(2000):
             while pending and pending[0][0] <= cycle:
                 _, queue, length = pending.pop(0)
@@ -317,7 +317,7 @@ def test_queues_agree_with_the_model_while_buffers_are_posted(seed):
             expected.append((event, queue))
             if any(isinstance(each, DdpError) for each in event):
                 faults += 1
-                while pending:  # what was posted counts before all is set up anew
+                while pending:  # posts must take effect before all is set up again
                     await ctx.tick()
                     ctx.set(dut.post.valid, 0)
                     if pending[0][1][0] == number:
@@ -334,7 +334,7 @@ def test_queues_agree_with_the_model_while_buffers_are_posted(seed):
                     sent[queue] += 1
                     partial[queue] = 0
             else:
-                # Sound by chance: the sink knows.
+                # Valid by chance: the sink knows.
                 sent[queue] = sent[queue] + (sinks[number].queues[qn].first - sent[queue]) % MSN
 
     results = simulate(bench, limit=60_000)

@@ -1,4 +1,4 @@
-"""The exception queue: packets come out whole and in order, or not at all and counted."""
+"""Tests the exception queue: packets come out whole and in order, or not at all and counted."""
 
 import dataclasses
 import random
@@ -21,7 +21,7 @@ class Packet:
     reason: int
 
     def beats(self, octets):
-        """Payloads of the queue's input, one a beat."""
+        """Returns the payloads of the queue's input, one per beat."""
         for at in range(0, len(self.data), octets):
             part = self.data[at:at + octets]
             yield {
@@ -38,21 +38,23 @@ def make_packet(rng, length):
 
 @dataclasses.dataclass
 class Outcome:
-    """What came out: packets, with the cycles of their first and last beats on either side."""
+    """The output packets, with the cycles of their first and last beats at input and output."""
 
     packets: list[Packet] = dataclasses.field(default_factory=list)
     began: list[int] = dataclasses.field(default_factory=list)
     ended: list[int] = dataclasses.field(default_factory=list)
     went: list[int] = dataclasses.field(default_factory=list)
     drops: list[int] = dataclasses.field(default_factory=list)
-    #: Beats that were inside when each packet began to go in.
+    #: Beats that the queue held when each packet began to arrive.
     inside: list[int] = dataclasses.field(default_factory=list)
 
 
 def run(width, packets, *, source=0.0, sink=0.0, resume=0, pauses=None, seed=1, limit=30_000,
         relaxed=False):
-    """Sends packets; a side given as 0.3 idles in 3 cycles of 10, the sink up to ``resume``, and
-    the source before each packet of ``pauses`` for so many cycles.
+    """Sends packets through the queue.
+
+    A side given as 0.3 idles in 3 cycles of 10, the sink up to ``resume``; the source also idles
+    before each packet of ``pauses``, for the given number of cycles.
     """
     pauses = dict(pauses or {})
     dut = ExceptionQueue(
@@ -130,7 +132,7 @@ def run(width, packets, *, source=0.0, sink=0.0, resume=0, pauses=None, seed=1, 
 
 
 def check(width, packets, **options):
-    """Each packet comes out as it was, in order, or is dropped for want of room."""
+    """Asserts that each packet comes out unchanged and in order, or is dropped for lack of room."""
     outcome = run(width, packets, **options)
     depth = OCTETS // (width // 8)
     dropped = set(outcome.drops)
@@ -156,7 +158,7 @@ def test_packets_come_out_whole_and_in_order_or_not_at_all(width, relaxed, sourc
     outcome = check(
         width, packets, source=source, sink=sink, seed=seed, relaxed=relaxed)
     assert outcome.packets
-    # A queue that is read as fast as it is written drops only what it could not hold at once.
+    # A queue that is read as fast as it is written drops only packets larger than itself.
     assert sink < 0.8 or outcome.drops
 
 
@@ -194,7 +196,7 @@ def test_a_queue_that_is_not_read_holds_its_size_and_drops_the_rest(width, beats
     held = len(outcome.packets) * beats
     # The output takes some beats in advance.
     assert depth - beats < held <= depth + 18
-    # What did not fit did not cost room for anything that would have.
+    # A packet that did not fit takes no room away from later ones.
     assert outcome.drops == list(range(len(outcome.packets), count))
 
 
@@ -215,7 +217,7 @@ def test_the_room_of_a_packet_is_free_once_it_is_read(width):
     beats = OCTETS // (width // 8)
     rng = random.Random(width)
     packets = [make_packet(rng, OCTETS) for _ in range(3)]
-    # The second one comes too early by a few cycles.
+    # The second packet comes too early by a few cycles.
     assert check(width, packets, pauses={2: 3 * beats}).drops == [1]
 
 
@@ -225,7 +227,7 @@ def test_a_short_packet_still_fits_where_a_long_one_did_not(width):
     rng = random.Random(width)
     lengths = [OCTETS // 2, OCTETS // 2 - 2 * octets, OCTETS, octets, OCTETS // 2, octets]
     packets = [make_packet(rng, length) for length in lengths]
-    # Read by nobody until all are in, but for the beats that the output takes in advance.
+    # Nothing is read until all packets are in, except for the beats that the output takes early.
     outcome = check(width, packets, resume=5 * OCTETS // octets)
     assert outcome.drops in ([2], [2, 4])
 
@@ -237,7 +239,7 @@ def test_a_packet_longer_than_the_queue_is_dropped_and_its_neighbours_are_not(wi
     packets = [make_packet(rng, length) for length in (100, OCTETS + more, 64, OCTETS, 1)]
     outcome = check(width, packets[:3])
     assert outcome.drops == [1]
-    # The whole queue for one packet.
+    # The whole queue is free for one packet.
     outcome = check(width, packets[3:4])
     assert not outcome.drops
 

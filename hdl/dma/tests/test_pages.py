@@ -1,4 +1,4 @@
-"""Cutting placements at the ends of pages, against the definition of a linear address."""
+"""Tests how placements are cut at the ends of pages, by the definition of a linear address."""
 
 import random
 
@@ -20,13 +20,13 @@ def shift_of(code):
 
 
 def make_table(seed):
-    """A page for every slot, fit for every size."""
+    """Returns a page for every slot, aligned for every size."""
     rng = random.Random(seed)
     return [rng.getrandbits(64 - PAGE_SHIFTS[-1]) << PAGE_SHIFTS[-1] for _ in range(SLOTS)]
 
 
 def run(width, items, *, table=None, source=0.0, stall=0.0, seed=1, slots=SLOTS, limit=20_000):
-    """Placements that come of the items, with the cycles in which each went in and came out.
+    """Returns the placements that the items become, with the cycles of input and output.
 
     A side given as 0.3 idles in 3 cycles of 10.
     """
@@ -53,12 +53,12 @@ def run(width, items, *, table=None, source=0.0, stall=0.0, seed=1, slots=SLOTS,
                 went.append(cycle)
                 owed += pieces_of(item)
                 item = next(pending, None)
-            # What was asked for in the last cycle is answered in the next one.
+            # A look-up of the last cycle is answered in the next one.
             ctx.set(dut.page.address, table[asked] >> PAGE_SHIFTS[0])
             asked = index % len(table)
             allowed, go = go, int(not stall or rng.random() >= stall)
             ctx.set(dut.go, go)
-            # Ready in the cycle before suffices.
+            # It suffices that the block was ready in the cycle before.
             coming = item is not None and ready and (not source or rng.random() >= source)
             ctx.set(dut.i.valid, coming)
             if coming:
@@ -89,14 +89,14 @@ def is_cut(item):
 
 
 def definition(item, table):
-    """Host address of each octet of a placement in pages."""
+    """Returns the host address of each octet of a placement in pages, by the definition."""
     linear, shift = item["placement"]["address"], shift_of(item["pages"])
     return [table[(octet >> shift) % len(table)] | octet & (1 << shift) - 1
             for octet in range(linear, linear + item["placement"]["length"])]
 
 
 def pieces_of(item):
-    """How many pieces a placement makes."""
+    """Returns the number of pieces that a placement becomes."""
     whole = item["placement"]
     if not is_cut(item):
         return 1
@@ -173,7 +173,7 @@ def test_each_size_of_page_is_cut_to_the_octet(code):
     items = []
     for before in (1, 2, 4095, 70_000):
         for after in (0, 1, 2, 4095, 61_000):
-            # From an octet so far before the end of a page to one so far after it.
+            # From ``before`` octets before the end of a page to ``after`` octets after it.
             linear = 5 * size - before
             if linear >= 0:
                 items.append(paged(before % 4096, before + after, linear, code, release=99))
@@ -211,7 +211,7 @@ def test_the_last_slot_is_followed_by_the_first():
 
 
 def test_a_piece_after_markers_hands_back_nothing_twice():
-    """A part of a payload between markers hands back only what is before it (mpa/markers.py)."""
+    """A part of a payload between markers frees only the beats before it (mpa/markers.py)."""
     octets = 8
     items = [paged(4000 + 508 * n, 508, 4096 * 9 - 700 + 508 * n, 1, last=0,
                    release=(4000 + 508 * n) // octets) for n in range(4)]

@@ -1,4 +1,4 @@
-"""The engine's parts, one by one."""
+"""Tests the engine's parts, one by one."""
 
 import random
 
@@ -209,7 +209,7 @@ def test_a_store_keeps_the_order_at_every_level(push, pop):
                 dut.o.valid, dut.o.payload, dut.half)
             assert some == (written > read), f"cycle {n}"
             assert not half or written - read < 8, f"cycle {n}"
-            # One may have left a cycle ago.
+            # One item may have left a cycle ago.
             assert half or written - read + 1 >= 8, f"cycle {n}"
             if some:
                 assert payload == read, f"cycle {n}"

@@ -1,4 +1,4 @@
-"""The placement engine against plain memory: every octet lands, nothing else does, on time."""
+"""Tests the placement engine against plain memory: every octet lands, nothing else, on time."""
 
 import dataclasses
 import random
@@ -30,7 +30,7 @@ class Move:
     reason: int = 0
 
     def beats(self, octets: int) -> tuple[int, int]:
-        """Ring beats and bus beats."""
+        """Returns the numbers of ring beats and bus beats."""
         if not self.length:
             return 0, 0
         target = 0 if self.exception else self.target
@@ -38,11 +38,11 @@ class Move:
                      for first in (self.start, target))
 
     def slots(self, octets: int) -> int:
-        """Cycles that the placement may cost."""
+        """Returns the cycles that the placement may take."""
         return max(1, *self.beats(octets))
 
     def bursts(self, octets: int) -> list[tuple[int, int]]:
-        """Aligned offset and beats of each burst, from the rule: 4 KiB and 256 beats."""
+        """Returns aligned offset and beats of each burst, by the rule: 4 KiB and 256 beats."""
         if not self.length or self.exception:
             return []
         block = min(4096, 256 * octets)
@@ -57,7 +57,7 @@ class Move:
 
 @dataclasses.dataclass
 class Outcome:
-    """What came out, with the cycle of each thing."""
+    """The outputs, each with its cycle."""
 
     taken: list[int] = dataclasses.field(default_factory=list)
     aw: list[tuple[int, int, int]] = dataclasses.field(default_factory=list)
@@ -82,7 +82,7 @@ def run(width, moves, ring, *, base=0, source=0.0, aw=0.0, w=0.0, response=0.0, 
     beats = [int.from_bytes(ring[n:n + octets], "little") for n in range(0, buffer, octets)]
     limit = limit or 400 + 12 * sum(move.slots(octets) for move in moves)
     want_dones = sum(move.last and not move.exception and move.length > 0 for move in moves)
-    # Streams are sampled as plain integers: a field at a time is several times slower.
+    # Streams are sampled as plain integers; to sample fields is several times slower.
     fields = {"aw": dut.bus.aw, "w": dut.bus.w, "x": dut.exceptions, "d": dut.done}
     offsets = {name: {key: (field.offset, (1 << field.width) - 1)
                       for key, field in side.payload.shape()} for name, side in fields.items()}
@@ -201,7 +201,7 @@ def make_ring(seed, size=RING):
 
 
 def judge(width, moves, ring, outcome, *, base=0, failing=()):
-    """Replays the bus into guarded memory and compares all there is to compare."""
+    """Replays the bus into guarded memory and checks all outputs."""
     octets = width // 8
     memory = bytearray([GUARD]) * MEMORY
     want = bytearray(memory)
@@ -259,7 +259,7 @@ def check(width, moves, *, seed=1, base=0, failing=(), **options):
 
 
 def laid_out(rng, pieces, *, exceptions=0.0, octets=8):
-    """Places pieces (start, length, lane) one after another in memory with gaps between."""
+    """Places pieces (start, length, lane) one after another in memory, with gaps between."""
     moves, free = [], 256
     for n, (start, length, lane) in enumerate(pieces):
         exception = rng.random() < exceptions
@@ -270,7 +270,7 @@ def laid_out(rng, pieces, *, exceptions=0.0, octets=8):
         if not exception:
             free = target + length + rng.randrange(1, 2 * octets)
         assert free < MEMORY
-    # A segment does not end with an empty piece: what is left open closes with the piece before.
+    # A segment does not end with an empty piece: an open one ends with the piece before.
     return [dataclasses.replace(move, last=True)
             if n + 1 < len(moves) and not moves[n + 1].length else move
             for n, move in enumerate(moves)]
@@ -298,7 +298,7 @@ def test_every_alignment_and_short_length_at_full_rate(width):
 
 
 def assert_no_bubbles(width, moves, outcome):
-    """Every placement costs max(beats in, beats out) cycles, no more and no less."""
+    """Asserts that every placement takes exactly max(beats in, beats out) cycles."""
     costs = [move.slots(width // 8) for move in moves]
     cycles = [cycle for cycle, _pointer in outcome.releases]
     gaps = [after - before for before, after in zip(cycles, cycles[1:], strict=False)]

@@ -1,4 +1,4 @@
-"""MDIO against a PHY that follows IEEE 802.3 section 22.2.4.5."""
+"""Tests MDIO against a PHY that follows IEEE 802.3 section 22.2.4.5."""
 
 import pytest
 from amaranth.sim import Simulator
@@ -9,7 +9,7 @@ DIVISOR = 8
 
 
 def run(script, phys=(3,)):
-    """Runs ``script(access)``, and returns the registers of the PHYs: (phy, register) to value."""
+    """Runs ``script(access)``; returns the PHYs' registers: (phy, register) to value."""
     dut = Mdio(divisor=DIVISOR)
     registers = {}
 
@@ -106,7 +106,7 @@ def test_every_phy_is_told_to_advertise_gigabit_alone():
     """IEEE 802.3 table 40-3 (register 9): bit 9 advertises 1000BASE-T full duplex, bit 8 half
     duplex. Table 28-2 and annex 28B.3 (register 4): bits 5 to 9 advertise 10 and 100 Mb/s, bits 0
     to 4 are the selector, 1 for IEEE 802.3. Table 22-7 (register 0): bit 12 enables
-    Auto-Negotiation, bit 9 restarts it, which makes it use what is advertised.
+    Auto-Negotiation, bit 9 restarts it, so that the new advertisement is used.
     """
     values = dict(GIGABIT_ONLY)
     assert values[9] >> 8 & 0b11 == 0b10

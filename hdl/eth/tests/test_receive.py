@@ -1,4 +1,4 @@
-"""Frames come in whole and checked, and cross to another clock whole or not at all."""
+"""Tests that frames are received whole and checked, and cross clocks whole or not at all."""
 
 import random
 from collections import Counter
@@ -13,8 +13,10 @@ from .wire import on_wire, with_fcs
 
 
 def receive(*wires, gap=12, errors=()):
-    """What comes of octets on the wire: frames as (octets, error), how many were good, damaged and
-    without a start frame delimiter, and the cycles from each wire's end to the last beat.
+    """Receives octets on the wire.
+
+    Returns frames as (octets, error); the numbers of good and damaged frames and of frames without
+    a start frame delimiter; and the cycles from each wire's end to the last beat.
     """
     dut = FrameReceive()
     frames, counts, ends, lasts = [], Counter(), [], []
@@ -80,13 +82,13 @@ def test_a_preamble_may_be_short_or_long(preamble):
 
 
 def _shifted(wire):
-    """Returns the wire half a cycle off: octets of the nibbles around each edge."""
+    """Returns the wire half a cycle late: octets of the nibbles around each edge."""
     nibbles = [0, *(half for octet in wire for half in (octet & 15, octet >> 4)), 0]
     return bytes(low | high << 4 for low, high in zip(nibbles[::2], nibbles[1::2], strict=True))
 
 
 def _swapped(wire):
-    """Returns the wire with the rising edge taken for the falling one."""
+    """Returns the wire with its two edges swapped."""
     return bytes(octet >> 4 | (octet & 15) << 4 for octet in wire)
 
 
@@ -96,7 +98,7 @@ def _swapped(wire):
 ], ids=["half a cycle off", "edges swapped", "preamble alone", "without preamble",
         "delimiter lost", "one octet"])
 def test_what_has_no_start_frame_delimiter_is_counted(spoilt):
-    """With wrong timing of RGMII no octet of a frame is as it was sent."""
+    """With wrong timing of RGMII, no octet of a frame is received as it was sent."""
     wire = on_wire(with_fcs(bytes(range(60, 120))))
     frames, counts, _ = receive(spoilt(wire), wire, spoilt(wire), wire)
     assert frames == [(bytes(range(60, 120)), False)] * 2
@@ -144,8 +146,9 @@ def test_what_does_not_begin_with_a_preamble_is_no_frame():
 
 
 def cross(frames, *, stalled=0.0, hold=0, seed=1, relaxed=False):
-    """What comes out of the crossing, and how many frames it dropped; the reader first holds up for
-    so many cycles.
+    """Returns the output of the crossing, and the number of frames dropped.
+
+    The reader first waits for ``hold`` cycles.
     """
     dut = FrameCrossing(domain="eth_rx", relaxed=relaxed)
     rng = random.Random(seed)
@@ -210,8 +213,9 @@ def test_a_crossing_takes_as_long_as_it_says(relaxed, cycles):
 
 
 def latency(relaxed, phase):
-    """Cycles of the reader from a beat's clock edge to the one that takes it; the reader's clock
-    is `phase` ns behind the writer's.
+    """Returns the cycles of the reader from a beat's clock edge to the one that takes it.
+
+    The reader's clock is `phase` ns after the writer's clock.
     """
     dut = FrameCrossing(domain="eth_rx", relaxed=relaxed)
     cycles = taken = None

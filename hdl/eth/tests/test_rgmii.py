@@ -1,4 +1,4 @@
-"""Octets through DDR cells: the nibbles, RX_DV, RX_ER and the link's state, as RGMII has them."""
+"""Tests DDR cells: the nibbles, RX_DV, RX_ER and the link's state, according to RGMII."""
 
 import random
 import re
@@ -15,8 +15,7 @@ from ddp_rnic.hdl.lib.tests.refused import refused
 
 
 class Wires(Elaboratable):
-    """A transmitter whose pins are a receiver's. While ``quiet`` the PHY shows
-    ``status`` instead.
+    """Connects a transmitter's pins to a receiver. While ``quiet``, the PHY shows ``status``.
     """
 
     def __init__(self):
@@ -31,7 +30,7 @@ class Wires(Elaboratable):
         m = Module()
         m.submodules.transmit, m.submodules.receive = self.transmit, self.receive
         data, ctl = (port.o for port in self.out[:2])
-        # Three quarters of a cycle late: as if the clock came a quarter later than data.
+        # Three quarters of a cycle late: like a clock that is a quarter later than data.
         m.domains.quarter = ClockDomain(reset_less=True)
         late = [Signal(5, name=f"late{step}") for step in range(2)]
         m.d.quarter += [
@@ -41,7 +40,7 @@ class Wires(Elaboratable):
 
 
 class Platform:
-    """DDR cells as flip-flops, written down here once more: the boards' own are others."""
+    """Provides DDR cells as flip-flops, written independently of the boards' own."""
 
     def get_io_buffer(self, buffer):
         m = Module()
@@ -105,7 +104,7 @@ def test_octets_pass_and_the_gap_tells_the_link():
 @pytest.mark.parametrize("delay", [0, 2000])
 def test_every_pin_of_a_device_passes_a_delay_cell_as_in_litex(delay):
     """LiteEth's ``ecp5rgmii`` has a DELAYG at each pin but RX_CLK: 0 at transmit data and control,
-    the transmit delay at TX_CLK, the receive delay at receive data and control; 25 ps a step.
+    the transmit delay at TX_CLK, the receive delay at receive data and control; 25 ps per step.
     """
     def cells(make, *widths):
         pins = [io.SingleEndedPort(IOPort(width, name=f"p{at}")) for at, width in enumerate(widths)]

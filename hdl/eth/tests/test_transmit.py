@@ -1,4 +1,4 @@
-"""Frames go out with preamble, padding, FCS and gap."""
+"""Tests that frames are sent with preamble, padding, FCS and gap."""
 
 import random
 
@@ -11,13 +11,13 @@ from .wire import on_wire, with_fcs
 
 
 def transmit(*frames):
-    """What goes by, from the first start on: octets, None where nothing is sent."""
+    """Returns the octets sent from the first start on, None where nothing is sent."""
     dut = FrameTransmit()
     seen = []
     current = b""
 
     async def memory(ctx):
-        # Two cycles behind the address.
+        # The octet arrives two cycles after the address.
         before = 0
         async for *_, address in ctx.tick().sample(dut.address):
             ctx.set(dut.octet, current[before] if before < len(current) else 0xEE)
@@ -49,7 +49,7 @@ def transmit(*frames):
 
 
 def bursts(seen):
-    """What was sent in one piece, and the gaps between the pieces."""
+    """Returns the octets that were sent in one piece, and the gaps between the pieces."""
     pieces, gaps, gap = [], [], None
     for before, octet in zip([None, *seen], seen, strict=False):
         if octet is None:
@@ -81,5 +81,5 @@ def test_frames_keep_the_gap():
 def test_latency_is_what_the_docstring_says():
     seen = transmit(b"frame" + bytes(60))
     assert seen[12:17] == list(b"frame") and seen[11] == 0xD5, "12 cycles from start"
-    # transmit() looks on for 3 cycles after done.
+    # transmit() watches for 3 cycles after done.
     assert [octet is None for octet in seen[-GAP - 1:]] == [False] + GAP * [True]

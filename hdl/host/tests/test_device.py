@@ -1,4 +1,4 @@
-"""What a device is refused for; what it does is tested at a board's pins, in cocotb_tests."""
+"""Tests which parameters a device refuses; cocotb_tests tests the device at a board's pins."""
 
 from ddp_rnic.hdl.host.device import Device
 from ddp_rnic.hdl.lib.tests.refused import refused

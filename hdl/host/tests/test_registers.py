@@ -1,4 +1,4 @@
-"""The board's registers against their map, and the windows of frames."""
+"""Tests the board's registers against their map, and the windows of frames."""
 
 import random
 
@@ -144,7 +144,7 @@ def test_packets_wait_one_by_one_until_they_are_read(width):
 
 @pytest.mark.parametrize("stall", [0, 0.6])
 def test_packets_of_two_streams_come_one_by_one(stall):
-    """Each whole, and in turn while both have one."""
+    """Packets come whole, and alternate while both streams have one."""
     rng = random.Random(1)
     dut = OneByOne(64)
     packets = [[(10 * number + source, rng.randint(1, 5)) for number in range(20)]
@@ -191,7 +191,7 @@ def test_packets_of_two_streams_come_one_by_one(stall):
 
 
 def send_frames(frames, *, length=None):
-    """What the PHY gets of frames that the host writes and sends, and how many were sent."""
+    """Returns the frames at the PHY that the host writes and sends, and the number sent."""
     dut = TransmitFrame(domain="eth_tx")
     seen, sent = b"", 0
     pieces = []
@@ -213,7 +213,7 @@ def send_frames(frames, *, length=None):
             if not ctx.get(dut.busy):
                 await ctx.tick().repeat(200)
                 continue
-            # While a frame is being sent nothing that the host does matters.
+            # While a frame is being sent, the host's writes have no effect.
             ctx.set(dut.address, 0)
             ctx.set(dut.data, 0)
             ctx.set(dut.write, 15)

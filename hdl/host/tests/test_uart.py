@@ -1,4 +1,4 @@
-"""The host link: octets on a line, and the protocol on top, noise included."""
+"""Tests the host link: octets on a line, and the protocol on top, with noise."""
 
 import random
 
@@ -14,7 +14,7 @@ PATIENCE = 200
 
 
 class Loop(wiring.Component):
-    """A transmitter and a receiver on one line."""
+    """Connects a transmitter and a receiver by one line."""
 
     def __init__(self, *, clock, baud, skew=1.0):
         super().__init__({})
@@ -96,7 +96,7 @@ def test_rates_that_cannot_be_are_refused(clock, baud, text):
 
 
 class Link:
-    """A bridge with a memory behind it. Words at 0x8000_0000 and up are refused."""
+    """Connects a bridge to a memory. Words at 0x8000_0000 and up are refused."""
 
     def __init__(self, ctx, dut, state):
         self.ctx, self.dut, self.state = ctx, dut, state
@@ -133,7 +133,7 @@ def run(script, *, stalled=0.0, seed=1):
     state = {"answer": b"", "errors": 0, "memory": {}, "accesses": []}
 
     async def main(ctx):
-        await ctx.tick().repeat(4)  # a line is quiet for longer behind a reset
+        await ctx.tick().repeat(4)  # after a reset, a line is quiet for longer
         await script(Link(ctx, dut, state))
         await ctx.tick().repeat(10)
 

@@ -1,4 +1,4 @@
-"""Components that are refused as they are made."""
+"""Helps to test components that are refused when they are made."""
 
 import gc
 import warnings
@@ -8,9 +8,9 @@ from amaranth.hdl import UnusedElaboratable
 
 
 def refused(text, kind, *arguments, **options):
-    """The component is refused by a ValueError in whose text this is."""
+    """Asserts that the component is refused by a ValueError whose text contains ``text``."""
     with warnings.catch_warnings():
-        # What was refused is never used; it goes here and now.
+        # A refused component is never used; its warning goes here and now.
         warnings.simplefilter("ignore", UnusedElaboratable)
         with pytest.raises(ValueError) as error:
             kind(*arguments, **options)

@@ -1,4 +1,4 @@
-"""CRC32C against the vectors of RFC 3720 B.4 and against google-crc32c."""
+"""Tests CRC32C against the vectors of RFC 3720 B.4 and against google-crc32c."""
 
 import random
 from itertools import accumulate, count
@@ -33,15 +33,15 @@ RFC_3720 = {
 
 
 def slices_of(packets, octets, granule, *, lead=0):
-    """Visits of the beats in which ``packets`` lie back to back, as a walker makes them.
+    """Yields the slices of beats in which ``packets`` lie back to back, as a walker makes them.
 
-    ``lead`` granules of no packet stand before the first one. Yields the fields of each Slice, and
-    the packets that end with it, the tail's after the other's.
+    ``lead`` granules of no packet precede the first one. Yields the fields of each Slice, and the
+    packets that end with it; the packet of the tail is the second one.
     """
     k = octets // granule
     text = b"\xee" * (lead * granule) + b"".join(packets)
     marks = list(accumulate((len(packet) // granule for packet in packets), initial=lead))
-    number, begun = 0, False  # the packet under way, and whether an earlier visit began it
+    number, begun = 0, False  # the current packet, and whether an earlier slice began it
     for base in count(0, k):
         if number == len(packets):
             return
@@ -71,7 +71,7 @@ def slices_of(packets, octets, granule, *, lead=0):
 
 
 def beats_of(packet, octets):
-    """Beats of one packet, with the packets that end with each."""
+    """Yields the beats of one packet, with the packets that end with each."""
     for at in range(0, len(packet) or 1, octets):
         chunk = packet[at : at + octets]
         last = at + octets >= len(packet)
@@ -80,7 +80,7 @@ def beats_of(packet, octets):
 
 
 def check(dut, inputs, *, idle=0.0, rng=random):
-    """Feeds the inputs; every result must have the value and come in the cycle that it should."""
+    """Feeds the inputs; asserts the value of every result, and the cycle in which it comes."""
     inputs = list(inputs)
     wanted = []  # (packet, cycle)
     results = []  # (crc, cycle)
@@ -191,7 +191,7 @@ def test_a_packet_begins_and_ends_at_every_granule(width, granule):
 @pytest.mark.parametrize("granule", (1, 4))
 @pytest.mark.parametrize("width", WIDTHS)
 def test_two_packets_end_with_the_data_of_one_slice(width, granule):
-    """The second is the tail; the slice after it begins the next packet at once, by either way."""
+    """The second packet is the tail; the next slice begins a packet, by ``first`` or ``open``."""
     k = width // 8 // granule
     rng = seeded()
     inputs = []
@@ -211,7 +211,7 @@ def test_two_packets_end_with_the_data_of_one_slice(width, granule):
 @pytest.mark.parametrize("granule", (1, 4))
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_tail_alone_ends_with_the_data(width, granule):
-    """Nothing was open; what is open without an end is forgotten when a packet begins."""
+    """No packet was open; an open packet without an end is forgotten when the next one begins."""
     k = width // 8 // granule
     rng = seeded()
     inputs = []

@@ -1,4 +1,4 @@
-"""Delays in memory."""
+"""Tests delays in memory."""
 
 import gc
 import random
@@ -33,7 +33,7 @@ def test_a_value_comes_out_so_many_cycles_later(cycles, block):
 @pytest.mark.parametrize("cycles, error", [(2, ValueError), (0, ValueError), (4.0, TypeError)])
 def test_a_delay_that_is_too_short_or_no_number_is_refused(cycles, error):
     with warnings.catch_warnings():
-        # What was refused is never used; it goes here and now.
+        # A refused component is never used; its warning goes here and now.
         warnings.simplefilter("ignore", UnusedElaboratable)
         with pytest.raises(error, match="Delay must be .*, not "):
             Delay(8, cycles)

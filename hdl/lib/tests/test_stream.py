@@ -1,4 +1,4 @@
-"""The queues, against a deque."""
+"""Tests the queues against a deque."""
 
 import gc
 import random
@@ -271,7 +271,7 @@ def test_a_struct_comes_out_of_a_backlog_as_a_struct():
 
 def refusal(depth, kind=Queue):
     with warnings.catch_warnings():
-        # The queue that was refused is never used; it goes here and now.
+        # A refused queue is never used; its warning goes here and now.
         warnings.simplefilter("ignore", UnusedElaboratable)
         with pytest.raises((TypeError, ValueError)) as error:
             kind(8, depth=depth)

@@ -1,4 +1,4 @@
-"""Cutting placements at MPA markers (RFC 5044 section 4.3)."""
+"""Tests how placements are cut at MPA markers (RFC 5044 section 4.3)."""
 
 import random
 
@@ -11,7 +11,7 @@ CONFIG = RnicConfig(width=128)
 
 
 def run_cut(moves, *, stall=0.0, seed=1):
-    """Placements that come of moves, and the cycle in which each came."""
+    """Returns the placements that moves become, and the cycle in which each was output."""
     dut = MarkerCut(CONFIG)
     rng = random.Random(seed)
     placements, cycles = [], []
@@ -59,7 +59,7 @@ def move(start, length, address, *, markers, phase=0, exception=0):
 
 
 def octets_of(start, length, markers, phase):
-    """Buffer offsets of a payload's octets, one by one: the definition."""
+    """Returns the buffer offsets of a payload's octets, one by one, by the definition."""
     at, found = start, []
     while len(found) < length:
         if markers and phase == 0 and at % 4 == 0:

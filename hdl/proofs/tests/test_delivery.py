@@ -1,4 +1,4 @@
-"""No completion before its last write response, none twice."""
+"""Tests the proofs that no completion comes before its last write response, or twice."""
 
 import pytest
 from ddp_rnic.hdl.ddp.delivery import Due

@@ -1,4 +1,4 @@
-"""Nothing is written outside the region that a segment may write to."""
+"""Tests the proofs that nothing is written outside the region that a segment may write to."""
 
 import pytest
 from ddp_rnic.hdl.ddp.stag import StagEntry
@@ -49,7 +49,7 @@ def test_an_entry_that_is_seen_while_it_is_replaced_is_caught():
     assert proof.status == "FAIL", proof.log
 
 
-# A segment can be placed in cycle 14.
+# The first segment can be placed in cycle 14.
 @pytest.mark.parametrize("depth", [16, pytest.param(untagged.Inbuffer.DEPTH, marks=LONG)])
 def test_an_untagged_segment_is_placed_inside_a_posted_buffer(depth):
     component = UntaggedCheck(untagged.CONFIG)

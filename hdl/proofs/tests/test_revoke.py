@@ -1,4 +1,4 @@
-"""After a revocation reads done nothing is written to the region."""
+"""Tests the proofs that after a revocation reads done nothing is written to the region."""
 
 import pytest
 from ddp_rnic.hdl.control import SETTLE

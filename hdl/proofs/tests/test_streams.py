@@ -1,4 +1,4 @@
-"""Stream rules, for every block that offers a stream which can wait."""
+"""Tests the stream rules of every block that offers a stream which can wait."""
 
 import pytest
 from amaranth.hdl import Module
@@ -35,13 +35,13 @@ CONFIG = RnicConfig(
 )
 
 
-#: A Stage that takes the next item whether the one that it has was taken or not.
+#: A bug: a Stage that takes the next item although the present one was not taken.
 CARELESS = ("self.i.ready.eq(~self.o.valid | self.o.ready)", "self.i.ready.eq(1)")
-#: A Skid that does.
+#: The same bug in a Skid.
 HASTY = ("advance.eq(~self.o.valid | self.o.ready)", "advance.eq(1)")
 LONG = pytest.mark.long
 
-#: The block, and the same with a bug.
+#: Each block, and the same block with a bug.
 BLOCKS = {
     "placement": (
         lambda: PlacementDma(CONFIG),
@@ -70,7 +70,7 @@ def test_what_is_offered_stays(block):
     assert proof.status == "PASS", proof.log
 
 
-# Those of the larger blocks take longer.
+# The larger blocks take longer.
 @pytest.mark.parametrize("block", [
     pytest.param(name, marks=[LONG] * (name in ("placement", "delivery")))
     for name, (_, bug) in BLOCKS.items() if bug
@@ -234,7 +234,7 @@ def test_no_offer_waits_for_ready(component):
 
 
 class Hesitant(wiring.Component):
-    """Offers what it has only to a receiver that is ready."""
+    """Offers its item only to a receiver that is ready."""
 
     i: wiring.In(stream.Signature(4))
     o: wiring.Out(stream.Signature(4))

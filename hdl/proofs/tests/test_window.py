@@ -1,4 +1,4 @@
-"""What comes in order in its stream is taken, whatever other streams do."""
+"""Tests the proofs that the next item of a stream is taken, whatever other streams do."""
 
 import pytest
 from ddp_rnic.hdl.ddp.item import Verdict

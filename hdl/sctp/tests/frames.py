@@ -1,4 +1,4 @@
-"""Ethernet frames for the tests: what they are made of, and what is to be said of them."""
+"""Makes Ethernet frames for the tests, and reads them independently of the gateware."""
 
 import random
 import struct
@@ -11,7 +11,7 @@ EXTENSIONS = (0, 43, 51, 60)
 
 
 class Said(NamedTuple):
-    """What must be said of a frame; of one that is no SCTP packet, only its kind."""
+    """The expected result for a frame; if it is no SCTP packet, only its kind."""
 
     kind: Kind
     start: int = 0  # of the SCTP packet, in octets from the frame's first
@@ -26,7 +26,7 @@ class Said(NamedTuple):
 
 
 def say(frame, *, damaged=False, port=PORT):
-    """Reads a frame as the documents say, independently of the gateware."""
+    """Reads a frame by the standards, independently of the gateware."""
     if damaged:
         return Said(Kind.DAMAGED)
     at, tags = 12, 0
@@ -113,7 +113,7 @@ def _transport(frame, at, end, protocol, port, names):
 
 
 def internet_sum(octets):
-    """The sum of RFC 1071, without the inversion."""
+    """Returns the sum of RFC 1071, without the inversion."""
     total = sum(struct.unpack(f">{len(octets) // 2}H", octets))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
@@ -121,7 +121,7 @@ def internet_sum(octets):
 
 
 def sctp(rng, length=40):
-    """An SCTP packet of this length; the parser does not look behind the Verification Tag."""
+    """Returns an SCTP packet of this length; the parser ignores octets after the tag."""
     return rng.randbytes(length)
 
 
@@ -148,7 +148,7 @@ def ipv4(rng, protocol, payload, *, words=5, piece=0, total=None, version=4):
 
 
 def ipv6(rng, protocol, payload, *, extensions=(), length=None, version=6):
-    """``extensions`` are (protocol, its length field)."""
+    """Returns an IPv6 packet; ``extensions`` are (protocol, its length field)."""
     chain = b""
     following = [*(kind for kind, _ in extensions), protocol][1:]
     for (kind, count), after in zip(extensions, following, strict=True):
@@ -161,7 +161,7 @@ def ipv6(rng, protocol, payload, *, extensions=(), length=None, version=6):
 
 
 def draw(rng):
-    """A frame of any kind, some of them spoilt."""
+    """Returns a random frame of any kind, some of them malformed."""
     tags = rng.choice(((), (), (0x8100,), (0x88A8, 0x8100), (0x8100, 0x8100), (0x8100,) * 3))
     payload = sctp(rng, rng.choice((0, 3, 11, 12, 13, 16, 27, 28, 40, rng.randrange(300))))
     protocol = rng.choice((132, 132, 132, 6, 59, 51, 0))
@@ -201,5 +201,5 @@ def draw(rng):
 
 
 def seeded(*what):
-    """Random numbers that are the same in each run."""
+    """Returns random numbers that are the same in each run."""
     return random.Random(repr(what))

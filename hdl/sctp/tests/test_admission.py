@@ -1,4 +1,4 @@
-"""What becomes of each item of SCTP: RFC 5043 sections 5.2 and 6, and the host's share."""
+"""Tests the action for each item of SCTP (RFC 5043 sections 5.2 and 6), and the host's part."""
 
 import random
 import struct
@@ -30,9 +30,10 @@ def item(kind, *, tsn=0, ssn=0, fate=Fate.TAKEN, function=None, private=0, ddp=1
 
 
 def run(items, *, left=1.0, seed=0):
-    """Runs items, and integers, which are commands for stream 5; None waits until nothing is under
-    way. What was admitted, with the cycles of both. Everything that is admitted comes back at once,
-    complete."""
+    """Runs items, and integers, which are commands for stream 5; None waits until all is idle.
+
+    Returns the admitted items, with the cycles of both. Every admitted item comes back complete in
+    the same cycle."""
     dut = Admission(CONFIG)
     rng = random.Random(seed)
     given, admitted, records, events = [], [], [], []
@@ -133,7 +134,7 @@ def test_each_kind_goes_its_way():
         (divert, Diversion.DATA, 4, 70, 100, None),
         (divert, Diversion.DATA, 92, 70, 100, None),
         (divert, Diversion.DATA, 5, 70, 100, None),
-        (skip, None, 8, 157, 140, None),  # 40 words but two octets before and one behind
+        (skip, None, 8, 157, 140, None),  # 40 words, less two octets before and one after
         (divert, Diversion.FRAME, 0, 157, 140, None),
         (skip, None, 0, 157, 140, None),
         (divert, Diversion.DATA, 8, 70, 100, illegal),
@@ -153,7 +154,7 @@ def test_each_kind_goes_its_way():
         assert status is None or got.status == status, where
         packets.append(bool(got.report and got.packet))
     assert packets == [False] * 10 + [True] + [False] * 4
-    # What waits as the session is aborted need not be delivered.
+    # An item that waits when the session is aborted need not be delivered.
     assert records in ([1, 2], [1, 2, 3]) and len(events) == 1
     assert given and admitted[1][0] - given[1] == LATENCY
 
@@ -185,7 +186,7 @@ def test_a_last_chunk_gives_back_the_whole_frame_and_its_record_ends_the_packet(
     ],
 )
 def test_control_messages_are_checked(function, private, legal):
-    """RFC 5043 section 5.2.3; an Accept in the midst of a session is never legal."""
+    """RFC 5043 section 5.2.3; an Accept in the middle of a session is never legal."""
     one = item(Kind.CONTROL, tsn=2, ssn=1, function=function, private=private)
     _, admitted, records, events = run([*OPEN, one])
     last = admitted[-1][1]
@@ -213,6 +214,6 @@ def test_an_item_a_cycle(left):
     assert [got.sequence for _, got in admitted] == [1, *range(2, 202)]
     if left == 1.0:
         assert given[-1] - given[1] == 199
-        # The Accept, which opens the session, apart.
+        # Without the Accept, which opens the session.
         pairs = zip(given[1:], admitted[1:], strict=True)
         assert {out - into for into, (out, _) in pairs} == {LATENCY}

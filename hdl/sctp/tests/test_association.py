@@ -1,4 +1,4 @@
-"""The table of associations, and the host's way to fill it."""
+"""Tests the table of associations, and how the host fills it."""
 
 import gc
 import random
@@ -22,7 +22,7 @@ def draw(rng, v6=None):
 
 
 def fill(keys, associations=64):
-    """The table that the host makes of the keys, and all writes that it takes."""
+    """Returns the table that the host makes for the keys, and the number of its writes."""
     entries, writes = {}, []
     for key in keys:
         known = set(entries.values())
@@ -35,7 +35,7 @@ def fill(keys, associations=64):
     return entries, writes
 
 
-#: Keys as hosts have them: what differs from one association to the next, and how.
+#: Keys of typical hosts: the fields that differ from one association to the next, and how.
 FAMILIES = {
     "random": lambda rng, n: draw(rng),
     "tag": lambda rng, n: BASE._replace(tag=rng.getrandbits(32)),
@@ -63,7 +63,8 @@ def test_keys_of_any_family_spread_over_both_ways(family, associations, width):
     for way in range(WAYS):
         taken = [hash_way(way, key, width) for key in keys]
         assert all(0 <= place < places for place in taken)
-        # Half as many keys at random as places take 39 in 100 of them, 256 of 512 give or take 6.
+        # Half as many random keys as slots occupy 39 % of the slots: of 512, 256 keys, plus or
+        # minus 6.
         assert len(set(taken)) > places * 175 / 512, f"way {way}: {len(set(taken))} places"
     entries, _ = fill(keys, associations)
     assert set(entries.values()) == set(keys)
@@ -90,10 +91,10 @@ def test_a_key_twice_or_one_too_many_is_refused():
     entries, _ = fill([key])
     with pytest.raises(ValueError, match="already"):
         insert(entries, key, 64)
-    # Three keys with the same two places.
+    # Three keys with the same two slots.
     alike = [key]
     nests = [hash_way(way, key, 9) for way in range(WAYS)]
-    # Bits 0 and 81 of an address fall together in both ways.
+    # Bits 0 and 81 of an address cancel in both ways.
     for bits in (1 | 1 << 81, 2 | 2 << 81):
         alike.append(key._replace(source=key.source ^ bits, v6=key.v6))
         assert [hash_way(way, alike[-1], 9) for way in range(WAYS)] == nests
@@ -103,8 +104,9 @@ def test_a_key_twice_or_one_too_many_is_refused():
 
 
 def run(dut, writes, lookups):
-    """Writes the table, then looks up one a cycle, each of which changes what it gives; returns a
-    result for each, with its cycle."""
+    """Writes the table, then looks up one key per cycle; returns a result for each, with its cycle.
+
+    Each look-up changes the result."""
     results = []
 
     async def drive(ctx):
@@ -138,8 +140,7 @@ def told(key, number):
 
 
 def in_turn(lookups, words, rng):
-    """The look-ups, with what may be in the cycles that an SCTP frame takes: nothing, or a frame
-    that is none."""
+    """Yields the look-ups; in the cycles that an SCTP frame takes come nothing or other frames."""
     for lookup in lookups:
         yield lookup
         for _ in range(words - 1 if lookup and lookup["kind"] == Kind.SCTP else 0):
@@ -203,7 +204,7 @@ def test_every_bit_of_a_key_counts(words):
                        ("destination_port", 16), ("tag", 32), ("v6", 1)):  # fmt: skip
         for bit in range(bits):
             lookups.append(key._replace(**{name: int(getattr(key, name)) ^ 1 << bit}))
-    # An entry for the key at the place of each other one: only the comparison tells them apart.
+    # An entry for the key in the slots of every other key: only the comparison distinguishes them.
     dut = AssociationTable(associations=4, words=words)
     writes = [(way, place, told(key, 1)) for way in range(WAYS) for place in range(128)]
     asked = [{**other._asdict(), "kind": Kind.SCTP} for other in [*lookups, key]]
@@ -213,8 +214,9 @@ def test_every_bit_of_a_key_counts(words):
 
 
 def found_while_written(words, entries):
-    """What a look-up of a key finds at the place where the second entry replaces the first, by how
-    many cycles after the look-up's its write is."""
+    """Returns the result for a key whose slot is being replaced by the second entry.
+
+    The results are by the number of cycles from the look-up to the write."""
     key = draw(random.Random(4))
     dut = AssociationTable(words=words)
     nest = {"way": 1, "place": hash_way(1, key, 9)}
@@ -249,7 +251,7 @@ def test_from_which_cycle_on_a_write_counts(words):
 @pytest.mark.parametrize("words", (2, 4))
 @pytest.mark.parametrize("entries", ((("tag",), ("source",)), (("source",), ("tag",))))
 def test_words_of_two_entries_are_not_taken_for_one(words, entries):
-    # Of the one the first word differs from what is looked for, of the other the last.
+    # One entry differs from the wanted key in the first word, the other in the last.
     assert not any(found_while_written(words, entries).values())
 
 
@@ -260,7 +262,7 @@ def test_words_of_two_entries_are_not_taken_for_one(words, entries):
 ))  # fmt: skip
 def test_what_a_table_cannot_be_is_refused(wrong, error, message):
     with warnings.catch_warnings():
-        # The table that was refused is never used; it goes here and now.
+        # A refused table is never used; its warning goes here and now.
         warnings.simplefilter("ignore", UnusedElaboratable)
         with pytest.raises(error, match=message):
             AssociationTable(**wrong)

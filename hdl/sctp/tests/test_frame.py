@@ -1,4 +1,4 @@
-"""The frame parser against an independent reading of each frame, and against Scapy's frames."""
+"""Tests the frame parser against an independent reading of each frame, and on Scapy's frames."""
 
 import gc
 import warnings
@@ -33,12 +33,12 @@ from scapy.layers.l2 import ARP, Dot1AD, Dot1Q, Ether
 from scapy.layers.sctp import SCTP, SCTPChunkData
 from scapy.packet import Raw
 
-#: Cycles from a beat in to a beat out, as the docstring says.
+#: Cycles from an input beat to its output, according to the docstring.
 LATENCY = 43
 
 
 def run(width, frames, *, idle=0.0, damaged=(), seed=0, udp_port=PORT):
-    """Sends frames; returns beats and results, each with its cycle, and when beats went in."""
+    """Sends frames; returns beats and results, each with its cycle, and the input cycles."""
     dut = FrameParser(width, udp_port=udp_port)
     octets = width // 8
     rng = seeded(width, seed)
@@ -53,7 +53,7 @@ def run(width, frames, *, idle=0.0, damaged=(), seed=0, udp_port=PORT):
                 last = at + octets >= len(frame)
                 while rng.random() < idle:
                     ctx.set(dut.i.valid, 0)
-                    # What is not there is not looked at.
+                    # Without ``valid``, the payload must be ignored.
                     ctx.set(dut.i.payload.last, rng.getrandbits(1))
                     await ctx.tick()
                     cycle += 1
@@ -86,7 +86,7 @@ def run(width, frames, *, idle=0.0, damaged=(), seed=0, udp_port=PORT):
                 results.append((cycle, result))
                 if result.kind == Kind.SCTP:
                     named = cycle, names
-            # For as long as the table of associations looks at them.
+            # The results must stay as long as the table of associations uses them.
             if named[1] and cycle < named[0] + 256 // width:
                 assert names == named[1], f"names of cycle {named[0]} are gone in {cycle}"
             cycle += 1
@@ -101,7 +101,7 @@ def run(width, frames, *, idle=0.0, damaged=(), seed=0, udp_port=PORT):
 
 
 def check(width, frames, *, damaged=(), **options):
-    """Runs frames and compares all that comes out; returns what :func:`say` says."""
+    """Runs frames and checks all outputs; returns the results of :func:`say`."""
     sent, beats, results = run(width, frames, damaged=damaged, **options)
     octets, words = width // 8, width // 32
     port = options.get("udp_port", PORT)
@@ -148,7 +148,7 @@ def check(width, frames, *, damaged=(), **options):
             assert not marks or expected.kind in (Kind.MALFORMED, Kind.DAMAGED), where
     assert next(at, None) is None, "beats of no frame"
     if not options.get("idle"):
-        # One beat a cycle goes out, without a gap.
+        # One beat per cycle is output, without a gap.
         cycles = [cycle for cycle, _ in beats]
         assert cycles == list(range(cycles[0], cycles[0] + len(beats)))
     return said
@@ -356,7 +356,7 @@ def test_after_a_reset_nothing_is_left_of_what_was_under_way(width):
 )
 def test_a_wrong_parameter_is_refused(width, options, error, message):
     with warnings.catch_warnings():
-        # What was refused is never used; it goes here and now.
+        # A refused parser is never used; its warning goes here and now.
         warnings.simplefilter("ignore", UnusedElaboratable)
         with pytest.raises(error, match=message):
             FrameParser(width, **options)

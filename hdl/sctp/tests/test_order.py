@@ -1,4 +1,4 @@
-"""Windows and the order of delivery (RFC 5043 sections 5.2.1, 6 and 10), against a dict."""
+"""Tests windows and delivery in order (RFC 5043 sections 5.2.1, 6 and 10) against a dict."""
 
 import gc
 import random
@@ -13,7 +13,7 @@ from ddp_rnic.hdl.sctp.order import Order
 from ddp_rnic.hdl.sctp.window import Window
 from ddp_rnic.hdl.spec.sctp import Reason
 
-#: Cycles from an item to its verdict, and from its being done to its record.
+#: Cycles from an item to its verdict, and from its completion to its record.
 LATENCY, DELIVERY = 7, 8
 MODULUS = 1 << 16
 FRESH, DUPLICATE, OUTSIDE, ILLEGAL, SILENT = list(Verdict)[:5]
@@ -29,10 +29,10 @@ class Bench:
         self.streams, self.window = streams, window
         self.rng = random.Random(seed)
         self.give, self.finish, self.take, self.delay = give, finish, take, delay
-        self.offers = deque()  # items to be given: dicts, or None for an idle cycle
-        self.asked = deque()  # those that wait for their verdict
-        self.verdicts = []  # (cycle given, cycle, item, verdict)
-        self.reasons = []  # (stream, reason) of what aborts
+        self.offers = deque()  # items to be input: dicts, or None for an idle cycle
+        self.asked = deque()  # items that wait for their verdict
+        self.verdicts = []  # (cycle of input, cycle, item, verdict)
+        self.reasons = []  # (stream, reason) of items that abort
         self.undone = deque()  # (cycle from which it may be done, ticket, record)
         self.done = []  # (cycle, item)
         self.records = []  # (cycle, stream, ssn)
@@ -41,7 +41,7 @@ class Bench:
         self.cycle = 0
 
     def offer(self, stream, ssn, *, tsn=None, **more):
-        """An item; its TSN is that of its DDP-SSN, so that it is a repetition where that is."""
+        """Offers an item; by default its TSN is its DDP-SSN, so that a repetition has the same."""
         item = {"stream": stream, "ssn": ssn % MODULUS, "tsn": ssn if tsn is None else tsn}
         self.offers.append({
             "verdict": FRESH, "segment": 1, "final": 0, "malformed": 0, "life": 0, **item,
@@ -106,7 +106,7 @@ class Bench:
     moved = True
 
     async def settle(self, ctx, limit=5000):
-        """Until all that was offered is judged and done, and nothing moves for a while."""
+        """Waits until every offered item is judged and done, and all has been quiet for a while."""
         quiet = 0
         while quiet < 60 + self.delay:
             before = len(self.verdicts), len(self.records), len(self.done)
@@ -138,7 +138,7 @@ class Bench:
 
 
 def run_items(items, **options):
-    """Verdicts and records of (stream, ssn) that come one a cycle."""
+    """Returns verdicts and records of (stream, ssn), input at one per cycle."""
     bench = Bench(**options)
 
     async def testbench(ctx):
@@ -201,8 +201,8 @@ def test_another_item_with_a_ddp_ssn_that_was_used_ends_the_session(gap, ssn):
 
 @pytest.mark.parametrize("segment", (0, 1))
 def test_a_ddp_ssn_older_than_the_window_is_a_duplicate_if_a_segment_has_it(segment):
-    """The TSN of an older Segment is the host's to compare. A control message with a DDP-SSN that
-    was used never came before: nothing would have come after it."""
+    """The host compares the TSN of an older Segment. A control message with a DDP-SSN that was used
+    cannot be a repetition: no item would have followed it."""
     bench = Bench()
 
     async def testbench(ctx):
@@ -235,7 +235,7 @@ def test_refused_items_are_illegal_unless_they_came_before():
             bench.offer(1, ssn, verdict=refused)
         for verdict in (SILENT, DUPLICATE, Verdict.HELD, ILLEGAL, FRESH):
             bench.offer(1, 4, verdict=verdict)
-        # Its session knows of that.
+        # Its session has handled that.
         bench.offer(1, 4, life=1)
         bench.offer(2, 40, verdict=refused)
         bench.offer(3, 4, verdict=Verdict.HELD)
@@ -291,8 +291,8 @@ def test_what_follows_a_filled_gap_in_the_next_cycles_waits_until_those_before_i
 )
 @pytest.mark.parametrize("window", (4, 16))
 def test_all_leave_in_order_and_once(give, finish, take, delay, window):
-    """Shuffled, repeated, lost items; what was OUTSIDE comes again, as a sender would have it. The
-    next item of a stream in the order of arrival is always taken."""
+    """Items are shuffled, repeated and lost; an OUTSIDE item is sent again, as by a real sender.
+    The next item of a stream in the order of arrival is always taken."""
     seed = random.getrandbits(32)
     print(f"seed {seed}")
     bench = Bench(window=window, seed=seed, give=give, finish=finish, take=take, delay=delay)
@@ -300,7 +300,7 @@ def test_all_leave_in_order_and_once(give, finish, take, delay, window):
     total = 90
 
     async def testbench(ctx):
-        base = dict.fromkeys(range(4), 0)  # of what was taken as it was judged
+        base = dict.fromkeys(range(4), 0)  # the items taken when each was judged
         taken = set()
         seen = 0
 
@@ -341,8 +341,8 @@ def test_all_leave_in_order_and_once(give, finish, take, delay, window):
 
 @pytest.mark.parametrize("window", (4, 16))
 def test_what_is_shuffled_within_the_window_is_never_outside(window):
-    """Each item comes less than the window ahead of the first that has not come. A gap is found as
-    many cycles after the one before was filled as items came in between, and some more."""
+    """Each item is less than the window ahead of the first missing one. A gap is found a number of
+    cycles after the one before was filled: one for each item between them, and a few more."""
     seed = random.getrandbits(32)
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -371,7 +371,7 @@ def test_what_is_shuffled_within_the_window_is_never_outside(window):
 
 @pytest.mark.parametrize("window", (4, 16, 64))
 def test_what_comes_backwards_in_runs_is_never_outside(window):
-    """Seven cycles apart: the last one of a run leaves no gap, and the next run begins."""
+    """Seven cycles apart: the last item of a run leaves no gap, and the next run begins."""
     bench = Bench(window=window, delay=30)
     ssns = [base + k for base in range(0, 5 * window, window) for k in reversed(range(window))]
 
@@ -386,8 +386,8 @@ def test_what_comes_backwards_in_runs_is_never_outside(window):
 
 
 def test_an_item_behind_one_that_was_taken_is_taken_before_the_next_gap_is_found():
-    """RFC 5043 section 10: what comes in order is never refused. 5 is the next in order, and 6 was
-    taken the cycle before."""
+    """RFC 5043 section 10: items in order are never refused. 5 is the next in order, and 6 was
+    taken in the cycle before."""
     items = [(1, 2), (1, 1), (1, 0), (1, 4), (2, 0), (2, 1), (1, 3), (2, 2), (1, 6), (1, 5)]
     bench = run_items(items, window=4)
     assert set(bench.verdict()) == {FRESH}
@@ -414,7 +414,7 @@ def test_a_gap_that_is_found_as_its_stream_is_cleared_is_forgotten(wait):
 
 @pytest.mark.long
 def test_ddp_ssns_wrap():
-    """RFC 5043 section 10: an order among 16-bit numbers that are less than 32768 apart."""
+    """RFC 5043 section 10: an order of 16-bit numbers that are less than 32768 apart."""
     bench = Bench(delay=4)
     start = MODULUS - 5
 
@@ -439,7 +439,7 @@ def test_ddp_ssns_wrap():
 
 
 def test_one_stream_cannot_hold_up_another_one():
-    """Stream 0 fills its places and leaves its gap; the others go on, item by item."""
+    """Stream 0 fills its slots and never fills its gap; the others continue, item by item."""
     bench = Bench(streams=4, window=16, delay=5)
 
     async def testbench(ctx):
@@ -462,7 +462,7 @@ def test_one_stream_cannot_hold_up_another_one():
 
 @pytest.mark.parametrize("sessions", (3, 18))
 def test_nothing_that_waited_in_a_session_is_delivered_in_a_later_one(sessions):
-    """However many sessions there are on a stream: each leaves items behind gaps."""
+    """For any number of sessions on a stream: each leaves items that wait for a gap."""
     bench = Bench()
 
     async def testbench(ctx):
@@ -526,7 +526,7 @@ def test_what_follows_the_final_item_is_illegal_in_whatever_order_they_come(ssns
             bench.offers.extend([None] * pause)
 
     bench.run(testbench)
-    # Of the Terminate and what follows it, the later one is illegal, and all that comes after.
+    # Of the Terminate and the item after it, the later to arrive is illegal, and all items after.
     at = 1 + max(ssns.index(2), ssns.index(3))
     assert bench.verdict() == [FRESH] * at + [ILLEGAL] + [SILENT] * (3 - at)
     assert bench.reasons == [(1, Reason.SEQUENCE)]
@@ -567,7 +567,7 @@ def test_the_host_sees_what_comes_next():
 )
 def test_parameters_are_checked(options, error, message):
     with warnings.catch_warnings():
-        # What was refused is never used; it goes here and now.
+        # A refused component is never used; its warning goes here and now.
         warnings.simplefilter("ignore", UnusedElaboratable)
         with pytest.raises(error) as refusal:
             Window(**options)

@@ -1,6 +1,7 @@
-"""The receive front of SCTP against Scapy and the model: what Linux sent, and what nobody should.
+"""Tests the receive front of SCTP against Scapy and the model, with real and malformed frames.
 
-Captures are read where they lie beside the project; where they do not, these tests are skipped.
+The captures of Linux are read from a folder beside the project; without it, these tests are
+skipped.
 """
 
 import random
@@ -45,7 +46,7 @@ WIDTHS = (64, 512)
 
 
 class Entry(NamedTuple):
-    """What the table says of an association."""
+    """The contents of the table's entry for an association."""
 
     association: int
     first: int
@@ -53,14 +54,14 @@ class Entry(NamedTuple):
 
 
 class Came(NamedTuple):
-    """An item that came, and the octets of its chunk or frame as they are in the packet buffer."""
+    """An item that was output, and the octets of its chunk or frame in the packet buffer."""
 
     item: object
     octets: bytes
 
 
 class Front(wiring.Component):
-    """The receiver with the packet buffer and the CRC unit."""
+    """Connects the receiver, the packet buffer and the CRC unit."""
 
     def __init__(self, config):
         self.config = config
@@ -96,9 +97,9 @@ class Front(wiring.Component):
 
 
 def run(width, frames, entries=None, *, idle=0.0, stall=0.0, damaged=(), late=0, octets=32768):
-    """Sends frames; returns what came, a list for each frame, and how many cycles it all took.
+    """Sends frames; returns the items, a list for each frame, and the number of cycles in all.
 
-    ``late`` is how many cycles nothing may leave for.
+    No item may leave for the first ``late`` cycles.
     """
     config = RnicConfig(width=width, buffer_octets=octets)
     dut = Front(config)
@@ -182,7 +183,7 @@ def run(width, frames, entries=None, *, idle=0.0, stall=0.0, damaged=(), late=0,
 
 
 def key_of(packet):
-    """The key of a frame that Scapy took apart, and its SCTP packet; None where there is none."""
+    """Returns the key of a frame that Scapy dissected, and its SCTP packet; None without one."""
     if SCTP not in packet or IP not in packet:
         return None
     network, sctp = packet[IP], packet[SCTP]
@@ -197,13 +198,13 @@ def key_of(packet):
 
 
 def sctp_octets(frame):
-    """Where the SCTP packet of an untagged IPv4 frame is."""
+    """Returns the position of the SCTP packet in an untagged IPv4 frame."""
     start = 14 + 4 * (frame[14] & 15)
     return start, frame[start : 14 + struct.unpack_from(">H", frame, 16)[0]]
 
 
 def check_frame(frame, came, entries, where):
-    """Compares what came of a frame with what Scapy and the model read in it; returns its fate."""
+    """Compares a frame's items with Scapy's and the model's reading; returns the frame's fate."""
     last = came[-1].item
     assert {item.fate for item, _ in came} == {last.fate}, f"{where}: several fates"
     assert came[-1].octets[2:][: len(frame)] == frame, f"{where}: not stored as it came"
@@ -247,7 +248,7 @@ def check_frame(frame, came, entries, where):
 
 
 def split(octets):
-    """Chunks without their padding."""
+    """Returns the chunks without their padding."""
     while octets:
         (length,) = struct.unpack_from(">H", octets, 2)
         yield octets[:length]
@@ -255,7 +256,7 @@ def split(octets):
 
 
 def kind_of(chunk):
-    """What a chunk is to DDP (RFC 5043 sections 5.2, 9 and 10)."""
+    """Returns the kind of a chunk for DDP (RFC 5043 sections 5.2, 9 and 10)."""
     if not isinstance(chunk, DataChunk):
         return Kind.CHUNK
     whole = chunk.beginning and chunk.ending
@@ -267,14 +268,14 @@ def kind_of(chunk):
 
 
 def spoilt(rng, frame):
-    """The frame with a bit inverted somewhere in its IP packet."""
+    """Returns the frame with one bit inverted in its IP packet."""
     start, octets = sctp_octets(frame)
     at = rng.randrange(14, start + len(octets))
     return frame[:at] + bytes([frame[at] ^ 1 << rng.randrange(8)]) + frame[at + 1 :]
 
 
 def captured(path, budget, width):
-    """Frames of a capture, from all of it, and an entry for most of its associations."""
+    """Returns frames of a capture, from all of it, and an entry for most of its associations."""
     frames = [frame.octets for frame in read_frames(path)]
     keys = {key_of(Ether(frame)): None for frame in frames}
     keys = sorted(key for key in keys if key and key.tag)
@@ -338,7 +339,7 @@ def carried(packet):
 
 
 def ours(**options):
-    """The association that :func:`packet_of` makes packets of."""
+    """Returns the association of the packets that :func:`packet_of` makes."""
     key = key_of(Ether(carried(packet_of([]))))
     return {key: Entry(**{"association": 9, "first": 40, "streams": 4} | options)}
 
@@ -399,7 +400,7 @@ def test_every_frame_has_its_own_fate(width):
 
 
 def seal(chunks):
-    """A packet of these octets as its chunks, with a right checksum."""
+    """Returns a packet with these octets as its chunks, and a right checksum."""
     octets = struct.pack(">HHI4x", 5000, 5001, 77) + chunks
     return octets[:8] + checksum(octets) + octets[12:]
 
@@ -450,7 +451,7 @@ def test_latency_is_what_the_docstrings_say(width):
         frame = carried(packet_of([segment(size)]))
         beats = [frame[at : at + config.octets] for at in range(0, len(frame), config.octets)]
 
-        # A frame that the lift makes a beat longer ends a cycle later.
+        # A frame that becomes a beat longer by the shift ends a cycle later.
         longer = (len(frame) - 1) % config.octets >= config.octets - 2
 
         async def bench(ctx, dut=dut, beats=beats, longer=longer):

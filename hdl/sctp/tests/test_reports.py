@@ -1,4 +1,4 @@
-"""Ring entries of what is due, of what has its turn, and of sessions."""
+"""Tests the ring entries of due records, of records in order, and of sessions."""
 
 import random
 
@@ -19,8 +19,10 @@ LATENCY = 3
 
 
 def run(due, ordered=(), events=(), *, give=1.0, take=1.0, seed=0):
-    """Gives what is due, has its turn, and happens; the entries, each with its cycle, what went to
-    Order, and the cycles in which something was given."""
+    """Inputs due records, ordered records and events.
+
+    Returns the entries, each with its cycle, the records sent to Order, and the cycles in which a
+    record was input."""
     dut = Reports(CONFIG, DONE)
     rng = random.Random(seed)
     entries, done, given = [], [], []
@@ -103,7 +105,7 @@ def test_entries_say_what_became_of_chunks_and_packets():
     assert (got[8].length, got[8].cookie, got[8].stream, got[8].tag) == (8, 2 << 16, 0, 0)
     assert (got[9].stream, got[9].qn, got[9].tag, got[9].length) == (3, 2, 8, 9)
     assert (got[9].cookie, got[9].status) == (10, 1)
-    # Only what was taken gets its turn.
+    # Only items that were taken are delivered in order.
     assert done == [1, 6, 7, 8]
     assert {out - into for into, (out, _) in zip(given, entries, strict=True)} == {LATENCY}
 

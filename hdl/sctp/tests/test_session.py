@@ -1,4 +1,4 @@
-"""The legal sequences of RFC 5043 section 6, against the golden model."""
+"""Tests the legal sequences of RFC 5043 section 6 against the golden model."""
 
 import gc
 import random
@@ -34,7 +34,7 @@ SEGMENT, INITIATE, ACCEPT, REJECT, TERMINATE, INVALID = Message
 
 
 class Both(wiring.Component):
-    """A session and its order, as they belong together. A record tells of its item."""
+    """Connects a session and its order. A record identifies its item."""
 
     def __init__(self, pending):
         self.session = Session(streams=STREAMS, associations=ASSOCIATIONS, pending=pending)
@@ -205,7 +205,7 @@ async def open_active(bench, ctx, number):
 
 @pytest.mark.parametrize("opens", (open_passive, open_active))
 def test_accepted_sessions_follow_each_other_on_a_stream(opens):
-    """Section 6.2, and what is left over from one is not the next one's."""
+    """Section 6.2; leftovers of one session do not belong to the next."""
     bench = Bench()
 
     async def testbench(ctx):
@@ -244,8 +244,8 @@ def test_segments_may_follow_the_accept_in_the_next_cycle():
 
 @pytest.mark.parametrize("answer", (ACCEPT, REJECT, TERMINATE))
 def test_what_overtakes_an_answer_is_held_until_the_host_hands_it_back(answer):
-    """RFC 5041 section 5.3: placement in any order, but of a session that stands; RFC 5043 section
-    6.3: a session that was rejected has no Segments."""
+    """RFC 5041 section 5.3: placement in any order, but only in an established session; RFC 5043
+    section 6.3: a session that was rejected has no Segments."""
     bench = Bench(delay=3)
     accepted = answer is ACCEPT
 
@@ -293,7 +293,7 @@ def test_segments_without_a_session_are_illegal_once_and_then_silent(ssns):
             bench.offer(1, 7)
             await bench.settle(ctx)
             assert bench.last(1) == [Verdict.SILENT]
-            # The association that is set up next has the stream, and nothing came in that.
+            # The association that is set up next has the stream, and no item arrived in that.
             assert await bench.tell(ctx, 1, Function.FORGET) == (True, State.CLOSED)
 
     bench.run(testbench)
@@ -337,7 +337,7 @@ def test_an_initiate_inside_a_session_ends_it(state):
         bench.offer(1, 1)
         await bench.settle(ctx)
         assert bench.last(2) == [Verdict.ILLEGAL, Verdict.SILENT]
-        # Its repetition opens no session, the next one does.
+        # Its repetition opens no session, the next Initiate does.
         bench.offer(1, 0, INITIATE, tsn=bench.tsn - 1)
         await bench.settle(ctx)
         assert bench.last(1) == [Verdict.DUPLICATE]
@@ -532,8 +532,8 @@ def test_a_refused_session_is_closed(answer):
 
 def test_no_more_initiates_of_an_association_wait_than_the_limit():
     """Section 6.4: "When more session requests are received, the passive side MUST respond to the
-    Initiate message with a DDP Stream Terminate Message." Streams 0 and 1 are of one association,
-    2 and 3 of another one."""
+    Initiate message with a DDP Stream Terminate Message." Streams 0 and 1 belong to one
+    association, 2 and 3 to another one."""
     bench = Bench(pending=1)
 
     async def testbench(ctx):
@@ -556,7 +556,7 @@ def test_no_more_initiates_of_an_association_wait_than_the_limit():
         await bench.settle(ctx)
         assert ctx.get(bench.dut.waiting) == 2
         await bench.tell(ctx, 3, Function.REJECT)
-        bench.offer(0, 1)  # illegal: its session waits no longer
+        bench.offer(0, 1)  # illegal: its session no longer waits
         await bench.settle(ctx)
         assert ctx.get(bench.dut.waiting) == 0
         bench.offer(0, 0, INITIATE)
@@ -633,15 +633,17 @@ def payload_of(ssn, message):
 
 
 class Reference:
-    """A stream as the device has it: the model, with what :mod:`ddp_rnic.hdl.spec.sctp` says of
-    repetitions, of what is held, and of control messages. ``delivered`` are DDP-SSNs and messages.
+    """Models a stream of the device.
+
+    It is the golden model, with the rules of :mod:`ddp_rnic.hdl.spec.sctp` for repetitions, for
+    held chunks and for control messages. ``delivered``: DDP-SSNs and messages.
     """
 
     def __init__(self, number):
         self.session = sctp.Session(number)
         self.past = 0
         self.tsns = {}  # of the present session, by DDP-SSN
-        self.early = {}  # of what the host holds, by DDP-SSN and message
+        self.early = {}  # TSNs of chunks that the host holds, by DDP-SSN and message
         self.delivered = []
 
     def command(self, function, highest):
@@ -655,7 +657,7 @@ class Reference:
         if function is Function.PAST:
             self.past = max(self.past, highest)
             return True
-        # The host looks to gaps of the last session, and to acknowledgements, itself.
+        # The host itself handles gaps of the last session, and acknowledgements.
         session.acknowledge()
         session._in.waiting.clear() if function is Function.INITIATE else None
         try:
@@ -667,7 +669,7 @@ class Reference:
         return True
 
     def receive(self, ssn, message, tsn):
-        """The verdict, and the reason of an event, or None."""
+        """Returns the verdict, and the reason of an event or None."""
         session = self.session
         before = session.state.name
         follows = message in (SEGMENT, TERMINATE)
@@ -697,7 +699,7 @@ class Reference:
 
 
 def wire_of(rng, reference, wild):
-    """What a peer sends in a session's state, (DDP-SSN, message), and at times what it must not."""
+    """Returns a peer's messages in a session's state, (DDP-SSN, message); some are not allowed."""
     session = reference.session
     following = session._in.sequencer.next
     state = session.state.name
@@ -723,9 +725,9 @@ def wire_of(rng, reference, wild):
 @pytest.mark.parametrize("delay, busy", [(0, 1.0), (7, 1.0), (60, 1.0), (2, 0.3)])
 @pytest.mark.parametrize("wild", (0.0, 0.15, 0.5))
 def test_sessions_agree_with_the_model(delay, busy, wild):
-    """Sessions of all streams at once, in rounds: what is sent in a round is shuffled, repeated by
-    the network, and sometimes illegal; the host acts between rounds. Verdicts, events and what is
-    delivered are exact."""
+    """Sessions of all streams run in parallel, in rounds. The messages of a round are shuffled,
+    repeated by the network, and sometimes illegal; the host acts between rounds. Verdicts, events
+    and deliveries are exact."""
     seed = random.getrandbits(32)
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -755,7 +757,7 @@ def test_sessions_agree_with_the_model(delay, busy, wild):
             for number in order:
                 bench.tsn += 1
                 ssn, message = wire[number].pop(0)
-                # The host hands back what it held.
+                # The host hands back the chunk that it held.
                 tsn = references[number].early.pop((ssn, message), bench.tsn)
                 items = [(ssn, message, tsn)]
                 sent[number].append(items[0])
@@ -791,7 +793,7 @@ def test_sessions_agree_with_the_model(delay, busy, wild):
 )
 def test_parameters_are_checked(options, error, message):
     with warnings.catch_warnings():
-        # What was refused is never used; it goes here and now.
+        # A refused component is never used; its warning goes here and now.
         warnings.simplefilter("ignore", UnusedElaboratable)
         with pytest.raises(error) as refusal:
             Session(**options)

@@ -1,4 +1,4 @@
-"""The SCTP walker: frames in; chunks, verdicts and stored octets out (RFC 9260, RFC 5043)."""
+"""Tests the SCTP walker: frames in; chunks, verdicts and stored octets out (RFC 9260, RFC 5043)."""
 
 import random
 import struct
@@ -18,7 +18,7 @@ from ddp_rnic.sim.model.sctp import Chunk, DataChunk, Packet, Ppid, SackChunk, c
 
 @dataclass(frozen=True)
 class Frame:
-    """A frame as the walker gets it: the packet begins at word ``at``, if it has one."""
+    """A frame as the walker's input: the packet begins at word ``at``, if there is one."""
 
     octets: bytes
     at: int | None = None
@@ -30,18 +30,18 @@ class Frame:
 
 
 def carry(packet, at, *, padding=0):
-    """A packet in a frame, with ``at`` words before it and Ethernet padding behind."""
+    """Returns a packet in a frame, with ``at`` words before it and Ethernet padding after it."""
     return Frame(bytes(range(0x40, 0x40 + 4 * at)) + packet + bytes(padding), at, len(packet))
 
 
 def seal(chunks, tag=0x01020304):
-    """A packet of these octets as its chunks, with a right checksum."""
+    """Returns a packet with these octets as its chunks, and a right checksum."""
     octets = struct.pack(">HHI4x", 5000, 5001, tag) + chunks
     return octets[:8] + checksum(octets) + octets[12:]
 
 
 def segment(rng, size, *, tagged=None, ssn=None, tsn=None):
-    """A DDP Segment Chunk with ``size`` octets of user data behind the DDP-SSN."""
+    """Returns a DDP Segment Chunk with ``size`` octets of user data after the DDP-SSN."""
     body = bytearray(rng.randbytes(size))
     if size and tagged is not None:
         body[0] = body[0] & 0x7F | tagged << 7
@@ -52,7 +52,7 @@ def segment(rng, size, *, tagged=None, ssn=None, tsn=None):
 
 
 def any_chunk(rng, longest=200):
-    """A chunk of any kind and length."""
+    """Returns a chunk of any kind and length."""
     size = rng.choice((rng.randrange(40), rng.randrange(longest)))
     match rng.randrange(8):
         case 0:
@@ -75,13 +75,13 @@ def packet_of(chunks, tag=7):
 
 
 def wanted(frame, words):
-    """Items that must come out of a frame, as (kind, fields)."""
+    """Returns the items that a frame must give, as (kind, fields)."""
     size = -(-len(frame.octets) // 4)
     items = []
     good = False
     if frame.at is not None:
-        # One of an odd length or of none is walked to the end of the frame's beats, one that is
-        # too long to where it would end if that is before.
+        # A packet with an odd length, or none, is walked to the end of the frame's beats; one that
+        # is too long, to its own end if that is before.
         end = frame.at + frame.length // 4
         limit = -(-size // words) * words
         if frame.length and frame.length % 4 == 0:
@@ -119,7 +119,7 @@ def wanted(frame, words):
 
 
 class Front(wiring.Component):
-    """The walker with its CRC unit and judge."""
+    """Connects the walker, its CRC unit and the judge."""
 
     def __init__(self, config):
         self.config = config
@@ -153,7 +153,7 @@ class Front(wiring.Component):
 
 
 def beats_of(frame, width):
-    """The fields of a frame's beats."""
+    """Yields the fields of a frame's beats."""
     octets, words = width // 8, width // 32
     for at in range(0, len(frame.octets), octets):
         part = frame.octets[at : at + octets]
@@ -238,7 +238,7 @@ def run_front(width, frames, *, idle=0.0, stall=0.0, seed=1, config=None):
 
 
 def check(width, frames, **options):
-    """Runs frames and compares all that comes out; returns what ``run_front`` does."""
+    """Runs frames and checks all outputs; returns the result of ``run_front``."""
     words = width // 32
     front = run_front(width, frames, **options)
     items, verdicts, ring, cycles = front
@@ -279,7 +279,7 @@ def check(width, frames, **options):
 
 
 def visits_of(frames, width):
-    """Cycles that each beat must take: one for each item, and at least one."""
+    """Returns the cycles that each beat must take: one for each item, and at least one."""
     words = width // 32
     for frame in frames:
         count = -(-len(frame.octets) // (4 * words))
@@ -290,7 +290,7 @@ def visits_of(frames, width):
 
 
 def spoiled(frame, at=9):
-    """The frame with a bit of its packet inverted."""
+    """Returns the frame with a bit of its packet inverted."""
     octets = bytearray(frame.octets)
     octets[4 * frame.at + at] ^= 0x10
     return Frame(bytes(octets), frame.at, frame.length)
@@ -338,7 +338,7 @@ def test_small_chunks_fill_beats_and_frames_end_with_them(width):
         frames.append(carry(packet_of(chunks), k % 16))
     frames.append(carry(packet_of([]), 9, padding=12))
     frames += [carry(packet_of([Chunk(14)]), k) for k in range(words)]
-    # A packet in each frame, at 512 bits in each beat.
+    # One packet per frame; at 512 bits, one per beat.
     frames += [carry(packet_of([]), 9)] * 24
     check(width, frames)
 
@@ -447,7 +447,7 @@ def test_a_beat_a_cycle_or_an_item_a_cycle_where_there_are_more(width):
     *_, cycles = check(width, frames)
     visits = list(visits_of(frames, width))
     assert cycles[-1] - cycles[0] == sum(visits[1:])
-    if width == 64:  # no item but a beat's first
+    if width == 64:  # a beat has at most one item
         assert visits[: -(-len(frames[0].octets) // 8)] == [1] * -(-len(frames[0].octets) // 8)
 
 

@@ -1,4 +1,4 @@
-"""Frames of TCP connections with FPDUs, and of much else, for what receives them."""
+"""Makes frames of TCP connections with FPDUs, and many other frames, to test a receiver."""
 
 import random
 import struct
@@ -16,7 +16,7 @@ MODULO = 1 << 32
 VLAN, SERVICE_VLAN, IPV4, IPV6, ARP = 0x8100, 0x88A8, 0x0800, 0x86DD, 0x0806
 TCP, UDP, SCTP = 6, 17, 132
 TAGS = ((), (), (), (VLAN,), (SERVICE_VLAN,), (SERVICE_VLAN, VLAN), (VLAN, VLAN))
-#: Of IPv6 extension headers, what may stand before TCP.
+#: The IPv6 extension headers that may precede TCP.
 HOP_BY_HOP, ROUTING, FRAGMENT, DESTINATION = 0, 43, 44, 60
 
 
@@ -24,8 +24,9 @@ HOP_BY_HOP, ROUTING, FRAGMENT, DESTINATION = 0, 43, 44, 60
 class Scenario:
     """Frames, each with whether it is marked as damaged, for a receiver with these connections.
 
-    ``streams`` is what the peer of each connection sent in order, from position 0 on. It need not
-    end with an FPDU's end. ``broken`` is the connection with an FPDU that is too long or too short.
+    ``streams`` are the octets that the peer of each connection sent in order, from position 0 on. A
+    stream may end inside an FPDU. ``broken`` is the connection with an FPDU that is too long or too
+    short.
     """
 
     connections: list[Connection]
@@ -38,13 +39,13 @@ class Scenario:
 
 
 def checksum(octets: bytes) -> int:
-    """The Internet checksum: a sum of 16-bit words modulo 65535 is what carries around make it."""
+    """Returns the Internet checksum: with its carries added, it is a sum modulo 65535."""
     return -int.from_bytes(octets + bytes(len(octets) % 2), "big") % 0xFFFF
 
 
 @dataclass(frozen=True)
 class Wire:
-    """A segment, and how it is put on the wire."""
+    """A segment, and the headers around it."""
 
     source: bytes
     destination: bytes
@@ -57,11 +58,11 @@ class Wire:
     flags: int = Flag.ACK
     tcp_options: bytes = b""
     ip_options: bytes = b""  # IPv4
-    extensions: tuple[tuple[int, bytes], ...] = ()  # IPv6: header's number, what is behind "next"
+    extensions: tuple[tuple[int, bytes], ...] = ()  # IPv6: header's number, octets after "next"
     tags: tuple[tuple[int, int], ...] = ()  # EtherType, TCI
     addresses: bytes = bytes(12)  # of Ethernet
     trailer: bytes = b""
-    # What is wrong with it, if it is.
+    # Errors of the segment, if it has any.
     offset: int | None = None  # Data Offset
     tcp_checksum: Callable[[int], int] | None = None
     ip_checksum: Callable[[int], int] | None = None
@@ -71,7 +72,7 @@ class Wire:
     longer: int = 0  # octets that IP's length has too many
 
     def segment(self) -> bytes:
-        """The TCP segment with its checksum."""
+        """Returns the TCP segment with its checksum."""
         offset = 5 + len(self.tcp_options) // 4 if self.offset is None else self.offset
         header = struct.pack(
             ">HHIIBBHHH",
@@ -93,17 +94,17 @@ class Wire:
         return octets[:16] + struct.pack(">H", digest) + octets[18:]
 
     def frame(self) -> bytes:
-        """The Ethernet frame of the segment."""
+        """Returns the Ethernet frame of the segment."""
         return self.around(TCP, self.segment())
 
     def around(self, protocol: int, payload: bytes) -> bytes:
-        """An Ethernet frame of the same ends with something else in it."""
+        """Returns an Ethernet frame between the same ends with another payload."""
         if len(self.source) == 4:
             return self.ethernet(IPV4, self._ipv4(protocol, payload))
         return self.ethernet(IPV6, self._ipv6(protocol, payload))
 
     def ethernet(self, kind: int, packet: bytes) -> bytes:
-        """A frame around any packet."""
+        """Returns a frame around any packet."""
         tags = b"".join(struct.pack(">HH", *tag) for tag in self.tags)
         return self.addresses + tags + struct.pack(">H", kind) + packet + self.trailer
 
@@ -132,16 +133,16 @@ class Wire:
 
 @dataclass
 class Peer:
-    """Sends FPDUs over a connection, and knows what the receiver holds of them.
+    """Sends FPDUs over a connection, and tracks which of them the receiver holds.
 
-    The receiver expects ``next``, where the last FPDU begun before it began at ``begun``.
+    The receiver expects ``next``; the last FPDU that began before it began at ``begun``.
     """
 
     rng: random.Random
     connection: Connection
     window: int
     breaks_at: int | None = None  # position; the next FPDU from there on is too long or too short
-    over: int | None = None  # position where a too short FPDU ends: nothing is taken behind it
+    over: int | None = None  # position where a too short FPDU ends: no later octet is taken
     stream: bytearray = field(default_factory=bytearray)
     ends: list[int] = field(default_factory=lambda: [0])
     next: int = 0
@@ -152,12 +153,12 @@ class Peer:
         self.mpa = MpaSender(markers=self.connection.markers)
 
     def add(self, ulpdu: int) -> None:
-        """One more FPDU."""
+        """Appends an FPDU to the stream."""
         self.stream += self.mpa.send(self.rng.randbytes(ulpdu))
         self.ends.append(len(self.stream))
 
     def fill(self, upto: int) -> None:
-        """FPDUs until the stream has so many octets."""
+        """Appends FPDUs until the stream has ``upto`` octets."""
         while len(self.stream) < upto:
             if self.breaks_at is not None and len(self.stream) >= self.breaks_at:
                 self.breaks_at = None
@@ -175,20 +176,20 @@ class Peer:
 
     @property
     def most(self) -> int:
-        """Octets of the longest ULPDU: with markers, their pointers of 16 bits must reach it."""
+        """Returns the octets of the longest ULPDU; the pointers of markers have only 16 bits."""
         return 64000 if self.connection.markers else 65535
 
     def longest(self) -> int:
-        """The longest ULPDU whose FPDU, if it came next, would fit the window."""
+        """Returns the length of the longest ULPDU whose FPDU would fit the window now."""
         return bisect_right(range(self.most + 1), self.window, key=self.length) - 1
 
     def length(self, ulpdu: int) -> int:
-        """Of an FPDU that would come next."""
+        """Returns the length that the next FPDU would have."""
         position, markers = len(self.stream), self.connection.markers
         return len(MpaSender(crc=False, markers=markers, position=position).send(bytes(ulpdu)))
 
     def cut(self) -> int:
-        """Length of the next segment."""
+        """Returns the length of the next segment."""
         rng = self.rng
         self.fill(self.next + 2 * MAXIMUM_SEGMENT)
         end = min(end for end in self.ends if end > self.next) - self.next
@@ -206,19 +207,19 @@ class Peer:
         return max(1, min(length, MAXIMUM_SEGMENT, self.room()))
 
     def room(self) -> int:
-        """Octets that the receiver has room for; less than 1 when the connection is broken."""
+        """Returns the octets that the receiver has room for; less than 1 on a broken connection."""
         if self.over is not None and self.next >= self.over:
             return 0
         return self.window - (self.next - self.begun)
 
     def took(self, length: int) -> None:
-        """The receiver took a segment."""
+        """Records that the receiver took a segment."""
         self.sent.append((self.next, length))
         self.next += length
         self.begun = max(end for end in self.ends if end <= self.next)
 
     def wire(self, position: int, length: int) -> Wire:
-        """A segment of the stream with everything that does not matter drawn."""
+        """Returns a segment of the stream; all fields that do not matter are random."""
         rng, connection = self.rng, self.connection
         v4 = len(connection.source) == 4
         fill = rng.choice((0, 0, 0, 1, 7, 40))
@@ -244,11 +245,11 @@ class Peer:
         return wire
 
 
-# --- what is mixed in ----------------------------------------------------------------------------
+# --- other frames --------------------------------------------------------------------------------
 
 
 def _again(peer: Peer, wire: Wire) -> list[bytes]:
-    """What was sent before; before that, the octet in front of the stream."""
+    """Returns segments that were sent before; at the beginning, the octet before the stream."""
     if not peer.sent:
         return [replace(wire, sequence=(wire.sequence - 1) % MODULO, payload=b"\0").frame()]
     start, length = peer.rng.choice(peer.sent[-4:])
@@ -256,7 +257,7 @@ def _again(peer: Peer, wire: Wire) -> list[bytes]:
 
 
 def _overlapping(peer: Peer, wire: Wire) -> list[bytes]:
-    """From an octet that was taken to one that was not."""
+    """Returns segments from an octet that was taken to one that was not."""
     start = max(0, peer.next - peer.rng.choice((1, 2, 4, peer.rng.randint(1, 600))))
     if start == peer.next:
         return []
@@ -264,7 +265,7 @@ def _overlapping(peer: Peer, wire: Wire) -> list[bytes]:
 
 
 def _ahead(peer: Peer, wire: Wire) -> list[bytes]:
-    """What follows the segment, before it; once in a while, far away, or one octet."""
+    """Returns segments after the next one, sent before it: adjacent, far ahead, or one octet."""
     length = len(wire.payload)
     far = peer.rng.choice((0x100, 0x10000, 0x1000000, 0x80000000, MODULO - 1))
     sequence = (wire.sequence + far) % MODULO
@@ -284,7 +285,7 @@ def _ahead(peer: Peer, wire: Wire) -> list[bytes]:
 def _wrong_tcp_checksum(peer: Peer, wire: Wire) -> list[bytes]:
     bit = 1 << peer.rng.randrange(16)
     pseudo = wire.source + wire.destination + struct.pack(">II", len(wire.segment()), TCP)
-    left = -checksum(pseudo) % 0xFFFF  # as a sender leaves it that leaves the rest to its card
+    left = -checksum(pseudo) % 0xFFFF  # as by a sender that leaves the rest to its network card
     spoilt: tuple[Callable[[int], int], ...] = (
         lambda digest: digest ^ bit,
         lambda digest: digest ^ bit,
@@ -303,7 +304,7 @@ def _wrong_ip_checksum(peer: Peer, wire: Wire) -> list[bytes]:
 
 
 def _flipped(peer: Peer, wire: Wire) -> list[bytes]:
-    """A bit is wrong anywhere, with a checksum over it or without."""
+    """Returns segments with a wrong bit anywhere, with a right checksum or without."""
     frame = bytearray(wire.frame())
     bit = peer.rng.randrange(8 * peer.rng.choice((len(frame), min(len(frame), 100))))
     frame[bit // 8] ^= 1 << bit % 8
@@ -315,7 +316,7 @@ def _acknowledgment(peer: Peer, wire: Wire) -> list[bytes]:
 
 
 def _wrong_acknowledgment(peer: Peer, wire: Wire) -> list[bytes]:
-    """Of what was not sent yet, or of what was acknowledged long ago (RFC 5961 section 5.2)."""
+    """Acknowledges octets not sent yet, or acknowledged long ago (RFC 5961 section 5.2)."""
     known = peer.connection
     beyond = peer.rng.randrange(1, MODULO - known.span)
     number = known.sent + peer.rng.choice((1, beyond, -known.span - 1))
@@ -347,7 +348,7 @@ def _bare_fin(peer: Peer, wire: Wire) -> list[bytes]:
 
 
 def _other_ends(peer: Peer, wire: Wire) -> list[bytes]:
-    """One bit of an address or a port is another, or the ends are exchanged."""
+    """Changes one bit of an address or a port, or exchanges the ends."""
     rng = peer.rng
     size = len(wire.source)
     bit = rng.randrange(8 * size)
@@ -375,7 +376,7 @@ def _other_ends(peer: Peer, wire: Wire) -> list[bytes]:
 
 
 def _other_protocol(peer: Peer, wire: Wire) -> list[bytes]:
-    """UDP and SCTP of the same ends; TCP under another number; ARP; anything."""
+    """Returns UDP and SCTP between the same ends; TCP under another number; ARP; anything."""
     rng = peer.rng
     ports = struct.pack(">HH", wire.source_port, wire.destination_port)
     udp = ports + struct.pack(">HH", 8 + len(wire.payload), 0) + wire.payload
@@ -406,7 +407,7 @@ def _fragment(peer: Peer, wire: Wire) -> list[bytes]:
 
 
 def _extension(peer: Peer, wire: Wire) -> list[bytes]:
-    """TCP behind extension headers, or flags of IPv4 that are none of a fragment."""
+    """Returns TCP after extension headers, or with IPv4 flags that mark no fragment."""
     if len(wire.source) == 4:
         return [replace(wire, more=peer.rng.choice((0x4000, 0x8000, 0xC000))).frame()]
     extensions = tuple(
@@ -426,7 +427,7 @@ def _short(peer: Peer, wire: Wire) -> list[bytes]:
 
 
 def _malformed(peer: Peer, wire: Wire) -> list[bytes]:
-    """Lengths and versions that cannot be, all checksums being right."""
+    """Returns impossible lengths and versions; all checksums are right."""
     rng = peer.rng
     words = rng.choice((0, 4, 15, 5 + len(wire.ip_options) // 4 + 1))
     few = wire.payload[: rng.randint(0, 30)]
@@ -450,7 +451,7 @@ def _malformed(peer: Peer, wire: Wire) -> list[bytes]:
 
 
 def _too_much(peer: Peer, wire: Wire) -> list[bytes]:
-    """More than the receiver has room for, by an octet or more."""
+    """Returns segments that exceed the receiver's room by an octet or more."""
     length = peer.room() + peer.rng.choice((1, 1, 2, 50))
     if not 0 < length <= MAXIMUM_SEGMENT:
         return []
@@ -465,7 +466,7 @@ NOISE: tuple[Callable[[Peer, Wire], list[bytes]], ...] = (
     *(_other_ends, _other_ends, _other_protocol, _other_protocol, _fragment, _extension),
     *(_truncated, _truncated, _short, _malformed, _malformed, _too_much, _too_much),
 )
-#: What may be taken after all, as a wrong bit in the padding is. The segment itself has to follow.
+#: Changes that may leave a segment valid, such as a wrong bit in the padding; the segment follows.
 HARMLESS = (_flipped, _extension, _truncated, _malformed)
 
 
@@ -473,17 +474,17 @@ HARMLESS = (_flipped, _extension, _truncated, _malformed)
 
 
 def scenario(rng: random.Random, *, connections: int, window: int, segments: int) -> Scenario:
-    """Draw connections and frames.
+    """Draws connections and frames.
 
     Parameters
     ----------
     connections
-        How many, one for every index of a receiver.
+        Number of connections, one for every index of a receiver.
     window
         Octets that the receiver can hold of a connection, at least 16.
     segments
-        How many bring what is next, unless their connection is broken. About as many frames more
-        are mixed in that are something else.
+        Number of segments that are next in order, unless their connection is broken. About as many
+        other frames are mixed in.
     """
     table = _connections(rng, connections)
     broken = rng.randrange(connections) if window < 64000 and rng.random() < 0.5 else None
@@ -515,7 +516,7 @@ def scenario(rng: random.Random, *, connections: int, window: int, segments: int
 
 
 def _turns(rng: random.Random, connections: int, segments: int) -> list[int]:
-    """Whose segment comes when: by turns, or some in a row."""
+    """Draws the order in which connections send: in turn, or several segments in a row."""
     turns: list[int] = []
     while len(turns) < segments:
         turns += [rng.randrange(connections)] * rng.choice((1, 1, 1, 2, 5))
@@ -523,11 +524,11 @@ def _turns(rng: random.Random, connections: int, segments: int) -> list[int]:
 
 
 def _connections(rng: random.Random, count: int) -> list[Connection]:
-    """Connections, of which many differ from another by little."""
+    """Draws connections, many of which differ from another one in a detail."""
     table: list[Connection] = []
     names: set[tuple[bytes, bytes, int, int]] = set()
     streams = rng.sample(range(count), count)
-    # One at most: what is sent to a neighbour by mistake must not be in order there.
+    # At most one wraps: a segment sent to a neighbour by mistake must not be in order there.
     wraps = rng.randrange(count + 1)
     while len(table) < count:
         size = rng.choice((4, 16))
@@ -544,7 +545,7 @@ def _connections(rng: random.Random, count: int) -> list[Connection]:
                 source = bytes((source[0] ^ 1 << rng.randrange(8), *source[1:]))
             elif change == 3:
                 destination = bytes((*destination[:-1], destination[-1] ^ 1 << rng.randrange(8)))
-            else:  # of the other version, alike in the first four octets
+            else:  # of the other IP version, with the same first four octets
                 source, destination = (
                     address + bytes(12) if len(address) == 4 else address[:4]
                     for address in (source, destination)

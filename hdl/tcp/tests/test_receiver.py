@@ -1,4 +1,4 @@
-"""The receive front of TCP against the model, and what it says of itself."""
+"""Tests the receive front of TCP against the model, and the figures in its docstrings."""
 
 import random
 from collections import Counter
@@ -16,14 +16,14 @@ from ddp_rnic.sim.model import tcp as model
 from ddp_rnic.sim.model.mpa import MpaSender
 
 CONNECTIONS, WINDOW = 4, 4096
-#: Cycles from a last beat to the first of its FPDU.
+#: Cycles from a frame's last beat to the first beat of its FPDU.
 LATENCY = 14
-#: Cycles in which nothing happened, after which nothing will.
+#: Idle cycles after which nothing more will happen.
 QUIET = 40
 
 
 class Bench:
-    """A receiver; ``stall`` is the share of cycles in which nobody takes its packets."""
+    """Drives a receiver; ``stall`` is the share of cycles in which its packets are not taken."""
 
     def __init__(self, width, *, streams=1 << 16, stall=0.0, seed=1, connections=CONNECTIONS,
                  window=WINDOW):
@@ -85,7 +85,7 @@ class Bench:
         return beat.data.to_bytes(self.octets, "little")[:beat.count]
 
     async def quiet(self, ctx):
-        """Waits until nothing happens any more."""
+        """Waits until the receiver is idle."""
         await ctx.tick().repeat(QUIET)
         while self.cycle - self.latest < QUIET:
             await ctx.tick()
@@ -117,7 +117,7 @@ class Bench:
             ctx.set(self.dut.i.valid, 0)
 
     async def known(self, ctx, index):
-        """What there is to know of a connection."""
+        """Returns the state of a connection."""
         ctx.set(self.dut.look, index)
         peer = ctx.get(self.dut.peer)
         return (ctx.get(self.dut.next), (peer.acknowledged, peer.window),
@@ -125,7 +125,7 @@ class Bench:
 
 
 def expected(connections, frames):
-    """A model of these connections, and what it gives for each frame."""
+    """Returns a model of these connections, and its result for each frame."""
     receiver = model.TcpReceiver(CONNECTIONS, WINDOW)
     for index, connection in enumerate(connections):
         receiver.connect(index, connection)
@@ -138,7 +138,7 @@ def of_kind(kind, events):
 
 
 def segments(connection, octets, *lengths, window=7):
-    """Frames of a connection's octets, in pieces of these lengths, with nothing else in them."""
+    """Returns frames of a connection's octets, in pieces of these lengths, and nothing else."""
     at = 0
     for length in lengths:
         yield Wire(
@@ -161,7 +161,7 @@ def fpdus(*lengths, markers=False):
 
 @pytest.mark.parametrize("width, seed", [(64, 1), (64, 2), (128, 3), (256, 4), (512, 5)])
 def test_frames_are_what_the_model_says(width, seed):
-    """One by one, for what the model does at once takes time here."""
+    """Frames come one at a time, because the model acts without delay and the gateware does not."""
     played = scenario(
         random.Random(seed), connections=CONNECTIONS, window=WINDOW, segments=40)
     bench = Bench(width)
@@ -190,7 +190,7 @@ def test_frames_are_what_the_model_says(width, seed):
 
 
 def oddities(wire):
-    """Frames that differ from a segment's in one thing, which is wrong, or not."""
+    """Returns frames that differ from a segment's in one detail, which may be wrong or not."""
     whole = wire.frame()
     four = len(wire.source) == 4
     yield from (whole[:-cut] for cut in range(1, 6))
@@ -227,7 +227,7 @@ def oddities(wire):
 
 @pytest.mark.parametrize("four", [True, False])
 def test_each_oddity_is_what_the_model_says(four):
-    """Each would be taken but for its oddity; some are."""
+    """Each frame would be taken without its oddity; some are taken with it."""
     end = connection()
     if not four:
         end = replace(end, source=bytes(range(16)), destination=bytes(range(1, 17)))
@@ -241,7 +241,7 @@ def test_each_oddity_is_what_the_model_says(four):
     async def testbench(ctx):
         await bench.connect(ctx, [end])
         for number in range(count):
-            # The first FPDU is long enough for all to be of it.
+            # The first FPDU is long enough to contain all payload.
             payload = b"\x0f\xf0" + wire.payload[2:] if receiver.next(0) == 0 else wire.payload
             at = (end.sequence + receiver.next(0)) % 2**32
             now = replace(wire, sequence=at, payload=payload)
@@ -262,8 +262,8 @@ def test_each_oddity_is_what_the_model_says(four):
 
 @pytest.mark.parametrize("stall", [0, 0.7])
 def test_nothing_waits_for_anything(stall):
-    """Frames one behind the other, others between them, packets taken now and then: the streams are
-    as they were sent.
+    """Frames follow each other with other frames between, and packets are taken now and then: the
+    streams are received as they were sent.
     """
     ends = [connection(number, markers=number % 2) for number in range(CONNECTIONS)]
     rng = random.Random(1)
@@ -301,8 +301,8 @@ def test_nothing_waits_for_anything(stall):
 @pytest.mark.parametrize("lengths", [(502, 502, 14), (501, 498), (503, 14, 15)])
 @pytest.mark.parametrize("cut", [1, 2, 4, 5, 6, 8, 512])
 def test_an_fpdu_is_cut_where_its_length_says(markers, lengths, cut):
-    """Where a marker follows at once, and where the length has come in part, over what was in the
-    ring before.
+    """Also if a marker follows immediately, and if only a part of the length has arrived, over old
+    contents of the ring.
     """
     before, end = connection(), connection(sequence=77, markers=markers)
     filled = b"\x0f\xf0" + b"\xff" * 38
@@ -326,7 +326,7 @@ def test_an_fpdu_is_cut_where_its_length_says(markers, lengths, cut):
 
 
 def test_a_frame_takes_as_long_as_the_docstring_says():
-    """Its words, and 10 cycles; FPDUs leave beside it."""
+    """A frame takes its words, and 10 cycles; FPDUs leave in parallel."""
     end = connection()
     packets = fpdus(1400, 1400, 1400)
     frames = [frame for frame, _ in segments(end, b"".join(packets), *map(len, packets))]
@@ -354,13 +354,13 @@ def test_the_hosts_frames_follow_four_cycles_behind_their_end():
             await bench.quiet(ctx)
 
     bench.run(testbench)
-    # A frame of one word is a beat at once.
+    # A frame of one word is a beat in the same cycle.
     assert [at - end for at, end in zip(bench.showed, bench.ended, strict=True)] == [3, 4, 4]
 
 
 @pytest.mark.parametrize("markers", [False, True])
 def test_an_fpdu_takes_as_long_as_the_docstring_says(markers):
-    """Its words, and OVERHEAD cycles, and one for each marker in it."""
+    """An FPDU takes its words, OVERHEAD cycles, and one cycle for each marker in it."""
     end = connection(markers=markers)
     packets = fpdus(*[46] * 20, markers=markers)
     bench = Bench(64)
@@ -374,14 +374,14 @@ def test_an_fpdu_takes_as_long_as_the_docstring_says(markers):
     bench.run(testbench)
     assert [each.octets for each in bench.packets] == packets
     plain = len(fpdus(46)[0])
-    # From the first beat of one to the first beat of the next.
+    # From the first beat of one packet to the first beat of the next.
     assert [after - before for before, after in pairwise(bench.began)] == [
         len(packet) // 4 + FpduCutter.OVERHEAD + (len(following) - plain) // 4
         for packet, following in pairwise(packets)]
 
 
 def test_latency_is_what_the_docstring_says():
-    """Whichever connection had its turn last."""
+    """For any connection that had the last turn."""
     end = connection()
     (packet,) = fpdus(30)
     ((frame, _),) = segments(end, packet, len(packet))
@@ -405,7 +405,7 @@ def test_latency_is_what_the_docstring_says():
 
 
 def test_a_segment_that_comes_as_its_connection_is_looked_at_is_not_forgotten():
-    """Whenever the packets of those before it leave."""
+    """For any time at which the packets before it leave."""
     end = connection()
     packets = fpdus(30, 30, 30)
     frames = [frame for frame, _ in segments(end, b"".join(packets), *map(len, packets))]
@@ -433,7 +433,7 @@ def test_a_segment_that_comes_as_its_connection_is_looked_at_is_not_forgotten():
 
 
 def test_a_connection_starts_anew():
-    """Once it is written, nothing of the old one is left: what was held, what came, what broke."""
+    """After the write, nothing of the old connection is left: no octets, no break."""
     end, other = connection(), connection(sequence=5)
     (packet,) = fpdus(WINDOW)
     (short,) = fpdus(20)
@@ -480,7 +480,7 @@ def test_there_is_no_connection_of_a_stream_that_there_is_not(streams, there):
 
 
 def test_a_connection_is_written_between_frames():
-    """Not while a frame is under way, nor while packets of what came before are."""
+    """The write waits while a frame is received, and while packets of the old connection leave."""
     end = connection()
     (packet,) = fpdus(100)
     bench = Bench(64)
@@ -506,17 +506,17 @@ def test_a_connection_is_written_between_frames():
     assert [each.octets for each in bench.packets] == [packet]
 
 
-#: Octets that a frame takes on the wire beside its own: preamble, FCS and gap (IEEE 802.3).
+#: Octets on the wire beside those of a frame: preamble, FCS and gap (IEEE 802.3).
 BETWEEN = 8 + 4 + 12
-#: Octets that the wire brings in a cycle: 1 Gb/s at 62.5 MHz.
+#: Octets that arrive per cycle: 1 Gb/s at 62.5 MHz.
 PACE = 2
 
 
 def bad_octets(kind):
-    """What a peer sends that would like to keep the cutter busy, and the lengths of its segments.
+    """Returns the octets of a peer that tries to keep the cutter busy, and its segments' lengths.
 
-    zeros: FPDUs of no octets, which no DDP has. headers: FPDUs of a DDP header and nothing else,
-    the shortest legal ones. claim: an FPDU with 120 markers, of which octets come one by one.
+    zeros: FPDUs of no octets, which DDP never sends. headers: FPDUs with a DDP header and nothing
+    else, the shortest legal ones. claim: an FPDU with 120 markers, whose octets arrive one by one.
     """
     if kind == "zeros":
         return bytes(1440), 1440
@@ -527,8 +527,8 @@ def bad_octets(kind):
 
 @pytest.mark.parametrize("kind", ["zeros", "headers", "claim"])
 def test_fifteen_bad_peers_cost_a_good_one_nothing(kind):
-    """At line rate: no segment of the good one is left to the host, each of its FPDUs leaves before
-    the next but one has come, and the host sets a connection up at once.
+    """At line rate: no segment of the good peer is left to the host, each of its FPDUs leaves
+    before the next but one has arrived, and the host can set up a connection without delay.
     """
     ends = [connection(number, markers=kind == "claim" and number) for number in range(16)]
     good = fpdus(*[200] * 24)
@@ -537,7 +537,7 @@ def test_fifteen_bad_peers_cost_a_good_one_nothing(kind):
         queues.append(list(segments(end, *bad_octets(kind))))
     left = list(segments(ends[0], b"".join(good), *map(len, good)))
     rng = random.Random(1)
-    frames = []  # with whether they are the good one's
+    frames = []  # each with whether the good peer sent it
     while left:
         frames.append((left.pop(0)[0], True))
         for _ in range(2 if kind == "claim" else 1):
@@ -575,12 +575,12 @@ def test_fifteen_bad_peers_cost_a_good_one_nothing(kind):
     left_at = [at for at, each in zip(bench.began, bench.packets, strict=True)
                if each.stream == ends[0].stream]
     assert all(at < after for at, after in zip(left_at, sent[2:], strict=False))
-    # A frame of 1518 octets, which nothing may be written into, has 380 words.
+    # A frame of 1518 octets, during which nothing may be written, has 380 words.
     assert max(written) < 500
 
 
 def test_connections_take_turns():
-    """The nearest one after the last that wants a turn; none that wants one is passed over."""
+    """The nearest one after the last that waits for a turn is chosen; none is passed over."""
     dut = Turns(8)
 
     async def testbench(ctx):
@@ -601,7 +601,7 @@ def test_connections_take_turns():
 
 
 def test_what_the_host_has_no_room_for_is_lost_and_counted():
-    """Whole frames: the first ones, and those that come when there is room again."""
+    """Whole frames are stored: the first ones, and later ones once there is room again."""
     frames = [bytes([number]) * 1500 for number in range(6)]
     room = 4 * TcpReceiver.STORE // 1500
     bench = Bench(64)

@@ -1,4 +1,4 @@
-"""Frames by words, and words by beats: nothing is lost or moved, and how long it takes."""
+"""Tests that frames as words and as beats again are unchanged, and how long that takes."""
 
 import random
 
@@ -14,7 +14,7 @@ WIDTHS = (64, 128, 256, 512)
 
 
 class Both(wiring.Component):
-    """Beats to words, and the raw ones to beats again."""
+    """Converts beats to words, and the raw words to beats again."""
 
     def __init__(self, width):
         self.width = width
@@ -39,7 +39,7 @@ class Both(wiring.Component):
 
 
 def play(width, frames, *, stall, errors=()):
-    """The frames that came, their moved words, and the cycles that words and beats moved in."""
+    """Returns the output frames, their moved words, and the cycles of words and beats."""
     dut, rng = Both(width), random.Random(width)
     octets = width // 8
     came, moved, cycles = [], [], []

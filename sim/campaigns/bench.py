@@ -29,7 +29,7 @@ from ...flow import xilinx as xilinx_flow
 from ...hdl.spec.config import WIDTHS, RnicConfig
 from ..engines.choice import load
 from ..engines.engine import Engine
-from ..engines.load import Load, SctpLoad
+from ..replay.load import Load, SctpLoad
 from .others import Peer
 
 __all__ = ["BLOCKS", "MTUS", "PAYLOADS", "SCTP_PAYLOADS", "line_rate", "render", "run_bench"]

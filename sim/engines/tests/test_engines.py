@@ -38,7 +38,6 @@ from ddp_rnic.sim.engines.engine import (
     Wait,
     WriteRegister,
 )
-from ddp_rnic.sim.engines.load import SctpLoad
 from ddp_rnic.sim.engines.tests import standin
 from ddp_rnic.sim.engines.tests.fake_engine import FakeEngine
 from ddp_rnic.sim.model.ddp import DataSource
@@ -46,6 +45,7 @@ from ddp_rnic.sim.model.header import TaggedHeader
 from ddp_rnic.sim.model.mpa import MpaSender
 from ddp_rnic.sim.model.sctp import DataChunk, Function, SegmentReceived, Session
 from ddp_rnic.sim.model.sctp import Packet as SctpPacket
+from ddp_rnic.sim.replay.load import SctpLoad
 
 
 @pytest.fixture

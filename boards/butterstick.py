@@ -1,10 +1,10 @@
-"""ButterStick, with an LFE5UM5G-85F.
+"""Describes the ButterStick, with an LFE5UM5G-85F.
 
-PHY: KSZ9031RNX, which delays RX_CLK by 1.2 ns of its own and TX_CLK not at all.
+PHY: KSZ9031RNX, which itself delays RX_CLK by 1.2 ns, and does not delay TX_CLK.
 
-Host link: two pins of the microSD slot, which have 3.3 V at all times; those of the SYZYGY ports
-have no voltage until gateware asks for one. DAT0 takes what the host sends, CMD is what it
-receives. It is programmed by a JTAG adapter.
+Host link: two pins of the microSD slot, which always have 3.3 V; the pins of the SYZYGY ports have
+no voltage until gateware asks for one. DAT0 takes octets from the host, CMD sends octets to it. The
+board is programmed by a JTAG adapter.
 """
 
 from amaranth.build import Attrs

@@ -1,4 +1,4 @@
-"""The boards that there are, by name."""
+"""Lists the supported boards, by name."""
 
 from .butterstick import BUTTERSTICK
 from .colorlight_5a75b import COLORLIGHT, COLORLIGHT_8_0, COLORLIGHT_8_2

@@ -1,12 +1,12 @@
-"""Colorlight 5A-75B, revisions 7.0, 8.0 and 8.2, with an LFE5U-25F.
+"""Describes the Colorlight 5A-75B, revisions 7.0, 8.0 and 8.2, with an LFE5U-25F.
 
-PHY: the first of two, Broadcom B50612D on 7.0, Realtek RTL8211F on 8.x. Both have one reset pin in
-common, which stays undriven: one of them makes the board's 25 MHz clock, and stops as long as it
-is reset. Host link: an adapter at J19, KEY+ takes what the host sends, DATA_LED- is what it
-receives; so there is no LED left. On KEY+ is a capacitor, so the rate is low; where it is still
-too high, ``rnic build --baud 9600`` makes it lower.
+PHY: the first of two, Broadcom B50612D on 7.0, Realtek RTL8211F on 8.x. Both share one reset pin,
+which stays undriven: one of the PHYs makes the board's 25 MHz clock, and stops while it is reset.
+Host link: an adapter at J19; KEY+ takes octets from the host, DATA_LED- sends octets to it, so that
+no LED is left. KEY+ has a capacitor, so the rate is low; if it is still too high,
+``rnic build --baud 9600`` lowers it.
 
-Pins of 8.0 and 8.2 are those of litex-boards, and the same on both.
+The pins of 8.0 and 8.2 are those of litex-boards; both revisions have the same.
 """
 
 from amaranth.build import *

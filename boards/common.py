@@ -1,4 +1,4 @@
-"""What all boards have in common: their description, and the top that is built for each."""
+"""Declares the description of a board, and the top that is built for each board."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,16 +14,16 @@ from .pll import Pll
 
 __all__ = ["CLOCK", "ETH_CLOCK", "Board", "Led", "Top"]
 
-CLOCK = 62_500_000  #: Hz of the RNIC; 64 bits of it are four times what the link brings
+CLOCK = 62_500_000  #: Hz of the RNIC; with 64 bits, this is four times the rate of the link
 ETH_CLOCK = 125_000_000  #: Hz of RGMII at 1000 Mb/s
 BAUD = 1_000_000
-#: Seconds for which the PHY is held in reset; KSZ9031 wants 10 ms.
+#: Seconds for which the PHY is held in reset; a KSZ9031 needs 10 ms.
 PHY_RESET = 0.02
 
 
 @dataclass(frozen=True)
 class Led:
-    """Pins of an LED: a resource, its number, a subsignal, and which pin of that."""
+    """The pin of an LED: a resource, its number, a subsignal, and the pin's index in that."""
 
     name: str
     number: int = 0
@@ -33,35 +33,35 @@ class Led:
 
 @dataclass(frozen=True, kw_only=True)
 class Board:
-    """A board.
+    """The description of a board.
 
     Parameters
     ----------
     name, title
-        What the command line calls it, and what it is.
+        The board's name on the command line, and its full name.
     platform
-        Makes its amaranth-boards platform, with clock, PHY and UART in its resources. A PHY whose
-        resource has no ``rst`` is never reset.
+        Makes the board's amaranth-boards platform, with clock, PHY and UART in its resources. A PHY
+        whose resource has no ``rst`` is never reset.
     warning
-        A sentence that a user reads before the build; empty: none.
+        A sentence shown to the user before the build; empty: none.
     config, memory
-        The RNIC, and octets of placement memory, of the size that the device has block RAM for.
+        The RNIC, and octets of placement memory, in a size for which the device has block RAM.
     connections, window
-        With MPA: TCP connections, and octets that each may have on the way.
+        With MPA: number of TCP connections, and octets that each may have in flight.
     small
-        Memories of up to so many words go to distributed RAM, whatever the gateware asks for, and
-        so do shift registers, since the device is nearly full; 0: none do.
+        If not 0: memories of up to this number of words go to distributed RAM, whatever the
+        gateware asks for, and so do shift registers, because the device is nearly full.
     eth
         Number of the PHY's resource ``eth_rgmii``.
     rx_delay, tx_delay
-        Picoseconds, see :mod:`ddp_rnic.hdl.eth.rgmii`: those that LiteX's boards have.
+        Picoseconds, see :mod:`ddp_rnic.hdl.eth.rgmii`: the values of LiteX's boards.
     leds
-        Link up at 1000 Mb/s; a frame came; the host link is in use; the RNIC's interrupt. As many
-        as there are.
+        LEDs for: link up at 1000 Mb/s; a frame arrived; the host link is in use; the RNIC's
+        interrupt. The list may be shorter.
     lit
-        LEDs' pins that are on for good: the common ones of a colour.
+        Pins of LEDs that are always on: the common pins of a colour.
     cable
-        Options that tell openFPGALoader the way to it.
+        Options for openFPGALoader to reach the board.
     clock, baud
         Hz of the RNIC, and rate of the host link.
     """
@@ -86,7 +86,7 @@ class Board:
 
 
 class Top(Elaboratable):
-    """The top of a board: its pins, its clocks, and :class:`~ddp_rnic.hdl.host.device.Device`.
+    """Connects a board's pins and clocks to :class:`~ddp_rnic.hdl.host.device.Device`.
 
     Parameters
     ----------
@@ -185,7 +185,7 @@ class Top(Elaboratable):
                             1 if value is None else self._seen(m, label, led, value))
 
     def _seen(self, m, label, led, value):
-        """A value, for as long as an eye needs to see it."""
+        """Shows a value on an LED for long enough to be seen."""
         left = Signal(range(self.board.clock // 16), name=f"{label}_{led.pin}_left")
         with m.If(value):
             m.d.sync += left.eq(self.board.clock // 16 - 1)
@@ -195,11 +195,11 @@ class Top(Elaboratable):
 
 
 def _either(port, *names):
-    """A part of a resource that boards name differently."""
+    """Returns a part of a resource whose name differs between boards."""
     return next(getattr(port, name) for name in names if hasattr(port, name))
 
 
 def _parts(platform, name, number):
-    """Names of a resource's subsignals."""
+    """Returns the names of a resource's subsignals."""
     ios = platform.resources[name, number].ios
     return [each.name for each in ios if hasattr(each, "ios")]

@@ -1,11 +1,11 @@
-"""LambdaConcept ECPIX-5, with an LFE5UM5G-85F or -45F.
+"""Describes the LambdaConcept ECPIX-5, with an LFE5UM5G-85F or -45F.
 
-PHY: KSZ9031RNX, which delays RX_CLK by 1.2 ns of its own and TX_CLK not at all. As its reset ends,
-it reads its mode at the pins RXD: pulled up, they ask for RGMII with all capabilities advertised.
-Host link: the second channel of the FT2232H on the debug connector.
+PHY: KSZ9031RNX, which itself delays RX_CLK by 1.2 ns, and does not delay TX_CLK. When its reset
+ends, it reads its mode from the pins RXD: pulled up, they select RGMII with all capabilities
+advertised. Host link: the second channel of the FT2232H on the debug connector.
 
-The reset button is at the pin that litex-boards has. The pin is pulled up, so that the board is not
-held in reset where nothing else drives the pin: an ECP5 pulls its inputs down otherwise.
+The reset button is at the pin given by litex-boards. The pin is pulled up, so that the board is not
+held in reset if nothing else drives the pin: an ECP5 otherwise pulls its inputs down.
 """
 
 from dataclasses import replace

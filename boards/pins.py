@@ -1,4 +1,4 @@
-"""Corrections to the pins that amaranth-boards has."""
+"""Corrects the pins of amaranth-boards."""
 
 from amaranth.build import *
 
@@ -27,9 +27,7 @@ def changed(resource, attributes=(), *, parts=(), without=()):
 
 
 def corrected(platform, *resources):
-    """Gives a platform these resources, in place of those of the same name and number, and returns
-    the platform.
-    """
+    """Replaces a platform's resources of the same name and number, and returns the platform."""
     for resource in resources:
         platform.resources.pop((resource.name, resource.number), None)
     platform.add_resources(resources)

@@ -1,4 +1,4 @@
-"""The PLL of an ECP5."""
+"""Configures the PLL of an ECP5."""
 
 from amaranth import *
 from amaranth.lib import wiring
@@ -6,15 +6,16 @@ from amaranth.lib.wiring import In, Out
 
 __all__ = ["Pll", "dividers"]
 
-#: Hz, ECP5 and ECP5-5G Family Data Sheet (FPGA-DS-02012), sysCLOCK PLL timing.
+#: Range in Hz; ECP5 and ECP5-5G Family Data Sheet (FPGA-DS-02012), sysCLOCK PLL timing.
 VCO = (400_000_000, 800_000_000)
 PHASE_DETECTOR = (3_125_000, 400_000_000)
 LARGEST = 128
 
 
 def dividers(source, main, other):
-    """Dividers (of the source, of the feedback, of the main output, of the other one) that make two
-    clocks from one; all in Hz.
+    """Returns the dividers that make two clocks from one; all frequencies are in Hz.
+
+    They are those of the source, of the feedback, of the main output and of the other output.
     """
     for reference in range(1, LARGEST + 1):
         if not PHASE_DETECTOR[0] <= source / reference <= PHASE_DETECTOR[1]:
@@ -30,12 +31,12 @@ def dividers(source, main, other):
 
 
 class Pll(wiring.Component):
-    """Two clocks from one.
+    """Makes two clocks from one.
 
-    Where the platform has a method ``get_pll``, that gives what stands for it: the cell cannot be
+    If the platform has a method ``get_pll``, that provides a replacement: the cell itself cannot be
     simulated.
 
-    Latency, Throughput: none. Reset: ``reset`` takes the lock. Errors: ``locked`` is low.
+    Latency, Throughput: none. Reset: ``reset`` removes the lock. Errors: ``locked`` is low.
 
     Parameters
     ----------
@@ -65,7 +66,7 @@ class Pll(wiring.Component):
         reference, feedback, main, other = self.dividers
         m.submodules.pll = Instance(
             "EHXPLLL",
-            # How the loop filter is set for this kind of use, as Lattice's tools do.
+            # Settings of the loop filter as Lattice's tools choose them for this use.
             a_ICP_CURRENT="12", a_LPF_RESISTOR="8",
             a_MFG_ENABLE_FILTEROPAMP="1", a_MFG_GMCREF_SEL="2",
             p_PLLRST_ENA="ENABLED", p_INTFB_WAKE="DISABLED", p_STDBY_ENABLE="DISABLED",

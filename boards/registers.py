@@ -1,4 +1,4 @@
-"""The registers behind a board's host link, for other tools."""
+"""Lists the registers that a board's host link reaches, for other tools."""
 
 import csv
 import io
@@ -12,7 +12,7 @@ __all__ = ["as_csv", "as_json"]
 
 
 def _registers(board):
-    """Window, register and address of each register that the board has."""
+    """Yields window, register and address of each register that the board has."""
     rnic = [each for each in regs.REGISTERS if board.config.sctp or not each.sctp]
     tcp = spec.TCP_REGISTERS if board.connections else ()
     for window, registers in ((spec.RNIC, rnic), (spec.BOARD, (*spec.REGISTERS, *tcp))):
@@ -21,7 +21,7 @@ def _registers(board):
 
 
 def as_json(board):
-    """Windows, registers and fields with what they mean, and what this board has."""
+    """Returns windows, registers and fields with descriptions, and this board's parameters."""
     return json.dumps({
         "board": board.name,
         "baud": board.baud,

@@ -1,9 +1,9 @@
-"""Tables and memory of the size that a device has room for.
+"""Sizes of tables and memory for which a device has room.
 
 An LFE5-85F has 208 block RAMs of 2 KiB and 83,640 LUT4, a -45F 108 and 43,848, a -25F 56 and
-24,288. Most block RAMs of the RNIC are there for their width, not for their depth: smaller tables
-save few of them, distributed RAM in their place more. With SCTP and the smallest tables it takes
-31,000 LUT4 and 29,000 flip-flops: too many for a -25F, which has MPA and TCP.
+24,288. The RNIC needs most of its block RAMs for their width, not for their depth: smaller tables
+save few of them, distributed RAM instead of them saves more. With SCTP and the smallest tables it
+takes 31,000 LUT4 and 29,000 flip-flops: too many for a -25F, which has MPA and TCP.
 """
 
 from ..hdl.spec.config import RnicConfig

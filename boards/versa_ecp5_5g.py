@@ -1,4 +1,4 @@
-"""Lattice ECP5-5G Versa, with an LFE5UM5G-45F.
+"""Describes the Lattice ECP5-5G Versa, with an LFE5UM5G-45F.
 
 PHY: the first of two, each of which delays both clocks. Host link: the second channel of the
 FT2232H, whose first one is JTAG.

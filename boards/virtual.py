@@ -1,7 +1,7 @@
-"""A board without the board: its top with the pins as ports, for a simulator.
+"""Makes a virtual board for a simulator: the board's top, with its pins as ports.
 
-The top is the one that is built for the board. What stands for cells that no simulator has is in
-the platform: DDR cells, and the PLL, whose clocks come from outside.
+The top is the same that is built for the board. The platform replaces the cells that no simulator
+has: the DDR cells, and the PLL, whose clocks come from outside.
 """
 
 from amaranth import *
@@ -16,8 +16,8 @@ __all__ = ["VirtualPlatform", "to_verilog"]
 
 
 class _DdrInput(Elaboratable):
-    """As the ECP5's IDDRX1F: what was there at the last rising edge, and at the falling one behind
-    it, a cycle later.
+    """Models the ECP5's IDDRX1F: outputs the values at the last rising edge and at the falling edge
+    after it, one cycle later.
     """
 
     def __init__(self, buffer):
@@ -38,7 +38,7 @@ class _DdrInput(Elaboratable):
 
 
 class _DdrOutput(Elaboratable):
-    """As the ECP5's ODDRX1F: one value while the clock is high, the other while it is low."""
+    """Models the ECP5's ODDRX1F: one value while the clock is high, the other while it is low."""
 
     def __init__(self, buffer):
         self.buffer = buffer
@@ -54,14 +54,14 @@ class _DdrOutput(Elaboratable):
 
 
 class _Ports:
-    """Ports of a resource that has several."""
+    """Holds the ports of a resource that has several."""
 
 
 class VirtualPlatform:
     """Gives a top ports that a simulator drives, for the resources of a real platform.
 
-    The ports have the names of their resource and its part. Those of the PLL are ``clk``, the
-    clock that is called its other one, ``clk_main``, and ``rst``, while which it is not locked.
+    The ports have the names of their resource and its part. The PLL has the ports ``clk``, which is
+    its other clock, ``clk_main``, and ``rst``, which is high while it is not locked.
     """
 
     def __init__(self, real):
@@ -69,7 +69,7 @@ class VirtualPlatform:
         self.default_clk = real.default_clk
         self.default_clk_frequency = real.default_clk_frequency
         self.default_rst = real.default_rst
-        #: What ``verilog.convert`` takes as ports; it finds their directions.
+        #: The ports for ``verilog.convert``, which finds their directions.
         self.ports = {}
 
     def request(self, name, number=0, *, dir=None):
@@ -97,7 +97,7 @@ class VirtualPlatform:
         return port
 
     def add_clock_constraint(self, clock, frequency):
-        """Clocks have the frequency that the simulation gives them."""
+        """Ignores the constraint: the simulation decides the frequency of clocks."""
 
     def get_io_buffer(self, buffer):
         if not isinstance(buffer, io.DDRBuffer):
@@ -115,7 +115,7 @@ class VirtualPlatform:
 
 
 def to_verilog(board, name="rnic"):
-    """A board's top as Verilog text, with its pins as ports."""
+    """Returns a board's top as Verilog text, with its pins as ports."""
     platform = VirtualPlatform(board.platform())
     fragment = Fragment.get(Top(board), platform)
     return convert(fragment, name=name, ports=platform.ports)

@@ -1,6 +1,6 @@
-"""A board at its pins: frames by RGMII, everything else by the UART.
+"""Tests a board at its pins: frames by RGMII, everything else by the UART.
 
-What the RNIC did is held against the golden model, as ``rnic sim`` does.
+The RNIC's results are compared with the golden model, as in ``rnic sim``.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from ddp_rnic.sim.replay.host import GUARD
 from ddp_rnic.sim.replay.plan import Plan, plan
 from ddp_rnic.sim.replay.sctp_regions import derive_all
 
-#: How many tests there are.
+#: Number of tests in this module.
 COUNT = 4
 SHORTEST = 60
 STAG = 0x1234500
 
 
 def traffic() -> Plan:
-    """Writes and messages of a session, in disorder, some twice; and what is not the RNIC's."""
+    """Returns Writes and messages of a session, out of order, some twice; and unrelated frames."""
     rng = random.Random(1)
     peers = Peers(streams=2)
     a, b = peers.ends
@@ -59,7 +59,7 @@ def traffic() -> Plan:
     derived = derive_all(played)
     (planned,), notes = plan(played, derived.regions, BOARD.config, derived.ends)
     assert planned.config == BOARD.config, notes
-    # Memory of a board is 0 at first.
+    # Memory of a board is 0 initially.
     planned.memory[:] = 0
     assert len(planned.memory) <= BOARD.memory
     return planned
@@ -81,7 +81,7 @@ async def the_host_reaches_registers_and_memory(dut: Any) -> None:
         regs.VERSION,
         64,
     ]
-    # Of what the other tests play, nothing comes over MPA.
+    # The frames of the other tests do not use MPA.
     assert await link.read(board.RNIC.address + regs.address("CAP_MPA")) == [0]
     assert await link.read(board.address("ID"), 5) == [
         board.ID,
@@ -108,7 +108,7 @@ async def the_host_reaches_registers_and_memory(dut: Any) -> None:
     await link.write(board.address("ID"), [0])
     await link.send(b"\0")
     assert await link.read(board.address("HOST_ERRORS")) == [3]
-    # Of the windows of frames one is read only, the other write only.
+    # One of the windows of frames is read only, the other write only.
     assert await link.read(board.TRANSMIT.address) == [board.NOTHING]
     await link.write(board.RECEIVED.address, [0])
     assert await link.read(board.address("HOST_ERRORS")) == [5]
@@ -117,7 +117,7 @@ async def the_host_reaches_registers_and_memory(dut: Any) -> None:
 
 @cocotb.test()
 async def frames_go_out_and_damaged_ones_are_counted(dut: Any) -> None:
-    """A frame of the host's reaches the PHY; the FCS of what comes in is looked at."""
+    """A frame of the host reaches the PHY; the FCS of received frames is checked."""
     bench = await started(dut, Ring(0, 6))
     link = bench.link
     for frame in (bytes(range(14)), bytes(range(75))):
@@ -150,10 +150,10 @@ async def frames_go_out_and_damaged_ones_are_counted(dut: Any) -> None:
 
 @cocotb.test()
 async def the_link_is_shown_as_up_at_gigabit_alone(dut: Any) -> None:
-    """RGMII 2.0 section 3.4.1: between frames RXD has the link's state, speed and duplex."""
+    """RGMII 2.0 section 3.4.1: between frames RXD shows the link's state, speed and duplex."""
     bench = await started(dut, Ring(0, 6))
-    bench.source._run_cr.cancel()  # the pins are the test's
-    # Once lit, an LED stays so for longer than this test takes.
+    bench.source._run_cr.cancel()  # this test drives the pins itself
+    # An LED stays lit for longer than this test takes.
     for link, speed, lit in ((0, 2, 0), (1, 0, 0), (1, 1, 0), (1, 3, 0), (1, 2, 1)):
         dut.eth_rgmii_rx_data.value = link | speed << 1 | 1 << 3
         status = (await bench.link.read(board.address("STATUS")))[0]
@@ -180,7 +180,7 @@ async def an_association_is_placed_and_delivered(dut: Any) -> None:
 
 
 def looked_at(planned: Plan) -> list[range]:
-    """Where memory is read back: what is written there, and what is around it."""
+    """Returns the parts of memory that are read back: those written, and their surroundings."""
     written = planned.expected_memory().nonzero()[0]
     around: list[range] = []
     for octet in written.tolist():

@@ -1,4 +1,4 @@
-"""The assembled datapath under cocotb: errors one by one, and random traffic with back-pressure."""
+"""Tests the assembled datapath with cocotb: errors one by one, and random traffic with stalls."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ..sim.engines.engine import UNSTALLED, Stalls
 from .errors import CASES, scenario_of
 from .scenario import Scenario, random_scenario
 
-#: Tests of this module, in all their variants.
+#: Number of tests in this module, in all their variants.
 COUNT = len(CASES) + 4
 
 
 async def play(dut: Any, scenario: Scenario, stalls: Stalls = UNSTALLED) -> RnicBench:
-    """Play a scenario and check what came of it."""
+    """Plays a scenario and checks the outcome."""
     memory = scenario.memory.copy()
     bench = RnicBench(dut, memory, stalls=stalls, ring=scenario.ring)
     await bench.start()

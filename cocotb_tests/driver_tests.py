@@ -1,4 +1,4 @@
-"""The driver, as a host's program has it, at a board's UART pins; a peer sends frames by RGMII."""
+"""Tests the driver in a host's program, at a board's UART pins; a peer sends frames by RGMII."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from ddp_rnic.sw_driver import CQ, PD, Device
 from ddp_rnic.sw_driver.tests.test_association import SctpPeer, associate
 from ddp_rnic.sw_driver.transports.uart import UartTransport
 
-#: How many tests there are.
+#: Number of tests in this module.
 COUNT = 1
-#: The fewest cycles for a bit that the bridge takes: time is short in a simulation.
+#: The board with the fewest cycles per bit that the bridge accepts, because simulation is slow.
 BOARD = replace(ECPIX5_85, baud=ECPIX5_85.clock // 8, **MEDIUM)  # type: ignore[arg-type]
 SHORTEST = 60
-#: Nanoseconds after which an answer is late.
+#: Nanoseconds after which an answer is too late.
 _LATE = 1_000_000
 
 
 class Port:
-    """Pyserial's port for a program in a thread: each call lets the simulation go on."""
+    """Replaces pyserial's port for a program in a thread: each call runs the simulation."""
 
     def __init__(self, bench: BoardBench) -> None:
         self._link, self._sink = bench.link, bench.link._sink
@@ -59,7 +59,7 @@ class Port:
 
 
 class Frames:
-    """The way of a peer's frames to the board."""
+    """Carries a peer's frames to the board."""
 
     def __init__(self, bench: BoardBench) -> None:
         self._bench = bench
@@ -69,7 +69,7 @@ class Frames:
 
 
 def session(bench: BoardBench) -> None:
-    """Memory is registered, a Write and a message come in, and the memory is revoked."""
+    """Registers memory, receives a Write and a message, and revokes the memory."""
     with mock.patch("serial.serial_for_url", return_value=Port(bench)):
         transport = UartTransport("the board's pins", BOARD.baud)
     array, buffer = bytearray(b"\xee" * 103), bytearray(20)
@@ -96,7 +96,7 @@ def session(bench: BoardBench) -> None:
 
 @cocotb.test()
 async def the_driver_receives_through_the_uart(dut: Any) -> None:
-    """Open, register, post, wait, revoke, close: nothing but octets on the UART's two pins."""
+    """Opens, registers, posts, waits, revokes and closes, with only the UART's two pins."""
     bench = BoardBench(dut, BOARD.clock, BOARD.baud, Ring(0, 4))
     await bench.start()
     await bridge(session)(bench)

@@ -1,9 +1,9 @@
-"""Every way in which a segment can be wrong, and the error number that the RFCs give it.
+"""Lists every way in which a segment can be wrong, with the error number that the RFCs give it.
 
 Each case sends one packet on stream 3, Protection Domain 7, where a region is registered, two
-buffers are posted on Queue Number 0, none on Queue Number 1, and the other queues are closed.
-Nothing of it may reach the bus that places, and nothing is delivered; the packet is given to the
-host, with the error number as its reason.
+buffers are posted on Queue Number 0, none on Queue Number 1, and the other queues are closed. No
+octet of the packet may reach the bus for placements, and nothing may be delivered; the packet is
+forwarded to the host, with the error number as its reason.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .scenario import Scenario, tagged, untagged
 
 STREAM, PD = 3, 7
 STAG, TO, LENGTH, ADDRESS = 0x0012_3407, 0x1000_0000_0F03, 1000, 4096 + 13
-#: The first buffer's MSN, and the octets of each: the MSN wraps between the two.
+#: MSN of the first buffer, and octets of each buffer: the MSN wraps between the two.
 MSN, BUFFER = 0xFFFFFFFF, 100
 CASES: dict[str, tuple[ErrorNumber, Callable[[Scenario], None]]] = {}
 
@@ -45,7 +45,7 @@ def case(number: ErrorNumber) -> Callable[[Callable[[Scenario], None]], Callable
 
 
 def scenario_of(name: str) -> Scenario:
-    """The scenario of a case: the packet that is wrong, and one after it that is right."""
+    """Returns the scenario of a case: the wrong packet, and a right one after it."""
     scenario = Scenario()
     scenario.region(STAG, TO, LENGTH, ADDRESS, pd=PD)
     scenario.stream(STREAM, pd=PD)
@@ -222,8 +222,8 @@ def as_far_ahead_as_a_message_can_be(s: Scenario) -> None:
     s.packet(STREAM, untagged(b"payload", msn=MSN + (1 << 31) - 1 & 0xFFFFFFFF))
 
 
-# Check 5: "The Message Sequence Number falls in the range of legal Message Sequence Numbers". What
-# is behind the first buffer was completed.
+# Check 5: "The Message Sequence Number falls in the range of legal Message Sequence Numbers".
+# Messages before the first buffer were completed.
 
 
 @case(MSN_RANGE)

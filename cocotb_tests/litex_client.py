@@ -1,4 +1,4 @@
-"""What a user of LiteX does with a board: ``litex_server`` at its serial port, then its client.
+"""Uses a board as a LiteX user would: ``litex_server`` at its serial port, then LiteX's client.
 
 The arguments are the port, the board's ``csr.csv``, and the name that the board must have.
 """
@@ -17,7 +17,7 @@ _TOOLS = (sys.executable, "-m")
 
 
 def check(csr: str, port: int, name: str) -> None:
-    """Raise an exception unless the board answers as its csr.csv says."""
+    """Raises an exception unless the board answers as its csr.csv says."""
     bus = RemoteClient(csr_csv=csr, port=port)
     bus.open()
     try:
@@ -34,9 +34,9 @@ def check(csr: str, port: int, name: str) -> None:
         words = list(range(100, 120))
         bus.write(bus.mems.memory.base, words)
         assert bus.read(bus.mems.memory.base, len(words)) == words
-        # The server asks for words at one address in one command.
+        # The server reads several words at one address with one command.
         assert bus.read(bus.mems.memory.base + 4, 3, burst="fixed") == 3 * [101]
-        # No access was to where nothing is.
+        # Every access found something.
         assert bus.regs.board_host_errors.read() == 0
         bus.regs.board_received_pop.write(1)
         assert bus.regs.board_host_errors.read() == 0

@@ -1,6 +1,6 @@
-"""LiteX's own server and client at a board's UART pins, behind a pseudo-terminal.
+"""Tests LiteX's own server and client at a board's UART pins, through a pseudo-terminal.
 
-The client is :mod:`.litex_client`, in a process of its own; here is the way of its octets.
+The client is :mod:`.litex_client`, in a process of its own; this module carries its octets.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from cocotb.triggers import Timer
 from ddp_rnic.sim.engines.board_bench import BoardBench
 from ddp_rnic.sim.engines.engine import Ring
 
-#: How many tests there are.
+#: Number of tests in this module.
 COUNT = 1
-#: Variables of the environment: the Python that runs the client, the board's csr.csv, the name that
-#: the board has, and the clock and rate of the board.
+#: Variables of the environment: the Python that runs the client, the board's csr.csv, its name, its
+#: clock and its rate.
 PYTHON, CSR, NAME, CLOCK, RATE = (
     f"LITEX_TEST_{each}" for each in ("PYTHON", "CSR", "NAME", "CLOCK", "RATE")
 )
-#: Nanoseconds between two looks at the pseudo-terminal.
+#: Nanoseconds between two reads of the pseudo-terminal.
 _LOOK = 2000
 
 
 @cocotb.test()
 async def litex_reads_and_writes_every_register(dut: Any) -> None:
-    """The client finds what it looks for, and no access was to where nothing is."""
+    """The client finds all that it expects, and no access went to an unused address."""
     settings = os.environ
     bench = BoardBench(dut, int(settings[CLOCK]), int(settings[RATE]), Ring(0, 4))
     await bench.start()

@@ -1,4 +1,4 @@
-"""Segments in flight and a revocation among them, played with the revocation at any cycle."""
+"""Plays segments in flight, with a revocation at any cycle among them."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ from ..sim.model.memory import Region
 from ..sim.model.mpa import MpaSender
 from .scenario import Scenario, tagged, untagged
 
-#: Cycles from where a race begins to its first packet: time for a revocation that comes before it.
+#: Cycles from the beginning of a race to its first packet: time for an earlier revocation.
 LEAD = 24
 
 Command = tuple[WriteRegister | Poll, ...]
 
 
 def write(**values: int) -> tuple[WriteRegister, ...]:
-    """Write registers, by name."""
+    """Returns operations that write registers, by name."""
     return tuple(WriteRegister(regs.address(name), value) for name, value in values.items())
 
 
 def flag(register: str, name: str) -> int:
-    """A field of a register with all its bits set."""
+    """Returns a register's value with all bits of one field set."""
     found = next(field for field in regs.BY_NAME[register].fields if field.name == name)
     return (1 << found.bits) - 1 << found.low
 
 
 def until(**fields: int) -> Poll:
-    """Read STATUS until these flags of it are so."""
+    """Returns an operation that reads STATUS until these fields have these values."""
     return Poll(
         regs.address("STATUS"),
         sum(flag("STATUS", name) for name in fields),
@@ -54,28 +54,28 @@ def until(**fields: int) -> Poll:
 
 
 def revoke_stag(stag: int) -> Command:
-    """Revoke, and wait until it reads back done."""
+    """Returns a command that revokes an STag, and waits until the revocation is done."""
     return (*write(STAG_INDEX=stag >> 8, REVOKE_STAG=1), until(revoking=0))
 
 
 def revoke_stream(number: int) -> Command:
-    """Likewise, a stream."""
+    """Returns a command that revokes a stream, and waits until the revocation is done."""
     return (*write(STREAM_INDEX=number, REVOKE_STREAM=1), until(revoking=0))
 
 
 def errors(outcome: Outcome) -> list[tuple[int, ErrorNumber]]:
-    """Stream and number of each error event, in order."""
+    """Returns stream and number of each error event, in order."""
     return [(each.stream, ErrorNumber(ErrorType(each.type), each.code)) for each in outcome.events]
 
 
 def probe(number: int, region: Region, offset: int = 0) -> Packet:
-    """The first packet of a stream: an octet for a region."""
+    """Returns the first packet of a stream: one octet for a region."""
     return Packet(number, 0, MpaSender().send(tagged(region.stag, region.to + offset, b"!")))
 
 
 @dataclass(frozen=True)
 class Sent:
-    """A segment, and where in host memory its payload goes."""
+    """A segment, and the host address of its payload."""
 
     stream: int
     address: int
@@ -83,17 +83,17 @@ class Sent:
 
     @property
     def octets(self) -> range:
-        """The host addresses."""
+        """The host addresses of the payload."""
         return range(self.address, self.address + len(self.payload))
 
 
 @dataclass
 class Run:
-    """What came of a race."""
+    """The outcome of a race."""
 
     outcome: Outcome
     memory: NDArray[np.uint8]
-    octets: int  #: of a beat
+    octets: int  #: octets of a beat
 
     @property
     def done(self) -> int:
@@ -106,7 +106,7 @@ class Run:
         return errors(self.outcome)
 
     def last_write(self, spans: Iterable[range]) -> int:
-        """The last cycle in which the bus took or answered a write that touches these octets."""
+        """Returns the last cycle of the bus with a beat or response of a write to ``spans``."""
         outcome, last = self.outcome, -1
         start, beats = outcome.bursts["address"], outcome.bursts["beats"]
         for starts, octets, cycles in (
@@ -120,35 +120,35 @@ class Run:
 
 
 class Race:
-    """Segments, each of them a message and a packet of its own.
+    """Plays segments, each of which is a message and a packet of its own.
 
     Attributes
     ----------
     host : Scenario
-        Regions, streams and buffers, to be set up before the first segment is sent.
+        Regions, streams and buffers that are set up before the first segment is sent.
     sent : list[Sent]
     """
 
     def __init__(self) -> None:
         self.host = Scenario(1 << 15, ring=8)
         self.sent: list[Sent] = []
-        self._first = 0  # operation behind the set-up
+        self._first = 0  # the operation after the set-up
         self._over: int | None = None  # segments in the race
 
     def tagged(self, number: int, region: Region, offset: int, payload: bytes) -> None:
-        """Send a tagged message of one segment."""
+        """Sends a tagged message of one segment."""
         segment = tagged(region.stag, region.to + offset, payload)
         self._send(segment, Sent(number, region.address + offset, payload))
 
     def untagged(
         self, number: int, qn: int, msn: int, address: int, payload: bytes, rsvdulp: int = 0
     ) -> None:
-        """Send an untagged message of one segment, for the buffer that is at an address."""
+        """Sends an untagged message of one segment, for the buffer at an address."""
         segment = untagged(payload, qn=qn, msn=msn, rsvdulp=rsvdulp)
         self._send(segment, Sent(number, address, payload))
 
     def over(self) -> None:
-        """What is sent from now on is sent when all else, and the revocation, is done."""
+        """Ends the race: later segments are sent when all else, and the revocation, is done."""
         self.host.operations.append(Drain())
         self._over = len(self.sent)
 
@@ -168,16 +168,16 @@ class Race:
         after: Sequence[Operation] = (),
         stalls: Stalls,
     ) -> Run:
-        """Run it.
+        """Runs the race.
 
         Parameters
         ----------
         command
-            What the host does meanwhile, ``offset`` cycles from the beginning.
+            Operations of the host during the race, ``offset`` cycles from its beginning.
         then
-            What it does when all segments are sent.
+            Operations of the host when all segments are sent.
         after
-            What comes when all is done. Interrupts are masked, so that the host's time is known.
+            Operations when all is done. Interrupts are masked, so that the host's timing is known.
         """
         operations = self.host.operations
         memory = self.host.memory.copy()
@@ -200,12 +200,12 @@ class Race:
         return Run(outcome, memory, width // 8)
 
     def offsets(self, run: Run) -> range:
-        """From before the first packet to after the last response, of a run without revocation."""
+        """Returns the cycles from before the first packet to after the last response of ``run``."""
         first, last = run.outcome.taken["first"][0], run.outcome.responses.max()
         return range(int(last - first) + LEAD + 20)
 
     def placed(self, run: Run, number: int) -> int:
-        """How many segments of a stream were placed: its first ones, and all of the others.
+        """Returns how many segments of a stream, from its first on, were placed.
 
         Asserts that memory and completions are just those of these segments.
         """
@@ -234,5 +234,5 @@ class Race:
         return {sent.stream for sent in self.sent}
 
     def spans(self, number: int) -> list[range]:
-        """Where the segments of a stream go that are part of the race."""
+        """Returns the host addresses of a stream's segments in the race."""
         return [sent.octets for sent in self.sent[: self._over] if sent.stream == number]

@@ -1,6 +1,6 @@
-"""Traffic written by hand or drawn at random, with what the golden model says must come of it.
+"""Describes traffic, written by hand or drawn at random, and the golden model's result for it.
 
-A scenario is a list of operations, for any engine, and next to it the model's memory, completions,
+A scenario is a list of operations, for any engine, and beside it the model's memory, completions,
 events and exception packets. Host memory outside the regions and buffers is painted, and every
 octet of it is checked.
 """
@@ -54,7 +54,7 @@ def tagged(
     version: int = VERSION,
     rsvdulp: int = 0,
 ) -> bytes:
-    """A tagged segment, octet by octet (RFC 5041 section 4.2)."""
+    """Returns a tagged segment, octet by octet (RFC 5041 section 4.2)."""
     return struct.pack(">BBIQ", 0x80 | last << 6 | version, rsvdulp, stag, to) + payload
 
 
@@ -68,16 +68,16 @@ def untagged(
     version: int = VERSION,
     rsvdulp: int = 0,
 ) -> bytes:
-    """An untagged segment, octet by octet (RFC 5041 section 4.3)."""
+    """Returns an untagged segment, octet by octet (RFC 5041 section 4.3)."""
     control = last << 6 | version
     return struct.pack(">BBIIII", control, rsvdulp >> 32, rsvdulp & _HALF, qn, msn, mo) + payload
 
 
 @dataclass(frozen=True)
 class Pages:
-    """Scattered pages of ``2**shift`` octets, by host address, that a region or buffer lies in.
+    """Scattered pages of ``2**shift`` octets, by host address, that hold a region or buffer.
 
-    Its first octet is ``offset`` octets into the first page.
+    The first octet of the region or buffer is ``offset`` octets into the first page.
     """
 
     shift: int
@@ -87,13 +87,13 @@ class Pages:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where octets lie in host memory: from an address, or in pages."""
+    """The position of octets in host memory: an address, or pages."""
 
     address: int
     pages: Pages | None = None
 
     def spans(self, offset: int, length: int) -> Iterator[tuple[int, int]]:
-        """Pieces of ``length`` octets from ``offset`` on: address, octets."""
+        """Yields the pieces of ``length`` octets from ``offset`` on: address, octets."""
         if self.pages is None:
             yield self.address + offset, length
             return
@@ -133,19 +133,19 @@ class _Stream:
 
 
 class Scenario:
-    """Operations, and what must come of them.
+    """Collects operations, and their expected outcome.
 
     Attributes
     ----------
     operations : list[Operation]
-        They begin with the ring's.
+        The operations; those for the ring come first.
     memory : NDArray[np.uint8]
-        Host memory as it is before.
+        Initial host memory.
     ring : Ring
-        The completion ring, behind ``size`` octets of memory.
+        The completion ring, after ``size`` octets of memory.
     completions : list[Completion]
     events : list[ErrorEvent]
-        Error events that must come; ``header`` is as long as the model knows it.
+        Expected error events; ``header`` is as long as the model knows it.
     exceptions : list[ExceptionPacket]
     counters : dict[str, int]
 
@@ -185,15 +185,15 @@ class Scenario:
         )
         self._model = Memory()
         self._image = self.memory.copy()
-        self._places: dict[int, _Place] = {}  # of regions, by STag
+        self._places: dict[int, _Place] = {}  # positions of regions, by STag
         self._streams: dict[int, _Stream] = {}
         self._slots: dict[Pages, int] = {}
-        self._slot = 0  # the next one of the page table
+        self._slot = 0  # the next slot of the page table
         self._written: dict[str, int] = {}  # registers
         self._awaited = 0  # completions that were waited for
         self._posted = 0
         self._busy = False  # a packet was sent since the RNIC was last idle
-        self._paused: int | None = None  # completions that there were when it began
+        self._paused: int | None = None  # completions so far when the pause began
 
     # -- the host ---------------------------------------------------------------------------------
 
@@ -209,7 +209,7 @@ class Scenario:
         stream: int | None = None,
         access: Access = Access.REMOTE_WRITE,
     ) -> Region:
-        """Register a region, for a Protection Domain or bound to a stream: at an address, or in
+        """Registers a region, for a Protection Domain or bound to a stream, at an address or in
         pages.
         """
         region = Region(
@@ -247,7 +247,7 @@ class Scenario:
         return region
 
     def revoke(self, region: Region) -> None:
-        """Revoke a region, with nothing in flight."""
+        """Revokes a region while nothing is in flight."""
         self._model.revoke(region.stag)
         self._drain()
         self._write("STAG", INDEX=region.index)
@@ -256,7 +256,7 @@ class Scenario:
     def stream(
         self, number: int, *, pd: int, crc: bool = True, markers: bool = False, position: int = 0
     ) -> None:
-        """Enable a stream, anew where it was in error: its queues are closed."""
+        """Enables a stream, or sets it up again after an error; its queues are then closed."""
         self._drain()
         flags = regs.pack("STREAM_FLAGS", enable=1, crc=crc, markers=markers)
         self._write("STREAM", INDEX=number, FLAGS=flags, PD=pd, COMMIT=1)
@@ -269,7 +269,7 @@ class Scenario:
         )
 
     def end(self, number: int) -> list[Region]:
-        """Disable a stream, and revoke what is bound to it, with nothing in flight; that."""
+        """Disables a stream while nothing is in flight; returns the regions that this revokes."""
         self._drain()
         self._write("STREAM", INDEX=number)
         self._revoke("STREAM")
@@ -277,7 +277,7 @@ class Scenario:
         return self._model.revoke_stream(number)
 
     def queue(self, number: int, qn: int, first: int = 1) -> None:
-        """Open a queue of a stream; ``first`` is its first buffer's MSN."""
+        """Opens a queue of a stream; ``first`` is its first buffer's MSN."""
         stream = self._streams[number]
         stream.sink.open_queue(qn, first=first)
         stream.queues[qn] = _Queue(first)
@@ -293,7 +293,7 @@ class Scenario:
         pages: Pages | None = None,
         cookie: int = 0,
     ) -> int:
-        """Post a buffer on a queue, whose depth is respected; its MSN."""
+        """Posts a buffer on a queue if the queue's depth allows; returns its MSN."""
         stream = self._streams[number]
         queue = stream.queues[qn]
         if queue.posted >= self.depth:
@@ -303,7 +303,7 @@ class Scenario:
         queue.posted += 1
         queue.buffers[msn] = _Buffer(_Place(address, pages), cookie)
         stream.sink.post(qn, length)
-        # A buffer has left the table long before so many more were posted.
+        # A buffer has left the table long before this number of others was posted.
         slot, self._posted = self._posted % RnicConfig.buffers, self._posted + 1
         linear, code = self._linear(queue.buffers[msn].place)
         self._write("QUEUE", STREAM=number, NUMBER=qn, MSN=msn)
@@ -320,43 +320,43 @@ class Scenario:
         return msn
 
     def wait(self, completions: int) -> None:
-        """Wait until so many completions were taken."""
+        """Waits until ``completions`` completions were taken."""
         if completions > self._awaited:
             self.resume()
             self.operations.append(Await(completions))
             self._awaited = completions
 
     def pause(self) -> None:
-        """Take no completions, for as long as the RNIC has room for them."""
+        """Stops taking completions, for as long as the RNIC has room for them."""
         if self._paused is None:
             self.operations.append(Pause())
             self._paused = len(self.completions)
 
     def resume(self) -> None:
-        """Take completions again."""
+        """Takes completions again."""
         if self._paused is not None:
             self.operations.append(Resume())
             self._paused = None
 
     def position(self, number: int) -> int:
-        """MPA stream position of what a stream carries next."""
+        """Returns the MPA stream position of a stream's next octet."""
         return self._streams[number].sender.position
 
     def live(self, number: int) -> bool:
-        """Whether a stream has had no error."""
+        """Returns True if a stream has had no error."""
         return self._streams[number].live
 
     def open(self, number: int, qn: int) -> bool:
-        """Whether a queue of a stream is open."""
+        """Returns True if a queue of a stream is open."""
         return qn in self._streams[number].queues
 
     def delivered(self, number: int, qn: int) -> int:
-        """The count of completions with that of a queue's last message."""
+        """Returns the number of completions up to the last message of a queue."""
         delivered = self._streams[number].queues[qn].delivered
         return delivered[-1] if delivered else 0
 
     def _linear(self, place: _Place) -> tuple[int, int]:
-        """What the RNIC is told of a place: address and page code. Its pages are in the table."""
+        """Writes a position's pages to the table; returns address and page code for the RNIC."""
         pages = place.pages
         if pages is None:
             return place.address, 0
@@ -374,7 +374,7 @@ class Scenario:
         return (self._slots[pages] << pages.shift) + pages.offset, pages.shift - 11
 
     def _drain(self) -> None:
-        """Tables change while nothing is in flight, so that it is known what meets the change."""
+        """Waits until nothing is in flight, so that it is known which segments meet a change."""
         if self._busy:
             self.operations.append(Drain())
             self._busy = False
@@ -384,7 +384,7 @@ class Scenario:
         self.operations.append(Poll(regs.address("STATUS"), regs.pack("STATUS", revoking=1)))
 
     def _write(self, window: str, **values: int) -> None:
-        """Write registers: commands, and what does not hold its value already."""
+        """Writes registers: commands, and registers that do not hold the value already."""
         for each, value in values.items():
             name = f"{window}_{each}"
             if regs.BY_NAME[name].access == "wo" or self._written.get(name) != value:
@@ -400,7 +400,7 @@ class Scenario:
         spoil: Callable[[bytearray], None] | None = None,
         cut: int | None = None,
     ) -> None:
-        """Send a packet with these segments.
+        """Sends a packet with these segments.
 
         Parameters
         ----------
@@ -456,7 +456,7 @@ class Scenario:
                 case DdpError():
                     header = segment[: header_length(segment)]
                     self._error(number, event.number, event.length, frame.position, header)
-                    # A segment that was placed out of turn is no exception.
+                    # A segment that was placed out of order is no exception.
                     if not placed:
                         self._exception(number, event.number, frame)
 
@@ -527,11 +527,11 @@ class Scenario:
     # -- the verdict ------------------------------------------------------------------------------
 
     def expected_memory(self) -> NDArray[np.uint8]:
-        """Host memory as it must be after, but for the ring."""
+        """Returns the expected final host memory, except for the ring."""
         return self._image.copy()
 
     def check(self, outcome: Outcome, memory: NDArray[np.uint8]) -> None:
-        """Assert that a run did what it must."""
+        """Asserts that a run had the expected outcome."""
         expected = self.expected_memory()
         unlike = memory != expected
         unlike[self.ring.octets.start : self.ring.octets.stop] = False
@@ -552,18 +552,18 @@ class Scenario:
         assert len(outcome.completions) == len(self.completions)
         got = list(outcome.events)
         for number, each in enumerate(got[: len(self.events)]):
-            # The registers hold 20 octets, the model's header ends where it, or the segment, does.
+            # The registers hold 20 octets; the model's header ends where it or the segment ends.
             got[number] = replace(each, header=each.header[: len(self.events[number].header)])
         assert got == self.events
         assert outcome.exceptions == self.exceptions
         counted = {name: outcome.counters[name] for name in self.counters}
         if any((each.type, each.code) == LLP_FRAMING for each in self.events):
-            # What counts as a segment after framing was lost is not defined.
+            # It is not defined how segments are counted after framing was lost.
             del counted["DROPPED"]
         assert counted == {name: self.counters[name] for name in counted}
 
 
-#: Completions that are waited for at a time where the ring is full: fewer than make the RNIC wait.
+#: Completions to wait for at a time if the ring is full: fewer than those that stop the RNIC.
 _BACKLOG = 128
 
 
@@ -577,7 +577,7 @@ def _cycle(outcome: Outcome, address: int) -> str:
 
 # -- random traffic -------------------------------------------------------------------------------
 
-#: Chances of a packet that is not simply right, of segments, and of what the host does, in percent.
+#: Chances in percent of an invalid packet, of kinds of segments, and of the host's actions.
 _BAD, _UNTAGGED, _EMPTY = 4, 40, 3
 _REVOKE, _PAUSE = 1, 1
 #: Octets for regions at an address, those for pages, and the pages' size.
@@ -587,15 +587,15 @@ _BUFFERS, _LONGEST = 6, 3000
 
 
 def random_scenario(seed: int, packets: int) -> Scenario:
-    """Streams of every kind, into regions that lie close together and into buffers on all queues,
-    with an error now and then.
+    """Returns streams of every kind, with segments for adjacent regions and for buffers on all
+    queues, and an error now and then.
     """
     return _Random(seed).scenario_of(packets)
 
 
 @dataclass(eq=False)
 class _Slot:
-    """Memory for a buffer."""
+    """The memory of a buffer."""
 
     length: int
     address: int
@@ -604,7 +604,7 @@ class _Slot:
 
 @dataclass
 class _Messages:
-    """A queue as its sender sees it: the slots posted, by MSN, and the segments to send next."""
+    """A queue from its sender's view: the slots posted, by MSN, and the segments to send next."""
 
     slots: list[_Slot]
     posted: list[tuple[int, _Slot]] = field(default_factory=list)
@@ -632,7 +632,7 @@ class _Random:
         rng, scenario = self._rng, self._scenario
         self._lay_out()
         for number in self._kinds:
-            # The sequence number wraps on the way.
+            # The sequence number will wrap.
             self._enable(number, (1 << 32) - 4 * rng.randrange(1, 4000))
         for _ in range(packets):
             number = rng.choice(list(self._kinds))
@@ -657,7 +657,7 @@ class _Random:
     # -- the host
 
     def _lay_out(self) -> None:
-        """Regions, some of them in pages, and memory for buffers."""
+        """Lays out regions, some of them in pages, and memory for buffers."""
         rng = self._rng
         address = 0
         for index in rng.sample(range(1 << 10), 24):
@@ -695,7 +695,7 @@ class _Random:
                 self._messages[number, qn] = _Messages(slots)
 
     def _some_pages(self, length: int) -> Pages | None:
-        """Pages for so many octets, if there are any left."""
+        """Returns pages for ``length`` octets, if enough are left."""
         shift = self._rng.choice((12, 13))
         offset = self._rng.choice((0, 1, 4000, self._rng.randrange(1 << shift)))
         count = -(-(offset + length) >> shift) if length else 1
@@ -729,12 +729,12 @@ class _Random:
             messages.posted.clear()
             messages.waiting.clear()
             if self._rng.random() < 0.9:
-                # The MSN wraps on the way.
+                # The MSN will wrap.
                 self._scenario.queue(number, qn, -self._rng.randrange(40) % _MSN)
                 self._post(number, qn)
 
     def _post(self, number: int, qn: int) -> None:
-        """Post all memory of a queue that is not posted."""
+        """Posts all memory of a queue that is not posted."""
         messages = self._messages[number, qn]
         taken = [slot for _, slot in messages.posted]
         for slot in messages.slots:
@@ -783,7 +783,7 @@ class _Random:
             segments[-1] = self._wrong(number, regions)
         spoil = None
         if self._kinds[number][0] and rng.randrange(100) < _BAD:
-            # Not in the length of an FPDU, or this would lose the framing.
+            # Not in the length of an FPDU: that would lose the framing.
             def spoil(octets: bytearray) -> None:
                 octets[-1 - rng.randrange(4)] ^= 1 << rng.randrange(8)
 
@@ -794,7 +794,7 @@ class _Random:
     def _tagged(
         self, number: int, stag: int, to: int, payload: bytes, begun: object = None
     ) -> bytes:
-        """A tagged segment: of a message that has ``begun``, or of a new one."""
+        """Returns a tagged segment of a message that has ``begun``, or of a new one."""
         rng = self._rng
         rsvdulp = begun[1] if isinstance(begun, tuple) else rng.getrandbits(8)
         last = rng.random() < 0.7 or not payload
@@ -802,7 +802,7 @@ class _Random:
         return tagged(stag, to, payload, last=last, rsvdulp=rsvdulp)
 
     def _untagged(self, number: int, begun: object) -> list[bytes]:
-        """The next segment of one of the queues that are open, or none."""
+        """Returns the next segment of one of the open queues, or none."""
         ready = [qn for qn in range(QUEUES) if self._messages[number, qn].posted]
         if isinstance(begun, int):
             ready = [begun]
@@ -817,7 +817,7 @@ class _Random:
         return [segment]
 
     def _message(self, qn: int, msn: int, slot: _Slot) -> list[bytes]:
-        """Segments of a message that fits: the last one comes last, the others in any order."""
+        """Returns segments of a message that fits: the last one last, the others in any order."""
         rng = self._rng
         message = rng.randbytes(rng.choice((slot.length, rng.randint(0, slot.length))))
         cuts = sorted(rng.sample(range(len(message) + 1), min(len(message), rng.randrange(4))))
@@ -838,7 +838,7 @@ class _Random:
         ]
 
     def _refill(self, number: int) -> None:
-        """Post what is free again, once a queue has few buffers left."""
+        """Posts free buffers again, once a queue has few left."""
         for qn in range(QUEUES):
             messages = self._messages[number, qn]
             if (
@@ -850,7 +850,7 @@ class _Random:
                 self._post(number, qn)
 
     def _wrong(self, number: int, regions: list[Region]) -> bytes:
-        """A segment that raises an error."""
+        """Returns a segment that raises an error."""
         rng = self._rng
         wrong = [
             untagged(b"", version=0),

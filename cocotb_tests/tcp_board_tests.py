@@ -1,6 +1,6 @@
-"""A board with TCP in front of MPA at its pins: segments by RGMII, everything else by the UART.
+"""Tests a board with TCP in front of MPA at its pins: segments by RGMII, the rest by the UART.
 
-What reaches the RNIC is held against the golden models of TCP and of the RNIC.
+The RNIC's results are compared with the golden models of TCP and of the RNIC.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from ddp_rnic.sim.replay.regions import derive
 
 from .board_tests import looked_at
 
-#: How many tests there are.
+#: Number of tests in this module.
 COUNT = 1
-#: The Colorlight's RNIC, at the pins that the bench knows.
+#: The Colorlight's RNIC, at the pins that the test bench uses.
 BOARD = replace(ECPIX5_85, **SMALL)  # type: ignore[arg-type]
 HOST = "10.7.0.2"
 STAG = 0x1234500
@@ -37,8 +37,8 @@ START = 0xFFFFFF00
 
 
 def traffic() -> tuple[Plan, list[Connection], list[bytes]]:
-    """Writes and messages of two connections with markers, and an FPDU whose CRC is wrong; their
-    frames, in which FPDUs lie as TCP cut them, and others.
+    """Returns Writes and messages of two connections with markers, and an FPDU with a wrong CRC;
+    their frames, in which TCP has cut FPDUs anywhere, and other frames.
     """
     rng = random.Random(1)
     conversation = Conversation(markers=True)
@@ -72,7 +72,7 @@ def traffic() -> tuple[Plan, list[Connection], list[bytes]]:
     at = dict.fromkeys(told.streams, 0)
     frames = []
     for arrival in told.arrivals:
-        # Up to its end, and into the FPDU behind it.
+        # Up to its end, and into the FPDU after it.
         stream = arrival.stream
         ends = stream.source, stream.destination
         end = arrival.position + len(arrival.raw)
@@ -90,8 +90,8 @@ def traffic() -> tuple[Plan, list[Connection], list[bytes]]:
 
 @cocotb.test()
 async def segments_are_placed_and_delivered(dut: Any) -> None:
-    """Memory, completions, events and counters are those of the golden model, and the host has the
-    frames that are its own.
+    """Memory, completions, events and counters are those of the golden model, and the host has all
+    frames that belong to it.
     """
     planned, connections, frames = traffic()
     model = TcpReceiver(BOARD.connections, BOARD.window)
@@ -122,7 +122,7 @@ async def segments_are_placed_and_delivered(dut: Any) -> None:
                 board.address("TCP_PLACE"),
                 [board.pack("TCP_PLACE", connection=index, field=field), word, 1],
             )
-    # The frames come where the packets are.
+    # Insert the frames at the position of the packets.
     first = planned.operations.index(packets[0])
     operations: list[Operation] = [
         each for each in planned.operations if not isinstance(each, Packet)

@@ -1,4 +1,4 @@
-"""The virtual board: a board's top, unchanged, at its pins."""
+"""Tests the virtual board: a board's top, unchanged, at its pins."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_board_with_tcp_at_its_pins_agrees_with_the_models(tmp_path: Path) -> 
 
 @pytest.mark.long
 def test_a_board_as_gates_agrees_with_the_model(tmp_path: Path) -> None:
-    """The netlist that is placed."""
+    """The netlist is the one that is placed for the board."""
     text = board_gates.verilog(BOARD)
     run_tests_on(text, "ddp_rnic.cocotb_tests.board_tests", tmp_path, COUNT, netlist=True)
 
@@ -42,7 +42,7 @@ def test_a_board_with_tcp_as_gates_agrees_with_the_models(tmp_path: Path) -> Non
 @pytest.mark.long
 @pytest.mark.parametrize("board", [driver_tests.BOARD, tcp_board_tests.BOARD], ids=["sctp", "tcp"])
 def test_litex_reaches_a_board_at_its_uart(tmp_path: Path, board: Any) -> None:
-    """Its server and its client, with the csr.csv of the board."""
+    """LiteX's server and client run with the csr.csv of the board."""
     board = replace(board, baud=driver_tests.BOARD.baud)
     csr = tmp_path / "csr.csv"
     csr.write_text(as_csv(board), encoding="utf-8")

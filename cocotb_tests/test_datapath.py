@@ -1,4 +1,4 @@
-"""The assembled datapath against the golden model, at every width, under both engines."""
+"""Tests the assembled datapath against the golden model, at every width, with both engines."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BACK_PRESSURE = {
 def run(
     engine: str, width: int, scenario: Scenario, stalls: Stalls = UNSTALLED
 ) -> tuple[Outcome, bytes]:
-    """Run a scenario, check it against the model."""
+    """Runs a scenario and checks it against the model."""
     memory = scenario.memory.copy()
     outcome = load(engine).run(
         RnicConfig(width=width), scenario.operations, memory, stalls=stalls, ring=scenario.ring
@@ -47,7 +47,7 @@ def run(
 
 
 def sure(events: list[ErrorEvent]) -> list[ErrorEvent]:
-    """Events without the octets of header that a short segment does not have."""
+    """Returns events without the octets of header that a short segment lacks."""
     return [replace(event, header=event.header[: 2 + event.length]) for event in events]
 
 
@@ -74,7 +74,7 @@ def test_random_traffic_agrees_with_the_model(width: int, seed: int) -> None:
 
 @pytest.mark.parametrize("stalls", [UNSTALLED, STALLED], ids=["unstalled", "stalled"])
 def test_a_relaxed_rnic_with_short_addresses_agrees_with_the_model(stalls: Stalls) -> None:
-    """Whatever the bits of addresses say that do not count."""
+    """The unused upper bits of addresses may have any value."""
     scenario = random_scenario(7, 800)
     high = [
         regs.address(f"{name}_HI") for name in ("STAG_ADDR", "BUFFER_ADDR", "PAGE_ADDR", "CQ_BASE")
@@ -110,13 +110,13 @@ def test_engines_agree(width: int, stalls: Stalls) -> None:
     assert one.exceptions == other.exceptions
     assert one.completions == other.completions
     assert one.counters == other.counters
-    # The same beats, whenever they came.
+    # The same beats, in whichever cycles they came.
     assert one.writes["address"].tolist() == other.writes["address"].tolist()
     assert one.bursts[["address", "beats"]].tolist() == other.bursts[["address", "beats"]].tolist()
 
 
 def _overtaking(waiting: int, *, ends: bool) -> Scenario:
-    """A tagged message of two segments, and as many whole messages between the two."""
+    """Returns a tagged message of two segments, with ``waiting`` whole messages between them."""
     scenario = Scenario()
     scenario.region(STAG, TO, LENGTH, ADDRESS, pd=PD)
     scenario.stream(STREAM, pd=PD)
@@ -186,7 +186,7 @@ def test_a_bus_error_is_a_local_catastrophic_error(engine: str) -> None:
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_of_a_damaged_packet_the_last_fpdu_is_not_used(width: int) -> None:
-    # The mark comes with the last beat. What lies whole before the last FPDU has its own digest.
+    # The mark comes with the last beat. FPDUs before the last one are whole, with their own digest.
     scenario = _registered()
     scenario.packet(STREAM, tagged(STAG, TO, b"whole" * 20), tagged(STAG, TO + 200, b"not" * 20))
     packet = scenario.operations[-1]

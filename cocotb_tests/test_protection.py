@@ -1,7 +1,7 @@
-"""Protection, revocation and load of the assembled datapath, end to end.
+"""Tests protection, revocation and load of the assembled datapath, end to end.
 
-What came of traffic is held against the golden model where a scenario can; what has to do with time
-is held against the cycles that the engine tells.
+The outcome of traffic is compared with the golden model where a scenario can express it; timing is
+checked against the cycles that the engine reports.
 """
 
 from __future__ import annotations
@@ -60,16 +60,16 @@ from ddp_rnic.sim.model.memory import Access, Region
 from ddp_rnic.sim.model.mpa import MpaSender
 
 PD = 7
-#: Streams: the one whose rights go, one that must not notice, and some that look afterwards.
+#: Streams: the one that loses its rights, one that must not be affected, and some for checks.
 VICTIM, BYSTANDER, PROBES = 3, 40, range(10, 16)
 TO = 0x1234_5678_9ABC
-#: A bus that makes placements last, and leaves many in flight.
+#: A bus that makes placements slow, and keeps many in flight.
 SLOW = Stalls(write=0.5, response=0.3, response_latency=60)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _looked_up_once() -> Iterator[None]:
-    """A build is looked for once, not in each of thousands of short runs."""
+    """Looks for a build once, not in each of thousands of short runs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiled, "build", functools.cache(compiled.build))
         yield
@@ -82,7 +82,7 @@ def _looked_up_once() -> Iterator[None]:
 
 
 def race(*streams: int) -> Race:
-    """A race with these streams enabled, and those that look afterwards."""
+    """Returns a race with these streams enabled, and those for checks."""
     started = Race()
     for number in (*streams, *PROBES):
         started.host.stream(number, pd=PD)
@@ -92,12 +92,12 @@ def race(*streams: int) -> Race:
 def at_every_cycle(
     race: Race, width: int, command: Command, after: Sequence[Operation]
 ) -> Iterator[tuple[int, Run]]:
-    """Play a race with the command at every cycle, from before the first packet to after the last
-    response; how many of the victim's segments were placed, and the run.
+    """Plays a race with the command at every cycle, from before the first packet to after the last
+    response; yields how many of the victim's segments were placed, and the run.
 
-    Whatever of them is placed is in memory before the command reads back done. They are the more
-    the later it comes, from none to all, and in many of the runs it came while octets of them were
-    on their way. What another stream writes comes no later than without it.
+    A segment that is placed is in memory before the command reads back done. The later the command,
+    the more segments are placed, from none to all, and in many of the runs octets of them were on
+    their way. Another stream's writes come no later than without the command.
     """
     whole = race.play(width, stalls=SLOW)
     spans = race.spans(VICTIM)
@@ -182,7 +182,7 @@ def test_a_revoked_stream_writes_nothing_and_leaves_its_domain_to_others(width: 
     gone = [(number, INVALID_STAG) for number in (*PROBES[:2], VICTIM)]
     spans = several.spans(VICTIM)
     for count, run in at_every_cycle(several, width, revoke_stream(VICTIM), after):
-        # What comes on a stream that is disabled is dropped and counted, and no error.
+        # A segment on a stream that is disabled is dropped and counted, and is no error.
         assert run.errors == gone
         assert run.outcome.counters["DROPPED"] == len(spans) - count
 
@@ -190,7 +190,7 @@ def test_a_revoked_stream_writes_nothing_and_leaves_its_domain_to_others(width: 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_send_with_invalidate_that_the_host_answers(width: int) -> None:
     # RFC 5040 section 4: the RsvdULP of a Send with Invalidate has its opcode, 4, and the STag. The
-    # host learns of it by the completion; this peer goes on writing until it is stopped.
+    # completion gives it to the host; this peer continues to write until it is stopped.
     rng = random.Random(4)
     sends = race(VICTIM)
     region = sends.host.region(0x0012_3407, TO, 4000, 2500, pd=PD)
@@ -213,7 +213,7 @@ def test_a_send_with_invalidate_that_the_host_answers(width: int) -> None:
     assert counts == sorted(counts) and 2 <= counts[0] < counts[-1] == len(sends.sent)
 
 
-#: What the commands revoke, one after the other.
+#: The commands, one after the other.
 OVERLAPS = [
     ("stag", "stag"),
     ("stream", "stag"),
@@ -226,8 +226,8 @@ OVERLAPS = [
 @pytest.mark.parametrize("gap", [0, 1, 2, 3, 7, 30, 300, 1000, 1030, 1060])
 @pytest.mark.parametrize("kinds", OVERLAPS, ids="-".join)
 def test_a_revocation_while_another_is_under_way(kinds: tuple[str, ...], gap: int) -> None:
-    # A stream has an entry at either end of the table, so that the sweep of one is between its two
-    # when the next one begins.
+    # Each stream has an entry at either end of the table, so that the first sweep is between its
+    # two entries when the second one begins.
     rng = random.Random(5)
     numbers = (VICTIM, BYSTANDER, 50)[: len(kinds)]
     all_of_them = race(*numbers)
@@ -256,7 +256,7 @@ def test_a_revocation_while_another_is_under_way(kinds: tuple[str, ...], gap: in
 
 def test_a_command_during_a_sweep_is_for_the_entry_that_it_named() -> None:
     # Nearly all entries are bound to the stream, so that the sweep writes the table in nearly every
-    # cycle. The host goes on to other entries at once.
+    # cycle. The host writes other entries immediately.
     host = Scenario(1 << 14)
     for number in (VICTIM, BYSTANDER, *PROBES):
         host.stream(number, pd=PD)
@@ -297,10 +297,10 @@ def test_a_command_during_a_sweep_is_for_the_entry_that_it_named() -> None:
 
 
 class Host(Scenario):
-    """A scenario whose host gives other rights."""
+    """A scenario whose host can change rights."""
 
     def grant(self, region: Region, access: Access) -> None:
-        """Replace the entry of a region by one with these rights."""
+        """Replaces the entry of a region by one with these rights."""
         self._model.revoke(region.stag)
         self.region(
             region.stag, region.to, region.length, region.address,
@@ -308,12 +308,12 @@ class Host(Scenario):
         )  # fmt: skip
 
     def again(self, number: int, pd: int = PD) -> None:
-        """Set up a stream that had an error, or not."""
+        """Sets up a stream again, whether it had an error or not."""
         self.stream(number, pd=pd, position=self.position(number))
 
 
 def conforms(width: int, scenario: Scenario, stalls: Stalls = UNSTALLED) -> Outcome:
-    """Run a scenario, hold it against the model."""
+    """Runs a scenario and checks it against the model."""
     memory = scenario.memory.copy()
     outcome = load("compiled").run(
         RnicConfig(width=width), scenario.operations, memory, ring=scenario.ring, stalls=stalls
@@ -333,7 +333,7 @@ def test_rnic_requirement_1_no_access_from_another_protection_domain(width: int)
         other = host.region(0x0000_0601 + (bit << 8), TO, 100, 1000 + 200 * bit, pd=PD ^ 1 << bit)
         host.packet(VICTIM, tagged(own.stag, TO + bit, b"own"), tagged(other.stag, TO, b"another"))
         host.again(VICTIM)
-    # The same stream in the other domain: it is what counts.
+    # The same stream in the other domain: the domain decides.
     host.again(VICTIM, pd=PD ^ 1 << 15)
     host.packet(VICTIM, tagged(other.stag, TO, b"now"), tagged(own.stag, TO, b"no more"))
     outcome = conforms(width, host)
@@ -348,13 +348,13 @@ def test_rnic_requirement_2_an_stag_of_one_stream_is_of_no_use_to_others(width: 
     host = Host()
     host.stream(VICTIM, pd=PD)
     own = host.region(0x0000_0501, TO, 100, 500, stream=VICTIM)
-    # All other streams, though they are in the domain whose number is the stream's.
+    # All other streams, though their domain has the number of the stream.
     others = [number for number in range(64) if number != VICTIM]
     for number in others:
         host.stream(number, pd=VICTIM)
         host.packet(number, tagged(own.stag, TO, b"another"))
         host.packet(VICTIM, tagged(own.stag, TO + number, b"own"))
-    # And the STag of a stream that there is not, whose number differs in a bit.
+    # And the STag of a stream that does not exist, whose number differs in one bit.
     for bit in range(16):
         other = host.region(0x0000_0601 + (bit << 8), TO, 10, 1000, stream=VICTIM ^ 1 << bit)
         host.packet(VICTIM, tagged(other.stag, TO, b"another"))
@@ -375,7 +375,7 @@ def test_rnic_requirement_3_no_access_outside_the_buffer(width: int) -> None:
     host.stream(VICTIM, pd=PD)
     rng = random.Random(6)
     expected = []
-    # Every place in a beat, lengths around it, at the lowest and highest TO, and any.
+    # Every lane of a beat, lengths around a beat, at the lowest TO, the highest, and random ones.
     for lane in range(0, 64, 3):
         length = (1, 7, 63, 64, 65, 200)[lane % 6] + lane % 2
         address = 256 + 320 * lane + lane
@@ -417,7 +417,7 @@ def test_rnic_requirement_4_a_buffer_and_a_to_range_come_and_go(width: int) -> N
     host.packet(VICTIM, tagged(stag, TO, b"one" * 30))
     host.revoke(region)
     refused(INVALID_STAG, stag, TO)
-    # Another buffer under the same STag, at another range; for one stream, where it was for all.
+    # Another buffer under the same STag, at another range; for one stream, instead of for all.
     region = host.region(stag, TO + 1000, 50, 1501, stream=VICTIM)
     host.packet(VICTIM, tagged(stag, TO + 1000, b"two" * 16))
     refused(BASE_OR_BOUNDS, stag, TO)
@@ -425,7 +425,7 @@ def test_rnic_requirement_4_a_buffer_and_a_to_range_come_and_go(width: int) -> N
     expected.append((BYSTANDER, STAG_NOT_ASSOCIATED))
     host.revoke(region)
     refused(INVALID_STAG, stag, TO + 1000)
-    # The entry goes to another STag: by its key, and by its upper bits.
+    # The entry changes to another STag: by its key, and by its upper bits.
     for other in (stag ^ 0x80, stag + (1024 << 8)):
         region = host.region(other, TO, 100, 2503, pd=PD)
         refused(INVALID_STAG, stag, TO)
@@ -451,7 +451,7 @@ def test_rnic_requirement_5_rights_are_taken_back_and_given_again(
         (Access.REMOTE_WRITE, read, both, read, Access.REMOTE_WRITE, neither, both, neither)
     ):
         for revoked in (False, True):
-            # Replaced as it is, and revoked first.
+            # Replaced directly, and replaced after a revocation.
             if revoked:
                 host.revoke(region)
                 host.region(region.stag, TO, 1000, 503, access=access, **owner)
@@ -472,8 +472,8 @@ def test_rnic_requirement_6_after_a_revocation_the_buffer_does_not_change(
     width: int, owner: dict[str, Any]
 ) -> None:
     # "An RNIC MUST ensure that the network interface can no longer modify an Advertised Buffer
-    # after the ULP revokes remote access rights for an STag." The tests of revocation above look at
-    # every cycle of one; this one at what a peer may try when it is done.
+    # after the ULP revokes remote access rights for an STag." The tests of revocation above check
+    # every cycle of one; this one checks a peer's attempts after it is done.
     host = Host()
     host.stream(VICTIM, pd=PD)
     region = host.region(0x0012_3405, TO, 1000, 503, **owner)
@@ -498,8 +498,8 @@ def test_rnic_requirement_6_after_a_revocation_the_buffer_does_not_change(
 
 
 def paged(shift: int, *, markers: bool) -> Scenario:
-    """Segments for a region and for a buffer in pages of ``2**shift`` octets, around every place
-    where a page ends; the pages are in disorder, and lie between others that nothing may touch.
+    """Returns segments for a region and a buffer in pages of ``2**shift`` octets, around every
+    position where a page ends. The pages are in disorder, between others that must not change.
     """
     rng = random.Random(shift)
     count = 8 if shift == 12 else 3
@@ -520,7 +520,7 @@ def paged(shift: int, *, markers: bool) -> Scenario:
     )
 
     def both(at: int, size: int) -> None:
-        """To the region and to the buffer, and to memory in one piece."""
+        """Sends to the region and to the buffer, and to contiguous memory."""
         scenario.packet(
             VICTIM,
             tagged(region.stag, TO + at, rng.randbytes(size), last=False),
@@ -536,7 +536,7 @@ def paged(shift: int, *, markers: bool) -> Scenario:
         for before, after in ((1, 1), (0, 64), (64, 0), (7, 60), (63, 65), (700, 700)):
             both(end - before, before + after)
     if shift == 12:
-        # Over several pages, from and to where one ends and not.
+        # Over several pages, from and to the end of a page and other positions.
         both((1 << shift) - offset, 3 << shift)
         both(5, 5 << shift)
         both((2 << shift) - offset - 1, (2 << shift) + 2)
@@ -574,21 +574,21 @@ def test_scattered_pages_hold_what_one_piece_would(
 # -- many streams ---------------------------------------------------------------------------------
 
 MANY = 1024
-#: Segments in a measurement, a quarter of which is left for the pipeline to fill.
+#: Segments in a measurement; a quarter of them only fills the pipeline.
 SEGMENTS = 512
 
 
 def load_of(
     config: RnicConfig, numbers: Sequence[int], payload: int, kind: str
 ) -> tuple[list[Operation], int]:
-    """Segments back to back, one of each stream in turn; and their FPDU's octets.
+    """Returns segments back to back, of each stream in turn; and the octets of an FPDU.
 
-    Kinds: ``tagged`` and ``untagged`` segments of messages that do not end, and ``message``s of one
-    segment.
+    Kinds: ``tagged`` and ``untagged`` segments of messages that do not end, and ``message`` for
+    messages of one segment.
     """
     octets = config.octets
     stride = -(-payload // octets) * octets
-    each = -(-SEGMENTS // len(numbers)) * stride  # memory of a stream
+    each = -(-SEGMENTS // len(numbers)) * stride  # octets of memory per stream
     enabled = flag("STREAM_FLAGS", "enable") | flag("STREAM_FLAGS", "crc")
     rights = flag("STAG_FLAGS", "valid") | flag("STAG_FLAGS", "remote_write")
     setup: list[Operation] = [
@@ -660,7 +660,7 @@ MASKED = write(IRQ_MASK=flag("IRQ_MASK", "event") | flag("IRQ_MASK", "completion
 
 
 class Peers:
-    """Streams 0 to 63 in one Protection Domain, and a region of 32 KiB from address 0."""
+    """Sends on streams 0 to 63 in one Protection Domain, to a region of 32 KiB at address 0."""
 
     def __init__(self) -> None:
         self.senders = [MpaSender() for _ in range(64)]
@@ -687,7 +687,7 @@ class Peers:
         return self.packet(number, tagged(STAG, to, payload, last=last, rsvdulp=number))
 
     def bad(self, number: int, payload: bytes = b"bad") -> Packet:
-        """It raises an error."""
+        """Returns a packet that raises an error."""
         return self.packet(number, tagged(STAG ^ 1, 0, payload))
 
     def run(
@@ -703,13 +703,13 @@ class Peers:
 
 
 def counted(name: str, count: int) -> Poll:
-    """Wait until a counter has come so far."""
+    """Returns an operation that waits until a counter has reached ``count``."""
     return Poll(regs.address(name), 0xFFFFFFFF, count)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_no_event_is_lost_and_no_stream_waits_while_nobody_takes_any(width: int) -> None:
-    # RFC 5041 section 7.1: an error is reported; and it must not touch the other streams.
+    # RFC 5041 section 7.1: an error is reported; and it must not affect the other streams.
     peers = Peers()
     erring = [number for number in range(64) if number != BYSTANDER]
     operations: list[Operation] = []
@@ -736,8 +736,8 @@ def test_no_event_is_lost_and_no_stream_waits_while_nobody_takes_any(width: int)
 def test_streams_that_are_set_up_anew_may_err_again_before_the_host_takes_an_event(
     width: int,
 ) -> None:
-    # Every stream errs time and again, and nobody takes an event for long: at some point the RNIC
-    # may have to wait, and none is lost.
+    # Every stream has errors again and again, and no event is taken for a long time: at some point
+    # the RNIC may have to wait, and no event is lost.
     peers = Peers()
     times = 10
     operations: list[Operation] = [
@@ -783,7 +783,7 @@ def test_what_waits_for_the_ring_is_delivered_in_order_and_once(width: int) -> N
         (number, number) for number in numbers
     ]
     assert memory[: 4 * 1500 : 4].tolist() == [k & 255 for k in range(1500)]
-    # It had to wait for the host.
+    # The RNIC had to wait for the host.
     assert outcome.taken["last"][-1] > outcome.delivered[900]
 
 
@@ -810,12 +810,12 @@ def test_too_many_exceptions_are_dropped_whole_and_hold_nothing_up(width: int) -
 
     free, bad, good = play(Stalls(exceptions=0.0))
     slow, *_ = play(Stalls(exceptions=0.99))
-    # What is there is whole, and the rest is counted.
+    # Packets that arrived are whole, and the rest is counted.
     whole = [ExceptionPacket(each.stream, each.sequence, each.octets, 0x100) for each in bad]
     assert [each for each in whole if each in slow.exceptions] == slow.exceptions
     dropped = slow.counters["EXCEPTIONS_DROPPED"]
     assert len(slow.exceptions) + dropped == slow.counters["EXCEPTIONS"] == 63 and dropped > 20
-    # Placement does not notice.
+    # Placement is not affected.
     assert np.array_equal(slow.writes, free.writes) and slow.cycles > free.cycles
     assert errors(slow) == errors(free) == [(each.stream, INVALID_STAG) for each in bad]
 
@@ -840,7 +840,7 @@ def test_what_is_masked_shows_in_status_and_does_not_interrupt(
         Wait(400),
         peers.bad(VICTIM),
         Wait(400),
-        # A host that hears of completions sees the event too.
+        # A host that is interrupted for completions sees the event too.
         until(completion=1, event=int(len(masked) == 2)),
         Resume(),
         Drain(),
@@ -862,7 +862,7 @@ def test_what_is_masked_shows_in_status_and_does_not_interrupt(
 @pytest.mark.parametrize("timeout", [0, 1, 100, 2000])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_oldest_completion_calls_when_its_time_is_over(width: int, timeout: int) -> None:
-    # Two in one time, then one alone, whose time begins with it.
+    # Two with one time-out, then one alone, whose time-out begins with it.
     peers = Peers()
     outcome, _ = peers.run(
         peers.good(VICTIM, 0, b"x"),
@@ -880,7 +880,7 @@ def test_the_oldest_completion_calls_when_its_time_is_over(width: int, timeout: 
     interrupts = outcome.interrupts.astype(int).tolist()
     assert 0 <= interrupts[0] - first - timeout < 40
     assert 0 <= interrupts[-1] - third - timeout < 40
-    # Without a time to wait, the second one may be a call of its own.
+    # With a short time-out, the second completion may raise an interrupt of its own.
     assert len(interrupts) == 2 or (timeout < 100 and len(interrupts) == 3)
 
 

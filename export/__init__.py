@@ -1,1 +1,1 @@
-"""What other flows need: Verilog, IP-XACT, the register map, and examples."""
+"""Exports the RNIC for other tools: Verilog, IP-XACT, the register map, and examples."""

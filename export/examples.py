@@ -1,4 +1,4 @@
-"""Minimal uses of the exported Verilog: a LiteX SoC, and a script for Vivado."""
+"""Writes minimal uses of the exported Verilog: a LiteX SoC, and a script for Vivado."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ..hdl.spec.config import RnicConfig
 from .interface import MODULE, NOT_BUFFERABLE, Bus, buses
 
 _LITEX = Template('''\
-"""A minimal LiteX SoC around rnic.v: registers and memory behind a UART, packets at pins.
+"""A minimal LiteX SoC around rnic.v: registers and memory through a UART, packets at pins.
 
 Without a board: 'python litex_rnic.py' writes the SoC's Verilog, rnic_soc.v. With one, give Soc its
-platform, and instead of the pins connect what receives.
+platform, and connect your receiver instead of the pins.
 """
 
 import argparse
@@ -92,7 +92,7 @@ if __name__ == "__main__":
 
 
 def litex(config: RnicConfig) -> str:
-    """``litex_rnic.py``, which goes beside ``rnic.v``."""
+    """Returns ``litex_rnic.py``, which belongs beside ``rnic.v``."""
     all_buses = buses(config)
     masters = [bus.name for bus in all_buses if bus.kind == "AXI4"]
     streams = [
@@ -126,7 +126,7 @@ def litex(config: RnicConfig) -> str:
 
 
 def _litex_bus(bus: Bus) -> str:
-    """What makes LiteX's bus of the same widths."""
+    """Returns the code that makes LiteX's bus of the same widths."""
     width = {logical: port.width for logical, port in bus.ports.items()}
     if bus.kind == "AXI4Stream":
         named = {"data": "TDATA", "id": "TID", "user": "TUSER"}
@@ -147,7 +147,7 @@ def _connections(bus: Bus) -> Iterator[str]:
             signal = f"{channel}.{name.removeprefix(channel)}"
         expression = f"self.{bus.name}.{signal}"
         if name.endswith("addr"):
-            # The SoC's bus gives the whole address, of which a slave takes its own bits.
+            # The SoC's bus gives the whole address; a slave uses only its own bits.
             whole = f"{bus.name}_address"
             expression = whole if bus.master else f"{expression}[:{port.width}]"
         yield f"{'o' if port.output else 'i'}_{port.name}={expression},"
@@ -188,7 +188,7 @@ report_timing_summary -file vivado/timing.txt
 
 
 def vivado(config: RnicConfig) -> str:
-    """``vivado.tcl``, which goes beside ``rnic.v``."""
+    """Returns ``vivado.tcl``, which belongs beside ``rnic.v``."""
     return _VIVADO.substitute(
         module=MODULE,
         writes=NOT_BUFFERABLE,

@@ -1,4 +1,4 @@
-"""All files of an export."""
+"""Writes all files of an export."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .interface import MODULE
 
 
 def export(config: RnicConfig, folder: Path) -> list[Path]:
-    """Write the Verilog, what describes it, and the examples; the paths of the files."""
+    """Writes the Verilog, its descriptions and the examples; returns the files' paths."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name, text in (

@@ -1,4 +1,4 @@
-"""The exported top as other flows see it: its ports, and the buses that they make up."""
+"""Describes the exported top for other tools: its ports, and the buses that they form."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Port:
 class Bus:
     """A bus interface: ports that share a prefix.
 
-    ``kind`` is ``AXI4Stream``, ``AXI4`` (with its write channels only) or ``AXI4-Lite``;
-    ``ports`` maps the kind's own names of signals, as ``TDATA``, to the ports.
+    ``kind`` is ``AXI4Stream``, ``AXI4`` (with its write channels only) or ``AXI4-Lite``. ``ports``
+    maps the standard's names of signals, such as ``TDATA``, to the ports.
     """
 
     name: str
@@ -39,13 +39,13 @@ class Bus:
     ports: dict[str, Port]
 
 
-#: What every description says of writes into host memory.
+#: A sentence about writes into host memory, for every description.
 NOT_BUFFERABLE = f"AWCACHE is {AWCACHE:#06b}: the response must come from memory itself."
 
 _BUSES = (
     ("s_axis", "AXI4Stream", False, "MPA FPDUs: tid is the DDP Stream, tuser see the README."),
     ("s_axis_eth", "AXI4Stream", False, "Ethernet frames without FCS; tuser: damaged."),
-    ("m_axis_exc", "AXI4Stream", True, "What is the host's: FPDUs in error, and other frames."),
+    ("m_axis_exc", "AXI4Stream", True, "Packets for the host: FPDUs in error, and other frames."),
     ("m_axi", "AXI4", True, f"Writes payload into host memory. {NOT_BUFFERABLE}"),
     ("m_axi_cq", "AXI4", True, f"Writes the completion ring. {NOT_BUFFERABLE}"),
     ("s_axil", "AXI4-Lite", False, "Reaches the registers."),
@@ -53,7 +53,7 @@ _BUSES = (
 
 
 def ports(config: RnicConfig) -> tuple[Port, ...]:
-    """Every port of the exported Verilog, clock and reset first."""
+    """Returns every port of the exported Verilog, clock and reset first."""
     members = FlatRnic.ports(config)
     return (
         Port("clk", False, 1),
@@ -63,12 +63,12 @@ def ports(config: RnicConfig) -> tuple[Port, ...]:
 
 
 def buses(config: RnicConfig) -> tuple[Bus, ...]:
-    """Every bus interface. Ports of none are the clock, the reset and the interrupt."""
+    """Returns every bus interface. Only clock, reset and interrupt belong to none."""
     return tuple(_buses(config))
 
 
 def _buses(config: RnicConfig) -> Iterator[Bus]:
-    # A prefix may begin with another one: the longest that fits is a port's.
+    # One prefix may begin with another one: a port belongs to the longest prefix that fits.
     prefixes = sorted((f"{name}_" for name, *_ in _BUSES), key=len, reverse=True)
     owner = {
         port: next((prefix for prefix in prefixes if port.name.startswith(prefix)), None)

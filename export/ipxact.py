@@ -1,8 +1,8 @@
-"""The IP-XACT description (IEEE 1685-2014) of the exported Verilog.
+"""Writes the IP-XACT description (IEEE 1685-2014) of the exported Verilog.
 
 Buses are those of the AMBA 4 library, ``amba.com``. Clock, reset and interrupt have no common
-definition; the ones named are those that Vivado has, with its parameters ``ASSOCIATED_BUSIF``,
-``ASSOCIATED_RESET``, ``POLARITY`` and ``SENSITIVITY``.
+definition; this file uses Vivado's, with its parameters ``ASSOCIATED_BUSIF``, ``ASSOCIATED_RESET``,
+``POLARITY`` and ``SENSITIVITY``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MAP, _SPACE, _FILES, _BODY = "registers", "host_memory", "verilog", "rtl"
 
 
 def component(config: RnicConfig) -> str:
-    """``component.xml``, which goes beside ``rnic.v``."""
+    """Returns ``component.xml``, which belongs beside ``rnic.v``."""
     ElementTree.register_namespace("ipxact", NAMESPACE)
     root = Element(_tag("component"))
     major, minor = regs.VERSION >> 16, regs.VERSION & 0xFFFF
@@ -88,7 +88,7 @@ def _interface(
     bus: tuple[str, str, str, str],
     signals: dict[str, str],
 ) -> Element:
-    """A bus interface without its mode; ``bus`` is vendor, library, name and version."""
+    """Adds a bus interface without its mode; ``bus`` is vendor, library, name and version."""
     vendor, library, kind, version = bus
     interface = _add(parent, "busInterface")
     _texts(interface, name=name, description=doc)
@@ -166,13 +166,13 @@ def _add(parent: Element, name: str) -> Element:
 
 
 def _texts(parent: Element, **texts: object) -> None:
-    """Children that are text."""
+    """Adds children that contain text."""
     for name, text in texts.items():
         _add(parent, name).text = str(text)
 
 
 def _refer(parent: Element, tag: str, vendor: str, library: str, name: str, version: str) -> None:
-    """A reference to a definition by its vendor, library, name and version."""
+    """Adds a reference to a definition by its vendor, library, name and version."""
     reference = _add(parent, tag)
     for key, value in (
         ("vendor", vendor),

@@ -1,19 +1,19 @@
-// A testbench for rnic.v in plain Verilog: two RDMA Writes and a Send come in over each LLP that the
-// export has, and host memory and the completion ring must hold what was sent, and nothing else.
-// The last line that it prints is PASS, or says what differs.
+// A testbench for rnic.v in plain Verilog. It sends two RDMA Writes and a Send over each LLP of the
+// export, and checks that host memory and the completion ring hold these and nothing else. The last
+// line that it prints is PASS, or the difference.
 //
 //   $ iverilog -g2012 -o tb_rnic tb_rnic.v rnic.v && vvp tb_rnic
 //   $ verilator --binary -Wall --top-module tb_rnic rnic.vlt tb_rnic.v rnic.v && obj_dir/Vtb_rnic
 //
-// Icarus takes -g2005 too. Inputs change with the falling edge of the clock, and outputs are looked
-// at with the rising one, so that no order of events within an edge matters.
+// Icarus takes -g2005 too. Inputs change at the falling edge of the clock, and outputs are sampled
+// at the rising edge, so that the order of events within an edge does not matter.
 
 module tb_rnic;
   // CONSTANTS
 
   localparam OCTETS = WIDTH / 8;
-  localparam [7:0] PAINT = 8'hEE;  // of memory that nothing was placed in
-  localparam integer PATIENCE = 20000;  // cycles for everything
+  localparam [7:0] PAINT = 8'hEE;  // octets of memory without a placement
+  localparam integer PATIENCE = 20000;  // cycles for the whole run
 
   reg clk = 1'b0, rst = 1'b1;
   always #5 clk = ~clk;
@@ -50,7 +50,7 @@ module tb_rnic;
   wire [31:0] s_axil_rdata;
   reg got_address, got_data;
 
-  // Begins and ends with the falling edge, as all tasks do.
+  // Like all tasks, this begins and ends at the falling edge.
   task write_register(input [11:0] address, input [31:0] value);
     begin
       s_axil_awaddr = address;
@@ -71,7 +71,7 @@ module tb_rnic;
     end
   endtask
 
-  reg [31:0] value;  // that was read last
+  reg [31:0] value;  // the result of the last read
 
   task read_register(input [11:0] address);
     begin
@@ -98,7 +98,7 @@ module tb_rnic;
     end
   endtask
 
-  // -- host memory: what is placed, and the completion ring ---------------------------------------
+  // -- host memory: placements, and the completion ring -------------------------------------------
 
   wire m_axi_awvalid, m_axi_awready, m_axi_wvalid, m_axi_wready, m_axi_wlast;
   wire m_axi_bvalid, m_axi_bready, m_axi_awid, m_axi_awlock;
@@ -110,7 +110,7 @@ module tb_rnic;
   wire [WIDTH-1:0] m_axi_wdata;
   wire [OCTETS-1:0] m_axi_wstrb;
 
-  // Slower than the ring, so that a completion overtakes octets that the memory has not yet.
+  // Slower than the ring, so that a completion would overtake octets on their way into memory.
   tb_memory #(.WIDTH(WIDTH), .BASE(MEMORY), .OCTETS(MEMORY_OCTETS), .LATENCY(300)) placed (
     .clk(clk),
     .awaddr(m_axi_awaddr), .awlen(m_axi_awlen), .awsize(m_axi_awsize), .awburst(m_axi_awburst),
@@ -138,7 +138,7 @@ module tb_rnic;
     .bvalid(m_axi_cq_bvalid), .bready(m_axi_cq_bready)
   );
 
-  // What memory must hold: painted, and the message of each tag and length where it belongs.
+  // The expected memory: painted, and each message, by tag and length, at its place.
   reg [7:0] expected[0:MEMORY_OCTETS-1];
   integer at, k;
 
@@ -161,8 +161,7 @@ module tb_rnic;
   reg [8*ENTRY_OCTETS-1:0] entry;  // of the ring
   integer produced = 0, consumed = 0;
 
-  // The next entry of the ring, once the device says that it is there. Such as tell of a chunk of
-  // SCTP are passed by.
+  // Waits for the next entry of the ring, and reads it. Entries for SCTP chunks are skipped.
   task next_entry;
     begin
       entry = 0;
@@ -178,7 +177,7 @@ module tb_rnic;
     end
   endtask
 
-  reg [8*ENTRY_OCTETS-1:0] complete;  // an entry as it must be
+  reg [8*ENTRY_OCTETS-1:0] complete;  // an expected entry
 
   task expect_completion(
     input is_tagged, input [15:0] stream, input [31:0] tag, input [31:0] length, input [31:0] cookie
@@ -206,7 +205,7 @@ module tb_rnic;
   reg [OCTETS-1:0] keep;
   reg last;
 
-  // The beat of a packet that begins with octet at; the packet's first octet is its highest.
+  // The beat of a packet from octet at on; the packet's first octet is the highest.
   task take_beat(input [8*LONGEST-1:0] packet, input integer length);
     begin
       last = at + OCTETS >= length;
@@ -270,7 +269,7 @@ module tb_rnic;
     end
   endtask
 
-  // Tell the device of a session message, before it is sent.
+  // Announces a session message to the device before it is sent.
   task tell_session(input [31:0] what);
     begin
       write_register(SESSION_STREAM, SCTP_STREAM);
@@ -284,7 +283,7 @@ module tb_rnic;
   endtask
 `endif
 
-  // Packets that the device hands to the host, and the reason of the last one.
+  // Number of packets forwarded to the host, and the reason of the last one.
   wire [WIDTH-1:0] m_axis_exc_tdata;
   wire [OCTETS-1:0] m_axis_exc_tkeep;
   wire m_axis_exc_tlast, m_axis_exc_tvalid;
@@ -339,7 +338,7 @@ module tb_rnic;
     .irq(irq), .clk(clk), .rst(rst)
   );
 
-  // No control output is unknown once the reset has come.
+  // After the reset, no control output may be unknown.
   wire [11:0] control = {
     m_axi_awvalid, m_axi_wvalid, m_axi_bready, m_axi_cq_awvalid, m_axi_cq_wvalid, m_axi_cq_bready,
     s_axil_awready, s_axil_wready, s_axil_bvalid, s_axil_arready, s_axil_rvalid, m_axis_exc_tvalid
@@ -348,7 +347,7 @@ module tb_rnic;
 
   // -- the test -----------------------------------------------------------------------------------
 
-  // A DDP Stream of the protection domain, with one posted buffer on queue 0.
+  // Sets up a DDP Stream of the protection domain, with one posted buffer on queue 0.
   task open_stream(input [15:0] stream, input [63:0] buffer);
     begin
       write_register(STREAM_INDEX, stream);
@@ -369,8 +368,8 @@ module tb_rnic;
     end
   endtask
 
-  // The two Writes and the Send of an LLP are there, the moment that their completions are. That
-  // of a Write says how long it is, and where it begins: its Tagged Offset's lower half.
+  // Checks the two Writes and the Send of an LLP as soon as their completions are there. A Write's
+  // completion has its length, and the lower half of its first Tagged Offset.
   task expect_messages(
     input [15:0] stream, input [7:0] tag, input [63:0] first, input [63:0] second,
     input [63:0] buffer
@@ -467,7 +466,7 @@ module tb_rnic;
     check("reason of the session message", REASON_CONTROL, reason);
 `endif
 
-    // Nothing else was placed, and nothing was wrong.
+    // Nothing else was placed, and no error was reported.
     read_register(STATUS);
     while ((value & STATUS_IDLE) == 32'd0) read_register(STATUS);
     check("error events", 0, value & STATUS_EVENT);
@@ -480,9 +479,9 @@ module tb_rnic;
   end
 endmodule
 
-// A memory behind AXI4's write channels, one burst at a time. A beat is in memory LATENCY cycles after
-// it was taken. The burst is answered after that; but where AWCACHE[0] says that it is bufferable, it
-// is answered at once, as an interconnect may.
+// A memory with AXI4's write channels, one burst at a time. A beat is in memory LATENCY cycles
+// after it was taken. The response follows that; but to a burst that AWCACHE[0] marks as
+// bufferable, it comes immediately, as from an interconnect.
 module tb_memory #(
   parameter WIDTH = 64,
   parameter [63:0] BASE = 64'd0,
@@ -511,7 +510,7 @@ module tb_memory #(
   reg [7:0] left = 8'd0;
   reg bufferable = 1'b0;
   integer k;
-  integer wait_for = 0;  // cycles until the answer
+  integer wait_for = 0;  // cycles until the response
 
   // Beats on their way into memory.
   reg [WIDTH-1:0] data[0:LATENCY-1];

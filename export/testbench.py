@@ -1,7 +1,7 @@
-"""``tb_rnic.v``: a testbench for the exported Verilog that any simulator of Verilog runs.
+"""Writes ``tb_rnic.v``: a testbench for the exported Verilog that any Verilog simulator runs.
 
-Its text is the file of that name beside this module, which is plain Verilog. What depends on the
-export, and on the facts in ``hdl/spec``, is put in here, as constants.
+Its text is the file of that name beside this module, in plain Verilog. This module adds, as
+constants, the values that depend on the export and on the facts in ``hdl/spec``.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ _TEXT = Path(__file__).with_name("tb_rnic.v")
 _WAIVERS = Path(__file__).with_name("rnic.vlt")
 _PLACE = "  // CONSTANTS\n"
 
-# Where host memory is: the upper halves of addresses count.
+# Host memory of the testbench, at an address that uses the upper half.
 _MEMORY, _MEMORY_OCTETS = 0x1_2345_0000, 0x4000
 _RING, _RING_SIZE = 0x2_0000_1000, 4
 _BUFFER_OCTETS = 200
-# The region begins at an odd address shortly before a page's end, and is as long as it needs to be.
+# The region begins at an odd address shortly before a page's end, and is just long enough.
 _REGION, _REGION_TO, _REGION_OCTETS = _MEMORY + 0xF01, 0x8000_0000_0000_0FF0, 0x1000
 _STAG = 0x00000511
 _COOKIE = 0x00C0_0000
 _DOMAIN = 7
 #: Payload of the first and the second Write, and of the Send.
 _LENGTHS = 37, 150, 75
-#: By the LLP: stream, what its messages' octets begin with, offsets of the Writes in the region,
+#: By the LLP: stream, first payload octet of its messages, offsets of the Writes in the region,
 #: and the posted buffer.
 _LLPS = {
     "MPA": (1, 0x20, (1, 0xDD), _MEMORY + 0x2005),
@@ -46,7 +46,7 @@ _LLPS = {
 
 
 def text(config: RnicConfig) -> str:
-    """``tb_rnic.v``, which goes beside ``rnic.v``."""
+    """Returns ``tb_rnic.v``, which belongs beside ``rnic.v``."""
     plain = _TEXT.read_text(encoding="utf-8")
     words = set(re.findall(r"\w+", plain))
     constants = (f"  {line}\n" for line in _constants(config, words))
@@ -54,18 +54,18 @@ def text(config: RnicConfig) -> str:
 
 
 def waivers(config: RnicConfig) -> str:
-    """``rnic.vlt``: the warnings of Verilator that are to be expected, each with its reason."""
+    """Returns ``rnic.vlt``: Verilator's expected warnings, each with its reason."""
     return _WAIVERS.read_text(encoding="utf-8")
 
 
 def _constants(config: RnicConfig, words: set[str]) -> Iterator[str]:
-    """The constants, of registers and of fields those that the text names."""
+    """Yields the constants; of registers and fields only those that the text names."""
     packets = dict(_packets(config))
     yield f"localparam WIDTH = {config.width};"
     for llp, there in (("MPA", config.mpa), ("SCTP", config.sctp)):
         if there:
             yield f"`define RNIC_{llp}"
-    yield "// Addresses of registers, and what fields of theirs are set to."
+    yield "// Addresses of registers, and values that they are set to."
     for register in registers(config):
         if register.name in words:
             yield f"localparam [11:0] {register.name} = 12'h{register.address:03x};"
@@ -105,7 +105,7 @@ def _constants(config: RnicConfig, words: set[str]) -> Iterator[str]:
 
 
 def _values(config: RnicConfig) -> dict[str, int]:
-    """What registers, of 32 bits, are set to and compared with."""
+    """Returns the 32-bit values to which registers are set, and with which they are compared."""
     values = {
         "ID_VALUE": regs.ID,
         "STAG": _STAG,
@@ -133,7 +133,7 @@ def _values(config: RnicConfig) -> dict[str, int]:
 
 
 def _packets(config: RnicConfig) -> Iterator[tuple[str, bytes]]:
-    """What comes in, by its name: FPDUs of MPA, Ethernet frames of SCTP."""
+    """Yields the input packets by name: FPDUs for MPA, Ethernet frames for SCTP."""
     names = "WRITE_1", "WRITE_2", "SEND"
     if config.mpa:
         sender = MpaSender()
@@ -147,7 +147,7 @@ def _packets(config: RnicConfig) -> Iterator[tuple[str, bytes]]:
 
 
 def _segments(llp: str) -> Iterator[bytes]:
-    """The DDP Segments of two Writes and a Send, each a message."""
+    """Yields the DDP Segments of two Writes and a Send, one segment for each message."""
     _, tag, offsets, _ = _LLPS[llp]
     headers: list[Header] = [
         *(TaggedHeader(_STAG, _REGION_TO + offset, last=True) for offset in offsets),

@@ -1,4 +1,4 @@
-"""Boards, without building them: descriptions, reports, what is refused, what is written beside."""
+"""Tests boards without building them: descriptions, reports, refusals, and files beside."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from ddp_rnic.hdl.spec import regs
 from litex.tools.remote.csr_builder import CSRBuilder
 from typer.testing import CliRunner
 
-#: As nextpnr writes it.
+#: A report in nextpnr's format.
 TIMING = {
     "fmax": {
         "$glbnet$clk": {"achieved": 80.0, "constraint": 62.5},
@@ -92,7 +92,7 @@ def test_a_report_has_the_path_of_the_clock_with_the_least_margin():
 
 
 class Tools:
-    """Stands for yosys and nextpnr."""
+    """Replaces yosys and nextpnr."""
 
     def __init__(self, cells=1000, memories=50, reaches=80.0, late=()):
         self.cells, self.memories, self.reaches = cells, memories, reaches
@@ -120,7 +120,7 @@ class Tools:
 
 @pytest.fixture
 def tools(monkeypatch):
-    """Puts stand-ins in place of the tools, and nothing in place of the gateware."""
+    """Replaces the tools by stand-ins, and the gateware by nothing."""
     def place(**options):
         made = Tools(**options)
         monkeypatch.setattr(building, "_run", made)
@@ -149,7 +149,7 @@ def test_build_leaves_bitstream_report_and_registers(tools, tmp_path):
     ("ecpix5", (), 1_000_000), ("ecpix5", ("--baud", 115_200), 115_200),
     ("colorlight-5a-75b", (), 115_200), ("colorlight-5a-75b", ("--baud", 9600), 9600)])
 def test_the_host_link_has_the_rate_that_is_asked_for(tools, tmp_path, board, asked, rate):
-    """On KEY+ of the Colorlight is a capacitor: "high baudrates may not work" (litex-boards)."""
+    """KEY+ of the Colorlight has a capacitor: "high baudrates may not work" (litex-boards)."""
     tools()
     result = rnic("build", board, "--out", tmp_path, *asked)
     assert result.exit_code == 0 and f"host link: {rate} baud" in result.output
@@ -270,8 +270,8 @@ def test_program_gives_the_bitstream_to_the_loader(monkeypatch, tmp_path):
     bitstream.write_bytes(b"bits")
     assert rnic("program", "ecpix5", "--out", tmp_path).exit_code == 0
     assert seen.read_text() == f"--board ecpix5 {bitstream}\n"
-    # An adapter of the user's goes before the board's own; without --board the loader knows no
-    # board, and no usual adapter.
+    # An adapter given by the user has precedence over the board's own; without --board the loader
+    # knows neither a board nor a usual adapter.
     for board, way in (("ecpix5", "--board ecpix5"), ("colorlight-5a-75b", "--board colorlight"),
                        ("butterstick", ""), ("versa-ecp5-5g", "")):
         result = rnic("program", board, "--out", tmp_path, "--cable", "dirtyJtag")

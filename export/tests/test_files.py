@@ -1,4 +1,4 @@
-"""``rnic export``: what it writes, prints and refuses."""
+"""Tests ``rnic export``: its files, its output, and its refusals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 @pytest.fixture(autouse=True)
 def _no_conversion(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The conversion takes long, and ``test_interface.py`` has a look at its result."""
+    """The conversion takes long, and ``test_interface.py`` checks its result."""
     monkeypatch.setattr(files, "verilog", lambda config: f"// {config.width} {config.sctp}\n")
 
 

@@ -1,4 +1,4 @@
-"""The ports that every description is made from are those of the Verilog."""
+"""Tests that the ports for all descriptions are those of the Verilog."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CONFIGS = [RnicConfig(), RnicConfig(sctp=True)]
 
 
 def declared(text: str) -> set[Port]:
-    """The ports of module ``rnic`` in a Verilog text."""
+    """Returns the ports of module ``rnic`` in a Verilog text."""
     body = text[text.index("\nmodule rnic(") :]
     body = body[: body.index("\nendmodule")]
     found = re.findall(r"^  (input|output)\s+(?:\[(\d+):0\]\s+)?(\w+)\s*;", body, re.MULTILINE)
@@ -41,7 +41,7 @@ def test_there_is_a_bus_for_frames_with_sctp_only() -> None:
 
 
 def test_a_bus_drives_what_its_side_has_to() -> None:
-    """Of a master, VALID of the channels towards the slave is an output; READY of theirs is not."""
+    """A master's VALID of channels towards the slave is an output; READY of these is an input."""
     outward = {"TVALID", "AWVALID", "WVALID", "ARVALID", "BREADY", "RREADY"}
     inward = {"TREADY", "AWREADY", "WREADY", "ARREADY", "BVALID", "RVALID"}
     for bus in buses(RnicConfig(sctp=True)):

@@ -1,4 +1,4 @@
-"""``component.xml``: valid, and the same as the ports and the register map."""
+"""Tests that ``component.xml`` is valid, and equals the ports and the register map."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def text(element: etree._Element, path: str) -> str:
 
 
 def number(element: etree._Element, path: str) -> int:
-    """SystemVerilog's way to write a number."""
+    """Returns a number that is written as in SystemVerilog."""
     found = text(element, path)
     return int(found.removeprefix("'h"), 16 if found.startswith("'h") else 10)
 
@@ -48,7 +48,7 @@ def test_it_is_valid_by_the_schema_of_the_standard(config: RnicConfig) -> None:
     schema = etree.XMLSchema(etree.parse(str(SCHEMA)))
     tree = parse(config)
     schema.assertValid(tree)
-    # That the schema looks: a register without its size is not valid.
+    # Check that the schema is applied: a register without its size is not valid.
     register = tree.find(".//i:register", NAMES)
     register.remove(register.find("i:size", NAMES))
     assert not schema.validate(tree)
@@ -122,7 +122,7 @@ def test_what_it_refers_to_is_there(config: RnicConfig) -> None:
 
 
 def read_by_peakrdl(top: AddrmapNode) -> list[tuple[object, ...]]:
-    """The registers that are in what SystemRDL's compiler made, with their fields."""
+    """Returns the registers, with their fields, in the output of SystemRDL's compiler."""
     return [
         (
             each.inst_name,

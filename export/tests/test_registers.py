@@ -1,4 +1,4 @@
-"""The register map, as the compilers of the other languages read it."""
+"""Tests the register map with the compilers of the other languages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def expected(config: RnicConfig) -> list[regs.Register]:
 
 
 def read_rdl(config: RnicConfig, folder: Path) -> list[RegNode]:
-    """The registers that SystemRDL's compiler finds."""
+    """Returns the registers that SystemRDL's compiler finds."""
     path = folder / "rnic.rdl"
     path.write_text(rdl(config), encoding="utf-8")
     rdl_compiler = RDLCompiler()
@@ -48,7 +48,7 @@ def test_systemrdl_has_the_registers_of_the_map(config: RnicConfig, tmp_path: Pa
         assert each.size == 4 and len(ways) == 1
         doc = str(each.get_property("desc"))
         found.append(regs.Register(each.inst_name, each.address_offset, ways.pop(), doc, own))
-    # The compiler gives registers by address, fields by bit.
+    # The compiler sorts registers by address, fields by bit.
     assert found == sorted(expected(config), key=lambda register: register.address)
 
 
@@ -65,7 +65,7 @@ def test_systemrdl_knows_what_identifies_the_device(tmp_path: Path) -> None:
 
 
 def compile_header(config: RnicConfig, folder: Path, facts: list[str], *flags: str) -> bool:
-    """Whether these are true for the compiler; a file with none has to compile."""
+    """Returns True if the compiler finds all ``facts`` true; a file without facts must compile."""
     (folder / "rnic.h").write_text(header(config), encoding="utf-8")
     lines = [f"typedef char fact_{k}[({fact}) ? 1 : -1];" for k, fact in enumerate(facts)]
     source = folder / "facts.c"
@@ -118,7 +118,7 @@ def test_the_header_of_a_device_without_sctp_has_none_of_its_registers(tmp_path:
 
 
 def test_the_page_of_the_project_is_that_of_its_registers() -> None:
-    """If not: ``rnic export --sctp`` writes it."""
+    """If this fails: ``rnic export --sctp`` writes the page."""
     kept = Path(regs.__file__).with_name("registers.md").read_text(encoding="utf-8")
     assert page(RnicConfig(sctp=True)) == kept
     rows = [line for line in kept.splitlines() if line.startswith("| 0x")]

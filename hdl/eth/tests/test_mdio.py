@@ -41,7 +41,7 @@ def run(script, phys=(3,)):
                     value = registers.get((where, register), 0)
                     word = [0] + [value >> bit & 1 for bit in reversed(range(16))]
             if word is not None and len(bits) >= 15:
-                assert not drive, "the line is the PHY's"
+                assert not drive, "the PHY drives the line"
                 if word:
                     ctx.set(dut.line, word.pop(0))
             if len(bits) == 32:

@@ -111,7 +111,7 @@ def test_a_bit_in_error_marks_the_frame(bit):
     octets[bit // 8] ^= 1 << bit % 8
     good = on_wire(with_fcs(bytes(60)))
     frames, counts, _ = receive(on_wire(octets), good)
-    assert [error for _, error in frames] == [True, False], "and not the frame behind it"
+    assert [error for _, error in frames] == [True, False], "and not the frame after it"
     assert counts == {"good": 1, "damaged": 1}
 
 

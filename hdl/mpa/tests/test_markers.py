@@ -103,7 +103,7 @@ def test_every_octet_but_the_markers_is_placed_in_order(stall):
                 assert piece.release == whole["release"]
                 break
             assert piece.release == piece.start // CONFIG.octets, (
-                f"move {number}: frees what is still to be read"
+                f"move {number}: frees beats that are still to be read"
             )
         assert got == expected, f"move {number}"
     assert next(pieces, None) is None

@@ -178,7 +178,7 @@ def run(width, frames, entries=None, *, idle=0.0, stall=0.0, damaged=(), late=0,
     simulator.add_testbench(source, background=True)
     simulator.add_testbench(watch)
     simulator.run()
-    assert not came.pop(), "items behind the last frame"
+    assert not came.pop(), "items after the last frame"
     return came, cycles
 
 

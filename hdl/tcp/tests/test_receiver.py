@@ -445,7 +445,7 @@ def test_a_connection_starts_anew():
             await bench.send(ctx, frame)
         await bench.quiet(ctx)
         assert await bench.known(ctx, 0) == (1000, (0, 7), True), "an FPDU is longer than the ring"
-        assert len(bench.frames) == 1, "of what is broken nothing is taken"
+        assert len(bench.frames) == 1, "nothing is taken on a broken connection"
         await bench.write(ctx, 0, TcpField.SETTINGS, 0)
         assert await bench.known(ctx, 0) == (0, (0, 0), False)
         frames = [frame for frame, _ in segments(other, short, len(short))]

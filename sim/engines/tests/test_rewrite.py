@@ -17,86 +17,8 @@ from amaranth.lib.wiring import In, Out
 from ddp_rnic.flow.tools import ToolError
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.sim.engines import rewrite, verilator
-from ddp_rnic.sim.engines.rewrite import join_registers, let_sleep
+from ddp_rnic.sim.engines.rewrite import let_sleep
 from numpy.typing import NDArray
-
-#: What ``$2`` is, which is needed elsewhere, too.
-KEPT = r"""  always @* begin
-    if (\$auto$1 ) begin end
-    \$2  = r;
-    if (a) begin
-      \$2  = b;
-    end
-    \$2  = r;
-  end
-"""
-SPLIT = (
-    r"""module part(clk, a, b, q, r, s);
-  input clk;
-  input a;
-  input [1:0] b;
-  reg [1:0] \$1 ;
-  reg [1:0] \$2 ;
-  reg \$3 ;
-  output [1:0] q;
-  reg [1:0] q = 2'h0;
-  output [1:0] r;
-  reg [1:0] r = 2'h0;
-  output s;
-  reg s = 1'h0;
-  always @(posedge clk)
-    q <= \$1 ;
-  always @(posedge clk)
-    r <= \$2 ;
-  always @(posedge clk)
-    s <= \$3 ;
-  always @* begin
-    if (\$auto$1 ) begin end
-    \$1 [1] = q[1];
-    if (a) begin
-      \$1 [1] = b[0];
-      \$1 [1] = q[1];
-    end
-  end
-"""
-    + KEPT
-    + r"""  always @* begin
-    \$3  = s;
-    if (\$2 [0]) begin
-      \$3  = a;
-    end
-  end
-  always @*
-    \$1 [0] = q[0];
-endmodule
-"""
-)
-#: Of ``q``, only what is assigned is left.
-JOINED = (
-    r"""  always @(posedge clk)
-    r <= \$2 ;
-  always @(posedge clk) begin
-    if (a) begin
-      q [1] <= b[0];
-      q [1] <= q[1];
-    end
-  end
-"""
-    + KEPT
-    + r"""  always @(posedge clk) begin
-    if (\$2 [0]) begin
-      s  <= a;
-    end
-  end
-endmodule
-"""
-)
-
-
-def test_a_register_and_what_it_becomes_are_joined_where_nothing_else_needs_that() -> None:
-    declared = SPLIT[: SPLIT.index("  always")]
-    assert join_registers(SPLIT) == declared + JOINED
-    assert join_registers(JOINED) == JOINED
 
 
 class Part(wiring.Component):
@@ -203,8 +125,8 @@ class Outer(wiring.Component):
 
 
 @pytest.fixture(scope="module")
-def joined() -> str:
-    return join_registers(verilog.convert(Outer(), name="rnic", strip_internal_attrs=True))
+def design() -> str:
+    return verilog.convert(Outer(), name="rnic", strip_internal_attrs=True)
 
 
 HARNESS = """
@@ -261,13 +183,13 @@ def inputs() -> NDArray[np.uint32]:
 
 
 def test_asleep_or_not_every_cycle_gives_the_same(
-    joined: str, outputs: Callable[[str], NDArray[np.uint32]]
+    design: str, outputs: Callable[[str], NDArray[np.uint32]]
 ) -> None:
-    asleep = let_sleep(joined, verilator.TOP)
+    asleep = let_sleep(design, verilator.TOP)
     # Two sleepers with their part, and the part of what has a delay line.
     awake = re.findall(r"iff bench\.rnic\.rnic\.(\S+)", asleep)
     assert {name.removeprefix("\\") for name in awake} == {"tagged", "cut", "commit"}
-    expected = outputs(joined)
+    expected = outputs(design)
     assert len(set(expected)) > 1000
     assert np.array_equal(outputs(asleep), expected)
 
@@ -283,12 +205,12 @@ def test_asleep_or_not_every_cycle_gives_the_same(
     ],
 )
 def test_what_a_sleeper_forgets_shows(
-    forgotten: str, joined: str, outputs: Callable[[str], NDArray[np.uint32]]
+    forgotten: str, design: str, outputs: Callable[[str], NDArray[np.uint32]]
 ) -> None:
-    asleep = let_sleep(joined, verilator.TOP)
+    asleep = let_sleep(design, verilator.TOP)
     wrong, found = re.subn(forgotten, "", asleep)
     assert found
-    expected = outputs(joined)
+    expected = outputs(design)
     assert not np.array_equal(outputs(wrong), expected)
 
 

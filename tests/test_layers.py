@@ -24,7 +24,7 @@ Graph = Mapping[str, set[str]]
 
 
 def sources(root: Path) -> list[Path]:
-    """All Python files that are no tests, as paths from the root."""
+    """Returns the paths of all Python files that are not tests, relative to the root."""
     found = (path.relative_to(root) for path in root.rglob("*.py"))
     return sorted(
         path
@@ -35,7 +35,7 @@ def sources(root: Path) -> list[Path]:
 
 
 def imports(root: Path, path: Path) -> Iterator[tuple[str, str | None]]:
-    """Every import in a file, wherever it stands: its module, and a name taken from that."""
+    """Yields the module and name of every import in a file, including those in functions."""
     here = (PACKAGE, *path.parts)
     for node in ast.walk(ast.parse((root / path).read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -49,7 +49,7 @@ def imports(root: Path, path: Path) -> Iterator[tuple[str, str | None]]:
 
 
 def file_of(root: Path, module: str, name: str | None) -> str | None:
-    """The project's file that an import reads, if it is one of the project's."""
+    """Returns the file that an import reads; None if the file belongs to another project."""
     if module.partition(".")[0] != PACKAGE:
         return None
     parts = module.split(".")[1:]
@@ -62,7 +62,7 @@ def file_of(root: Path, module: str, name: str | None) -> str | None:
 
 
 def graph_of(root: Path) -> dict[str, set[str]]:
-    """The files of the project, and those that each imports."""
+    """Returns, for each file of the project, the files that it imports."""
     graph = {}
     for path in sources(root):
         found = {file_of(root, *each) for each in imports(root, path)}
@@ -75,7 +75,7 @@ def room_of(file: str) -> str:
 
 
 def circle_of(graph: Graph) -> list[str]:
-    """Files that import each other in a circle; none if there are no such."""
+    """Returns files that import each other in a circle; an empty list if there is no circle."""
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:

@@ -1,4 +1,4 @@
-"""An item: what an LLP that delivers in any order hands to Commit, and what is kept of it."""
+"""Declares items: the chunks and packets that an LLP hands to Commit in any order."""
 
 from amaranth import *
 from amaranth.lib import data, enum

@@ -61,7 +61,7 @@ def instance(name: str, value: object, kind: Any, order: str = "", *, called: st
     order
         How the call is to be, where arguments are easily given in another order.
     called
-        What a user calls the class, if not by its name.
+        The name of the class for users, if it differs from the class's own.
     """
     if isinstance(value, kind):
         return

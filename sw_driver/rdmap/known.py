@@ -1,4 +1,4 @@
-"""What a completion queue of RDMAP knows of the queue pairs that are made with it."""
+"""Declares queue pairs as their completion queue and their completions see them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ..verbs.stream import Stream
 
 
 class KnownQP(Closing):
-    """A queue pair, as its completion queue and its completions know it.
+    """Declares a queue pair as its completion queue and its completions see it.
 
     Attributes
     ----------
     stream
-        Its DDP Stream.
+        DDP Stream of the queue pair.
     """
 
     stream: Stream
@@ -26,7 +26,7 @@ class KnownQP(Closing):
     def post_recv(
         self, buffer: object, *, wr_id: object = None, offset: int = 0, length: int | None = None
     ) -> None:
-        """Post a buffer for a Send."""
+        """Posts a buffer for a Send."""
 
     @abstractmethod
     def post_send(
@@ -39,16 +39,16 @@ class KnownQP(Closing):
         to: int = 0,
         solicited: bool = False,
     ) -> None:
-        """Post a request."""
+        """Posts a request."""
 
     @abstractmethod
     def take(self, message: WC) -> None:
-        """A DDP message was delivered on its stream."""
+        """Reports a DDP message that was delivered on the stream."""
 
     @abstractmethod
     def refuse(self, event: ErrorEvent) -> None:
-        """The device has stopped its stream."""
+        """Reports that the device stopped the stream."""
 
     @abstractmethod
     def overrun(self) -> None:
-        """Its messages do not fit the CQ."""
+        """Reports that the CQ has no room for a message."""

@@ -1,4 +1,4 @@
-"""What the driver's lower objects know of the streams and associations that are made of them."""
+"""Declares streams and associations as contexts, domains, regions and queues see them."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from ..base.errors import ErrorEvent
 
 
 class StreamState(Enum):
-    """What a stream does."""
+    """The state of a stream."""
 
     RECEIVING = auto()
-    ERROR = auto()  #: it takes nothing any more
+    ERROR = auto()  #: the device drops every further segment
     CLOSED = auto()
 
 
 class KnownStream(Closing):
-    """A stream, as the context, its completion queue, domain and regions know it.
+    """Declares a stream as its context, completion queue, domain and regions see it.
 
     Attributes
     ----------
     number
-        The device's, from 0.
+        Number of the stream in the device, from 0.
     pd
-        Its protection domain.
+        Protection domain of the stream.
     state, error
-        What it does; the event that put it in error.
+        State of the stream; the event that put it in error.
     bound
-        The regions that it alone may name.
+        The regions that only this stream may name.
     """
 
     number: int
@@ -42,7 +42,7 @@ class KnownStream(Closing):
 
     @abstractmethod
     def check(self) -> None:
-        """Raise unless it receives."""
+        """Raises unless the stream receives."""
 
     @abstractmethod
     def post_recv(
@@ -54,32 +54,32 @@ class KnownStream(Closing):
         offset: int = 0,
         length: int | None = None,
     ) -> int:
-        """Post a receive buffer; its completion gives it back."""
+        """Posts a receive buffer; the buffer's completion returns it."""
 
     @abstractmethod
     def complete(self, completion: Completion) -> None:
-        """A message was delivered."""
+        """Reports that a message was delivered."""
 
     @abstractmethod
     def fail(self, event: ErrorEvent) -> None:
-        """The device has stopped it."""
+        """Reports that the device stopped the stream."""
 
     @abstractmethod
     def stop(self) -> None:
-        """Has the device take nothing more; what it has taken may be placed until it is closed."""
+        """Stops the stream; segments received before may be placed until the stream is closed."""
 
 
 class KnownAssociation(Closing):
-    """An association, as the context and its streams know it.
+    """Declares an association as its context and streams see it.
 
     Attributes
     ----------
     number
-        The device's.
+        Number of the association in the device.
     first, count
-        Numbers of the streams that are its own.
+        Number of the association's first stream, and how many streams it has.
     free
-        Those that no stream has.
+        Numbers of these streams that are not in use.
     """
 
     number: int
@@ -89,8 +89,8 @@ class KnownAssociation(Closing):
 
     @abstractmethod
     def check(self) -> None:
-        """Raise unless it can be used."""
+        """Raises if the association is closed."""
 
     @abstractmethod
     def take(self, completion: Completion) -> None:
-        """The device reports a chunk, a packet, or what became of a session."""
+        """Takes a record of the device: of a chunk, a packet or a session."""

@@ -144,7 +144,7 @@ def synthesize(board, folder, *, seed=1, progress=None):
     for package, _, _ in TOOLS.values():
         if find_spec(package) is None:
             name = package.replace("_", "-")
-            raise ToolMissing(f"{name} is not installed: pip install 'ddp-rnic[build]'")
+            raise ToolMissing(f"{name} is not installed: pip install 'ddp-rnic[flow]'")
     say("elaboration")
     plan = board.platform().prepare(
         Top(board), NAME,

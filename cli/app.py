@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -22,6 +21,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from .. import __version__
 from ..flow.tools import ToolError
 from ..flow.xilinx import FAMILIES
 from ..hdl.spec.config import WIDTHS, RnicConfig
@@ -86,7 +86,7 @@ app = typer.Typer(
 
 def _version(asked: bool) -> None:
     if asked:
-        typer.echo(f"rnic {metadata.version('ddp-rnic')}")
+        typer.echo(f"rnic {__version__}")
         raise typer.Exit()
 
 

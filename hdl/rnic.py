@@ -322,7 +322,7 @@ class Rnic(wiring.Component):
 
 
     def _sctp(self, m, commit, untagged, delivery, control):
-        """Adds the blocks of SCTP before Commit and after Delivery; returns whether they work."""
+        """Adds SCTP's blocks before Commit and after Delivery; returns whether they are busy."""
         config, buffer, host = self.config, m.submodules.sctp_buffer, control.sctp
         m.submodules.receiver = receiver = SctpReceiver(config)
         m.submodules.sctp_crc = crc = Crc32c(config.width, granule=4)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import typer
-from ddp_rnic.__main__ import app
+from ddp_rnic.cli.app import app
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [
@@ -24,7 +24,7 @@ PAGES = [
 #: Kinds of blocks that a page may have, beside directives in braces, which Sphinx checks.
 KINDS = {"console", "python", "toml", "text", "diff"}
 #: Programs of others that pages name.
-OTHERS = {"cd", "git", "iverilog", "litex_cli", "litex_server", "verilator"}
+OTHERS = {"cd", "git", "iverilog", "litex_cli", "litex_server", "pip", "verilator"}
 #: What ``python3 run.py`` starts beside ``rnic``.
 STARTED = {"docs", "pytest", "python", "ruff"}
 

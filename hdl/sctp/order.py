@@ -1,4 +1,4 @@
-"""Delivers items in the order of their submission, although they arrive in any (RFC 5041 §5.3).
+"""Delivers items in the order of submission, whatever their order of arrival (RFC 5041 §5.3).
 
 .. code-block:: text
 
@@ -281,7 +281,8 @@ class Reorder(wiring.Component):
         last = step[4].ticket
         own = place_of(last.stream, last.ssn, self.window)
         final = Signal()
-        record, held = Signal(self.shape, reset_less=True), Signal(self.shape, reset_less=True)
+        record = Signal(self.shape, reset_less=True)
+        held = Signal(self.shape, reset_less=True)
         m.d.comb += [
             drain.state.eq(drained),
             self.next.eq(guide.next),
@@ -386,8 +387,9 @@ class Reorder(wiring.Component):
                 following.after.eq(after),
                 following.place.eq(place_of(head.ticket.stream, after, self.window)),
             ]
+        # An item counts from the cycle in which it comes.
         m.d.sync += self.busy.eq(
-            some | drain.busy | self.close.valid | closed.any() | any_of(
+            self.i.valid | some | drain.busy | self.close.valid | closed.any() | any_of(
                 each.item | each.probe | each.close for each in step)
             | overs.o.valid | self.over.valid)
         return step
@@ -410,11 +412,11 @@ class Reorder(wiring.Component):
 
         # Compared in nibbles.
         equal = Signal(4)
-        found, closed = Signal(), Signal()
+        found, shut = Signal(), Signal()
         m.d.sync += [
             found.eq(waiting.valid),
             equal.eq(nibbles(state.next, step[2].ticket.ssn)),
-            closed.eq(state.closed),
+            shut.eq(state.closed),
         ]
         # Outcomes of the last three steps: they left, or were stored.
         left, stored = Signal(3), Signal(3)
@@ -422,8 +424,8 @@ class Reorder(wiring.Component):
         leaves, stays = Signal(), Signal()
         m.d.comb += [
             leaves.eq((item | (probe & found)) & (
-                (before & left).any() | (equal.all() & ~closed))),
-            stays.eq(item & ~leaves & ~closed),
+                (before & left).any() | (equal.all() & ~shut))),
+            stays.eq(item & ~leaves & ~shut),
         ]
         fills, wants = Signal(), Signal()
         m.d.sync += [

@@ -1,4 +1,4 @@
-"""The address map of a board, as the host sees it through the host link.
+"""Declares the address map of a board, as the host sees it through the host link.
 
 An address counts octets and has 32 bits. Each access reads or writes one aligned 32-bit word; the
 word's lowest octet has the lowest address. A read outside the windows, or of an unused address in a

@@ -1,4 +1,4 @@
-"""RFC 5041 as data: header fields (sections 4.1 to 4.3) and error numbers (section 7.2)."""
+"""Declares RFC 5041's header fields (sections 4.1 to 4.3) and error numbers (section 7.2)."""
 
 from enum import IntEnum
 from typing import NamedTuple

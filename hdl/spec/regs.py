@@ -1,4 +1,4 @@
-"""The register map of the device, declared once; decoder, driver and documents derive from it.
+"""Declares the register map, once for decoder, driver and documents.
 
 All registers are 32 bits wide, at octet addresses, little-endian on the bus. The host reaches the
 tables and queues through groups of registers:
@@ -391,7 +391,7 @@ BY_NAME = {register.name: register for register in REGISTERS}
 
 
 def address(name: str) -> int:
-    """Octet address of a register."""
+    """Returns the octet address of a register."""
     return BY_NAME[name].address
 
 

@@ -1,4 +1,4 @@
-"""DDP over SCTP as data: chunks (RFC 9260 sections 3.2 and 3.3.1), RFC 5043 section 5.2.
+"""Declares DDP over SCTP as data: chunks (RFC 9260 sections 3.2 and 3.3.1), RFC 5043 section 5.2.
 
 The golden model (``sim/model/sctp.py``) follows RFC 5043 exactly. The device may differ from it in
 these ways, each permitted by the sentence that is quoted:

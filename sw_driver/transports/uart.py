@@ -15,8 +15,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Protocol, runtime_checkable
 
-import serial
-
 from ...hdl.spec import board, regs
 from ..base.checks import integer, shown
 from ..base.closing import ProcessLock
@@ -25,7 +23,7 @@ from .memory import Arena, Bounce, Memory, Steps, finish
 from .transport import Transport
 
 #: A port that is closed or pulled out shows as any of these, by its system.
-_FAILURES: tuple[type[Exception], ...] = (serial.SerialException, OSError, TypeError)
+_FAILURES: tuple[type[Exception], ...] = (OSError, TypeError)
 if os.name == "posix":
     import termios
 
@@ -86,8 +84,14 @@ class UartTransport(Transport):
         self._unsure = False  # a command was given, and nothing was read since
         self._sent = 0.0  # when the last octet has left, in the time of time.monotonic
         try:
+            import serial
+        except ModuleNotFoundError:
+            raise TransportError(
+                "pyserial is not installed: pip install 'ddp-rnic[serial]'"
+            ) from None
+        try:
             self._serial = serial.serial_for_url(port, baudrate, timeout=_PATIENCE, exclusive=True)
-        except (serial.SerialException, ValueError, OverflowError) as error:
+        except (OSError, ValueError, OverflowError) as error:
             raise TransportError(f"the serial port {port} cannot be opened: {error}") from error
         # USB adapters keep what came in for 16 ms otherwise; those that cannot are as they are.
         with suppress(ValueError, OSError, AttributeError, NotImplementedError):

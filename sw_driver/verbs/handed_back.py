@@ -13,10 +13,9 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import google_crc32c
-
 from ...hdl.spec.net import EtherType, Protocol
 from ...hdl.spec.sctp import COMMON_HEADER, DATA_HEADER, ChunkType, DataFlag, Diversion
+from ..base.crc32c import crc32c
 from ..base.errors import InvalidRequest
 
 __all__ = ["LONGEST_CHUNK", "Fragments", "HeldChunks", "frame_of", "message_of"]
@@ -162,7 +161,7 @@ def frame_of(path: tuple[str, str], ports: tuple[int, int], tag: int, chunk: byt
         The chunk's octets, with or without padding.
     """
     packet = struct.pack(">HHII", *ports, tag, 0) + chunk + bytes(-len(chunk) % 4)
-    digest = struct.pack("<I", google_crc32c.value(packet))
+    digest = struct.pack("<I", crc32c(packet))
     packet = packet[:8] + digest + packet[12:]
     source, destination = map(ipaddress.ip_address, path)
     ends = source.packed + destination.packed

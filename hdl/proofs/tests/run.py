@@ -39,7 +39,7 @@ ENTRY = (
 )
 
 Proof = namedtuple("Proof", "status trace log seconds")
-Proof.__doc__ = """What a run gave.
+Proof.__doc__ = """The result of a run.
 
 Members
 -------
@@ -49,7 +49,7 @@ trace : Path or None
     Waves of the counterexample, or of the first cover.
 log : str
 seconds : float
-    What the run took when it was made.
+    Duration of the run when it was made.
 """
 
 
@@ -58,9 +58,12 @@ def induction(harness, *, depth=1, timeout=300):
     return _run(harness, "prove", depth, timeout)
 
 
-def bounded(harness, *, depth, timeout=300):
-    """Proves the assertions for the first ``depth`` cycles."""
-    return _run(harness, "bmc", depth, timeout)
+def bounded(harness, *, depth, timeout=300, waves=True):
+    """Proves the assertions for the first ``depth`` cycles.
+
+    Without ``waves`` a failure has no trace: to write one of many cycles takes minutes.
+    """
+    return _run(harness, "bmc", depth, timeout, "" if waves else "vcd off\n")
 
 
 def covers(harness, *, depth, timeout=300):
@@ -81,8 +84,8 @@ def netlist(component):
     return json.loads(_made(component, "netlist", make).read_text())["modules"]["top"]
 
 
-def _run(harness, mode, depth, timeout):
-    settings = f"[options]\nmode {mode}\ndepth {depth}\n"
+def _run(harness, mode, depth, timeout, more=""):
+    settings = f"[options]\nmode {mode}\ndepth {depth}\n{more}"
     settings += "[engines]\nsmtbmc bitwuzla\n"
     settings += "[script]\nread_rtlil top.il\nprep -top top\n[files]\ntop.il\n"
 

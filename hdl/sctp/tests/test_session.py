@@ -92,6 +92,21 @@ class Bench:
         self.tsn = self.highest = 0
         self.limit = 100_000
         self.held = self.offered = False
+        self.opening = None  # the stream that Reorder opens
+        self.openings = 0
+
+    def watch(self, busy, comes, item, asked, done, close):
+        """Checks what :class:`ddp_rnic.hdl.proofs.reorder.Survives` assumes of an opening."""
+        if self.opening is not None:
+            assert asked and close.stream == self.opening and close.opens, "close is held"
+        if not (asked and close.opens):
+            return
+        if self.opening is None:
+            assert not busy, f"cycle {self.cycle}: a stream opens while something is on its way"
+        came = comes and item.ticket.stream == close.stream
+        assert not came, f"cycle {self.cycle}: an item comes while its stream opens"
+        self.openings += done
+        self.opening = None if done else close.stream
 
     def offer(self, number, ssn, message=SEGMENT, tsn=None):
         self.tsn += tsn is None
@@ -99,6 +114,7 @@ class Bench:
 
     async def step(self, ctx, cycles=1):
         dut, rng = self.dut, self.rng
+        reorder = dut.order.reorder
         for _ in range(cycles):
             assert self.cycle < self.limit, "watchdog"
             if not self.offered:
@@ -124,13 +140,16 @@ class Bench:
             ctx.set(dut.records.ready, 1)
             ctx.set(dut.events.ready, not self.held)
             (
-                *_, taken, judged, judgement, accepted, some, record, told, answered, answer,
-                happens, ready, event,
+                _, _, taken, judged, judgement, accepted, some, record, told, answered, answer,
+                happens, ready, event, *inside,
             ) = await ctx.tick().sample(
                 dut.i.ready, dut.o.valid, dut.o.payload, dut.done.ready, dut.records.valid,
                 dut.records.payload, dut.command.ready, dut.answer.valid, dut.answer.payload,
                 dut.events.valid, dut.events.ready, dut.events.payload,
+                reorder.busy, reorder.i.valid, reorder.i.payload,
+                reorder.close.valid, reorder.close.ready, reorder.close.payload,
             )  # fmt: skip
+            self.watch(*inside)
             if judged:
                 given, item = self.asked.popleft()
                 assert self.cycle - given == LATENCY, f"cycle {self.cycle}"
@@ -183,6 +202,7 @@ class Bench:
 
         simulator.add_testbench(main)
         simulator.run()
+        assert self.opening is None
         return self
 
     def last(self, count):
@@ -225,6 +245,7 @@ def test_accepted_sessions_follow_each_other_on_a_stream(opens):
     two = [(1, 0, first), (1, 1, SEGMENT), (1, 2, TERMINATE)]
     assert bench.records == (one + two) * 2
     assert bench.events == []
+    assert bench.openings == 4
 
 
 def test_segments_may_follow_the_accept_in_the_next_cycle():
@@ -347,6 +368,24 @@ def test_an_initiate_inside_a_session_ends_it(state):
 
     bench.run(testbench)
     assert bench.events[events - 1] == (1, Reason.SEQUENCE, was)
+
+
+@pytest.mark.parametrize("delay", (20, 21, 45))
+def test_an_initiate_waits_until_the_terminate_before_it_was_delivered(delay):
+    """The Terminate is on its way to memory, alone, while the Initiate waits. Until the Terminate
+    was delivered, an Initiate would be one inside a session, which section 6.1 forbids."""
+    bench = Bench(delay=delay)
+
+    async def testbench(ctx):
+        await open_passive(bench, ctx, 1)
+        bench.offer(1, 1, TERMINATE)
+        bench.offer(1, 0, INITIATE)
+
+    bench.run(testbench)
+    assert [verdict for *_, verdict in bench.verdicts] == [Verdict.FRESH] * 3
+    messages = [(ssn, message) for _, ssn, message in bench.records]
+    assert messages == [(0, INITIATE), (1, TERMINATE), (0, INITIATE)]
+    assert not bench.events
 
 
 @pytest.mark.parametrize("message", (ACCEPT, REJECT, TERMINATE, INITIATE))

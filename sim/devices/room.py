@@ -1,4 +1,4 @@
-"""What a board has room for, and frames as a board can send them."""
+"""Checks that a board has room for a plan, and lays frames out as a board can send them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A host: its memory, and its calls, which the golden model and the list of operations both get."""
+"""A host: its memory, and its calls, which reach both the golden model and the operation list."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .regions import (
 
 #: At least this many guard octets precede and follow every region and buffer.
 GUARD = 128
-#: Octets of a page of host memory.
+#: #: How many octets a page of host memory has.
 PAGE = 4096
 #: An odd number that turns numbers into cookies, with all bits in use.
 _COOKIE = 0x9E3779B1
@@ -60,7 +60,7 @@ class Space:
 
     @property
     def size(self) -> int:
-        """Octets of all pieces, in whole pages."""
+        """The number of octets of all pieces, in whole pages."""
         return -(-(self._end + GUARD) // PAGE) * PAGE
 
 

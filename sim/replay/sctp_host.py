@@ -38,7 +38,7 @@ _ENDED = (State.TERMINATE_RECEIVED, State.CLOSED)
 
 
 class Sessions(Protocol):
-    """Sets the streams of DDP up for their sessions, with what these have registered and posted."""
+    """Sets streams up for their sessions, with the regions and buffers that a session asks for."""
 
     def begin_session(self, session: DdpSession) -> None: ...
 

@@ -22,6 +22,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from .. import __version__
+from ..flow.tools import ToolError
 from ..flow.xilinx import FAMILIES
 from ..hdl.spec.config import WIDTHS, RnicConfig
 from ..sim.campaigns import bench as numbers
@@ -32,10 +33,13 @@ from ..sim.campaigns.violations import Row, Violation
 from ..sim.capture.capture import Assumption, Capture, CaptureError, read_capture
 from ..sim.capture.pcap import LeftOut
 from ..sim.capture.pcap import counted as _count
-from ..sim.capture.sctp_traffic import SctpStream, with_sctp
-from ..sim.capture.traffic import Stream, Traffic, traffic_of
+from ..sim.capture.sctp_traffic import SctpStream
+from ..sim.capture.streams import Stream
+from ..sim.capture.traffic import Traffic, traffic_of, with_sctp
 from ..sim.capture.unplayed import unplayed_sctp
-from ..sim.engines.engine import DeviceError, ToolError, load
+from ..sim.devices.room import Room, check_fits, on_wire
+from ..sim.engines.choice import load
+from ..sim.engines.engine import DeviceError
 from ..sim.replay.board_workload import workloads
 from ..sim.replay.differences import Difference, compare, number_text
 from ..sim.replay.plan import Plan, plan
@@ -44,7 +48,7 @@ from ..sim.replay.sctp_regions import derive_all, of_sessions
 from ..sim.replay.workload import generate
 from ..sim.reports import plots as drawing
 from ..sim.reports import report
-from ..sim.reports.comparison import Comparison, Room, check_fits, on_wire
+from ..sim.reports.comparison import Comparison
 from ..sim.reports.report import Result, Run, left_out_text
 
 AGREES, DIFFERS, BAD_INPUT, NO_TOOL, INTERRUPTED = 0, 1, 2, 3, 130

@@ -26,9 +26,8 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from ..sim.engines import verilator
-from ..sim.engines.engine import ToolError
 from .netlist import Netlist, new_cell, next_net
+from .tools import ToolError, cache_directory, compiler, digest, locked
 
 __all__ = ["Annealed", "Placed", "anneal", "constrain", "longest_path"]
 
@@ -276,9 +275,9 @@ def _flags(placed: Placed, name: str) -> int:
 def _program() -> Path:
     """anneal.cpp, compiled now or before."""
     text = _SOURCE.read_text(encoding="utf-8")
-    command = [*verilator.compiler(), "-std=c++17", "-O2", "-ffp-contract=off"]
-    kept = verilator.cache_directory() / "anneal" / verilator.digest(text, *command)
-    with verilator.locked(kept):
+    command = [*compiler(), "-std=c++17", "-O2", "-ffp-contract=off"]
+    kept = cache_directory() / "anneal" / digest(text, *command)
+    with locked(kept):
         if not kept.exists():
             made = kept.with_suffix(".tmp")
             run = subprocess.run(

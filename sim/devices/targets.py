@@ -18,10 +18,10 @@ from ...sw_driver.transports.tcp import BoardTcp
 from ...sw_driver.transports.uart import BAUD, UartTransport
 from ..engines.engine import ExceptionPacket, Frame, Packet
 from ..replay.plan import Plan
-from ..reports.comparison import Room
 from . import gates
 from .live import SimTransport
 from .play import Link
+from .room import Room
 from .tcp_sender import TcpSender
 
 __all__ = ["Board", "Simulated", "Target", "of_names", "open_link"]

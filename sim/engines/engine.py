@@ -22,9 +22,6 @@ from ...hdl.spec import regs
 from ...hdl.spec.completion import FIELDS, OCTETS, Completion, decode
 from ...hdl.spec.config import RnicConfig
 
-#: Names of the engines, the default first.
-ENGINES = ("compiled", "cocotb")
-
 #: A beat of write data: the cycle it was taken in, and the bus address of its first lane.
 WRITE = np.dtype([("cycle", "<u8"), ("address", "<u8")])
 #: A write burst: the cycle its address was taken in, that address, and the beats that it announced.
@@ -46,15 +43,7 @@ EVENT_REGISTERS = (
 )
 
 
-class EngineError(Exception):
-    """A simulation could not be carried to its end."""
-
-
-class ToolError(EngineError):
-    """A tool that the engine needs is missing or failed."""
-
-
-class DeviceError(EngineError):
+class DeviceError(Exception):
     """The gateware broke a rule of a bus, or stopped making progress."""
 
 
@@ -436,16 +425,3 @@ def counters(values: Mapping[str, int]) -> dict[str, int]:
         else:
             counts[name] = value
     return counts
-
-
-def load(name: str) -> Engine:
-    """The engine of a name among :data:`ENGINES`."""
-    if name == "compiled":
-        from .compiled import CompiledEngine
-
-        return CompiledEngine()
-    if name == "cocotb":
-        from .cocotb_engine import CocotbEngine
-
-        return CocotbEngine()
-    raise ValueError(f"engine must be one of {', '.join(ENGINES)}, not {name!r}")

@@ -8,25 +8,19 @@ under a name that is a digest of everything that it was made from.
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import importlib.util
 import os
 import re
-import shutil
 import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
+from ...flow.tools import ToolError, cache_directory, compiler, digest, locked, remove_unused, write
 from ...hdl.spec.config import RnicConfig
 from . import rewrite
-from .engine import ToolError
 
 #: The module that stands around the gateware; it has the same ports.
 TOP = "bench"
@@ -39,27 +33,6 @@ _REST = ("-O0",)
 _SPLIT = "5000"
 _CUT = ("--output-split-cfuncs", "2000")
 _COMMON = ("-std=c++17", "-fPIC", "-fno-sanitize=all", "-w")
-#: Builds that nobody used for so many seconds are removed.
-_KEEP = 30 * 24 * 3600
-
-
-def cache_directory() -> Path:
-    """Where builds are kept."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "ddp-rnic"
-
-
-def compiler() -> list[str]:
-    """The command of the C++ compiler: one of the machine, or else the one that PyPI has."""
-    for name in ("clang++", "g++"):  # clang's code is faster
-        if found := shutil.which(name):
-            return [found]
-    if importlib.util.find_spec("ziglang"):
-        return [sys.executable, "-m", "ziglang", "c++"]
-    raise ToolError(
-        "no C++ compiler to build the simulator with:"
-        " install g++ or clang++, or pip install 'ddp-rnic[compiler]'"
-    )
 
 
 def verilog(config: RnicConfig) -> str:
@@ -75,7 +48,7 @@ def verilog(config: RnicConfig) -> str:
     kept = cache_directory() / "verilog" / f"{key}.v"
     with locked(kept):
         if not kept.exists():
-            from ...hdl.rnic import to_verilog
+            from ...hdl.flat import to_verilog
 
             write(kept, to_verilog(config))
         os.utime(kept)
@@ -353,33 +326,3 @@ def _call(command: Sequence[str], **environment: str) -> None:
     if run.returncode:
         tail = "\n".join((run.stdout + run.stderr).strip().splitlines()[-20:])
         raise ToolError(f"{Path(command[0]).name} failed ({run.returncode}):\n{tail}")
-
-
-def digest(*parts: str) -> str:
-    digest = hashlib.sha256()
-    for part in parts:
-        octets = part.encode()
-        digest.update(len(octets).to_bytes(8, "little") + octets)
-    return digest.hexdigest()[:24]
-
-
-def write(path: Path, text: str) -> None:
-    """Write a file that is there whole, or not at all."""
-    made = path.with_suffix(".tmp")
-    made.write_text(text, encoding="utf-8")
-    os.replace(made, path)
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Keep other processes from making the same file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path.parent / f"{path.name}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-def remove_unused(builds: Path) -> None:
-    for build in builds.iterdir():
-        if build.is_dir() and time.time() - build.stat().st_mtime > _KEEP:
-            shutil.rmtree(build, ignore_errors=True)

@@ -31,7 +31,7 @@ from ..model.sctp import (
     Ppid,
 )
 from . import workload
-from .plan import GUARD
+from .host import GUARD
 from .workload import SEND, WRITE, Wire
 
 __all__ = ["workloads"]

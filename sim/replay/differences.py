@@ -17,7 +17,8 @@ from ...hdl.spec.sctp import Diversion
 from ..capture.sctp_traffic import SctpStream
 from ..engines.engine import ErrorEvent, ExceptionPacket, Outcome
 from .expectation import Buffer, Expected, ExpectedError, Record, Sequence
-from .plan import Allotment, Plan
+from .host import Allotment
+from .plan import Plan
 from .sctp_expectation import CHUNKS
 
 #: Differences of one kind that are told one by one, and octets that are told of one.

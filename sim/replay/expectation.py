@@ -13,7 +13,7 @@ from ...hdl.spec.completion import Completion, Status
 from ...hdl.spec.config import RnicConfig
 from ...hdl.spec.ddp import LLP_CRC, LLP_FRAMING, LOCAL_CATASTROPHIC, WAITING, ErrorNumber
 from ...hdl.spec.sctp import State
-from ..capture.traffic import Arrival, Stream
+from ..capture.streams import Arrival, Stream
 from ..engines.engine import ExceptionPacket
 from ..model.ddp import DataSink, TaggedHeader, UntaggedHeader, header_length
 from ..model.events import DdpError, Delivered, LlpError, Placed

@@ -24,12 +24,14 @@ from heapq import merge
 import numpy as np
 from numpy.typing import NDArray
 
-from ...hdl.spec import completion, regs
+from ...hdl.spec import completion
 from ...hdl.spec.config import LIMITS, MOST_PLACES, RnicConfig
 from ..capture.sctp_traffic import DdpSession, Incoming, SctpStream, Step
-from ..capture.traffic import Arrival, Stream, Traffic
-from ..engines.engine import Await, Drain, Frame, Operation, Packet, Poll, Ring, WriteRegister
-from .expectation import Buffer, Delivery, Golden, Pages, spans
+from ..capture.streams import Arrival, Stream
+from ..capture.traffic import Traffic
+from ..engines.engine import Await, Drain, Frame, Operation, Packet, Ring
+from .expectation import Buffer, Delivery, Golden, spans
+from .host import PAGE, Allotment, Host, Space, guard_octets
 from .regions import (
     LARGEST_TABLE,
     Queue,
@@ -43,31 +45,9 @@ from .sctp_expectation import SctpGolden
 from .sctp_host import SctpHost, grown_for_sctp
 from .sctp_regions import Lengths, lengths_of
 
-#: Octets that are painted before and behind every region and buffer, at least.
-GUARD = 128
-_PAGE = 4096
+_HALF = 0xFFFFFFFF
 #: Base-2 logarithm of the entries of the completion ring: few enough to go round and round.
 _RING = 6
-#: An odd number that makes cookies of numbers, with all bits in use.
-_COOKIE = 0x9E3779B1
-_HALF = 0xFFFFFFFF
-
-
-@dataclass(frozen=True)
-class Allotment:
-    """Where a region lies in simulated host memory: at an address, or in pages."""
-
-    region: Region
-    address: int
-    pages: Pages | None = None
-
-    @property
-    def length(self) -> int:
-        return self.region.length
-
-    @property
-    def end(self) -> int:
-        return self.address + self.region.length
 
 
 @dataclass
@@ -289,7 +269,7 @@ def _plan_device(
     )
     space = Space()
     allotments = [
-        Allotment(region, space.take(region.length, region.to, _PAGE))
+        Allotment(region, space.take(region.length, region.to, PAGE))
         for region in regions
         if region.endpoint in domains
     ]
@@ -345,24 +325,6 @@ def _in_order(traffic: Traffic) -> Iterator[Arrival | Step]:
     return merge(traffic.arrivals, steps, key=lambda happening: happening.frame)
 
 
-class Space:
-    """Host memory, given away from an address on, with a guard before and behind each piece."""
-
-    def __init__(self, start: int = 0) -> None:
-        self._end = start
-
-    def take(self, length: int, offset: int, alignment: int) -> int:
-        """The address of a piece: ``offset`` octets, modulo ``alignment``, past an aligned one."""
-        address = self._end + GUARD + (offset - self._end - GUARD) % alignment
-        self._end = address + length
-        return address
-
-    @property
-    def size(self) -> int:
-        """Octets of all, in whole pages."""
-        return -(-(self._end + GUARD) // _PAGE) * _PAGE
-
-
 @dataclass(frozen=True)
 class _Action:
     """Something that the host does to the RNIC. Exactly one is given."""
@@ -416,162 +378,6 @@ class _Schedule:
         return self._actions.get((endpoint, count), [])
 
 
-class Host:
-    """A host's calls, given to the golden model and to the RNIC's list of operations alike.
-
-    Tables change with the RNIC idle; buffers are posted whatever is in flight.
-    """
-
-    def __init__(self, config: RnicConfig, golden: Golden, space: Space, base: int = 0) -> None:
-        self.operations: list[Operation] = []
-        self.sent: list[tuple[Arrival, ...]] = []  # the segments in each packet and frame
-        self._queues: dict[tuple[int, int], int] = {}  # first slot of each queue's buffers
-        self.buffers: list[Buffer] = []
-        self.golden = golden
-        self._config = config
-        self._space = space
-        self._base = base  # the bus address of memory's first octet
-        self._open: set[tuple[int, int]] = set()  # queues, by stream and Queue Number
-        self._sessions: dict[int, int] = {}  # numbers of those that streams are set up for
-        self._written: dict[str, int] = {}  # what registers hold
-        self._slot = 0  # of the page table, the next one
-        self._busy = False  # a packet went in since the RNIC was last idle
-
-    def send(self, packet: Packet | Frame, segments: Iterable[Arrival] = ()) -> None:
-        """A packet or frame goes in; the golden model has what is in it."""
-        self.operations.append(packet)
-        self.sent.append(tuple(segments))
-        self._busy = True
-
-    def idle(self) -> None:
-        """Wait until nothing is in flight."""
-        if self._busy:
-            self.operations.append(Drain())
-            self._busy = False
-
-    def enable(self, stream: Stream, position: int = 0) -> None:
-        """Enable a stream, anew if it was before: its queues are closed."""
-        self.idle()
-        self.golden.start(stream, position)
-        flags = regs.pack("STREAM_FLAGS", enable=1, crc=stream.crc, markers=stream.markers)
-        domain = self.golden.domains[stream.destination.address]
-        self.write("STREAM", INDEX=stream.number, FLAGS=flags, PD=domain, COMMIT=1)
-        for number, qn in sorted(self._open):
-            if number == stream.number:
-                self.write("QUEUE", STREAM=number, NUMBER=qn, CLOSE=1)
-                self._open.remove((number, qn))
-
-    def open(self, stream: int, qn: int, first: int = 1) -> None:
-        """Open a queue; ``first`` is its first buffer's MSN."""
-        self.idle()
-        self.golden.open(stream, qn, first)
-        self._open.add((stream, qn))
-        self.write("QUEUE", STREAM=stream, NUMBER=qn, MSN=first, OPEN=1)
-
-    def post(self, stream: int, qn: int, msn: int, length: int, pages: Pages | None = None) -> None:
-        """Post a buffer: in pages, or in host memory that nothing else has."""
-        count = len(self.buffers) + 1
-        address = 0
-        if pages is None:
-            address = self._space.take(length, 29 * count, 64)  # at any octet of a beat
-        cookie = count * _COOKIE & _HALF
-        session = self._sessions.get(stream, 0)
-        self.buffers.append(Buffer(stream, qn, msn, address, length, cookie, pages, session))
-        self.golden.post(self.buffers[-1])
-        linear, code = self._linear(address, pages)
-        self.write("QUEUE", STREAM=stream, NUMBER=qn, MSN=msn)
-        self.write(
-            "BUFFER",
-            ADDR_LO=linear & _HALF,
-            ADDR_HI=linear >> 32,
-            LENGTH=length,
-            PAGES=code,
-            COOKIE=cookie,
-            SLOT=self._buffer_slot(stream, qn, msn),
-            POST=1,
-        )
-
-    def _buffer_slot(self, stream: int, qn: int, msn: int) -> int:
-        """Slot of the buffer table: each queue has as many as it holds buffers."""
-        first = self._queues.setdefault((stream, qn), len(self._queues) * self._config.queue_depth)
-        return first + msn % self._config.queue_depth
-
-    def register(self, allotment: Allotment) -> None:
-        """Register a region."""
-        self.idle()
-        region = allotment.region
-        if (other := self.golden.holder(region)) is not None:
-            raise RegionError(f"{region} cannot be registered while {other} has its index")
-        if region not in self.golden.octets:
-            self.golden.add(region)
-        self.golden.register(region)
-        bound = region.stream is not None
-        flags = regs.pack(
-            "STAG_FLAGS",
-            key=region.stag & 0xFF,
-            valid=1,
-            remote_write=region.remote_write,
-            remote_read=region.remote_read,
-            bound=bound,
-        )
-        linear, code = self._linear(allotment.address, allotment.pages)
-        self.write(
-            "STAG",
-            INDEX=region.index,
-            FLAGS=flags,
-            OWNER=region.stream if bound else self.golden.domains[region.endpoint],
-            TO_LO=region.to & _HALF,
-            TO_HI=region.to >> 32,
-            LEN_LO=region.length & _HALF,
-            LEN_HI=region.length >> 32,
-            ADDR_LO=linear & _HALF,
-            ADDR_HI=linear >> 32,
-            PAGES=code,
-            COMMIT=1,
-        )
-
-    def revoke(self, region: Region) -> None:
-        """Revoke a region, if it is registered."""
-        self.idle()
-        if self.golden.revoke(region):
-            self.write("STAG", INDEX=region.index)
-            self.write("REVOKE", STAG=1)
-            self.await_revocation()
-
-    def stop(self, stream: int) -> None:
-        """Disable a stream, and revoke what is bound to it."""
-        self.idle()
-        self.golden.stop(stream)
-        self.write("STREAM", INDEX=stream)
-        self.write("REVOKE", STREAM=1)
-        self.await_revocation()
-
-    def await_revocation(self) -> None:
-        """Wait until a revocation is done."""
-        self.operations.append(Poll(regs.address("STATUS"), regs.pack("STATUS", revoking=1)))
-
-    def _linear(self, address: int, pages: Pages | None) -> tuple[int, int]:
-        """Address and page code of memory that lies at an address, or in pages, which are put into
-        the table.
-        """
-        if pages is None:
-            return self._base + address, 0
-        linear = (self._slot << pages.shift) + pages.offset
-        for address in pages.addresses:
-            page = self._base + address
-            self.write("PAGE", INDEX=self._slot, ADDR_LO=page & _HALF, ADDR_HI=page >> 32, COMMIT=1)
-            self._slot = (self._slot + 1) % self._config.pages
-        return linear, pages.shift - 11
-
-    def write(self, window: str, **values: int | None) -> None:
-        """Write registers: commands, and what does not hold its value already."""
-        for each, value in values.items():
-            name, number = f"{window}_{each}", int(value or 0)
-            if regs.BY_NAME[name].access == "wo" or self._written.get(name) != number:
-                self.operations.append(WriteRegister(regs.address(name), number))
-                self._written[name] = number
-
-
 class _Replayer(Host):
     """The host of a replay: does what its traffic asks for, and keeps its queues filled."""
 
@@ -591,7 +397,7 @@ class _Replayer(Host):
         self._posted: dict[tuple[int, int], int] = {}  # buffers
         self._used: dict[tuple[int, int], int] = {}  # those whose message was delivered
         self._waiting: list[Arrival] = []
-        self._sctp = SctpHost(self, config.associations, config.window)
+        self._sctp = SctpHost(self, self, config.associations, config.window)
         for allotment in allotments:
             golden.add(allotment.region)
 
@@ -712,17 +518,3 @@ class _Replayer(Host):
         segments, self._waiting = self._waiting, []
         octets = b"".join(arrival.raw for arrival in segments)
         self.send(Packet(first.stream.number, first.position & _HALF, octets), segments)
-
-
-def guard_octets(size: int) -> NDArray[np.uint8]:
-    """What memory outside the regions holds: octets that depend on the address, with no short
-    period.
-    """
-    memory = np.empty(size, np.uint8)
-    step = 1 << 20
-    for start in range(0, size, step):
-        addresses = np.arange(start, min(start + step, size), dtype=np.uint64)
-        memory[start : start + step] = (addresses * np.uint64(0x9E3779B1) >> np.uint64(24)).astype(
-            np.uint8
-        )
-    return memory

@@ -56,7 +56,8 @@ from ...hdl.spec.ddp import (
     ErrorType,
 )
 from ..capture.given import read_text
-from ..capture.traffic import QUEUES, Arrival, Stream, Tagged, Traffic, Untagged
+from ..capture.streams import QUEUES, Arrival, Stream, Tagged, Untagged
+from ..capture.traffic import Traffic
 
 #: Octets of all regions together: more is a mistake in a file, or a capture too sparse to derive
 #: from.

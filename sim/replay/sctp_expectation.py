@@ -24,7 +24,7 @@ from ..capture.sctp_traffic import (
     SctpArrival,
     SctpStream,
 )
-from ..capture.traffic import Arrival, Stream
+from ..capture.streams import Arrival, Stream
 from ..engines.engine import ExceptionPacket
 from ..model.ddp import header_length
 from ..model.events import DdpError, Delivered, Placed

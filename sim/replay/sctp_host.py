@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ...hdl.spec import regs
 from ...hdl.spec.config import LIMITS, MOST_PLACES, RnicConfig
@@ -13,33 +13,42 @@ from ...hdl.spec.net import AssociationKey, Move, insert
 from ...hdl.spec.sctp import Function, State
 from ..capture.sctp_traffic import (
     Abort,
+    DdpSession,
     End,
     Enter,
     Illegal,
     Incoming,
     Leave,
+    SctpStream,
     SctpTraffic,
     Step,
     Tell,
 )
 from ..engines.engine import Frame, Poll
 from .expectation import Delivery
+from .host import Host
 from .regions import RegionError
 from .sctp_expectation import SctpGolden
-
-if TYPE_CHECKING:
-    from .plan import _Replayer
 
 _WORD = 0xFFFFFFFF
 #: States to which a Terminate's turn leads.
 _ENDED = (State.TERMINATE_RECEIVED, State.CLOSED)
 
 
+class Sessions(Protocol):
+    """Sets the streams of DDP up for their sessions, with what these have registered and posted."""
+
+    def begin_session(self, session: DdpSession) -> None: ...
+
+    def end_sessions(self, stream: SctpStream) -> None: ...
+
+
 class SctpHost:
     """What a host does for SCTP, beside the streams and regions that ``host`` has."""
 
-    def __init__(self, host: _Replayer, associations: int, window: int) -> None:
+    def __init__(self, host: Host, sessions: Sessions, associations: int, window: int) -> None:
         self._host = host
+        self._sessions = sessions
         self._associations = associations
         self._window = window
         self._places: dict[tuple[int, int], AssociationKey] = {}
@@ -82,7 +91,7 @@ class SctpHost:
                 self._leave(end)
             case Tell(session=session):
                 if session is not None:
-                    self._host.begin_session(session)
+                    self._sessions.begin_session(session)
                     self._golden.open_session(session.stream)
                 function = Function(step.function)
                 self._command(step.stream.number, function, step.tsn, taken=True)
@@ -108,7 +117,7 @@ class SctpHost:
                 del self._places[nest]
                 self._entry(*nest, None)
         for stream in end.streams:
-            self._host.end_sessions(stream)
+            self._sessions.end_sessions(stream)
 
     def _entry(self, way: int, place: int, key: AssociationKey | None) -> None:
         """Write an entry of the association table, or clear it."""

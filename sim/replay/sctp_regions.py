@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ..capture.sctp_traffic import DdpSession
-from ..capture.traffic import Arrival, Stream, Traffic
+from ..capture.streams import Arrival, Stream
+from ..capture.traffic import Traffic
 from .regions import (
     LARGEST_TABLE,
     Derived,

@@ -35,8 +35,8 @@ from ...hdl.spec.ddp import (
     ErrorNumber,
     ErrorType,
 )
+from ...hdl.spec.net import internet_sum
 from ..capture.capture import Capture, Endpoint, capture_of
-from ..capture.layers import internet_sum
 from ..capture.pcap import Frame
 from ..model.ddp import DataSource, UntaggedHeader, header_length
 from ..model.mpa import Enhanced, MpaSender, StartupFrame, negotiate

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from ...hdl.spec import board
-from ...hdl.spec.completion import OCTETS
-from ...hdl.spec.config import RnicConfig
 from ...sw_driver import RnicError
-from ..capture.capture import CaptureError
 from ..capture.pcap import LeftOut
-from ..capture.sctp_traffic import Incoming
-from ..capture.traffic import Traffic
 from ..devices.play import Link, play
-from ..engines.engine import DeviceError, Packet
+from ..engines.engine import DeviceError
 from ..replay.differences import Difference, compare
 from ..replay.plan import Plan
-from ..replay.regions import RegionError
 from .report import Run, agreement
 
-__all__ = ["Comparison", "Room", "Row", "Side", "check_fits", "on_wire", "run"]
+__all__ = ["Comparison", "Row", "Side", "run"]
 
 #: Makes the link to a device that a plan is played on, and is told where waves go.
 Opener = Callable[[Plan, Path | None], Link]
@@ -129,67 +122,3 @@ def run(
                 side.waves += [path] if path is not None else []
         side.runs.append(Run(plan, outcome, memory, compare(plan, outcome, memory)))
     return side
-
-
-# -- what a board can play --
-
-
-def on_wire(traffic: Traffic) -> Traffic:
-    """The traffic with its frames as they are on Ethernet.
-
-    Raises
-    ------
-    CaptureError
-        A frame is too long for a board to send.
-    """
-    assert traffic.sctp is not None
-    steps = list(traffic.sctp.steps)
-    for number, step in enumerate(steps):
-        if isinstance(step, Incoming):
-            if len(step.octets) > board.LONGEST:
-                raise CaptureError(
-                    f"frame {step.frame} has {len(step.octets)} octets, and a board sends"
-                    f" {board.LONGEST} at most"
-                )
-            steps[number] = replace(step, octets=step.octets.ljust(board.SHORTEST, b"\0"))
-    return replace(traffic, sctp=replace(traffic.sctp, steps=steps))
-
-
-class Room(NamedTuple):
-    """What a board has beside its RNIC: octets of memory, and, with MPA, TCP connections and
-    octets of the window of each.
-    """
-
-    memory: int
-    connections: int = 0
-    window: int = 0
-
-
-def check_fits(plans: Sequence[Plan], changes: Sequence[str], has: RnicConfig, room: Room) -> None:
-    """Raise :class:`~..replay.regions.RegionError` unless a board has room for these plans."""
-    if any(plan.config != has for plan in plans):
-        raise RegionError(f"the board is too small for this: {'; '.join(changes)}")
-    for plan in plans:
-        octets = len(plan.memory) + plan.ring.entries * OCTETS
-        if octets > room.memory:
-            raise RegionError(
-                f"the board has {room.memory} octets of memory, and this needs {octets}:"
-                " give fewer or shorter regions"
-            )
-        packets = [each for each in plan.packets() if isinstance(each, Packet)]
-        streams = len({each.stream for each in packets})
-        if streams > room.connections:
-            raise RegionError(
-                f"the board takes {room.connections} TCP connections, and this has {streams}"
-            )
-        longest = max((len(each.raw) for sent in plan.sent for each in sent), default=0)
-        if packets and longest > room.window:
-            raise RegionError(
-                f"the board has a TCP window of {room.window} octets, and an FPDU has {longest}"
-            )
-        longest = max((len(each.octets) for each in plan.golden.exceptions), default=0)
-        if longest > board.RECEIVED.size:
-            raise RegionError(
-                f"the board shows its host packets of up to {board.RECEIVED.size} octets, and one"
-                f" of {longest} would come to it"
-            )

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ..capture.traffic import Tagged, Untagged
+from ..capture.streams import Tagged, Untagged
 from ..engines.compiled import waveform_time
 from ..replay.differences import Difference
 from .comparison import Comparison, Side

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ..engines.engine import ToolError
+from ...flow.tools import ToolError
 
 __all__ = ["draw", "prepare"]
 

@@ -16,7 +16,7 @@ from ...hdl.spec.completion import Completion, Kind, Status
 from ...hdl.spec.sctp import Diversion
 from ..capture.pcap import LeftOut
 from ..capture.sctp_traffic import SctpStream
-from ..capture.traffic import Stream
+from ..capture.streams import Stream
 from ..engines.engine import Outcome
 from ..replay.differences import Difference, number_text
 from ..replay.expectation import Buffer, StreamCounts

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...hdl.spec.ddp import ErrorNumber
-from ..capture.traffic import Arrival
+from ..capture.streams import Arrival
 from ..replay.differences import matched
 from ..replay.expectation import Delivery, Placement, spans
 from ..replay.regions import Region

@@ -53,19 +53,22 @@ def flag(name: str, value: object) -> bool:
     raise WrongType(f"{name} must be True or False, not {shown(value)}")
 
 
-def instance(name: str, value: object, kind: Any, order: str = "") -> None:
+def instance(name: str, value: object, kind: Any, order: str = "", *, called: str = "") -> None:
     """Raises unless a value is of a class.
 
     Parameters
     ----------
     order
         How the call is to be, where arguments are easily given in another order.
+    called
+        The name of the class for users, if it differs from the class's own.
     """
     if isinstance(value, kind):
         return
     call = f": call {order}" if order else ""
-    article = "an" if kind.__name__[0] in "AEIOM" else "a"
-    raise WrongType(f"{name} must be {article} {kind.__name__}, not {shown(value)}{call}")
+    called = called or kind.__name__
+    article = "an" if called[0] in "AEIOM" else "a"
+    raise WrongType(f"{name} must be {article} {called}, not {shown(value)}{call}")
 
 
 def seconds(name: str, value: object) -> float | None:

@@ -20,6 +20,7 @@ from typing import ClassVar
 
 from ..base.buffers import octets_of
 from ..base.checks import any_integer, file_path, flag, instance, integer, seconds
+from ..base.closing import Closing
 from ..base.errors import (
     ErrorEvent,
     InvalidRequest,
@@ -35,8 +36,9 @@ from ..transports.memory import Copy
 from ..verbs.association import Association
 from ..verbs.context import Capabilities, Context
 from ..verbs.cq import CQ, WC, Opcode, WcStatus, refresh
+from ..verbs.known import StreamState
 from ..verbs.pd import MR, PD
-from ..verbs.stream import ORDER, QUEUES, Stream, StreamState, part_of, queues_of
+from ..verbs.stream import ORDER, QUEUES, Stream, part_of, queues_of
 from . import protocol
 from .protocol import HANDLE, NAMED, Decoder, Kind, Object, ProtocolError, Request
 
@@ -231,9 +233,9 @@ class ClientContext(Context):
     def __init__(self, path: Path | str) -> None:
         self._begin()
         self._closed = False
-        self.pds: set[PD] = set()
-        self.cqs: set[CQ] = set()
-        self.streams: dict[int, Stream] = {}
+        self.pds = set()
+        self.cqs = set()
+        self.streams = {}
         self.regions: dict[int, ClientMR] = {}  # type: ignore[assignment]
         self.sctp = None
         self.cookie = 0
@@ -316,7 +318,7 @@ class ClientContext(Context):
             if self._closed:
                 return
             try:
-                made: list[Stream | MR | CQ | PD] = [*self.streams.values(), *self.regions.values()]
+                made: list[Closing] = [*self.streams.values(), *self.regions.values()]
                 made += [*self.cqs, *self.pds]
                 for one in made:
                     one.close()
@@ -344,7 +346,7 @@ class ClientPD(PD):
             context.check()
             self.context, self.closed = context, False
             self.regions: set[MR] = set()
-            self.streams: set[Stream] = set()
+            self.streams = set()
             self.number = context.make(protocol.Domain())
             context.pds.add(self)
 
@@ -447,7 +449,7 @@ class ClientCQ(CQ):
         with context.lock:
             context.check()
             self.context, self.cqe, self.closed = context, cqe, False
-            self.streams: set[Stream] = set()
+            self.streams = set()
             #: All that completions which were not taken may name, by their handles.
             self.named: dict[int, ClientStream] = {}
             self.handle = context.make(protocol.Queue(min(cqe, 0xFFFFFFFF)))

@@ -11,8 +11,9 @@ from ..base.errors import ResourceExhausted, StreamError
 from ..transports.memory import Steps
 from ..verbs.context import Context, Mapping
 from ..verbs.cq import CQ, WC, WcStatus
+from ..verbs.known import KnownStream, StreamState
 from ..verbs.pd import MR, PD, Access
-from ..verbs.stream import Stream, StreamState
+from ..verbs.stream import Stream
 from . import protocol
 from .memory import Passed
 from .protocol import Done, StreamStopped
@@ -135,7 +136,7 @@ class OwnedQueue(CQ):
     ) -> None:
         super().__init__(context, cqe)
         self._completed, self._stopped = completed, stopped
-        self._waiting: Counter[Stream] = Counter()
+        self._waiting: Counter[KnownStream] = Counter()
         self._errors: deque[Any] = deque(maxlen=UNTOLD)
         self._overruns = deque(maxlen=UNTOLD)
 
@@ -177,6 +178,7 @@ class OwnedQueue(CQ):
     def put_error(self, error: StreamError) -> None:
         super().put_error(error)
         stream = self.context.streams[error.event.stream]
+        assert isinstance(stream, OwnedStream)
         self._stopped(stream, f"in error: {error.number}")
 
     # -- for the client ---------------------------------------------------------------------------

@@ -10,8 +10,9 @@ from typing import Any
 from ..base.errors import ErrorEvent, InvalidRequest, ResourceExhausted, StateError
 from ..transports.memory import Arena, Steps
 from ..verbs.context import Context
+from ..verbs.known import StreamState
 from ..verbs.pd import PD, Access
-from ..verbs.stream import QUEUES, Stream, StreamState
+from ..verbs.stream import QUEUES, Stream
 from . import protocol
 from .memory import Passed
 from .owned import UNTOLD, OwnedQueue, OwnedRegion, OwnedStream, Posted

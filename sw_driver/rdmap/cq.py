@@ -7,7 +7,7 @@ import time
 from collections import deque
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..base.checks import instance, integer, seconds
 from ..base.closing import Closing
@@ -15,10 +15,8 @@ from ..base.errors import CompletionOverrun, RnicTimeout, StreamError
 from ..verbs import cq as ddp
 from ..verbs.context import Context
 from ..verbs.cq import WcStatus
-from ..verbs.stream import Stream, StreamState
-
-if TYPE_CHECKING:
-    from .qp import QP
+from ..verbs.known import KnownStream, StreamState
+from .known import KnownQP
 
 
 class Opcode(Enum):
@@ -50,7 +48,7 @@ class WC:
         RECV: the STag that the peer has invalidated; its region is revoked.
     """
 
-    qp: QP
+    qp: KnownQP
     status: WcStatus
     opcode: Opcode
     wr_id: Any = None
@@ -76,7 +74,7 @@ class CQ(Closing):
         instance("a completion queue's context", context, Context)
         self.context = context
         self.messages = ddp.CQ(context, cqe)
-        self.qps: dict[Stream, QP] = {}
+        self.qps: dict[KnownStream, KnownQP] = {}
         self._entries: deque[WC] = deque()
 
     def put(self, wc: WC) -> None:

@@ -11,7 +11,6 @@ from typing import Any, Protocol, runtime_checkable
 from ...hdl.spec.ddp import ErrorType
 from ..base.buffers import copy_of, octets_of
 from ..base.checks import any_integer, flag, instance, integer, shown
-from ..base.closing import Closing
 from ..base.errors import ErrorEvent, InvalidRequest, StateError, StreamError
 from ..verbs import cq as ddp
 from ..verbs.cq import WcStatus
@@ -19,6 +18,7 @@ from ..verbs.pd import MR, PD, Access
 from ..verbs.stream import Stream
 from . import wire
 from .cq import CQ, WC, Opcode
+from .known import KnownQP
 from .wire import Layer, Message, Queue, ReadRequest, Terminate
 
 _REMOTE = Access.REMOTE_WRITE | Access.REMOTE_READ
@@ -84,7 +84,7 @@ class _Refused(Exception):
         )
 
 
-class QP(Closing):
+class QP(KnownQP):
     """A queue pair on a DDP Stream of its own, in the full operation phase of MPA.
 
     What it wants to send is taken from :meth:`data_to_send`; what the peer sends comes through the

@@ -148,6 +148,7 @@ def test_buffers_whose_completions_were_lost_are_given_back_when_their_stream_is
         (connection,) = prm.manager.connections.values()
         with prm.context.lock:
             (owned,) = prm.context.streams.values()
+            assert isinstance(owned, Stream)
             for cookie in list(owned._posted):
                 owned.complete(completion(owned.number, cookie))
         stream.close()

@@ -19,7 +19,6 @@ from ...hdl.spec.completion import ChunkStatus, Completion, Kind, Status
 from ...hdl.spec.net import AssociationKey, Move, insert
 from ...hdl.spec.sctp import Diversion, Function, Reason, State
 from ..base.checks import any_integer, instance, integer, shown
-from ..base.closing import Closing
 from ..base.errors import (
     CompletionOverrun,
     InvalidRequest,
@@ -32,6 +31,7 @@ from ..base.errors import (
 from .context import PATIENCE, Context
 from .cq import CQ
 from .handed_back import HeldChunks, frame_of
+from .known import KnownAssociation
 from .pd import PD
 from .stream import QUEUES, Stream
 
@@ -79,7 +79,7 @@ class Report:
     ends: bool = False
 
 
-class Association(Closing):
+class Association(KnownAssociation):
     """An association, from its set-up on. As a context manager it is closed at the end.
 
     Parameters

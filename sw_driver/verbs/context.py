@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, ClassVar
+from typing import Any, ClassVar
 
 from ...hdl.spec import ddp, regs
 from ...hdl.spec.completion import OCTETS, Completion, Kind, decode, phase
@@ -29,13 +29,8 @@ from ..base.errors import (
 )
 from ..transports.memory import Arena, Layout, Memory, Steps, finish, lay_out, laying_out
 from ..transports.transport import Transport
+from .known import KnownAssociation, KnownStream
 from .tables import StagAllocator
-
-if TYPE_CHECKING:
-    from .association import Association
-    from .cq import CQ
-    from .pd import MR, PD
-    from .stream import Stream
 
 #: Seconds that the device has for what takes it microseconds.
 PATIENCE = 5.0
@@ -270,15 +265,15 @@ class Context(Closing):
         self.stags = StagAllocator(capabilities.stags, transport.entropy)
         self.numbers = deque(range(capabilities.streams))  #: free stream numbers, longest first
         self.domains = deque(range(1, 1 << 16))  #: free numbers of protection domains
-        self.streams: dict[int, Stream] = {}
-        self.regions: set[MR] = set()
-        self.tags: dict[int, MR] = {}  #: by their STag
-        self.pds: set[PD] = set()
-        self.cqs: set[CQ] = set()
-        self.associations: dict[int, Association] = {}
+        self.streams: dict[int, KnownStream] = {}
+        self.regions: set[Any] = set()
+        self.tags: dict[int, Any] = {}  #: regions by their STag
+        self.pds: set[Closing] = set()
+        self.cqs: set[Closing] = set()
+        self.associations: dict[int, KnownAssociation] = {}
         self.free_associations = deque(range(sctp.associations if sctp else 0))
         #: What is in the table of associations, by way and place, and whose it is.
-        self.places: dict[tuple[int, int], tuple[AssociationKey, Association]] = {}
+        self.places: dict[tuple[int, int], tuple[AssociationKey, KnownAssociation]] = {}
         self.cookie = 0
         self._events: deque[ErrorEvent] = deque(maxlen=1 << 16)
         self._closed = False
@@ -531,7 +526,7 @@ class Context(Closing):
             return
         with self.lock:
             failure: RnicError | None = None
-            made: list[Association | Stream | MR | CQ | PD] = [*self.associations.values()]
+            made: list[Closing] = [*self.associations.values()]
             for one in [*made, *self.streams.values(), *self.regions, *self.cqs, *self.pds]:
                 try:
                     one.close()

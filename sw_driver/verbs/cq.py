@@ -11,16 +11,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from ..base.checks import instance, integer, seconds
 from ..base.closing import Closing
 from ..base.errors import CompletionOverrun, RnicTimeout, StateError, StreamError
 from .context import Context
-
-if TYPE_CHECKING:
-    from .pd import MR
-    from .stream import Stream
+from .known import KnownStream
+from .pd import MR
 
 T = TypeVar("T")
 #: Errors of streams that are kept for :meth:`CQ.wait`; of more, the oldest go.
@@ -66,7 +64,7 @@ class WC:
         What the DDP Header has for the ULP: 40 bits, TAGGED 8.
     """
 
-    stream: Stream
+    stream: KnownStream
     status: WcStatus
     opcode: Opcode
     wr_id: Any = None
@@ -100,11 +98,11 @@ class CQ(Closing):
         with context.lock:
             context.check()
             self.context, self.cqe = context, cqe
-            self.streams: set[Stream] = set()
+            self.streams: set[KnownStream] = set()
             self.closed = False
             self._entries: deque[WC] = deque()
             self._errors: deque[StreamError] = deque(maxlen=_ERRORS)
-            self._overruns: deque[Stream] = deque()
+            self._overruns: deque[KnownStream] = deque()
             context.cqs.add(self)
 
     # -- for streams ------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import IntFlag
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from ...hdl.spec import regs
 from ..base.buffers import copy_of, octets_of
@@ -12,9 +12,7 @@ from ..base.closing import Closing
 from ..base.errors import InvalidRequest, ResourceExhausted, StateError
 from ..transports.memory import Arena, Steps, finish
 from .context import Context, Mapping
-
-if TYPE_CHECKING:
-    from .stream import Stream
+from .known import KnownStream
 
 
 class Access(IntFlag):
@@ -53,7 +51,7 @@ class PD(Closing):
             self.slots = context.slots if slots is None else slots
             self.number = context.domains.popleft()
             self.regions: set[MR] = set()
-            self.streams: set[Stream] = set()
+            self.streams: set[KnownStream] = set()
             self.closed = False
             context.pds.add(self)
 
@@ -63,7 +61,7 @@ class PD(Closing):
         access: Access = Access.LOCAL_WRITE | Access.REMOTE_WRITE,
         *,
         to: int = 0,
-        stream: Stream | None = None,
+        stream: KnownStream | None = None,
     ) -> MR:
         """Let the device write a buffer, and with remote rights, peers.
 
@@ -122,13 +120,19 @@ class MR(Closing):
         return super().__new__(pd.context.kinds.get(cls, cls))
 
     def __init__(
-        self, pd: PD, buffer: object, access: Access, *, to: int = 0, stream: Stream | None = None
+        self,
+        pd: PD,
+        buffer: object,
+        access: Access,
+        *,
+        to: int = 0,
+        stream: KnownStream | None = None,
     ) -> None:
         if any_integer("access", access, f"of {_ALL!r}") not in range(1, int(_ALL) + 1):
             raise InvalidRequest(f"access must be of {_ALL!r}, not {access!r}")
         access = Access(any_integer("access", access))
         if stream is not None:
-            _check_stream(stream)
+            instance("a region's stream", stream, KnownStream, called="Stream")
             if not access & _REMOTE:
                 raise InvalidRequest("a region bound to a stream must have a remote right")
         view = octets_of(buffer)
@@ -309,10 +313,3 @@ class MR(Closing):
     def __repr__(self) -> str:
         name = "without STag" if self._stag is None else f"STag {self._stag:#010x}"
         return f"<MR {name}, {self.length} octets{', revoked' * self.revoked}>"
-
-
-def _check_stream(stream: object) -> None:
-    # Not at the top: streams are made of what is here.
-    from .stream import Stream
-
-    instance("a region's stream", stream, Stream)

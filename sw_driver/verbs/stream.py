@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from ...hdl.spec import regs
 from ...hdl.spec.completion import Completion, Status
 from ..base.buffers import octets_of
 from ..base.checks import any_integer, flag, instance, integer, shown
-from ..base.closing import Closing
 from ..base.errors import (
     ErrorEvent,
     InvalidRequest,
@@ -24,10 +22,8 @@ from ..base.errors import (
 from ..transports.memory import Steps, finish
 from .context import Mapping
 from .cq import CQ, WC, Opcode, WcStatus
+from .known import KnownAssociation, KnownStream, StreamState
 from .pd import MR, PD
-
-if TYPE_CHECKING:
-    from .association import Association
 
 #: Queue Numbers that a stream has.
 QUEUES = 4
@@ -35,14 +31,6 @@ QUEUES = 4
 ORDER = "Stream(pd, cq)"
 _MSN = 1 << 32
 _STATUS = {Status.DELIVERED: WcStatus.SUCCESS, Status.NOT_PLACED: WcStatus.NOT_PLACED}
-
-
-class StreamState(Enum):
-    """What a stream does."""
-
-    RECEIVING = auto()
-    ERROR = auto()  #: it takes nothing any more
-    CLOSED = auto()
 
 
 @dataclass
@@ -72,7 +60,7 @@ class _Posted:
             self.mapping.close()
 
 
-class Stream(Closing):
+class Stream(KnownStream):
     """A DDP Stream, receiving: over MPA, or one of an association of SCTP.
 
     Parameters
@@ -112,14 +100,14 @@ class Stream(Closing):
         crc: bool = True,
         markers: bool = False,
         queues: Iterable[int] = range(QUEUES),
-        association: Association | None = None,
+        association: KnownAssociation | None = None,
     ) -> None:
         context = pd.context
         instance("a stream's completion queue", cq, CQ, ORDER)
         crc, markers = flag("crc", crc), flag("markers", markers)
         self.queues = queues_of(queues)
         if association is not None:
-            _check_association(association)
+            instance("a stream's association", association, KnownAssociation, called="Association")
         with context.lock:
             pd.check()
             if cq.context is not context:
@@ -392,13 +380,6 @@ class Stream(Closing):
 
     def __repr__(self) -> str:
         return f"<Stream {self.number}, {self.state.name}>"
-
-
-def _check_association(association: object) -> None:
-    # Not at the top: associations make streams.
-    from .association import Association
-
-    instance("a stream's association", association, Association)
 
 
 def queues_of(numbers: Iterable[int]) -> frozenset[int]:

@@ -12,7 +12,7 @@ from ddp_rnic.flow import pnr, xilinx
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.sim.campaigns import bench
 from ddp_rnic.sim.engines.engine import Engine, Outcome
-from ddp_rnic.sim.engines.load import Load, SctpLoad
+from ddp_rnic.sim.replay.load import Load, SctpLoad
 from rich.console import Console
 from typer.testing import CliRunner
 

@@ -13,6 +13,7 @@ import pytest
 from amaranth import Cat, Module, Signal
 from amaranth.back import rtlil
 from ddp_rnic.cli import app
+from ddp_rnic.flow.tools import ToolError
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.sim.campaigns import mutation
 from ddp_rnic.sim.campaigns.mutation import (
@@ -25,7 +26,6 @@ from ddp_rnic.sim.campaigns.mutation import (
 )
 from ddp_rnic.sim.campaigns.soak import Failure
 from ddp_rnic.sim.engines.compiled import CompiledEngine
-from ddp_rnic.sim.engines.engine import ToolError
 from typer.testing import CliRunner, Result
 
 #: A line that stands in the file for certain.

@@ -16,7 +16,7 @@ from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
 from ddp_rnic.hdl.spec.ddp import ERROR_TEXT, LOCAL_CATASTROPHIC, NO_BUFFER, WAITING
 from ddp_rnic.sim.campaigns.soak import Chunk, Traffic, config_of, draw, soak
 from ddp_rnic.sim.capture.capture import Endpoint
-from ddp_rnic.sim.capture.traffic import Arrival, Stream, Untagged
+from ddp_rnic.sim.capture.streams import Arrival, Stream, Untagged
 from ddp_rnic.sim.engines.compiled import CompiledEngine, _flat
 from ddp_rnic.sim.engines.engine import (
     Await,
@@ -36,7 +36,8 @@ from ddp_rnic.sim.model.header import TaggedHeader
 from ddp_rnic.sim.model.mpa import MpaSender
 from ddp_rnic.sim.replay.differences import compare
 from ddp_rnic.sim.replay.expectation import Buffer, Golden
-from ddp_rnic.sim.replay.plan import Allotment, Host, Plan, Space, guard_octets
+from ddp_rnic.sim.replay.host import Allotment, Host, Space, guard_octets
+from ddp_rnic.sim.replay.plan import Plan
 from ddp_rnic.sim.replay.regions import Region
 from numpy.typing import NDArray
 from typer.testing import CliRunner

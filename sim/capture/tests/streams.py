@@ -5,7 +5,8 @@ from __future__ import annotations
 import struct
 
 from ddp_rnic.sim.capture.capture import Endpoint
-from ddp_rnic.sim.capture.traffic import Arrival, Stream, Traffic
+from ddp_rnic.sim.capture.streams import Arrival, Stream
+from ddp_rnic.sim.capture.traffic import Traffic
 from ddp_rnic.sim.model.header import TaggedHeader, UntaggedHeader
 from ddp_rnic.sim.model.mpa import MpaSender
 

@@ -7,8 +7,9 @@ import warnings
 from pathlib import Path
 
 import pytest
+from ddp_rnic.hdl.spec.net import internet_sum
 from ddp_rnic.sim.capture.capture import capture_of
-from ddp_rnic.sim.capture.layers import IpPacket, Packets, internet_sum, ip_packet
+from ddp_rnic.sim.capture.layers import IpPacket, Packets, ip_packet
 from ddp_rnic.sim.capture.pcap import Frame
 from ddp_rnic.sim.capture.sctp_frames import sctp_frame
 from ddp_rnic.sim.capture.tests.associations import Peers

@@ -5,15 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from ddp_rnic.sim.capture.capture import Capture, Chunk, Connection, Direction, Endpoint
+from ddp_rnic.sim.capture.streams import Tagged, Untagged, without_markers
 from ddp_rnic.sim.capture.tests.streams import Conversation
-from ddp_rnic.sim.capture.traffic import (
-    Tagged,
-    Untagged,
-    cut,
-    fpdu_length,
-    traffic_of,
-    without_markers,
-)
+from ddp_rnic.sim.capture.traffic import cut, fpdu_length, traffic_of
 from ddp_rnic.sim.model.mpa import Fpdu, MpaReceiver, MpaSender, StartupFrame
 from hypothesis import given
 from hypothesis import strategies as st

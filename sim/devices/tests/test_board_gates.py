@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from ddp_rnic.boards.ecpix5 import ECPIX5_85
 from ddp_rnic.boards.virtual import VirtualPlatform
+from ddp_rnic.flow.tools import ToolError
 from ddp_rnic.sim.devices.board_gates import at_virtual_pins
-from ddp_rnic.sim.engines.engine import ToolError
 
 PADS = {
     "clk100_0__io": [2],

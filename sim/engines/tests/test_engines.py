@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 from dataclasses import replace
@@ -9,14 +10,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ddp_rnic.flow import tools
+from ddp_rnic.flow.tools import ToolError
 from ddp_rnic.hdl.spec import regs
 from ddp_rnic.hdl.spec.completion import OCTETS, Kind, decode, phase
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
+from ddp_rnic.hdl.spec.net import internet_sum
 from ddp_rnic.hdl.spec.sctp import Diversion
 from ddp_rnic.sim.capture import layers, pcap
 from ddp_rnic.sim.engines import verilator
+from ddp_rnic.sim.engines.choice import ENGINES, load
 from ddp_rnic.sim.engines.engine import (
-    ENGINES,
     UNSTALLED,
     Await,
     DeviceError,
@@ -31,12 +35,9 @@ from ddp_rnic.sim.engines.engine import (
     Resume,
     Ring,
     Stalls,
-    ToolError,
     Wait,
     WriteRegister,
-    load,
 )
-from ddp_rnic.sim.engines.load import SctpLoad
 from ddp_rnic.sim.engines.tests import standin
 from ddp_rnic.sim.engines.tests.fake_engine import FakeEngine
 from ddp_rnic.sim.model.ddp import DataSource
@@ -44,6 +45,7 @@ from ddp_rnic.sim.model.header import TaggedHeader
 from ddp_rnic.sim.model.mpa import MpaSender
 from ddp_rnic.sim.model.sctp import DataChunk, Function, SegmentReceived, Session
 from ddp_rnic.sim.model.sctp import Packet as SctpPacket
+from ddp_rnic.sim.replay.load import SctpLoad
 
 
 @pytest.fixture
@@ -468,7 +470,7 @@ def test_a_load_over_sctp_is_what_the_model_takes(payload: int, mtu: int) -> Non
     tsns = []
     for number, frame in enumerate([accept, *frames]):
         ip = layers.ip_packet(pcap.Frame(number, 0.0, 1, frame.octets))
-        assert ip is not None and layers.internet_sum(frame.octets[14:34]) == 0xFFFF
+        assert ip is not None and internet_sum(frame.octets[14:34]) == 0xFFFF
         chunks = SctpPacket.parse(ip.payload).chunks
         if number:
             beats = -(-len(frame.octets) // SCTP.octets)
@@ -807,15 +809,15 @@ def hide(monkeypatch: pytest.MonkeyPatch, *programs: str, ziglang: bool) -> None
     found = shutil.which
     monkeypatch.setattr(shutil, "which", lambda name: None if name in programs else found(name))
     spec = object() if ziglang else None
-    monkeypatch.setattr(verilator.importlib.util, "find_spec", lambda name: spec)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
 
 
 def test_the_compiler_is_the_machines_or_the_one_of_pypi(monkeypatch: pytest.MonkeyPatch) -> None:
     hide(monkeypatch, "g++", "clang++", ziglang=True)
-    assert verilator.compiler()[1:] == ["-m", "ziglang", "c++"]
+    assert tools.compiler()[1:] == ["-m", "ziglang", "c++"]
     hide(monkeypatch, "g++", "clang++", ziglang=False)
     with pytest.raises(ToolError, match="no C.. compiler .* or pip install 'ddp-rnic.compiler.'"):
-        verilator.compiler()
+        tools.compiler()
 
 
 def test_a_build_is_made_once_and_kept_while_it_is_used(

@@ -14,9 +14,9 @@ from amaranth.hdl import Cat, Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
+from ddp_rnic.flow.tools import ToolError
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.sim.engines import rewrite, verilator
-from ddp_rnic.sim.engines.engine import ToolError
 from ddp_rnic.sim.engines.rewrite import let_sleep
 from numpy.typing import NDArray
 

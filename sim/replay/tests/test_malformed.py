@@ -28,6 +28,7 @@ from ddp_rnic.hdl.spec.ddp import WAITING
 from ddp_rnic.hdl.spec.net import SCTP_UDP_PORT, AssociationKey, EtherType, Protocol, insert
 from ddp_rnic.hdl.spec.sctp import MOST_CHUNKS, Diversion, Reason, State
 from ddp_rnic.hdl.spec.sctp import Function as Told
+from ddp_rnic.sim.engines.choice import load
 from ddp_rnic.sim.engines.engine import (
     UNSTALLED,
     Drain,
@@ -39,7 +40,6 @@ from ddp_rnic.sim.engines.engine import (
     Ring,
     Stalls,
     WriteRegister,
-    load,
 )
 from ddp_rnic.sim.model.ddp import DataSink, TaggedHeader, UntaggedHeader, header_length
 from ddp_rnic.sim.model.events import DdpError, Delivered, Placed
@@ -57,7 +57,7 @@ from ddp_rnic.sim.model.sctp import (
     SessionIllegal,
     checksum,
 )
-from ddp_rnic.sim.replay.plan import guard_octets
+from ddp_rnic.sim.replay.host import guard_octets
 from numpy.typing import NDArray
 
 WIDTHS = (64, 512)

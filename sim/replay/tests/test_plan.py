@@ -27,7 +27,8 @@ from ddp_rnic.sim.capture.traffic import traffic_of
 from ddp_rnic.sim.engines.engine import Await, Drain, Packet, Poll, WriteRegister
 from ddp_rnic.sim.engines.tests.fake_engine import FakeEngine
 from ddp_rnic.sim.replay.differences import compare
-from ddp_rnic.sim.replay.plan import GUARD, Plan, guard_octets, plan
+from ddp_rnic.sim.replay.host import GUARD, guard_octets
+from ddp_rnic.sim.replay.plan import Plan, plan
 from ddp_rnic.sim.replay.regions import Queue, Region, RegionError, derive, stream_ends
 
 A, B = "10.7.0.1", "10.7.0.2"

@@ -32,7 +32,6 @@ from ddp_rnic.sim.capture.sctp_traffic import (
     Leave,
     SctpTraffic,
     Tell,
-    with_sctp,
 )
 from ddp_rnic.sim.capture.tests.associations import (
     PORTS,
@@ -45,7 +44,7 @@ from ddp_rnic.sim.capture.tests.associations import (
     sctp_in_ip,
 )
 from ddp_rnic.sim.capture.tests.frames import ethernet
-from ddp_rnic.sim.capture.traffic import Traffic, traffic_of
+from ddp_rnic.sim.capture.traffic import Traffic, traffic_of, with_sctp
 from ddp_rnic.sim.capture.unplayed import unplayed_sctp
 from ddp_rnic.sim.engines.engine import Drain, Operation, Outcome, Poll, WriteRegister
 from ddp_rnic.sim.engines.engine import Frame as FrameIn

@@ -18,9 +18,10 @@ from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.hdl.spec.sctp import Diversion
 from ddp_rnic.sim.campaigns import shuffle
 from ddp_rnic.sim.capture.capture import read_capture
-from ddp_rnic.sim.capture.sctp_traffic import Incoming, SctpStream, with_sctp
-from ddp_rnic.sim.capture.traffic import Traffic, traffic_of
-from ddp_rnic.sim.engines.engine import Await, Drain, Frame, Operation, load
+from ddp_rnic.sim.capture.sctp_traffic import Incoming, SctpStream
+from ddp_rnic.sim.capture.traffic import Traffic, traffic_of, with_sctp
+from ddp_rnic.sim.engines.choice import load
+from ddp_rnic.sim.engines.engine import Await, Drain, Frame, Operation
 from ddp_rnic.sim.engines.tests.fake_engine import FakeEngine
 from ddp_rnic.sim.replay.differences import compare, compare_any_order
 from ddp_rnic.sim.replay.plan import plan

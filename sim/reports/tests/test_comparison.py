@@ -23,6 +23,7 @@ from ddp_rnic.sim.capture.tests.streams import SEND, Conversation
 from ddp_rnic.sim.capture.traffic import traffic_of
 from ddp_rnic.sim.devices import play, tcp_sender
 from ddp_rnic.sim.devices.live import SimTransport
+from ddp_rnic.sim.devices.room import Room, check_fits
 from ddp_rnic.sim.devices.targets import Board, Simulated, Target
 from ddp_rnic.sim.engines.engine import Await, Packet
 from ddp_rnic.sim.engines.engine import Frame as FrameSent
@@ -31,7 +32,7 @@ from ddp_rnic.sim.replay.plan import Plan, plan
 from ddp_rnic.sim.replay.regions import Region, RegionError, derive
 from ddp_rnic.sim.replay.workload import write_pcap
 from ddp_rnic.sim.reports import page
-from ddp_rnic.sim.reports.comparison import Comparison, Room, Side, check_fits, run
+from ddp_rnic.sim.reports.comparison import Comparison, Side, run
 from ddp_rnic.sim.reports.timeline import occupancy, segments, throughput
 from ddp_rnic.sw_driver import InvalidRequest, UnsupportedDevice
 from ddp_rnic.sw_driver.tests.virtual_board import VirtualBoard

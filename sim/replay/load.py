@@ -11,13 +11,8 @@ import numpy as np
 
 from ...hdl.spec import regs
 from ...hdl.spec.config import RnicConfig
-from ...hdl.spec.net import AssociationKey, EtherType, Protocol, insert
-from ..capture.layers import internet_sum
-from ..model.header import TaggedHeader
-from ..model.mpa import MpaSender
-from ..model.sctp import AnyChunk, DataChunk, Function, Ppid, bundle
-from ..model.sctp import Packet as SctpPacket
-from .engine import (
+from ...hdl.spec.net import AssociationKey, EtherType, Protocol, insert, internet_sum
+from ..engines.engine import (
     DeviceError,
     Drain,
     Engine,
@@ -30,6 +25,10 @@ from .engine import (
     Stalls,
     WriteRegister,
 )
+from ..model.header import TaggedHeader
+from ..model.mpa import MpaSender
+from ..model.sctp import AnyChunk, DataChunk, Function, Ppid, bundle
+from ..model.sctp import Packet as SctpPacket
 
 __all__ = ["Load", "SctpLoad"]
 

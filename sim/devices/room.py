@@ -1,0 +1,78 @@
+"""What a board has room for, and frames as a board can send them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from ...hdl.spec import board
+from ...hdl.spec.completion import OCTETS
+from ...hdl.spec.config import RnicConfig
+from ..capture.capture import CaptureError
+from ..capture.sctp_traffic import Incoming
+from ..capture.traffic import Traffic
+from ..engines.engine import Packet
+from ..replay.plan import Plan
+from ..replay.regions import RegionError
+
+
+def on_wire(traffic: Traffic) -> Traffic:
+    """The traffic with its frames as they are on Ethernet.
+
+    Raises
+    ------
+    CaptureError
+        A frame is too long for a board to send.
+    """
+    assert traffic.sctp is not None
+    steps = list(traffic.sctp.steps)
+    for number, step in enumerate(steps):
+        if isinstance(step, Incoming):
+            if len(step.octets) > board.LONGEST:
+                raise CaptureError(
+                    f"frame {step.frame} has {len(step.octets)} octets, and a board sends"
+                    f" {board.LONGEST} at most"
+                )
+            steps[number] = replace(step, octets=step.octets.ljust(board.SHORTEST, b"\0"))
+    return replace(traffic, sctp=replace(traffic.sctp, steps=steps))
+
+
+class Room(NamedTuple):
+    """What a board has beside its RNIC: octets of memory, and, with MPA, TCP connections and
+    octets of the window of each.
+    """
+
+    memory: int
+    connections: int = 0
+    window: int = 0
+
+
+def check_fits(plans: Sequence[Plan], changes: Sequence[str], has: RnicConfig, room: Room) -> None:
+    """Raise :class:`~..replay.regions.RegionError` unless a board has room for these plans."""
+    if any(plan.config != has for plan in plans):
+        raise RegionError(f"the board is too small for this: {'; '.join(changes)}")
+    for plan in plans:
+        octets = len(plan.memory) + plan.ring.entries * OCTETS
+        if octets > room.memory:
+            raise RegionError(
+                f"the board has {room.memory} octets of memory, and this needs {octets}:"
+                " give fewer or shorter regions"
+            )
+        packets = [each for each in plan.packets() if isinstance(each, Packet)]
+        streams = len({each.stream for each in packets})
+        if streams > room.connections:
+            raise RegionError(
+                f"the board takes {room.connections} TCP connections, and this has {streams}"
+            )
+        longest = max((len(each.raw) for sent in plan.sent for each in sent), default=0)
+        if packets and longest > room.window:
+            raise RegionError(
+                f"the board has a TCP window of {room.window} octets, and an FPDU has {longest}"
+            )
+        longest = max((len(each.octets) for each in plan.golden.exceptions), default=0)
+        if longest > board.RECEIVED.size:
+            raise RegionError(
+                f"the board shows its host packets of up to {board.RECEIVED.size} octets, and one"
+                f" of {longest} would come to it"
+            )

@@ -22,6 +22,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from .. import __version__
+from ..flow.tools import ToolError
 from ..flow.xilinx import FAMILIES
 from ..hdl.spec.config import WIDTHS, RnicConfig
 from ..sim.campaigns import bench as numbers
@@ -32,10 +33,13 @@ from ..sim.campaigns.violations import Row, Violation
 from ..sim.capture.capture import Assumption, Capture, CaptureError, read_capture
 from ..sim.capture.pcap import LeftOut
 from ..sim.capture.pcap import counted as _count
-from ..sim.capture.sctp_traffic import SctpStream, with_sctp
-from ..sim.capture.traffic import Stream, Traffic, traffic_of
+from ..sim.capture.sctp_traffic import SctpStream
+from ..sim.capture.streams import Stream
+from ..sim.capture.traffic import Traffic, traffic_of, with_sctp
 from ..sim.capture.unplayed import unplayed_sctp
-from ..sim.engines.engine import DeviceError, ToolError, load
+from ..sim.devices.room import Room, check_fits, on_wire
+from ..sim.engines.choice import load
+from ..sim.engines.engine import DeviceError
 from ..sim.replay.board_workload import workloads
 from ..sim.replay.differences import Difference, compare, number_text
 from ..sim.replay.plan import Plan, plan
@@ -44,7 +48,7 @@ from ..sim.replay.sctp_regions import derive_all, of_sessions
 from ..sim.replay.workload import generate
 from ..sim.reports import plots as drawing
 from ..sim.reports import report
-from ..sim.reports.comparison import Comparison, Room, check_fits, on_wire
+from ..sim.reports.comparison import Comparison
 from ..sim.reports.report import Result, Run, left_out_text
 
 AGREES, DIFFERS, BAD_INPUT, NO_TOOL, INTERRUPTED = 0, 1, 2, 3, 130
@@ -53,11 +57,11 @@ _Assume = Annotated[
     list[str] | None,
     typer.Option(
         metavar="WHAT",
-        help="Of a capture without the beginning of its connections, where an FPDU begins and with"
-        " which settings: fpdu[,at=OCTETS][,no-crc][,markers=OCTETS][,from=ADDRESS:PORT]. The"
-        " octets before the FPDU count from the first that was captured, those before the first"
-        " marker from the FPDU. For SCTP: sctp, the associations and sessions stood before the"
-        " capture began. May be given often.",
+        help="For a capture that lacks the beginning of its connections: where an FPDU begins, and"
+        " with which settings. WHAT is fpdu, plus any of ,at=OCTETS ,no-crc ,markers=OCTETS"
+        " ,from=ADDRESS:PORT. 'at' counts the octets from the first captured one to the FPDU,"
+        " 'markers' those from the FPDU to the first marker. For SCTP, WHAT is sctp: associations"
+        " and sessions existed before the capture began. May be given several times.",
         show_default=False,
     ),
 ]
@@ -66,7 +70,7 @@ _SctpPort = Annotated[
     typer.Option(
         min=1,
         max=65535,
-        help="UDP port of SCTP (RFC 6951) beside 9899. May be given often.",
+        help="Further UDP port of SCTP (RFC 6951), besides 9899. May be given several times.",
         show_default=False,
     ),
 ]
@@ -90,14 +94,14 @@ def _version(asked: bool) -> None:
 def rnic(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_version, is_eager=True, help="Print it and exit."),
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
     """An open hardware RNIC datapath for iWARP's Direct Data Placement (RFC 5041)."""
 
 
 class EngineName(StrEnum):
-    """What runs the Verilog."""
+    """The engines that run the Verilog."""
 
     COMPILED = "compiled"
     COCOTB = "cocotb"
@@ -125,19 +129,21 @@ def sim(
         typer.Option(help="Directory for report.json, memory/ and receives/.", show_default=False),
     ] = None,
     engine: Annotated[
-        EngineName, typer.Option(help="What runs the Verilog.")
+        EngineName, typer.Option(help="Engine that runs the Verilog.")
     ] = EngineName.COMPILED,
     waves: Annotated[
         bool,
-        typer.Option("--waves", help="Write a VCD, into the --out directory or the current one."),
+        typer.Option("--waves", help="Write a VCD to the --out directory or the current one."),
     ] = False,
     assume: _Assume = None,
     sctp_port: _SctpPort = None,
 ) -> None:
-    """Play a capture through the RTL and through the golden model, and compare memory, completions,
-    errors and packets.
+    """Play a capture through the RTL and the golden model, and compare the results.
 
-    Exit code 0: they agree. 1: they differ. 2: bad input. 3: a tool is missing. 130: interrupted.
+    The results are memory, completions, errors and packets.
+
+    Exit code 0: they agree. 1: they differ. 2: bad input. 3: a tool is missing.
+    130: interrupted.
     """
     try:
         asked = _Asked(capture, regions, assume or [], sctp_port or [])
@@ -186,7 +192,7 @@ def compare_devices(
         ),
     ] = None,
     on: Annotated[
-        str, typer.Option(help="What plays it: rtl, gates, board; several with commas.")
+        str, typer.Option(help="Devices that play it: rtl, gates, board; commas separate several.")
     ] = "rtl",
     width: Annotated[
         int | None,
@@ -208,18 +214,18 @@ def compare_devices(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Directory for report.html, and waveforms.", show_default=False),
+        typer.Option(help="Directory for report.html and waveforms.", show_default=False),
     ] = None,
     waves: Annotated[
-        bool, typer.Option("--waves", help="With --out: write a VCD of each simulation into it.")
+        bool, typer.Option("--waves", help="With --out: write a VCD of each simulation there.")
     ] = False,
     assume: _Assume = None,
     sctp_port: _SctpPort = None,
 ) -> None:
     """Play a capture through the driver on several devices and on the golden model, and compare.
 
-    Exit code 0: all agree. 1: one differs or fails. 2: bad input. 3: a tool is missing. 130:
-    interrupted.
+    Exit code 0: all agree. 1: one differs or fails. 2: bad input. 3: a tool is
+    missing. 130: interrupted.
     """
     from ..sim.devices import targets
     from ..sim.reports import comparison as comparing
@@ -230,7 +236,7 @@ def compare_devices(
     try:
         chosen = targets.of_names(on, port)
         if waves and out is None:
-            raise ValueError("--waves needs --out, where they go")
+            raise ValueError("--waves needs --out, the directory for the waveforms")
         if baud is not None and port is None:
             raise ValueError("--baud needs --port, the serial port of the board's host link")
         rate = BAUD if baud is None else baud
@@ -241,7 +247,7 @@ def compare_devices(
             with targets.Board(port, baud=rate) as link:
                 has, room = link.config(), link.room
             if width not in (None, has.width):
-                raise ValueError(f"--width is {width}, and the board has {has.width} bits")
+                raise ValueError(f"--width is {width}, but the board has {has.width} bits")
         config = has or RnicConfig(width=width or 64)
         asked = _Asked(capture, regions, assume or [], sctp_port or [])
         plans, found = _planned(asked, config, room)
@@ -274,7 +280,7 @@ def compare_devices(
     except ToolError as error:
         raise _refuse(str(error), NO_TOOL) from None
     except OSError as error:
-        raise _refuse(f"cannot write into --out {out}: {error.strerror}", BAD_INPUT) from None
+        raise _refuse(f"cannot write to --out {out}: {error.strerror}", BAD_INPUT) from None
     except KeyboardInterrupt:
         raise _refuse("interrupted", INTERRUPTED) from None
     _print_comparison(Console(width=None if sys.stdout.isatty() else 160, highlight=False), result)
@@ -291,27 +297,28 @@ def bench(
     ] = False,
     width: Annotated[
         int | None,
-        typer.Option(help="Datapath width in bits. Default: each of them.", show_default=False),
+        typer.Option(help="Datapath width in bits. Default: all widths.", show_default=False),
     ] = None,
     seeds: Annotated[
-        int, typer.Option(min=1, help="Place and route with the seeds from 1 to this one.")
+        int, typer.Option(min=1, help="Place and route with the seeds from 1 to this number.")
     ] = 1,
     xilinx: Annotated[
         str | None,
         typer.Option(
             metavar="FAMILY",
-            help="Also area on a Xilinx device: xc7, xcu or xcup.",
+            help="Also measure area on a Xilinx device: xc7, xcu or xcup.",
             show_default=False,
         ),
     ] = None,
     sctp: Annotated[
-        bool, typer.Option("--sctp", help="Also cycles of DDP over SCTP; its build takes minutes.")
+        bool, typer.Option("--sctp", help="Also measure DDP over SCTP; its build takes minutes.")
     ] = False,
     peer: Annotated[
         list[str] | None,
         typer.Option(
             metavar="FILE:TOP[:NAME=VALUE,...]",
-            help="Also place and route this Verilog module, as --pnr does; may be repeated.",
+            help="Also place and route this Verilog module, as --pnr does. May be given several"
+            " times.",
             show_default=False,
         ),
     ] = None,
@@ -323,7 +330,8 @@ def bench(
 ) -> None:
     """Measure cycles, latency, speed of simulation and, with --pnr, area and clock.
 
-    Exit code 0: measured. 1: the RTL fails. 2: bad input. 3: a tool is missing. 130: interrupted.
+    Exit code 0: measured. 1: the RTL fails. 2: bad input. 3: a tool is missing.
+    130: interrupted.
     """
     if width is not None and width not in WIDTHS:
         choice = ", ".join(map(str, WIDTHS))
@@ -332,7 +340,7 @@ def bench(
         choice = ", ".join(FAMILIES)
         raise _refuse(f"Xilinx family must be one of {choice}, not {xilinx}", BAD_INPUT)
     if seeds > 1 and not pnr and not peer:
-        raise _refuse("--seeds is of place and route: give --pnr or --peer too", BAD_INPUT)
+        raise _refuse("--seeds needs --pnr or --peer, which place and route", BAD_INPUT)
     try:
         peers = [Peer.of(each) for each in peer or ()]
         for each in peers:
@@ -369,32 +377,36 @@ def soak(
     width: Annotated[
         list[int] | None,
         typer.Option(
-            help="Datapath width in bits; may be given more than once. Default: each of them.",
+            help="Datapath width in bits. May be given several times. Default: all widths.",
             show_default=False,
         ),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Of what is drawn. Default: a new one.", show_default=False)
+        int | None,
+        typer.Option(help="Seed of the random draw. Default: a new one.", show_default=False),
     ] = None,
-    streams: Annotated[int, typer.Option(min=1, max=4096, help="Streams that take turns.")] = 64,
+    streams: Annotated[int, typer.Option(min=1, max=4096, help="Number of streams.")] = 64,
     bus_errors: Annotated[
-        bool, typer.Option("--bus-errors", help="The bus refuses a write now and then.")
+        bool, typer.Option("--bus-errors", help="Let the bus refuse a write now and then.")
     ] = False,
     chunk: Annotated[
         int | None,
-        typer.Option(min=0, help="Run this chunk alone, to replay it.", show_default=False),
+        typer.Option(min=0, help="Run only this chunk, to replay it.", show_default=False),
     ] = None,
     waves: Annotated[
-        bool, typer.Option("--waves", help="With --chunk: write a VCD into the current directory.")
+        bool, typer.Option("--waves", help="With --chunk: write a VCD to the current directory.")
     ] = False,
 ) -> None:
-    """Play random traffic through the RTL and through the golden model: every kind of segment and
-    of error, on many streams in turn, with a host that revokes, registers and sets up again.
+    """Play random traffic through the RTL and the golden model, and compare the results.
 
-    Exit code 0: they agree. 1: they differ. 2: bad input. 3: a tool is missing. 130: interrupted.
+    The traffic has every kind of segment and of error, on many streams in turn.
+    The host revokes and registers regions and sets streams up again.
+
+    Exit code 0: they agree. 1: they differ. 2: bad input. 3: a tool is missing.
+    130: interrupted.
     """
     if waves and chunk is None:
-        raise _refuse("--waves needs --chunk: of all chunks it would be too long", BAD_INPUT)
+        raise _refuse("--waves needs --chunk: a VCD of all chunks would be too long", BAD_INPUT)
     traffic = endurance.Traffic(secrets.randbits(32) if seed is None else seed, streams, bus_errors)
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
     console.print(f"seed {traffic.seed}")
@@ -426,20 +438,21 @@ def soak(
 
 @app.command()
 def mutate(
-    mutants: Annotated[int, typer.Option(min=1, help="Mutants that are drawn.")] = 100,
-    seed: Annotated[int, typer.Option(min=0, help="Of the mutants and of the traffic.")] = 1,
+    mutants: Annotated[int, typer.Option(min=1, help="Number of mutants.")] = 100,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the mutants and the traffic.")] = 1,
     width: Annotated[int, typer.Option(help="Datapath width in bits.")] = 64,
     segments: Annotated[
-        int, typer.Option(min=1, help="DDP Segments that a mutant is run over.")
+        int, typer.Option(min=1, help="DDP Segments that each mutant gets.")
     ] = 20_000,
 ) -> None:
     """Plant faults in the RTL, one at a time, and count those that random traffic notices.
 
-    yosys draws the faults: a bit inverted, stuck or mixed with another one. Those that cannot be
-    seen are listed in sim/data/equivalent_mutants.toml, with the reason, and not counted.
+    yosys draws the faults: a bit inverted, stuck or mixed with another one.
+    Faults without effect are listed in sim/data/equivalent_mutants.toml, with
+    the reason, and not counted.
 
-    Exit code 0: at least 97 % were noticed. 1: fewer. 2: bad input. 3: a tool is missing.
-    130: interrupted.
+    Exit code 0: at least 97 % were noticed. 1: fewer. 2: bad input. 3: a tool
+    is missing. 130: interrupted.
     """
     from ..sim.campaigns import mutation
 
@@ -477,25 +490,28 @@ def mutate(
 @app.command()
 def shuffle(
     capture: Annotated[Path, typer.Argument(help="pcap or pcapng file with DDP over SCTP.")],
-    ways: Annotated[int, typer.Option(min=1, help="Ways in which its frames come.")] = 1000,
+    ways: Annotated[int, typer.Option(min=1, help="Number of orders of its frames.")] = 1000,
     width: Annotated[int, typer.Option(help="Datapath width in bits.")] = 512,
     regions: Annotated[
         Path | None, typer.Option(help="Region file, as for sim.", show_default=False)
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Of what is drawn. Default: a new one.", show_default=False)
+        int | None,
+        typer.Option(help="Seed of the random draw. Default: a new one.", show_default=False),
     ] = None,
     way: Annotated[
         int | None,
-        typer.Option(min=0, help="Run this way alone, to replay it.", show_default=False),
+        typer.Option(min=0, help="Run only the order of this number.", show_default=False),
     ] = None,
     assume: _Assume = None,
     sctp_port: _SctpPort = None,
 ) -> None:
-    """Play a capture's SCTP frames shuffled, repeated, spoilt and lost, in many ways: memory and
-    deliveries must be the same each time.
+    """Play a capture's SCTP frames shuffled, repeated, damaged and lost, in many ways.
 
-    Exit code 0: they are. 1: they differ. 2: bad input. 3: a tool is missing. 130: interrupted.
+    Memory and deliveries must be the same each time.
+
+    Exit code 0: they are. 1: they differ. 2: bad input. 3: a tool is missing.
+    130: interrupted.
     """
     seed = secrets.randbits(32) if seed is None else seed
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
@@ -541,23 +557,23 @@ def build(
     board: Annotated[
         str | None, typer.Argument(help="A board of --list.", show_default=False)
     ] = None,
-    list_: Annotated[bool, typer.Option("--list", help="Tell the boards that there are.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List the boards.")] = False,
     out: Annotated[
         Path | None,
-        typer.Option(help="Directory of what is built. Default: build/BOARD.", show_default=False),
+        typer.Option(help="Directory of the results. Default: build/BOARD.", show_default=False),
     ] = None,
-    seed: Annotated[int, typer.Option(min=1, help="Of place and route.")] = 1,
+    seed: Annotated[int, typer.Option(min=1, help="Seed of place and route.")] = 1,
     baud: Annotated[
         int | None,
-        typer.Option(help="Rate of the host link. Default: the board's.", show_default=False),
+        typer.Option(help="Rate of the host link. Default: the board's own.", show_default=False),
     ] = None,
 ) -> None:
-    """Build the bitstream of a board, with yosys and nextpnr, a report and its registers.
+    """Build a board's bitstream with yosys and nextpnr, with a report and its register map.
 
-    Exit code 0: built, and timing is met. 1: it does not fit, or timing is not met. 2: bad input.
-    3: a tool is missing. 130: interrupted.
+    Exit code 0: built, and timing is met. 1: it does not fit, or timing is not
+    met. 2: bad input. 3: a tool is missing. 130: interrupted.
     """
-    # Only here: most commands need no board.
+    # Imported here, because most commands need no board.
     from ..boards.build import BuildError, ToolMissing
     from ..boards.build import build as build_board
     from ..boards.catalog import BOARDS
@@ -608,19 +624,20 @@ def program(
     board: Annotated[str, typer.Argument(help="A board of 'rnic build --list'.")],
     out: Annotated[
         Path | None,
-        typer.Option(help="Directory of what was built. Default: build/BOARD.", show_default=False),
+        typer.Option(help="Directory of the build. Default: build/BOARD.", show_default=False),
     ] = None,
     cable: Annotated[
         str | None,
         typer.Option(
-            help="JTAG adapter, as openFPGALoader's --cable calls it. Default: the board's.",
+            help="JTAG adapter, by openFPGALoader's name for --cable. Default: the board's.",
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Load the bitstream of a board into it, with openFPGALoader.
+    """Load a board's bitstream into the board, with openFPGALoader.
 
-    Exit code 0: loaded. 1: the board does not take it. 2: bad input. 3: a tool is missing.
+    Exit code 0: loaded. 1: the board does not accept it. 2: bad input. 3: a
+    tool is missing.
     """
     from ..boards.build import BuildError, ToolMissing
     from ..boards.build import program as program_board
@@ -640,12 +657,15 @@ def program(
 def export(
     width: Annotated[int, typer.Option(help="Datapath width in bits: 64, 128, 256 or 512.")] = 64,
     sctp: Annotated[
-        bool, typer.Option("--sctp", help="With DDP over SCTP and a port for Ethernet frames.")
+        bool, typer.Option("--sctp", help="Include DDP over SCTP and a port for Ethernet frames.")
     ] = False,
     out: Annotated[Path, typer.Option(help="Directory of the files.")] = Path("build/export"),
 ) -> None:
-    """Write what other flows need: Verilog with flat AXI names and a testbench for it, IP-XACT, the
-    registers in SystemRDL and as a C header, and a minimal use in LiteX and in Vivado.
+    """Write the files that other flows need.
+
+    They are Verilog with flat AXI names and a testbench for it, IP-XACT, the
+    registers in SystemRDL and as a C header, and minimal examples for LiteX and
+    Vivado.
 
     Exit code 0: written. 2: bad input. 130: interrupted.
     """
@@ -660,7 +680,7 @@ def export(
     except ValueError as error:
         raise _refuse(str(error), BAD_INPUT) from None
     except OSError as error:
-        raise _refuse(f"cannot write into --out {out}: {error.strerror}", BAD_INPUT) from None
+        raise _refuse(f"cannot write to --out {out}: {error.strerror}", BAD_INPUT) from None
     except KeyboardInterrupt:
         raise _refuse("interrupted", INTERRUPTED) from None
 
@@ -670,22 +690,23 @@ def requirements(
     sentences: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Ids as in tests/requirements.csv, or how they begin. Default: all.",
+            help="Ids as in tests/requirements.csv, or their beginnings. Default: all.",
             show_default=False,
         ),
     ] = None,
     violate: Annotated[
         bool,
-        typer.Option("--violate", help="Violate each sentence, and run the tests that hold it."),
+        typer.Option("--violate", help="Violate each sentence, and run the tests for it."),
     ] = False,
-    jobs: Annotated[int, typer.Option(min=1, help="Violations that are tried at a time.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Violations tried at the same time.")] = 1,
 ) -> None:
-    """Show who holds each normative sentence; with --violate, check that its tests would notice.
+    """List the normative sentences with their tests; with --violate, check that the tests work.
 
-    Each violation of tests/violations.toml changes a copy of the project; tests that hold the
-    sentence have to fail then.
+    Each violation of tests/violations.toml changes a copy of the project; the
+    tests for the sentence must then fail.
 
-    Exit code 0: all were noticed. 1: one was not. 2: bad input. 130: interrupted.
+    Exit code 0: all were noticed. 1: one was not. 2: bad input. 130:
+    interrupted.
     """
     from ..sim.campaigns import violations as trying
 
@@ -727,7 +748,9 @@ def requirements(
 
 
 def _print_rows(rows: list[Row], known: list[Violation]) -> None:
-    """Prints who holds each sentence."""
+    """Prints the part of the project that holds each sentence, and the numbers of tests and
+    violations.
+    """
     table = Table()
     for heading in ("sentence", "held by", "tests", "violations"):
         table.add_column(heading, justify="right" if heading in ("tests", "violations") else "left")
@@ -739,7 +762,7 @@ def _print_rows(rows: list[Row], known: list[Violation]) -> None:
 
 
 def _without_violation(rows: list[Row], known: list[Violation]) -> str:
-    """Counts the sentences that no violation is about."""
+    """Returns a sentence that counts the sentences without a violation."""
     violated = {sentence for violation in known for sentence in violation.sentences}
     open_rows = [row.id for row in rows if row.evidence and row.id not in violated]
     others = sum(not row.evidence for row in rows)
@@ -756,40 +779,44 @@ def prm(
     ],
     baud: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="Rate of the port of uart:PORT. Default: 1000000.", show_default=False
-        ),
+        typer.Option(min=1, help="Baud rate of uart:PORT. Default: 1000000.", show_default=False),
     ] = None,
-    socket: Annotated[Path, typer.Option(help="Unix socket to serve.")] = Path("rnic.sock"),
+    socket: Annotated[Path, typer.Option(help="Unix socket for clients.")] = Path("rnic.sock"),
     user: Annotated[
         list[str] | None,
-        typer.Option(help="Who may connect beside you; may be given often.", show_default=False),
+        typer.Option(
+            help="User who may connect, besides you. May be given several times.",
+            show_default=False,
+        ),
     ] = None,
     group: Annotated[
-        str | None, typer.Option(help="Whose members may connect too.", show_default=False)
+        str | None, typer.Option(help="Group whose members may connect.", show_default=False)
     ] = None,
-    clients: Annotated[int, typer.Option(min=1, help="That share the device equally.")] = 8,
+    clients: Annotated[int, typer.Option(min=1, help="Clients that share the device equally.")] = 8,
     per_user: Annotated[
         int | None,
-        typer.Option(help="Of these, of one user. Default: half of them.", show_default=False),
+        typer.Option(
+            help="Clients that one user may have. Default: half of them.", show_default=False
+        ),
     ] = None,
     share: Annotated[
         list[str] | None,
         typer.Option(
-            help="NAME=NUMBER that each client may have: stags, streams, buffers, pages, regions,"
-            " octets, completions, domains, queues, memory, memories; may be given often.",
+            help="NAME=NUMBER: what each client may use. NAME is stags, streams, buffers, pages,"
+            " regions, octets, completions, domains, queues, memory or memories. May be given"
+            " several times.",
             show_default=False,
         ),
     ] = None,
     log: Annotated[
         Path | None,
-        typer.Option(help="Audit log, a line of JSON a decision. Default: standard error."),
+        typer.Option(help="Audit log, one line of JSON per decision. Default: standard error."),
     ] = None,
 ) -> None:
-    """Own a device, and share it among programs without privileges (RFC 5041 section 8.3.2).
+    """Own a device and share it among unprivileged programs (RFC 5041 section 8.3.2).
 
-    Exit code 0: ended by a signal. 1: the device or its link failed. 2: bad input. 3: a tool is
-    missing.
+    Exit code 0: ended by a signal. 1: the device or its link failed. 2: bad
+    input. 3: a tool is missing.
     """
     from ..sim.devices.manage import serve
     from ..sw_driver import InvalidRequest, RnicError
@@ -815,12 +842,12 @@ def prm(
 
 
 def _board(name: str | None) -> Any:
-    """The board of a name."""
+    """Returns the board of a name."""
     from ..boards.catalog import BOARDS
 
     if name not in BOARDS:
-        said = "give a board" if name is None else f"there is no board {name!r}"
-        raise _refuse(f"{said}: {', '.join(BOARDS)}", BAD_INPUT)
+        said = "a board is missing" if name is None else f"there is no board {name!r}"
+        raise _refuse(f"{said}: give one of {', '.join(BOARDS)}", BAD_INPUT)
     return BOARDS[name]
 
 
@@ -830,7 +857,7 @@ def _refuse(sentence: str, code: int) -> typer.Exit:
 
 
 class _Asked(NamedTuple):
-    """What to play: options of a command."""
+    """The options of a command that choose the traffic."""
 
     capture: Path | None
     regions: Path | None
@@ -875,8 +902,9 @@ def _simulate(
 
 
 class _Input(NamedTuple):
-    """What is played. ``ends`` are the streams that the host stops; ``derived``: the regions are
-    derived from the capture.
+    """The traffic to play.
+
+    ``ends`` are the streams that the host stops; ``derived``: the regions come from the capture.
     """
 
     traffic: Traffic
@@ -889,10 +917,10 @@ class _Input(NamedTuple):
 
 
 def _planned(asked: _Asked, config: RnicConfig, room: Room | None) -> tuple[list[Plan], _Input]:
-    """Returns the plans for a capture, and what is played, with notes on both.
+    """Returns the plans for a capture, and its traffic, with notes on both.
 
-    Without a capture, the generated workload is played; or, on a board, which has ``room`` beside
-    its RNIC, the largest workload that fits it.
+    Without a capture, the generated workload is played. A board, which has ``room`` beside its
+    RNIC, gets the largest workload that fits it.
     """
     reason = None
     for generated in [None] if asked.capture or room is None else workloads(config):
@@ -911,8 +939,10 @@ def _planned(asked: _Asked, config: RnicConfig, room: Room | None) -> tuple[list
 def _input(
     asked: _Asked, config: RnicConfig, *, wire: bool = False, generated: Capture | None = None
 ) -> _Input:
-    """What to play. ``wire``: for a board, which takes DDP over SCTP, frames as they are on
-    Ethernet, or over MPA. ``generated``: the workload in the place of a capture.
+    """Returns the traffic to play.
+
+    ``wire``: the traffic is for a board, which receives DDP over SCTP, with frames as they are on
+    Ethernet, or DDP over MPA. ``generated``: the workload that replaces a capture.
     """
     if generated is not None:
         captured, given = generated, Given([], [])
@@ -931,11 +961,13 @@ def _input(
     left_out = []
     if wire and config.sctp:
         if by_mpa.arrivals:
-            left_out.append(LeftOut(len(by_mpa.arrivals), "FPDU", "the board takes DDP over SCTP"))
+            left_out.append(
+                LeftOut(len(by_mpa.arrivals), "FPDU", "the board receives DDP over SCTP")
+            )
         by_mpa = Traffic((), ())
     elif wire:
         if by_sctp:
-            left_out.append(LeftOut(len(by_sctp), "SCTP packet", "the board takes DDP over MPA"))
+            left_out.append(LeftOut(len(by_sctp), "SCTP packet", "the board receives DDP over MPA"))
         by_sctp = ()
     traffic = with_sctp(by_mpa, by_sctp, config)
     notes = [*captured.notes, *traffic.notes]
@@ -947,7 +979,7 @@ def _input(
     if not traffic.arrivals and traffic.sctp is None:
         left = f"left out: {', '.join(map(str, left_out))}" if left_out else ""
         reason = "; ".join(filter(None, [*notes, left]))
-        reason = reason or "no whole FPDU follows MPA start-up, and no SCTP brings DDP"
+        reason = reason or "no complete FPDU follows MPA start-up, and no SCTP carries DDP"
         raise CaptureError(f"{captured.path} has no DDP to play: {reason}")
     if asked.regions is not None:
         hosts = dict.fromkeys([*captured.addresses, *traffic.endpoints])
@@ -964,15 +996,16 @@ def _input(
 def _progress(
     each: Plan, number: int, count: int
 ) -> AbstractContextManager[Callable[[int, int], None] | None]:
-    """The progress of one run of several."""
+    """Shows the progress of one run of several."""
     return _bar(f"RNIC {number} of {count}" if count > 1 else "simulating", len(each.operations))
 
 
 @contextmanager
 def _bar(text: str, total: int | None = None) -> Iterator[Callable[..., None] | None]:
-    """A bar on a terminal, nothing in a pipe. It is on standard error, apart from the result.
+    """Shows a progress bar on a terminal, and nothing in a pipe.
 
-    It is moved by a call with what is done, what there is to do, and optionally a new text.
+    The bar is on standard error, apart from the result. A call with the work done, the total work,
+    and optionally a new text moves it.
     """
     console = Console(stderr=True)
     if not console.is_terminal:
@@ -992,11 +1025,11 @@ def _bar(text: str, total: int | None = None) -> Iterator[Callable[..., None] | 
 
 
 def _say(line: str) -> None:
-    """A step that takes long, on standard error."""
+    """Reports a step that takes long, on standard error."""
     typer.echo(line, err=True)
 
 
-# -- what is printed --
+# -- output --
 
 
 def _print_comparison(console: Console, result: Comparison) -> None:
@@ -1014,7 +1047,7 @@ def _print_comparison(console: Console, result: Comparison) -> None:
             side.name,
             side.verdict,
             *map(str, numbers),
-            str(counted.cycles or "not told"),
+            str(counted.cycles or "unknown"),
             escape(", ".join(map(str, side.waves))),
         )
     console.print(table)
@@ -1044,7 +1077,7 @@ def _print(console: Console, result: Result) -> None:
     if any(run.plan.allotments for run in result.runs):
         console.print(_region_table(result))
     else:
-        console.print("No region is registered: no tagged segment is to be placed.")
+        console.print("No region is registered, because no tagged segment has to be placed.")
     if any(run.plan.buffers for run in result.runs):
         console.print(_queue_table(result))
     _print_notes(console, result.notes, result.left_out)
@@ -1072,7 +1105,7 @@ def _colored(verdict: str, agrees: bool) -> str:
 def _print_notes(console: Console, notes: list[str], left_out: list[LeftOut]) -> None:
     for note in notes:
         console.print(f"note: {escape(note)}", soft_wrap=True)
-    if len(left_out) > report.MOST_NAMED:  # else all of it is in the last sentence
+    if len(left_out) > report.MOST_NAMED:  # otherwise the last sentence has all of them
         for each in left_out:
             console.print(f"left out: {escape(str(each))}", soft_wrap=True)
 
@@ -1115,7 +1148,7 @@ def _print_tally(
         f"{width} bits: {verdict} on {_count(tally.segments, 'segment')},"
         f" {_count(tally.octets, 'octet')} placed, {_count(tally.deliveries, 'message')} delivered,"
         f" {_count(tally.errors, 'error')}, {_count(tally.cycles, 'cycle')};"
-        f" {tally.segments / max(tally.seconds, 1e-3):.0f} segments a second",
+        f" {tally.segments / max(tally.seconds, 1e-3):.0f} segments per second",
         soft_wrap=True,
     )
 
@@ -1160,7 +1193,7 @@ def _stream_table(result: Result) -> Table:
 
 
 def _way(stream: Stream) -> str:
-    """What the layer below DDP is like."""
+    """Returns the layer below DDP and its options."""
     if isinstance(stream, SctpStream):
         return f"SCTP stream {stream.sid}"
     options = ("CRC", stream.crc), ("markers", stream.markers)
@@ -1198,12 +1231,12 @@ def _region_table(result: Result) -> Table:
 
 
 def _session(region: Region) -> str:
-    """The session that a region is of."""
+    """Returns the session to which a region belongs."""
     return "" if region.session is None else "stream {}, session {}".format(*region.session)
 
 
 def _queue_table(result: Result) -> Table:
-    """The untagged queues that had a buffer."""
+    """Returns a table of the untagged queues that had a buffer."""
     table = Table(title="Untagged queues", title_justify="left")
     for heading in ("stream", "host", "QN"):
         table.add_column(heading)

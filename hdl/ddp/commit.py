@@ -9,10 +9,10 @@ from amaranth.lib.wiring import In, Out
 from ..dma.placement import Placement
 from ..lib.delay import Delay
 from ..lib.stream import Backlog, Pointers, Skid, Stage, Store, counted, delayed, plus
-from ..sctp.admission import Action, Admitted
-from ..sctp.window import Verdict as WindowVerdict
 from ..spec import ddp
 from .delivery import Record
+from .item import Action, Admitted
+from .item import Verdict as WindowVerdict
 from .segment import HEADER_WORDS, IN_FLIGHT, Outcome, Segment, Verdict
 from .state import ErrorState
 from .tagged import CheckResult, TaggedCheck

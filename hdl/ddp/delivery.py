@@ -8,9 +8,9 @@ from ..bus.axi import AxiWrite, Response
 from ..dma.burst import Done
 from ..dma.steps import Credits
 from ..lib.stream import Backlog, Skid, Stage, Store, delayed
-from ..sctp.window import Ticket, Verdict
 from ..spec import completion
 from .entry import MESSAGE, CompletionEntry, of_message
+from .item import Ticket, Verdict
 from .precedence import Found, Ordered, Precedence
 
 __all__ = ["Delivery", "Due", "Record", "Ring"]
@@ -55,7 +55,7 @@ class Record(data.StructLayout):
     placed : 1
         The record is of a segment that passed the checks.
     status, ticket, association, sequence
-        Those of :class:`~..sctp.admission.Admitted`.
+        Those of :class:`~.item.Admitted`.
     octets : 16
         Octets placed.
     """

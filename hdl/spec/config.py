@@ -136,6 +136,11 @@ class RnicConfig:
         return self.width // 8
 
     @property
+    def stream_bits(self) -> int:
+        """Bits of a stream's number."""
+        return (self.streams - 1).bit_length()
+
+    @property
     def words(self) -> int:
         """32-bit words in a beat of the datapath."""
         return self.width // 32

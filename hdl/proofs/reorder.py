@@ -17,6 +17,8 @@ class _Reorder(Harness):
 
     Attributes
     ----------
+    mine : Signal
+        The stream that is followed.
     step : list(View)
         The contents of the pipeline, entered 0 to 4 cycles ago.
     active : list(Value)
@@ -120,7 +122,7 @@ class Survives(_Reorder):
     def rules(self, m):
         self.look(m)
         dut, inside, step = self.dut, self.inside, self.step
-        mine = self.any(range(dut.streams), name="mine", constant=True)
+        self.mine = mine = self.any(range(dut.streams), name="mine", constant=True)
         place = self.any(range(dut.window), name="place", constant=True)
         own = Signal(range(dut.slots))
         m.d.comb += own.eq(place_of(mine, place, dut.window))
@@ -185,7 +187,7 @@ class Ended(_Reorder):
     def rules(self, m):
         self.look(m)
         dut, inside, step = self.dut, self.inside, self.step
-        mine = self.any(range(dut.streams), name="mine", constant=True)
+        self.mine = mine = self.any(range(dut.streams), name="mine", constant=True)
         close, ended = dut.close, Signal()
         own = close.payload.stream == mine
         self.polite(close)
@@ -207,26 +209,26 @@ class Ended(_Reorder):
 class Kept(_Reorder):
     """Proves that each item leaves exactly once, and in the order of its DDP-SSN.
 
-    Any one stream is followed, from any opening to the end of that session. The records that go to
-    the queue of those that leave are those of DDP-SSN 0, 1, 2 and so on, and the final item is
-    reported with its own. When Reorder is not busy, each item before the first gap has left: none
-    was lost. Neither that queue nor that of final items overflows. (:mod:`ddp_rnic.hdl.proofs.streams`
-    proves that the queues keep their order. That Reorder ceases to be busy is not proved.)
+    Any one stream is followed, from any opening to the end of that session. Its records that go to
+    the queue of records that leave are those of DDP-SSN 0, 1, 2 and so on, and the final item is
+    reported together with its record. While Reorder is not busy, each item before the first gap has
+    left, so that none is lost. Neither that queue nor the queue of final items overflows;
+    :mod:`ddp_rnic.hdl.proofs.streams` proves that both keep their order. It is not proved that
+    Reorder ceases to be busy.
 
-    Assumes that ``close`` is held, and of each item, where its turn is decided, the rules that
-    :class:`ddp_rnic.hdl.proofs.window.Taken` proves: its DDP-SSN is new, and less than ``window``
-    ahead of the first gap; ``fills`` is right; and nothing follows the final item. A record is its
-    DDP-SSN. By induction of depth ``DEPTH``, or bounded for the first ``FIRST`` cycles.
+    Assumes that ``close`` is held; that a record is its DDP-SSN; and of each item, in the cycle in
+    which its turn is decided, the rules that :class:`ddp_rnic.hdl.proofs.window.Taken` proves: its
+    DDP-SSN is new, and less than ``window`` ahead of the first gap; ``fills`` is right; and nothing
+    follows the final item. By induction of depth ``DEPTH``.
     """
 
-    DEPTH, FIRST = 6, 24
+    DEPTH = 6
 
     def rules(self, m):
         self.look(m)
         dut, inside, step, moves = self.dut, self.inside, self.step, self.moves
-        mine = self.any(range(dut.streams), name="mine", constant=True)
+        self.mine = mine = self.any(range(dut.streams), name="mine", constant=True)
         self.own = own = [each.ticket.stream == mine for each in step]
-        self.mine = mine
         self.polite(dut.close)
 
         # The session: it ends with the first place that is cleared, and begins with the last.
@@ -374,12 +376,11 @@ class Kept(_Reorder):
         here = (used & decided & wants).bit_select(first, 1) & (streams[first] == self.mine) & live
         probes = [each.probe for each in step]
         shape = _State()
-        read, old, held = (shape(value) for value in (
-            inside.read("states", 1), inside["states_latest0"], inside["states_held1"]))
-        older, clash = shape(inside["states_latest1"]), inside["states_clash1"]
-        stage = Mux(clash[0], old.next, read.next)
-        self.lemma(if_(here & settled[0], stage == self.next), "what the walk reads")
-        self.lemma(if_(here & settled[1], drain.state.next == self.next), "what it begins with")
+        read, written = (
+            shape(value) for value in (inside.read("states", 1), inside["states_latest0"]))
+        seen = Mux(inside["states_clash1"][0], written.next, read.next)
+        self.lemma(if_(here & settled[0], seen == self.next), "the walk reads it")
+        self.lemma(if_(here & settled[1], drain.state.next == self.next), "the walk has read it")
         self.lemma(if_(begins | begun, settled.all() & ~any_of(probes)), "it begins alone")
         for k in range(4):
             self.lemma(if_(settled[k], ~any_of(probes[:k + 1])), "those before it have passed")

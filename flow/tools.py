@@ -68,3 +68,7 @@ def remove_unused(builds: Path) -> None:
 
 class ToolError(Exception):
     """A tool that is needed is missing or failed."""
+
+
+class BuildError(Exception):
+    """A design does not fit its device, or misses its timing."""

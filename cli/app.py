@@ -37,7 +37,7 @@ def _version(asked: bool) -> None:
 def rnic(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_version, is_eager=True, help="Print it and exit."),
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
     """An open hardware RNIC datapath for iWARP's Direct Data Placement (RFC 5041)."""

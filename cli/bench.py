@@ -26,27 +26,28 @@ def bench(
     ] = False,
     width: Annotated[
         int | None,
-        typer.Option(help="Datapath width in bits. Default: each of them.", show_default=False),
+        typer.Option(help="Datapath width in bits. Default: all widths.", show_default=False),
     ] = None,
     seeds: Annotated[
-        int, typer.Option(min=1, help="Place and route with the seeds from 1 to this one.")
+        int, typer.Option(min=1, help="Place and route with the seeds from 1 to this number.")
     ] = 1,
     xilinx: Annotated[
         str | None,
         typer.Option(
             metavar="FAMILY",
-            help="Also area on a Xilinx device: xc7, xcu or xcup.",
+            help="Also measure area on a Xilinx device: xc7, xcu or xcup.",
             show_default=False,
         ),
     ] = None,
     sctp: Annotated[
-        bool, typer.Option("--sctp", help="Also cycles of DDP over SCTP; its build takes minutes.")
+        bool, typer.Option("--sctp", help="Also measure DDP over SCTP; its build takes minutes.")
     ] = False,
     peer: Annotated[
         list[str] | None,
         typer.Option(
             metavar="FILE:TOP[:NAME=VALUE,...]",
-            help="Also place and route this Verilog module, as --pnr does; may be repeated.",
+            help="Also place and route this Verilog module, as --pnr does. May be given several"
+            " times.",
             show_default=False,
         ),
     ] = None,
@@ -58,7 +59,8 @@ def bench(
 ) -> None:
     """Measure cycles, latency, speed of simulation and, with --pnr, area and clock.
 
-    Exit code 0: measured. 1: the RTL fails. 2: bad input. 3: a tool is missing. 130: interrupted.
+    Exit code 0: measured. 1: the RTL fails. 2: bad input. 3: a tool is missing.
+    130: interrupted.
     """
     if width is not None and width not in WIDTHS:
         choice = ", ".join(map(str, WIDTHS))
@@ -67,7 +69,7 @@ def bench(
         choice = ", ".join(FAMILIES)
         raise BadInput(f"Xilinx family must be one of {choice}, not {xilinx}")
     if seeds > 1 and not pnr and not peer:
-        raise BadInput("--seeds is of place and route: give --pnr or --peer too")
+        raise BadInput("--seeds needs --pnr or --peer, which place and route")
     try:
         peers = [Peer.of(each) for each in peer or ()]
         for each in peers:

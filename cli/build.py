@@ -19,23 +19,23 @@ def build(
     board: Annotated[
         str | None, typer.Argument(help="A board of --list.", show_default=False)
     ] = None,
-    list_: Annotated[bool, typer.Option("--list", help="Tell the boards that there are.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List the boards.")] = False,
     out: Annotated[
         Path | None,
-        typer.Option(help="Directory of what is built. Default: build/BOARD.", show_default=False),
+        typer.Option(help="Directory of the results. Default: build/BOARD.", show_default=False),
     ] = None,
-    seed: Annotated[int, typer.Option(min=1, help="Of place and route.")] = 1,
+    seed: Annotated[int, typer.Option(min=1, help="Seed of place and route.")] = 1,
     baud: Annotated[
         int | None,
-        typer.Option(help="Rate of the host link. Default: the board's.", show_default=False),
+        typer.Option(help="Rate of the host link. Default: the board's own.", show_default=False),
     ] = None,
 ) -> None:
-    """Build the bitstream of a board, with yosys and nextpnr, a report and its registers.
+    """Build a board's bitstream with yosys and nextpnr, with a report and its register map.
 
-    Exit code 0: built, and timing is met. 1: it does not fit, or timing is not met. 2: bad input.
-    3: a tool is missing. 130: interrupted.
+    Exit code 0: built, and timing is met. 1: it does not fit, or timing is not
+    met. 2: bad input. 3: a tool is missing. 130: interrupted.
     """
-    # Only here: most commands need no board.
+    # Imported here, because most commands need no board.
     from ..boards.build import build as build_board
     from ..boards.catalog import BOARDS
     from ..hdl.host.uart import phase_step
@@ -73,10 +73,10 @@ def build(
 
 
 def board_of(name: str | None) -> Any:
-    """The board of a name."""
+    """Returns the board of a name."""
     from ..boards.catalog import BOARDS
 
     if name not in BOARDS:
-        said = "give a board" if name is None else f"there is no board {name!r}"
-        raise BadInput(f"{said}: {', '.join(BOARDS)}")
+        said = "a board is missing" if name is None else f"there is no board {name!r}"
+        raise BadInput(f"{said}: give one of {', '.join(BOARDS)}")
     return BOARDS[name]

@@ -29,7 +29,7 @@ def compare_devices(
         ),
     ] = None,
     on: Annotated[
-        str, typer.Option(help="What plays it: rtl, gates, board; several with commas.")
+        str, typer.Option(help="Devices that play it: rtl, gates, board; commas separate several.")
     ] = "rtl",
     width: Annotated[
         int | None,
@@ -51,18 +51,18 @@ def compare_devices(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Directory for report.html, and waveforms.", show_default=False),
+        typer.Option(help="Directory for report.html and waveforms.", show_default=False),
     ] = None,
     waves: Annotated[
-        bool, typer.Option("--waves", help="With --out: write a VCD of each simulation into it.")
+        bool, typer.Option("--waves", help="With --out: write a VCD of each simulation there.")
     ] = False,
     assume: Assume = None,
     sctp_port: SctpPort = None,
 ) -> None:
     """Play a capture through the driver on several devices and on the golden model, and compare.
 
-    Exit code 0: all agree. 1: one differs or fails. 2: bad input. 3: a tool is missing. 130:
-    interrupted.
+    Exit code 0: all agree. 1: one differs or fails. 2: bad input. 3: a tool is
+    missing. 130: interrupted.
     """
     from ..sim.devices import targets
     from ..sim.reports import comparison as comparing
@@ -71,7 +71,7 @@ def compare_devices(
 
     chosen = targets.of_names(on, port)
     if waves and out is None:
-        raise ValueError("--waves needs --out, where they go")
+        raise ValueError("--waves needs --out, the directory for the waveforms")
     if baud is not None and port is None:
         raise ValueError("--baud needs --port, the serial port of the board's host link")
     rate = BAUD if baud is None else baud
@@ -81,7 +81,7 @@ def compare_devices(
         with targets.Board(port, baud=rate) as link:
             has, room = link.config(), link.room
         if width not in (None, has.width):
-            raise ValueError(f"--width is {width}, and the board has {has.width} bits")
+            raise ValueError(f"--width is {width}, but the board has {has.width} bits")
     config = has or RnicConfig(width=width or 64)
     asked = Asked(capture, regions, assume or [], sctp_port or [])
     plans, found = planned(asked, config, room)
@@ -131,7 +131,7 @@ def _print_comparison(console: Console, result: Comparison) -> None:
             side.name,
             side.verdict,
             *map(str, numbers),
-            str(counted.cycles or "not told"),
+            str(counted.cycles or "unknown"),
             escape(", ".join(map(str, side.waves))),
         )
     console.print(table)

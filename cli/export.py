@@ -15,12 +15,15 @@ from .outcome import check_directory, exits, writing
 def export(
     width: Annotated[int, typer.Option(help="Datapath width in bits: 64, 128, 256 or 512.")] = 64,
     sctp: Annotated[
-        bool, typer.Option("--sctp", help="With DDP over SCTP and a port for Ethernet frames.")
+        bool, typer.Option("--sctp", help="Include DDP over SCTP and a port for Ethernet frames.")
     ] = False,
     out: Annotated[Path, typer.Option(help="Directory of the files.")] = Path("build/export"),
 ) -> None:
-    """Write what other flows need: Verilog with flat AXI names and a testbench for it, IP-XACT, the
-    registers in SystemRDL and as a C header, and a minimal use in LiteX and in Vivado.
+    """Write the files that other flows need.
+
+    They are Verilog with flat AXI names and a testbench for it, IP-XACT, the
+    registers in SystemRDL and as a C header, and minimal examples for LiteX and
+    Vivado.
 
     Exit code 0: written. 2: bad input. 130: interrupted.
     """

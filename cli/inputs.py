@@ -23,11 +23,11 @@ Assume = Annotated[
     list[str] | None,
     typer.Option(
         metavar="WHAT",
-        help="Of a capture without the beginning of its connections, where an FPDU begins and with"
-        " which settings: fpdu[,at=OCTETS][,no-crc][,markers=OCTETS][,from=ADDRESS:PORT]. The"
-        " octets before the FPDU count from the first that was captured, those before the first"
-        " marker from the FPDU. For SCTP: sctp, the associations and sessions stood before the"
-        " capture began. May be given often.",
+        help="For a capture that lacks the beginning of its connections: where an FPDU begins, and"
+        " with which settings. WHAT is fpdu, plus any of ,at=OCTETS ,no-crc ,markers=OCTETS"
+        " ,from=ADDRESS:PORT. 'at' counts the octets from the first captured one to the FPDU,"
+        " 'markers' those from the FPDU to the first marker. For SCTP, WHAT is sctp: associations"
+        " and sessions existed before the capture began. May be given several times.",
         show_default=False,
     ),
 ]
@@ -36,14 +36,14 @@ SctpPort = Annotated[
     typer.Option(
         min=1,
         max=65535,
-        help="UDP port of SCTP (RFC 6951) beside 9899. May be given often.",
+        help="Further UDP port of SCTP (RFC 6951), besides 9899. May be given several times.",
         show_default=False,
     ),
 ]
 
 
 class Asked(NamedTuple):
-    """What to play: options of a command."""
+    """The options of a command that choose the traffic."""
 
     capture: Path | None
     regions: Path | None
@@ -52,8 +52,9 @@ class Asked(NamedTuple):
 
 
 class Input(NamedTuple):
-    """What is played. ``ends`` are the streams that the host stops; ``derived``: the regions are
-    derived from the capture.
+    """The traffic to play.
+
+    ``ends`` are the streams that the host stops; ``derived``: the regions come from the capture.
     """
 
     traffic: Traffic
@@ -66,10 +67,10 @@ class Input(NamedTuple):
 
 
 def planned(asked: Asked, config: RnicConfig, room: Room | None) -> tuple[list[Plan], Input]:
-    """Returns the plans for a capture, and what is played, with notes on both.
+    """Returns the plans for a capture, and its traffic, with notes on both.
 
-    Without a capture, the generated workload is played; or, on a board, which has ``room`` beside
-    its RNIC, the largest workload that fits it.
+    Without a capture, the generated workload is played. A board, which has ``room`` beside its
+    RNIC, gets the largest workload that fits it.
     """
     reason = None
     for generated in [None] if asked.capture or room is None else workloads(config):
@@ -88,8 +89,10 @@ def planned(asked: Asked, config: RnicConfig, room: Room | None) -> tuple[list[P
 def read_input(
     asked: Asked, config: RnicConfig, *, wire: bool = False, generated: Capture | None = None
 ) -> Input:
-    """What to play. ``wire``: for a board, which takes DDP over SCTP, frames as they are on
-    Ethernet, or over MPA. ``generated``: the workload in the place of a capture.
+    """Returns the traffic to play.
+
+    ``wire``: the traffic is for a board, which receives DDP over SCTP, with frames as they are on
+    Ethernet, or DDP over MPA. ``generated``: the workload that replaces a capture.
     """
     if generated is not None:
         captured, given = generated, Given([], [])
@@ -108,11 +111,13 @@ def read_input(
     left_out = []
     if wire and config.sctp:
         if by_mpa.arrivals:
-            left_out.append(LeftOut(len(by_mpa.arrivals), "FPDU", "the board takes DDP over SCTP"))
+            left_out.append(
+                LeftOut(len(by_mpa.arrivals), "FPDU", "the board receives DDP over SCTP")
+            )
         by_mpa = Traffic((), ())
     elif wire:
         if by_sctp:
-            left_out.append(LeftOut(len(by_sctp), "SCTP packet", "the board takes DDP over MPA"))
+            left_out.append(LeftOut(len(by_sctp), "SCTP packet", "the board receives DDP over MPA"))
         by_sctp = ()
     traffic = with_sctp(by_mpa, by_sctp, config)
     notes = [*captured.notes, *traffic.notes]
@@ -124,7 +129,7 @@ def read_input(
     if not traffic.arrivals and traffic.sctp is None:
         left = f"left out: {', '.join(map(str, left_out))}" if left_out else ""
         reason = "; ".join(filter(None, [*notes, left]))
-        reason = reason or "no whole FPDU follows MPA start-up, and no SCTP brings DDP"
+        reason = reason or "no complete FPDU follows MPA start-up, and no SCTP carries DDP"
         raise CaptureError(f"{captured.path} has no DDP to play: {reason}")
     if asked.regions is not None:
         hosts = dict.fromkeys([*captured.addresses, *traffic.endpoints])

@@ -12,20 +12,21 @@ from .outcome import DIFFERS, exits
 
 @exits(TypeError, ValueError)
 def mutate(
-    mutants: Annotated[int, typer.Option(min=1, help="Mutants that are drawn.")] = 100,
-    seed: Annotated[int, typer.Option(min=0, help="Of the mutants and of the traffic.")] = 1,
+    mutants: Annotated[int, typer.Option(min=1, help="Number of mutants.")] = 100,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the mutants and the traffic.")] = 1,
     width: Annotated[int, typer.Option(help="Datapath width in bits.")] = 64,
     segments: Annotated[
-        int, typer.Option(min=1, help="DDP Segments that a mutant is run over.")
+        int, typer.Option(min=1, help="DDP Segments that each mutant gets.")
     ] = 20_000,
 ) -> None:
     """Plant faults in the RTL, one at a time, and count those that random traffic notices.
 
-    yosys draws the faults: a bit inverted, stuck or mixed with another one. Those that cannot be
-    seen are listed in sim/data/equivalent_mutants.toml, with the reason, and not counted.
+    yosys draws the faults: a bit inverted, stuck or mixed with another one.
+    Faults without effect are listed in sim/data/equivalent_mutants.toml, with
+    the reason, and not counted.
 
-    Exit code 0: at least 97 % were noticed. 1: fewer. 2: bad input. 3: a tool is missing.
-    130: interrupted.
+    Exit code 0: at least 97 % were noticed. 1: fewer. 2: bad input. 3: a tool
+    is missing. 130: interrupted.
     """
     from ..sim.campaigns import mutation
 

@@ -76,4 +76,4 @@ def writing(out: Path | None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise BadInput(f"cannot write into --out {out}: {error.strerror}") from None
+        raise BadInput(f"cannot write to --out {out}: {error.strerror}") from None

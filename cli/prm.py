@@ -17,40 +17,44 @@ def prm(
     ],
     baud: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="Rate of the port of uart:PORT. Default: 1000000.", show_default=False
-        ),
+        typer.Option(min=1, help="Baud rate of uart:PORT. Default: 1000000.", show_default=False),
     ] = None,
-    socket: Annotated[Path, typer.Option(help="Unix socket to serve.")] = Path("rnic.sock"),
+    socket: Annotated[Path, typer.Option(help="Unix socket for clients.")] = Path("rnic.sock"),
     user: Annotated[
         list[str] | None,
-        typer.Option(help="Who may connect beside you; may be given often.", show_default=False),
+        typer.Option(
+            help="User who may connect, besides you. May be given several times.",
+            show_default=False,
+        ),
     ] = None,
     group: Annotated[
-        str | None, typer.Option(help="Whose members may connect too.", show_default=False)
+        str | None, typer.Option(help="Group whose members may connect.", show_default=False)
     ] = None,
-    clients: Annotated[int, typer.Option(min=1, help="That share the device equally.")] = 8,
+    clients: Annotated[int, typer.Option(min=1, help="Clients that share the device equally.")] = 8,
     per_user: Annotated[
         int | None,
-        typer.Option(help="Of these, of one user. Default: half of them.", show_default=False),
+        typer.Option(
+            help="Clients that one user may have. Default: half of them.", show_default=False
+        ),
     ] = None,
     share: Annotated[
         list[str] | None,
         typer.Option(
-            help="NAME=NUMBER that each client may have: stags, streams, buffers, pages, regions,"
-            " octets, completions, domains, queues, memory, memories; may be given often.",
+            help="NAME=NUMBER: what each client may use. NAME is stags, streams, buffers, pages,"
+            " regions, octets, completions, domains, queues, memory or memories. May be given"
+            " several times.",
             show_default=False,
         ),
     ] = None,
     log: Annotated[
         Path | None,
-        typer.Option(help="Audit log, a line of JSON a decision. Default: standard error."),
+        typer.Option(help="Audit log, one line of JSON per decision. Default: standard error."),
     ] = None,
 ) -> None:
-    """Own a device, and share it among programs without privileges (RFC 5041 section 8.3.2).
+    """Own a device and share it among unprivileged programs (RFC 5041 section 8.3.2).
 
-    Exit code 0: ended by a signal. 1: the device or its link failed. 2: bad input. 3: a tool is
-    missing.
+    Exit code 0: ended by a signal. 1: the device or its link failed. 2: bad
+    input. 3: a tool is missing.
     """
     from ..sim.devices.manage import serve
     from ..sw_driver.prm import Policy

@@ -16,19 +16,20 @@ def program(
     board: Annotated[str, typer.Argument(help="A board of 'rnic build --list'.")],
     out: Annotated[
         Path | None,
-        typer.Option(help="Directory of what was built. Default: build/BOARD.", show_default=False),
+        typer.Option(help="Directory of the build. Default: build/BOARD.", show_default=False),
     ] = None,
     cable: Annotated[
         str | None,
         typer.Option(
-            help="JTAG adapter, as openFPGALoader's --cable calls it. Default: the board's.",
+            help="JTAG adapter, by openFPGALoader's name for --cable. Default: the board's.",
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Load the bitstream of a board into it, with openFPGALoader.
+    """Load a board's bitstream into the board, with openFPGALoader.
 
-    Exit code 0: loaded. 1: the board does not take it. 2: bad input. 3: a tool is missing.
+    Exit code 0: loaded. 1: the board does not accept it. 2: bad input. 3: a
+    tool is missing.
     """
     from ..boards.build import program as program_board
 

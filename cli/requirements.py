@@ -17,22 +17,23 @@ def requirements(
     sentences: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Ids as in tests/requirements.csv, or how they begin. Default: all.",
+            help="Ids as in tests/requirements.csv, or their beginnings. Default: all.",
             show_default=False,
         ),
     ] = None,
     violate: Annotated[
         bool,
-        typer.Option("--violate", help="Violate each sentence, and run the tests that hold it."),
+        typer.Option("--violate", help="Violate each sentence, and run the tests for it."),
     ] = False,
-    jobs: Annotated[int, typer.Option(min=1, help="Violations that are tried at a time.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Violations tried at the same time.")] = 1,
 ) -> None:
-    """Show who holds each normative sentence; with --violate, check that its tests would notice.
+    """List the normative sentences with their tests; with --violate, check that the tests work.
 
-    Each violation of tests/violations.toml changes a copy of the project; tests that hold the
-    sentence have to fail then.
+    Each violation of tests/violations.toml changes a copy of the project; the
+    tests for the sentence must then fail.
 
-    Exit code 0: all were noticed. 1: one was not. 2: bad input. 130: interrupted.
+    Exit code 0: all were noticed. 1: one was not. 2: bad input. 130:
+    interrupted.
     """
     from ..sim.campaigns import violations as trying
 
@@ -69,7 +70,9 @@ def requirements(
 
 
 def _print_rows(rows: list[Row], known: list[Violation]) -> None:
-    """Prints who holds each sentence."""
+    """Prints the part of the project that holds each sentence, and the numbers of tests and
+    violations.
+    """
     table = Table()
     for heading in ("sentence", "held by", "tests", "violations"):
         table.add_column(heading, justify="right" if heading in ("tests", "violations") else "left")
@@ -81,7 +84,7 @@ def _print_rows(rows: list[Row], known: list[Violation]) -> None:
 
 
 def _without_violation(rows: list[Row], known: list[Violation]) -> str:
-    """Counts the sentences that no violation is about."""
+    """Returns a sentence that counts the sentences without a violation."""
     violated = {sentence for violation in known for sentence in violation.sentences}
     open_rows = [row.id for row in rows if row.evidence and row.id not in violated]
     others = sum(not row.evidence for row in rows)

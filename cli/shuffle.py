@@ -26,25 +26,28 @@ from .terminal import bar, colored, console, print_differences
 @exits(ValueError)
 def shuffle(
     capture: Annotated[Path, typer.Argument(help="pcap or pcapng file with DDP over SCTP.")],
-    ways: Annotated[int, typer.Option(min=1, help="Ways in which its frames come.")] = 1000,
+    ways: Annotated[int, typer.Option(min=1, help="Number of orders of its frames.")] = 1000,
     width: Annotated[int, typer.Option(help="Datapath width in bits.")] = 512,
     regions: Annotated[
         Path | None, typer.Option(help="Region file, as for sim.", show_default=False)
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Of what is drawn. Default: a new one.", show_default=False)
+        int | None,
+        typer.Option(help="Seed of the random draw. Default: a new one.", show_default=False),
     ] = None,
     way: Annotated[
         int | None,
-        typer.Option(min=0, help="Run this way alone, to replay it.", show_default=False),
+        typer.Option(min=0, help="Run only the order of this number.", show_default=False),
     ] = None,
     assume: Assume = None,
     sctp_port: SctpPort = None,
 ) -> None:
-    """Play a capture's SCTP frames shuffled, repeated, spoilt and lost, in many ways: memory and
-    deliveries must be the same each time.
+    """Play a capture's SCTP frames shuffled, repeated, damaged and lost, in many ways.
 
-    Exit code 0: they are. 1: they differ. 2: bad input. 3: a tool is missing. 130: interrupted.
+    Memory and deliveries must be the same each time.
+
+    Exit code 0: they are. 1: they differ. 2: bad input. 3: a tool is missing.
+    130: interrupted.
     """
     seed = secrets.randbits(32) if seed is None else seed
     terminal = console()

@@ -30,7 +30,7 @@ from .terminal import bar, colored, console, print_differences, print_notes
 
 
 class EngineName(StrEnum):
-    """What runs the Verilog."""
+    """The engines that run the Verilog."""
 
     COMPILED = "compiled"
     COCOTB = "cocotb"
@@ -58,19 +58,21 @@ def sim(
         typer.Option(help="Directory for report.json, memory/ and receives/.", show_default=False),
     ] = None,
     engine: Annotated[
-        EngineName, typer.Option(help="What runs the Verilog.")
+        EngineName, typer.Option(help="Engine that runs the Verilog.")
     ] = EngineName.COMPILED,
     waves: Annotated[
         bool,
-        typer.Option("--waves", help="Write a VCD, into the --out directory or the current one."),
+        typer.Option("--waves", help="Write a VCD to the --out directory or the current one."),
     ] = False,
     assume: Assume = None,
     sctp_port: SctpPort = None,
 ) -> None:
-    """Play a capture through the RTL and through the golden model, and compare memory, completions,
-    errors and packets.
+    """Play a capture through the RTL and the golden model, and compare the results.
 
-    Exit code 0: they agree. 1: they differ. 2: bad input. 3: a tool is missing. 130: interrupted.
+    The results are memory, completions, errors and packets.
+
+    Exit code 0: they agree. 1: they differ. 2: bad input. 3: a tool is missing.
+    130: interrupted.
     """
     asked = Asked(capture, regions, assume or [], sctp_port or [])
     result, waveforms = _simulate(asked, width, out, engine, waves)
@@ -138,7 +140,7 @@ def _simulate(
 def _progress(
     each: Plan, number: int, count: int
 ) -> AbstractContextManager[Callable[[int, int], None] | None]:
-    """The progress of one run of several."""
+    """Shows the progress of one run of several."""
     return bar(f"RNIC {number} of {count}" if count > 1 else "simulating", len(each.operations))
 
 
@@ -147,7 +149,7 @@ def _print(console: Console, result: Result) -> None:
     if any(run.plan.allotments for run in result.runs):
         console.print(_region_table(result))
     else:
-        console.print("No region is registered: no tagged segment is to be placed.")
+        console.print("No region is registered, because no tagged segment has to be placed.")
     if any(run.plan.buffers for run in result.runs):
         console.print(_queue_table(result))
     print_notes(console, result.notes, result.left_out)
@@ -217,7 +219,7 @@ def _stream_table(result: Result) -> Table:
 
 
 def _way(stream: Stream) -> str:
-    """What the layer below DDP is like."""
+    """Returns the layer below DDP and its options."""
     if isinstance(stream, SctpStream):
         return f"SCTP stream {stream.sid}"
     options = ("CRC", stream.crc), ("markers", stream.markers)
@@ -255,12 +257,12 @@ def _region_table(result: Result) -> Table:
 
 
 def _session(region: Region) -> str:
-    """The session that a region is of."""
+    """Returns the session to which a region belongs."""
     return "" if region.session is None else "stream {}, session {}".format(*region.session)
 
 
 def _queue_table(result: Result) -> Table:
-    """The untagged queues that had a buffer."""
+    """Returns a table of the untagged queues that had a buffer."""
     table = Table(title="Untagged queues", title_justify="left")
     for heading in ("stream", "host", "QN"):
         table.add_column(heading)

@@ -24,32 +24,36 @@ def soak(
     width: Annotated[
         list[int] | None,
         typer.Option(
-            help="Datapath width in bits; may be given more than once. Default: each of them.",
+            help="Datapath width in bits. May be given several times. Default: all widths.",
             show_default=False,
         ),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Of what is drawn. Default: a new one.", show_default=False)
+        int | None,
+        typer.Option(help="Seed of the random draw. Default: a new one.", show_default=False),
     ] = None,
-    streams: Annotated[int, typer.Option(min=1, max=4096, help="Streams that take turns.")] = 64,
+    streams: Annotated[int, typer.Option(min=1, max=4096, help="Number of streams.")] = 64,
     bus_errors: Annotated[
-        bool, typer.Option("--bus-errors", help="The bus refuses a write now and then.")
+        bool, typer.Option("--bus-errors", help="Let the bus refuse a write now and then.")
     ] = False,
     chunk: Annotated[
         int | None,
-        typer.Option(min=0, help="Run this chunk alone, to replay it.", show_default=False),
+        typer.Option(min=0, help="Run only this chunk, to replay it.", show_default=False),
     ] = None,
     waves: Annotated[
-        bool, typer.Option("--waves", help="With --chunk: write a VCD into the current directory.")
+        bool, typer.Option("--waves", help="With --chunk: write a VCD to the current directory.")
     ] = False,
 ) -> None:
-    """Play random traffic through the RTL and through the golden model: every kind of segment and
-    of error, on many streams in turn, with a host that revokes, registers and sets up again.
+    """Play random traffic through the RTL and the golden model, and compare the results.
 
-    Exit code 0: they agree. 1: they differ. 2: bad input. 3: a tool is missing. 130: interrupted.
+    The traffic has every kind of segment and of error, on many streams in turn.
+    The host revokes and registers regions and sets streams up again.
+
+    Exit code 0: they agree. 1: they differ. 2: bad input. 3: a tool is missing.
+    130: interrupted.
     """
     if waves and chunk is None:
-        raise BadInput("--waves needs --chunk: of all chunks it would be too long")
+        raise BadInput("--waves needs --chunk: a VCD of all chunks would be too long")
     traffic = endurance.Traffic(secrets.randbits(32) if seed is None else seed, streams, bus_errors)
     terminal = console()
     terminal.print(f"seed {traffic.seed}")
@@ -89,6 +93,6 @@ def _print_tally(
         f"{width} bits: {verdict} on {_count(tally.segments, 'segment')},"
         f" {_count(tally.octets, 'octet')} placed, {_count(tally.deliveries, 'message')} delivered,"
         f" {_count(tally.errors, 'error')}, {_count(tally.cycles, 'cycle')};"
-        f" {tally.segments / max(tally.seconds, 1e-3):.0f} segments a second",
+        f" {tally.segments / max(tally.seconds, 1e-3):.0f} segments per second",
         soft_wrap=True,
     )

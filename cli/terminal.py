@@ -26,9 +26,10 @@ def console() -> Console:
 
 @contextmanager
 def bar(text: str, total: int | None = None) -> Iterator[Callable[..., None] | None]:
-    """A bar on a terminal, nothing in a pipe. It is on standard error, apart from the result.
+    """Shows a progress bar on a terminal, and nothing in a pipe.
 
-    It is moved by a call with what is done, what there is to do, and optionally a new text.
+    The bar is on standard error, apart from the result. A call with the work done, the total work,
+    and optionally a new text moves it.
     """
     console = Console(stderr=True)
     if not console.is_terminal:
@@ -48,7 +49,7 @@ def bar(text: str, total: int | None = None) -> Iterator[Callable[..., None] | N
 
 
 def say(line: str) -> None:
-    """A step that takes long, on standard error."""
+    """Reports a step that takes long, on standard error."""
     typer.echo(line, err=True)
 
 
@@ -59,7 +60,7 @@ def colored(verdict: str, agrees: bool) -> str:
 def print_notes(console: Console, notes: list[str], left_out: list[LeftOut]) -> None:
     for note in notes:
         console.print(f"note: {escape(note)}", soft_wrap=True)
-    if len(left_out) > report.MOST_NAMED:  # else all of it is in the last sentence
+    if len(left_out) > report.MOST_NAMED:  # otherwise the last sentence has all of them
         for each in left_out:
             console.print(f"left out: {escape(str(each))}", soft_wrap=True)
 

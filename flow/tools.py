@@ -1,4 +1,4 @@
-"""Tools that builds need, and the cache in which builds are kept."""
+"""Finds the tools that builds need, and keeps finished builds in a cache."""
 
 from __future__ import annotations
 
@@ -13,26 +13,28 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-#: Builds that nobody used for so many seconds are removed.
+#: #: The number of seconds after which an unused build is removed.
 _KEEP = 30 * 24 * 3600
 
 
 def cache_directory() -> Path:
-    """Where builds are kept."""
+    """Returns the directory in which builds are kept."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "ddp-rnic"
 
 
 def compiler() -> list[str]:
-    """The command of the C++ compiler: one of the machine, or else the one that PyPI has."""
+    """Returns the command of the C++ compiler: one of the machine, or else the one from PyPI.
+
+    Raises :class:`ToolError` if there is no compiler.
+    """
     for name in ("clang++", "g++"):  # clang's code is faster
         if found := shutil.which(name):
             return [found]
     if importlib.util.find_spec("ziglang"):
         return [sys.executable, "-m", "ziglang", "c++"]
     raise ToolError(
-        "no C++ compiler to build the simulator with:"
-        " install g++ or clang++, or pip install 'ddp-rnic[compiler]'"
+        "a C++ compiler is missing: install g++ or clang++, or pip install 'ddp-rnic[compiler]'"
     )
 
 
@@ -45,7 +47,7 @@ def digest(*parts: str) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file that is there whole, or not at all."""
+    """Writes a file so that other processes see it either complete or not at all."""
     made = path.with_suffix(".tmp")
     made.write_text(text, encoding="utf-8")
     os.replace(made, path)
@@ -53,7 +55,7 @@ def write(path: Path, text: str) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Keep other processes from making the same file."""
+    """Holds a lock, so that no other process makes the same file in the meantime."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path.parent / f"{path.name}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -67,7 +69,7 @@ def remove_unused(builds: Path) -> None:
 
 
 class ToolError(Exception):
-    """A tool that is needed is missing or failed."""
+    """A tool that is needed is missing or has failed."""
 
 
 class BuildError(Exception):

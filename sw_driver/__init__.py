@@ -1,4 +1,4 @@
-"""The host's side: a driver for the device, with the names of verbs where they have one."""
+"""The driver that runs on the host. Its classes have the names of verbs where verbs has them."""
 
 # Absolute, as pytest also imports this file by the name that its folder has in a checkout.
 

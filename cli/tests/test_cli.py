@@ -1,4 +1,4 @@
-"""``rnic sim``: what it prints, writes and exits with."""
+"""Tests of ``rnic sim``: its output, its files, its exit codes."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def test_ddp_over_sctp_is_played_beside_mpa(sim: Ground, tmp_path: Path) -> None
         (3, 0, 5),
         (3, 1, 6),
     ]
-    # What comes by MPA is as without SCTP.
+    # Traffic over MPA is the same as without SCTP.
     alone = sim(SHIPPED_CAPTURE, "--out", tmp_path / "alone")
     assert alone.exit_code == 0
     before = json.loads((tmp_path / "alone" / "report.json").read_text())["streams"]

@@ -71,5 +71,5 @@ def test_a_file_in_the_place_of_a_directory_is_bad_input(tmp_path: Path) -> None
     file.write_text("")
     with pytest.raises(BadInput, match="is a file, not a directory"):
         check_directory(file)
-    with pytest.raises(BadInput, match=f"cannot write into --out {file}: "), writing(file):
+    with pytest.raises(BadInput, match=f"cannot write to --out {file}: "), writing(file):
         (file / "more").write_text("")

@@ -215,7 +215,7 @@ def insert(
 
 
 def internet_sum(data: bytes) -> int:
-    """The ones' complement sum of RFC 1071, 16 bits, not complemented."""
+    """Returns the ones' complement sum of RFC 1071, 16 bits, not complemented."""
     if len(data) % 2:
         data += b"\0"
     value = sum(struct.unpack(f">{len(data) // 2}H", data))

@@ -1,14 +1,10 @@
 """Mutation: plants faults in the 64-bit datapath, and counts those that random traffic notices.
 
-yosys draws the mutants (``mutate -list``: an inverted bit, a bit that is stuck, a bit mixed with
-another one), each at one port bit of one cell, and puts them all into one netlist, where a port
-selects which of them is there. So there is one build for all of them. Before that, yosys flattens
-the netlist and reduces it: logic that is constant or unused, which no run can show, is gone. The
-netlist has no reset, as in every simulation that starts from the registers' initial values.
-
-Each mutant is run in a process of its own over chunks of :mod:`~ddp_rnic.sim.campaigns.soak` until
-one of them differs from the golden model: a mutant may crash its simulation or keep it from ever
-ending, which is noticed too.
+yosys draws the mutants (``mutate -list``: an inverted bit, a stuck bit, a bit mixed with another
+one), each at one port bit of one cell. It puts all of them into one netlist, in which a port
+selects the active one, so that one build serves all. Each mutant runs in a process of its own over
+chunks of :mod:`~ddp_rnic.sim.campaigns.soak` until one chunk differs from the golden model. A
+mutant may also crash its simulation or prevent its end, which counts as noticed, too.
 """
 
 from __future__ import annotations
@@ -42,15 +38,16 @@ __all__ = [
 
 #: The port that selects a mutant.
 SELECT = "mutant"
-#: The part of the mutants that is to be noticed.
+#: The share of the mutants that must be noticed.
 WANTED = 0.97
-#: The project's folder, which the places of mutants are relative to.
+#: The project's folder; the places of mutants are relative to it.
 ROOT = Path(__file__).resolve().parents[2]
-#: Seconds of a mutant's run, for each second of the run without a mutant, and further ones.
+#: The time limit of a mutant's run: a multiple of the run without a mutant, plus a number of
+#: seconds.
 _FACTOR, _FURTHER = 5, 20
-#: How the process of a mutant ends that was noticed.
+#: The exit code of the process of a noticed mutant.
 _NOTICED = 1
-#: Segments of the first chunk.
+#: Number of segments of the first chunk.
 _SHORT = 500
 _CLOCK = re.compile(r"-(?:port|wire) \\?clk\b", re.IGNORECASE)
 _OPTION = re.compile(r"-(\w+) (\S+)")
@@ -58,9 +55,7 @@ _OPTION = re.compile(r"-(\w+) (\S+)")
 
 @dataclass(frozen=True)
 class Mutant:
-    """A mutant: its number in the netlist, from 1 on, how yosys makes it, and the hierarchical path
-    of the block that it is in.
-    """
+    """A mutant: its number in the netlist, from 1 on, and the command of yosys that makes it."""
 
     number: int
     command: str
@@ -71,9 +66,7 @@ class Mutant:
 
     @property
     def change(self) -> str:
-        """Returns what is changed, and on which wire: ``const0 of A[7], write[7]``. A wire of
-        another block has its path before its name.
-        """
+        """The change, and its wire: ``const0 of A[7], write[7]``."""
         options = self.options
         wire = ""
         if "wire" in options:
@@ -85,7 +78,7 @@ class Mutant:
 
     @property
     def source(self) -> str:
-        """Returns the line of the mutant's source, without its spaces around."""
+        """The line of the mutant's source, without surrounding spaces."""
         path, _, line = self.place.partition(":")
         if not line or not (ROOT / path).is_file():
             return ""
@@ -97,7 +90,7 @@ class Mutant:
 
     @property
     def place(self) -> str:
-        """Returns file and line of the mutant's source, relative to the project's folder."""
+        """File and line of the mutant's source, relative to the project's folder."""
         found = re.findall(r"-src (\S+)", self.command)
         for each in found:
             path, _, line = each.partition(":")
@@ -110,11 +103,11 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Equivalent:
-    """Mutants that change nothing which the traffic could show, and why.
+    """Mutants that change nothing that the traffic could show, and the reason.
 
-    They are known by their ``block``, the ``source`` line (without its spaces) and a regular
-    expression for the ``change``; so they are found again after other lines
-    of the file have changed.
+    They are identified by their ``module``, the ``source`` line (without surrounding spaces) and a
+    regular expression for the ``change``; so they are found again after other lines of the file
+    have changed.
     """
 
     block: str
@@ -139,7 +132,7 @@ def read_equivalents(path: Path | None = None) -> list[Equivalent]:
 
 @dataclass(frozen=True)
 class Mutation:
-    """The datapath with all mutants in it: a simulator, and what its ``SELECT`` port selects."""
+    """The datapath with all mutants: a simulator, and the meaning of its ``SELECT`` port."""
 
     config: RnicConfig
     library: Path
@@ -152,7 +145,7 @@ class Mutation:
 
 @dataclass(frozen=True)
 class Fate:
-    """Whether a mutant was noticed, and how: by a difference, by a crash, or by the time limit."""
+    """The fate of a mutant: noticed or not, by a difference, a crash, or the time limit."""
 
     mutant: Mutant
     noticed: bool
@@ -206,9 +199,10 @@ def _mutate(design: str, mutants: int, seed: int, folder: Path) -> str:
     Verilog.
     """
     (folder / "design.il").write_text(design, encoding="utf-8")
-    # What memories hold at the start is written before it is read: such mutants change nothing.
-    # A mutant at a register's output takes the register's initial value away, and the register then
-    # starts with 0: so yosys has all registers start with 0 beforehand, with inverters around some.
+    # The initial contents of memories are overwritten before they are read, so mutants of them
+    # change nothing. A mutant at a register's output removes the register's initial value, and the
+    # register then starts with 0. So yosys first makes all registers start with 0, with inverters
+    # around some.
     _yosys(
         folder,
         f"read_rtlil design.il; {'; '.join(_REDUCE)}; write_rtlil flat.il;"
@@ -216,7 +210,7 @@ def _mutate(design: str, mutants: int, seed: int, folder: Path) -> str:
         " t:* t:$meminit* %d a:src=*amaranth/lib/* %d",
     )
     listed = (folder / "mutants.txt").read_text(encoding="utf-8").splitlines()
-    # A clock that passes through a selection comes late, so that simulation has races.
+    # A clock that passes through a selection is delayed, which causes races in the simulation.
     commands = [command for command in listed if not _CLOCK.search(command)][:mutants]
     if not commands:
         raise ToolError("yosys found nothing to mutate")
@@ -235,16 +229,16 @@ def _mutate(design: str, mutants: int, seed: int, folder: Path) -> str:
 
 
 def _blocks(design: str, flat: str) -> Callable[[str], str]:
-    """Returns what tells the block of a mutant by yosys' command.
+    """Returns a function that finds the block of a mutant by yosys' command.
 
-    A flattened netlist keeps blocks in names alone: those of most cells and wires begin with the
-    path of their block, and a cell without such a name has a port with one.
+    A flattened netlist has blocks only in names: those of most cells and wires begin with the path
+    of their block, and a cell without such a name has a port with one.
     """
     paths = {_plain(path) for path in re.findall(r"^module \\(\S+)$", design, re.MULTILINE)}
     cells = dict(re.findall(r"^  cell \S+ (\S+)\n(.*?)^  end$", flat, re.DOTALL | re.MULTILINE))
 
     def named(text: str) -> str | None:
-        """The longest path that a name begins with."""
+        """Returns the longest path that a name begins with, or None."""
         parts = _plain(text).split(".")
         longest_first = (".".join(["rnic", *parts[:end]]) for end in range(len(parts), 0, -1))
         return next((path for path in longest_first if path in paths), None)
@@ -270,9 +264,9 @@ def _yosys(folder: Path, script: str) -> None:
 
 
 def drawn(config: RnicConfig, seed: int, segments: int) -> list[Chunk]:
-    """Draws chunks of so many segments in all; in every other one the bus refuses writes.
+    """Draws chunks with ``segments`` segments in total; in every other one the bus refuses writes.
 
-    The first one is short: most mutants are noticed there.
+    The first chunk is short, because it notices most mutants.
     """
     chunks: list[Chunk] = []
     while segments > 0:

@@ -15,18 +15,18 @@ from .capture import Endpoint
 MARKER_SPACING = 512  # RFC 5044 section 4.3
 
 
-#: Untagged queues of a stream: Queue Numbers 0 to 3, of which RDMAP uses three (RFC 5040 section
-#: 4.1).
+#: How many untagged queues a stream has: Queue Numbers 0 to 3, of which RDMAP uses three (RFC 5040
+#: section 4.1).
 QUEUES = 4
 
 
 @dataclass(frozen=True)
 class Stream:
-    """A DDP Stream: one direction of a connection. ``number`` is the simulated RNIC's.
+    """A DDP Stream: one direction of a connection. ``number`` is its number in the simulated RNIC.
 
-    The two streams of a connection have the same ``connection`` number. Of a stream whose beginning
-    the capture lacks, ``position`` is where it begins in the MPA stream, and ``msns`` has, by Queue
-    Number, the MSN that comes first, if it is not 1.
+    The two streams of a connection have the same ``connection`` number. For a stream whose
+    beginning the capture lacks, ``position`` is its first position in the MPA stream, and ``msns``
+    has pairs of a Queue Number and the first MSN on that queue, where that is not 1.
     """
 
     number: int
@@ -37,11 +37,11 @@ class Stream:
     markers: bool
     position: int = field(default=0, kw_only=True)
     msns: tuple[tuple[int, int], ...] = field(default=(), kw_only=True)
-    #: Order of its first segment.
+    #: The order of its first segment.
     first_order: ClassVar[int] = 0
 
     def first_msn(self, qn: int) -> int:
-        """The MSN of the first message on a queue."""
+        """Returns the MSN of the first message on a queue."""
         return dict(self.msns).get(qn, 1)
 
     def __str__(self) -> str:
@@ -49,7 +49,7 @@ class Stream:
 
 
 class Tagged(NamedTuple):
-    """What a tagged segment names. RFC 5041 section 4.2."""
+    """The fields of a tagged segment, RFC 5041 section 4.2."""
 
     stag: int
     to: int
@@ -59,7 +59,7 @@ class Tagged(NamedTuple):
 class Untagged(NamedTuple):
     """An untagged segment as RDMAP sees it. RFC 5041 section 4.3, RFC 5040 section 4.1.
 
-    ``msn`` and ``mo`` are the message's number on its queue, and the payload's offset in it.
+    ``msn`` is the message's number on its queue, and ``mo`` the payload's offset in the message.
     """
 
     opcode: int
@@ -73,10 +73,11 @@ class Untagged(NamedTuple):
 
 @dataclass(frozen=True)
 class Arrival:
-    """An FPDU, when the last of its octets came in order.
+    """An FPDU, at the time when its last octet arrived in order.
 
-    ``order`` counts the arrivals at one receiving endpoint, over all of its streams, from 1: the
-    number that ``after_segment`` and ``revoke_after_segment`` of a region file refer to."""
+    ``order`` counts the arrivals at one receiving endpoint, over all of its streams, from 1.
+    ``after_segment`` and ``revoke_after_segment`` of a region file refer to this number.
+    """
 
     stream: Stream
     order: int
@@ -86,7 +87,7 @@ class Arrival:
 
     @cached_property
     def ulpdu(self) -> bytes:
-        """The DDP Segment, without markers; shorter than a header if the FPDU is not sound."""
+        """The DDP Segment without markers; shorter than a header if the FPDU is not sound."""
         octets = self.raw
         if self.stream.markers:
             octets = without_markers(octets, self.position)
@@ -94,7 +95,7 @@ class Arrival:
 
     @cached_property
     def digest_is_good(self) -> bool:
-        """Whether the CRC matches, where one is in use. It covers the markers (RFC 5044 section
+        """True if the CRC matches or none is in use. It covers the markers (RFC 5044 section
         4.4).
         """
         if not self.stream.crc:
@@ -103,12 +104,12 @@ class Arrival:
 
     @property
     def endpoint(self) -> str:
-        """Address of the receiver."""
+        """The address of the receiver."""
         return self.stream.destination.address
 
     @cached_property
     def header(self) -> Tagged | Untagged | None:
-        """The segment's header, if it has one of DDP version 1."""
+        """The segment's header, or None without one of DDP version 1."""
         segment = self.ulpdu
         if not segment or segment[0] & 3 != VERSION:
             return None
@@ -125,7 +126,7 @@ class Arrival:
 
 
 def without_markers(raw: bytes, position: int) -> bytes:
-    """The octets of an FPDU at ``position`` of the MPA stream, its markers taken out."""
+    """Returns the octets of an FPDU at ``position`` of the MPA stream without its markers."""
     pieces = []
     at = 0
     while at < len(raw):

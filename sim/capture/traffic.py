@@ -1,8 +1,8 @@
 """All DDP Streams of a capture: those over MPA, cut into FPDUs here, and beside them its SCTP.
 
-Cutting is the work of the host's MPA before it hands whole FPDUs to the RNIC: it walks the ULPDU
-lengths, past markers, and judges nothing else. Each direction of a connection is one stream, into
-its receiver."""
+The host's MPA does this before it hands whole FPDUs to the RNIC: it follows the ULPDU lengths, past
+markers, and checks nothing else. Each direction of a connection is one stream, into its receiver.
+"""
 
 from __future__ import annotations
 
@@ -21,27 +21,29 @@ from .streams import MARKER_SPACING, QUEUES, Arrival, Stream, Untagged
 
 @dataclass(frozen=True)
 class Traffic:
-    """All streams of a capture, and all FPDUs in order of arrival; beside them its SCTP."""
+    """All streams of a capture, all FPDUs in order of arrival, and its SCTP."""
 
     streams: tuple[Stream, ...]
     arrivals: tuple[Arrival, ...]
     notes: tuple[str, ...] = ()
-    #: For streams whose markers are not where RFC 5044 puts them: the position of the first such.
+    #: For streams whose markers are not where RFC 5044 puts them: the position of the first such
+    #: marker.
     unframed: dict[int, int] = field(default_factory=dict)
-    #: For streams whose messages are not numbered as RFC 5041 says: the order of the first such.
+    #: For streams whose messages are not numbered as RFC 5041 requires: the order of the first such
+    #: message.
     misnumbered: dict[int, int] = field(default_factory=dict)
     sctp: SctpTraffic | None = None
     left_out: tuple[LeftOut, ...] = ()
 
     @property
     def endpoints(self) -> list[str]:
-        """Addresses that a stream arrives at, in order of appearance."""
+        """The addresses that receive streams, in order of appearance."""
         hosts = [stream.destination.address for stream in self.streams]
         return list(dict.fromkeys([*hosts, *(self.sctp.hosts if self.sctp else ())]))
 
 
 def traffic_of(capture: Capture) -> Traffic:
-    """Cut every direction of a capture into FPDUs."""
+    """Cuts every direction of a capture into FPDUs."""
     streams: list[Stream] = []
     notes: list[str] = []
     left_out: list[LeftOut] = []
@@ -65,8 +67,8 @@ def traffic_of(capture: Capture) -> Traffic:
         if direction.assumed:
             stream = _begun_before(stream, direction)
             notes += [
-                f"{stream}: the first message on Queue Number {qn} that the capture has, with MSN"
-                f" {msn}, is taken for the next one"
+                f"{stream}: the first message on Queue Number {qn} in the capture, with MSN {msn},"
+                " is assumed to be the next one"
                 for qn, msn in stream.msns
             ]
         streams.append(stream)
@@ -81,7 +83,7 @@ def traffic_of(capture: Capture) -> Traffic:
             unframed[stream.number] = wrong
             notes.append(
                 f"{stream}: the marker at octet {wrong} of the MPA stream"
-                " is not one of RFC 5044 section 4.3,"
+                " does not conform to RFC 5044 section 4.3,"
                 " so this sender's markers are elsewhere and its framing cannot be followed"
             )
     found.sort(key=lambda item: item[0])  # stable: the FPDUs of a frame stay in order
@@ -98,8 +100,8 @@ def traffic_of(capture: Capture) -> Traffic:
         misnumbered[arrival.stream.number] = arrival.order
         notes.append(
             f"{arrival.stream}: not RFC-conformant: the message on Queue Number {header.queue}"
-            f" in frame {arrival.frame} has MSN {header.msn}, where RFC 5041 section 4.3 has"
-            f" {expected}; its receiver cannot take it, so the stream ends there"
+            f" in frame {arrival.frame} has MSN {header.msn}, where RFC 5041 section 4.3 requires"
+            f" {expected}; its receiver cannot accept it, so the stream ends there"
         )
     return Traffic(
         tuple(streams),
@@ -112,7 +114,7 @@ def traffic_of(capture: Capture) -> Traffic:
 
 
 def _begun_before(stream: Stream, direction: Direction) -> Stream:
-    """The stream of a direction whose beginning the capture lacks."""
+    """Returns the stream of a direction whose beginning the capture lacks."""
     stream = replace(stream, position=direction.chunks[0].position)
     msns: dict[int, int] = {}
     for frame, position, raw in cut(direction):
@@ -126,7 +128,7 @@ def _begun_before(stream: Stream, direction: Direction) -> Stream:
 
 
 def cut(direction: Direction) -> Iterator[tuple[int, int, bytes]]:
-    """Walk FPDUs: frame that completed it, position of its first octet, octets with markers."""
+    """Yields each FPDU: the frame that completed it, its position, and its octets with markers."""
     waiting = bytearray()
     position = direction.chunks[0].position if direction.chunks else 0
     for chunk in direction.chunks:
@@ -142,11 +144,11 @@ def cut(direction: Direction) -> Iterator[tuple[int, int, bytes]]:
 
 
 def fpdu_length(octets: bytes | bytearray, at: int, position: int, markers: bool) -> int | None:
-    """Octets of the FPDU at ``octets[at]``, that is, at ``position`` of the MPA stream, with its
-    markers.
+    """Returns the octets of an FPDU, markers included, or None while its length is not there yet.
 
-    A marker that stands before the ULPDU length belongs to the FPDU. Gives nothing while the length
-    is not there yet."""
+    The FPDU is at ``octets[at]``, and at ``position`` of the MPA stream. A marker just before the
+    ULPDU length belongs to the FPDU.
+    """
     lead = 4 if markers and position % MARKER_SPACING == 0 else 0
     if at + lead + 2 > len(octets):
         return None
@@ -164,7 +166,9 @@ def fpdu_length(octets: bytes | bytearray, at: int, position: int, markers: bool
 
 
 def _wrong_marker(direction: Direction) -> int | None:
-    """The position of the first marker that does not point back to the FPDU that it stands in."""
+    """Returns the position of the first marker that does not point back to the beginning of
+    its FPDU.
+    """
     for _, position, raw in cut(direction):
         start = position  # of the ULPDU length
         first = -position % MARKER_SPACING
@@ -172,7 +176,7 @@ def _wrong_marker(direction: Direction) -> int | None:
             pointer = 0 if at == 0 else position + at - start
             if at == 0:
                 start = position + 4
-            # A pointer has 16 bits, which the last octets of the longest FPDUs are beyond.
+            # A pointer has 16 bits. The last octets of the longest FPDUs are farther away.
             if raw[at : at + 4] != struct.pack(">I", pointer & 0xFFFF):
                 return position + at
     return None
@@ -181,10 +185,11 @@ def _wrong_marker(direction: Direction) -> int | None:
 def _wrong_numbers(
     arrivals: list[Arrival], unframed: dict[int, int]
 ) -> Iterator[tuple[Arrival, int]]:
-    """Of each stream, the first segment with a MSN that is not its message's, and that MSN.
+    """Yields each stream's first segment with a wrong MSN, and the right MSN.
 
     Section 4.3: "The initial value for MSN MUST be one", and it "MUST be increased by one (modulo
-    2^32) with each DDP Message" of the queue. What follows an error of another kind says nothing.
+    2^32) with each DDP Message" of the queue. Segments after an error of another kind are not
+    checked.
     """
     numbers: dict[tuple[int, int], int] = {}
     over: set[int] = set()
@@ -209,7 +214,7 @@ def _wrong_numbers(
 def with_sctp(
     traffic: Traffic, frames: Iterable[SctpFrame], config: RnicConfig | None = None
 ) -> Traffic:
-    """Traffic with the SCTP of the same capture; segments are counted over both."""
+    """Returns the traffic with the SCTP of the same capture; segments are counted over both."""
     brought: dict[str, list[int]] = {}
     for arrival in traffic.arrivals:
         brought.setdefault(arrival.endpoint, []).append(arrival.frame)

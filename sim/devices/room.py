@@ -1,4 +1,4 @@
-"""What a board has room for, and frames as a board can send them."""
+"""Checks that a board has room for a plan, and lays frames out as a board can send them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..replay.regions import RegionError
 
 
 def on_wire(traffic: Traffic) -> Traffic:
-    """The traffic with its frames as they are on Ethernet.
+    """Returns the traffic with its frames as they are on Ethernet.
 
     Raises
     ------
@@ -31,16 +31,18 @@ def on_wire(traffic: Traffic) -> Traffic:
         if isinstance(step, Incoming):
             if len(step.octets) > board.LONGEST:
                 raise CaptureError(
-                    f"frame {step.frame} has {len(step.octets)} octets, and a board sends"
-                    f" {board.LONGEST} at most"
+                    f"frame {step.frame} has {len(step.octets)} octets, but a board sends at most"
+                    f" {board.LONGEST}"
                 )
             steps[number] = replace(step, octets=step.octets.ljust(board.SHORTEST, b"\0"))
     return replace(traffic, sctp=replace(traffic.sctp, steps=steps))
 
 
 class Room(NamedTuple):
-    """What a board has beside its RNIC: octets of memory, and, with MPA, TCP connections and
-    octets of the window of each.
+    """The sizes of a board beside its RNIC.
+
+    They are octets of memory and, with MPA, the number of TCP connections and octets of each
+    window.
     """
 
     memory: int
@@ -49,30 +51,30 @@ class Room(NamedTuple):
 
 
 def check_fits(plans: Sequence[Plan], changes: Sequence[str], has: RnicConfig, room: Room) -> None:
-    """Raise :class:`~..replay.regions.RegionError` unless a board has room for these plans."""
+    """Raises :class:`~..replay.regions.RegionError` unless a board has room for these plans."""
     if any(plan.config != has for plan in plans):
         raise RegionError(f"the board is too small for this: {'; '.join(changes)}")
     for plan in plans:
         octets = len(plan.memory) + plan.ring.entries * OCTETS
         if octets > room.memory:
             raise RegionError(
-                f"the board has {room.memory} octets of memory, and this needs {octets}:"
+                f"the board has {room.memory} octets of memory, but this needs {octets}:"
                 " give fewer or shorter regions"
             )
         packets = [each for each in plan.packets() if isinstance(each, Packet)]
         streams = len({each.stream for each in packets})
         if streams > room.connections:
             raise RegionError(
-                f"the board takes {room.connections} TCP connections, and this has {streams}"
+                f"the board takes {room.connections} TCP connections, but this has {streams}"
             )
         longest = max((len(each.raw) for sent in plan.sent for each in sent), default=0)
         if packets and longest > room.window:
             raise RegionError(
-                f"the board has a TCP window of {room.window} octets, and an FPDU has {longest}"
+                f"the board has a TCP window of {room.window} octets, but an FPDU has {longest}"
             )
         longest = max((len(each.octets) for each in plan.golden.exceptions), default=0)
         if longest > board.RECEIVED.size:
             raise RegionError(
-                f"the board shows its host packets of up to {board.RECEIVED.size} octets, and one"
-                f" of {longest} would come to it"
+                f"the board shows its host packets of up to {board.RECEIVED.size} octets, but one"
+                f" of {longest} would arrive"
             )

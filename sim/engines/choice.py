@@ -9,7 +9,7 @@ ENGINES = ("compiled", "cocotb")
 
 
 def load(name: str) -> Engine:
-    """The engine of a name among :data:`ENGINES`."""
+    """Returns the engine of a name in :data:`ENGINES`."""
     if name == "compiled":
         from .compiled import CompiledEngine
 

@@ -1,4 +1,4 @@
-"""A host: its memory, and its calls, which the golden model and the list of operations both get."""
+"""A host: its memory, and its calls, which reach both the golden model and the operation list."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from .regions import (
     RegionError,
 )
 
-#: Octets that are painted before and behind every region and buffer, at least.
+#: At least this many guard octets precede and follow every region and buffer.
 GUARD = 128
-#: Octets of a page of host memory.
+#: #: How many octets a page of host memory has.
 PAGE = 4096
-#: An odd number that makes cookies of numbers, with all bits in use.
+#: An odd number that turns numbers into cookies, with all bits in use.
 _COOKIE = 0x9E3779B1
 _HALF = 0xFFFFFFFF
 
 
 @dataclass(frozen=True)
 class Allotment:
-    """Where a region lies in simulated host memory: at an address, or in pages."""
+    """The place of a region in simulated host memory: at an address, or in pages."""
 
     region: Region
     address: int
@@ -45,27 +45,29 @@ class Allotment:
 
 
 class Space:
-    """Host memory, given away from an address on, with a guard before and behind each piece."""
+    """Allocates host memory from an address on, with a guard before and after each piece."""
 
     def __init__(self, start: int = 0) -> None:
         self._end = start
 
     def take(self, length: int, offset: int, alignment: int) -> int:
-        """The address of a piece: ``offset`` octets, modulo ``alignment``, past an aligned one."""
+        """Allocates a piece; returns its address, ``offset`` octets past a multiple of
+        ``alignment``.
+        """
         address = self._end + GUARD + (offset - self._end - GUARD) % alignment
         self._end = address + length
         return address
 
     @property
     def size(self) -> int:
-        """Octets of all, in whole pages."""
+        """The number of octets of all pieces, in whole pages."""
         return -(-(self._end + GUARD) // PAGE) * PAGE
 
 
 class Host:
-    """A host's calls, given to the golden model and to the RNIC's list of operations alike.
+    """Passes a host's calls to the golden model and to the RNIC's list of operations alike.
 
-    Tables change with the RNIC idle; buffers are posted whatever is in flight.
+    Tables change while the RNIC is idle; buffers are posted whatever is in flight.
     """
 
     def __init__(self, config: RnicConfig, golden: Golden, space: Space, base: int = 0) -> None:
@@ -78,25 +80,25 @@ class Host:
         self._space = space
         self._base = base  # the bus address of memory's first octet
         self._open: set[tuple[int, int]] = set()  # queues, by stream and Queue Number
-        self._sessions: dict[int, int] = {}  # numbers of those that streams are set up for
-        self._written: dict[str, int] = {}  # what registers hold
-        self._slot = 0  # of the page table, the next one
-        self._busy = False  # a packet went in since the RNIC was last idle
+        self._sessions: dict[int, int] = {}  # the session that each stream is set up for
+        self._written: dict[str, int] = {}  # the values of registers
+        self._slot = 0  # the next free slot of the page table
+        self._busy = False  # whether a packet was sent since the RNIC was last idle
 
     def send(self, packet: Packet | Frame, segments: Iterable[Arrival] = ()) -> None:
-        """A packet or frame goes in; the golden model has what is in it."""
+        """Sends a packet or frame to the RNIC; the golden model has taken its contents already."""
         self.operations.append(packet)
         self.sent.append(tuple(segments))
         self._busy = True
 
     def idle(self) -> None:
-        """Wait until nothing is in flight."""
+        """Waits until nothing is in flight."""
         if self._busy:
             self.operations.append(Drain())
             self._busy = False
 
     def enable(self, stream: Stream, position: int = 0) -> None:
-        """Enable a stream, anew if it was before: its queues are closed."""
+        """Enables a stream, or enables it anew; its queues are closed."""
         self.idle()
         self.golden.start(stream, position)
         flags = regs.pack("STREAM_FLAGS", enable=1, crc=stream.crc, markers=stream.markers)
@@ -108,18 +110,18 @@ class Host:
                 self._open.remove((number, qn))
 
     def open(self, stream: int, qn: int, first: int = 1) -> None:
-        """Open a queue; ``first`` is its first buffer's MSN."""
+        """Opens a queue; ``first`` is its first buffer's MSN."""
         self.idle()
         self.golden.open(stream, qn, first)
         self._open.add((stream, qn))
         self.write("QUEUE", STREAM=stream, NUMBER=qn, MSN=first, OPEN=1)
 
     def post(self, stream: int, qn: int, msn: int, length: int, pages: Pages | None = None) -> None:
-        """Post a buffer: in pages, or in host memory that nothing else has."""
+        """Posts a buffer, in pages or in host memory that nothing else uses."""
         count = len(self.buffers) + 1
         address = 0
         if pages is None:
-            address = self._space.take(length, 29 * count, 64)  # at any octet of a beat
+            address = self._space.take(length, 29 * count, 64)  # at varying octets of a beat
         cookie = count * _COOKIE & _HALF
         session = self._sessions.get(stream, 0)
         self.buffers.append(Buffer(stream, qn, msn, address, length, cookie, pages, session))
@@ -138,12 +140,14 @@ class Host:
         )
 
     def _buffer_slot(self, stream: int, qn: int, msn: int) -> int:
-        """Slot of the buffer table: each queue has as many as it holds buffers."""
+        """Returns the slot of the buffer table: each queue has as many slots as it holds
+        buffers.
+        """
         first = self._queues.setdefault((stream, qn), len(self._queues) * self._config.queue_depth)
         return first + msn % self._config.queue_depth
 
     def register(self, allotment: Allotment) -> None:
-        """Register a region."""
+        """Registers a region."""
         self.idle()
         region = allotment.region
         if (other := self.golden.holder(region)) is not None:
@@ -177,7 +181,7 @@ class Host:
         )
 
     def revoke(self, region: Region) -> None:
-        """Revoke a region, if it is registered."""
+        """Revokes a region, if it is registered."""
         self.idle()
         if self.golden.revoke(region):
             self.write("STAG", INDEX=region.index)
@@ -185,7 +189,7 @@ class Host:
             self.await_revocation()
 
     def stop(self, stream: int) -> None:
-        """Disable a stream, and revoke what is bound to it."""
+        """Disables a stream, and revokes the STags bound to it."""
         self.idle()
         self.golden.stop(stream)
         self.write("STREAM", INDEX=stream)
@@ -193,13 +197,11 @@ class Host:
         self.await_revocation()
 
     def await_revocation(self) -> None:
-        """Wait until a revocation is done."""
+        """Waits until a revocation is done."""
         self.operations.append(Poll(regs.address("STATUS"), regs.pack("STATUS", revoking=1)))
 
     def _linear(self, address: int, pages: Pages | None) -> tuple[int, int]:
-        """Address and page code of memory that lies at an address, or in pages, which are put into
-        the table.
-        """
+        """Returns address and page code of memory; writes its pages, if any, to the page table."""
         if pages is None:
             return self._base + address, 0
         linear = (self._slot << pages.shift) + pages.offset
@@ -210,7 +212,7 @@ class Host:
         return linear, pages.shift - 11
 
     def write(self, window: str, **values: int | None) -> None:
-        """Write registers: commands, and what does not hold its value already."""
+        """Writes registers: commands, and all others whose value changes."""
         for each, value in values.items():
             name, number = f"{window}_{each}", int(value or 0)
             if regs.BY_NAME[name].access == "wo" or self._written.get(name) != number:
@@ -219,8 +221,8 @@ class Host:
 
 
 def guard_octets(size: int) -> NDArray[np.uint8]:
-    """What memory outside the regions holds: octets that depend on the address, with no short
-    period.
+    """Returns the contents of memory outside the regions: they depend on the address,
+    without short period.
     """
     memory = np.empty(size, np.uint8)
     step = 1 << 20

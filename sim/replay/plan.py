@@ -1,19 +1,20 @@
-"""Traffic and regions turned into operations of simulated RNICs, with the golden model's
+"""Turns traffic and regions into operations of simulated RNICs, with the golden model's
 expectation.
 
 Every receiving host (IP address) is a Protection Domain of its own. Hosts share one RNIC as long as
-no two of their STags want the same entry of its Steering Tag table; where they do, a host gets a
-further RNIC, simulated in a run of its own. So captured STags are registered as they are, and no
-octet of the traffic is altered.
+no two of their STags need the same entry of its Steering Tag table; where they do, a host gets a
+further RNIC, simulated in a separate run. So captured STags are registered unchanged, and no octet
+of the traffic is altered.
 
-A packet holds the FPDUs that one TCP segment completed; a frame with SCTP comes in as it is.
-Whatever the host does between two segments (registers a region, revokes one after a Send with
-Invalidate, stops a stream, sets up an association or a session) it does once the RNIC is idle. Only
-buffers for untagged messages are posted in between, for those whose completion was seen: each queue
-is as deep as the RNIC makes it, and filled up when half of it was used.
+A packet holds the FPDUs that one TCP segment completed; a frame with SCTP is played unchanged.
+Between two segments the host may register a region, revoke one after a Send with Invalidate, stop a
+stream, or set up an association or a session; it does all this once the RNIC is idle. Only buffers
+for untagged messages are posted while the RNIC works, when completions of earlier ones were seen:
+each queue is as deep as the RNIC makes it, and refilled when half of it was used.
 
-Regions and buffers lie apart in host memory, and so does the completion ring, between octets that
-nothing may write."""
+Regions, buffers and the completion ring lie apart in host memory, between guard octets that nothing
+may write.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ from .sctp_host import SctpHost, grown_for_sctp
 from .sctp_regions import Lengths, lengths_of
 
 _HALF = 0xFFFFFFFF
-#: Base-2 logarithm of the entries of the completion ring: few enough to go round and round.
+#: Base-2 logarithm of the entries of the completion ring: few enough to wrap many times.
 _RING = 6
 
 
@@ -63,17 +64,18 @@ class Plan:
     ring: Ring
     memory: NDArray[np.uint8]
     golden: Golden
-    #: The segments in each packet and frame, in order of these.
+    #: The segments in each packet and frame, in the order of these.
     sent: list[tuple[Arrival, ...]] = field(default_factory=list)
-    #: The bus address of memory's first octet. All addresses but the ring's count from there.
+    #: The bus address of memory's first octet. All addresses except the ring's count from there.
     base: int = 0
 
     def packets(self) -> list[Packet | Frame]:
-        """The packets and frames, in their order."""
+        """Returns the packets and frames, in their order."""
         return [each for each in self.operations if isinstance(each, Packet | Frame)]
 
     def expected_memory(self) -> NDArray[np.uint8]:
-        """Host memory as the golden model leaves it: what regions and buffers hold, between guards.
+        """Returns host memory after the golden model's run: regions, buffers, and guards between
+        them.
 
         The ring is not part of it.
         """
@@ -88,15 +90,17 @@ class Plan:
         return image
 
     def holder_at(self, address: int) -> tuple[Allotment | Buffer, int] | None:
-        """The region or buffer that a host address lies in, and which of its octets that is."""
+        """Returns the region or buffer at a host address, and the octet's offset in it; or None."""
         for piece, end, holder, offset in self.pieces():
             if piece <= address < end:
                 return holder, offset + address - piece
         return None
 
     def pieces(self) -> Iterator[tuple[int, int, Allotment | Buffer, int]]:
-        """The host memory of regions and buffers: from an address to another, whose octets, and
-        the first of them.
+        """Yields the pieces of host memory of regions and buffers.
+
+        Each has the first address, the address after the last, the region or buffer, and the offset
+        in it.
         """
         holders: list[Allotment | Buffer] = [*self.allotments, *self.buffers]
         for holder in holders:
@@ -113,7 +117,8 @@ def plan(
     ends: Mapping[int, int] | None = None,
     queues: Iterable[Queue] = (),
 ) -> tuple[list[Plan], list[str]]:
-    """Plan the runs that replay traffic, and sentences on what the configuration was changed to.
+    """Plans the runs that replay traffic; returns them, and sentences about changes of the
+    configuration.
 
     Parameters
     ----------
@@ -122,10 +127,10 @@ def plan(
     regions
         The regions of all hosts.
     config
-        What the RNIC is like; tables and packet buffers grow where the traffic needs it.
+        The configuration of the RNIC; tables and packet buffers grow where the traffic needs it.
     ends
-        Streams that the host stops: number, and the count of segments at the endpoint after which
-        it does.
+        The streams that the host stops: the stream's number, and the count of segments at the
+        endpoint after which it stops.
     queues
         The queues whose buffers are given; for the others they are derived from the traffic.
 
@@ -185,7 +190,9 @@ def _grown(
     if streams > config.streams:
         _, most = LIMITS["streams"]
         if streams > most:
-            raise RegionError(f"the capture has {streams} DDP Streams, and {most} can be simulated")
+            raise RegionError(
+                f"the capture has {streams} DDP Streams, but at most {most} can be simulated"
+            )
         most = MOST_PLACES // _power_of_two(streams)
         config = replace(config, streams=_power_of_two(streams), window=min(config.window, most))
         notes.append(f"{streams} streams need a stream table of {config.streams} entries")
@@ -197,7 +204,7 @@ def _grown(
         if stags >= LARGEST_TABLE:
             raise RegionError(
                 f"STags {pair[0].stag:#010x} and {pair[1].stag:#010x} of {pair[0].endpoint}"
-                " want the same entry of"
+                " need the same entry of"
                 f" the Steering Tag table, even with {stags} entries"
             )
         stags *= 2
@@ -208,7 +215,7 @@ def _grown(
 
 
 def _in_one_slot(regions: list[Region], stags: int) -> tuple[Region, Region] | None:
-    """Two regions of one host that want the same table entry at the same time."""
+    """Returns two regions of one host that need the same table entry at the same time, or None."""
     holders: dict[tuple[str, int], list[Region]] = {}
     for region in regions:
         group = holders.setdefault((region.endpoint, slot(region.stag, stags)), [])
@@ -223,7 +230,7 @@ def _at_once(one: Region, other: Region) -> bool:
     if one_after_the_other(one, other):
         return False
     if one.session and other.session and one.stream != other.stream and one.index != other.index:
-        # The count of segments does not tell which session came first, and in a larger table it
+        # The count of segments does not show which session came first, and in a larger table it
         # does not matter.
         one = replace(one, periods=tuple(map(_longer, one.periods)))
         other = replace(other, periods=tuple(map(_longer, other.periods)))
@@ -320,14 +327,14 @@ def _plan_device(
 
 
 def _in_order(traffic: Traffic) -> Iterator[Arrival | Step]:
-    """What arrived, and the steps of SCTP, in order of the capture."""
+    """Yields arrivals and steps of SCTP, in the order of the capture."""
     steps: list[Step] = traffic.sctp.steps if traffic.sctp else []
     return merge(traffic.arrivals, steps, key=lambda happening: happening.frame)
 
 
 @dataclass(frozen=True)
 class _Action:
-    """Something that the host does to the RNIC. Exactly one is given."""
+    """An action of the host on the RNIC. Exactly one field is given."""
 
     revoke: Allotment | None = None
     register: Allotment | None = None
@@ -335,7 +342,7 @@ class _Action:
 
 
 class _Schedule:
-    """What the host does once so many segments have arrived."""
+    """The host's actions by the number of segments that have arrived."""
 
     def __init__(
         self,
@@ -366,7 +373,7 @@ class _Schedule:
                 )
 
     def _since(self, region: Region) -> int:
-        """The count at which it is registered with its session; none that can be without one."""
+        """Returns the count at which the region's session registers it; -1 without a session."""
         if region.session is None or region.stream is None:
             return -1
         return self._set_up[region.stream, region.session[1]]
@@ -379,7 +386,7 @@ class _Schedule:
 
 
 class _Replayer(Host):
-    """The host of a replay: does what its traffic asks for, and keeps its queues filled."""
+    """The host of a replay: executes the actions of its traffic, and keeps its queues filled."""
 
     def __init__(
         self,
@@ -393,17 +400,19 @@ class _Replayer(Host):
         self._by_region = {allotment.region: allotment for allotment in allotments}
         self._given = lengths
         self._lengths: dict[tuple[int, int], list[int]] = {}  # by stream and Queue Number
-        self._first: dict[tuple[int, int], int] = {}  # MSN
-        self._posted: dict[tuple[int, int], int] = {}  # buffers
-        self._used: dict[tuple[int, int], int] = {}  # those whose message was delivered
+        self._first: dict[tuple[int, int], int] = {}  # first MSN
+        self._posted: dict[tuple[int, int], int] = {}  # how many buffers were posted
+        self._used: dict[tuple[int, int], int] = {}  # how many messages were delivered
         self._waiting: list[Arrival] = []
         self._sctp = SctpHost(self, self, config.associations, config.window)
         for allotment in allotments:
             golden.add(allotment.region)
 
     def take(self, arrival: Arrival) -> None:
-        """An FPDU arrives. What is delivered with it makes the host post further buffers; if it
-        asks to invalidate a STag, that is done.
+        """Takes an FPDU that arrives.
+
+        For the messages delivered with it the host posts further buffers, and invalidates the STag
+        that they name.
         """
         if self._waiting and (self._waiting[0].stream, self._waiting[0].frame) != (
             arrival.stream,
@@ -414,7 +423,7 @@ class _Replayer(Host):
         self._delivered(self.golden.receive(arrival))
 
     def follow(self, step: Step) -> None:
-        """A step of SCTP: a frame arrives, or the host does something."""
+        """Executes a step of SCTP: a frame arrives, or the host acts."""
         self._flush()
         if isinstance(step, Incoming):
             self._delivered(self._sctp.receive(step))
@@ -443,7 +452,7 @@ class _Replayer(Host):
                 self.revoke(region)
 
     def act(self, actions: Iterable[_Action]) -> None:
-        """Carry actions out."""
+        """Executes actions."""
         for action in actions:
             if action.revoke is not None:
                 self.revoke(action.revoke.region)
@@ -453,11 +462,11 @@ class _Replayer(Host):
                 self.stop(action.stop)
 
     def begin(self, stream: Stream) -> None:
-        """Enable a stream, open its queues and fill them."""
+        """Enables a stream, opens its queues and fills them."""
         self._set_up(stream, self._given.streams.get(stream.number, {}))
 
     def begin_session(self, session: DdpSession) -> None:
-        """Set a stream up for its next session: what was registered for the last one is revoked."""
+        """Sets a stream up for its next session; the regions of the last session are revoked."""
         number = session.stream.number
         self.idle()
         self._give_up(number)
@@ -470,7 +479,7 @@ class _Replayer(Host):
                     self.register(allotment)
 
     def end_sessions(self, stream: SctpStream) -> None:
-        """The association of a stream is over."""
+        """Stops a stream whose association is over."""
         if self._sessions.pop(stream.number, None) is not None:
             self._give_up(stream.number)
             self.stop(stream.number)
@@ -499,13 +508,13 @@ class _Replayer(Host):
         super().idle()
 
     def _wanted(self, queue: tuple[int, int]) -> int:
-        """How many buffers a queue has had once it is filled up."""
+        """Returns how many buffers a queue has had in total once it is filled up."""
         if not self.golden.live(queue[0]):
             return self._posted[queue]
         return min(len(self._lengths[queue]), self._used[queue] + self._config.queue_depth)
 
     def _fill(self, queue: tuple[int, int]) -> None:
-        """Fill a queue up. What is in flight does not need these buffers."""
+        """Fills a queue up. Segments in flight do not need these buffers."""
         for number in range(self._posted[queue], self._wanted(queue)):
             msn = number + self._first[queue] & _HALF
             self.post(*queue, msn, self._lengths[queue][number])

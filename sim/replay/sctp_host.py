@@ -1,4 +1,6 @@
-"""The host's calls of DDP over SCTP: associations, sessions, frames; and what its RNIC needs."""
+"""The host's calls for DDP over SCTP: associations, sessions, frames; and the sizes that
+they need.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +33,12 @@ from .regions import RegionError
 from .sctp_expectation import SctpGolden
 
 _WORD = 0xFFFFFFFF
-#: States to which a Terminate's turn leads.
+#: The states that follow a Terminate's turn.
 _ENDED = (State.TERMINATE_RECEIVED, State.CLOSED)
 
 
 class Sessions(Protocol):
-    """Sets the streams of DDP up for their sessions, with what these have registered and posted."""
+    """Sets streams up for their sessions, with the regions and buffers that a session asks for."""
 
     def begin_session(self, session: DdpSession) -> None: ...
 
@@ -44,7 +46,7 @@ class Sessions(Protocol):
 
 
 class SctpHost:
-    """What a host does for SCTP, beside the streams and regions that ``host`` has."""
+    """Executes the host's part in SCTP; ``host`` executes its part in streams and regions."""
 
     def __init__(self, host: Host, sessions: Sessions, associations: int, window: int) -> None:
         self._host = host
@@ -61,28 +63,29 @@ class SctpHost:
         return golden
 
     def receive(self, step: Incoming) -> list[Delivery]:
-        """A frame comes in; what is delivered with it."""
+        """Takes a frame that arrives, and returns the deliveries that it causes."""
         far = any(item.ahead >= self._window for item in step.items)
-        # A Terminate that came shortly before may not have had its turn.
+        # A Terminate that arrived shortly before may not have had its turn.
         late = any(
             isinstance(each, Illegal) and each.state in _ENDED
             for item in step.items
             for each in item.outcome
         )
-        # The peer of a session that is opened has heard that all of the last one came; a chunk is
-        # handed back after its records; and what is far ahead of what is under way has to wait.
+        # The RNIC must be idle first: if the frame opens a session, because its peer knows that all
+        # of the last session arrived; if it hands a chunk back, which follows the chunk's records;
+        # and if it is far ahead of items in flight.
         if step.opens or step.back or far or late:
             self._host.idle()
         errors = len(self._golden.errors)
         delivered = self._golden.frame(step)
         self._host.send(Frame(step.octets), step.segments)
         if len(self._golden.errors) > errors:
-            # An error at a segment's turn shows some time after the segment.
+            # An error at a segment's turn appears some time after the segment.
             self._host.idle()
         return delivered
 
     def act(self, step: Step) -> None:
-        """The host does something, once the RNIC is idle."""
+        """Executes an action of the host, once the RNIC is idle."""
         self._host.idle()
         match step:
             case Enter(end=end):
@@ -120,7 +123,7 @@ class SctpHost:
             self._sessions.end_sessions(stream)
 
     def _entry(self, way: int, place: int, key: AssociationKey | None) -> None:
-        """Write an entry of the association table, or clear it."""
+        """Writes an entry of the association table, or clears it."""
         if key is None:
             where = regs.pack("ASSOC_PLACE", way=way, place=place)
             self._host.write("ASSOC", FLAGS=0, PLACE=where, COMMIT=1)
@@ -135,7 +138,7 @@ class SctpHost:
     def _command(
         self, stream: int, function: Function, tsn: int | None = None, *, taken: bool = False
     ) -> None:
-        """Tell the RNIC of a session, and wait for its answer."""
+        """Announces a session message to the RNIC, and waits for its answer."""
         if function in (Function.FORGET, Function.INITIATE):
             self._host.write("SESSION", TSN=tsn)
         self._host.write("SESSION", STREAM=stream, FUNCTION=function, COMMAND=1)
@@ -161,11 +164,11 @@ def _keys(end: End) -> Iterable[AssociationKey]:
         )
 
 
-# -- what the RNIC must have --
+# -- sizes of the RNIC --
 
 
 def grown_for_sctp(sctp: SctpTraffic, config: RnicConfig) -> tuple[RnicConfig, list[str]]:
-    """A configuration that has room for the SCTP of a capture, and sentences on what grew.
+    """Returns a configuration with room for the SCTP of a capture, and sentences about what grew.
 
     Raises
     ------
@@ -184,7 +187,7 @@ def grown_for_sctp(sctp: SctpTraffic, config: RnicConfig) -> tuple[RnicConfig, l
         if name == "window":
             largest = min(largest, MOST_PLACES // config.streams)
         if value > largest:
-            raise RegionError(f"{why} of {value}, and {largest} can be simulated")
+            raise RegionError(f"{why} of {value}, but at most {largest} can be simulated")
         more: dict[str, Any] = {name: value}
         config = replace(config, **more)
         notes.append(f"{why} of {value}")
@@ -193,10 +196,10 @@ def grown_for_sctp(sctp: SctpTraffic, config: RnicConfig) -> tuple[RnicConfig, l
     grow("initiates", needs.initiates, "the Session Initiates need a queue")
     grow("buffer_octets", 2 * needs.octets, "the frames need a packet buffer")
     if needs.ahead >= config.window:
-        # With the last one no frame has to wait; where there is not room for it, some do.
+        # With a window of this reach no frame has to wait; where it does not fit, some do.
         reach = min(needs.reach + 1, LIMITS["window"][1], MOST_PLACES // config.streams)
         wanted = needs.ahead + 1 if sctp.window else max(needs.ahead + 1, reach)
-        grow("window", wanted, "what waits for earlier items needs a window")
+        grow("window", wanted, "items that wait for earlier ones need a window")
     if sctp.window is not None and sctp.window != config.window:
         config = replace(config, window=sctp.window)
         notes.append(f"chunks with a used DDP-SSN are judged with a window of {sctp.window}")

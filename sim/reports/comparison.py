@@ -1,4 +1,4 @@
-"""The same vectors on several devices and on the golden model: what differs, on which."""
+"""Plays the same vectors on several devices and on the golden model, and lists the differences."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .report import Run, agreement
 
 __all__ = ["Comparison", "Row", "Side", "run"]
 
-#: Makes the link to a device that a plan is played on, and is told where waves go.
+#: Opens the link to a device for a plan; the second argument is the file for waves.
 Opener = Callable[[Plan, Path | None], Link]
 
 
 @dataclass
 class Side:
-    """What came of the vectors on one device: a run of each plan, unless one failed."""
+    """The results of the vectors on one device: a run of each plan, unless one failed."""
 
     name: str
     runs: list[Run] = field(default_factory=list)
@@ -32,7 +32,7 @@ class Side:
 
     @property
     def differences(self) -> list[tuple[int, Difference]]:
-        """Everything in which it is not as the golden model, with the number of the run."""
+        """All differences from the golden model, with the number of the run."""
         found = [(at, each) for at, run in enumerate(self.runs) for each in run.differences]
         if self.failure is not None:
             found.append((len(self.runs), Difference("device", "the run", "its end", self.failure)))
@@ -44,7 +44,7 @@ class Side:
 
 
 class Row(NamedTuple):
-    """A difference in a run, and what each device has that is not as the golden model."""
+    """A difference in a run, with the value of each device that differs from the golden model."""
 
     run: int
     what: str
@@ -55,7 +55,7 @@ class Row(NamedTuple):
 
 @dataclass
 class Comparison:
-    """All devices. ``source`` names the capture or workload."""
+    """The results of all devices. ``source`` names the capture or workload."""
 
     source: str
     width: int
@@ -89,18 +89,18 @@ def run(
     waves: Path | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Side:
-    """Play plans on a device, as far as it goes.
+    """Plays plans on a device, up to the first that fails.
 
     Parameters
     ----------
     name
-        What the device is called.
+        The device's name in reports.
     open_link
         Opens the device for a plan.
     waves
-        Where to write a VCD of each plan; with several of them the name gets a number.
+        The file for a VCD of each plan; with several plans the name gets a number.
     progress
-        Called with what is done of a plan, and its operations.
+        Called with the number of operations done in a plan, and of all.
 
     Raises
     ------

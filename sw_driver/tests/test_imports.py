@@ -1,4 +1,4 @@
-"""The driver runs on machines that have none of the tools of hardware design."""
+"""The driver runs on machines without any tools of hardware design."""
 
 from __future__ import annotations
 

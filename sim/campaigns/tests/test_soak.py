@@ -1,4 +1,4 @@
-"""``rnic soak``: the gateware on random traffic, and what is told when it differs."""
+"""Tests of ``rnic soak``: the gateware on random traffic, and the report of differences."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_stream_reports_one_error_of_a_segment_that_raises_two() -> None:
         assert golden.live(5) == (number <= WAITING)
         golden.receive(arrival)
         if refused:
-            assert not golden.live(5)  # one message too many
+            assert not golden.live(5)  # it has one message too many
             golden.refuse_write(arrival, range(8))
         host.send(Packet(5, position, raw))
         host.idle()
@@ -101,7 +101,7 @@ def test_a_stream_reports_one_error_of_a_segment_that_raises_two() -> None:
     assert compare(plan, outcome, memory) == []
 
 
-# -- what is drawn --------------------------------------------------------------------------------
+# -- the drawn traffic ----------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -260,7 +260,7 @@ def test_everything_that_the_host_does_is_drawn(chunks: list[Chunk]) -> None:
 
 
 def test_an_interrupt_before_its_time_or_late_is_a_difference() -> None:
-    """With a count of 1, and with a timeout that is above the cycles of the run."""
+    """Tests a count of 1, and a timeout that exceeds the cycles of the run."""
     config, traffic = config_of(64, 64), Traffic(5)
 
     def spoil(memory: NDArray[np.uint8], outcome: Outcome) -> None:
@@ -292,7 +292,7 @@ def test_regions_and_buffers_lie_apart(chunks: list[Chunk]) -> None:
 
 
 class Spoiled(Engine):
-    """The gateware, with ``spoil`` for what it has done: memory, and what it tells."""
+    """The gateware, with ``spoil`` applied to its results: memory and outcome."""
 
     name = "spoiled"
 

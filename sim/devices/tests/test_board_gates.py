@@ -1,4 +1,4 @@
-"""A board's netlist gets the pins of the virtual board; ``pytest --long`` runs a whole one."""
+"""A board's netlist gets the pins of the virtual board; ``pytest --long`` runs a complete one."""
 
 from __future__ import annotations
 
@@ -96,5 +96,5 @@ def test_ports_have_the_names_of_the_virtual_board() -> None:
 def test_a_pin_that_the_virtual_board_has_not_is_told() -> None:
     module = netlist()
     module["ports"]["strange"] = {"direction": "input", "bits": [99]}
-    with pytest.raises(ToolError, match="has a pin strange, which the virtual board has not"):
+    with pytest.raises(ToolError, match="has a pin strange, which the virtual board does not have"):
         at_virtual_pins(module, ECPIX5_85)

@@ -15,7 +15,7 @@ from ..sim.capture.pcap import LeftOut
 from ..sim.replay.differences import Difference
 from ..sim.reports import report
 
-#: Columns of what is printed into a pipe.
+#: Width of the output in a pipe.
 _COLUMNS = 160
 
 

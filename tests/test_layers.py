@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -19,6 +20,9 @@ ROOMS: dict[str, list[str]] = TABLE["rooms"]
 OUTSIDE: dict[str, list[str]] = TABLE["outside"]
 #: The LLPs, of which DDP knows nothing.
 LLPS = ("hdl/mpa", "hdl/sctp", "hdl/tcp", "hdl/ip")
+
+#: The files that know which LLPs a device has.
+ASSEMBLY = {"hdl/rnic.py", "hdl/control.py", "hdl/flat.py"}
 
 Graph = Mapping[str, set[str]]
 
@@ -117,6 +121,18 @@ def test_the_gateware_imports_nothing_but_gateware() -> None:
             assert all(row.split("/")[0] == "hdl" for row in rows), room
     assert not ROOMS["hdl/spec"] and not ROOMS["hdl/lib"]
     assert not {*ROOMS["hdl/ddp"], *ROOMS["hdl/dma"]} & {*LLPS}
+
+
+def test_an_llp_is_chosen_only_where_the_device_is_assembled() -> None:
+    # Blocks have parameters that name a property, such as ``unordered``.
+    chosen = re.compile(r"\b(config|CONFIG)\.(mpa|sctp|both)\b")
+    found = {
+        path.as_posix()
+        for path in sources(ROOT)
+        if path.parts[0] == "hdl" and chosen.search((ROOT / path).read_text(encoding="utf-8"))
+    }
+    assert "hdl/rnic.py" in found
+    assert {path for path in found if not path.startswith("hdl/spec/")} <= ASSEMBLY
 
 
 def test_the_driver_imports_the_facts_of_the_gateware_alone() -> None:

@@ -65,24 +65,18 @@ def _set_up(python: Path) -> None:
             # The environment has no pip, because not every Python can install it there. The pip of
             # this Python is used instead.
             venv.create(ENVIRONMENT, clear=True)
-            _install(python, "setuptools")
-            _install_project(python, extras)
+            _install(python, extras)
 
 
 def _add_tools(python: Path) -> None:
     with _once("ready-dev", [*_versions(), *DEVELOP]) as missing:
         if missing:
             print("adding the packages for development to .venv", file=sys.stderr)
-            _install_project(python, DEVELOP)
+            _install(python, DEVELOP)
 
 
 def _versions() -> list[str]:
     return [*(file.read_text(encoding="utf-8") for file in (PROJECT, LOCK)), sys.version]
-
-
-def _install_project(python: Path, extras: Sequence[str]) -> None:
-    project = f"{ROOT}[{','.join(extras)}]"
-    _install(python, "--no-build-isolation", "--editable", project)
 
 
 @contextmanager
@@ -98,10 +92,10 @@ def _once(name: str, texts: list[str]) -> Iterator[bool]:
             done.write_text(key)
 
 
-def _install(python: Path, *arguments: str) -> None:
+def _install(python: Path, extras: Sequence[str]) -> None:
     pip = [sys.executable, "-m", "pip", "--python", str(python), "--quiet"]
-    options = ["--disable-pip-version-check", "--constraint", str(LOCK)]
-    if subprocess.run([*pip, "install", *options, *arguments]).returncode:
+    options = ["--disable-pip-version-check", "--constraint", str(LOCK), "--editable"]
+    if subprocess.run([*pip, "install", *options, f"{ROOT}[{','.join(extras)}]"]).returncode:
         sys.exit("the environment could not be set up: pip failed, see above")
 
 

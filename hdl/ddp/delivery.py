@@ -282,8 +282,10 @@ class Ring(wiring.Component):
             ]
 
         # An entry is free if ``issued`` is at or past ``consumer`` by less than the ring's size.
-        # The answers with and without ``issue`` are both computed in each cycle. A change of
-        # ``consumer`` takes effect later, which is safe: the ring looks fuller than it is.
+        # The answers with and without ``issue`` are both computed in each cycle; only where an
+        # entry is one beat can the next one be issued in the cycle after. A change of ``consumer``
+        # takes effect later, which is safe: the ring looks fuller than it is.
+        one_beat = self.config.width >= 8 * completion.OCTETS
         final, less = Signal(16), Signal(16)
         sane = Signal()
 
@@ -295,7 +297,7 @@ class Ring(wiring.Component):
             less.eq(final - 1),
             sane.eq(~(self.issued - self.consumer)[15]),
             allowed.eq(self.enable & started & sane & ~self.failed),
-            room.eq(allowed & Mux(issue, fits(less), fits(final))),
+            room.eq(allowed & (Mux(issue, fits(less), fits(final)) if one_beat else fits(final))),
         ]
         with m.If(issue):
             m.d.sync += issued.eq(issued + 1)

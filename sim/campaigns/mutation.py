@@ -15,7 +15,7 @@ import signal
 import tempfile
 import time
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,6 +50,8 @@ _NOTICED = 1
 #: Number of segments of the first chunk.
 _SHORT = 500
 _CLOCK = re.compile(r"-(?:port|wire) \\?clk\b", re.IGNORECASE)
+#: Cells of yosys that OR, or AND, the bits of their port A.
+_ANY, _ALL = ("$reduce_or", "$reduce_bool", "$logic_not"), ("$reduce_and",)
 _OPTION = re.compile(r"-(\w+) (\S+)")
 
 
@@ -206,12 +208,18 @@ def _mutate(design: str, mutants: int, seed: int, folder: Path) -> str:
     _yosys(
         folder,
         f"read_rtlil design.il; {'; '.join(_REDUCE)}; write_rtlil flat.il;"
-        f" mutate -list {mutants + mutants // 10 + 10} -seed {seed} -o mutants.txt"
+        f" mutate -list {mutants + mutants // 5 + 10} -seed {seed} -o mutants.txt"
         " t:* t:$meminit* %d a:src=*amaranth/lib/* %d",
     )
     listed = (folder / "mutants.txt").read_text(encoding="utf-8").splitlines()
+    flat = (folder / "flat.il").read_text(encoding="utf-8")
+    types = {name: kind for kind, name in re.findall(r"^  cell (\S+) (\S+)$", flat, re.MULTILINE)}
     # A clock that passes through a selection is delayed, which causes races in the simulation.
-    commands = [command for command in listed if not _CLOCK.search(command)][:mutants]
+    commands = [
+        command
+        for command in listed
+        if not _CLOCK.search(command) and not _changes_nothing(command, types)
+    ][:mutants]
     if not commands:
         raise ToolError("yosys found nothing to mutate")
     bits = len(commands).bit_length()
@@ -223,9 +231,18 @@ def _mutate(design: str, mutants: int, seed: int, folder: Path) -> str:
         encoding="utf-8",
     )
     _yosys(folder, "script mutate.ys")
-    block_of = _blocks(design, (folder / "flat.il").read_text(encoding="utf-8"))
+    block_of = _blocks(design, flat)
     comments = "".join(f"// {block_of(command)}: {command}\n" for command in commands)
     return f"{comments}\n{(folder / 'out.v').read_text(encoding='utf-8')}"
+
+
+def _changes_nothing(command: str, types: Mapping[str, str]) -> bool:
+    """Returns whether a mutant inverts a bit while another bit decides alone: a bit of an OR while
+    another bit is 1, or a bit of an AND while another bit is 0.
+    """
+    options = dict(_OPTION.findall(command))
+    decides = {"cnot1": _ANY, "cnot0": _ALL}.get(options["mode"], ())
+    return options["port"].lstrip("\\") == "A" and types.get(options["cell"]) in decides
 
 
 def _blocks(design: str, flat: str) -> Callable[[str], str]:

@@ -19,12 +19,14 @@ from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import count
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...hdl.lib.crc32c import differences
 from ...hdl.spec import regs
 from ...hdl.spec.config import RnicConfig
 from ...hdl.spec.ddp import LOCAL_CATASTROPHIC, WAITING
@@ -49,7 +51,7 @@ from ..engines.engine import (
     WriteRegister,
 )
 from ..model.ddp import TaggedHeader, UntaggedHeader
-from ..model.mpa import MpaSender
+from ..model.mpa import MARKER_SPACING, MpaSender
 from ..replay.differences import Difference, compare
 from ..replay.expectation import Golden, Pages
 from ..replay.host import GUARD, Allotment, Host, Space, guard_octets
@@ -73,8 +75,10 @@ _EDGE = 30000
 #: buffer.
 _CROSSING_REGION, _CROSSING_BUFFER = 6 << 20, 24 << 20
 _LARGEST_PAGE = 1 << 21
-#: Octets of a long region.
-_LONG = 3 << 20
+#: Octets of a long region, and of the part of a vast one that there is memory for.
+_LONG, _PART = 3 << 20, 60000
+#: Vast regions of a chunk, for each host.
+_VAST = 2
 _MSN = 1 << 32
 _HALF = _MSN - 1
 _TO = 1 << 64
@@ -84,6 +88,10 @@ _HOSTS = tuple(f"10.0.0.{number}" for number in range(1, 5))
 _REGIONS = 52
 #: One segment in this many is wrong.
 _WRONG = 80
+#: The most streams whose writes the bus refuses right after each other, and octets of a segment.
+_REFUSED, _REFUSED_OCTETS = 13, 40
+#: Octets of an FPDU that are neither header nor payload: ULPDU_Length and CRC.
+_AROUND = 6
 #: Completions that the host leaves in the RNIC while it takes none, and how many of them may be
 #: present when that begins.
 _BACKLOG = 190
@@ -100,6 +108,8 @@ _READ_ONLY, _NO_REGISTER = 2, 3
 _WINDOWS = ("STAG", "PAGE", "STREAM", "QUEUE", "BUFFER")
 #: Registers whose value only the RNIC or its engine knows.
 _UNKNOWN = ("STATUS", "CQ_CONSUMER", "CQ_PRODUCER")
+
+_differences = cache(differences)
 
 #: Called with the number of segments done, and of all.
 Progress = Callable[[int, int], None]
@@ -127,7 +137,7 @@ class Chunk:
     stalls: Stalls
     faults: list[range]
     segments: int  # without those of the ``closing`` packets
-    #: How many wrong segments of each kind there are.
+    #: How many wrong segments of each kind there are; of tiny ones, how many packets.
     wrong: Counter[str]
     #: The moderation that the last packets, ``closing`` in number, test.
     moderated: list[Moderated]
@@ -306,6 +316,20 @@ def draw(config: RnicConfig, traffic: Traffic, number: int, segments: int) -> Ch
 # -- the host -------------------------------------------------------------------------------------
 
 
+class _Unkept(bytearray):
+    """The octets of a region that nobody reads: they take no memory."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __setitem__(self, place: object, octets: object) -> None:
+        """Forgets the octets."""
+
+
 class _Host(Host):
     """Changes tables during traffic that the change does not concern.
 
@@ -372,6 +396,11 @@ class _Host(Host):
     def write(self, window: str, **values: int | None) -> None:
         self.end_aside()
         super().write(window, **values)
+
+    def register(self, allotment: Allotment) -> None:
+        region = allotment.region
+        self.golden.octets.setdefault(region, _Unkept(region.length))
+        super().register(allotment)
 
     def enable(self, stream: Stream, position: int = 0) -> None:
         super().enable(stream, position)
@@ -586,6 +615,8 @@ class _Draw:
         page = rng.randrange(config.pages)
         self._host = _Host(config, self._golden, self._space, self._base, page)
         self._stopped: set[int] = set()  # streams that the host disabled
+        #: Changes of a CRC that show faults in single bits of the registers that compute it.
+        self._differences = _differences(config.width, 4)
         self._slots = config.pages
         #: Ends and beginnings of pages of each size, for pages that are not adjacent.
         self._edges: dict[int, tuple[list[int], list[int]]] = {}
@@ -594,11 +625,14 @@ class _Draw:
             self._edges[shift] = rng.sample(edges, len(edges)), rng.sample(edges, len(edges))
         self._numbers = rng.sample(range(config.streams), traffic.streams)
         self._peers: dict[int, _Peer] = {}
+        self._outsiders: dict[int, _Peer] = {}
         self._allotments: list[Allotment] = []
         #: The registered regions, by slot of the STag table, and the others.
         self._registered: dict[int, Allotment] = {}
         self._gone: list[Allotment] = []
         self._usable: dict[int, list[Region]] = {}  # by stream, the regions it may write to
+        #: The offsets into each vast region that there is memory for.
+        self._parts: dict[Region, range] = {}
         #: Regions with an octet that the bus refuses, by host, and the place of the octet.
         self._faulty: dict[str, tuple[Allotment, int]] = {}
         self._segments = 0
@@ -609,7 +643,7 @@ class _Draw:
 
     def chunk(self, segments: int) -> Chunk:
         rng, host = self._rng, self._host
-        size = rng.choice((1, 2, 4, 6, 6, 8, 10))
+        size = rng.choice((*range(1, 11), 1, 2, 4, 6, 6, 6, rng.randint(11, 15)))
         ring = Ring(self._base + self._space.take(32 << size, rng.choice((0, 32)), 64), size)
         self._interrupts = rng.random() < 0.3
         host.program(
@@ -630,6 +664,7 @@ class _Draw:
         host.revoked()
         packets, drawn = host.packets, self._segments
         moderated = self._moderate(ring, _slack(stalls))
+        self._end_ring(ring, stalls)
         plan = Plan(
             self._config,
             _HOSTS,
@@ -674,6 +709,18 @@ class _Draw:
         host.drain()
         return moderated
 
+    def _end_ring(self, ring: Ring, stalls: Stalls) -> None:
+        """Disables the ring while completions wait for their responses. The ring begins anew only
+        after the last response, with no completion written.
+        """
+        number = self._rng.choice(self._numbers)
+        self._enable(number, 0)
+        self._deliver(number, min(ring.entries, 8))
+        self._host.see(len(self._golden.deliveries))
+        self._host.write("CQ", ENABLE=0)
+        self._host.operations.append(Wait(_slack(stalls)))
+        self._host.read("CQ_PRODUCER", 0)
+
     def _deliver(self, number: int, messages: int) -> None:
         """Sends messages without payload, each in a packet of its own, on a stream."""
         peer = self._peers[number]
@@ -705,8 +752,8 @@ class _Draw:
     def _lay_out(self) -> None:
         """Makes regions of every kind."""
         rng = self._rng
-        entries = rng.sample(range(self._config.stags), _REGIONS)
-        for kind, entry in enumerate(entries[len(_HOSTS) :]):
+        entries = self._entries()
+        for kind, entry in enumerate(entries[len(_HOSTS) : -_VAST * len(_HOSTS)]):
             length = rng.choice((1, 9, 100, 1000, 4096, 6000, 20000, 60000))
             if kind < len(_HOSTS):
                 length = 60000  # so that each host has a region for every segment
@@ -723,6 +770,16 @@ class _Draw:
             region = self._region(entry, host, length, kind >= len(_HOSTS))
             self._allotments.append(Allotment(region, address, pages))
             self._register(self._allotments[-1])
+        for host in _HOSTS * _VAST:
+            length = (1 << rng.randint(32, 62)) + rng.getrandbits(rng.randint(1, 32))
+            start = rng.getrandbits(rng.randint(1, 63)) % (length - _PART)
+            start = rng.choice((start, length - _PART))
+            part = range(start, start + _PART)
+            address = self._space.take(_PART, rng.randrange(4096), 4096) - start
+            region = self._region(entries.pop(), host, length, True)
+            self._parts[region] = part
+            self._allotments.append(Allotment(region, address, part=part))
+            self._register(self._allotments[-1])
         if self._bus_errors:
             for host, entry in zip(_HOSTS, entries, strict=False):
                 length = 3000
@@ -733,6 +790,17 @@ class _Draw:
                 self._kept.add(entry)
                 self._faulty[host] = allotment, address + rng.randrange(length)
                 self._host.register(allotment)
+
+    def _entries(self) -> list[int]:
+        """Slots of the STag table, half of which differ from another one in a bit."""
+        rng, stags = self._rng, self._config.stags
+        entries = dict.fromkeys(rng.sample(range(stags), _REGIONS // 2))
+        while len(entries) < _REGIONS:
+            near = rng.choice([*entries]) ^ 1 << rng.randrange(stags.bit_length() - 1)
+            entries.setdefault(near)
+        found = [*entries]
+        rng.shuffle(found)
+        return found
 
     def _region(self, entry: int, host: str, length: int, any_rights: bool) -> Region:
         """Returns a region for an STag of this slot."""
@@ -750,7 +818,8 @@ class _Draw:
                     0,
                     rng.randrange(_TO - length),
                     _TO - length,
-                    (1 << 32) - length // 2,
+                    _TO - length - (1 << rng.randrange(12)),
+                    max(0, (1 << 32) - length // 2),
                     (rng.getrandbits(31) + 1 << 32) - rng.randint(0, min(length, 1 << 16)),
                 )
             ),
@@ -829,6 +898,52 @@ class _Draw:
             self._golden.revoke(self._unregister(entry).region)
             self._register_again(self._gone.pop())
 
+    def _replace_near(self) -> None:
+        """Replaces a region while segments come in for another one, whose slot of the STag table
+        differs from its own in one bit.
+        """
+        rng, host = self._rng, self._host
+        found = [
+            (entry, near)
+            for entry in self._registered
+            for bit in range(self._config.stags.bit_length() - 1)
+            if (near := entry ^ 1 << bit) in self._registered
+        ]
+        if not found:
+            return
+        entry, near = rng.choice(found)
+        region = self._registered[near].region
+        writers = [
+            number
+            for number, peer in self._peers.items()
+            if self._golden.live(number)
+            and peer.order.free
+            and region in self._writable(number, peer)
+        ]
+        old = self._registered[entry]
+        if not writers or self._page_slots(old) > self._slots:
+            return
+        host.settle(host.slots.get(entry, 0))
+        self._golden.revoke(self._unregister(entry).region)
+        self._slots -= self._page_slots(old)
+        again = replace(old, region=self._region(entry, old.region.endpoint, old.length, True))
+        if old.part is not None:
+            self._parts[again.region] = old.part
+        self._allotments.append(again)
+        host.aside(rng.randrange(60), lambda: host.register(again), slots=[entry])
+        self._registered[entry] = again
+        self._gone.pop()
+        self._usable.clear()
+        number = rng.choice(writers)
+        peer = self._peers[number]
+        for _ in range(rng.randint(1, 6)):
+            part = self._part(region)
+            length = min(rng.randrange(40), len(part))
+            at = region.to + part.start + rng.randint(0, len(part) - length)
+            header = TaggedHeader(region.stag, at % _TO, True, rng.getrandbits(8))
+            peer.order.sent((region.stag, header.rsvdulp), last=True)
+            self._send(number, peer, [header.encode() + rng.randbytes(length)])
+
     def _return(self) -> None:
         """Registers a region that was revoked."""
         if self._gone:
@@ -848,6 +963,8 @@ class _Draw:
             entry = slot(old.stag, self._config.stags)
             any_rights = rng.random() < 0.5
             region = self._region(entry, old.endpoint, old.length, any_rights)
+            if allotment.part is not None:
+                self._parts[region] = allotment.part
             allotment = replace(allotment, region=region)
             self._allotments.append(allotment)
         self._register(allotment)
@@ -938,7 +1055,9 @@ class _Draw:
         if queue.posted >= depth:
             # The buffer replaces one whose completion was seen.
             host.see(queue.used[queue.posted - depth])
-        length = rng.choice((0, 1, 64, queue.longest, queue.longest, rng.randrange(64)))
+        longest = queue.longest
+        lengths = 0, 1, 64, longest, longest ^ 1 << rng.randrange(12), rng.randrange(64)
+        length = rng.choice(lengths)
         if rng.random() < 0.02:
             length = rng.choice((9000, 20000))
         pages = self._pages(length) if length and rng.random() < 0.1 else None
@@ -1210,6 +1329,10 @@ class _Draw:
             self._overtake()
         elif chance < 569:
             self._pile_up()
+        elif chance < 579:
+            self._replace_near()
+        elif chance < 583 and self._bus_errors:
+            self._bus_errors_at_once()
 
     def _turn(self) -> int:
         """Returns the next stream: each in turn, a few of them, or any."""
@@ -1235,13 +1358,20 @@ class _Draw:
     def _packet(self) -> None:
         rng, golden = self._rng, self._golden
         number = self._turn()
-        if not golden.live(number):
+        if rng.randrange(300) == 0:
+            self._outsider(number)
+            return
+        live = golden.live(number)
+        if not live:
             chance = rng.random()
             if chance < 0.3:
                 self._enable(number)
             elif chance < 0.7:
                 return
         peer = self._peers[number]
+        if rng.randrange(1000 if live else 10) == 0:
+            self._tiny(number, peer)
+            return
         if self._bus_errors and golden.live(number) and rng.randrange(_WRONG) == 0:
             self._bus_error(number, peer)
             return
@@ -1277,26 +1407,81 @@ class _Draw:
             self._host.resume()
             self._host.drain()
 
+    def _outsider(self, number: int) -> None:
+        """Sends FPDUs of a stream whose number is too large, and differs from that of one of the
+        RNIC's streams in one bit. They are dropped.
+        """
+        rng = self._rng
+        bits = self._config.streams.bit_length() - 1
+        outside = number | 1 << rng.randrange(bits, 16)
+        if outside not in self._golden.counts:
+            stream = replace(self._peers[number].stream, number=outside)
+            self._golden.start(stream)
+            self._golden.stop(outside)
+            self._stopped.add(outside)
+            self._outsiders[outside] = _Peer(stream, MpaSender(crc=stream.crc), {})
+        # No marker could be in them, so they are the same ones with markers and without.
+        position = rng.getrandbits(23) * MARKER_SPACING + 4 * rng.randint(1, 60)
+        self._outsiders[outside].sender.position = position
+        header = TaggedHeader(rng.getrandbits(32), rng.getrandbits(64), True, rng.getrandbits(8))
+        segments = [header.encode() + rng.randbytes(rng.randrange(20)) for _ in range(3)]
+        self._send(outside, self._outsiders[outside], segments)
+
+    def _tiny(self, number: int, peer: _Peer) -> None:
+        """Sends a packet of FPDUs that have no room for a header; some CRCs are spoiled. The first
+        one fails the stream, if it is live.
+        """
+        rng = self._rng
+        self._host.end_aside()
+        position, pieces = peer.sender.position, []
+        for _ in range(rng.choice((1, 2, 5, 20, 60))):
+            piece = bytearray(peer.sender.send(rng.randbytes(rng.choice((0, 0, 1, 2, 3, 7, 13)))))
+            if rng.random() < 0.3:
+                piece[-1 - rng.randrange(4)] ^= 1 << rng.randrange(8)
+            pieces.append(bytes(piece))
+        octets = b"".join(pieces)
+        arrivals = self._arrivals(peer, octets, position)
+        self._wrongs["tiny" if self._golden.live(number) else "tiny, dropped"] += 1
+        self._host.receive(Packet(number, position & _HALF, octets), arrivals)
+
     def _bus_error(self, number: int, peer: _Peer) -> None:
         """Sends a segment for a region of which the bus refuses an octet.
 
         The RNIC is idle before it and after it, so that the effect is known.
         """
-        allotment, fault = self._faulty[peer.stream.destination.address]
-        region, golden, host = allotment.region, self._golden, self._host
+        region, host = self._faulty[peer.stream.destination.address][0].region, self._host
         host.resume()
         host.drain()
         start = self._rng.randrange(region.length)
         payload = self._rng.randbytes(1 + self._rng.randrange(region.length - start))
-        position = peer.sender.position
+        self._write_into_fault(number, peer, start, payload)
+        host.drain()
+
+    def _bus_errors_at_once(self) -> None:
+        """Sends segments whose writes the bus refuses, on some streams right after each other."""
+        rng, host = self._rng, self._host
+        live = [number for number in self._numbers if self._golden.live(number)]
+        host.resume()
+        host.drain()
+        for number in rng.sample(live, min(len(live), rng.randint(2, _REFUSED))):
+            peer = self._peers[number]
+            allotment, fault = self._faulty[peer.stream.destination.address]
+            start = max(0, fault - allotment.address - rng.randrange(_REFUSED_OCTETS))
+            length = min(rng.randint(1, _REFUSED_OCTETS), allotment.length - start)
+            self._write_into_fault(number, peer, start, rng.randbytes(length))
+        host.drain()
+
+    def _write_into_fault(self, number: int, peer: _Peer, start: int, payload: bytes) -> None:
+        """Sends a segment for a region that the bus refuses an octet of."""
+        allotment, fault = self._faulty[peer.stream.destination.address]
+        region, position = allotment.region, peer.sender.position
         octets = peer.sender.send(self._tagged(peer, region.stag, region.to + start, payload))
         arrivals = self._arrivals(peer, octets, position)
-        host.receive(Packet(number, position & _HALF, octets), arrivals)
+        self._host.receive(Packet(number, position & _HALF, octets), arrivals)
         # The whole beat is faulty, because a marker inside it causes two writes.
         beat = fault // self._config.octets * self._config.octets - allotment.address
         if start < beat + self._config.octets and beat < start + len(payload):
-            golden.refuse_write(arrivals[0], range(beat, beat + self._config.octets))
-        host.drain()
+            self._golden.refuse_write(arrivals[0], range(beat, beat + self._config.octets))
 
     def _arrivals(self, peer: _Peer, octets: bytes, position: int) -> list[Arrival]:
         """Returns the FPDUs of a packet."""
@@ -1340,11 +1525,26 @@ class _Draw:
             if not regions:
                 return self._tagged(peer, begun[0], 0, b"", begun)
         region = rng.choice(regions)
-        length = min(self._size(), region.length)
-        room = region.length - length
+        part = self._part(region)
+        length = min(self._length(peer), len(part))
+        room = len(part) - length
         offset = rng.choice((0, room, rng.randint(0, room), rng.randint(0, room)))
-        to = (region.to + offset) % _TO  # a segment of no octets may be at the end
+        # A segment of no octets may be at the end.
+        to = (region.to + part.start + offset) % _TO
         return self._tagged(peer, region.stag, to, rng.randbytes(length), begun)
+
+    def _part(self, region: Region) -> range:
+        """The offsets into a region that there is memory for."""
+        return self._parts.get(region, range(region.length))
+
+    def _length(self, peer: _Peer) -> int:
+        """Octets of a tagged segment's payload; with markers, its FPDU ends near one at times."""
+        rng = self._rng
+        if not peer.stream.markers or rng.random() < 0.8:
+            return self._size()
+        around = _AROUND + TaggedHeader.size
+        to_marker = -peer.sender.position % MARKER_SPACING - around
+        return max(0, to_marker + 4 * rng.randint(-2, 2) + rng.choice((0, 0, MARKER_SPACING - 4)))
 
     def _size(self) -> int:
         """Returns the octets of a payload."""
@@ -1358,9 +1558,17 @@ class _Draw:
             return rng.choice(_FAR)
         if chance < 975:
             return rng.randrange(1500)
-        if chance < 998:
+        if chance < 997:
             return rng.randrange(9000)
-        return rng.randrange(4 * self._config.longest_fpdu - 20)
+        most = 4 * self._config.longest_fpdu - _AROUND - TaggedHeader.size
+        return most - rng.choice((0, 1, 2, 3, 4, 8, rng.randrange(most)))
+
+    def _refused(self, header: int) -> int:
+        """Octets of a payload that is refused: with them the FPDU takes up to the whole of the
+        exception queue, or does not fit.
+        """
+        most = self._config.exception_octets - _AROUND - header
+        return most + 4 - self._rng.choice((0, 4, 8, self._rng.randrange(most)))
 
     def _tagged(
         self, peer: _Peer, stag: int, to: int, payload: bytes, begun: object = None
@@ -1465,7 +1673,7 @@ class _Draw:
         """Returns headers, each with its octets of payload, by the kind of the error."""
         rng = self._rng
         last = rng.random() < 0.5
-        length = rng.choice((0, 1, 2, 100, self._size()))
+        length = rng.choice((0, 1, 2, 100, self._size(), self._refused(UntaggedHeader.size)))
         qn = rng.choice([*peer.queues] or [0])
         headers = {
             "untagged version": UntaggedHeader(qn, 0, 0, last, version=rng.choice((0, 2, 3))),
@@ -1504,6 +1712,10 @@ class _Draw:
             payload = rng.randint(1, min(room + 1, 1500))
             start = room + 1 - payload
             found["an octet too long"] = UntaggedHeader(qn, msn, start, last), payload
+            payload = rng.randint(1, 1500)
+            end = (room ^ 1 << rng.randrange(32)) - payload
+            if room < end + payload and end >= 0:
+                found["a bit too long"] = UntaggedHeader(qn, msn, end, last), payload
         short = UntaggedHeader(qn, 1, 0).encode()[: rng.randrange(18)]
         return found | {"untagged, short": (short, 0)}
 
@@ -1513,9 +1725,11 @@ class _Draw:
         """Returns headers, each with its octets of payload, by the kind of the error."""
         rng = self._rng
         last = rng.random() < 0.5
-        length = rng.choice((1, 2, 100, 1 + self._size()))
+        length = rng.choice((1, 2, 100, 1 + self._size(), self._refused(TaggedHeader.size)))
         usable = self._writable(number, peer)
         region = rng.choice(usable)
+        if region in self._parts:
+            length = max(length, 2)  # so that none is placed where there is no memory
         stag, to, end = region.stag, region.to, region.to + region.length
         stags, far = self._config.stags, 1 << rng.randrange(64)
         index = stag ^ stags << 8 + rng.randrange(24 - stags.bit_length() + 1)
@@ -1526,7 +1740,7 @@ class _Draw:
             "before the region": TaggedHeader(stag, (to - 1) % _TO, last),
             "behind the region": TaggedHeader(stag, end % _TO, last),
             "at the last octet": TaggedHeader(stag, (end - 1) % _TO, last),
-            "2^32 too far": TaggedHeader(stag, (to + (1 << 32)) % _TO, last),
+            "2^32 too far": TaggedHeader(stag, (to + max(1 << 32, region.length)) % _TO, last),
             "far behind": TaggedHeader(stag, (to + max(far, region.length)) % _TO, last),
             "far before": TaggedHeader(stag, (to - far) % _TO, last),
             "tagged version": TaggedHeader(stag, to, last, version=rng.choice((0, 2, 3))),
@@ -1551,17 +1765,30 @@ class _Draw:
         payload = rng.randint(1, min(region.length + 1, 1500))
         start = (end + 1 - payload) % _TO
         found["an octet behind the region"] = TaggedHeader(stag, start, last), payload
+        payload = rng.randint(1, min(region.length, 1500))
+        bit = 1 << rng.randrange(16)
+        start = region.length - payload
+        if region.length + bit - start <= 64000:
+            found["a bit behind the region"] = TaggedHeader(stag, to + start, last), payload + bit
         for top in usable:
+            if top in self._parts:
+                continue
             if top.to + top.length == _TO:
                 payload = rng.randint(1, min(top.length, 1500))
                 at = _TO - payload
                 found["an octet behind 2^64"] = TaggedHeader(top.stag, at, last), payload + 1
+                found["a bit behind 2^64"] = TaggedHeader(top.stag, at, last), payload + bit
                 found["up to 2^64"] = TaggedHeader(top.stag, at, last), payload
                 found["across 2^64"] = TaggedHeader(top.stag, at, last), payload + length
+            elif top.to + top.length > _TO - 4096:
+                payload = rng.randint(1, min(top.length, 1500))
+                at = top.to + top.length - payload
+                found["from before 2^64 across"] = TaggedHeader(top.stag, at, last), _TO - at + bit
         longest = 4 * self._config.longest_fpdu
         long = rng.choice((region.length + 1, longest - 22, longest - 19, longest, 64000))
         long = min(long, 64000)  # beyond that a marker cannot point back to the beginning
-        found["long"] = TaggedHeader(stag, to, last), long
+        start = (to + self._part(region).start) % _TO
+        found["long"] = TaggedHeader(stag, start, last), long
         short = TaggedHeader(stag, to).encode()[: rng.randrange(14)]
         return found | {"tagged, short": (short, 0)}
 
@@ -1572,7 +1799,7 @@ class _Draw:
         one stays unchanged.
         """
         rng, octets = self._rng, bytearray(packet.octets)
-        kind = rng.randrange(6)
+        kind = rng.randrange(8)
         error = False
         if kind < 2:
             octets[rng.randrange(len(octets))] ^= 1 << rng.randrange(8)
@@ -1582,8 +1809,11 @@ class _Draw:
             del octets[4 * rng.randrange(1, 1 + len(octets) // 4) :]
         elif kind == 4:
             del octets[rng.randrange(1, len(octets)) :]
-        else:
+        elif kind == 5:
             error = True
+        else:
+            last = int.from_bytes(octets[-4:], "little") ^ rng.choice(self._differences)
+            octets[-4:] = last.to_bytes(4, "little")
         whole = bytes(octets)
         if error or len(octets) % 4:
             # The last beat counts as empty.

@@ -41,6 +41,7 @@ constexpr uint64_t AHEAD = 256;   // beats of write data taken before their addr
 constexpr uint64_t BURSTS = 256;  // addresses taken before their data
 constexpr uint64_t PATIENCE = 50000;
 constexpr uint64_t ENTRY = 32;    // octets of a completion
+constexpr uint64_t UNSEEN = 20;   // cycles after which STATUS knows of a beat that was taken
 
 enum Kind : uint32_t { PACKET, FRAME, WRITE, DRAIN, AWAIT, PAUSE, RESUME, POLL, WAIT, MEANWHILE };
 enum Status : uint32_t { EVENT = 1, IDLE = 2, COMPLETION = 4 };
@@ -235,6 +236,7 @@ struct Sim {
     enum { Nothing, State, EventWord, EventPop, Host, Polled, Consumer, Counter, Asked } purpose = Nothing;
     uint32_t accessed = 0, word = 0;
     uint64_t asked = 0;  // the operation that was under way as the access began
+    bool inside_packet = false;  // a packet had been taken in part for some time as it began
     uint64_t *served = nullptr;  // the index that the access advances: operation or aside
     bool address_done = false, data_done = false, draining = false;
     bool address_waits = false, data_waits = false;  // not shown to the RNIC yet
@@ -497,6 +499,7 @@ struct Sim {
 
     void start(bool write, uint32_t address, uint32_t value, decltype(purpose) why) {
         accessed = address; purpose = why; asked = operation;
+        inside_packet = at && cycle - taken.back().first > UNSEEN;
         access = write ? Writing : Reading;
         if (write) {
             top.s_axil_awaddr = address; top.s_axil_wdata = value; top.s_axil_wstrb = 15;
@@ -585,6 +588,8 @@ struct Sim {
             answer = response; asked_value = value; answered = true;
             return;
         }
+        if (access == Read && accessed == settings.status && value & IDLE && inside_packet && at)
+            fail("STATUS tells that nothing is in flight, inside a packet");
         const bool hosts = purpose == Host || purpose == Polled;
         const uint64_t expected = hosts ? operations[*served].offset : 0;
         if (response != expected)

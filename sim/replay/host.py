@@ -29,11 +29,15 @@ _HALF = 0xFFFFFFFF
 
 @dataclass(frozen=True)
 class Allotment:
-    """The place of a region in simulated host memory: at an address, or in pages."""
+    """The place of a region in simulated host memory: at an address, or in pages.
+
+    ``part`` holds the offsets into the region that there is memory for; None: all of them.
+    """
 
     region: Region
     address: int
     pages: Pages | None = None
+    part: range | None = None
 
     @property
     def length(self) -> int:
@@ -203,7 +207,7 @@ class Host:
     def _linear(self, address: int, pages: Pages | None) -> tuple[int, int]:
         """Returns address and page code of memory; writes its pages, if any, to the page table."""
         if pages is None:
-            return self._base + address, 0
+            return (self._base + address) % (1 << 64), 0
         linear = (self._slot << pages.shift) + pages.offset
         for address in pages.addresses:
             page = self._base + address

@@ -104,8 +104,9 @@ class Plan:
         """
         holders: list[Allotment | Buffer] = [*self.allotments, *self.buffers]
         for holder in holders:
-            offset = 0
-            for address, count in spans(holder.address, holder.pages, 0, holder.length):
+            part = holder.part if isinstance(holder, Allotment) else None
+            offset, length = (part.start, len(part)) if part else (0, holder.length)
+            for address, count in spans(holder.address, holder.pages, offset, length):
                 yield address, address + count, holder, offset
                 offset += count
 

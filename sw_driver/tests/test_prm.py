@@ -24,7 +24,7 @@ from typing import get_args, get_type_hints
 import numpy as np
 import pytest
 from ddp_rnic.cli.app import app
-from ddp_rnic.cli.app import prm as command
+from ddp_rnic.cli.prm import prm as command
 from ddp_rnic.hdl.spec import ddp
 from ddp_rnic.sim.devices.live import Peer, SimTransport
 from ddp_rnic.sw_driver import (

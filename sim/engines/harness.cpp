@@ -41,7 +41,7 @@ constexpr uint64_t AHEAD = 256;   // beats of write data taken before their addr
 constexpr uint64_t BURSTS = 256;  // addresses taken before their data
 constexpr uint64_t PATIENCE = 50000;
 constexpr uint64_t ENTRY = 32;    // octets of a completion
-constexpr uint64_t UNSEEN = 20;   // cycles after which STATUS knows of a beat that was taken
+constexpr uint64_t UNSEEN = 20;   // cycles until STATUS takes account of an accepted beat
 
 enum Kind : uint32_t { PACKET, FRAME, WRITE, DRAIN, AWAIT, PAUSE, RESUME, POLL, WAIT, MEANWHILE };
 enum Status : uint32_t { EVENT = 1, IDLE = 2, COMPLETION = 4 };
@@ -589,7 +589,7 @@ struct Sim {
             return;
         }
         if (access == Read && accessed == settings.status && value & IDLE && inside_packet && at)
-            fail("STATUS tells that nothing is in flight, inside a packet");
+            fail("STATUS says that nothing is in flight, but the RNIC has only a part of a packet");
         const bool hosts = purpose == Host || purpose == Polled;
         const uint64_t expected = hosts ? operations[*served].offset : 0;
         if (response != expected)

@@ -1,4 +1,4 @@
-"""``rnic build`` and what ``rnic program`` shares with it: the boards, by name."""
+"""``rnic build``: builds a board's bitstream. ``rnic program`` finds boards here, too."""
 
 from __future__ import annotations
 

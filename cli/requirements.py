@@ -1,4 +1,4 @@
-"""``rnic requirements``: shows who holds each sentence, and violates the sentences."""
+"""``rnic requirements``: lists the tests that hold each sentence, and violates the sentences."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ PACKAGE = "ddp_rnic"
 TABLE = tomllib.loads((ROOT / "tests" / "layers.toml").read_text(encoding="utf-8"))
 ROOMS: dict[str, list[str]] = TABLE["rooms"]
 OUTSIDE: dict[str, list[str]] = TABLE["outside"]
-#: The LLPs, of which DDP knows nothing.
+#: The LLPs. DDP must not depend on any of them.
 LLPS = ("hdl/mpa", "hdl/sctp", "hdl/tcp", "hdl/ip")
 
 #: The files that know which LLPs a device has.
@@ -70,7 +70,7 @@ def graph_of(root: Path) -> dict[str, set[str]]:
     graph = {}
     for path in sources(root):
         found = {file_of(root, *each) for each in imports(root, path)}
-        # The version, in the package's own __init__.py, is every room's.
+        # All rooms may import the version from the package's own __init__.py.
         graph[path.as_posix()] = {file for file in found if file} - {path.as_posix(), "__init__.py"}
     return graph
 
@@ -111,7 +111,7 @@ def test_no_files_import_each_other_in_a_circle(graph: Graph) -> None:
 
 
 def test_no_folders_import_each_other_in_a_circle() -> None:
-    # The files of ``hdl`` itself put the device together, and ``hdl/host`` puts it on a board.
+    # The files directly in ``hdl`` assemble the device, and ``hdl/host`` puts it on a board.
     assert not circle_of({room: set(rows) for room, rows in ROOMS.items()})
 
 

@@ -1,3 +1,3 @@
 """ddp-rnic: an open hardware RNIC datapath for iWARP's Direct Data Placement (RFC 5041)."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -1,10 +1,11 @@
-"""Run a command in the project's own environment, as ``python3 run.py rnic sim``.
+"""Runs a command in the project's own environment, as ``python3 run.py rnic sim``.
 
 ``python3 run.py docs`` builds the site into ``docs/_build/html``.
 
-The environment is ``.venv`` beside this file, with the versions that ``requirements.lock`` names.
-It is made at the first run, and again when it is out of date. Python 3.11 and pip are all that is
-needed.
+The environment is ``.venv`` beside this file, with the versions from ``requirements.lock``. The
+first run makes it, and a later run makes it again when it is out of date. ``rnic`` and ``python``
+wait only for the packages that users need. The packages for development are added before the first
+other command. The script itself needs only Python 3.11 and pip.
 """
 
 from __future__ import annotations
@@ -15,15 +16,16 @@ import os
 import shutil
 import subprocess
 import sys
-import tomllib
 import venv
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
 ENVIRONMENT = ROOT / ".venv"
 PROJECT, LOCK = ROOT / "pyproject.toml", ROOT / "requirements.lock"
+#: Extras of pyproject.toml for those who use the project, and for those who change it.
+USE, DEVELOP = ("serial", "sim", "flow", "plots"), ("dev",)
 
 
 def main() -> None:
@@ -34,10 +36,11 @@ def main() -> None:
     if Path(sys.prefix).resolve() == ENVIRONMENT.resolve():
         sys.exit("run.py makes .venv: call it with the system's Python, not with the one in .venv")
     programs = ENVIRONMENT / "bin"
-    _set_up(programs / "python")
     arguments = sys.argv[1:]
+    _set_up(programs / "python")
+    if _develops(arguments):
+        _add_tools(programs / "python")
     if arguments == ["docs"]:
-        _add_docs(programs / "python")
         arguments = ["python", str(ROOT / "docs" / "build.py")]
     command = programs / arguments[0]
     if not command.exists():
@@ -46,33 +49,39 @@ def main() -> None:
     os.execve(command, [str(command), *arguments[1:]], {**os.environ, "PATH": path})
 
 
+def _develops(arguments: list[str]) -> bool:
+    """Returns True if a command needs more than the packages for users."""
+    # 'rnic requirements --violate' runs the tests.
+    return arguments[0] not in ("rnic", "python") or arguments[1:2] == ["requirements"]
+
+
 def _set_up(python: Path) -> None:
-    # A machine without a C++ compiler gets the one that PyPI has.
+    # A machine without a C++ compiler gets the compiler from PyPI.
     compiler = any(map(shutil.which, ("g++", "clang++")))
-    extras = ["build", "test", *([] if compiler else ["compiler"])]
-    texts = [*(file.read_text(encoding="utf-8") for file in (PROJECT, LOCK)), sys.version, *extras]
-    with _once("ready", texts) as missing:
+    extras = [*USE, *([] if compiler else ["compiler"])]
+    with _once("ready", [*_versions(), *extras]) as missing:
         if missing:
             print("setting up .venv, which takes a minute or two", file=sys.stderr)
-            # Without pip in it, as not every Python can put it there; the pip at hand serves.
+            # The environment has no pip, because not every Python can install it there. The pip of
+            # this Python is used instead.
             venv.create(ENVIRONMENT, clear=True)
-            _install(python, "setuptools")
-            project = f"{ROOT}[{','.join(extras)}]"
-            _install(python, "--no-build-isolation", "--editable", project)
+            _install(python, extras)
 
 
-def _add_docs(python: Path) -> None:
-    # Only the site needs these packages, so that the first run of other commands stays short.
-    extras = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    with _once("ready-docs", [*extras["docs"], LOCK.read_text(encoding="utf-8")]) as missing:
+def _add_tools(python: Path) -> None:
+    with _once("ready-dev", [*_versions(), *DEVELOP]) as missing:
         if missing:
-            print("adding Sphinx to .venv", file=sys.stderr)
-            _install(python, *extras["docs"])
+            print("adding the packages for development to .venv", file=sys.stderr)
+            _install(python, DEVELOP)
+
+
+def _versions() -> list[str]:
+    return [*(file.read_text(encoding="utf-8") for file in (PROJECT, LOCK)), sys.version]
 
 
 @contextmanager
 def _once(name: str, texts: list[str]) -> Iterator[bool]:
-    """Yields whether to do the work of its block: the first time, and when ``texts`` change."""
+    """Yields True if the block must do its work: at first, and when ``texts`` have changed."""
     key = hashlib.sha256("\0".join(texts).encode()).hexdigest()
     with open(ROOT / ".venv.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -83,10 +92,10 @@ def _once(name: str, texts: list[str]) -> Iterator[bool]:
             done.write_text(key)
 
 
-def _install(python: Path, *arguments: str) -> None:
+def _install(python: Path, extras: Sequence[str]) -> None:
     pip = [sys.executable, "-m", "pip", "--python", str(python), "--quiet"]
-    options = ["--disable-pip-version-check", "--constraint", str(LOCK)]
-    if subprocess.run([*pip, "install", *options, *arguments]).returncode:
+    options = ["--disable-pip-version-check", "--constraint", str(LOCK), "--editable"]
+    if subprocess.run([*pip, "install", *options, f"{ROOT}[{','.join(extras)}]"]).returncode:
         sys.exit("the environment could not be set up: pip failed, see above")
 
 

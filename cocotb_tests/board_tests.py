@@ -16,13 +16,13 @@ from ddp_rnic.boards.ecpix5 import ECPIX5_85 as BOARD
 from ddp_rnic.hdl.spec import board, regs
 from ddp_rnic.hdl.spec.completion import Kind
 from ddp_rnic.sim.capture.capture import capture_of
-from ddp_rnic.sim.capture.sctp_traffic import with_sctp
 from ddp_rnic.sim.capture.tests.associations import Peers
-from ddp_rnic.sim.capture.traffic import traffic_of
+from ddp_rnic.sim.capture.traffic import traffic_of, with_sctp
 from ddp_rnic.sim.engines.board_bench import BoardBench
 from ddp_rnic.sim.engines.engine import Ring
 from ddp_rnic.sim.replay.differences import compare
-from ddp_rnic.sim.replay.plan import GUARD, Plan, plan
+from ddp_rnic.sim.replay.host import GUARD
+from ddp_rnic.sim.replay.plan import Plan, plan
 from ddp_rnic.sim.replay.sctp_regions import derive_all
 
 #: Number of tests in this module.

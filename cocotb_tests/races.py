@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ..hdl.spec import regs
 from ..hdl.spec.config import RnicConfig
 from ..hdl.spec.ddp import ErrorNumber, ErrorType
+from ..sim.engines.choice import load
 from ..sim.engines.engine import (
     Drain,
     Meanwhile,
@@ -21,7 +22,6 @@ from ..sim.engines.engine import (
     Stalls,
     Wait,
     WriteRegister,
-    load,
 )
 from ..sim.model.memory import Region
 from ..sim.model.mpa import MpaSender

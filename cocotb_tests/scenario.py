@@ -20,7 +20,7 @@ from ..hdl.spec.completion import Completion, Status, phase
 from ..hdl.spec.config import RnicConfig
 from ..hdl.spec.ddp import LLP_CRC, LLP_FRAMING, LOCAL_CATASTROPHIC, VERSION, WAITING, ErrorNumber
 from ..sim.campaigns.interleaving import Interleaving
-from ..sim.capture.traffic import QUEUES
+from ..sim.capture.streams import QUEUES
 from ..sim.engines.engine import (
     Await,
     Drain,
@@ -39,7 +39,7 @@ from ..sim.model.ddp import DataSink, TaggedHeader, header_length
 from ..sim.model.events import DdpError, Delivered, LlpError, Placed
 from ..sim.model.memory import Access, Memory, Region
 from ..sim.model.mpa import Fpdu, MpaReceiver, MpaSender
-from ..sim.replay.plan import guard_octets
+from ..sim.replay.host import guard_octets
 
 _HALF = 0xFFFFFFFF
 _MSN = 1 << 32

@@ -12,9 +12,9 @@ from ddp_rnic.cocotb_tests.scenario import Scenario, random_scenario, tagged, un
 from ddp_rnic.hdl.spec import regs
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
 from ddp_rnic.hdl.spec.ddp import LLP_FRAMING, LOCAL_CATASTROPHIC, WAITING
+from ddp_rnic.sim.engines.choice import ENGINES, load
 from ddp_rnic.sim.engines.cocotb_engine import run_tests
 from ddp_rnic.sim.engines.engine import (
-    ENGINES,
     UNSTALLED,
     Drain,
     ErrorEvent,
@@ -22,7 +22,6 @@ from ddp_rnic.sim.engines.engine import (
     Packet,
     Stalls,
     WriteRegister,
-    load,
 )
 
 STALLED = Stalls(0.4, 0.4, 0.4, 0.4)

@@ -38,6 +38,7 @@ from ddp_rnic.hdl.spec.ddp import (
     ErrorNumber,
 )
 from ddp_rnic.sim.engines import compiled
+from ddp_rnic.sim.engines.choice import load
 from ddp_rnic.sim.engines.engine import (
     UNSTALLED,
     Await,
@@ -54,7 +55,6 @@ from ddp_rnic.sim.engines.engine import (
     Stalls,
     Wait,
     WriteRegister,
-    load,
 )
 from ddp_rnic.sim.model.memory import Access, Region
 from ddp_rnic.sim.model.mpa import MpaSender

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
-from importlib import metadata
 from pathlib import Path
+
+from ddp_rnic import __version__
 
 sys.path.insert(0, str(Path(__file__).with_name("_ext")))
 
 project = "ddp-rnic"
 author = "ddp-rnic contributors"
 copyright = "ddp-rnic contributors, BSD-2-Clause"
-release = version = metadata.version("ddp-rnic")
+release = version = __version__
 
 extensions = [
     "myst_parser",

@@ -1,1 +1,1 @@
-"""Worked examples, each to be run as it is: ``python examples/NAME.py``."""
+"""Worked examples. Run each as ``python examples/NAME.py``."""

@@ -1,7 +1,7 @@
-"""A board of one's own: its pins by amaranth-boards, its size by that of its device.
+"""Adds a board: amaranth-boards describes its pins, and its device's size sets the RNIC's size.
 
-A file like this in ``boards/``, and a line in ``boards/catalog.py``, is all that ``rnic build``
-needs. Here the board's top is made into Verilog with its pins as ports, for a simulator.
+For ``rnic build``, put such a file into ``boards/`` and add a line to ``boards/catalog.py``. This
+example turns the board's top module into Verilog whose ports are the pins, for a simulator.
 """
 
 import re
@@ -14,7 +14,7 @@ from ddp_rnic.boards.virtual import to_verilog
 
 
 class MyPlatform(LatticeECP5Platform):
-    """An LFE5U-25F with a PHY at RGMII, which delays both clocks, and a serial adapter."""
+    """An LFE5U-25F, an RGMII PHY that delays both clocks, and a serial adapter."""
 
     device, package, speed = "LFE5U-25F", "BG256", "6"
     default_clk = "clk25"
@@ -42,7 +42,7 @@ class MyPlatform(LatticeECP5Platform):
 
 MINE = Board(
     name="mine",
-    title="A board of one's own",
+    title="My own board",
     platform=MyPlatform,
     leds=(Led("led", 0),),
     cable=("--cable", "ft232"),

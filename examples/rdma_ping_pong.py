@@ -1,6 +1,6 @@
-"""Send, RDMA Write and RDMA Read between two endpoints; both receive through the same gateware.
+"""Sends, RDMA Writes and RDMA Reads between two endpoints, which receive through one gateware.
 
-The octets that each gives to its TCP connection are carried to the other one here.
+Each endpoint gives its octets to a TCP connection; this program carries them to the other one.
 """
 
 from ddp_rnic.sim.devices.live import SimTransport
@@ -15,7 +15,7 @@ with SimTransport() as sim, Device(sim).open() as context, PD(context) as pd, CQ
     client, server = Connection(sim.send, pd, cq), Connection(sim.send, pd, cq)
 
     def carry() -> None:
-        """What both want to send, as TCP would."""
+        """Carries the octets that both want to send, as TCP would."""
         server.receive(client.data_to_send())
         client.receive(server.data_to_send())
 

@@ -1,4 +1,4 @@
-"""Untagged receive queues: messages go to posted buffers, in the order of the posts.
+"""Receives untagged messages in posted buffers, in the order of the posts.
 
 The buffers are the rows of a numpy array that is registered once, without remote rights.
 """
@@ -12,7 +12,7 @@ messages = [bytes([n + 1]) * (100 * n) for n in range(20)]
 
 with SimTransport() as transport, Device(transport).open() as context:
     with PD(context) as pd, CQ(context) as cq, Stream(pd, cq, queues=[0]) as stream:
-        # Before its stream is closed, a region with posted buffers cannot be revoked.
+        # A region with posted buffers cannot be revoked before its stream is closed.
         region = pd.register(rows, Access.LOCAL_WRITE)
         for row in range(len(rows)):
             stream.post_recv(region, wr_id=row, offset=2048 * row, length=2048)
@@ -25,7 +25,7 @@ with SimTransport() as transport, Device(transport).open() as context:
                 row = completion.wr_id
                 received.append(rows[row, : completion.byte_len].tobytes())
                 stream.post_recv(region, wr_id=row, offset=2048 * row, length=2048)
-                # A peer may send as many as it knows buffers to be posted.
+                # A peer may send as many messages as it knows buffers to be posted.
                 for message in messages[len(received) + len(rows) - 1 :][:1]:
                     peer.send(message)
 

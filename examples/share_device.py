@@ -1,7 +1,7 @@
-"""Two programs share a device through the manager; here all three are threads of one process.
+"""Two programs share a device through the manager. Here all three are threads of one process.
 
-The manager is what ``rnic prm DEVICE --socket PATH`` runs. Each program has opened the device by
-``connect(PATH)``, and knows nothing of the other one.
+``rnic prm DEVICE --socket PATH`` runs such a manager. Each program opens the device by
+``connect(PATH)``, and knows nothing of the other program.
 """
 
 import sys
@@ -16,10 +16,10 @@ from ddp_rnic.sw_driver.prm.audit import Audit
 
 
 def program(name: str, path: Path, sim: SimTransport, results: dict[str, bytes]) -> None:
-    """Receive a peer's Write in memory that is the program's own."""
+    """Receives a peer's Write in memory of the program's own."""
     with connect(path) as context:
         with PD(context) as pd, CQ(context) as cq, Stream(pd, cq) as stream:
-            # Memory that the manager can be given is not copied; any other buffer is.
+            # A buffer from allocate() is shared with the manager; any other buffer is copied.
             memory = context.allocate(100)
             with pd.register(memory) as region:
                 Peer(sim, stream.number).write(region.stag, 0, f"for {name}".encode())

@@ -1,6 +1,6 @@
-"""Place a peer's Write into a numpy array; the device is the gateware, simulated in this process.
+"""Places a peer's Write into a numpy array; the device is gateware simulated in this process.
 
-With a board, the transport alone is another one: ``UartTransport("/dev/ttyUSB0")``.
+For a board, only the transport changes: ``UartTransport("/dev/ttyUSB0")``.
 """
 
 import numpy as np

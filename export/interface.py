@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from amaranth.lib.wiring import Out
 
 from ..hdl.bus.axi import AWCACHE
-from ..hdl.rnic import FlatRnic
+from ..hdl.flat import FlatRnic
 from ..hdl.spec.config import RnicConfig
 
 #: The top module of the exported Verilog.

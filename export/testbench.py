@@ -16,10 +16,10 @@ from ..hdl.spec.completion import FIELDS, OCTETS, Kind
 from ..hdl.spec.config import RnicConfig
 from ..hdl.spec.net import insert
 from ..hdl.spec.sctp import Diversion, Function
-from ..sim.engines import load
 from ..sim.model.header import Header, TaggedHeader, UntaggedHeader
 from ..sim.model.mpa import MpaSender
 from ..sim.model.sctp import Ppid
+from ..sim.replay import load
 from .registers import registers
 
 _TEXT = Path(__file__).with_name("tb_rnic.v")

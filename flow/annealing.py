@@ -1,18 +1,19 @@
-"""A better placement than nextpnr's own, for an LFE5UM5G-85F of speed grade 8.
+"""Improves nextpnr's placement for an LFE5UM5G-85F of speed grade 8, by simulated annealing.
 
-nextpnr's placers leave single cells dozens of tiles from all that they are connected with, and
-their last step, which would mend that, goes no farther than three tiles: on a design of short paths
-these decide the clock. So nextpnr places first; ``anneal.cpp`` moves cells on by simulated
-annealing, with delays as nextpnr routes them and a full timing analysis between; then each cell
-gets its place as an attribute, and nextpnr checks it and routes. What counts is nextpnr's own
-timing analysis at the end.
+nextpnr's placers leave single cells dozens of tiles away from all their neighbours, and their last
+step, which should correct that, moves a cell by at most three tiles. In a design of short paths
+these cells decide the clock. So nextpnr places first; then ``anneal.cpp`` moves cells by simulated
+annealing, with delays as nextpnr routes them and repeated timing analyses; then each cell gets its
+place as an attribute, and nextpnr checks the places and routes. The final result is nextpnr's own
+timing analysis.
 
-nextpnr places a carry chain itself, whatever attributes it has; but the cells that it makes of one,
-given instead of the chain, go where they are told. It then counts the carry of a slice for each
-half of it, so that a long chain seems slower than it is. Where that would make the longest path
-longer, the chain stays whole, and nextpnr has to find the place that was meant for it. In any tile
-but those of such chains the cell that a chain begins with is taken; and the cells that take it, in
-tiles near where a chain is meant to be, are connected with it: no other place has shorter wires.
+nextpnr places a carry chain itself, whatever attributes the chain has. But if the netlist has the
+cells that nextpnr makes from a chain, instead of the chain, it puts them where their attributes
+say. It then counts the carry of a slice for each half of the slice, so that a long chain seems
+slower than it is. Where that would make the longest path longer, the chain stays whole, and nextpnr
+has to find its intended place: every tile that no such chain should use gets a filler in the cell
+in which a chain begins, and the fillers near a chain's intended place are connected with the chain,
+so that its wires are shortest there.
 """
 
 from __future__ import annotations
@@ -26,14 +27,13 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from ..sim.engines import verilator
-from ..sim.engines.engine import ToolError
 from .netlist import Netlist, new_cell, next_net
+from .tools import ToolError, cache_directory, compiler, digest, locked
 
 __all__ = ["Annealed", "Placed", "anneal", "constrain", "longest_path"]
 
 _SOURCE = Path(__file__).with_name("anneal.cpp")
-#: Columns and rows of tiles, and where logic and block RAM are.
+#: Columns and rows of tiles, and the tiles that have logic and block RAM.
 _SIZE = (127, 96)
 _BLOCK_ROWS = (22, 46, 70, 82)
 _BLOCK_COLUMNS = [
@@ -44,7 +44,7 @@ _BLOCK_COLUMNS = [
 _NO_LOGIC_ROWS = {10, 34, 58, *_BLOCK_ROWS}
 _LOGIC = [(x, y) for x in range(2, 125) for y in range(2, 94) if y not in _NO_LOGIC_ROWS]
 _BLOCKS = [(x, y) for x in _BLOCK_COLUMNS for y in _BLOCK_ROWS]
-#: What anneal.cpp calls them.
+#: The numbers of these kinds in anneal.cpp.
 _TABLE, _FLIP_FLOP, _RAM_WRITE, _BLOCK_RAM, _OTHER = range(5)
 _KINDS = {
     "TRELLIS_COMB": _TABLE,
@@ -54,19 +54,19 @@ _KINDS = {
 }
 _SINGLE, _RIGID, _BLOCK, _FIXED = range(4)
 _MULTIPLEXED, _CARRY, _RAM = 1, 2, 4
-#: Ways that are within a logic cell, a tile or a chain, with their delays in ns.
+#: Connections within a logic cell, a tile or a chain, with their delays in ns.
 _INNER = {"FCI": 0.0, "F1": 0.0, "FXA": 0.0, "FXB": 0.0, "DI": 0.12}
 _CLOCKS = {"CLK", "CLKA", "CLKB", "WCK"}
-#: From a pin to the carry. No input of such a cell can be exchanged for another one.
+#: Delays in ns from a pin to the carry. No input of such a cell can be exchanged for another one.
 _CARRY_PINS = (0.48, 0.48, 0.42, 0.38)
-#: How annealing begins, and for how long it goes on: sweeps, temperature, and reach in tiles.
+#: The start of the annealing: number of sweeps, temperature, and reach in tiles.
 _SCHEDULE = (200, 4, 25)
 _STILL = (0, 0, 1, 0)
-#: How much longer than it is taken for a path of some connections is routed, in ns.
+#: By how many ns a path of several connections is routed longer than estimated.
 _ROUTED = 0.3
-#: Pins of a distributed RAM's write port, in the order of its address's and data's bits.
+#: Pins of a distributed RAM's write port, in the order of its address bits and its data bits.
 _WRITE_ADDRESS, _WRITE_DATA = ("D0", "B0", "C0", "A0"), ("C1", "A1", "D1", "B1")
-#: Those of a table's address.
+#: Pins of a table's address.
 _READ_ADDRESS = "DBCA"
 
 
@@ -95,7 +95,7 @@ class Placed:
         return str(self.cells[name]["parameters"].get("MODE", "LOGIC"))
 
     def place(self, name: str) -> tuple[int, int, int]:
-        """Column, row, and logic cell of the tile."""
+        """Returns column, row, and logic cell of the tile."""
         bel = self.cells[name]["attributes"]["NEXTPNR_BEL"]
         match = re.fullmatch(r"X(\d+)/Y(\d+)/(?:SLICE(.)\.\D+(\d?))?.*", bel)
         assert match is not None, bel
@@ -103,7 +103,7 @@ class Placed:
         return int(column), int(row), 2 * "ABCD".index(part) + int(half or 0) if part else 0
 
     def chains(self) -> list[list[str]]:
-        """The tables of each carry chain, in order."""
+        """Returns the tables of each carry chain, in order."""
         found = []
         for name in self.names:
             carry = self.nets(name).get("FCI")
@@ -116,19 +116,21 @@ class Placed:
         return found
 
     def behind(self, name: str) -> str | None:
-        """The table whose result a flip-flop takes within its logic cell."""
+        """Returns the table whose result a flip-flop takes within its logic cell, or None."""
         net = self.nets(name).get("DI")
         return self.drivers[net][0] if net in self.drivers else None
 
     def inner(self, port: str, name: str, driver: str) -> float | None:
-        """Delay of a way that no placement changes; None of any other."""
+        """Returns the delay of a connection that no placement changes, or None for any other."""
         kind = self.cells[name]["type"]
         if kind == "TRELLIS_COMB" and self.cells[driver]["type"] == "TRELLIS_RAMW":
             return 0.0
         return _INNER.get(port) if kind in ("TRELLIS_COMB", "TRELLIS_FF") else None
 
     def units(self) -> dict[str, str]:
-        """Cells that only move together, as the name of one of them for each."""
+        """Returns, for each cell, the name that stands for all cells that only move together
+        with it.
+        """
         parents = {name: name for name in self.names}
 
         def root(name: str) -> str:
@@ -157,8 +159,9 @@ class Placed:
 def _gates(
     mode: str, name: str, pins: Iterable[str], *, apart: bool
 ) -> list[tuple[str, str, float]]:
-    """Ways through a table, with their delays in ns at speed grade 8, and with what is routed to a
-    pin later than to others.
+    """Returns the paths through a table, with their delays in ns at speed grade 8.
+
+    A delay includes the extra routing time of a pin that is routed later than others.
     """
     have = set(pins)
     ways = [(pin, "F", 0.23) for pin in "ABCD"] + [(pin, "OFX", 0.356) for pin in "ABCD"]
@@ -171,7 +174,7 @@ def _gates(
 
 
 def _problem(placed: Placed, given: dict[str, tuple[int, int, int]], *, apart: bool) -> str:
-    """What anneal.cpp reads, of cells in the given places, with chains as slow as if taken
+    """Returns the input of anneal.cpp for cells in the given places; chains as slow as taken
     ``apart``.
     """
     groups = placed.units()
@@ -253,13 +256,13 @@ def _problem(placed: Placed, given: dict[str, tuple[int, int, int]], *, apart: b
 
 
 def _mobility(placed: Placed, names: list[str], places: set[tuple[int, int, int]]) -> int:
-    """How cells that move together move."""
+    """Returns how cells move that move together."""
     kinds = {_KINDS.get(placed.cells[name]["type"], _OTHER) for name in names}
     if kinds == {_BLOCK_RAM}:
         return _BLOCK
     if _OTHER in kinds or names[0].startswith("$PACKER"):
         return _FIXED
-    # A lone cell of a multiplexer, a carry chain or a RAM keeps its place in the tile.
+    # A single cell of a multiplexer, a carry chain or a RAM keeps its place in the tile.
     bound = any(_flags(placed, name) and placed.cells[name]["type"] == "TRELLIS_COMB"
                 for name in names)  # fmt: skip
     return _RIGID if len(places) > 1 or bound or _RAM_WRITE in kinds else _SINGLE
@@ -274,11 +277,11 @@ def _flags(placed: Placed, name: str) -> int:
 
 
 def _program() -> Path:
-    """anneal.cpp, compiled now or before."""
+    """Returns the compiled anneal.cpp; compiles it unless the cache has it."""
     text = _SOURCE.read_text(encoding="utf-8")
-    command = [*verilator.compiler(), "-std=c++17", "-O2", "-ffp-contract=off"]
-    kept = verilator.cache_directory() / "anneal" / verilator.digest(text, *command)
-    with verilator.locked(kept):
+    command = [*compiler(), "-std=c++17", "-O2", "-ffp-contract=off"]
+    kept = cache_directory() / "anneal" / digest(text, *command)
+    with locked(kept):
         if not kept.exists():
             made = kept.with_suffix(".tmp")
             run = subprocess.run(
@@ -291,8 +294,11 @@ def _program() -> Path:
 
 
 class Annealed(NamedTuple):
-    """A place for each cell: column, row, and logic cell of the tile; the longest path by the
-    inputs of each; and how long the longest of all is about, before and after, in ns.
+    """A place for each cell, and the lengths of paths.
+
+    ``places`` has column, row, and logic cell of the tile for each cell. ``paths`` has the longest
+    path through the inputs of each cell, in ns. ``before`` and ``after`` are estimates of the
+    longest path of all, in ns.
     """
 
     places: dict[str, tuple[int, int, int]]
@@ -314,7 +320,7 @@ def anneal(placed: Placed, seed: int) -> Annealed:
 
 
 def longest_path(placed: Placed) -> float:
-    """How long the longest path of a placed netlist is about, in ns."""
+    """Returns an estimate of the longest path of a placed netlist, in ns."""
     places = {name: placed.place(name) for name in placed.names}
     return _run(placed, places, _STILL).before
 
@@ -345,10 +351,10 @@ def _run(
 
 
 def constrain(netlist: Netlist, top: str, placed: Placed, annealed: Annealed) -> Netlist:
-    """The netlist with a place for each cell but those of carry chains that stay whole, and with
-    no places left for these but those that they have in ``annealed``.
+    """Returns the netlist with a place for each cell, except those of carry chains that stay whole.
 
-    A distributed RAM and a chain have no one place, so they are taken apart as nextpnr does it.
+    No places are left for such chains but those that they have in ``annealed``. A distributed RAM
+    and a chain have no single place, so they are split into cells as nextpnr does it.
     """
     module = netlist["modules"][top]
     fresh = next_net(module)
@@ -364,7 +370,7 @@ def constrain(netlist: Netlist, top: str, placed: Placed, annealed: Annealed) ->
         cells |= _ram_parts(name, cell, nets)
     paths = _run(placed, annealed.places, _STILL, apart=True).paths
     whole: dict[str, int] = {}
-    anchored: list[tuple[tuple[int, int], set[int]]] = []  # tiles of whole chains, and their nets
+    anchored: list[tuple[tuple[int, int], set[int]]] = []  # tile and nets of each whole chain
     for chain in placed.chains():
         if max(paths[name] for name in chain) > annealed.after - _ROUTED:
             whole |= dict.fromkeys(chain, len(anchored))
@@ -398,7 +404,7 @@ def constrain(netlist: Netlist, top: str, placed: Placed, annealed: Annealed) ->
 
 
 def _bel(kind: str, column: int, part: int) -> str | None:
-    """nextpnr's name for a place in its tile."""
+    """Returns nextpnr's name for a place in its tile."""
     slice_, half = "ABCD"[part // 2], part % 2
     return {
         "TRELLIS_COMB": f"SLICE{slice_}.K{half}",
@@ -411,8 +417,10 @@ def _bel(kind: str, column: int, part: int) -> str | None:
 def _fillers(
     empty: list[tuple[int, int]], anchored: list[tuple[tuple[int, int], set[int]]]
 ) -> dict[str, Netlist]:
-    """A table in each empty tile, so that no whole chain begins there, which draws the chains to
-    their own tiles by the nets that it shares with the nearest.
+    """Returns a table in each empty tile, so that no whole chain can begin there.
+
+    The fillers nearest to a chain's intended tile share the chain's nets, and so draw the chain
+    there.
     """
     empty = list(empty)
     inputs: dict[tuple[int, int], dict[str, list[int]]] = {tile: {} for tile in empty}
@@ -431,9 +439,10 @@ def _fillers(
 
 
 def _fed_from_outside(cell: Netlist) -> Netlist:
-    """A flip-flop that no table before it takes into its own logic cell.
+    """Returns the flip-flop with its input changed so that no table takes it into its logic cell.
 
-    Of several flip-flops behind a table nextpnr takes one, and not the same one each time.
+    Of several flip-flops that read one table nextpnr takes one into the cell, and not always the
+    same.
     """
     ways, connections = dict(cell["port_directions"]), dict(cell["connections"])
     ways["M"], connections["M"] = ways.pop("DI"), connections.pop("DI")
@@ -442,12 +451,12 @@ def _fed_from_outside(cell: Netlist) -> Netlist:
 
 
 def _part_name(name: str) -> str:
-    """What a cell is called that nextpnr made: its own names it would give again."""
+    """Returns the new name of a cell made by nextpnr, which would use its own names again."""
     return name.replace("$nextpnr", "$part")
 
 
 def _chain_nets(chain: list[str], cells: dict[str, Netlist]) -> set[int]:
-    """The nets by which a carry chain is connected with what is around it."""
+    """Returns the nets that connect a carry chain with other cells."""
     own = [name.rpartition("$")[0] for name in chain if name[0] != "$"]
     found = {
         bit
@@ -464,8 +473,10 @@ def _chain_nets(chain: list[str], cells: dict[str, Netlist]) -> set[int]:
 def _chain_parts(
     placed: Placed, chain: list[str], cells: dict[str, Netlist], fresh: int
 ) -> dict[str, Netlist]:
-    """The tables of a carry chain, also those by which a carry comes in and goes out, connected as
-    the cells of the netlist that they are made of. Carries between them are new nets.
+    """Returns the tables of a carry chain, with those through which a carry enters and leaves.
+
+    They are connected like the cells of the netlist from which they are made. The carries between
+    them are new nets.
     """
     carries: dict[int, int] = {}
 
@@ -479,7 +490,8 @@ def _chain_parts(
             return bit
         if placed.drivers[bit][0].startswith("$PACKER"):
             return "01"[placed.drivers[bit][0] == "$PACKER_VCC"]
-        # A carry to or from elsewhere. Where one goes out and on, it also comes in behind.
+        # A carry to or from elsewhere. A carry that leaves in the middle of a chain enters it again
+        # after that.
         before, after = (chain[i].rpartition("$")[0] if 0 <= i < len(chain) else "" for i in
                          (at - 1 - int(part[-1]), at + 2 - int(part[-1])))  # fmt: skip
         (bit,) = (cells[before]["connections"]["COUT"] if before in cells
@@ -500,7 +512,9 @@ def _chain_parts(
 
 
 def _ram_parts(name: str, cell: Netlist, nets: list[int]) -> dict[str, Netlist]:
-    """A distributed RAM as its write port, its four tables, and the two that it blocks."""
+    """Returns the parts of a distributed RAM: its write port, four tables, and the two that
+    it blocks.
+    """
     parameters, connections = cell["parameters"], cell["connections"]
     contents = parameters["INITVAL"].replace("x", "0")[::-1]
     write = dict(zip(_WRITE_ADDRESS, connections["WAD"], strict=True))
@@ -518,7 +532,7 @@ def _ram_parts(name: str, cell: Netlist, nets: list[int]) -> dict[str, Netlist]:
     for bit in range(4):
         table = ["0"] * 16
         for word in range(16):
-            # Bits of the table's own index, from the lowest, are A, B, C and D.
+            # The bits of the table's own index are A, B, C and D, from the lowest.
             at = sum((word >> i & 1) << "ABCD".index(pin) for i, pin in enumerate(_READ_ADDRESS))
             table[15 - at] = contents[4 * word + bit]
         inputs = {port: [net] for port, net in zip(_READ_ADDRESS, connections["RAD"], strict=True)}

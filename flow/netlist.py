@@ -1,5 +1,7 @@
-"""Netlists as yosys writes them in JSON: their area, registers that block RAM has already, shift
-registers, and resets and enables that go everywhere.
+"""Passes over netlists that yosys writes as JSON.
+
+They measure area, move registers into block RAM, move shift registers into distributed RAM, and
+improve resets and enables that many cells use.
 """
 
 import re
@@ -15,20 +17,20 @@ __all__ = [
 
 Netlist = dict[str, Any]
 
-#: Flip-flops that a reset has to reach before it gets a global network.
+#: A reset of at least this many flip-flops gets a global network.
 _MANY = 1000
-#: Flip-flops that one gate enables.
+#: How many flip-flops one gate enables.
 _PART = 64
-#: Flip-flops of an enable that is made into gates.
+#: An enable of at most this many flip-flops becomes gates.
 _FEW = 8
-#: Words of a distributed RAM, bits of their address, and of a word.
+#: Words of a distributed RAM, bits of an address, and bits of a word.
 _WORDS, _ADDRESS, _BITS = 16, 4, 4
-#: What these cells put out is of the clocks of what they take in.
+#: The outputs of these cells have the clocks of their inputs.
 _LOGIC = {"LUT4", "PFUMX", "L6MUX21", "CCU2C"}
 
 
 class _Wires:
-    """Who reads a net of a module."""
+    """Lists the readers of each net of a module."""
 
     def __init__(self, module: Netlist) -> None:
         self.readers: defaultdict[int, list[tuple[str, str]]] = defaultdict(list)
@@ -82,11 +84,13 @@ def _read_ports(cell: Netlist) -> tuple[_ReadPort, ...]:
 
 
 def absorb_output_registers(netlist: Netlist, top: str) -> int:
-    """Moves registers that follow a block RAM into it, in place; how many read ports changed.
+    """Moves registers that follow a block RAM into it, in place; returns how many read ports
+    changed.
 
-    The ECP5 reads a block RAM at 185 MHz, through its own output register at 320 MHz, and yosys
-    does not use that register. A read port changes where every reader of its data is a flip-flop on
-    the same clock edge that starts at 0 and has no reset, and all have the same clock enable.
+    The ECP5 reads a block RAM at 185 MHz, or at 320 MHz through the RAM's own output register,
+    which yosys does not use. A read port changes where every reader of its data is a flip-flop on
+    the same clock edge that starts at 0 and has no reset, and all of these have the same clock
+    enable.
     """
     module = netlist["modules"][top]
     cells = module["cells"]
@@ -128,7 +132,7 @@ def absorb_output_registers(netlist: Netlist, top: str) -> int:
 
 
 def _register_kind(cell: Netlist | None, port: str) -> tuple[int | str, int | str] | None:
-    """Clock and clock enable of a plain flip-flop; None where the reader is anything else."""
+    """Returns clock and clock enable of a plain flip-flop; None for any other reader."""
     if cell is None or cell["type"] != "TRELLIS_FF" or port != "DI":
         return None
     parameters = {name: value.strip() for name, value in cell["parameters"].items()}
@@ -149,7 +153,7 @@ def _register_kind(cell: Netlist | None, port: str) -> tuple[int | str, int | st
 
 
 class _Clocks:
-    """Of which clocks nets are."""
+    """Finds the clocks that determine when a net changes."""
 
     def __init__(self, module: Netlist) -> None:
         self.drivers = {
@@ -162,8 +166,9 @@ class _Clocks:
         self.known: dict[int | str, frozenset[Any]] = {"0": frozenset(), "1": frozenset()}
 
     def of(self, bit: int | str) -> frozenset[Any]:
-        """Clocks of the registers and memories behind a net; None is among them for anything else,
-        such as a pin.
+        """Returns the clocks of the registers and memories from which a net derives.
+
+        None is among them for anything else, such as a pin.
         """
         if bit not in self.known:
             cell: dict[str, Any] = self.drivers.get(bit) or {}
@@ -187,12 +192,14 @@ class _Clocks:
 
 
 def extract_shift_registers(netlist: Netlist, top: str) -> int:
-    """Moves shift registers into distributed RAM, in place; how many flip-flops are gone.
+    """Moves shift registers into distributed RAM, in place; returns how many flip-flops are
+    removed.
 
-    Such are flip-flops in a row, of which each but the last is read by the next one only, that have
-    neither an enable nor a reset and start at 0. A row becomes a bit of a ring of as many words
-    that is read where it is being written; one counter is for all rings of a length. A row stays
-    whose input is not of its own clock alone: it may be there to synchronize.
+    A shift register is a row of flip-flops in which only the next one reads each but the last,
+    without enable and reset, and starting at 0. A row becomes one bit of a ring buffer of equal
+    length, whose word is read when it is overwritten; all rings of one length share a counter. A
+    row stays if its input does not come from its own clock alone, because the row may be a
+    synchronizer.
     """
     module = netlist["modules"][top]
     cells, wires, clocks = module["cells"], _Wires(module), _Clocks(module)
@@ -249,11 +256,10 @@ def extract_shift_registers(netlist: Netlist, top: str) -> int:
 
 
 def replicate_enables(netlist: Netlist, top: str) -> int:
-    """Gives each part of a wide register its own copy of the gate that enables it, in place; how
-    many copies there are.
+    """Gives each part of a wide register a copy of the gate that enables it, in place.
 
-    A gate that has to reach hundreds of flip-flops is far from most of them; of what it looks at,
-    the way to a copy in their midst takes the same time to all of them.
+    Returns how many copies there are. A gate that has to reach hundreds of flip-flops is far from
+    most of them. The paths from the gate's inputs to a copy amid its flip-flops are equally long.
     """
     module = netlist["modules"][top]
     cells = module["cells"]
@@ -269,7 +275,7 @@ def replicate_enables(netlist: Netlist, top: str) -> int:
     fresh = next_net(module)
     copies = 0
     for gate, flip_flops in enabled.items():
-        # In the order of their bits, as far as names tell.
+        # In the order of their bits, as far as the names show it.
         flip_flops.sort(
             key=lambda name: [
                 int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)
@@ -291,16 +297,16 @@ def replicate_enables(netlist: Netlist, top: str) -> int:
 
 
 def fold_enables(netlist: Netlist, top: str) -> int:
-    """Turns enables of few flip-flops into gates in front of these, in place; of how many
-    flip-flops.
+    """Turns enables of few flip-flops into gates before their inputs, in place.
 
-    Those of a slice have one enable, so a full device has no place for many that are of few each.
+    Returns how many flip-flops changed. The flip-flops of a slice share one enable, so a full
+    device has no place for many enables of few flip-flops each.
     """
     module = netlist["modules"][top]
     cells = module["cells"]
     enabled: defaultdict[tuple[Any, ...], list[Netlist]] = defaultdict(list)
     for cell in cells.values():
-        # What belongs in a pin's cell stays as it is.
+        # A flip-flop that belongs in the cell of a pin stays unchanged.
         if (
             cell["type"] == "TRELLIS_FF"
             and cell["parameters"]["CEMUX"].strip() == "CE"
@@ -328,7 +334,7 @@ def fold_enables(netlist: Netlist, top: str) -> int:
 def new_cell(
     kind: str, parameters: dict[str, str], inputs: dict[str, Any], outputs: dict[str, Any]
 ) -> Netlist:
-    """A cell of a netlist, with the bits at its pins."""
+    """Returns a cell of a netlist, with the bits at its pins."""
     return {
         "hide_name": 0,
         "type": kind,
@@ -340,7 +346,7 @@ def new_cell(
 
 
 def flip_flop(clock: int | str, data: int | str, output: int) -> Netlist:
-    """A flip-flop without enable and reset that starts at 0."""
+    """Returns a flip-flop without enable and reset that starts at 0."""
     parameters = {"GSR": "DISABLED", "CEMUX": "1 ", "CLKMUX": "CLK", "LSRMUX": "LSR",
                   "REGSET": "RESET"}  # fmt: skip
     inputs = {"CLK": [clock], "DI": [data], "LSR": ["0"]}
@@ -348,17 +354,17 @@ def flip_flop(clock: int | str, data: int | str, output: int) -> Netlist:
 
 
 def next_net(module: Netlist) -> int:
-    """The first number of which a module has no net, nor a higher one."""
+    """Returns the lowest number above all nets of a module."""
     lists = [bits for cell in module["cells"].values() for bits in cell["connections"].values()]
     lists += [item["bits"] for kind in ("ports", "netnames") for item in module[kind].values()]
     return 1 + max((bit for bits in lists for bit in bits if isinstance(bit, int)), default=0)
 
 
 def promote_resets(netlist: Netlist, top: str) -> int:
-    """Puts resets of many flip-flops on the global network, in place; how many they are.
+    """Puts resets of many flip-flops on the global network, in place; returns how many there are.
 
-    nextpnr does so with clocks alone. A reset that takes the routing of its neighbourhood to twenty
-    thousand flip-flops leaves too little of it. What is no flip-flop keeps the net of before.
+    nextpnr does so only with clocks. A reset of twenty thousand flip-flops would otherwise use up
+    the routing in many places. Cells that are not flip-flops keep the original net.
     """
     module = netlist["modules"][top]
     cells = module["cells"]
@@ -373,7 +379,7 @@ def promote_resets(netlist: Netlist, top: str) -> int:
         if isinstance(bit, str) or len(flip_flops) < _MANY:
             continue
         name, bits = f"global_reset_{promoted}", [fresh + promoted]
-        # yosys takes no cell that has a net's name.
+        # yosys accepts no cell with the name of a net.
         cells[f"{name}_buffer"] = new_cell("DCCA", {}, {"CLKI": [bit], "CE": ["1"]}, {"CLKO": bits})
         module["netnames"][name] = {"hide_name": 0, "bits": bits, "attributes": {}}
         for flip_flop in flip_flops:
@@ -383,18 +389,20 @@ def promote_resets(netlist: Netlist, top: str) -> int:
 
 
 def area(netlist: Netlist, top: str) -> dict[str, int]:
-    """Cells of a block: tables of four inputs, with those of carry chains and distributed RAM,
-    flip-flops and block RAMs.
+    """Returns the number of a block's cells.
+
+    The keys are ``lut4``, tables of four inputs with those of carry chains and distributed RAM;
+    ``ff``, flip-flops; and ``dp16kd``, block RAMs.
     """
     return _area(netlist["modules"][top]["cells"].values())
 
 
 def area_by_part(netlist: Netlist, top: str) -> dict[str, dict[str, int]]:
-    """The same of each instance in a block that yosys has flattened, largest first, and of what is
-    in none, by the name ``""``. Of a block that only wraps another it is the instances in that.
+    """Returns the area of each instance in a block that yosys has flattened, the largest first.
 
-    A cell is in the instance whose net it drives; a gate in that of a register beside it, by which
-    yosys names it.
+    The name ``""`` has the cells in no instance. If the block only wraps another, the instances in
+    that other block count. A cell belongs to the instance whose net it drives; a gate belongs to
+    that of the register next to it, by which yosys names it.
     """
     module = netlist["modules"][top]
     scopes = [name for name, cell in module["cells"].items() if cell["type"] == "$scopeinfo"]

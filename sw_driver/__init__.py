@@ -1,4 +1,4 @@
-"""The host's side: a driver for the device, with the names of verbs where they have one."""
+"""The driver that runs on the host. Its classes have the names of verbs where verbs has them."""
 
 # Absolute, as pytest also imports this file by the name that its folder has in a checkout.
 
@@ -20,8 +20,9 @@ from ddp_rnic.sw_driver.transports.transport import Transport
 from ddp_rnic.sw_driver.verbs.association import Association, Report
 from ddp_rnic.sw_driver.verbs.context import Capabilities, Context, Device
 from ddp_rnic.sw_driver.verbs.cq import CQ, WC, Opcode, WcStatus
+from ddp_rnic.sw_driver.verbs.known import StreamState
 from ddp_rnic.sw_driver.verbs.pd import MR, PD, Access
-from ddp_rnic.sw_driver.verbs.stream import Stream, StreamState
+from ddp_rnic.sw_driver.verbs.stream import Stream
 
 __all__ = [
     "CQ",

@@ -62,33 +62,3 @@ def test_sections_of_docstrings_begin_after_a_blank_line() -> None:
         for path in (ROOT / folder).rglob("*.py"):
             found = wrong.search(path.read_text(encoding="utf-8"))
             assert found is None, f"{path}: {found and found[0]}"
-
-
-#: What the modules below a folder may import of the project; the first that matches counts.
-MAY_IMPORT = {
-    "hdl/spec": ("hdl.spec",),
-    "hdl": ("hdl",),
-    "sim/model": ("sim.model", "hdl.spec"),
-    "sw_driver": ("sw_driver", "hdl.spec"),
-    "boards": ("boards", "flow", "hdl"),
-}
-
-
-@pytest.mark.parametrize("folder", MAY_IMPORT)
-def test_a_folder_imports_no_more_than_it_may(folder: str) -> None:
-    for path in (ROOT / folder).rglob("*.py"):
-        where = path.relative_to(ROOT)
-        if "tests" in where.parts or _owner(where) != folder:
-            continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if not isinstance(node, ast.ImportFrom):
-                continue
-            start = ("ddp_rnic", *where.parts)[: -node.level] if node.level else ()
-            module = ".".join((*start, node.module or "")).strip(".")
-            if module.startswith("ddp_rnic"):
-                allowed = tuple(f"ddp_rnic.{name}" for name in MAY_IMPORT[folder])
-                assert module.startswith(allowed), f"{where} imports {module}"
-
-
-def _owner(where: Path) -> str | None:
-    return next((name for name in MAY_IMPORT if where.is_relative_to(name)), None)

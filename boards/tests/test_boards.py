@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 from amaranth.hdl import Fragment
-from ddp_rnic.__main__ import app
 from ddp_rnic.boards import build as building
 from ddp_rnic.boards.build import Clock, report_of
 from ddp_rnic.boards.catalog import BOARDS
@@ -15,6 +14,7 @@ from ddp_rnic.boards.pll import PHASE_DETECTOR, VCO, dividers
 from ddp_rnic.boards.registers import as_csv, as_json
 from ddp_rnic.boards.sizes import MEDIUM
 from ddp_rnic.boards.virtual import VirtualPlatform
+from ddp_rnic.cli.app import app
 from ddp_rnic.flow.netlist import new_cell
 from ddp_rnic.hdl.spec import board as spec
 from ddp_rnic.hdl.spec import regs
@@ -241,8 +241,8 @@ def test_the_boards_are_told():
 
 
 @pytest.mark.parametrize(("arguments", "text"), [
-    (("build", "ecpix6"), "there is no board 'ecpix6': ecpix5, ecpix5-45f"),
-    (("build",), "give a board: ecpix5"),
+    (("build", "ecpix6"), "there is no board 'ecpix6': give one of ecpix5"),
+    (("build",), "a board is missing: give one of ecpix5"),
     (("program", "ecpix6"), "there is no board 'ecpix6'"),
 ])
 def test_a_board_that_is_none_is_bad_input(arguments, text):

@@ -1,7 +1,8 @@
-"""Captures that went wrong once, each of which stands for a kind: what ``rnic sim`` says of them.
+"""Runs ``rnic sim`` on captures that once went wrong, each an example of a kind, and checks its
+output.
 
 They are made from public bug reports of neighbouring projects. The other tests make inputs of the
-same kinds themselves; here are the files, where they lie beside the checkout.
+same kinds themselves; the files are used where they lie beside the checkout.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from ddp_rnic.cli import app
+from ddp_rnic.cli import sim as playing
 from ddp_rnic.sim.engines.tests.fake_engine import FakeEngine
 from typer.testing import CliRunner, Result
 
@@ -20,7 +22,7 @@ CASES = Path(__file__).resolve().parents[3] / "shared" / "cases"
 
 @dataclass(frozen=True)
 class Said:
-    """What is printed: the segments and octets placed of a run that agrees, or a refusal."""
+    """The output: the segments and octets placed of a run that agrees, or a refusal."""
 
     segments: int | None = None
     octets: int | None = None
@@ -75,7 +77,7 @@ SAID = {
         Said(2, 250, (), ("120 octets (",), ("--assume", "fpdu,at=120")),
     ],
     "tcp_only_a_to_b.pcap": [
-        Said(*ALL, ("it is assumed that one accepted, with CRC and no markers",), ("1 direction",))
+        Said(*ALL, ("it is assumed to have accepted, with CRC and no markers",), ("1 direction",))
     ],
     "tcp_only_b_to_a.pcap": [
         Said(words=("lacks the whole direction 10.7.0.1:40000 > 10.7.0.2:18515",))
@@ -88,7 +90,7 @@ SAID = {
 
 
 def sim(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> Result:
-    monkeypatch.setattr(app, "load", lambda name: FakeEngine())
+    monkeypatch.setattr(playing, "load", lambda name: FakeEngine())
     return CliRunner().invoke(app.app, ["sim", *map(str, arguments)])
 
 

@@ -1,4 +1,4 @@
-"""``rnic sim``: what it prints, writes and exits with."""
+"""Tests of ``rnic sim``: its output, its files, its exit codes."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import json
 import shlex
 import struct
 from dataclasses import replace
-from importlib import metadata
 from pathlib import Path
 
 import numpy as np
 import pytest
+from ddp_rnic import __version__
 from ddp_rnic.cli import app
+from ddp_rnic.cli import sim as command
+from ddp_rnic.flow.tools import ToolError
 from ddp_rnic.sim.capture.pcap import Frame
 from ddp_rnic.sim.capture.tests.associations import Peers
 from ddp_rnic.sim.capture.tests.frames import A, B, first_octet, frames, handshake, tcp_packet
-from ddp_rnic.sim.engines.engine import DeviceError, Outcome, ToolError
+from ddp_rnic.sim.engines.engine import DeviceError, Outcome
 from ddp_rnic.sim.engines.tests.fake_engine import FakeEngine
 from ddp_rnic.sim.model.mpa import MpaSender
 from ddp_rnic.sim.replay.workload import SHIPPED, generate, write_pcap
@@ -30,7 +32,7 @@ class Ground:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.engine = FakeEngine()
         self.asked: list[str] = []
-        monkeypatch.setattr(app, "load", self._load)
+        monkeypatch.setattr(command, "load", self._load)
 
     def _load(self, name: str) -> FakeEngine:
         self.asked.append(name)
@@ -214,7 +216,7 @@ def test_ddp_over_sctp_is_played_beside_mpa(sim: Ground, tmp_path: Path) -> None
         (3, 0, 5),
         (3, 1, 6),
     ]
-    # What comes by MPA is as without SCTP.
+    # Traffic over MPA is the same as without SCTP.
     alone = sim(SHIPPED_CAPTURE, "--out", tmp_path / "alone")
     assert alone.exit_code == 0
     before = json.loads((tmp_path / "alone" / "report.json").read_text())["streams"]
@@ -332,4 +334,4 @@ def test_an_unknown_option_is_bad_input(sim: Ground) -> None:
 
 def test_the_version_is_that_of_the_package() -> None:
     result = CliRunner().invoke(app.app, ["--version"])
-    assert result.exit_code == 0 and result.stdout == f"rnic {metadata.version('ddp-rnic')}\n"
+    assert result.exit_code == 0 and result.stdout == f"rnic {__version__}\n"

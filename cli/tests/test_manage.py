@@ -1,4 +1,4 @@
-"""``rnic prm``: how the device that it owns is reached."""
+"""Tests of ``rnic prm``: the ways to the device that it owns."""
 
 from __future__ import annotations
 
@@ -35,4 +35,4 @@ def test_the_port_has_the_rate_that_is_asked_for(
 def test_a_rate_without_a_serial_port_is_bad_input(tmp_path: Path, device: str) -> None:
     result = prm(device, "--socket", tmp_path / "socket", "--baud", 9600)
     assert result.exit_code == 2
-    assert f"--baud is of a device uart:PORT, not of {device!r}" in result.stderr
+    assert f"--baud is only for a device uart:PORT, not for {device!r}" in result.stderr

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import typer
-from ddp_rnic.__main__ import app as rnic
+from ddp_rnic.cli.app import app as rnic
 from ddp_rnic.hdl.spec import ddp
 from docutils import nodes
 from sphinx.application import Sphinx

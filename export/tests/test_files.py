@@ -65,7 +65,7 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
     for arguments, words in (
         (("--width", 65, "--out", tmp_path / "out"), "65"),
         (("--out", file), f"--out {file} is a file, not a directory"),
-        (("--out", file / "below"), f"cannot write into --out {file / 'below'}"),
+        (("--out", file / "below"), f"cannot write to --out {file / 'below'}"),
     ):
         result = export(*arguments)
         assert result.exit_code == 2 and result.stdout == ""

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from ddp_rnic.export.registers import CONSTANTS, header, page, rdl
+from ddp_rnic.flow.tools import compiler
 from ddp_rnic.hdl.spec import regs
 from ddp_rnic.hdl.spec.config import RnicConfig
-from ddp_rnic.sim.engines.verilator import compiler
 from systemrdl import RDLCompiler
 from systemrdl.node import FieldNode, RegNode
 

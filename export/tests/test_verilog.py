@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 from ddp_rnic.export import testbench
+from ddp_rnic.flow.tools import compiler
+from ddp_rnic.hdl.flat import to_verilog
 from ddp_rnic.hdl.lib import verilog as conversion
-from ddp_rnic.hdl.rnic import to_verilog
 from ddp_rnic.hdl.spec.config import RnicConfig
-from ddp_rnic.sim.engines.verilator import compiler, verilog
+from ddp_rnic.sim.engines.verilator import verilog
 from pyslang.driver import Driver
 
 CONFIGS = {

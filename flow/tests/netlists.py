@@ -1,4 +1,4 @@
-"""A netlist made by hand: a block RAM and the registers behind it."""
+"""A netlist made by hand: a block RAM and the registers that read it."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from ddp_rnic.flow import netlist
 from ddp_rnic.flow.netlist import Netlist
 
 BITS = 18
-#: Nets of the netlist made here: clocks, write enable, clock enable, then buses.
+#: The nets of this netlist: clocks, write enable, clock enable, then buses.
 CLOCK, OTHER_CLOCK, WRITE, ENABLE = 2, 3, 4, 5
 WRITE_ADDRESS, READ_ADDRESS = list(range(10, 20)), list(range(20, 30))
 WRITE_DATA, READ_DATA = list(range(40, 58)), list(range(60, 78))
@@ -25,7 +25,7 @@ def flip_flop(data: int, output: int, **changes: Any) -> Netlist:
 
 
 def logic(inputs: list[int], output: int) -> Netlist:
-    """The exclusive-or of up to four nets."""
+    """Returns the exclusive-or of up to four nets."""
     pins = {pin: [bit] for pin, bit in zip("ABCD", [*inputs, "0", "0", "0"], strict=False)}
     return netlist.new_cell("LUT4", {"INIT": f"{0x6996:016b}"}, pins, {"Z": [output]})
 
@@ -35,7 +35,9 @@ def port(direction: str, bits: list[int]) -> Netlist:
 
 
 def ram(**changes: Any) -> Netlist:
-    """1024 words of 18 bits, written by port A, read by port B into flip-flops."""
+    """Returns a netlist with 1024 words of 18 bits, written by port A, read by port B into
+    flip-flops.
+    """
     inputs: dict[str, Any] = {"CLKA": [CLOCK], "CLKB": [CLOCK], "WEA": [WRITE], "OCEB": ["1"]}
     for side, address in (("A", WRITE_ADDRESS), ("B", READ_ADDRESS)):
         inputs |= {f"AD{side}{4 + at}": [bit] for at, bit in enumerate(address)}

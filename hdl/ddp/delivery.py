@@ -8,9 +8,9 @@ from ..bus.axi import AxiWrite, Response
 from ..dma.burst import Done
 from ..dma.steps import Credits
 from ..lib.stream import Backlog, Skid, Stage, Store, delayed
-from ..sctp.window import Ticket, Verdict
 from ..spec import completion
 from .entry import MESSAGE, CompletionEntry, of_message
+from .item import Ticket, Verdict
 from .precedence import Found, Ordered, Precedence
 
 __all__ = ["Delivery", "Due", "Record", "Ring"]
@@ -42,33 +42,33 @@ class Record(data.StructLayout):
     complete : 1
         The segment is the last one of its message and passed the checks.
 
-    With MPA also:
+    With ``ordered`` also:
 
     found : Found
         Result of :class:`~.precedence.Overtaking`.
 
-    With SCTP also:
+    With ``unordered`` also:
 
     sctp, packet, control, ends : 1
-        The record is of SCTP; of the end of a packet; of a control message; of a packet's last
+        The record is of an item; of the end of a packet; of a control message; of a packet's last
         chunk.
     placed : 1
         The record is of a segment that passed the checks.
     status, ticket, association, sequence
-        Those of :class:`~..sctp.admission.Admitted`.
+        Those of :class:`~.item.Admitted`.
     octets : 16
         Octets placed.
     """
 
-    def __init__(self, config):
-        super().__init__({**MESSAGE, **self._more(config), "count": 16})
+    def __init__(self, config, *, ordered=True, unordered=False):
+        super().__init__({**MESSAGE, **self._more(config, ordered, unordered), "count": 16})
 
     @staticmethod
-    def _more(config):
+    def _more(config, ordered, unordered):
         more = {"complete": 1}
-        if config.mpa:
+        if ordered:
             more |= {"found": Found()}
-        if config.sctp:
+        if unordered:
             more |= {
                 "sctp": 1, "packet": 1, "control": 1, "ends": 1, "placed": 1,
                 "status": Verdict, "ticket": Ticket(config.streams),
@@ -77,9 +77,10 @@ class Record(data.StructLayout):
         return more
 
     @classmethod
-    def kept(cls, config):
+    def kept(cls, config, *, ordered=True, unordered=False):
         """Returns the layout of a record that is due; ``failed``: its stream had a bus error."""
-        return data.StructLayout({**MESSAGE, **cls._more(config), "failed": 1})
+        return data.StructLayout({
+            **MESSAGE, **cls._more(config, ordered, unordered), "failed": 1})
 
 
 class Due(wiring.Component):
@@ -282,8 +283,10 @@ class Ring(wiring.Component):
             ]
 
         # An entry is free if ``issued`` is at or past ``consumer`` by less than the ring's size.
-        # The answers with and without ``issue`` are both computed in each cycle. A change of
-        # ``consumer`` takes effect later, which is safe: the ring looks fuller than it is.
+        # The answers with and without ``issue`` are both computed in each cycle; only where an
+        # entry is one beat can the next one be issued in the cycle after. A change of ``consumer``
+        # takes effect later, which is safe: the ring looks fuller than it is.
+        one_beat = self.config.width >= 8 * completion.OCTETS
         final, less = Signal(16), Signal(16)
         sane = Signal()
 
@@ -295,7 +298,7 @@ class Ring(wiring.Component):
             less.eq(final - 1),
             sane.eq(~(self.issued - self.consumer)[15]),
             allowed.eq(self.enable & started & sane & ~self.failed),
-            room.eq(allowed & Mux(issue, fits(less), fits(final))),
+            room.eq(allowed & (Mux(issue, fits(less), fits(final)) if one_beat else fits(final))),
         ]
         with m.If(issue):
             m.d.sync += issued.eq(issued + 1)
@@ -433,6 +436,11 @@ class Delivery(wiring.Component):
     Parameters
     ----------
     config : RnicConfig
+    ordered : bool
+        True if messages come whose segments are in the order of the sender.
+    unordered : bool
+        True if messages come whose segments are in any order. Then another block puts records that
+        are due in order: they leave by ``due``, and entries of the ring come back by ``entries``.
 
     Members
     -------
@@ -453,18 +461,20 @@ class Delivery(wiring.Component):
     failed_ring : Out(1)
         The bus has refused a completion.
     due : Out(stream.Signature(Record.kept(config)))
-        With SCTP only: records that are due leave here and are not written directly.
+        With ``unordered`` only: records that are due leave here and are not written directly.
     entries : In(stream.Signature(Ordered()))
-        With SCTP only: the entries to write.
+        With ``unordered`` only: the entries to write.
     busy : Out(1)
         A message waits for its octets, or a completion is being written or can be. May be low
         for up to 8 cycles while a message moves from one block to the next.
     """
 
-    def __init__(self, config):
-        self.config = config
+    def __init__(self, config, *, ordered=True, unordered=False):
+        self.config, self.unordered = config, unordered
+        kinds = {"ordered": ordered, "unordered": unordered}
+        self.kept = Record.kept(config, **kinds)
         super().__init__({
-            "records": In(stream.Signature(Record(config), always_ready=True)),
+            "records": In(stream.Signature(Record(config, **kinds), always_ready=True)),
             "half": Out(1),
             "done": In(stream.Signature(Done())),
             "clear": In(stream.Signature(16, always_ready=True)),
@@ -480,15 +490,15 @@ class Delivery(wiring.Component):
             "failed_ring": Out(1),
             "busy": Out(1),
             **({
-                "due": Out(stream.Signature(Record.kept(config))),
+                "due": Out(stream.Signature(self.kept)),
                 "entries": In(stream.Signature(Ordered())),
-            } if config.sctp else {}),
+            } if unordered else {}),
         })
 
     def elaborate(self, platform):
         m = Module()
         config = self.config
-        kept = Record.kept(config)
+        kept = self.kept
         names = [name for name, _ in kept if name != "failed"]
         m.submodules.due = due = Due(config)
         m.submodules.messages = messages = Backlog(
@@ -534,7 +544,7 @@ class Delivery(wiring.Component):
             self.failed_ring.eq(ring.failed),
             self.busy.eq(due.busy | late.i.valid | precedence.busy | ring.busy),
         ]
-        if config.sctp:
+        if self.unordered:
             wiring.connect(m, skid.o, wiring.flipped(self.due))
             wiring.connect(m, wiring.flipped(self.entries), precedence.i)
         else:

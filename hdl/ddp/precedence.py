@@ -26,7 +26,7 @@ from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
 from ..lib.stream import Skid, Stage, Store, delayed, nibbles
-from ..sctp.window import storage_of
+from ..lib.table import storage_of
 from ..spec import completion
 from ..spec.ddp import WAITING
 from .entry import MESSAGE, CompletionEntry

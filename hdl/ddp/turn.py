@@ -6,7 +6,7 @@ from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
 from ..lib.stream import Stage, Store, delayed, nibbles
-from ..sctp.window import storage_of
+from ..lib.table import storage_of
 from .entry import MESSAGE
 from .precedence import Found, Overtaking, key_of
 from .state import ErrorState

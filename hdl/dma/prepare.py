@@ -14,6 +14,12 @@ LENGTH_BITS = 17
 class Placement(data.StructLayout):
     """A run of octets in the packet buffer, and its destination.
 
+    Parameters
+    ----------
+    config : RnicConfig
+    sources : int
+        Number of packet buffers that runs may be in: 1 or 2.
+
     Members
     -------
     start : range(buffer_octets)
@@ -35,10 +41,10 @@ class Placement(data.StructLayout):
     release : range(2 * buffer_octets // 8)
         Pointer that is handed back once the run was read; not used otherwise.
     sctp : 1
-        With MPA and SCTP only: the run is in SCTP's packet buffer.
+        With two packet buffers only: the run is in the second one, which is SCTP's.
     """
 
-    def __init__(self, config):
+    def __init__(self, config, *, sources=1):
         super().__init__({
             "start": range(config.buffer_octets),
             "length": LENGTH_BITS,
@@ -49,7 +55,7 @@ class Placement(data.StructLayout):
             "sequence": 32,
             "last": 1,
             "release": range(2 * config.buffer_octets // 8),
-            **({"sctp": 1} if config.both else {}),
+            **({"sctp": 1} if sources == 2 else {}),
         })
 
     @property
@@ -162,9 +168,9 @@ class Prepare(wiring.Component):
     bursts : Out(stream.Signature(Job(BurstBody), always_ready=True))
     """
 
-    def __init__(self, config):
+    def __init__(self, config, *, sources=1):
         self.geometry = geometry = Geometry(config)
-        placement = Placement(config)
+        placement = Placement(config, sources=sources)
         self.slot_job = Job(SlotBody(geometry, placement), geometry.steps)
         self.burst_job = Job(BurstBody(geometry, placement), geometry.bursts)
         super().__init__({

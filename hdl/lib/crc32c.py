@@ -2,6 +2,7 @@
 """
 
 from functools import reduce
+from itertools import chain
 from operator import xor
 
 from amaranth import *
@@ -11,7 +12,7 @@ from amaranth.utils import exact_log2
 
 from .stream import Beat
 
-__all__ = ["Crc32c", "Crc32cStream", "Slice", "Checksum"]
+__all__ = ["Crc32c", "Crc32cStream", "Slice", "Checksum", "differences"]
 
 
 # Linear algebra over GF(2). A vector is an integer; a matrix is the list of its columns, which are
@@ -145,14 +146,14 @@ class _Matrices:
     def __init__(self, shape):
         self._shape = shape
         self._octets = shape.width // 8
-        self._octet = _power([_REFLECTED, *(1 << bit for bit in range(31))], 8)
+        self.octet = _power([_REFLECTED, *(1 << bit for bit in range(31))], 8)
         self._stride = max(shape.granules // 4, 1)
-        step = _power(self._octet, self._stride * shape.granule)
+        step = _power(self.octet, self._stride * shape.granule)
         self.basis = [1]
         for _ in range(31):
             self.basis.append(_apply(step, self.basis[-1]))
         self._inside = _inverse(self.basis)
-        self.beat = self._inner(_power(self._octet, self._octets))
+        self.beat = self._inner(_power(self.octet, self._octets))
         # The preset's contribution at the end of the beat, by the granule where a packet begins.
         starts = range(0, self._octets + 1, shape.granule)
         self.presets = [_apply(self._weight(at), _PRESET) for at in starts]
@@ -161,7 +162,7 @@ class _Matrices:
         return _multiply(self._inside, _multiply(matrix, self.basis))
 
     def _weight(self, at):
-        return _multiply(self._inside, _power(self._octet, self._octets - at))
+        return _multiply(self._inside, _power(self.octet, self._octets - at))
 
     def weight(self, at, count):
         """Returns the contribution of ``count`` octets from octet ``at`` on, at the beat's end."""
@@ -171,12 +172,47 @@ class _Matrices:
         """Returns the steps back over zeros in either basis, as (bit of the granules, matrix)."""
         inner, outer = [], []
         for bit in reversed(range(exact_log2(self._shape.granules))):
-            matrix = _inverse(_power(self._octet, self._shape.granule << bit))
+            matrix = _inverse(_power(self.octet, self._shape.granule << bit))
             if 1 << bit >= self._stride:
                 inner.append((bit, self._inner(matrix)))
             else:
                 outer.append((bit, matrix))
         return inner, outer
+
+
+    def rewind(self):
+        """Returns the matrices of each stage of :class:`_Rewind`, as (bit of ``back`` or None for
+        always, matrix).
+        """
+        inner, outer = self.back()
+        # The two steps with the fewest terms fit together between two registers.
+        pair = [inner[-2:]] if len(inner) > 1 else [inner]
+        single = [[step] for step in inner[:-2]]
+        return [*single, *pair, [(None, self.basis)], *([step] for step in outer)]
+
+
+def differences(width, granule):
+    """Returns how the last four octets of a packet must be changed to change one bit alone of a
+    register of :class:`Crc32c` between the sums and the result: a sorted list of 32-bit numbers
+    whose lowest octet comes first.
+
+    Packets that end in their own CRC all have the same result. So a fault in one of those bits
+    shows only where a packet is spoiled like this.
+    """
+    shape = Slice(width, granule)
+    matrices = _Matrices(shape)
+    before = _inverse(_power(matrices.octet, 4))
+    stages = matrices.rewind()
+    found = set()
+    for granules in range(shape.granules):
+        for stage in range(len(stages) + 1):
+            for bit in range(32):
+                change = 1 << bit
+                for distance, matrix in chain(*stages[stage:]):
+                    if distance is None or granules >> distance & 1:
+                        change = _apply(matrix, change)
+                found.add(_apply(before, change))
+    return sorted(found)
 
 
 class _Term(data.StructLayout):
@@ -343,20 +379,12 @@ class _Rewind(wiring.Component):
 
     @property
     def latency(self):
-        return len(self._steps())
-
-    def _steps(self):
-        """Returns the matrices of each stage, as (bit of ``back`` or None for always, matrix)."""
-        inner, outer = self._matrices.back()
-        # The two steps with the fewest terms fit together between two registers.
-        pair = [inner[-2:]] if len(inner) > 1 else [inner]
-        single = [[step] for step in inner[:-2]]
-        return [*single, *pair, [(None, self._matrices.basis)], *([step] for step in outer)]
+        return len(self._matrices.rewind())
 
     def elaborate(self, platform):
         m = Module()
         valid, state, back = self.valid, self.state, self.back
-        for steps in self._steps():
+        for steps in self._matrices.rewind():
             for bit, matrix in steps:
                 if bit is None:
                     state = _product(matrix, state)

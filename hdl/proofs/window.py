@@ -4,8 +4,9 @@ from amaranth import *
 from amaranth.hdl import Cover
 from amaranth.utils import exact_log2
 
+from ..ddp.item import Verdict
 from ..lib.stream import any_of
-from ..sctp.window import Verdict, Window
+from ..sctp.window import Window
 from .harness import Harness, if_
 
 __all__ = ["Gaps", "Taken"]

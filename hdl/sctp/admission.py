@@ -1,10 +1,11 @@
 """Decides for each chunk of SCTP: to the checks, to the host, or dropped (RFC 5043)."""
 
 from amaranth import *
-from amaranth.lib import data, enum, stream, wiring
+from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-from ..ddp.segment import HEADER_WORDS, IN_FLIGHT
+from ..ddp.item import Action, Admitted, Verdict
+from ..ddp.segment import IN_FLIGHT
 from ..ddp.turn import OrderedRecord
 from ..dma.steps import Credits
 from ..lib.delay import Delay
@@ -14,70 +15,13 @@ from .order import Order
 from .receiver import Fate, SctpItem
 from .session import Answer, Command, Message, Session, SessionEvent
 from .walker import Kind
-from .window import Ticket, Verdict
 
-__all__ = ["Action", "Admission", "Admitted"]
+__all__ = ["Admission"]
 
 #: Octets of the Function Code and, at most, of Private Data (RFC 5043 section 5.2.3).
 _FUNCTION, _LONGEST_DATA = 2, 512
 #: Octets before a frame in the packet buffer.
 _LEAD = 2
-
-
-class Action(enum.Enum, shape=2):
-    """The action for an item's octets."""
-
-    SKIP = 0  # drop them and free their words
-    PLACE = 1  # a DDP Segment: place them if the checks pass
-    PASS = 2  # forward them to the host, on the exception stream
-    NONE = 3  # nothing, and no words to free
-
-
-class Admitted(data.StructLayout):
-    """An item and the action for it.
-
-    Positions count 32-bit words in the packet buffer.
-
-    Members
-    -------
-    action : Action
-    header : 160
-        PLACE: length of the DDP Segment and DDP header, as in a :class:`~..ddp.segment.Segment`.
-        ``control``: the Function Code in octets 2 and 3.
-    stream : 16
-        DDP Stream.
-    association : range(associations)
-    sequence : 32
-        TSN; ``packet``: number of chunks in the packet.
-    start : position
-        First word of the chunk or frame.
-    payload : position
-        PLACE: the word after the DDP header.
-    octets : 17
-        Octets of the chunk or frame.
-    release : position
-        Words before this one are free once the item was handled.
-    reason : 12
-        PASS: a Diversion.
-    report : 1
-        The host gets a record of the chunk or, with ``packet``, of the packet.
-    packet, control : 1
-        The item is the end of a packet; a control message.
-    ends : 1
-        The item is a chunk with a record, and the record also reports the end of its packet.
-    ticket : Ticket, status : Verdict
-        Result of the window, for a chunk with a record; the ticket is valid if it is FRESH.
-    """
-
-    def __init__(self, config):
-        position = range(config.buffer_octets // 4)
-        super().__init__({
-            "action": Action, "header": 32 * HEADER_WORDS, "stream": 16,
-            "association": range(config.associations), "sequence": 32, "start": position,
-            "payload": position, "octets": 17, "release": position, "reason": 12, "report": 1,
-            "packet": 1, "control": 1, "ends": 1, "ticket": Ticket(config.streams),
-            "status": Verdict,
-        })
 
 
 class Admission(wiring.Component):

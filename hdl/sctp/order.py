@@ -21,8 +21,10 @@ from amaranth import *
 from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from ..ddp.item import Ticket, Verdict
 from ..lib.stream import Skid, Stage, Store, any_of, counted, delayed, nibbles
-from .window import Arrival, Judged, Ticket, Verdict, Window, place_of, storage_of
+from ..lib.table import storage_of
+from .window import Arrival, Judged, Window, place_of
 
 __all__ = ["Close", "Order", "Reorder"]
 

@@ -35,11 +35,13 @@ from amaranth import *
 from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.wiring import In, Out
 
+from ..ddp.item import Verdict
 from ..lib.stream import Stage, Store, any_of, delayed, nibbles
+from ..lib.table import storage_of
 from ..spec.config import power_of_two
 from ..spec.sctp import Function, Reason, State
 from .order import Close
-from .window import Arrival, Verdict, Window, storage_of
+from .window import Arrival, Window
 
 __all__ = ["Answer", "Command", "Illegal", "Item", "Message", "Session", "SessionEvent"]
 

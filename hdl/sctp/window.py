@@ -8,34 +8,17 @@ used the slot before arrived before the gap.
 """
 
 from amaranth import *
-from amaranth.lib import data, enum, memory, stream, wiring
+from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
+from ..ddp.item import Ticket, Verdict
 from ..lib.stream import Store, any_of, delayed, nibbles
+from ..lib.table import storage_of
 from ..spec.config import power_of_two
 from ..spec.sctp import Reason
 
-__all__ = ["Arrival", "Judged", "Ticket", "Verdict", "Window", "place_of", "storage_of"]
-
-
-class Verdict(enum.Enum, shape=3):
-    """The outcome of an item; the numbers are those of :class:`..spec.completion.ChunkStatus`."""
-
-    #: New, and taken.
-    FRESH = 0
-    #: Received before. No error: a retransmission.
-    DUPLICATE = 1
-    #: Ahead of the window: dropped. The peer must send it again.
-    OUTSIDE = 2
-    #: Fits no legal sequence: its session is aborted.
-    ILLEGAL = 3
-    #: Dropped, because its session was aborted.
-    SILENT = 4
-    #: Not final: no session takes it. It becomes DUPLICATE if it was received before, else ILLEGAL.
-    REFUSED = 5
-    #: Overtook the answer to this end's Initiate: the host keeps it.
-    HELD = 7
+__all__ = ["Arrival", "Judged", "Window", "place_of"]
 
 
 class Arrival(data.StructLayout):
@@ -65,21 +48,6 @@ class Arrival(data.StructLayout):
         })
 
 
-class Ticket(data.StructLayout):
-    """The facts about a taken item that are kept until it is delivered.
-
-    Members
-    -------
-    stream, ssn, final
-        Those of :class:`Arrival`.
-    fills : 1
-        An item of the same session with a later DDP-SSN was taken before it.
-    """
-
-    def __init__(self, streams):
-        super().__init__({"stream": range(streams), "ssn": 16, "final": 1, "fills": 1})
-
-
 class Judged(data.StructLayout):
     """An item's ``verdict`` (Verdict) and ``ticket`` (Ticket).
 
@@ -94,36 +62,6 @@ class Judged(data.StructLayout):
 def place_of(stream, ssn, window):
     """Returns the slot of an item; each stream has ``window`` slots."""
     return Cat(ssn[:exact_log2(window)], stream)
-
-
-def storage_of(m, name, shape, depth, reads, written):
-    """Adds a table in block RAM; returns its value at each of ``reads``, 2 cycles later.
-
-    The values include the writes of all earlier cycles. ``written`` is enable, address and data of
-    a write port, preferably registers.
-    """
-    m.submodules[name] = storage = memory.Memory(
-        shape=shape, depth=depth, init=[], attrs={"ram_style": "block", "no_rw_check": 1})
-    write = storage.write_port()
-    enable, address, value = written
-    m.d.comb += [write.en.eq(enable), write.addr.eq(address), Value.cast(write.data).eq(value)]
-    # Block RAM of different devices differs for an entry that is being written: forward the write.
-    latest = [Signal(shape, name=f"{name}_latest{k}", reset_less=True) for k in range(2)]
-    m.d.sync += [Value.cast(latest[0]).eq(value), latest[1].eq(latest[0])]
-    found = []
-    for k, address_read in enumerate(reads):
-        read = storage.read_port()
-        # Without reset, to become the output register of the block RAM.
-        held = Signal(shape, name=f"{name}_held{k}", reset_less=True)
-        clash = Signal(2, name=f"{name}_clash{k}")
-        value_read = Signal(shape, name=f"{name}_read{k}")
-        m.d.comb += [
-            read.addr.eq(address_read),
-            value_read.eq(Mux(clash[1], latest[1], held)),
-        ]
-        m.d.sync += [held.eq(read.data), clash.eq(Cat(enable & (address == address_read), clash))]
-        found.append(value_read)
-    return found
 
 
 class _Tag(data.StructLayout):

@@ -1,5 +1,6 @@
 """Declares numbers of the network below SCTP and TCP, and the layout of the association table."""
 
+import struct
 from collections import deque
 from collections.abc import Mapping
 from enum import IntEnum
@@ -211,3 +212,13 @@ def insert(
         moves.append(Move(*nest, entries[before]))
         nest = before
     return (*moves, Move(*nest, key))
+
+
+def internet_sum(data: bytes) -> int:
+    """Returns the ones' complement sum of RFC 1071, 16 bits, not complemented."""
+    if len(data) % 2:
+        data += b"\0"
+    value = sum(struct.unpack(f">{len(data) // 2}H", data))
+    while value >> 16:
+        value = (value & 0xFFFF) + (value >> 16)
+    return value

@@ -1,1 +1,1 @@
-"""Long work: random traffic, shuffled captures, mutation, measurements."""
+"""Long campaigns: random traffic, shuffled captures, mutation, measurements."""

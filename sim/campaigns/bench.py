@@ -1,12 +1,12 @@
-"""The numbers of ``rnic bench``: cycles, latency, speed of simulation, area and clock.
+"""Measures the numbers of ``rnic bench``: cycles, latency, speed of simulation, area and clock.
 
 Segments of one size follow each other, each in a packet of its own, to a region that they reach at
-one alignment. They are of one message, which does not end: completions go a way of their own. The
-least number of cycles that a segment can take is the number of its beats, in the
-packet or on the bus, whichever is more.
+one alignment. All belong to one message, which does not end, because completions use another port.
+The least number of cycles that a segment can take is the number of its beats, in the packet or on
+the bus, whichever is more.
 
-Over SCTP segments come one in a packet, and as many as it takes. There each segment is a message,
-so that the ring gets two entries for it, and one for its packet.
+Over SCTP a packet has one segment, or as many as fit. There each segment is a message, so that the
+ring gets two entries for each segment, and one for its packet.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from rich.table import Table
 from ...flow import pnr as pnr_flow
 from ...flow import xilinx as xilinx_flow
 from ...hdl.spec.config import WIDTHS, RnicConfig
-from ..engines.engine import Engine, load
-from ..engines.load import Load, SctpLoad
+from ..engines.choice import load
+from ..engines.engine import Engine
+from ..replay.load import Load, SctpLoad
 from .others import Peer
 
 __all__ = ["BLOCKS", "MTUS", "PAYLOADS", "SCTP_PAYLOADS", "line_rate", "render", "run_bench"]
@@ -39,30 +40,30 @@ BLOCKS = ("crc32c", "tagged_check", "placement_dma", "top")
 PAYLOADS = (1, 16, 64, 256, 1024, 1440, 4096, 8900)
 #: Payloads whose latency is measured.
 LATENCY_PAYLOADS = (1, 64, 1440, 8900)
-#: The same over SCTP, where it is the small ones that matter, and how long packets may be; 0: a
-#: packet each.
+#: Payloads over SCTP, where small ones matter most; and the longest packets, where 0 stands for one
+#: segment per packet.
 SCTP_PAYLOADS = (1, 4, 8, 12, 16, 24, 32, 48, 64, 128, 256, 512, 1024, 1440, 4096, 8900)
 MTUS = (0, 1500, 9000)
-#: Cycles that a measurement of one size takes, about. In the first half queues may fill.
+#: Approximate cycles of a measurement of one size. In the first half queues may fill.
 _CYCLES = 40_000
-#: What counts as line rate: as many cycles as the least, but for so small a part of them.
+#: The rate counts as line rate if the cycles exceed the least number by no more than this part.
 _TOLERANCE = 0.002
 #: Payload and cycles of the measurement of simulation speed.
 _SPEED_PAYLOAD, _SPEED_CYCLES = 1440, 1_000_000
 
 Rows = list[dict[str, Any]]
 Results = dict[str, Rows]
-#: One at a time makes Verilog.
+#: Only one thread at a time generates Verilog.
 _ELABORATION = threading.Lock()
-#: Called with the steps done, all steps, and what is done now.
+#: Called with the number of steps done, the number of all steps, and the name of the current step.
 Progress = Callable[[int, int, str], None]
 
 
 def measure_cycles(engine: Engine, load: Load) -> dict[str, Any]:
-    """Cycles a segment, once the pipeline is full, of segments back to back."""
+    """Measures the cycles per segment of segments back to back, once the pipeline is full."""
     count = load.count(_CYCLES)
     outcome = load.run(engine, load.packets(count), count)
-    first = outcome.writes["cycle"][:: load.beats_out * load.chunks]  # of each packet
+    first = outcome.writes["cycle"][:: load.beats_out * load.chunks]  # first write of each packet
     begin = len(first) // 2
     cycles = int(first[-1] - first[begin]) / (len(first) - 1 - begin) / load.chunks
     return {
@@ -77,7 +78,7 @@ def measure_cycles(engine: Engine, load: Load) -> dict[str, Any]:
 
 
 def measure_latency(engine: Engine, load: Load) -> dict[str, Any]:
-    """Cycles from the last beat in to the address on the bus, of a segment alone."""
+    """Measures the cycles from the last beat in to the address on the bus, for single segments."""
     count = 8
     outcome = load.run(engine, load.packets(count, drained=True), count)
     bursts = outcome.bursts["cycle"]
@@ -90,7 +91,9 @@ def measure_latency(engine: Engine, load: Load) -> dict[str, Any]:
 
 
 def measure_simulation(engine: Engine, load: Load) -> dict[str, Any]:
-    """Simulated cycles a second of processor time, of segments back to back."""
+    """Measures how many cycles are simulated per second of processor time, with segments
+    back to back.
+    """
     count = load.count(_SPEED_CYCLES)
     operations = load.packets(count)
     began = time.process_time()
@@ -106,12 +109,12 @@ def measure_simulation(engine: Engine, load: Load) -> dict[str, Any]:
 
 
 def _text(block: str, config: RnicConfig) -> tuple[str, str]:
-    """Verilog of a block and the name of its top module."""
-    # Only here is Amaranth needed: what simulates has kept its Verilog.
+    """Returns the Verilog of a block, and the name of its top module."""
+    # Amaranth is imported here, because simulation uses cached Verilog.
     from ...hdl.ddp.tagged import TaggedCheck
     from ...hdl.dma.placement import PlacementDma
+    from ...hdl.flat import to_verilog
     from ...hdl.lib.crc32c import Crc32c
-    from ...hdl.rnic import to_verilog
 
     if block == "top":
         return to_verilog(config), "rnic"
@@ -169,7 +172,7 @@ def run_bench(
     engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> Results:
-    """Measure, and return lists of rows: ``cycles``, ``latency``, ``simulation``, ``pnr``,
+    """Measures, and returns lists of rows: ``cycles``, ``latency``, ``simulation``, ``pnr``,
     ``xilinx``.
 
     Parameters
@@ -177,18 +180,18 @@ def run_bench(
     widths
         Datapath widths in bits.
     sctp
-        Cycles of DDP over SCTP as well; what simulates it takes minutes to build, once.
+        Also measure the cycles of DDP over SCTP; building its simulator takes minutes, once.
     pnr
-        Place and route the blocks as well, as many at a time as there are processors. The top of a
-        width takes minutes.
+        Also place and route the blocks, one per processor at a time. The top of a width takes
+        minutes.
     peers
-        Place and route these likewise.
+        Also place and route these modules.
     seeds
-        nextpnr's, a row each.
+        The seeds of nextpnr; each gives a row.
     xilinx
-        Area of the blocks, and of the peers, on a device of this family as well.
+        Also measure the area of the blocks, and of the peers, on a device of this family.
     engine
-        What simulates; the compiled engine if not given.
+        The engine; None: the compiled engine.
     progress
         Called before each step.
 
@@ -197,11 +200,12 @@ def run_bench(
     ToolError
         A tool is missing or failed.
     DeviceError
-        The gateware did not do its work.
+        The gateware failed.
     """
     engine = engine or load("compiled")
     peers = tuple(peers)
-    # What is asked of blocks and of peers: the list of its rows, and who makes them.
+    # The tasks for blocks and peers: the name of the list of rows, and the function that makes
+    # them.
     place = ("pnr", partial(pnr_flow.measure, seeds=tuple(seeds)))
     flows, peer_flows = [place] * pnr, [place]
     if xilinx is not None:
@@ -237,7 +241,7 @@ def run_bench(
     for done, (kind, what, step) in enumerate(steps):
         tell(done, total, what)
         results[kind] += step()
-    # Nothing is timed any more. What takes longest comes first.
+    # No further step is timed. The longest ones come first.
     pool = ThreadPoolExecutor(os.cpu_count())
     try:
         running = [(kind, what, pool.submit(build)) for kind, what, build in reversed(built)]
@@ -250,13 +254,13 @@ def run_bench(
 
 
 def render(results: Results, console: Console) -> None:
-    """Print results as tables."""
+    """Prints results as tables."""
     widths = sorted({row["width"] for row in results["cycles"]})
     across = [f"{width} bits" for width in widths]
 
     mpa = [row for row in results["cycles"] if row["llp"] == "mpa"]
     cycles = {(row["payload"], row["offset"] > 0, row["width"]): row for row in mpa}
-    table = _table("Cycles a segment back to back (least)", "payload", "lands", *across)
+    table = _table("Cycles per segment back to back (least)", "payload", "lands", *across)
     for payload, shifted in dict.fromkeys(key[:2] for key in cycles):
         rows = [cycles[payload, shifted, width] for width in widths]
         cells = [f"{row['cycles']:g} ({row['limit']})" for row in rows]
@@ -284,7 +288,7 @@ def render(results: Results, console: Console) -> None:
 
 
 def _render_parts(rows: Rows, console: Console) -> None:
-    """Where the area of the tops goes; it is the same with each seed."""
+    """Prints the area of the parts of the tops; it is the same with each seed."""
     tops = {row["width"]: row["parts"] for row in rows if row["block"] == "top"}
     table = _table("LUT4, FF, DP16KD of the top by part", "part", *(f"{w} bits" for w in tops))
     for part in dict.fromkeys(part for parts in tops.values() for part in parts):
@@ -297,7 +301,7 @@ def _render_parts(rows: Rows, console: Console) -> None:
 def _render_sctp(rows: Rows, across: list[str], console: Console) -> None:
     if not rows:
         return
-    title = "Cycles a segment over SCTP back to back (least), each a message"
+    title = "Cycles per segment over SCTP back to back (least), each a message"
     table = _table(title, "payload", "in packets of", *across)
     lines: dict[tuple[int, int], Rows] = {}
     for row in rows:
@@ -325,7 +329,7 @@ def _bundle(mtu: int) -> str:
 
 
 def line_rate(rows: Rows) -> int | None:
-    """The smallest payload from which on all keep line rate."""
+    """Returns the smallest payload from which on all payloads keep line rate, or None."""
     slow = [row["payload"] for row in rows if row["cycles"] > row["limit"] * (1 + _TOLERANCE)]
     return min(
         (row["payload"] for row in rows if row["payload"] > max(slow, default=0)), default=None
@@ -345,7 +349,7 @@ def _table(title: str, *headings: str) -> Table:
     return table
 
 
-#: Columns of tables: name in a row, heading.
+#: Columns of tables: the key in a row, and the heading.
 _SIMULATION = {
     "width": "width",
     "engine": "engine",

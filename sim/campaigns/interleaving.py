@@ -1,4 +1,4 @@
-"""Which message of a stream a random peer goes on with, so that some overtake others."""
+"""Chooses which message of a stream a random peer continues, so that some overtake others."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ __all__ = ["Interleaving"]
 
 
 class Interleaving:
-    """Keeps a random stream within what the device can keep of messages that wait for others.
+    """Keeps a random stream within the number of waiting messages that the device can hold.
 
-    A message is named by any value, which only one unfinished message has at a time.
+    A message is named by any value that only one unfinished message has at a time.
     """
 
     def __init__(self) -> None:
-        self._unfinished: list[Hashable] = []  # in the order in which they began
-        self._waiting = 0  # the most that are finished and wait
+        self._unfinished: list[Hashable] = []  # in the order of their first segments
+        self._waiting = 0  # how many finished messages wait, at most
 
     @property
     def free(self) -> bool:
-        """Whether no message is unfinished, so that none has to wait."""
+        """True if no message is unfinished, so that none has to wait."""
         return not self._unfinished
 
     def choose(self, rng: random.Random) -> Hashable | None:
-        """The unfinished message that is to go on next; None where any message may."""
+        """Returns the unfinished message to continue; None where any message may follow."""
         if not self._unfinished:
             return None
         if len(self._unfinished) + self._waiting >= WAITING - 1:
@@ -34,7 +34,7 @@ class Interleaving:
         return rng.choice(self._unfinished) if rng.random() < 0.8 else None
 
     def sent(self, message: Hashable, *, last: bool) -> None:
-        """A segment of a message was sent."""
+        """Notes that a segment of a message was sent."""
         if message not in self._unfinished:
             self._unfinished.append(message)
         if last:

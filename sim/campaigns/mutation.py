@@ -1,14 +1,10 @@
 """Mutation: plants faults in the 64-bit datapath, and counts those that random traffic notices.
 
-yosys draws the mutants (``mutate -list``: an inverted bit, a bit that is stuck, a bit mixed with
-another one), each at one port bit of one cell, and puts them all into one netlist, where a port
-selects which of them is there. So there is one build for all of them. Before that, yosys flattens
-the netlist and reduces it: logic that is constant or unused, which no run can show, is gone. The
-netlist has no reset, as in every simulation that starts from the registers' initial values.
-
-Each mutant is run in a process of its own over chunks of :mod:`~ddp_rnic.sim.campaigns.soak` until
-one of them differs from the golden model: a mutant may crash its simulation or keep it from ever
-ending, which is noticed too.
+yosys draws the mutants (``mutate -list``: an inverted bit, a stuck bit, a bit mixed with another
+one), each at one port bit of one cell. It puts all of them into one netlist, in which a port
+selects the active one, so that one build serves all. Each mutant runs in a process of its own over
+chunks of :mod:`~ddp_rnic.sim.campaigns.soak` until one chunk differs from the golden model. A
+mutant may also crash its simulation or prevent its end, which counts as noticed, too.
 """
 
 from __future__ import annotations
@@ -19,15 +15,14 @@ import signal
 import tempfile
 import time
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ...flow.pnr import run_tool
+from ...flow.tools import ToolError, cache_directory, digest, locked, write
 from ...hdl.spec.config import RnicConfig
 from ..engines.compiled import CompiledEngine, build
-from ..engines.engine import ToolError
-from ..engines.verilator import cache_directory, digest, locked, write
 from .soak import Chunk, Traffic, config_of, draw, run_chunk, size
 
 __all__ = [
@@ -43,25 +38,26 @@ __all__ = [
 
 #: The port that selects a mutant.
 SELECT = "mutant"
-#: The part of the mutants that is to be noticed.
+#: The share of the mutants that must be noticed.
 WANTED = 0.97
-#: The project's folder, which the places of mutants are relative to.
+#: The project's folder; the places of mutants are relative to it.
 ROOT = Path(__file__).resolve().parents[2]
-#: Seconds of a mutant's run, for each second of the run without a mutant, and further ones.
+#: The time limit of a mutant's run: a multiple of the run without a mutant, plus a number of
+#: seconds.
 _FACTOR, _FURTHER = 5, 20
-#: How the process of a mutant ends that was noticed.
+#: The exit code of the process of a noticed mutant.
 _NOTICED = 1
-#: Segments of the first chunk.
+#: Number of segments of the first chunk.
 _SHORT = 500
 _CLOCK = re.compile(r"-(?:port|wire) \\?clk\b", re.IGNORECASE)
+#: Cells of yosys that OR, or AND, the bits of their port A.
+_ANY, _ALL = ("$reduce_or", "$reduce_bool", "$logic_not"), ("$reduce_and",)
 _OPTION = re.compile(r"-(\w+) (\S+)")
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """A mutant: its number in the netlist, from 1 on, how yosys makes it, and the hierarchical path
-    of the block that it is in.
-    """
+    """A mutant: its number in the netlist, from 1 on, and the command of yosys that makes it."""
 
     number: int
     command: str
@@ -72,9 +68,7 @@ class Mutant:
 
     @property
     def change(self) -> str:
-        """Returns what is changed, and on which wire: ``const0 of A[7], write[7]``. A wire of
-        another block has its path before its name.
-        """
+        """The change, and its wire: ``const0 of A[7], write[7]``."""
         options = self.options
         wire = ""
         if "wire" in options:
@@ -86,7 +80,7 @@ class Mutant:
 
     @property
     def source(self) -> str:
-        """Returns the line of the mutant's source, without its spaces around."""
+        """The line of the mutant's source, without surrounding spaces."""
         path, _, line = self.place.partition(":")
         if not line or not (ROOT / path).is_file():
             return ""
@@ -98,7 +92,7 @@ class Mutant:
 
     @property
     def place(self) -> str:
-        """Returns file and line of the mutant's source, relative to the project's folder."""
+        """File and line of the mutant's source, relative to the project's folder."""
         found = re.findall(r"-src (\S+)", self.command)
         for each in found:
             path, _, line = each.partition(":")
@@ -111,11 +105,11 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Equivalent:
-    """Mutants that change nothing which the traffic could show, and why.
+    """Mutants that change nothing that the traffic could show, and the reason.
 
-    They are known by their ``block``, the ``source`` line (without its spaces) and a regular
-    expression for the ``change``; so they are found again after other lines
-    of the file have changed.
+    They are identified by their ``module``, the ``source`` line (without surrounding spaces) and a
+    regular expression for the ``change``; so they are found again after other lines of the file
+    have changed.
     """
 
     block: str
@@ -140,7 +134,7 @@ def read_equivalents(path: Path | None = None) -> list[Equivalent]:
 
 @dataclass(frozen=True)
 class Mutation:
-    """The datapath with all mutants in it: a simulator, and what its ``SELECT`` port selects."""
+    """The datapath with all mutants: a simulator, and the meaning of its ``SELECT`` port."""
 
     config: RnicConfig
     library: Path
@@ -153,7 +147,7 @@ class Mutation:
 
 @dataclass(frozen=True)
 class Fate:
-    """Whether a mutant was noticed, and how: by a difference, by a crash, or by the time limit."""
+    """The fate of a mutant: noticed or not, by a difference, a crash, or the time limit."""
 
     mutant: Mutant
     noticed: bool
@@ -171,7 +165,7 @@ def _netlist(config: RnicConfig, mutants: int, seed: int) -> tuple[str, list[Mut
     """Returns the Verilog of the datapath with its mutants, and these."""
     from amaranth.back import rtlil
 
-    from ...hdl.rnic import FlatRnic
+    from ...hdl.flat import FlatRnic
 
     design = rtlil.convert(FlatRnic(config), name="rnic")
     key = digest(design, Path(__file__).read_text(encoding="utf-8"), f"{mutants} {seed}")
@@ -207,18 +201,25 @@ def _mutate(design: str, mutants: int, seed: int, folder: Path) -> str:
     Verilog.
     """
     (folder / "design.il").write_text(design, encoding="utf-8")
-    # What memories hold at the start is written before it is read: such mutants change nothing.
-    # A mutant at a register's output takes the register's initial value away, and the register then
-    # starts with 0: so yosys has all registers start with 0 beforehand, with inverters around some.
+    # The initial contents of memories are overwritten before they are read, so mutants of them
+    # change nothing. A mutant at a register's output removes the register's initial value, and the
+    # register then starts with 0. So yosys first makes all registers start with 0, with inverters
+    # around some.
     _yosys(
         folder,
         f"read_rtlil design.il; {'; '.join(_REDUCE)}; write_rtlil flat.il;"
-        f" mutate -list {mutants + mutants // 10 + 10} -seed {seed} -o mutants.txt"
+        f" mutate -list {mutants + mutants // 5 + 10} -seed {seed} -o mutants.txt"
         " t:* t:$meminit* %d a:src=*amaranth/lib/* %d",
     )
     listed = (folder / "mutants.txt").read_text(encoding="utf-8").splitlines()
-    # A clock that passes through a selection comes late, so that simulation has races.
-    commands = [command for command in listed if not _CLOCK.search(command)][:mutants]
+    flat = (folder / "flat.il").read_text(encoding="utf-8")
+    types = {name: kind for kind, name in re.findall(r"^  cell (\S+) (\S+)$", flat, re.MULTILINE)}
+    # A clock that passes through a selection is delayed, which causes races in the simulation.
+    commands = [
+        command
+        for command in listed
+        if not _CLOCK.search(command) and not _changes_nothing(command, types)
+    ][:mutants]
     if not commands:
         raise ToolError("yosys found nothing to mutate")
     bits = len(commands).bit_length()
@@ -230,22 +231,31 @@ def _mutate(design: str, mutants: int, seed: int, folder: Path) -> str:
         encoding="utf-8",
     )
     _yosys(folder, "script mutate.ys")
-    block_of = _blocks(design, (folder / "flat.il").read_text(encoding="utf-8"))
+    block_of = _blocks(design, flat)
     comments = "".join(f"// {block_of(command)}: {command}\n" for command in commands)
     return f"{comments}\n{(folder / 'out.v').read_text(encoding='utf-8')}"
 
 
-def _blocks(design: str, flat: str) -> Callable[[str], str]:
-    """Returns what tells the block of a mutant by yosys' command.
+def _changes_nothing(command: str, types: Mapping[str, str]) -> bool:
+    """Returns True if a mutant inverts a bit while another bit decides alone: a bit of an OR while
+    another bit is 1, or a bit of an AND while another bit is 0.
+    """
+    options = dict(_OPTION.findall(command))
+    decides = {"cnot1": _ANY, "cnot0": _ALL}.get(options["mode"], ())
+    return options["port"].lstrip("\\") == "A" and types.get(options["cell"]) in decides
 
-    A flattened netlist keeps blocks in names alone: those of most cells and wires begin with the
-    path of their block, and a cell without such a name has a port with one.
+
+def _blocks(design: str, flat: str) -> Callable[[str], str]:
+    """Returns a function that finds the block of a mutant by yosys' command.
+
+    A flattened netlist has blocks only in names: those of most cells and wires begin with the path
+    of their block, and a cell without such a name has a port with one.
     """
     paths = {_plain(path) for path in re.findall(r"^module \\(\S+)$", design, re.MULTILINE)}
     cells = dict(re.findall(r"^  cell \S+ (\S+)\n(.*?)^  end$", flat, re.DOTALL | re.MULTILINE))
 
     def named(text: str) -> str | None:
-        """The longest path that a name begins with."""
+        """Returns the longest path that a name begins with, or None."""
         parts = _plain(text).split(".")
         longest_first = (".".join(["rnic", *parts[:end]]) for end in range(len(parts), 0, -1))
         return next((path for path in longest_first if path in paths), None)
@@ -262,7 +272,7 @@ def _blocks(design: str, flat: str) -> Callable[[str], str]:
 
 
 def _plain(name: str) -> str:
-    """A name of yosys without the marks and numbers that make it unlike others."""
+    """Returns a name of yosys without the marks and numbers that set it apart from others."""
     return re.sub(r"\$flatten|\\|\$\d+", "", name)
 
 
@@ -271,9 +281,9 @@ def _yosys(folder: Path, script: str) -> None:
 
 
 def drawn(config: RnicConfig, seed: int, segments: int) -> list[Chunk]:
-    """Draws chunks of so many segments in all; in every other one the bus refuses writes.
+    """Draws chunks with ``segments`` segments in total; in every other one the bus refuses writes.
 
-    The first one is short: most mutants are noticed there.
+    The first chunk is short, because it notices most mutants.
     """
     chunks: list[Chunk] = []
     while segments > 0:

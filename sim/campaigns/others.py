@@ -1,4 +1,6 @@
-"""Other projects' blocks in Verilog, placed and routed as our own are, to be compared with them."""
+"""Places and routes blocks of other projects in Verilog, for comparison with this project's
+blocks.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ _PARAMETER = re.compile(r"(\w+)=(-?\d+|\d+'[bdh][0-9a-fA-F_]+|\"[^\"]*\")")
 
 @dataclass(frozen=True)
 class Peer:
-    """A module of a Verilog or SystemVerilog file, with what its parameters are set to."""
+    """A module of a Verilog or SystemVerilog file, with the values of its parameters."""
 
     path: Path
     top: str
@@ -24,12 +26,12 @@ class Peer:
 
     @classmethod
     def of(cls, text: str) -> Peer:
-        """From ``FILE:TOP`` or ``FILE:TOP:NAME=VALUE,...``.
+        """Parses ``FILE:TOP`` or ``FILE:TOP:NAME=VALUE,...``.
 
         Raises
         ------
         ValueError
-            It is not of this form, or the file has no such module.
+            The text has another form, or the file has no such module.
         """
         name, _, rest = text.partition(":")
         top, _, settings = rest.partition(":")
@@ -50,7 +52,7 @@ class Peer:
         Raises
         ------
         ValueError
-            It cannot, or the module has none. The message holds what yosys says.
+            It cannot, or the port is missing. The message contains yosys' error.
         ToolError
             yosys is not installed.
         """
@@ -61,7 +63,7 @@ class Peer:
         except pnr.VerilogError as error:
             raise ValueError(f"{self.path}, module {self.top}: {error}") from None
         if "clk" not in ports:
-            raise ValueError(f"{self.path}: module {self.top} has no port clk")
+            raise ValueError(f"{self.path}: module {self.top} must have a port named clk")
 
     @property
     def systemverilog(self) -> bool:
@@ -69,7 +71,7 @@ class Peer:
 
     @property
     def name(self) -> str:
-        """What tables call it."""
+        """The module's name in tables."""
         return " ".join([self.top, *(f"{name}={value}" for name, value in self.parameters)])
 
     @property

@@ -1,10 +1,11 @@
-"""A capture's SCTP frames as a bad network would bring them, in any number of ways: whatever
-becomes of them on the way, the RNIC has to end with the same memory and the same deliveries.
+"""Plays a capture's SCTP frames as a bad network would bring them, in any number of ways.
 
-Between two acts of the host the frames change places; some are lost, some spoilt, and some that
-came at any time before come again. What was lost is retransmitted: in the end of each stretch its
-frames come once more, in their order. A stretch has no more than what may be under way at once: a
-session is opened, or its stream used again, by an act of the host."""
+However the frames arrive, the RNIC has to end with the same memory and the same deliveries. Between
+two actions of the host the frames change places; some are lost, some damaged, and some frames that
+arrived earlier arrive again. Lost frames are retransmitted: at the end of each stretch its frames
+arrive once more, in order. A stretch has only frames that may be in flight together, because an
+action of the host opens a session, or uses its stream again.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +17,13 @@ from ..engines.engine import Await, Drain, Engine, Frame, Operation
 from ..replay.differences import Difference, compare_any_order
 from ..replay.plan import Plan
 
-#: What becomes of a frame: probabilities.
+#: The probabilities that a frame is lost, damaged, or repeated.
 _LOST, _SPOILT, _REPEATED = 0.05, 0.03, 0.05
 
 
 @dataclass
 class Tally:
-    """What all ways came to; ``differences`` and ``way`` are those of the first that differs."""
+    """The results of all ways; ``differences`` and ``way`` are those of the first that differs."""
 
     ways: int = 0
     frames: int = 0
@@ -39,7 +40,7 @@ def run(
     seed: int,
     progress: Callable[[int], None] | None = None,
 ) -> Tally:
-    """Run plans in the ways of these numbers, as far as the first one that differs.
+    """Runs plans in the ways of these numbers, up to the first that differs.
 
     Raises
     ------
@@ -65,7 +66,7 @@ def run(
 
 
 def shuffled(operations: Iterable[Operation], rng: random.Random) -> list[Operation]:
-    """The operations with their frames as one way brings them."""
+    """Returns the operations with their frames in the order of one way."""
     came: list[Operation] = []
     past: list[Frame] = []
     stretch: list[Frame] = []
@@ -76,7 +77,7 @@ def shuffled(operations: Iterable[Operation], rng: random.Random) -> list[Operat
         came += _stretch(stretch, past, rng)
         past += stretch
         stretch = []
-        # How many entries the ring has had by then is not the same in all ways.
+        # The number of entries that the ring has had by then differs between ways.
         came.append(Drain() if isinstance(operation, Await) else operation)
     return [*came, *_stretch(stretch, past, rng)]
 
@@ -98,7 +99,9 @@ def _stretch(frames: list[Frame], past: list[Frame], rng: random.Random) -> Iter
 
 
 def _spoilt(frame: Frame, rng: random.Random) -> Frame:
-    """With some bits in a row inverted, behind the Ethernet addresses; or marked damaged."""
+    """Returns a frame with adjacent bits inverted after the Ethernet addresses, or marked as
+    damaged.
+    """
     if rng.random() < 0.2:
         return replace(frame, error=True)
     octets = bytearray(frame.octets)

@@ -1,14 +1,15 @@
-"""Random traffic for as long as one likes, through the RTL and through the golden model.
+"""Plays random traffic for any length of time, through the RTL and through the golden model.
 
-It is drawn as packets of FPDUs, with no TCP around them, in chunks that are runs of their own: one
-is drawn again from the seed and its number. In a chunk many streams take turns. They write to
-regions of every kind, send messages on every queue, and die of every error there is; the host sets
-them up again, revokes and registers regions, posts buffers, stops taking completions for a while.
-It waits only for what its call concerns, so that the tables change under the traffic of others; a
-completion tells it that all before it is over.
+The traffic is drawn as packets of FPDUs, without TCP, in chunks; each chunk is a run of its own,
+which the seed and its number determine. In a chunk many streams take turns. They write to regions
+of every kind, send messages on every queue, and fail with every possible error; the host sets them
+up again, revokes and registers regions, posts buffers, and stops taking completions for a while.
+The host waits only for traffic that its call concerns, so that the tables change during the traffic
+of other streams; a completion shows it that everything before is over.
 
-What comes of it does not depend on how fast anything is, but for the exception queue: it drops what
-does not fit, so the host waits before that happens."""
+The results do not depend on speed, with one exception: the exception queue drops packets that do
+not fit, so the host waits before that happens.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +19,20 @@ from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import count
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...hdl.lib.crc32c import differences
 from ...hdl.spec import regs
 from ...hdl.spec.config import RnicConfig
 from ...hdl.spec.ddp import LOCAL_CATASTROPHIC, WAITING
 from ..capture.capture import Endpoint
-from ..capture.traffic import QUEUES, Arrival, Stream, Tagged, fpdu_length
+from ..capture.streams import QUEUES, Arrival, Stream, Tagged
+from ..capture.traffic import fpdu_length
 from ..engines.engine import (
     Await,
     DeviceError,
@@ -47,10 +51,11 @@ from ..engines.engine import (
     WriteRegister,
 )
 from ..model.ddp import TaggedHeader, UntaggedHeader
-from ..model.mpa import MpaSender
+from ..model.mpa import MARKER_SPACING, MpaSender
 from ..replay.differences import Difference, compare
 from ..replay.expectation import Golden, Pages
-from ..replay.plan import GUARD, Allotment, Host, Plan, Space, guard_octets
+from ..replay.host import GUARD, Allotment, Host, Space, guard_octets
+from ..replay.plan import Plan
 from ..replay.regions import Region, slot
 from .interleaving import Interleaving
 
@@ -59,55 +64,66 @@ __all__ = [
     "size", "soak",
 ]  # fmt: skip
 
-#: Segments of a chunk, by its number in turn: short ones differ more, and long ones fill up what
-#: they do not share.
+#: Numbers of segments of chunks, used in turn: short chunks differ more, and long ones fill up
+#: queues and tables.
 CHUNKS = (1000, 2000, 4000, 1000, 2000, 10000)
-#: Host memory below is for what crosses from one of the larger pages to another, which begins and
-#: ends at places of its own; no more than so many octets lie on either side.
+#: Host memory below this is for memory that crosses between two of the larger pages and begins and
+#: ends at places of its own; at most this many octets lie on either side.
 _START = 4 << 20
 _EDGE = 30000
-#: Where host memory may cross 2**32 or a multiple of it: inside a region, or inside a buffer.
+#: The place where host memory may cross 2**32 or a multiple of it: inside a region, or inside a
+#: buffer.
 _CROSSING_REGION, _CROSSING_BUFFER = 6 << 20, 24 << 20
 _LARGEST_PAGE = 1 << 21
-#: Octets of a long region.
-_LONG = 3 << 20
+#: Octets of a long region, and of the part of a vast one that there is memory for.
+_LONG, _PART = 3 << 20, 60000
+#: Vast regions of a chunk, for each host.
+_VAST = 2
 _MSN = 1 << 32
 _HALF = _MSN - 1
 _TO = 1 << 64
-#: Hosts, each a Protection Domain.
+#: The hosts; each is a Protection Domain.
 _HOSTS = tuple(f"10.0.0.{number}" for number in range(1, 5))
-#: Regions, one of which each host keeps for bus errors.
+#: Number of regions, of which each host keeps one for bus errors.
 _REGIONS = 52
-#: One segment in so many is wrong.
+#: One segment in this many is wrong.
 _WRONG = 80
-#: Completions that the host leaves in the RNIC, for as long as it takes none, and how many of them
-#: may be there already as it begins.
+#: The most streams whose writes the bus refuses right after each other, and octets of a segment.
+_REFUSED, _REFUSED_OCTETS = 13, 40
+#: Octets of an FPDU that are neither header nor payload: ULPDU_Length and CRC.
+_AROUND = 6
+#: Completions that the host leaves in the RNIC while it takes none, and how many of them may be
+#: present when that begins.
 _BACKLOG = 190
 _BEHIND = 30
 _NEAR = (0, 1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257)
 _FAR = (479, 480, 481, 511, 512, 513, 1023, 1024, 1025, 1426, 1440, 1460, 2048, 4095, 4096, 4097)
 
-#: Rounds of a chunk in which interrupts are moderated; their timeouts are waited for up to so many
-#: cycles. The bus may take ``_SLACK`` cycles for a completion, beside its latency.
+#: Rounds of a chunk in which interrupts are moderated, and the longest timeout in cycles that is
+#: waited for. The bus may take ``_SLACK`` cycles for a completion, beside its latency.
 _ROUNDS, _WATCHED, _SLACK = 6, 2500, 1000
-#: Responses of the registers' bus to what is refused: SLVERR, DECERR.
+#: Responses of the registers' bus to refused accesses: SLVERR, DECERR.
 _READ_ONLY, _NO_REGISTER = 2, 3
-#: Windows of registers that hold what a command takes.
+#: Windows of registers that hold the arguments of commands.
 _WINDOWS = ("STAG", "PAGE", "STREAM", "QUEUE", "BUFFER")
 #: Registers whose value only the RNIC or its engine knows.
 _UNKNOWN = ("STATUS", "CQ_CONSUMER", "CQ_PRODUCER")
 
-#: Called with the segments done and all.
+_differences = cache(differences)
+
+#: Called with the number of segments done, and of all.
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class Moderated:
-    """Messages that the idle RNIC delivers to a host which takes none of them, and what moderates
-    the interrupt: ``count`` completions, or one of them ``timeout`` cycles ago.
+    """Messages that the idle RNIC delivers to a host which takes no completions, with a moderated
+    interrupt.
+
+    The interrupt needs ``count`` completions, or one that is ``timeout`` cycles old.
     """
 
-    first: int  # the number of the first completion, from 0 on
+    first: int  # the number of the first completion, from 0
     messages: int
     count: int
     timeout: int
@@ -115,43 +131,43 @@ class Moderated:
 
 @dataclass
 class Chunk:
-    """A run of its own, with what it is run with."""
+    """A run of its own, with its settings."""
 
     plan: Plan
     stalls: Stalls
     faults: list[range]
     segments: int  # without those of the ``closing`` packets
-    #: How many wrong segments of each kind there are.
+    #: How many wrong segments of each kind there are; of tiny ones, how many packets.
     wrong: Counter[str]
-    #: What its last packets, ``closing`` in number, show.
+    #: The moderation that the last packets, ``closing`` in number, test.
     moderated: list[Moderated]
     closing: int
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """What is drawn: equal ones give equal chunks."""
+    """The parameters of the draw: equal ones give equal chunks."""
 
     seed: int
     streams: int = 64
-    #: The bus refuses a write now and then.
+    #: True if the bus refuses a write now and then.
     bus_errors: bool = False
 
 
 @dataclass
 class Failure:
-    """A chunk that differs, and the least of its segments, from its first one, that do."""
+    """A chunk that differs, and the smallest number of its first segments that do."""
 
     chunk: int
     segments: int
     differences: list[Difference]
-    #: What ended the run of the RNIC, if it has not come to an end.
+    #: The message with which the RNIC's run was aborted, if it was.
     message: str = ""
 
 
 @dataclass
 class Tally:
-    """What came of all chunks."""
+    """The results of all chunks."""
 
     segments: int = 0
     octets: int = 0
@@ -163,7 +179,7 @@ class Tally:
 
 
 def config_of(width: int, streams: int) -> RnicConfig:
-    """What runs so many streams."""
+    """Returns a configuration for this many streams."""
     table = max(RnicConfig.streams, 1 << (streams - 1).bit_length())
     buffers = min(RnicConfig.buffers * table // RnicConfig.streams, 1 << 16)
     return RnicConfig(width=width, streams=table, buffers=buffers)
@@ -184,20 +200,20 @@ def soak(
     waves: Path | None = None,
     progress: Progress | None = None,
 ) -> Tally:
-    """Run chunks until one differs.
+    """Runs chunks until one differs.
 
     Parameters
     ----------
     engine, config
-        What runs, and what gateware.
+        The engine, and the configuration of the gateware.
     traffic
-        What is drawn.
+        The parameters of the draw.
     segments
-        Of all chunks together; a packet more if it is in the last one.
+        Segments of all chunks together; the last packet may add some.
     only
-        One chunk alone, of no more segments than these.
+        Run only this chunk, with at most ``segments`` segments.
     waves
-        Where to write a VCD, of the last run.
+        The file for a VCD of the last run.
     progress
         Called after each chunk.
     """
@@ -225,7 +241,7 @@ def run_chunk(
     waves: Path | None = None,
     tally: Tally | None = None,
 ) -> Failure | None:
-    """Runs a chunk. Returns how it differs from the golden model, if it does."""
+    """Runs a chunk. Returns its differences from the golden model, or None."""
     memory, ring = chunk.plan.memory.copy(), chunk.plan.ring
     try:
         outcome = engine.run(
@@ -251,7 +267,7 @@ def run_chunk(
 
 
 def _interrupts(chunk: Chunk, outcome: Outcome) -> Iterator[Difference]:
-    """Finds interrupts that came before their time, or much later."""
+    """Yields interrupts that came before their time, or much later."""
     delivered, risen = outcome.delivered.tolist(), outcome.interrupts.tolist()
     slack = _slack(chunk.stalls)
     starts = [delivered[each.first] for each in chunk.moderated]
@@ -279,7 +295,7 @@ def _slack(stalls: Stalls) -> int:
 
 
 def _least(engine: Engine, config: RnicConfig, traffic: Traffic, failure: Failure) -> Failure:
-    """The shortest beginning of a chunk that differs, as halving finds it."""
+    """Returns the shortest beginning of a chunk that differs, found by halving."""
     good = 0
     while failure.segments - good > 1:
         middle = (good + failure.segments) // 2
@@ -293,17 +309,31 @@ def _least(engine: Engine, config: RnicConfig, traffic: Traffic, failure: Failur
 
 
 def draw(config: RnicConfig, traffic: Traffic, number: int, segments: int) -> Chunk:
-    """A chunk. Its beginning does not depend on how many segments are wanted."""
+    """Draws a chunk. Its beginning does not depend on the number of segments."""
     return _Draw(config, traffic, number).chunk(segments)
 
 
 # -- the host -------------------------------------------------------------------------------------
 
 
-class _Host(Host):
-    """Changes tables under traffic that the change does not concern.
+class _Unkept(bytearray):
+    """The octets of a region that nobody reads: they take no memory."""
 
-    Packets are counted from 1, and ``over`` is the last one of which nothing is in flight any more.
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __setitem__(self, place: object, octets: object) -> None:
+        """Forgets the octets."""
+
+
+class _Host(Host):
+    """Changes tables during traffic that the change does not concern.
+
+    Packets are counted from 1, and ``over`` is the last packet of which nothing is in flight.
     """
 
     def __init__(
@@ -311,25 +341,25 @@ class _Host(Host):
     ) -> None:
         super().__init__(config, golden, space, base)
         self._slot = page
-        self.vast: Pages | None = None  # those that all vast buffers share
+        self.vast: Pages | None = None  # the pages that all vast buffers share
         self._vast_address: tuple[int, int] | None = None
         self.packets = 0
         self.over = 0
         self.slots: dict[int, int] = {}  # the last packet that names a slot of the STag table
         self.streams: dict[int, int] = {}  # the last packet of a stream
-        self.sweeping: set[int] = set()  # slots that a revocation under way is about to empty
+        self.sweeping: set[int] = set()  # slots that a revocation in progress will empty
         self._delivering: list[int] = []  # the packet of each completion
-        self._awaited = 0  # completions
-        self._paused: int | None = None  # completions that there were when the pause began
+        self._awaited = 0  # how many completions were awaited
+        self._paused: int | None = None  # how many completions there were before the pause
         self._revoking = False
         self._room = self._beats = config.exception_octets // config.octets
-        #: Slots of the buffer table: those that are free, those of buffers that wait for a message,
-        #: by stream and Queue Number, and those of messages, with the count of completions.
+        #: Slots of the buffer table: free ones; those of buffers that wait for a message, by stream
+        #: and Queue Number; and those of messages, with the count of completions.
         self._free = list(range(config.buffers))
         self._filled: dict[tuple[int, int], deque[int]] = {}
         self._leaving: deque[tuple[int, int]] = deque()
-        #: Calls that were made beside the traffic, those of them that are over, and the streams and
-        #: slots of the STag table that the last one concerns.
+        #: The numbers of calls made during the traffic and of finished ones; and the streams and
+        #: slots of the STag table that the last call concerns.
         self.asides = self.asides_over = 0
         self._aside_streams: set[int] = set()
         self._aside_slots: set[int] = set()
@@ -341,9 +371,11 @@ class _Host(Host):
         streams: Iterable[int] = (),
         slots: Iterable[int] = (),
     ) -> None:
-        """Makes a call whose register accesses go on, from so many cycles on, while further packets
-        come in. It ends before the next call begins, and before a packet of one of the ``streams``,
-        or with a tagged segment for one of the ``slots``, is sent.
+        """Makes a call whose register accesses happen after ``cycles`` cycles, while further
+        packets arrive.
+
+        The call ends before the next call begins, and before a packet of one of the ``streams``, or
+        with a tagged segment for one of the ``slots``, is sent.
         """
         self.end_aside()
         start = len(self.operations)
@@ -356,7 +388,7 @@ class _Host(Host):
             self._aside_streams, self._aside_slots = set(streams), set(slots)
 
     def end_aside(self) -> None:
-        """Waits until the call that was made beside the traffic is over."""
+        """Waits until the call that was made during the traffic is over."""
         if self.asides_over < self.asides:
             self.operations.append(Meanwhile(0, ()))
             self.asides_over = self.asides
@@ -364,6 +396,11 @@ class _Host(Host):
     def write(self, window: str, **values: int | None) -> None:
         self.end_aside()
         super().write(window, **values)
+
+    def register(self, allotment: Allotment) -> None:
+        region = allotment.region
+        self.golden.octets.setdefault(region, _Unkept(region.length))
+        super().register(allotment)
 
     def enable(self, stream: Stream, position: int = 0) -> None:
         super().enable(stream, position)
@@ -384,7 +421,7 @@ class _Host(Host):
         self.operations.append(Poll(regs.address(name), _HALF, value))
 
     def holds(self, name: str) -> int:
-        """Returns what a register holds that only the host writes."""
+        """Returns the value of a register that only the host writes."""
         return self._written.get(name, 0)
 
     def write_octets(self, name: str, value: int, strobes: int) -> None:
@@ -407,7 +444,7 @@ class _Host(Host):
         return self._vast_address
 
     def has_slot(self) -> bool:
-        """Whether the buffer table has a slot for another one, once completions were seen."""
+        """True if the buffer table has a free slot, once completions were seen."""
         return bool(self._free or self._leaving)
 
     def _buffer_slot(self, stream: int, qn: int, msn: int) -> int:
@@ -420,14 +457,14 @@ class _Host(Host):
         return found
 
     def idle(self) -> None:
-        """Nothing: see :meth:`settle`."""
+        """Does nothing: see :meth:`settle`."""
 
     def await_revocation(self) -> None:
         """Nothing yet."""
         self._revoking = True
 
     def settle(self, packet: int) -> None:
-        """Wait until nothing is in flight of packets up to this one, and a revocation is done."""
+        """Waits until nothing is in flight of packets up to this one, and a revocation is done."""
         self.revoked()
         if packet <= self.over:
             return
@@ -438,22 +475,22 @@ class _Host(Host):
             self.drain()
 
     def see(self, completions: int) -> None:
-        """Wait until so many completions were taken."""
+        """Waits until ``completions`` completions were taken."""
         if completions > self._awaited:
             self.resume()
             self.operations.append(Await(completions))
             self._awaited = completions
-            # They are in order, and what came before a segment is over with it.
+            # Completions are in order, and everything before a segment is over when the segment is.
             self.over = max(self.over, self._delivering[completions - 1] - 1)
 
     def drain(self) -> None:
-        """Wait until nothing is in flight."""
+        """Waits until nothing is in flight."""
         self.operations.append(Drain())
         self.over = self.packets
         self._room = self._beats
 
     def revoked(self) -> None:
-        """Wait until a revocation is done."""
+        """Waits until a revocation is done."""
         if self._revoking:
             self.end_aside()
             super().await_revocation()
@@ -461,7 +498,7 @@ class _Host(Host):
             self.sweeping = set()
 
     def pause(self) -> None:
-        """Take no completions, for as long as the RNIC has room for them."""
+        """Takes no completions, for as long as the RNIC has room for them."""
         if self._paused is None:
             behind = max(0, len(self._delivering) - _BEHIND)
             self.see(behind)
@@ -474,15 +511,17 @@ class _Host(Host):
             self._paused = None
 
     def catch_up(self) -> None:
-        """Waits until the RNIC has no room for completions, or none to write, and takes all."""
+        """Waits until the RNIC has no room for completions, or none to write, then takes all."""
         if self._paused is not None:
             self.operations.append(Wait(3000))
         self.resume()
         self.drain()
 
     def receive(self, packet: Packet, arrivals: list[Arrival]) -> list[tuple[int, int]]:
-        """A packet of these FPDUs; the Queue Numbers of the messages that it delivered, with the
-        count of completions.
+        """Sends a packet of these FPDUs.
+
+        Returns the Queue Numbers of the messages that it delivered, each with the count of
+        completions.
         """
         self.packets += 1
         self.streams[packet.stream] = self.packets
@@ -510,7 +549,7 @@ class _Host(Host):
             -(-len(each.octets) // self._config.octets) for each in self.golden.exceptions[refused:]
         )
         if beats > self._room:
-            # What is sent before is not in the way any more; the packet itself was not sent yet.
+            # Earlier packets are no longer in the way; this packet was not sent yet.
             self.drain()
             self.over -= 1
         self._room -= beats
@@ -528,14 +567,14 @@ class _Queue:
     """A queue as its host and its sender know it."""
 
     following: int  # the MSN of the next buffer
-    fill: int  # buffers that it is filled up to
-    longest: int  # octets of a buffer
+    fill: int  # how many buffers it is filled up to
+    longest: int  # octets of the longest buffer
     posted: int = 0
-    #: MSN and length of the buffers that no message was begun for.
+    #: MSN and length of the buffers that have no message yet.
     free: deque[tuple[int, int]] = field(default_factory=deque)
-    #: The same of buffers that are posted beside the traffic, and the number of that call.
+    #: MSN and length of buffers posted during the traffic, and the number of the call.
     coming: deque[tuple[int, int, int]] = field(default_factory=deque)
-    #: Segments of the message under way.
+    #: Remaining segments of the present message.
     waiting: deque[bytes] = field(default_factory=deque)
     #: The count of completions with which each buffer was used.
     used: list[int] = field(default_factory=list)
@@ -543,7 +582,7 @@ class _Queue:
 
 @dataclass
 class _Peer:
-    """The far end of a stream."""
+    """The sending end of a stream."""
 
     stream: Stream
     sender: MpaSender
@@ -576,20 +615,25 @@ class _Draw:
         page = rng.randrange(config.pages)
         self._host = _Host(config, self._golden, self._space, self._base, page)
         self._stopped: set[int] = set()  # streams that the host disabled
+        #: Changes of a CRC that show faults in single bits of the registers that compute it.
+        self._differences = _differences(config.width, 4)
         self._slots = config.pages
-        #: Where pages of a size end and begin, for those that are not beside each other.
+        #: Ends and beginnings of pages of each size, for pages that are not adjacent.
         self._edges: dict[int, tuple[list[int], list[int]]] = {}
         for shift in range(16, 22):
             edges = range(1 << shift, _START + 1, (1 if shift == 21 else 2) << shift)
             self._edges[shift] = rng.sample(edges, len(edges)), rng.sample(edges, len(edges))
         self._numbers = rng.sample(range(config.streams), traffic.streams)
         self._peers: dict[int, _Peer] = {}
+        self._outsiders: dict[int, _Peer] = {}
         self._allotments: list[Allotment] = []
-        #: The regions that are registered, by slot of the STag table, and those that are not.
+        #: The registered regions, by slot of the STag table, and the others.
         self._registered: dict[int, Allotment] = {}
         self._gone: list[Allotment] = []
-        self._usable: dict[int, list[Region]] = {}  # by stream, what it may write to
-        #: Regions with an octet that the bus refuses, by host, and where that is.
+        self._usable: dict[int, list[Region]] = {}  # by stream, the regions it may write to
+        #: The offsets into each vast region that there is memory for.
+        self._parts: dict[Region, range] = {}
+        #: Regions with an octet that the bus refuses, by host, and the place of the octet.
         self._faulty: dict[str, tuple[Allotment, int]] = {}
         self._segments = 0
         self._turns: list[int] = []
@@ -599,7 +643,7 @@ class _Draw:
 
     def chunk(self, segments: int) -> Chunk:
         rng, host = self._rng, self._host
-        size = rng.choice((1, 2, 4, 6, 6, 8, 10))
+        size = rng.choice((*range(1, 11), 1, 2, 4, 6, 6, 6, rng.randint(11, 15)))
         ring = Ring(self._base + self._space.take(32 << size, rng.choice((0, 32)), 64), size)
         self._interrupts = rng.random() < 0.3
         host.program(
@@ -620,6 +664,7 @@ class _Draw:
         host.revoked()
         packets, drawn = host.packets, self._segments
         moderated = self._moderate(ring, _slack(stalls))
+        self._end_ring(ring, stalls)
         plan = Plan(
             self._config,
             _HOSTS,
@@ -638,8 +683,8 @@ class _Draw:
         return Chunk(plan, stalls, faults, drawn, self._wrongs, moderated, host.packets - packets)
 
     def _moderate(self, ring: Ring, slack: int) -> list[Moderated]:
-        """Has the idle RNIC deliver messages while the host takes none, with interrupts moderated
-        in different ways.
+        """Makes the idle RNIC deliver messages while the host takes none, with moderated
+        interrupts.
         """
         rng, host = self._rng, self._host
         number = rng.choice(self._numbers)
@@ -657,12 +702,24 @@ class _Draw:
             self._deliver(number, messages)
             host.operations += [Wait(_WATCHED + slack), Resume()]
             host.drain()
-        # What is over may begin again once there is room in the ring.
+        # Delivery may resume once there is room in the ring.
         host.operations.append(Pause())
         self._deliver(number, min(ring.entries, 64) + 1)
         host.operations += [Wait(slack), Resume()]
         host.drain()
         return moderated
+
+    def _end_ring(self, ring: Ring, stalls: Stalls) -> None:
+        """Disables the ring while completions wait for their responses. The ring begins anew only
+        after the last response, with no completion written.
+        """
+        number = self._rng.choice(self._numbers)
+        self._enable(number, 0)
+        self._deliver(number, min(ring.entries, 8))
+        self._host.see(len(self._golden.deliveries))
+        self._host.write("CQ", ENABLE=0)
+        self._host.operations.append(Wait(_slack(stalls)))
+        self._host.read("CQ_PRODUCER", 0)
 
     def _deliver(self, number: int, messages: int) -> None:
         """Sends messages without payload, each in a packet of its own, on a stream."""
@@ -672,7 +729,9 @@ class _Draw:
             self._send(number, peer, [header.encode()])
 
     def _stalls(self) -> Stalls:
-        """No stalls, one side, or all of them a little; some for so long that queues fill up."""
+        """Returns no stalls, one side, or a few on all sides; some last so long that queues
+        fill up.
+        """
         rng = self._rng
         latency = rng.choice((1, 8, 8, 30, 300, 2000))
         seed = rng.randrange(1, 1 << 32)
@@ -691,13 +750,13 @@ class _Draw:
     # -- the host's calls
 
     def _lay_out(self) -> None:
-        """Regions of every kind."""
+        """Makes regions of every kind."""
         rng = self._rng
-        entries = rng.sample(range(self._config.stags), _REGIONS)
-        for kind, entry in enumerate(entries[len(_HOSTS) :]):
+        entries = self._entries()
+        for kind, entry in enumerate(entries[len(_HOSTS) : -_VAST * len(_HOSTS)]):
             length = rng.choice((1, 9, 100, 1000, 4096, 6000, 20000, 60000))
             if kind < len(_HOSTS):
-                length = 60000  # each host has something for every segment
+                length = 60000  # so that each host has a region for every segment
             if kind in (1, len(_HOSTS)):
                 length = rng.randrange(1 << 16, _LONG)
             length = max(1, length - rng.randrange(1 + length // 8))
@@ -711,6 +770,16 @@ class _Draw:
             region = self._region(entry, host, length, kind >= len(_HOSTS))
             self._allotments.append(Allotment(region, address, pages))
             self._register(self._allotments[-1])
+        for host in _HOSTS * _VAST:
+            length = (1 << rng.randint(32, 62)) + rng.getrandbits(rng.randint(1, 32))
+            start = rng.getrandbits(rng.randint(1, 63)) % (length - _PART)
+            start = rng.choice((start, length - _PART))
+            part = range(start, start + _PART)
+            address = self._space.take(_PART, rng.randrange(4096), 4096) - start
+            region = self._region(entries.pop(), host, length, True)
+            self._parts[region] = part
+            self._allotments.append(Allotment(region, address, part=part))
+            self._register(self._allotments[-1])
         if self._bus_errors:
             for host, entry in zip(_HOSTS, entries, strict=False):
                 length = 3000
@@ -722,8 +791,19 @@ class _Draw:
                 self._faulty[host] = allotment, address + rng.randrange(length)
                 self._host.register(allotment)
 
+    def _entries(self) -> list[int]:
+        """Slots of the STag table, half of which differ from another one in a bit."""
+        rng, stags = self._rng, self._config.stags
+        entries = dict.fromkeys(rng.sample(range(stags), _REGIONS // 2))
+        while len(entries) < _REGIONS:
+            near = rng.choice([*entries]) ^ 1 << rng.randrange(stags.bit_length() - 1)
+            entries.setdefault(near)
+        found = [*entries]
+        rng.shuffle(found)
+        return found
+
     def _region(self, entry: int, host: str, length: int, any_rights: bool) -> Region:
-        """What a STag of that slot may stand for."""
+        """Returns a region for an STag of this slot."""
         rng = self._rng
         index = rng.getrandbits(24) // self._config.stags * self._config.stags + entry
         stream = None
@@ -738,7 +818,8 @@ class _Draw:
                     0,
                     rng.randrange(_TO - length),
                     _TO - length,
-                    (1 << 32) - length // 2,
+                    _TO - length - (1 << rng.randrange(12)),
+                    max(0, (1 << 32) - length // 2),
                     (rng.getrandbits(31) + 1 << 32) - rng.randint(0, min(length, 1 << 16)),
                 )
             ),
@@ -749,7 +830,7 @@ class _Draw:
         )
 
     def _pages(self, length: int) -> Pages | None:
-        """Pages for so many octets, in host memory that nothing else has, if the table has slots
+        """Returns pages for ``length`` octets of unused host memory, if the table has slots
         for them.
         """
         most = 2 + (length >> 12)
@@ -764,7 +845,7 @@ class _Draw:
             before = rng.randint(max(1, length - _EDGE), min(_EDGE, length - 1))
             return Pages(shift, (tails.pop() - size, heads.pop()), size - before)
         if shift > 14:
-            # Beside each other, if it is more than one.
+            # Several pages are adjacent.
             address = self._space.take(length, rng.randrange(4096), 4096)
             return Pages(
                 shift,
@@ -790,7 +871,7 @@ class _Draw:
     def _beside(
         self, call: Callable[[], None], streams: Iterable[int] = (), slots: Iterable[int] = ()
     ) -> None:
-        """Makes a call of the host, at times beside the traffic."""
+        """Makes a call of the host, sometimes during the traffic."""
         if self._segments and self._rng.random() < 0.7:
             self._host.aside(self._rng.randrange(100), call, streams, slots)
         else:
@@ -802,7 +883,7 @@ class _Draw:
         return self._gone[-1]
 
     def _revoke(self) -> None:
-        """Revoke a region."""
+        """Revokes a region."""
         entry = self._rng.choice([*self._registered])
         self._host.settle(self._host.slots.get(entry, 0))
         region = self._unregister(entry).region
@@ -810,15 +891,61 @@ class _Draw:
         self._try([region])
 
     def _replace(self) -> None:
-        """Write something else to a STag's entry: other rights, another key."""
+        """Rewrites an STag's entry with other rights or another key."""
         entry = self._rng.choice([*self._registered])
         if self._page_slots(self._registered[entry]) <= self._slots:
             self._host.settle(self._host.slots.get(entry, 0))
             self._golden.revoke(self._unregister(entry).region)
             self._register_again(self._gone.pop())
 
+    def _replace_near(self) -> None:
+        """Replaces a region while segments come in for another one, whose slot of the STag table
+        differs from its own in one bit.
+        """
+        rng, host = self._rng, self._host
+        found = [
+            (entry, near)
+            for entry in self._registered
+            for bit in range(self._config.stags.bit_length() - 1)
+            if (near := entry ^ 1 << bit) in self._registered
+        ]
+        if not found:
+            return
+        entry, near = rng.choice(found)
+        region = self._registered[near].region
+        writers = [
+            number
+            for number, peer in self._peers.items()
+            if self._golden.live(number)
+            and peer.order.free
+            and region in self._writable(number, peer)
+        ]
+        old = self._registered[entry]
+        if not writers or self._page_slots(old) > self._slots:
+            return
+        host.settle(host.slots.get(entry, 0))
+        self._golden.revoke(self._unregister(entry).region)
+        self._slots -= self._page_slots(old)
+        again = replace(old, region=self._region(entry, old.region.endpoint, old.length, True))
+        if old.part is not None:
+            self._parts[again.region] = old.part
+        self._allotments.append(again)
+        host.aside(rng.randrange(60), lambda: host.register(again), slots=[entry])
+        self._registered[entry] = again
+        self._gone.pop()
+        self._usable.clear()
+        number = rng.choice(writers)
+        peer = self._peers[number]
+        for _ in range(rng.randint(1, 6)):
+            part = self._part(region)
+            length = min(rng.randrange(40), len(part))
+            at = region.to + part.start + rng.randint(0, len(part) - length)
+            header = TaggedHeader(region.stag, at % _TO, True, rng.getrandbits(8))
+            peer.order.sent((region.stag, header.rsvdulp), last=True)
+            self._send(number, peer, [header.encode() + rng.randbytes(length)])
+
     def _return(self) -> None:
-        """Register a region that was revoked."""
+        """Registers a region that was revoked."""
         if self._gone:
             allotment = self._gone.pop(self._rng.randrange(len(self._gone)))
             if self._page_slots(allotment) <= self._slots:
@@ -829,19 +956,21 @@ class _Draw:
         return 0 if allotment.pages is None else len(allotment.pages.addresses)
 
     def _register_again(self, allotment: Allotment) -> None:
-        """As it was, or anew over the same memory."""
+        """Registers a region unchanged, or anew over the same memory."""
         rng, old = self._rng, allotment.region
         self._slots -= self._page_slots(allotment)
         if rng.random() < 0.5:
             entry = slot(old.stag, self._config.stags)
             any_rights = rng.random() < 0.5
             region = self._region(entry, old.endpoint, old.length, any_rights)
+            if allotment.part is not None:
+                self._parts[region] = allotment.part
             allotment = replace(allotment, region=region)
             self._allotments.append(allotment)
         self._register(allotment)
 
     def _stop(self, number: int) -> None:
-        """Disable a stream."""
+        """Disables a stream."""
         entries = [
             entry for entry, each in self._registered.items() if each.region.stream == number
         ]
@@ -873,7 +1002,7 @@ class _Draw:
             self._send(number, self._peers[number], [segment + bytes(min(region.length, 8))])
 
     def _enable(self, number: int, queues: float = 0.8) -> None:
-        """Enable a stream, anew if it was before, and open some of its queues."""
+        """Enables a stream, or enables it anew, and opens some of its queues."""
         rng, host = self._rng, self._host
         host.settle(host.streams.get(number, 0))
         peer = self._peers.get(number)
@@ -907,7 +1036,7 @@ class _Draw:
                 self._fill(number, qn, queue)
 
     def _fill(self, number: int, qn: int, queue: _Queue) -> None:
-        """Post buffers until there are enough."""
+        """Posts buffers until there are enough."""
         while queue.coming:
             msn, length, aside = queue.coming.popleft()
             if aside > self._host.asides_over:
@@ -924,9 +1053,11 @@ class _Draw:
         """Posts a buffer. Returns its MSN and length."""
         rng, host, depth = self._rng, self._host, self._config.queue_depth
         if queue.posted >= depth:
-            # It takes the place of one whose completion was seen.
+            # The buffer replaces one whose completion was seen.
             host.see(queue.used[queue.posted - depth])
-        length = rng.choice((0, 1, 64, queue.longest, queue.longest, rng.randrange(64)))
+        longest = queue.longest
+        lengths = 0, 1, 64, longest, longest ^ 1 << rng.randrange(12), rng.randrange(64)
+        length = rng.choice(lengths)
         if rng.random() < 0.02:
             length = rng.choice((9000, 20000))
         pages = self._pages(length) if length and rng.random() < 0.1 else None
@@ -943,7 +1074,7 @@ class _Draw:
         return msn, length
 
     def _vast_buffer(self) -> tuple[int, Pages]:
-        """Returns a length that memory need not have: all pages are the same one."""
+        """Returns a length that memory need not have, because all pages are the same one."""
         host, rng = self._host, self._rng
         shift = _LARGEST_PAGE.bit_length() - 1
         if host.vast is None:
@@ -957,8 +1088,9 @@ class _Draw:
         return rng.choice((most, rng.randint(2, most))) << shift, host.vast
 
     def _post_beside(self) -> None:
-        """Posts some buffers while packets of other queues, and of this one's earlier buffers, come
-        in: look-ups and a post meet in the same cycle now and then.
+        """Posts buffers while packets of other queues, and of this one's earlier buffers, arrive.
+
+        A look-up and a post meet in the same cycle now and then.
         """
         rng, host = self._rng, self._host
         number = (
@@ -979,8 +1111,10 @@ class _Draw:
         queue.coming.extend((*each, host.asides) for each in posted)
 
     def _commit_nothing_beside(self) -> None:
-        """Writes an unused entry of the STag table again and again, while packets come in for one
-        whose index differs in a nibble.
+        """Writes an unused entry of the STag table repeatedly, while packets for a similar index
+        arrive.
+
+        The two indexes differ in a nibble.
         """
         rng, host = self._rng, self._host
         entry = rng.choice([*self._registered])
@@ -998,14 +1132,15 @@ class _Draw:
         host.aside(rng.randrange(60), commit, slots=[other])
 
     def _mask_events(self, *, masked: bool) -> None:
-        """Masks the interrupt of events, so that they pile up, or lets it come again."""
+        """Masks the interrupt of events, so that they accumulate, or unmasks it."""
         self._masked = masked
         mask = regs.pack("IRQ_MASK", event=self._masked, completion=not self._interrupts)
         self._host.write("IRQ", MASK=mask)
 
     def _post_into_use(self) -> None:
-        """Posts buffers to a queue on which messages of many short segments come in: look-ups of
-        the queue and a post to it meet in the same cycle now and then.
+        """Posts buffers to a queue on which messages of many short segments arrive.
+
+        A look-up of the queue and a post to it meet in the same cycle now and then.
         """
         rng, host = self._rng, self._host
         found = [
@@ -1038,8 +1173,8 @@ class _Draw:
                 self._send(number, peer, segments)
 
     def _overtake(self) -> None:
-        """Sends one message after another over an unfinished one, until the stream has failed: no
-        more can be kept.
+        """Sends messages after an unfinished one until the stream fails, because no more can
+        be kept.
         """
         rng, host = self._rng, self._host
         number = rng.choice([each for each in self._numbers if self._golden.live(each)] or [-1])
@@ -1055,8 +1190,9 @@ class _Draw:
                 break
 
     def _pile_up(self) -> None:
-        """Has most streams fail again and again while the interrupt of events is masked: so their
-        events fill the queue, in the end up to where no further segment is taken.
+        """Makes most streams fail repeatedly while the interrupt of events is masked.
+
+        Their events fill the queue, in the end so far that no further segment is taken.
         """
         rng, host = self._rng, self._host
         live = [number for number in self._numbers if self._golden.live(number)]
@@ -1083,8 +1219,8 @@ class _Draw:
         self._mask_events(masked=False)
 
     def _access_registers(self) -> None:
-        """Reads registers whose value is known, writes single octets, and makes accesses that are
-        refused.
+        """Reads registers with known values, writes single octets, and makes accesses that
+        are refused.
         """
         rng, host = self._rng, self._host
         config = self._config
@@ -1132,7 +1268,7 @@ class _Draw:
                 )  # fmt: skip
 
     def _count(self) -> None:
-        """Reads all counters of the idle RNIC; nothing comes out of it for some time."""
+        """Reads all counters of the idle RNIC, which writes nothing for some time."""
         host = self._host
         host.resume()
         host.drain()
@@ -1146,7 +1282,7 @@ class _Draw:
         host.read("CQ_PRODUCER", len(self._golden.deliveries) & 0xFFFF)
 
     def _set_up_beside(self) -> None:
-        """Sets up a stream that is in error, while packets of other streams come in."""
+        """Sets up a stream that is in error, while packets of other streams arrive."""
         dead = [number for number in self._numbers if not self._golden.live(number)]
         if dead:
             number = self._rng.choice(dead)
@@ -1156,7 +1292,7 @@ class _Draw:
     # -- what happens between packets
 
     def _act(self) -> None:
-        """What the host does now and then."""
+        """Does the actions that the host does now and then."""
         rng, host = self._rng, self._host
         chance = rng.randrange(2000)
         if chance < 12:
@@ -1193,9 +1329,13 @@ class _Draw:
             self._overtake()
         elif chance < 569:
             self._pile_up()
+        elif chance < 579:
+            self._replace_near()
+        elif chance < 583 and self._bus_errors:
+            self._bus_errors_at_once()
 
     def _turn(self) -> int:
-        """The next stream: each in turn, a few of them, or any."""
+        """Returns the next stream: each in turn, a few of them, or any."""
         rng = self._rng
         if not self._turns:
             kind = rng.randrange(5)
@@ -1207,7 +1347,7 @@ class _Draw:
             elif kind == 2:
                 self._turns = [rng.choice(self._numbers)] * rng.randrange(1, 30)
             elif kind == 3:
-                # Numbers that differ in one bit.
+                # The two numbers differ in one bit.
                 number = rng.choice(self._numbers)
                 near = {number ^ 1 << bit for bit in range(12)} & set(self._numbers)
                 self._turns = [number, rng.choice(sorted(near or {number}))] * rng.randrange(1, 30)
@@ -1218,22 +1358,29 @@ class _Draw:
     def _packet(self) -> None:
         rng, golden = self._rng, self._golden
         number = self._turn()
-        if not golden.live(number):
+        if rng.randrange(300) == 0:
+            self._outsider(number)
+            return
+        live = golden.live(number)
+        if not live:
             chance = rng.random()
             if chance < 0.3:
                 self._enable(number)
             elif chance < 0.7:
                 return
         peer = self._peers[number]
+        if rng.randrange(1000 if live else 10) == 0:
+            self._tiny(number, peer)
+            return
         if self._bus_errors and golden.live(number) and rng.randrange(_WRONG) == 0:
             self._bus_error(number, peer)
             return
         segments = []
-        # Where a segment may be one message too many, nothing comes after it in its packet.
+        # A segment that may exceed the number of messages is the last of its packet.
         most = max(1, (WAITING - golden.kept(number)) // 2)
         for _ in range(min(most, rng.choice((1, 1, 1, 1, 2, 3, 6)))):
             if rng.randrange(_WRONG) == 0:
-                self._host.end_aside()  # what is wrong may depend on the last buffer
+                self._host.end_aside()  # the fault may depend on the last buffer
                 segments.append(self._wrong(number, peer))
             else:
                 segments.append(self._right(number, peer))
@@ -1255,33 +1402,89 @@ class _Draw:
         for qn, completion in self._host.receive(packet, self._arrivals(peer, whole, position)):
             peer.queues[qn].used.append(completion)
         if any(each.number == LOCAL_CATASTROPHIC for each in self._golden.errors[errors:]):
-            # What comes after the failure is dropped or not, as the time has it. A message that
-            # waits for the ring holds the failure up.
+            # Whether later segments are dropped depends on the time. A message that waits for the
+            # ring delays the failure.
             self._host.resume()
             self._host.drain()
 
-    def _bus_error(self, number: int, peer: _Peer) -> None:
-        """A segment for a region that the bus refuses an octet of, with the RNIC idle before it and
-        after it: so it is known what it meets.
+    def _outsider(self, number: int) -> None:
+        """Sends FPDUs of a stream whose number is too large, and differs from that of one of the
+        RNIC's streams in one bit. They are dropped.
         """
-        allotment, fault = self._faulty[peer.stream.destination.address]
-        region, golden, host = allotment.region, self._golden, self._host
+        rng = self._rng
+        bits = self._config.streams.bit_length() - 1
+        outside = number | 1 << rng.randrange(bits, 16)
+        if outside not in self._golden.counts:
+            stream = replace(self._peers[number].stream, number=outside)
+            self._golden.start(stream)
+            self._golden.stop(outside)
+            self._stopped.add(outside)
+            self._outsiders[outside] = _Peer(stream, MpaSender(crc=stream.crc), {})
+        # No marker could be in them, so they are the same ones with markers and without.
+        position = rng.getrandbits(23) * MARKER_SPACING + 4 * rng.randint(1, 60)
+        self._outsiders[outside].sender.position = position
+        header = TaggedHeader(rng.getrandbits(32), rng.getrandbits(64), True, rng.getrandbits(8))
+        segments = [header.encode() + rng.randbytes(rng.randrange(20)) for _ in range(3)]
+        self._send(outside, self._outsiders[outside], segments)
+
+    def _tiny(self, number: int, peer: _Peer) -> None:
+        """Sends a packet of FPDUs that have no room for a header; some CRCs are spoiled. The first
+        one fails the stream, if it is live.
+        """
+        rng = self._rng
+        self._host.end_aside()
+        position, pieces = peer.sender.position, []
+        for _ in range(rng.choice((1, 2, 5, 20, 60))):
+            piece = bytearray(peer.sender.send(rng.randbytes(rng.choice((0, 0, 1, 2, 3, 7, 13)))))
+            if rng.random() < 0.3:
+                piece[-1 - rng.randrange(4)] ^= 1 << rng.randrange(8)
+            pieces.append(bytes(piece))
+        octets = b"".join(pieces)
+        arrivals = self._arrivals(peer, octets, position)
+        self._wrongs["tiny" if self._golden.live(number) else "tiny, dropped"] += 1
+        self._host.receive(Packet(number, position & _HALF, octets), arrivals)
+
+    def _bus_error(self, number: int, peer: _Peer) -> None:
+        """Sends a segment for a region of which the bus refuses an octet.
+
+        The RNIC is idle before it and after it, so that the effect is known.
+        """
+        region, host = self._faulty[peer.stream.destination.address][0].region, self._host
         host.resume()
         host.drain()
         start = self._rng.randrange(region.length)
         payload = self._rng.randbytes(1 + self._rng.randrange(region.length - start))
-        position = peer.sender.position
-        octets = peer.sender.send(self._tagged(peer, region.stag, region.to + start, payload))
-        arrivals = self._arrivals(peer, octets, position)
-        host.receive(Packet(number, position & _HALF, octets), arrivals)
-        # All of the beat is faulty: a marker inside it makes two writes of it.
-        beat = fault // self._config.octets * self._config.octets - allotment.address
-        if start < beat + self._config.octets and beat < start + len(payload):
-            golden.refuse_write(arrivals[0], range(beat, beat + self._config.octets))
+        self._write_into_fault(number, peer, start, payload)
         host.drain()
 
+    def _bus_errors_at_once(self) -> None:
+        """Sends segments whose writes the bus refuses, on some streams right after each other."""
+        rng, host = self._rng, self._host
+        live = [number for number in self._numbers if self._golden.live(number)]
+        host.resume()
+        host.drain()
+        for number in rng.sample(live, min(len(live), rng.randint(2, _REFUSED))):
+            peer = self._peers[number]
+            allotment, fault = self._faulty[peer.stream.destination.address]
+            start = max(0, fault - allotment.address - rng.randrange(_REFUSED_OCTETS))
+            length = min(rng.randint(1, _REFUSED_OCTETS), allotment.length - start)
+            self._write_into_fault(number, peer, start, rng.randbytes(length))
+        host.drain()
+
+    def _write_into_fault(self, number: int, peer: _Peer, start: int, payload: bytes) -> None:
+        """Sends a segment for a region that the bus refuses an octet of."""
+        allotment, fault = self._faulty[peer.stream.destination.address]
+        region, position = allotment.region, peer.sender.position
+        octets = peer.sender.send(self._tagged(peer, region.stag, region.to + start, payload))
+        arrivals = self._arrivals(peer, octets, position)
+        self._host.receive(Packet(number, position & _HALF, octets), arrivals)
+        # The whole beat is faulty, because a marker inside it causes two writes.
+        beat = fault // self._config.octets * self._config.octets - allotment.address
+        if start < beat + self._config.octets and beat < start + len(payload):
+            self._golden.refuse_write(arrivals[0], range(beat, beat + self._config.octets))
+
     def _arrivals(self, peer: _Peer, octets: bytes, position: int) -> list[Arrival]:
-        """The FPDUs of a packet."""
+        """Returns the FPDUs of a packet."""
         arrivals = []
         for at, length in self._cut(peer.stream, octets, position):
             self._segments += 1
@@ -1292,11 +1495,9 @@ class _Draw:
         return arrivals
 
     def _cut(self, stream: Stream, octets: bytes, position: int) -> Iterator[tuple[int, int]]:
-        """The FPDUs of a packet, as a walk over their lengths finds them; the last may not be
-        whole.
-        """
+        """Yields the FPDUs of a packet, found by their lengths; the last may be incomplete."""
         at = 0
-        # Of a stream that it does not know any more, the RNIC does not know that it has markers.
+        # The RNIC does not know the markers of a disabled stream.
         markers = stream.markers and stream.number not in self._stopped
         while at < len(octets):
             length = fpdu_length(octets, at, position + at, markers)
@@ -1313,7 +1514,7 @@ class _Draw:
         if isinstance(begun, int) or (begun is None and chance < 40):
             if (segment := self._untagged(number, peer, begun)) is not None:
                 return segment
-            if begun is not None:  # the stream has to fail, for want of a buffer
+            if begun is not None:  # without a buffer the stream has to fail
                 return self._wrong(number, peer)
         if begun is None and chance < 44:
             # "MUST NOT be checked for a zero-length Tagged DDP Message" (RFC 5041 section 5.2)
@@ -1324,14 +1525,29 @@ class _Draw:
             if not regions:
                 return self._tagged(peer, begun[0], 0, b"", begun)
         region = rng.choice(regions)
-        length = min(self._size(), region.length)
-        room = region.length - length
+        part = self._part(region)
+        length = min(self._length(peer), len(part))
+        room = len(part) - length
         offset = rng.choice((0, room, rng.randint(0, room), rng.randint(0, room)))
-        to = (region.to + offset) % _TO  # that of no octets, at the end
+        # A segment of no octets may be at the end.
+        to = (region.to + part.start + offset) % _TO
         return self._tagged(peer, region.stag, to, rng.randbytes(length), begun)
 
+    def _part(self, region: Region) -> range:
+        """The offsets into a region that there is memory for."""
+        return self._parts.get(region, range(region.length))
+
+    def _length(self, peer: _Peer) -> int:
+        """Octets of a tagged segment's payload; with markers, its FPDU ends near one at times."""
+        rng = self._rng
+        if not peer.stream.markers or rng.random() < 0.8:
+            return self._size()
+        around = _AROUND + TaggedHeader.size
+        to_marker = -peer.sender.position % MARKER_SPACING - around
+        return max(0, to_marker + 4 * rng.randint(-2, 2) + rng.choice((0, 0, MARKER_SPACING - 4)))
+
     def _size(self) -> int:
-        """Octets of a payload."""
+        """Returns the octets of a payload."""
         rng = self._rng
         chance = rng.randrange(1000)
         if chance < 500:
@@ -1342,14 +1558,22 @@ class _Draw:
             return rng.choice(_FAR)
         if chance < 975:
             return rng.randrange(1500)
-        if chance < 998:
+        if chance < 997:
             return rng.randrange(9000)
-        return rng.randrange(4 * self._config.longest_fpdu - 20)
+        most = 4 * self._config.longest_fpdu - _AROUND - TaggedHeader.size
+        return most - rng.choice((0, 1, 2, 3, 4, 8, rng.randrange(most)))
+
+    def _refused(self, header: int) -> int:
+        """Octets of a payload that is refused: with them the FPDU takes up to the whole of the
+        exception queue, or does not fit.
+        """
+        most = self._config.exception_octets - _AROUND - header
+        return most + 4 - self._rng.choice((0, 4, 8, self._rng.randrange(most)))
 
     def _tagged(
         self, peer: _Peer, stag: int, to: int, payload: bytes, begun: object = None
     ) -> bytes:
-        """A tagged segment: of a message that has ``begun``, or of a new one."""
+        """Returns a tagged segment, of a message that has ``begun``, or of a new one."""
         rng = self._rng
         rsvdulp = begun[1] if isinstance(begun, tuple) else rng.getrandbits(8)
         last = rng.random() < 0.7 or not payload
@@ -1358,7 +1582,7 @@ class _Draw:
         return header.encode() + payload
 
     def _writable(self, number: int, peer: _Peer) -> list[Region]:
-        """The regions that a stream may write to."""
+        """Returns the regions that a stream may write to."""
         found = self._usable.get(number)
         if found is None:
             host = peer.stream.destination.address
@@ -1375,7 +1599,9 @@ class _Draw:
         return found
 
     def _untagged(self, number: int, peer: _Peer, begun: object) -> bytes | None:
-        """The next segment on one of the queues, if any is open; on the one that has ``begun``."""
+        """Returns the next segment on one of the open queues, or on the one that has
+        ``begun``; or None.
+        """
         if not peer.queues:
             return None
         qn = begun if isinstance(begun, int) else self._rng.choice([*peer.queues])
@@ -1385,7 +1611,7 @@ class _Draw:
                 if not self._golden.live(number):
                     return None
                 self._fill(number, qn, queue)
-                if not queue.free:  # what it has is not used yet
+                if not queue.free:  # its buffers are not usable yet
                     return None
             queue.waiting.extend(self._message(qn, *queue.free.popleft()))
         segment = queue.waiting.popleft()
@@ -1393,8 +1619,10 @@ class _Draw:
         return segment
 
     def _message(self, qn: int, msn: int, room: int, cut: int | None = None) -> list[bytes]:
-        """Segments of a message: the last one comes last, the others in any order; some say
-        something twice, or leave something out. The message is ``cut`` so many times.
+        """Returns the segments of a message, cut at ``cut`` places.
+
+        The last segment is last, the others are in any order; some repeat octets, or leave some
+        out.
         """
         rng = self._rng
         length = rng.choice((room, room, rng.randint(0, room)))
@@ -1422,10 +1650,12 @@ class _Draw:
             for number, (start, end) in enumerate(pieces, 1)
         ]
 
-    # -- what is wrong
+    # -- segments that are wrong
 
     def _wrong(self, number: int, peer: _Peer) -> bytes:
-        """A segment that raises an error, of a kind that was drawn as seldom as any."""
+        """Returns a segment that raises an error, of one of the kinds that were drawn least
+        often.
+        """
         found = self._wrong_untagged(peer) | self._wrong_tagged(number, peer)
         least = min(self._wrongs[kind] for kind in found)
         kind = self._rng.choice([kind for kind in found if self._wrongs[kind] == least])
@@ -1433,17 +1663,17 @@ class _Draw:
         header, length = found[kind]
         if isinstance(header, bytes):
             return header
-        if isinstance(header, TaggedHeader):  # some are right, as those up to 2^64
+        if isinstance(header, TaggedHeader):  # some are right, such as those up to 2^64
             peer.order.sent((header.stag, header.rsvdulp), last=header.last)
         elif header.qn in peer.queues:
             peer.order.sent(header.qn, last=False)
         return header.encode() + self._rng.randbytes(length)
 
     def _wrong_untagged(self, peer: _Peer) -> dict[str, tuple[UntaggedHeader | bytes, int]]:
-        """Headers, each with octets of payload, by the kind of the error."""
+        """Returns headers, each with its octets of payload, by the kind of the error."""
         rng = self._rng
         last = rng.random() < 0.5
-        length = rng.choice((0, 1, 2, 100, self._size()))
+        length = rng.choice((0, 1, 2, 100, self._size(), self._refused(UntaggedHeader.size)))
         qn = rng.choice([*peer.queues] or [0])
         headers = {
             "untagged version": UntaggedHeader(qn, 0, 0, last, version=rng.choice((0, 2, 3))),
@@ -1482,18 +1712,24 @@ class _Draw:
             payload = rng.randint(1, min(room + 1, 1500))
             start = room + 1 - payload
             found["an octet too long"] = UntaggedHeader(qn, msn, start, last), payload
+            payload = rng.randint(1, 1500)
+            end = (room ^ 1 << rng.randrange(32)) - payload
+            if room < end + payload and end >= 0:
+                found["a bit too long"] = UntaggedHeader(qn, msn, end, last), payload
         short = UntaggedHeader(qn, 1, 0).encode()[: rng.randrange(18)]
         return found | {"untagged, short": (short, 0)}
 
     def _wrong_tagged(
         self, number: int, peer: _Peer
     ) -> dict[str, tuple[TaggedHeader | bytes, int]]:
-        """Headers, each with octets of payload, by the kind of the error."""
+        """Returns headers, each with its octets of payload, by the kind of the error."""
         rng = self._rng
         last = rng.random() < 0.5
-        length = rng.choice((1, 2, 100, 1 + self._size()))
+        length = rng.choice((1, 2, 100, 1 + self._size(), self._refused(TaggedHeader.size)))
         usable = self._writable(number, peer)
         region = rng.choice(usable)
+        if region in self._parts:
+            length = max(length, 2)  # so that none is placed where there is no memory
         stag, to, end = region.stag, region.to, region.to + region.length
         stags, far = self._config.stags, 1 << rng.randrange(64)
         index = stag ^ stags << 8 + rng.randrange(24 - stags.bit_length() + 1)
@@ -1504,7 +1740,7 @@ class _Draw:
             "before the region": TaggedHeader(stag, (to - 1) % _TO, last),
             "behind the region": TaggedHeader(stag, end % _TO, last),
             "at the last octet": TaggedHeader(stag, (end - 1) % _TO, last),
-            "2^32 too far": TaggedHeader(stag, (to + (1 << 32)) % _TO, last),
+            "2^32 too far": TaggedHeader(stag, (to + max(1 << 32, region.length)) % _TO, last),
             "far behind": TaggedHeader(stag, (to + max(far, region.length)) % _TO, last),
             "far before": TaggedHeader(stag, (to - far) % _TO, last),
             "tagged version": TaggedHeader(stag, to, last, version=rng.choice((0, 2, 3))),
@@ -1529,28 +1765,41 @@ class _Draw:
         payload = rng.randint(1, min(region.length + 1, 1500))
         start = (end + 1 - payload) % _TO
         found["an octet behind the region"] = TaggedHeader(stag, start, last), payload
+        payload = rng.randint(1, min(region.length, 1500))
+        bit = 1 << rng.randrange(16)
+        start = region.length - payload
+        if region.length + bit - start <= 64000:
+            found["a bit behind the region"] = TaggedHeader(stag, to + start, last), payload + bit
         for top in usable:
+            if top in self._parts:
+                continue
             if top.to + top.length == _TO:
                 payload = rng.randint(1, min(top.length, 1500))
                 at = _TO - payload
                 found["an octet behind 2^64"] = TaggedHeader(top.stag, at, last), payload + 1
+                found["a bit behind 2^64"] = TaggedHeader(top.stag, at, last), payload + bit
                 found["up to 2^64"] = TaggedHeader(top.stag, at, last), payload
                 found["across 2^64"] = TaggedHeader(top.stag, at, last), payload + length
+            elif top.to + top.length > _TO - 4096:
+                payload = rng.randint(1, min(top.length, 1500))
+                at = top.to + top.length - payload
+                found["from before 2^64 across"] = TaggedHeader(top.stag, at, last), _TO - at + bit
         longest = 4 * self._config.longest_fpdu
         long = rng.choice((region.length + 1, longest - 22, longest - 19, longest, 64000))
-        long = min(long, 64000)  # a marker that points back from an end further on cannot be
-        found["long"] = TaggedHeader(stag, to, last), long
+        long = min(long, 64000)  # beyond that a marker cannot point back to the beginning
+        start = (to + self._part(region).start) % _TO
+        found["long"] = TaggedHeader(stag, start, last), long
         short = TaggedHeader(stag, to).encode()[: rng.randrange(14)]
         return found | {"tagged, short": (short, 0)}
 
     def _spoiled(self, peer: _Peer, packet: Packet, position: int) -> tuple[Packet, bytes]:
-        """A packet that is damaged on its way, and the octets of it that count.
+        """Returns a packet that is damaged on its way, and those of its octets that count.
 
         The walk from FPDU to FPDU needs the lengths of all of them; a packet that would end before
-        one is left as it is.
+        one stays unchanged.
         """
         rng, octets = self._rng, bytearray(packet.octets)
-        kind = rng.randrange(6)
+        kind = rng.randrange(8)
         error = False
         if kind < 2:
             octets[rng.randrange(len(octets))] ^= 1 << rng.randrange(8)
@@ -1560,8 +1809,11 @@ class _Draw:
             del octets[4 * rng.randrange(1, 1 + len(octets) // 4) :]
         elif kind == 4:
             del octets[rng.randrange(1, len(octets)) :]
-        else:
+        elif kind == 5:
             error = True
+        else:
+            last = int.from_bytes(octets[-4:], "little") ^ rng.choice(self._differences)
+            octets[-4:] = last.to_bytes(4, "little")
         whole = bytes(octets)
         if error or len(octets) % 4:
             # The last beat counts as empty.
@@ -1580,7 +1832,7 @@ _paint: NDArray[np.uint8] = np.zeros(0, np.uint8)
 
 
 def _painted(size: int) -> NDArray[np.uint8]:
-    """Memory of guard octets; they depend on the address alone."""
+    """Returns memory with guard octets, which depend only on the address."""
     global _paint
     if len(_paint) < size:
         _paint = guard_octets(size)

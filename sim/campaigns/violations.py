@@ -1,9 +1,9 @@
-"""Violates each normative sentence on purpose, and checks that the tests which hold it notice.
+"""Violates each normative sentence on purpose, and checks that the tests for it notice.
 
-A violation is a small change of the project's source after which one sentence of RFC 5041 or
-RFC 5043 no longer holds. ``tests/violations.toml`` has the violations, ``tests/requirements.csv``
-names the tests that hold each sentence. A violation is *noticed* when one of these tests fails
-on a copy of the project that has the change.
+A violation is a small change of the project's source after which one sentence of RFC 5041 or RFC
+5043 no longer holds. ``tests/violations.toml`` has the violations, ``tests/requirements.csv`` names
+the tests that hold each sentence. A violation is *noticed* when one of these tests fails on a copy
+of the project that has the change.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["Outcome", "Row", "Trial", "TableError", "Violation", "read_rows", "r
 ROOT = Path(__file__).resolve().parents[2]
 #: Seconds that the tests of one violation may take.
 LIMIT = 600
-#: What a copy of the project does not need.
+#: Files that a copy of the project does not need.
 _LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "*.egg-info")
 #: Exit codes of pytest: all tests passed, and some failed.
 _PASSED, _FAILED = 0, 1
@@ -42,7 +42,7 @@ class TableError(Exception):
 
 @dataclass(frozen=True)
 class Row:
-    """A sentence's row: its ``id``, who holds it, and the tests that do."""
+    """A sentence's row: its ``id``, the project's part that holds it, and the tests that do."""
 
     id: str
     holder: str
@@ -80,7 +80,7 @@ class Violation:
 
 
 class Outcome(Enum):
-    """What the tests say of a violation."""
+    """The outcome of the tests for a violation."""
 
     NOTICED = "noticed"
     MISSED = "not noticed"
@@ -91,7 +91,7 @@ class Outcome(Enum):
 class Trial:
     """A violation that was tried: the outcome, the tests that failed, and the seconds it took.
 
-    ``output`` is what pytest printed, where the tests did not run.
+    ``output`` is pytest's output, where the tests did not run.
     """
 
     violation: Violation
@@ -167,7 +167,7 @@ def try_all(
     jobs
         How many are tried at a time.
     said
-        Is called with each trial once it is over.
+        Called with each trial once it is over.
     """
     with tempfile.TemporaryDirectory(prefix="rnic-") as directory:
         copies: SimpleQueue[Path] = SimpleQueue()
@@ -191,7 +191,7 @@ def try_all(
 
 
 def _try(violation: Violation, copy: Path) -> Trial:
-    """Tries a violation on a copy, which is as before afterwards."""
+    """Tries a violation on a copy, which is unchanged afterwards."""
     path = copy / violation.file
     sound = path.read_text(encoding="utf-8")
     began = time.monotonic()
@@ -203,7 +203,7 @@ def _try(violation: Violation, copy: Path) -> Trial:
     outcomes = {_PASSED: Outcome.MISSED, _FAILED: Outcome.NOTICED}
     outcome = outcomes.get(code, Outcome.BROKEN)
     failed = tuple(_failures(output))
-    # A file that cannot be imported any more is no test that noticed.
+    # A file that cannot be imported any more is not a test that noticed.
     if outcome is Outcome.NOTICED and not failed:
         outcome = Outcome.BROKEN
     seconds = time.monotonic() - began
@@ -211,12 +211,12 @@ def _try(violation: Violation, copy: Path) -> Trial:
 
 
 def _run(tests: Iterable[str], copy: Path) -> tuple[int, str]:
-    """Runs tests of a copy; returns pytest's exit code and what pytest printed."""
+    """Runs tests of a copy; returns pytest's exit code and its output."""
     environment = {
         **os.environ,
         "PYTHONPATH": str(copy.parent),
         "PYTHONDONTWRITEBYTECODE": "1",
-        # Builds of changed gateware go with the copy.
+        # Builds of changed gateware are deleted with the copy.
         "XDG_CACHE_HOME": str(copy.parent / "cache"),
     }
     command = [sys.executable, "-m", "pytest", "-n0", "-x", "-q", "-rf", "-p", "no:cacheprovider"]
@@ -237,7 +237,7 @@ def _run(tests: Iterable[str], copy: Path) -> tuple[int, str]:
 
 
 def _failures(output: str) -> Iterator[str]:
-    """The tests that pytest's summary says have failed."""
+    """Yields the tests that failed, according to pytest's summary."""
     for line in output.splitlines():
         if line.startswith("FAILED "):
             yield line.removeprefix("FAILED ").split(" - ")[0].split("[")[0]

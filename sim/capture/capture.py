@@ -1,9 +1,8 @@
-"""What the receivers of a capture's iWARP connections saw: MPA streams, in order, put together from
-TCP segments; and the frames with SCTP, as they are.
+"""Finds the MPA streams of a capture as their receivers saw them, and the frames with SCTP.
 
-:func:`read_capture` finds MPA start-up on any port, in any TCP connection, and gives each direction
-of the connection as the octets after start-up, each with the frame that made it available to the
-receiver in order. The order of frames over all directions is the order in which things happened.
+:func:`read_capture` finds MPA start-up on any port, in any TCP connection. For each direction of
+such a connection it gives the octets after start-up, in order, each with the frame that made it
+available to the receiver. The order of frames over all directions is the order of events.
 """
 
 from __future__ import annotations
@@ -48,14 +47,15 @@ _REQUEST_KEY = b"MPA ID Req Frame"
 _REPLY_KEY = b"MPA ID Rep Frame"
 _LONGEST_STARTUP = 20 + 512  # octets, RFC 5044 section 7.1.1
 _MARKER_SPACING = 512  # RFC 5044 section 4.3
-_MOST_NAMED = 3  # connections that are left out, by name
+_MOST_NAMED = 3  # how many of the connections that are left out are named
 
 
 @dataclass(frozen=True)
 class Chunk:
     """Octets of one direction that a frame made available in order.
 
-    ``position`` is that of the first octet in the MPA stream: 0 is the first octet after start-up.
+    ``position`` is that of the first octet in the MPA stream; position 0 is the first octet after
+    start-up.
     """
 
     frame: int
@@ -69,8 +69,9 @@ class Direction:
     """One direction of a connection after MPA start-up: a DDP Stream into ``destination``.
 
     ``crc`` and ``markers`` are as negotiated (RFC 5044 section 7.1): CRC if either side asked for
-    it, markers if the receiver did. ``behind_hole`` counts captured octets that lie behind octets
-    the capture lacks. ``assumed``: the capture lacks the stream's beginning."""
+    it, markers if the receiver did. ``behind_hole`` counts captured octets that follow octets
+    missing from the capture. ``assumed``: the capture lacks the stream's beginning.
+    """
 
     source: Endpoint
     destination: Endpoint
@@ -93,7 +94,7 @@ class Direction:
 class Connection:
     """A TCP connection that went through MPA start-up. The initiator's direction comes first.
 
-    A start-up frame that the capture lacks is as it is assumed to have been.
+    A start-up frame that the capture lacks has its assumed contents.
     """
 
     request: StartupFrame
@@ -115,20 +116,21 @@ class Connection:
 
 @dataclass(frozen=True)
 class Assumption:
-    """What the user says of connections whose MPA start-up is not in the capture.
+    """The user's statement about connections whose MPA start-up is not in the capture.
 
     Parameters
     ----------
     source
-        Of the direction; None for every one.
+        The sender of the direction that the statement is about; None for every direction.
     at
         Octets of TCP payload before the first FPDU.
     crc
-        CRC is in use.
+        Whether CRC is in use.
     markers
         Octets from the first FPDU to the first marker, or None without markers.
     sctp
-        SCTP associations, and sessions on them, stood before the capture began: nothing of MPA.
+        SCTP associations, and sessions on them, existed before the capture began. The statement
+        says nothing about MPA then.
     """
 
     source: Endpoint | None = None
@@ -139,7 +141,7 @@ class Assumption:
 
     @classmethod
     def parse(cls, text: str) -> Assumption:
-        """Read the text of the option ``--assume``.
+        """Reads the text of the option ``--assume``.
 
         >>> Assumption.parse("from=10.0.0.1:7,at=20,no-crc,markers=100")
         Assumption(source=Endpoint(address='10.0.0.1', port=7), at=20, crc=False, markers=100,
@@ -163,14 +165,14 @@ class Assumption:
                     source = end
                 case _:
                     raise CaptureError(
-                        f"--assume {text!r}: {part.strip()!r} is none of sctp, fpdu, at=OCTETS,"
+                        f"--assume {text!r}: {part.strip()!r} must be one of sctp, fpdu, at=OCTETS,"
                         " crc, no-crc, markers=OCTETS (less than 512), from=ADDRESS:PORT"
                     )
         return cls(source, at, crc, markers)
 
     def __str__(self) -> str:
         markers = "no markers" if self.markers is None else (
-            f"the first marker {self.markers} octets behind its beginning")  # fmt: skip
+            f"the first marker {self.markers} octets after its beginning")  # fmt: skip
         crc = "CRC" if self.crc else "no CRC"
         return f"an FPDU begins {self.at} octets after the first captured one, {crc}, {markers}"
 
@@ -186,8 +188,9 @@ def _endpoint(text: str) -> Endpoint | None:
 
 @dataclass(frozen=True)
 class Capture:
-    """A capture's MPA connections in order of their first frame, its frames with SCTP, what was
-    left out, and sentences about what was assumed.
+    """A capture's MPA connections in the order of their first frames, and its frames with SCTP.
+
+    ``left_out`` lists the parts that are not played; ``notes`` are sentences about assumptions.
     """
 
     path: Path
@@ -204,17 +207,19 @@ class Capture:
 
     @property
     def addresses(self) -> list[str]:
-        """Addresses of the hosts of all connections."""
+        """The addresses of the receiving hosts of all connections."""
         return list(dict.fromkeys(direction.destination.address for direction in self.directions))
 
     def check(self) -> None:
-        """Raise :class:`CaptureError`, with the reason, if not one DDP Segment could be in here."""
+        """Raises :class:`CaptureError`, with the reason, if the capture cannot have any DDP
+        Segment.
+        """
         if self.sctp or any(direction.chunks for direction in self.directions):
             return
         raise CaptureError(f"{self.path} has no DDP over TCP or SCTP: {self.reason()}")
 
     def reason(self) -> str:
-        """Why nothing, or no more, is played."""
+        """Returns why nothing, or nothing more, is played."""
         left = f"left out: {', '.join(map(str, self.left_out))}" if self.left_out else ""
         found = "; ".join(filter(None, (*self.notes, left)))
         if found:
@@ -228,22 +233,22 @@ def read_capture(
     assumptions: Sequence[Assumption] = (),
     sctp_ports: Collection[int] = (),
 ) -> Capture:
-    """Read a pcap or pcapng file.
+    """Reads a pcap or pcapng file.
 
-    Frames that are neither TCP nor SCTP over IP are passed over, as are connections without MPA
-    start-up; ``left_out`` says so.
+    Frames without TCP or SCTP over IP are skipped, and so are connections without MPA start-up;
+    ``left_out`` lists them.
 
     Parameters
     ----------
     assumptions
-        Of connections whose start-up is not in the capture.
+        The user's statements about connections whose start-up is not in the capture.
     sctp_ports
-        UDP ports of SCTP beside 9899.
+        UDP ports of SCTP, besides 9899.
 
     Raises
     ------
     CaptureError
-        The file is missing or is no capture.
+        The file is missing or is not a capture.
     """
     unread = Unread()
     return capture_of(
@@ -263,7 +268,7 @@ def capture_of(
     assumptions: Sequence[Assumption] = (),
     sctp_ports: Collection[int] = (),
 ) -> Capture:
-    """The MPA connections and the SCTP in frames; ``path`` is what messages call them."""
+    """Finds the MPA connections and the SCTP in frames; ``path`` is their name in messages."""
     unread = unread or Unread()
     count = 0
     ports = {SCTP_UDP_PORT, *sctp_ports}
@@ -314,7 +319,7 @@ def capture_of(
 
 @dataclass
 class _Rest:
-    """Counts what is amiss with packets."""
+    """Counts packets that have a defect, or cannot be played for another reason."""
 
     damaged: int = 0
     cut: int = 0
@@ -322,7 +327,7 @@ class _Rest:
     other_ports: Counter[int] = field(default_factory=Counter)
 
     def look_for_sctp(self, packet: IpPacket) -> None:
-        """Count a packet of UDP that holds SCTP, though its port does not say so."""
+        """Counts a packet of UDP that holds SCTP although its port does not indicate it."""
         if (port := sctp_in_udp(packet)) is not None:
             self.other_ports[port] += 1
 
@@ -330,7 +335,7 @@ class _Rest:
         for port, count in sorted(self.other_ports.items()):
             yield (
                 f"SCTP in {counted(count, 'datagram')} of UDP port {port} (RFC 6951):"
-                f" give --sctp-port {port} to have it played"
+                f" give --sctp-port {port} to play it"
             )
         if self.no_sum:
             yield (
@@ -360,7 +365,7 @@ class _Settings(NamedTuple):
 
 
 class _Story:
-    """Finds the MPA connections in TCP connections, and tells what is amiss."""
+    """Finds the MPA connections in TCP connections, and notes their defects."""
 
     def __init__(self, assumptions: Sequence[Assumption]) -> None:
         self._assumptions = assumptions
@@ -382,7 +387,7 @@ class _Story:
         self._without.append(LeftOut(1, "TCP connection", reason))
 
     def connection(self, conversation: Conversation) -> Connection | None:
-        """The MPA connection in a TCP connection, if there is one."""
+        """Returns the MPA connection in a TCP connection, or None."""
         if not conversation.halves:
             return None
         conversation.settle()
@@ -428,7 +433,7 @@ class _Story:
         if any(half.taken and half.syn is None for half in halves.values()):
             self._leave(
                 f"{name}: the capture begins in mid-connection, with no MPA start-up;"
-                " say where an FPDU begins by --assume fpdu,at=OCTETS,crc (see rnic sim --help)"
+                " give an FPDU's place with --assume fpdu,at=OCTETS,crc (see rnic sim --help)"
             )
         else:
             self._leave(f"{name}: no MPA start-up in this TCP connection")
@@ -462,7 +467,7 @@ class _Story:
         if not there.chunks:
             self._leave(missing)
             return None
-        self.notes.append(f"{missing}: it is assumed that one accepted, with {_said(settings)}")
+        self.notes.append(f"{missing}: it is assumed to have accepted, with {_said(settings)}")
         self._lacks(responder, initiator, half)
         nothing = Direction(responder, initiator, settings.crc, request.frame.markers, ())
         assumed = StartupFrame(kind="reply", crc=settings.crc, markers=settings.markers)
@@ -504,8 +509,8 @@ class _Story:
                 LeftOut(
                     octets,
                     "octet",
-                    f"{initiator} > {responder}: captured without the MPA Request; say where an"
-                    " FPDU begins by --assume fpdu,at=OCTETS,crc (see rnic sim --help)",
+                    f"{initiator} > {responder}: captured without the MPA Request; give an FPDU's"
+                    " place with --assume fpdu,at=OCTETS,crc (see rnic sim --help)",
                 )
             )
         return found
@@ -516,7 +521,7 @@ class _Story:
         return self._direction_assumed(source, destination, conversation.halves[source])
 
     def _direction_assumed(self, source: Endpoint, destination: Endpoint, half: Half) -> Direction:
-        """A direction without start-up, as the user says that it is."""
+        """Returns a direction without start-up, with the properties that the user states."""
         nothing = Direction(source, destination, True, False, (), assumed=True)
         for said in self._assumptions:
             if said.sctp or said.source not in (None, source) or not half.taken:
@@ -536,7 +541,7 @@ class _Story:
         return nothing
 
     def _of_segments(self, conversation: Conversation, connection: Connection) -> None:
-        """What is amiss with the segments of a connection."""
+        """Notes the defects of a connection's segments."""
         name = f"{connection.initiator} > {connection.responder}"
         for direction in connection.directions:
             if direction.behind_hole:
@@ -544,7 +549,7 @@ class _Story:
                     LeftOut(
                         direction.behind_hole,
                         "octet",
-                        f"{direction}: these octets lie behind octets missing from the capture",
+                        f"{direction}: these octets follow octets missing from the capture",
                     )
                 )
             half = conversation.halves[direction.source]
@@ -553,7 +558,7 @@ class _Story:
             for why, count in half.played.items():
                 self.notes.append(
                     f"{direction}: {counted(count, 'TCP segment')} with {why}, played because no"
-                    " other one brings these octets"
+                    " other segment brings these octets"
                 )
         for why, count in conversation.ignored.items():
             if count:
@@ -567,8 +572,9 @@ def _said(settings: _Settings) -> str:
 
 
 def _guess(startup: _Startup, markers: bool, crc: bool) -> _Settings:
-    """The settings of what follows one half of the start-up: those with which the first FPDU is
-    sound, or those that this half asks for.
+    """Returns the settings of the stream after one half of the start-up.
+
+    They are those with which the first FPDU is sound, or else those that this half asks for.
     """
     octets = startup.stream.octets[startup.end :][: 1 << 17]
     for tried in dict.fromkeys((markers, not markers)):
@@ -586,8 +592,8 @@ def _base(half: Half) -> int:
 
 
 def _streams(half: Half) -> Iterator[OrderedOctets]:
-    """The octets in order, from the likeliest first octet on; then from each start-up frame
-    seen.
+    """Yields the octets in order, from the likeliest first octet, then from each start-up
+    frame seen.
     """
     if not half.taken:
         return
@@ -600,8 +606,11 @@ def _streams(half: Half) -> Iterator[OrderedOctets]:
 def _find_startup(
     half: Half, key: bytes, refused: dict[Endpoint, str], source: Endpoint
 ) -> _Startup | None:
-    """The first start-up frame: at the start as a rule, later where a ULP changed over to MPA (RFC
-    5044 section 7.1.3). Notes why the model refuses one that the connection begins with.
+    """Returns the first start-up frame.
+
+    It is usually at the beginning, but later where a ULP changed over to MPA (RFC 5044 section
+    7.1.3). Notes in ``refused`` why the model refuses a start-up frame with which the connection
+    begins.
     """
     why = ""
     for stream in _streams(half):
@@ -641,7 +650,9 @@ def _direction(
 
 
 def _chunks(stream: OrderedOctets, begin: int, first: int = 0) -> tuple[Chunk, ...]:
-    """The octets from ``begin`` on, which is at the position ``first`` of the MPA stream."""
+    """Returns the octets from ``begin`` on, which is at the position ``first`` of the MPA
+    stream.
+    """
     octets, pieces, _ = stream
     ends = [piece[2] for piece in pieces[1:]] + [len(octets)]
     chunks = []

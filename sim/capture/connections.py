@@ -1,9 +1,9 @@
-"""TCP connections of a capture: which segments belong to one, which its receivers take, and their
-octets in order.
+"""Sorts a capture's segments into TCP connections, and finds the octets that each receiver
+accepted.
 
-A capture shows what its receivers did only in part. Segments are judged as RFC 9293 section 3.10.7
-and RFC 5961 have it, by what can be known of the receiver: what came before, its windows, and its
-acknowledgements, which also tell whether it took a segment that looks damaged.
+A capture shows only in part what its receivers did. Segments are judged by RFC 9293 section 3.10.7
+and RFC 5961, from all that can be known of the receiver: earlier segments, its windows, and its
+acknowledgements, which also show whether it accepted a segment that looks damaged.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from typing import NamedTuple
 
 import dpkt.tcp
 
-from .layers import IpPacket, internet_sum
+from ...hdl.spec.net import internet_sum
+from .layers import IpPacket
 from .pcap import Frame
 
 FIN, SYN, RST, ACK = 0x01, 0x02, 0x04, 0x10
 _MODULO = 1 << 32
-#: RFC 7323 section 2.3: the largest shift of a window.
+#: RFC 7323 section 2.3: the largest shift count of a window.
 _LARGEST_SCALE = 14
 _STRAY = "a SYN inside the connection, RFC 5961 section 4.2"
 
@@ -46,8 +47,9 @@ class Endpoint(NamedTuple):
 class Segment:
     """A TCP segment with its header.
 
-    ``sequence`` is that of ``octets[0]``, that is, past a SYN. ``sound`` is whether its checksums
-    are right; nothing if they were left to the network card, or cannot be judged.
+    ``sequence`` is the sequence number of ``octets[0]``; it does not count a SYN. ``sound`` is
+    whether the checksums are right; None if they were left to the network card, or cannot be
+    judged.
     """
 
     frame: int
@@ -58,19 +60,19 @@ class Segment:
     acknowledged: int
     flags: int
     window: int
-    scale: int | None  # of a SYN that says so
+    scale: int | None  # the Window Scale option of a SYN
     octets: bytes
     sound: bool | None
     missing: int
 
     @property
     def end(self) -> int:
-        """The sequence number behind the octets."""
+        """The sequence number after the last octet."""
         return (self.sequence + len(self.octets)) % _MODULO
 
 
 def tcp_segment(frame: Frame, packet: IpPacket) -> Segment | None:
-    """The TCP segment in a packet of TCP, or nothing if its header is damaged or cut."""
+    """Returns the TCP segment of a packet, or None if its header is damaged or incomplete."""
     data = packet.payload
     if len(data) < 20:
         return None
@@ -106,8 +108,9 @@ def _scale(options: bytes) -> int | None:
 
 
 def _verdict(packet: IpPacket) -> bool | None:
-    """Whether the checksums are right; nothing if they were never meant to be (transmit offload) or
-    octets are missing.
+    """Returns whether the checksums are right.
+
+    None: they were never meant to be (transmit offload), or octets are missing.
     """
     if packet.missing:
         return None
@@ -115,8 +118,8 @@ def _verdict(packet: IpPacket) -> bool | None:
         return False
     if internet_sum(packet.pseudo_header + packet.payload) == 0xFFFF:
         return True
-    # A sender that leaves the checksum to the card puts the sum of the pseudo-header there, in
-    # Linux without the length when the card also segments; others leave it 0.
+    # A sender that leaves the checksum to the card writes the sum of the pseudo-header there; Linux
+    # omits the length if the card also segments; other senders write 0.
     field_ = int.from_bytes(packet.payload[16:18], "big")
     addresses = packet.pseudo_header[:-4] + struct.pack(">HH", 0, packet.protocol)
     if field_ in (0, internet_sum(packet.pseudo_header), internet_sum(addresses)):
@@ -125,7 +128,7 @@ def _verdict(packet: IpPacket) -> bool | None:
 
 
 def signed(difference: int) -> int:
-    """The difference of two sequence numbers, from -2^31 on."""
+    """Returns the difference of two sequence numbers as a signed number, from -2^31 on."""
     return (difference + (1 << 31)) % _MODULO - (1 << 31)
 
 
@@ -134,8 +137,10 @@ def _later(one: int | None, other: int) -> int:
 
 
 class OrderedOctets(NamedTuple):
-    """Octets in order; ``pieces`` are the frame, the time and the position of the first octet of
-    what each frame made available.
+    """Octets in order.
+
+    ``pieces`` has, for each frame that made octets available, the frame's number, its time, and the
+    position of the first such octet. ``behind_hole`` counts octets that follow missing ones.
     """
 
     octets: bytes
@@ -145,38 +150,38 @@ class OrderedOctets(NamedTuple):
 
 @dataclass
 class Half:
-    """The segments of one direction, and what its sender says of the other one."""
+    """The segments of one direction, and the facts that they state about the other direction."""
 
     syn: int | None = None  # sequence number of the first octet, from the SYN
-    scale: int | None = _LARGEST_SCALE  # of its windows: the largest, without the SYN
+    scale: int | None = _LARGEST_SCALE  # window scale; the largest if the SYN is missing
     segments: list[Segment] = field(default_factory=list)
-    end: int | None = None  # behind all that was sent
-    next: int | None = None  # behind all that was sent in order
-    lowest: int | None = None  # sequence number of what was sent, but of SYNs
+    end: int | None = None  # sequence number after everything that was sent
+    next: int | None = None  # sequence number after everything that was sent in order
+    lowest: int | None = None  # lowest sequence number sent, except those of SYNs
     finished: bool = False
     acknowledged: int | None = None
     acknowledged_in: int = 0  # the last frame with an acknowledgement
-    window: int = 0  # the largest, not scaled
-    closed_in: int | None = None  # the frame of the reset: what comes later is not received
-    taken: list[Segment] = field(default_factory=list)  # what the receiver took, in the end
-    ignored: Counter[str] = field(default_factory=Counter)  # segments that it drops
-    played: Counter[str] = field(default_factory=Counter)  # that it took though they look damaged
-    doubted: set[int] = field(default_factory=set)  # frames that the ACK field speaks against
-    _place: int = 0  # of ``next``, counted without end
+    window: int = 0  # the largest window, not scaled
+    closed_in: int | None = None  # the frame of the reset: later segments are not received
+    taken: list[Segment] = field(default_factory=list)  # segments that the receiver accepted
+    ignored: Counter[str] = field(default_factory=Counter)  # dropped segments, by reason
+    played: Counter[str] = field(default_factory=Counter)  # accepted although they look damaged
+    doubted: set[int] = field(default_factory=set)  # frames with a bad Acknowledgment Number
+    _place: int = 0  # the place of ``next``, counted without wrapping
     _ahead: list[tuple[int, int]] = field(default_factory=list)  # a heap of places
 
     @property
     def silent(self) -> bool:
-        """Nothing of it was captured but resets."""
+        """True if nothing of this direction was captured except resets."""
         return self.end is None
 
     def open(self, segment: Segment) -> None:
-        """The SYN is of this connection."""
+        """Notes the SYN of this connection."""
         if self.syn is None:
             self.syn, self.scale = segment.sequence, segment.scale
 
     def add(self, segment: Segment, other: Half) -> None:
-        """A segment was sent; ``other`` is the direction back."""
+        """Adds a segment of this direction; ``other`` is the opposite direction."""
         self.window = max(self.window, segment.window)
         if segment.flags & ACK:
             self._acknowledge(segment, other)
@@ -210,8 +215,10 @@ class Half:
         self.next = (self.next + self._place - before) % _MODULO
 
     def _acknowledge(self, segment: Segment, other: Half) -> None:
-        """RFC 5961 section 5.2: an Acknowledgment Number is acceptable from SND.UNA - MAX.SND.WND
-        to SND.NXT of the receiver.
+        """Judges the Acknowledgment Number.
+
+        RFC 5961 section 5.2: it is acceptable from SND.UNA - MAX.SND.WND to SND.NXT of the
+        receiver.
         """
         number = segment.acknowledged
         not_sent = other.end is not None and signed(number - other.end) > 0
@@ -225,10 +232,11 @@ class Half:
             self.acknowledged_in = segment.frame
 
     def settle(self, other: Half) -> None:
-        """Decide which segments the receiver took, after the last frame.
+        """Decides which segments the receiver accepted, after the last frame.
 
-        One with a wrong checksum, or an Acknowledgment Number out of range, counts if no other one
-        brings its octets, unless the receiver's acknowledgements say that they did not come.
+        A segment with a wrong checksum, or with an Acknowledgment Number out of range, counts if no
+        other segment brings its octets, unless the receiver's acknowledgements show that these
+        octets did not arrive.
         """
         came = [each for each in self.segments if not self._came_late(each)]
         doubtful = [each for each in came if self._is_doubtful(each)]
@@ -236,7 +244,8 @@ class Half:
             self.taken = came
             return
         cover = _Cover(each for each in came if not self._is_doubtful(each))
-        # With no good one at all, the capture was taken before the card filled the checksums in.
+        # If no checksum at all is right, the capture was taken before the card filled the checksums
+        # in.
         judged = [each.sound for each in came if each.sound is not None]
         offloaded = bool(judged) and not any(judged)
         dropped = set()
@@ -262,14 +271,15 @@ class Half:
 
 
 def _scaled(half: Half, other: Half) -> int:
-    """The largest window that a half's sender has said. RFC 7323 section 2.2: it is scaled if both
-    SYNs say so.
+    """Returns the largest window that a half's sender has stated.
+
+    RFC 7323 section 2.2: windows are scaled only if both SYNs have the option.
     """
     return half.window << (0 if other.scale is None else half.scale or 0)
 
 
 class _Cover:
-    """Where the octets of segments are."""
+    """The ranges of octets that a set of segments covers."""
 
     def __init__(self, segments: Iterable[Segment]) -> None:
         self._base: int | None = None
@@ -287,7 +297,7 @@ class _Cover:
                 self._runs.append((start, end))
 
     def has(self, segment: Segment) -> bool:
-        """Whether they have all octets of another one."""
+        """Returns True if the segments cover all octets of another one."""
         if self._base is None:
             return False
         at = signed(segment.sequence - self._base)
@@ -296,7 +306,9 @@ class _Cover:
 
 
 def in_order(segments: list[Segment], base: int) -> OrderedOctets:
-    """What a receiver's TCP hands over, and when: the first copy of an octet counts."""
+    """Returns the octets that a receiver's TCP hands over, and when; the first copy of an
+    octet counts.
+    """
     octets = bytearray()
     pieces: list[tuple[int, float, int]] = []
     waiting: list[tuple[int, bytes]] = []
@@ -326,14 +338,15 @@ def in_order(segments: list[Segment], base: int) -> OrderedOctets:
 
 @dataclass(eq=False)
 class Conversation:
-    """One TCP connection, from its SYN, or from where the capture begins. The first sender's half
-    comes first.
+    """One TCP connection, from its SYN, or from the beginning of the capture.
+
+    The half of the first sender comes first.
     """
 
     halves: dict[Endpoint, Half] = field(default_factory=dict)
     reset_in: int | None = None
     ignored: Counter[str] = field(default_factory=Counter)
-    #: A SYN that does not fit: another connection begins with it, if it is answered.
+    #: A SYN that does not fit this connection. If it is answered, it begins another one.
     stray: Segment | None = None
 
     @property
@@ -343,7 +356,7 @@ class Conversation:
 
     @property
     def octets(self) -> bool:
-        """Whether any octet was sent."""
+        """True if any octet was sent."""
         return any(half.segments or half.ignored for half in self.halves.values())
 
     @property
@@ -351,13 +364,13 @@ class Conversation:
         return self.reset_in is not None or all(half.finished for half in self.halves.values())
 
     def settle(self) -> None:
-        """Decide which segments were taken, after the last frame."""
+        """Decides which segments were accepted, after the last frame."""
         one, other = self.halves.values()
         one.settle(other)
         other.settle(one)
 
     def follows(self, segment: Segment) -> bool:
-        """Whether a segment is of this connection, or of none; else another one begins."""
+        """Returns False if another connection begins with this segment."""
         if not self.halves:
             return True
         half, other = self.halves[segment.source], self.halves[segment.destination]
@@ -367,7 +380,8 @@ class Conversation:
             return self._follows_answer(segment, half, other)
         if segment.flags & SYN:
             return self._follows_syn(segment, half, other)
-        # Without the answer in the capture, octets right behind a stray SYN tell that it held.
+        # If the capture lacks the answer, octets that directly follow a stray SYN show that it was
+        # accepted.
         return not (
             self.stray is not None
             and self.stray.source == segment.source
@@ -383,17 +397,18 @@ class Conversation:
         if self.over:
             return False
         if half.silent:
-            # The first, or one that was captured after the answer to it.
+            # The first SYN, or a SYN that was captured after the answer to it.
             fits = other.acknowledged in (None, segment.sequence)
         elif half.syn is None:
             fits = half.lowest == segment.sequence  # captured late
         else:
-            # A new attempt, if the one before had no answer.
+            # A new attempt, if the last one had no answer.
             if other.silent and not half.segments:
                 return False
             fits = False
         if not fits:
-            # RFC 5961 section 4.2: inside a connection a SYN gets a challenge ACK, no more.
+            # RFC 5961 section 4.2: a SYN within a connection causes a challenge ACK and nothing
+            # else.
             if self.stray is None or self.stray.sequence != segment.sequence:
                 self.ignored[_STRAY] += 1
             self.stray = segment
@@ -412,7 +427,7 @@ class Conversation:
         return not self.over
 
     def add(self, segment: Segment) -> None:
-        """A segment of this connection."""
+        """Adds a segment of this connection."""
         if not self.halves:
             self.halves = {segment.source: Half(), segment.destination: Half()}
         half, other = self.halves[segment.source], self.halves[segment.destination]
@@ -424,7 +439,7 @@ class Conversation:
         half.add(segment, other)
 
     def _opens(self, segment: Segment, half: Half, other: Half) -> bool:
-        """Whether a SYN is of this connection."""
+        """Returns True if a SYN belongs to this connection."""
         if segment is self.stray:
             return False
         late = half.syn is None and not half.silent
@@ -441,13 +456,15 @@ class Conversation:
         return True
 
     def _reset(self, segment: Segment, half: Half, other: Half) -> None:
-        """RFC 9293 section 3.10.7: a reset counts in SYN-SENT if it acknowledges the SYN, later if
-        its sequence number is the next that is expected (RFC 5961 section 3.2).
+        """Judges a reset.
+
+        RFC 9293 section 3.10.7: in SYN-SENT a reset counts if it acknowledges the SYN. Later it
+        counts if its sequence number is the next that is expected (RFC 5961 section 3.2).
         """
         stray = self.stray
         if stray is not None and stray.source == segment.destination:
             if segment.flags & ACK and segment.acknowledged == stray.sequence:
-                self.stray = None  # that one was refused
+                self.stray = None  # the stray SYN was refused
                 return
         if half.silent and other.syn is not None and other.acknowledged is None:
             good = bool(segment.flags & ACK) and (
@@ -474,7 +491,7 @@ class Connections:
         self._current: dict[tuple[Endpoint, Endpoint], Conversation] = {}
 
     def take(self, segment: Segment) -> None:
-        """The capture's next segment."""
+        """Takes the capture's next segment."""
         ends = segment.source, segment.destination
         key = ends if ends[0] <= ends[1] else ends[::-1]
         current = self._current.get(key)

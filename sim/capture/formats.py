@@ -1,5 +1,7 @@
-"""Capture files that are compressed, and formats that are not read: what they are called, and what
-reads them.
+"""Recognises compressed captures and unsupported formats.
+
+A compressed capture is opened decompressed. For an unsupported format the message names the format
+and a program that converts the file.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import zlib
 from pathlib import Path
 from typing import IO, Any
 
-#: What a damaged compressed file raises.
+#: The exceptions that a damaged compressed file raises.
 DAMAGES = (EOFError, OSError, zlib.error, lzma.LZMAError)
 
 _COMPRESSED: dict[bytes, Any] = {
@@ -20,7 +22,8 @@ _COMPRESSED: dict[bytes, Any] = {
     b"BZh": bz2.open,
     b"\xfd7zXZ\0": lzma.open,
 }
-#: How compressed files and archives that are not read begin: their names, and what unpacks them.
+#: The first octets of unsupported compressed files and archives: their names, and programs that
+#: unpack them.
 _PACKED = {
     b"\x28\xb5\x2f\xfd": ("Zstandard-compressed", "zstd -d"),
     b"\x04\x22\x4d\x18": ("LZ4-compressed", "lz4 -d"),
@@ -29,7 +32,7 @@ _PACKED = {
     b"7z\xbc\xaf\x27\x1c": ("a 7-Zip archive", "7z x"),
     b"Rar!": ("a RAR archive", "unrar x"),
 }
-#: How other formats of captures begin, which Wireshark's editcap reads.
+#: The first octets of other formats of captures, which Wireshark's editcap reads.
 _FORMATS = {
     b"snoop\0\0\0": "a snoop capture",
     b"btsnoop\0": "a BTSNOOP capture of Bluetooth",
@@ -58,7 +61,7 @@ _ERF_HEADER = struct.Struct(">8xBBHHH")
 
 
 def open_plain(path: Path) -> IO[bytes]:
-    """Open a file, decompressed where it is compressed by gzip, bzip2 or xz."""
+    """Opens a file, decompressed if gzip, bzip2 or xz has compressed it."""
     with path.open("rb") as file:
         start = file.read(8)
     for magic, opened in _COMPRESSED.items():
@@ -68,12 +71,12 @@ def open_plain(path: Path) -> IO[bytes]:
 
 
 def refusal(path: Path, start: bytes) -> str:
-    """Says why a file that begins with ``start``, and is neither pcap nor pcapng, is not read."""
+    """Returns why a file that begins with ``start``, neither pcap nor pcapng, cannot be read."""
     if not start:
         return f"{path} is empty"
     for magic, (name, unpack) in _PACKED.items():
         if start.startswith(magic):
-            return f"{path} is {name}, which is not read: unpack it with {unpack}"
+            return f"{path} is {name}, which rnic does not read: unpack it with {unpack}"
     for magic, name in _FORMATS.items():
         if start.startswith(magic):
             return _convert(path, name)
@@ -81,29 +84,29 @@ def refusal(path: Path, start: bytes) -> str:
         return _convert(path, "a capture in Endace's ERF")
     if start[:1] in (b"<", b"{", b"["):
         return (
-            f"{path} is XML or JSON text, not a capture: give the pcap or pcapng file that it was"
-            " made from"
+            f"{path} is XML or JSON text, not a capture: give the pcap or pcapng file from which"
+            " it was made"
         )
     if _is_text(start):
         return (
-            f"{path} is text, not a capture: a hexadecimal dump is converted by"
-            f" text2pcap {path} {path.stem}.pcap, other text is not enough"
+            f"{path} is text, not a capture: convert a hexadecimal dump with"
+            f" text2pcap {path} {path.stem}.pcap; other text has too little information"
         )
     return (
-        f"{path} is not a capture: it begins neither like pcap nor like pcapng; if Wireshark reads"
-        f" it, convert it with editcap -F pcap {path} {path.stem}.pcap"
+        f"{path} is not a capture, because it begins neither like pcap nor like pcapng; if"
+        f" Wireshark reads it, convert it with editcap -F pcap {path} {path.stem}.pcap"
     )
 
 
 def _convert(path: Path, name: str) -> str:
     return (
-        f"{path} is {name}, which is not read: convert it with"
-        f" editcap -F pcap {path} {path.stem}.pcap (of Wireshark)"
+        f"{path} is {name}, which rnic does not read: convert it with"
+        f" Wireshark's editcap -F pcap {path} {path.stem}.pcap"
     )
 
 
 def _is_erf(start: bytes) -> bool:
-    """Whether ERF records follow each other: their lengths lead from one to the next."""
+    """Returns True if ERF records follow each other: the length of each leads to the next."""
     at = found = 0
     while at + 16 <= len(start):
         kind, _, length, _, wire = _ERF_HEADER.unpack_from(start, at)

@@ -1,4 +1,4 @@
-"""Text files that a user gives, read within bounds."""
+"""Reads text files that a user gives, within bounds."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 __all__ = ["read_text"]
 
-#: Octets of the longest file, and characters of its longest line. A region file with an entry for
-#: every STag of the largest table has 8 MB.
+#: Most octets of a file, and most characters of a line. A region file with an entry for every STag
+#: of the largest table has 8 MB.
 LONGEST, LONGEST_LINE = 1 << 24, 10_000
 
 

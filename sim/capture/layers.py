@@ -1,12 +1,13 @@
-"""The IP packets in frames: link layers and tunnels are taken off, and fragments put together.
+"""Finds the IP packets in frames: removes link layers and tunnels, and joins fragments.
 
-The layouts stand here rather than in a library: of those at hand dpkt parses by recursion, so that
-a frame of nested headers exhausts the stack, refuses frames that a snapshot length cut, and has no
-VXLAN, GENEVE, ERSPAN or NVGRE; scapy takes a millisecond a frame. Scapy builds the tests' frames.
+The layouts are here rather than in a library. Of the available ones, dpkt parses by recursion, so
+that a frame of nested headers exhausts the stack; it refuses frames that a snapshot length cut, and
+has no VXLAN, GENEVE, ERSPAN or NVGRE. Scapy needs a millisecond per frame, and builds the tests'
+frames.
 
-A layer's reader gets the layer's octets. It returns the kind and the octets of the next layer, or a
-:class:`Unknown` with its name. Kinds are pairs of a name space and a number: ("ether", 0x0800) is
-IPv4.
+A layer's reader gets the layer's octets. It returns the kind and the octets of the next layer, or
+an :class:`Unknown` with its name. Kinds are pairs of a name space and a number: ("ether", 0x0800)
+is IPv4.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import NamedTuple
 
 import dpkt.pcap
 
-from ...hdl.spec.net import SCTP_UDP_PORT
+from ...hdl.spec.net import SCTP_UDP_PORT, internet_sum
 from .pcap import Frame, LeftOut
 
 TCP = 6
@@ -29,21 +30,21 @@ SCTP = 132
 
 _IPV4, _IPV6 = 0x0800, 0x86DD
 _ETHERNET = 1
-#: Layers of a frame, at most; the MTU leaves room for no more that mean something.
+#: Most layers of a frame; the MTU leaves no room for more that are meaningful.
 _DEEPEST = 32
-#: Time after which the first fragment waits in vain (RFC 8200 section 4.5), in seconds.
+#: Seconds after which an incomplete packet is given up (RFC 8200 section 4.5).
 _REASSEMBLY = 60
 _LONGEST_PACKET = 0xFFFF
-_PENDING = 4096  # packets of which fragments are waiting, at most
+_PENDING = 4096  # most incomplete packets that wait for fragments
 
-#: VLAN tags and tags like them: their EtherTypes, and octets up to the next EtherType.
+#: VLAN tags and similar tags: their EtherTypes, and the number of octets up to the next EtherType.
 _TAGS = {0x8100: 2, 0x88A8: 2, 0x9100: 2, 0x9200: 2, 0x9300: 2, 0x8926: 4, 0x893F: 6, 0xF1C1: 4}
-#: Tags that the RNIC takes off.
+#: Tags that the RNIC removes.
 _RNIC_TAGS = (0x8100, 0x88A8)
 #: IPv6 extension headers of the form {next, length - 1 in units of 8 octets}.
 _OPTIONS = (0, 43, 60, 135, 139, 140)
 _FRAGMENT, _AUTHENTICATION = 44, 51
-#: Those that the RNIC passes over.
+#: Those that the RNIC skips.
 _RNIC_OPTIONS = (0, 43, 60, 135)
 
 _ETHERTYPES = {
@@ -71,14 +72,14 @@ Kind = tuple[str, int]
 
 
 class Unknown(NamedTuple):
-    """A layer that holds no IP packet, or none that is read: its name."""
+    """A layer without an IP packet, or of an unsupported kind, by its name."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Fragment:
-    """Where a fragment belongs. RFC 791 section 3.1, RFC 8200 section 4.5."""
+    """The place of a fragment in its packet, RFC 791 section 3.1, RFC 8200 section 4.5."""
 
     number: int
     offset: int
@@ -87,19 +88,20 @@ class Fragment:
 
 @dataclass(frozen=True)
 class IpPacket:
-    """An IP packet of whichever layers of a frame.
+    """An IP packet from any layers of a frame.
 
     Parameters
     ----------
     missing
-        Octets of the payload's end that were not captured.
+        Octets at the payload's end that were not captured.
     octets
-        The packet, for an Ethernet frame of its own. Of what stood between its IP header and its
-        ``payload``, AH and a fragment header are not in it.
+        The packet, for an Ethernet frame of its own. AH and a fragment header, which stood between
+        its IP header and its ``payload``, are not in it.
     plain
-        The frame has it as the RNIC can take it: on Ethernet with up to two tags.
+        Whether the frame holds the packet in a form that the RNIC accepts: on Ethernet with at most
+        two tags.
     sound
-        The checksum of an IPv4 header is right.
+        Whether the checksum of an IPv4 header is right.
     """
 
     source: str
@@ -119,22 +121,24 @@ class IpPacket:
 
     @property
     def sum_is_zero(self) -> bool:
-        """The checksum of an IPv4 header was not filled in."""
+        """True if the checksum of an IPv4 header was not filled in."""
         return self.ethertype == _IPV4 and not any(self.octets[10:12])
 
     def frame(self) -> bytes:
-        """An Ethernet frame of the packet alone."""
+        """Returns an Ethernet frame that has only the packet."""
         return bytes(12) + self.ethertype.to_bytes(2, "big") + self.octets
 
     def udp(self) -> tuple[int, int, int] | None:
-        """Source port, destination port and length of a UDP datagram with all of its header."""
+        """Returns source port, destination port and length of a UDP datagram that has a
+        whole header.
+        """
         if self.protocol != UDP or self.fragment or len(self.payload) < 8:
             return None
         source, destination, length = struct.unpack_from(">HHH", self.payload)
         return source, destination, length
 
     def carrying(self, protocol: int, payload: bytes, missing: int = 0) -> IpPacket | Unknown:
-        """The packet, whole, with another payload right after its IP header."""
+        """Returns the packet, unfragmented, with another payload directly after its IP header."""
         if self.ethertype == _IPV4:
             size = (self.octets[0] & 15) * 4
             octets = _with_sum(
@@ -159,24 +163,14 @@ def _u16(data: bytes, at: int) -> int:
     return int.from_bytes(data[at : at + 2], "big") if at + 2 <= len(data) else 0
 
 
-def internet_sum(data: bytes) -> int:
-    """The ones' complement sum of RFC 1071, 16 bits, not complemented."""
-    if len(data) % 2:
-        data += b"\0"
-    value = sum(struct.unpack(f">{len(data) // 2}H", data))
-    while value >> 16:
-        value = (value & 0xFFFF) + (value >> 16)
-    return value
-
-
 def _with_sum(header: bytes) -> bytes:
-    """An IPv4 header with the checksum that it must have."""
+    """Returns an IPv4 header with the right checksum."""
     header = header[:10] + bytes(2) + header[12:]
     return header[:10] + struct.pack(">H", 0xFFFF - internet_sum(header)) + header[12:]
 
 
 def with_header_sum(octets: bytes, at: int) -> bytes:
-    """A frame with the checksum of the IPv4 header at ``at``."""
+    """Returns a frame whose IPv4 header at ``at`` has the right checksum."""
     end = at + (octets[at] & 15) * 4
     return octets[:at] + _with_sum(octets[at:end]) + octets[end:]
 
@@ -251,7 +245,7 @@ def _ipv6(data: bytes) -> IpPacket | Unknown:
     return found.carrying(protocol, body, missing)
 
 
-# -- the layers below and beside it --
+# -- the other layers --
 
 _Step = tuple[Kind, bytes] | Unknown
 
@@ -263,7 +257,7 @@ def _ethernet(data: bytes) -> _Step:
 
 
 def _typed(kind: int, rest: bytes) -> _Step:
-    """What an EtherType says; up to 1500 it is a length, of IEEE 802.3."""
+    """Returns the layer for an EtherType; up to 1500 the number is a length, IEEE 802.3."""
     return (("llc", 0), rest[:kind]) if kind <= 1500 else (("ether", kind), rest)
 
 
@@ -272,7 +266,7 @@ def _tag(size: int) -> Callable[[bytes], _Step]:
 
 
 def _llc(data: bytes) -> _Step:
-    """LLC of IEEE 802.2, with SNAP."""
+    """Reads LLC of IEEE 802.2, with SNAP."""
     if data[:3] == b"\xaa\xaa\x03" and len(data) >= 8:
         if data[3:6] in (b"\0\0\0", b"\0\0\xf8"):
             return ("ether", _u16(data, 6)), data[8:]
@@ -284,7 +278,7 @@ def _llc(data: bytes) -> _Step:
 
 
 def _by_version(size: int) -> Callable[[bytes], _Step]:
-    """What IP's version says after a header of so many octets."""
+    """Makes a reader that finds IP of either version after a header of ``size`` octets."""
 
     def read(data: bytes) -> _Step:
         version = data[size] >> 4 if len(data) > size else 0
@@ -295,7 +289,7 @@ def _by_version(size: int) -> Callable[[bytes], _Step]:
 
 
 def _cooked(size: int, at: int) -> Callable[[bytes], _Step]:
-    """Linux cooked capture: the protocol is an EtherType, or 4 for LLC."""
+    """Makes a reader of Linux cooked capture, whose protocol is an EtherType, or 4 for LLC."""
 
     def read(data: bytes) -> _Step:
         if len(data) < size:
@@ -354,7 +348,9 @@ def _mpls(data: bytes) -> _Step:
 
 
 def _below_labels(label: int, data: bytes) -> _Step:
-    """Nothing says what is below MPLS labels: it is IP, or Ethernet of a pseudowire."""
+    """Guesses the layer below MPLS labels, which none of them names: IP, or Ethernet of a
+    pseudowire.
+    """
     nibble = data[0] >> 4 if data else 0
     if label == 0 or (nibble == 4 and isinstance(_ipv4(data), IpPacket) and _fits_4(data)):
         return ("ether", _IPV4), data
@@ -362,7 +358,7 @@ def _below_labels(label: int, data: bytes) -> _Step:
         return ("ether", _IPV6), data
     if nibble == 1:
         return Unknown("an MPLS associated channel")
-    # RFC 4448 section 4.6: a control word begins with 0; without one there is an address.
+    # RFC 4448 section 4.6: a control word begins with 0; without one the octets are an address.
     for size in (4, 0) if data[:2] == b"\0\0" or nibble == 0 else (0, 4):
         if _u16(data, size + 12) in _KNOWN_TYPES:
             return ("eth", 0), data[size:]
@@ -417,7 +413,7 @@ def _erspan(data: bytes) -> _Step:
     return Unknown(f"ERSPAN of version {version}")
 
 
-#: Next Protocol of VXLAN-GPE and NSH.
+#: Layers by the Next Protocol of VXLAN-GPE and NSH.
 _NEXT = {1: ("ether", _IPV4), 2: ("ether", _IPV6), 3: ("eth", 0), 4: ("ether", 0x894F),
          5: ("ether", 0x8847)}  # fmt: skip
 
@@ -545,7 +541,7 @@ def _name(kind: Kind) -> str:
 
 
 def _inside(packet: IpPacket) -> _Step | IpPacket | None:
-    """The layer that an IP packet is the tunnel of, if it is one."""
+    """Returns the layer inside an IP packet that is a tunnel, or None."""
     if packet.fragment:
         return None
     if packet.protocol == _AUTHENTICATION:
@@ -562,7 +558,7 @@ def _inside(packet: IpPacket) -> _Step | IpPacket | None:
 
 
 def _peel(kind: Kind, data: bytes) -> IpPacket | Unknown:
-    """The innermost IP packet."""
+    """Returns the innermost IP packet."""
     plain, tags = kind == ("link", _ETHERNET), 0
     step: _Step | IpPacket = (kind, data)
     for _ in range(_DEEPEST):
@@ -587,7 +583,7 @@ def _peel(kind: Kind, data: bytes) -> IpPacket | Unknown:
 
 
 def ip_packet(frame: Frame) -> IpPacket | None:
-    """The innermost IP packet in a frame, which may be a fragment, or nothing if there is none."""
+    """Returns the innermost IP packet in a frame, possibly a fragment, or None without any."""
     found = _peel(("link", frame.link), frame.octets)
     return None if isinstance(found, Unknown) else found
 
@@ -626,13 +622,13 @@ class _Pieces:
 
 
 class Packets:
-    """Takes the IP packets out of a capture's frames, puts fragments together, and counts frames
-    without one.
+    """Extracts the IP packets of a capture's frames, joins fragments, and counts frames without a
+    packet.
 
     Parameters
     ----------
     sctp_ports
-        UDP ports that SCTP may be in (RFC 6951).
+        UDP ports in which SCTP may be (RFC 6951).
     """
 
     def __init__(self, sctp_ports: Collection[int] = (SCTP_UDP_PORT,)) -> None:
@@ -640,10 +636,10 @@ class Packets:
         self._unknown: Counter[str] = Counter()
         self._pieces: dict[tuple[str, str, int, int], _Pieces] = {}
         self._lost = 0
-        self.joined = 0  #: packets that were put together
+        self.joined = 0  #: how many packets were joined from fragments
 
     def take(self, frame: Frame) -> IpPacket | None:
-        """The packet of a frame, or the one that its fragment completes."""
+        """Returns the packet of a frame, or the packet that its fragment completes, or None."""
         found = _peel(("link", frame.link), frame.octets)
         while isinstance(found, IpPacket) and found.fragment is not None:
             whole = self._join(found, found.fragment, frame.time)
@@ -658,7 +654,7 @@ class Packets:
         return found
 
     def _join(self, packet: IpPacket, place: Fragment, time: float) -> IpPacket | Unknown | None:
-        # RFC 791 section 3.2 tells packets apart by the protocol too, RFC 8200 section 4.5 not.
+        # RFC 791 section 3.2 identifies packets by the protocol too, RFC 8200 section 4.5 does not.
         protocol = packet.protocol if packet.ethertype == _IPV4 else 0
         key = packet.source, packet.destination, protocol, place.number
         pieces = self._pieces.get(key)
@@ -677,15 +673,15 @@ class Packets:
         return pieces.first.carrying(pieces.first.protocol, payload)
 
     def pass_over(self, packet: IpPacket) -> None:
-        """A packet without TCP and SCTP."""
+        """Counts a packet without TCP and SCTP."""
         name = _PROTOCOLS.get(packet.protocol, f"IP protocol {packet.protocol}")
         if (ports := packet.udp()) is not None:
             name = next((_UDP_PORTS[port] for port in ports[:2] if port in _UDP_PORTS), name)
         self._unknown[name] += 1
 
     def left_out(self) -> Iterator[LeftOut]:
-        """The frames without a packet, by what they hold."""
+        """Yields the frames without a packet, by their contents."""
         for name, count in self._unknown.most_common():
             yield LeftOut(count, "frame", name)
         if lost := self._lost + sum(pieces.count for pieces in self._pieces.values()):
-            yield LeftOut(lost, "IP fragment", "the others of their packets are missing")
+            yield LeftOut(lost, "IP fragment", "other fragments of these packets are missing")

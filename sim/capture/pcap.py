@@ -1,9 +1,9 @@
-"""Capture files: the frames in pcap and pcapng records, and what of a file is not read.
+"""Reads the frames of pcap and pcapng files, and reports the parts of a file that it cannot read.
 
-Written here rather than taken from a library because captures meet all of this: several sections
-and interfaces in one file, either byte order, nanoseconds, captures put one after the other,
-damaged records, a last record cut short, and frames cut by a snapshot length. A file is read once,
-in order, and is never in memory as a whole.
+The project has its own reader because captures have several sections and interfaces in one file,
+either byte order, nanoseconds, captures put one after the other, damaged records, an incomplete
+last record, and frames cut by a snapshot length. A file is read once, in order, and is never in
+memory as a whole.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ _PCAP_MAGICS = {
 }
 _SECTION = b"\x0a\x0d\x0d\x0a"
 _ORDERS = {b"\x4d\x3c\x2b\x1a": "<", b"\x1a\x2b\x3c\x4d": ">"}
-#: Octets of a frame, whatever the snapshot length says; libpcap writes no longer ones.
+#: Most octets of a frame, whatever the snapshot length is; libpcap writes no longer frames.
 _LONGEST_FRAME = 1 << 18
 _LONGEST_BLOCK = 1 << 24
 _PIECE = 1 << 16
 
 
 class CaptureError(ValueError):
-    """A file that cannot be read as a capture, or that has nothing to play. The message is one
-    sentence.
-    """
+    """A file cannot be read as a capture, or has nothing to play. The message is one sentence."""
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Something of a capture that is not played: how many of which things, and why."""
+    """Something of a capture that is not played: a count, the kind of thing counted, and the
+    reason.
+    """
 
     count: int
     what: str
@@ -50,13 +50,13 @@ class LeftOut:
 
 
 def counted(number: int, thing: str) -> str:
-    """A number of things, in words."""
+    """Returns a number and the thing that it counts, in singular or plural."""
     return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 @dataclass(frozen=True)
 class Frame:
-    """A record of a capture file. Frames are numbered from 1, as Wireshark does."""
+    """A record of a capture file. Frames are numbered from 1, as in Wireshark."""
 
     number: int
     time: float
@@ -66,22 +66,24 @@ class Frame:
 
 @dataclass
 class Unread:
-    """What of a file was not read, and where one capture in it follows another."""
+    """The parts of a file that were not read, and notes about captures that follow each
+    other in it.
+    """
 
     left_out: list[LeftOut] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
 def read_frames(path: Path, unread: Unread | None = None) -> Iterator[Frame]:
-    """The frames of a pcap or pcapng file, in file order.
+    """Yields the frames of a pcap or pcapng file, in file order.
 
-    A damaged file is read up to the damage. ``unread`` collects what was not read; it is complete
-    after the last frame.
+    A damaged file is read up to the damage. ``unread`` collects the parts that were not read; it is
+    complete after the last frame.
 
     Raises
     ------
     CaptureError
-        The file is missing, or is neither.
+        The file is missing, or is neither pcap nor pcapng.
     """
     try:
         file = open_plain(path)
@@ -99,7 +101,7 @@ def read_frames(path: Path, unread: Unread | None = None) -> Iterator[Frame]:
         raise CaptureError(f"{path}: {reader.damage}" if reader.damage else reason)
     if len(start) < (24 if start[:4] in _PCAP_MAGICS else 28):
         file.close()
-        raise CaptureError(f"{path} is not a capture: it ends in the header of the file")
+        raise CaptureError(f"{path} is not a capture: it ends within the header of the file")
     return reader.frames()
 
 
@@ -114,17 +116,19 @@ class _Reader:
         self._file = file
         self._unread = unread
         self._piece = b""
-        self._at = 0  # of the piece's octets, those that were taken
-        self._before = 0  # octets of the pieces before
+        self._at = 0  # how many of the piece's octets were taken
+        self._before = 0  # how many octets the earlier pieces had
         self._number = 0
-        self.damage = ""  # of the compressed file
+        self.damage = ""  # why the compressed file cannot be read further
 
     @property
     def _offset(self) -> int:
         return self._before + self._at
 
     def look(self, count: int) -> bytes:
-        """The next octets, as many as there are of those asked for; they are not taken."""
+        """Returns the next ``count`` octets, or fewer at the end of the file, without taking
+        them.
+        """
         while len(self._piece) - self._at < count and not self.damage:
             try:
                 more = self._file.read1(_PIECE)  # type: ignore[attr-defined]
@@ -147,7 +151,7 @@ class _Reader:
         return octets
 
     def frames(self) -> Iterator[Frame]:
-        """The frames of all captures in the file."""
+        """Yields the frames of all captures in the file."""
         undescribed: Counter[str] = Counter()
         with self._file:
             try:
@@ -176,7 +180,7 @@ class _Reader:
         ]
 
     def _skip(self) -> int:
-        """Read to the end of the file; how many octets it has from here."""
+        """Reads to the end of the file; returns how many octets that were."""
         start = self._offset
         while octets := self.look(_PIECE):
             self._at += len(octets)
@@ -201,7 +205,7 @@ class _Reader:
             if not any(octets):
                 raise _Damage(f"{what} is all zeros")
             seconds, fraction, captured, original = record.unpack(octets)
-            # Before version 2.3 they had changed places, in 2.3 sometimes.
+            # Before version 2.3 the two lengths were exchanged; in 2.3 they sometimes are.
             if minor < 3 or (minor == 3 and captured > original):
                 captured, original = original, captured
             if captured > longest or fraction * unit >= 1:
@@ -209,7 +213,8 @@ class _Reader:
                     f"{fraction} fractions of a second")  # fmt: skip
                 raise _Damage(f"{what} has {field_}")
             if len(whole := self.look(record.size + captured)) < record.size + captured:
-                # The last one, cut short; or its length is damaged, and others lie in it.
+                # This is an incomplete last record, or its length is damaged and further records
+                # lie within it.
                 if captured <= original and len(whole) > record.size and not self.damage:
                     yield self._frame(seconds + fraction * unit, link & 0xFFFF, whole[16:])
                     self._at += len(whole)

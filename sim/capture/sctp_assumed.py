@@ -1,8 +1,9 @@
-"""SCTP associations that were set up before a capture began, or of which it has one direction only.
+"""Completes SCTP associations whose set-up, or one of whose directions, is not in the capture.
 
-What the capture lacks is put in front of it as frames: the set-up of the association, and the
-control messages that open its sessions, with the Verification Tags, TSNs and DDP-SSNs that fit what
-was captured. DDP-SSNs of a session that stood before and do not begin at 1 are counted from there.
+Frames for the missing part are put before those of the capture: the set-up of the association, and
+the control messages that open its sessions, with the Verification Tags, TSNs and DDP-SSNs that fit
+the captured frames. DDP-SSNs of an earlier session that do not begin at 1 are renumbered from
+there.
 """
 
 from __future__ import annotations
@@ -44,17 +45,19 @@ _SET_UP = (
     ChunkType.COOKIE_ECHO,
     ChunkType.COOKIE_ACK,
 )
-_COOKIE_STATE = 7  # parameter of an INIT ACK: the State Cookie
+_COOKIE_STATE = 7  # the parameter State Cookie of an INIT ACK
 _STREAMS = 65535
 _ANSWERS = (Function.ACCEPT, Function.REJECT)
-#: The first octets of the messages with DDP-SSN 0 that begin a side of a session.
+#: The first octets of the messages with DDP-SSN 0 that begin one side of a session.
 _BEGINNINGS = [bytes((0, 0, 0, function)) for function in (Function.INITIATE, *_ANSWERS)]
-_HALF = 1 << 15  # of the DDP-SSNs
+_HALF = 1 << 15  # half of all DDP-SSNs
 
 
 @dataclass
 class Assumed:
-    """The frames of a capture with those that were assumed, and what was assumed."""
+    """The frames of a capture together with the assumed ones, and sentences about the
+    assumptions.
+    """
 
     frames: list[SctpFrame]
     notes: list[str] = field(default_factory=list)
@@ -66,13 +69,13 @@ class _Way:
     """One direction of an association, as captured."""
 
     tag: int | None = None
-    sent: int = 0  # frames
+    sent: int = 0  # how many frames
     init: InitChunk | None = None
-    tsn: int | None = None  # the lowest
+    tsn: int | None = None  # the lowest TSN
 
 
 class _Said(NamedTuple):
-    """A DDP message of a stream: where it goes, what it is (a segment: nothing), its DDP-SSN."""
+    """A DDP message of a stream: its direction, its function (None for a segment), its DDP-SSN."""
 
     ends: tuple[Endpoint, Endpoint]
     function: Function | None
@@ -80,21 +83,21 @@ class _Said(NamedTuple):
     frame: SctpFrame
 
     def answers(self, asked: tuple[Endpoint, Endpoint]) -> bool:
-        """Whether it answers an Initiate that went from end to end as ``asked``."""
+        """Returns True if it answers an Initiate that went in the direction ``asked``."""
         refuses = self.function is Function.TERMINATE and self.ssn == 0
         return self.ends != asked and (refuses or self.function in _ANSWERS)
 
 
 def with_set_up(frames: list[SctpFrame], asked: bool) -> Assumed:
-    """Frames with the set-up of the associations that lack it.
+    """Returns the frames with the set-up of those associations that lack it.
 
     Parameters
     ----------
     frames
-        Of every direction, in the order in which they were captured.
+        The frames of every direction, in the order of the capture.
     asked
-        The user says that associations stood before the capture began. Without, this is assumed of
-        those alone of which the capture has one direction.
+        The user declares that associations existed before the capture began. Otherwise this is
+        assumed only for those of which the capture has one direction.
     """
     complete, notes = with_checksums(frames)
     pairs: dict[tuple[Endpoint, Endpoint], list[SctpFrame]] = {}
@@ -105,7 +108,7 @@ def with_set_up(frames: list[SctpFrame], asked: bool) -> Assumed:
     found = Assumed(frames)
     known = [_Pair(pair, own) for pair, own in pairs.items()]
     for each in known:
-        # Another path of an association that was set up on its first one.
+        # A pair may be another path of an association that was set up on its first path.
         if not any(each.continues(other) for other in known if other is not each):
             each.assume(found, complete, asked)
     if found.notes:
@@ -129,7 +132,7 @@ class _Pair:
         self._ways = {ends: _Way(), ends[::-1]: _Way()}
         self._said: dict[int, list[_Said]] = {}  # by stream, as captured
         self._tsns: set[tuple[tuple[Endpoint, Endpoint], int]] = set()
-        self._good = True  # all set-up chunks can be read, and there is one association
+        self._good = True  # whether all set-up chunks can be read, and there is one association
         for frame in frames:
             self._take(frame, self._ways[_ends(frame)])
 
@@ -164,7 +167,9 @@ class _Pair:
         self._said.setdefault(data.stream, []).append(_Said(ends, function, ssn, frame))
 
     def continues(self, other: _Pair) -> bool:
-        """Whether these packets have the ports and a Verification Tag that ``other`` has set up."""
+        """Returns True if these packets have the ports and a Verification Tag that ``other``
+        has set up.
+        """
         return any(
             way.tag is not None
             and back.init is not None
@@ -175,7 +180,7 @@ class _Pair:
         )
 
     def assume(self, found: Assumed, complete: list[SctpFrame], asked: bool) -> None:
-        """Put what is missing into ``found``, if it may be."""
+        """Adds the missing frames to ``found``, where that is allowed."""
         ways = self._ways
         one_way = not all(way.sent for way in ways.values())
         has_ddp = any(way.tag is not None for way in ways.values())
@@ -183,7 +188,7 @@ class _Pair:
         if not self._good or not has_ddp or set_up or not (asked or one_way):
             return
         (there, way), (back, other) = sorted(ways.items(), key=lambda each: self._rank(*each))
-        # The tag of a direction is what its receiver chose in its INIT.
+        # The receiver of a direction chose its tag in its INIT.
         tag = way.tag if way.tag is not None else (other.init.tag if other.init else 1)
         back_tag = other.tag if other.tag is not None else (way.init.tag if way.init else 1)
         before, after, stood = self._control(there)
@@ -220,7 +225,7 @@ class _Pair:
                 if shift:
                     found.notes.append(
                         f"{ends[0]} > {ends[1]} SCTP stream {sid}: the first DDP-SSN captured,"
-                        f" {shift + 1}, is taken for 1"
+                        f" {shift + 1}, is assumed to be 1"
                     )
         for ends, each_way in ways.items():
             if not each_way.sent:
@@ -231,9 +236,12 @@ class _Pair:
     def _control(
         self, there: tuple[Endpoint, Endpoint]
     ) -> tuple[tuple[list[int], list[int]], list[tuple[int, SctpFrame]], dict[int, list[_Said]]]:
-        """The streams on which an Initiate and an Accept are missing from the beginning, those on
-        which an Accept is missing after a frame with an Initiate, and what is of sessions that
-        stood before.
+        """Returns the control messages that the capture lacks, and the messages of earlier
+        sessions.
+
+        The first pair has the streams whose Initiate, and those whose Accept, is missing from the
+        beginning. The list has the streams whose Accept is missing after a frame with an Initiate.
+        The dict has the messages of sessions that existed before, by stream.
         """
         initiates, accepts, after, stood = [], [], [], {}
         for sid, said in sorted(self._said.items()):
@@ -250,8 +258,8 @@ class _Pair:
         return (initiates, accepts), after, stood
 
     def _rank(self, ends: tuple[Endpoint, Endpoint], way: _Way) -> int:
-        """0 if it is the initiator's direction, with the INIT or an Initiate; 2 if it is the other
-        one; 1 if nothing tells.
+        """Returns 0 for the initiator's direction, which has the INIT or an Initiate; 2 for
+        the other; 1 if unknown.
         """
         if way.init is not None:
             return 2 if way.init.acknowledges else 0
@@ -311,7 +319,7 @@ class _Made:
 
 
 def _first(way: _Way, made: int) -> int:
-    """The TSN that comes first, if so many DATA chunks are assumed."""
+    """Returns the first TSN of a direction for which ``made`` DATA chunks are assumed."""
     return ((1 if way.tsn is None else way.tsn) - made) % _MODULO
 
 
@@ -320,7 +328,7 @@ def _init(
 ) -> InitChunk:
     parameters = [(ADAPTATION_PARAMETER, ADAPTATION_DDP.to_bytes(4, "big"))]
     if captured is not None:
-        # Whether it is for DDP, the capture says.
+        # The capture shows whether the association is for DDP.
         parameters = [each for each in captured.parameters if each[0] == ADAPTATION_PARAMETER]
     if acknowledges:
         parameters.append((_COOKIE_STATE, b"assumed."))
@@ -330,8 +338,9 @@ def _init(
 
 
 def _message(tsn: int, sid: int, function: Function) -> DataChunk:
-    """A control message, the first of its direction: DDP-SSN 0, no Private Data (RFC 5043 section
-    5.2.3).
+    """Returns a control message, the first of its direction.
+
+    It has DDP-SSN 0 and no Private Data (RFC 5043 section 5.2.3).
     """
     payload = bytes(SSN) + function.to_bytes(2, "big")
     return DataChunk(tsn % _MODULO, sid, Ppid.CONTROL, payload)
@@ -340,13 +349,13 @@ def _message(tsn: int, sid: int, function: Function) -> DataChunk:
 def _shifts(
     stood: dict[int, list[_Said]], ends: tuple[Endpoint, Endpoint], sids: list[int]
 ) -> dict[int, int]:
-    """How much lower the DDP-SSNs of sessions that stood before have to be, by stream."""
+    """Returns how much the DDP-SSNs of earlier sessions have to be lowered, by stream."""
     shifts = {}
     for sid in sids:
         orders: list[int] = []
         for each in stood[sid]:
             if each.ends == ends and each.function in (None, Function.TERMINATE):
-                # DDP-SSNs are counted on past 65535 (RFC 5043 section 10).
+                # DDP-SSNs are continued past 65535 (RFC 5043 section 10).
                 last = orders[-1] if orders else each.ssn
                 orders.append(last + (each.ssn - last + _HALF) % (2 * _HALF) - _HALF)
         if orders:
@@ -355,8 +364,9 @@ def _shifts(
 
 
 def _shifted(frame: SctpFrame, shifts: dict[int, int]) -> SctpFrame:
-    """The frame with DDP-SSNs that are so much lower, by stream; those of a stream on which its
-    next session begins stay, from there on.
+    """Returns the frame with lowered DDP-SSNs, by stream.
+
+    Once the next session begins on a stream, its DDP-SSNs stay unchanged.
     """
     packet, at, changed = bytearray(frame.packet), COMMON_HEADER, False
     for chunk in frame.chunks or ():

@@ -1,4 +1,4 @@
-"""Frames of a capture that hold SCTP packets, alone or in UDP, and the chunks of these."""
+"""Finds the frames of a capture that hold SCTP packets, alone or in UDP, and their chunks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _UDP_HEADER = 8
 
 
 class Ends(NamedTuple):
-    """What a packet's association is known by, apart from addresses."""
+    """The fields by which a packet's association is identified, apart from addresses."""
 
     source_port: int
     destination_port: int
@@ -30,7 +30,7 @@ class Ends(NamedTuple):
 
 
 class RawChunk(NamedTuple):
-    """A chunk: its octets as its length says, without padding."""
+    """A chunk with the octets that its length counts, without padding."""
 
     type: int
     flags: int
@@ -45,8 +45,9 @@ class RawChunk(NamedTuple):
 class SctpFrame:
     """An Ethernet frame without FCS that holds an SCTP packet, ``packet``.
 
-    ``intact``: all of the packet is there, up to its common header. ``wrong_header`` is its IPv4
-    header, if the header's checksum is wrong."""
+    ``intact``: the packet is complete, and has at least a common header. ``wrong_header`` is its
+    IPv4 header if the header's checksum is wrong.
+    """
 
     number: int
     source: str
@@ -58,7 +59,7 @@ class SctpFrame:
 
     @property
     def whole(self) -> bool:
-        """All of the packet is there, and its headers are sound."""
+        """True if the packet is complete, and its IP header is sound."""
         return self.intact and not self.wrong_header
 
     @cached_property
@@ -71,7 +72,7 @@ class SctpFrame:
 
     @cached_property
     def chunks(self) -> tuple[RawChunk, ...] | None:
-        """The chunks, or nothing where they do not add up."""
+        """The chunks, or None if their lengths do not add up."""
         found, at = [], COMMON_HEADER
         while at < len(self.packet):
             if at + 4 > len(self.packet):
@@ -86,18 +87,18 @@ class SctpFrame:
 
     @property
     def sound(self) -> bool:
-        """Its host's SCTP takes it."""
+        """True if the host's SCTP accepts the packet."""
         return self.whole and self.checksum_is_good and self.chunks is not None
 
     def with_checksum(self) -> SctpFrame:
-        """The frame with the checksum that its packet must have."""
+        """Returns the frame with the right checksum of its packet."""
         packet = self.packet[:8] + checksum(self.packet) + self.packet[12:]
         at = self.octets.index(self.packet)
         octets = self.octets[:at] + packet + self.octets[at + len(packet) :]
         return replace(self, octets=octets, packet=packet)
 
     def with_header_sum(self) -> SctpFrame:
-        """The frame with the checksum that its IPv4 header must have."""
+        """Returns the frame with the right checksum of its IPv4 header."""
         at = self.octets.index(self.wrong_header)
         return replace(self, octets=with_header_sum(self.octets, at), wrong_header=b"")
 
@@ -105,10 +106,10 @@ class SctpFrame:
 def sctp_frame(
     frame: Frame, packet: IpPacket, ports: Collection[int] = (SCTP_UDP_PORT,)
 ) -> SctpFrame | None:
-    """The frame as the RNIC gets it, or nothing if there is no SCTP in its IP packet.
+    """Returns the frame as the RNIC gets it, or None without SCTP in its IP packet.
 
-    What the RNIC does not take off is taken off: tunnels, and UDP of other ports than its own.
-    ``ports`` are the UDP ports that SCTP may be in, at either end (RFC 6951 section 5.1).
+    Layers that the RNIC does not remove are removed here: tunnels, and UDP of other ports than its
+    own. ``ports`` are the UDP ports in which SCTP may be, at either end (RFC 6951 section 5.1).
     """
     payload, missing = packet.payload, packet.missing
     if (udp := packet.udp()) is not None:
@@ -137,14 +138,14 @@ def sctp_frame(
 
 
 def handed_back(number: int, path: tuple[str, str], ends: Ends, chunk: RawChunk) -> SctpFrame:
-    """The frame with which a host hands a chunk back to its RNIC."""
+    """Returns the frame with which a host hands a chunk back to its RNIC."""
     octets = frame_of(path, ends[:2], ends.tag, chunk.octets)
     at = 14 + (40 if ":" in path[0] else 20)
     return SctpFrame(number, *path, octets, octets[at:], intact=True)
 
 
 def sctp_in_udp(packet: IpPacket) -> int | None:
-    """The UDP port of an SCTP packet with a good checksum, in UDP of no port of SCTP."""
+    """Returns the UDP port of an SCTP packet with a good checksum in a datagram, or None."""
     udp = packet.udp()
     if udp is None:
         return None
@@ -155,10 +156,10 @@ def sctp_in_udp(packet: IpPacket) -> int | None:
 
 
 def with_checksums(frames: Iterable[SctpFrame]) -> tuple[list[SctpFrame], list[str]]:
-    """The frames as they were on the wire, and sentences on what was changed.
+    """Returns the frames as they were on the wire, and sentences about the changes.
 
-    Of a sender without one good checksum the capture was taken before its network card filled
-    them in.
+    If no checksum of a sender is good, the capture was taken before its network card filled them
+    in.
     """
     frames = list(frames)
     right = {frame.source for frame in frames if not frame.wrong_header}
@@ -173,18 +174,18 @@ def with_checksums(frames: Iterable[SctpFrame]) -> tuple[list[SctpFrame], list[s
     offloaded = {frame.source for frame in whole} - good
     notes = [
         f"the IPv4 headers of {count} SCTP packets from {source} have no checksum or a wrong one,"
-        " which was left to the network card: it is filled in"
+        " because it was left to the network card: it is filled in"
         for source, count in sorted(filled.items())
     ]
     notes += [
-        f"no SCTP packet from {source} has its checksum, which was left to the network card:"
+        f"no SCTP packet from {source} has its checksum, because it was left to the network card:"
         " it is filled in"
         for source in sorted(offloaded)
     ]
     if cut := len(frames) - len(whole):
         notes.append(
-            f"{cut} SCTP packets are not whole (cut short by the snapshot length, fragments, or"
-            " damaged): the RNIC cannot take them"
+            f"{cut} SCTP packets are incomplete (cut short by the snapshot length, fragments, or"
+            " damaged): the RNIC cannot accept them"
         )
     return [
         frame.with_checksum() if frame.whole and frame.source in offloaded else frame

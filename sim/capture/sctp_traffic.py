@@ -1,12 +1,12 @@
-"""A capture's DDP over SCTP as its receiving ends see it: associations, packets, chunks, sessions.
+"""Turns a capture's DDP over SCTP into the events at its receiving ends.
 
-:func:`walk` plays SCTP and RFC 5043's sessions, as :mod:`..model.sctp` has them, for every end, and
-gives what happens as steps in the order of the capture: what comes in, and what the host does
-before the next frame does. An end's control messages are seen in the capture; the host tells its
-RNIC of each before it is sent, once. Where the RNIC differs from the model, :mod:`...hdl.spec.sctp`
-says how: it holds chunks that come too early, and fragments, which the host hands back in frames of
-its own; and of an old DDP-SSN it leaves to the host whether the chunk is a repetition. What DDP
-makes of the segments is not decided here.
+:func:`walk` plays SCTP and RFC 5043's sessions, as in :mod:`..model.sctp`, for every end. It gives
+the events as steps in the order of the capture: frames that arrive, and the host's actions before
+the next frame. The capture shows an end's control messages; the host announces each to its RNIC
+once, before it is sent. :mod:`...hdl.spec.sctp` states where the RNIC differs from the model: it
+holds early chunks and fragments, which the host hands back in frames of its own; and for an old
+DDP-SSN the host decides whether the chunk is a repetition. DDP's handling of the segments is not
+decided here.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ from ..model.sctp import (
 from .capture import Endpoint
 from .pcap import LeftOut
 from .sctp_frames import Ends, RawChunk, SctpFrame, handed_back, with_checksums
-from .traffic import Arrival, Stream, Traffic, Untagged
+from .streams import Arrival, Stream, Untagged
 
 _TSN = 1 << 32
-_FIELDS = struct.Struct(">IIHHI")  #: of a DATA chunk before its user data
-#: Items that may be on their way to memory, and so not delivered, though their turn has come.
+_FIELDS = struct.Struct(">IIHHI")  #: the fields of a DATA chunk before its user data
+#: How many items may be in flight to memory, and so not delivered although their turn has come.
 _UNDER_WAY = 128
-#: Messages of a queue ahead of the next one that it can hold buffers for, at most.
+#: How many messages ahead of the next one a queue can hold buffers for.
 _LONGEST_QUEUE = LIMITS["queue_depth"][1] // 2
-#: States in which a Segment is placed.
+#: The states in which a Segment is placed.
 _PLACES = (State.ESTABLISHED, State.TERMINATE_SENT)
-#: Initiates that may wait: as many as there are SCTP streams, since the capture's host chose.
+#: How many Initiates may wait: as many as there are SCTP streams, because the capture's host chose.
 _INITIATES = 1 << 16
 
 
@@ -67,7 +67,7 @@ class SctpStream(Stream):
 
     sid: int = 0
     association: int = 0
-    first_order: ClassVar[int] = 1  # behind the control message that opens a session
+    first_order: ClassVar[int] = 1  # after the control message that opens a session
 
     def __str__(self) -> str:
         return f"{self.source} > {self.destination} SCTP stream {self.sid}"
@@ -75,10 +75,11 @@ class SctpStream(Stream):
 
 @dataclass(frozen=True)
 class SctpArrival(Arrival):
-    """A DATA chunk with a DDP Segment, when it came for the first time.
+    """A DATA chunk with a DDP Segment, at its first arrival.
 
-    ``raw`` is the chunk, ``position`` its TSN; ``session`` counts those of its stream, and ``turn``
-    is the segment's DDP-SSN, counted on past 65535."""
+    ``raw`` is the chunk, ``position`` its TSN. ``session`` is the number of its session on the
+    stream, and ``turn`` the segment's DDP-SSN, continued past 65535.
+    """
 
     session: int = 0
     turn: int = 0
@@ -90,7 +91,7 @@ class SctpArrival(Arrival):
 
     @property
     def digest_is_good(self) -> bool:
-        """Always: SCTP dropped the packets of which this is not so."""
+        """Always True: SCTP drops a packet whose digest is wrong."""
         return True
 
 
@@ -101,15 +102,15 @@ class End:
     Parameters
     ----------
     number
-        Of the association in the simulated RNIC.
+        The association's number in the simulated RNIC.
     local, peer
-        Their first addresses, and ports.
+        First address and port of this end, and of its peer.
     tag
-        Verification Tag of what comes in.
+        Verification Tag of incoming packets.
     tsn
-        What the peer's TSNs begin with.
+        The peer's initial TSN.
     paths
-        Addresses that packets came from and went to.
+        Pairs of addresses that incoming packets have.
     streams
         The DDP Streams, by SCTP Stream Identifier.
     """
@@ -132,9 +133,11 @@ class End:
 class DdpSession:
     """A DDP Stream Session at one end.
 
-    ``number`` counts those of the SCTP stream at the endpoint, ``index`` those of the association's
-    stream, both from 0. ``since`` and ``until`` are the segments that had arrived at the endpoint
-    when the host set the stream up for it, and when it gave it up; nothing: never."""
+    ``number`` counts the sessions of the SCTP stream at the endpoint, ``index`` those of the
+    association's stream, both from 0. ``since`` is how many segments had arrived at the endpoint
+    when the host set the stream up for the session, and ``until`` when it gave the stream up; None
+    if it never did.
+    """
 
     stream: SctpStream
     number: int
@@ -142,15 +145,17 @@ class DdpSession:
     partner: DdpSession | None = None
     since: int | None = None
     until: int | None = None
-    steps: range = range(0)  # of the capture, in which it had the stream
+    steps: range = range(0)  # the steps of the capture during which it had the stream
 
 
-# -- what happens --
+# -- events --
 
 
 @dataclass(frozen=True)
 class Enter:
-    """The host sets up an association: writes its entry, forgets the sessions of its streams."""
+    """The host sets up an association: writes its entry, and forgets the sessions of its
+    streams.
+    """
 
     frame: int
     end: End
@@ -162,7 +167,7 @@ class Enter:
 
 @dataclass(frozen=True)
 class Leave:
-    """The host takes an association out."""
+    """The host removes an association."""
 
     frame: int
     end: End
@@ -176,7 +181,7 @@ class Leave:
 class Tell:
     """The host is about to send a control message on a stream; ``session`` is set up with it.
 
-    With INITIATE, ``tsn`` is the highest that it has received.
+    With INITIATE, ``tsn`` is the highest TSN that it has received.
     """
 
     frame: int
@@ -192,7 +197,7 @@ class Tell:
 
 @dataclass(frozen=True)
 class Abort:
-    """The host ends a stream's session: a chunk's record says DUPLICATE, and its TSN is new."""
+    """The host ends a stream's session: a chunk's record says DUPLICATE, but its TSN is new."""
 
     frame: int
     stream: SctpStream
@@ -203,7 +208,7 @@ class Abort:
 
 
 class Fate(Enum):
-    """What becomes of a frame."""
+    """The outcome of a frame."""
 
     TAKEN = auto()
     DIVERTED = auto()
@@ -211,7 +216,7 @@ class Fate(Enum):
 
 
 class Control(NamedTuple):
-    """It is a control message's turn."""
+    """A control message's turn has come."""
 
     function: Function
 
@@ -226,13 +231,14 @@ class Illegal(NamedTuple):
 
 @dataclass(frozen=True)
 class Item:
-    """A chunk of a packet that was taken.
+    """A chunk of an accepted packet.
 
-    ``diversion`` says why it goes to the host. With a ``stream`` it is a DATA chunk on a DDP Stream
-    whose ``status`` is as the session sees it; ``segment`` is what DDP gets. ``outcome`` is what
-    else the session says, in order. ``ahead`` is how far the DDP-SSN is ahead of the next one that
-    the stream is sure to have delivered, and 0 if no earlier one is missing. ``why`` is why the
-    host ends the session for a DUPLICATE."""
+    ``diversion`` is why the chunk is forwarded to the host, or None. With a ``stream`` it is a DATA
+    chunk on a DDP Stream; ``status`` is the session's judgement, and ``segment`` the segment that
+    DDP gets. ``outcome`` lists the session's further results, in order. ``ahead`` is the distance
+    of the DDP-SSN from the next one that the stream is sure to have delivered, and 0 if no earlier
+    one is missing. ``why`` is why the host ends the session for a DUPLICATE.
+    """
 
     raw: bytes
     diversion: Diversion | None = None
@@ -248,9 +254,9 @@ class Item:
 
 @dataclass(frozen=True)
 class Incoming:
-    """A frame arrives at a host; of a packet that was ``TAKEN``, the ``end`` and the chunks.
+    """A frame arrives at a host. If it was ``TAKEN``, it has an ``end`` and its chunks.
 
-    ``back``: the host made the frame, and hands a chunk back that the RNIC had forwarded to it.
+    ``back``: the host made the frame, to hand a chunk back that the RNIC had forwarded to it.
     """
 
     frame: int
@@ -263,12 +269,12 @@ class Incoming:
 
     @property
     def segments(self) -> list[SctpArrival]:
-        """Those that came for the first time."""
+        """The segments that arrived for the first time."""
         return [item.segment for item in self.items if item.segment is not None]
 
     @property
     def opens(self) -> bool:
-        """The peer opens a session."""
+        """True if the peer opens a session."""
         return any(Control(Function.INITIATE) in item.outcome for item in self.items)
 
 
@@ -277,12 +283,13 @@ Step = Enter | Leave | Tell | Abort | Incoming
 
 @dataclass
 class Needs:
-    """What the RNIC must have room for.
+    """The sizes that the RNIC must have for the traffic.
 
-    ``ahead`` is the most DDP-SSNs of a stream ahead of the next one, if each frame finds what came
-    before it delivered, ``reach`` the most if the RNIC is at work; ``messages`` the most messages
-    of a queue ahead of the first that is not delivered; ``initiates`` the most of an association
-    that waited for their answer."""
+    ``ahead`` is how many DDP-SSNs of a stream a chunk is ahead of the next one, at most, if
+    everything before each frame is delivered when it arrives; ``reach`` is the same if the RNIC is
+    still at work. ``messages`` is how many messages of a queue a segment is ahead of the first
+    undelivered one. ``initiates`` is how many Initiates of an association waited for their answer.
+    """
 
     ahead: int = 0
     reach: int = 0
@@ -293,10 +300,11 @@ class Needs:
 
 @dataclass
 class SctpTraffic:
-    """The SCTP of a capture: ``hosts`` have an association with DDP.
+    """The SCTP of a capture; ``hosts`` have an association with DDP.
 
-    ``window`` is that of the RNIC which the steps are for, where it counts: nothing, if every RNIC
-    does the same. ``undelivered`` counts the chunks whose turn does not come."""
+    ``window`` is the window of the RNIC that the steps are for, where it matters; None if every
+    RNIC does the same. ``undelivered`` counts the chunks whose turn never comes.
+    """
 
     steps: list[Step] = field(default_factory=list)
     ends: list[End] = field(default_factory=list)
@@ -330,18 +338,18 @@ def walk(
     others: Mapping[str, Sequence[int]] | None = None,
     config: RnicConfig | None = None,
 ) -> SctpTraffic:
-    """Play the SCTP of frames, in their order.
+    """Plays the SCTP of frames, in their order.
 
     Parameters
     ----------
     frames
-        Of every direction, in the order in which they were captured.
+        The frames of every direction, in the order of the capture.
     first
         Number of the first DDP Stream.
     others
-        Frames that brought segments other than by SCTP, by host, each as often as it brought one.
+        By host, the frames that brought segments by other means than SCTP, once per segment.
     config
-        What the RNIC is like; its tables and its window grow where the traffic needs it.
+        The RNIC's configuration. Its tables and its window grow where the traffic needs it.
     """
     complete, notes = with_checksums(frames)
     config = config or RnicConfig()
@@ -357,62 +365,27 @@ def walk(
         window = 1 << found.needs.ahead.bit_length()
 
 
-def with_sctp(
-    traffic: Traffic, frames: Iterable[SctpFrame], config: RnicConfig | None = None
-) -> Traffic:
-    """Traffic with the SCTP of the same capture; segments are counted over both."""
-    brought: dict[str, list[int]] = {}
-    for arrival in traffic.arrivals:
-        brought.setdefault(arrival.endpoint, []).append(arrival.frame)
-    sctp = walk(frames, len(traffic.streams), brought, config)
-    notes = (*traffic.notes, *sctp.notes)
-    if not sctp.ends:
-        return replace(traffic, notes=notes)
-    by_sctp: dict[str, list[int]] = {}
-    for segment in sctp.arrivals:
-        by_sctp.setdefault(segment.endpoint, []).append(segment.frame)
-
-    def counted(host: str, order: int, frame: int) -> int:
-        return order + bisect_left(by_sctp.get(host, ()), frame)
-
-    orders = {
-        (arrival.endpoint, arrival.order): counted(arrival.endpoint, arrival.order, arrival.frame)
-        for arrival in traffic.arrivals
-    }
-    hosts = {stream.number: stream.destination.address for stream in traffic.streams}
-    return replace(
-        traffic,
-        arrivals=tuple(
-            replace(arrival, order=orders[arrival.endpoint, arrival.order])
-            for arrival in traffic.arrivals
-        ),
-        misnumbered={
-            number: orders[hosts[number], order] for number, order in traffic.misnumbered.items()
-        },
-        notes=notes,
-        sctp=sctp,
-    )
-
-
 # -- the walk --
 
 
 @dataclass
 class _Turns:
-    """The order of a stream's items, in its present session."""
+    """The order of a stream's items in its present session."""
 
     session: DdpSession
     next: int = 0
     waiting: dict[int, int | None] = field(default_factory=dict)  # queue of a last segment, by turn
     base: int = 0  # ``next`` before the present frame
     delivered: dict[int, int] = field(default_factory=dict)  # messages, by Queue Number
-    tsns: dict[int, int] = field(default_factory=dict)  # of what was taken, by turn
-    #: Items of all streams that had come when ``next`` changed, and what it was then.
+    tsns: dict[int, int] = field(default_factory=dict)  # TSNs of items that were taken, by turn
+    #: How many items of all streams had arrived when ``next`` changed, and its value then.
     turned: deque[tuple[int, int]] = field(default_factory=deque)
 
     def used(self, ssn: int) -> int | None:
-        """Returns the turn of what was taken with a DDP-SSN, or that it would have had before the
-        next one, if the DDP-SSN is 32768 or more ahead; nothing for one that is to come.
+        """Returns the turn of an item that was taken with this DDP-SSN, or None if it was not used.
+
+        For a DDP-SSN that is 32768 or more ahead, it is the turn that the item would have had
+        before the next one.
         """
         ahead = (ssn - self.next) % (1 << 16)
         turn = self.next + ahead
@@ -421,7 +394,9 @@ class _Turns:
         return turn if turn in self.waiting else None
 
     def keeps(self, turn: int, window: int) -> bool:
-        """Whether the RNIC has the TSN of what was taken at a turn: nothing later has its place."""
+        """Returns True if the RNIC still has the TSN of a turn's item: no later item has its
+        place.
+        """
         if turn not in self.tsns:
             return False
         return not any(
@@ -434,24 +409,24 @@ class _Conversation:
     """One end's view of the SCTP between two ports."""
 
     association: Association = field(default_factory=lambda: Association(initiates=_INITIATES))
-    own: dict[int, InitChunk] = field(default_factory=dict)  # what this end sent, by its tag
+    own: dict[int, InitChunk] = field(default_factory=dict)  # this end's INITs, by its tag
     end: End | None = None
 
 
 @dataclass
 class _Live:
-    """What an end knows while it is set up."""
+    """The state of an end while it is set up."""
 
     association: Association
     highest: int
-    past: dict[int, int]  # by SCTP stream: the last TSN that is of earlier sessions
-    fragments: Tsns  # of what comes
-    sending: Tsns  # of what this end sends
+    past: dict[int, int]  # by SCTP stream: the last TSN of earlier sessions
+    fragments: Tsns  # TSNs and fragments that arrive
+    sending: Tsns  # TSNs and fragments that this end sends
     turns: dict[int, _Turns] = field(default_factory=dict)
-    set_up: dict[int, DdpSession] = field(default_factory=dict)  # that have a stream
+    set_up: dict[int, DdpSession] = field(default_factory=dict)  # sessions that have a stream
     judged: set[int] = field(default_factory=set)  # TSNs that sessions had
     early: dict[int, dict[int, RawChunk]] = field(default_factory=dict)  # by SCTP stream and TSN
-    back: deque[RawChunk] = field(default_factory=deque)  # what the host hands back
+    back: deque[RawChunk] = field(default_factory=deque)  # chunks that the host hands back
     #: SCTP streams whose session the host ends, and why.
     aborts: list[tuple[int, str]] = field(default_factory=list)
 
@@ -467,8 +442,8 @@ class _Walker:
     ) -> None:
         self.found = SctpTraffic()
         self._window = window
-        self._outside: dict[SctpStream, int] = {}  # chunks
-        self._came = 0  # items of all streams
+        self._outside: dict[SctpStream, int] = {}  # how many chunks were outside the window
+        self._came = 0  # how many items of all streams have arrived
         self._next_stream = first
         self._others = others
         self._counts: dict[str, int] = {}
@@ -478,7 +453,8 @@ class _Walker:
         self._live: dict[End, _Live] = {}
         self._numbers: dict[tuple[str, int], int] = {}  # sessions, by host and SCTP stream
         self._said: dict[str, None] = {}
-        # Before the walk: SCTP streams with DDP, and paths, of each direction.
+        # Known before the walk: for each direction the number of SCTP streams with DDP, and the
+        # paths.
         self._used: dict[Ends, int] = {}
         self._paths: dict[Ends, dict[tuple[str, str], None]] = {}
         for frame in frames:
@@ -499,7 +475,7 @@ class _Walker:
         }
         total = first + 2 * sum(of_pairs.values())
         most = MOST_PLACES >> (max(streams, total) - 1).bit_length()
-        self._longest = min(most, LIMITS["window"][1])  # window that can be had
+        self._longest = min(most, LIMITS["window"][1])  # the largest window that is possible
 
     def finish(self, notes: Iterable[str]) -> None:
         for end, live in self._live.items():
@@ -508,14 +484,14 @@ class _Walker:
                 session.steps = range(session.steps.start, len(self.found.steps))
         for stream, count in self._outside.items():
             self._said[
-                f"{count} chunks on {stream} are {self._longest} or more DDP-SSNs ahead of one that"
-                " is missing: no RNIC with so many streams takes them before that one has come"
+                f"{count} chunks on {stream} are {self._longest} or more DDP-SSNs ahead of a"
+                " missing one: no RNIC with this number of streams accepts them before that one"
             ] = None
         unknown = self._used.keys() - self._ends.keys()
         if unknown and not self._said:
             self._said[
-                f"{len(unknown)} directions with DDP over SCTP are of associations whose set-up is"
-                " not in the capture"
+                f"{len(unknown)} directions with DDP over SCTP belong to associations whose set-up"
+                " is not in the capture"
             ] = None
         self.found.notes = [*(notes if self._used else ()), *self._said]
         hosts = set(self.found.hosts)
@@ -529,7 +505,9 @@ class _Walker:
         )
 
     def take(self, frame: SctpFrame) -> None:
-        """A frame of the capture: its sender's acts, its arrival, its receiver's acts."""
+        """Takes a frame of the capture: its sender's actions, its arrival, its receiver's
+        actions.
+        """
         self._frame = frame.number
         if not frame.sound:
             self._arrive(frame)
@@ -564,7 +542,7 @@ class _Walker:
         ends: Ends,
         chunk: RawChunk,
     ) -> None:
-        """A chunk of the handshake arrives: it may set the association up."""
+        """Takes a chunk of the handshake that arrives, and may set the association up."""
         association = conversation.association
         before = association.tag
         association.receive(_alone(ends, chunk))
@@ -628,7 +606,7 @@ class _Walker:
         self.found.steps.append(Enter(self._frame, end))
 
     def _leave(self, end: End, reset: bool = True) -> None:
-        """An association is over."""
+        """Removes an association that is over."""
         if end not in self._live:
             return
         self._end_sessions(end)
@@ -644,15 +622,15 @@ class _Walker:
             self._close(session)
 
     def _count_undelivered(self, end: End, live: _Live) -> None:
-        """Counts the chunks that wait for an earlier one, when none can come any more."""
+        """Counts the chunks that wait for an earlier one, when none can arrive any more."""
         for sid, turns in live.turns.items():
             if turns.waiting and not live.association.session(sid).silent:
                 missing = f"DDP-SSN {turns.next & 0xFFFF} of {end.streams[sid]} did not come"
-                why = f"taken, but not delivered, as {missing}"
+                why = f"taken, but not delivered, because {missing}"
                 self.found.undelivered.append(LeftOut(len(turns.waiting), "DATA chunk", why))
 
     def _send(self, conversation: _Conversation, ends: Ends, chunk: RawChunk) -> None:
-        """This end sends a chunk."""
+        """Takes a chunk that this end sends."""
         association = conversation.association
         if chunk.type in (ChunkType.INIT, ChunkType.INIT_ACK):
             try:
@@ -660,7 +638,7 @@ class _Walker:
             except ProtocolError:
                 return
             if not sent.acknowledges and association.tag not in (None, sent.tag):
-                # It begins anew (RFC 9260 section 5.2).
+                # The association begins anew (RFC 9260 section 5.2).
                 if conversation.end is not None:
                     self._leave(conversation.end, reset=False)
                 conversation.association = association = Association(initiates=_INITIATES)
@@ -687,7 +665,7 @@ class _Walker:
 
     def _tell(self, end: End, live: _Live, sid: int, function: Function) -> None:
         session = live.association.session(sid)
-        # What its peer has acknowledged is known to the host that sent this.
+        # The host that sent this knew its peer's acknowledgements.
         session.acknowledge()
         try:
             session.control(function)
@@ -709,7 +687,7 @@ class _Walker:
         self.found.steps.append(Tell(self._frame, stream, function, live.highest, opened))
 
     def _begin(self, end: End, live: _Live, sid: int) -> _Turns:
-        """An Initiate opens the next session of a stream."""
+        """Opens the next session of a stream, after an Initiate."""
         key = end.local.address, sid
         number = self._numbers.get(key, 0)
         self._numbers[key] = number + 1
@@ -728,10 +706,10 @@ class _Walker:
         session.until = self._count(session.stream.destination.address)
         session.steps = range(session.steps.start, len(self.found.steps))
 
-    # What comes in.
+    # The receiving side.
 
     def _count(self, host: str) -> int:
-        """Segments that have arrived at a host."""
+        """Returns how many segments have arrived at a host."""
         before = bisect_left(self._others.get(host, ()), self._frame)
         return self._counts.get(host, 0) + before
 
@@ -752,7 +730,7 @@ class _Walker:
             self._answer(end, self._live[end])
 
     def _answer(self, end: End, live: _Live) -> None:
-        """What the host does about the records and chunks that a frame brought it."""
+        """Does the host's actions for the records and chunks that a frame brought it."""
         while True:
             for sid, why in live.aborts:
                 stream = end.streams[sid]
@@ -763,7 +741,7 @@ class _Walker:
             for sid, chunks in live.early.items():
                 state = live.association.session(sid).state
                 if state is not State.INITIATE_SENT:
-                    # What belongs to a session that is aborted has nowhere to go.
+                    # Chunks of an aborted session are dropped.
                     live.back.extend(chunks.values() if state is not State.ABORTED else ())
                     chunks.clear()
             if not live.back:
@@ -796,7 +774,7 @@ class _Walker:
                 yield self._fragment(end, live, chunk, data)
             else:
                 item = self._item(end, live, chunk, data)
-                # From here on the host's SCTP has the chunk, unless it was dropped.
+                # The host's SCTP has the chunk now, unless it was dropped.
                 if not back and item.status is not ChunkStatus.OUTSIDE:
                     live.fragments.take(data)
                 if item.status not in (ChunkStatus.OUTSIDE, ChunkStatus.HELD):
@@ -804,7 +782,9 @@ class _Walker:
                 yield item
 
     def _fragment(self, end: End, live: _Live, chunk: RawChunk, data: DataChunk) -> Item:
-        """A fragment of a message: once all of them are there, the host hands the message back."""
+        """Takes a fragment of a message. Once all of them have arrived, the host hands the
+        message back.
+        """
         stream = end.streams[data.stream]
         for _, whole in live.fragments.take(data) or ():
             try:
@@ -821,7 +801,7 @@ class _Walker:
         return Item(chunk.octets, Diversion.FRAGMENT, stream, data.tsn, 0, ChunkStatus.HELD)
 
     def _item(self, end: End, live: _Live, chunk: RawChunk, data: DataChunk) -> Item:
-        """A whole DATA chunk, or one that is no DDP message, on a DDP Stream."""
+        """Takes a whole DATA chunk, or one that is no DDP message, on a DDP Stream."""
         sid, stream = data.stream, end.streams[data.stream]
         # A chunk of one octet has half a DDP-SSN, and then padding.
         ssn = int.from_bytes(data.payload[:SSN].ljust(SSN, b"\0"), "big")
@@ -876,7 +856,7 @@ class _Walker:
                 self._said[f"frame {self._frame} ends the session on {stream}: {each.why}"] = None
         if session.state is State.ABORTED:
             if message is Function.INITIATE and ssn == 0:
-                # When the network brings it again it opens no session either.
+                # A repetition by the network opens no session either.
                 live.past[sid] = data.tsn
             return item(ChunkStatus.ILLEGAL, outcome)
         if Control(Function.INITIATE) in outcome:
@@ -910,7 +890,7 @@ class _Walker:
         return replace(item(ChunkStatus.TAKEN, outcome), segment=segment, ahead=ahead)
 
     def _take_turn(self, turns: _Turns, turn: int, segment: SctpArrival | None) -> int:
-        """Keeps account of what waits for its turn. Returns how far ahead the item is."""
+        """Records an item that waits for its turn, and returns how far ahead it is."""
         needs = self.found.needs
         header = segment.header if segment else None
         queue = None
@@ -941,12 +921,12 @@ class _Walker:
 
 
 def _after(tsn: int, other: int) -> bool:
-    """Whether a TSN is behind another one (RFC 9260 section 1.6)."""
+    """Returns True if a TSN is after another one (RFC 9260 section 1.6)."""
     return 0 < (tsn - other) % _TSN < _TSN // 2
 
 
 def _alone(ends: Ends, chunk: RawChunk) -> bytes:
-    """A packet with a chunk alone."""
+    """Returns a packet with only this chunk."""
     return Packet(*ends, (Chunk(chunk.type, chunk.flags, chunk.value),)).encode()
 
 
@@ -957,7 +937,9 @@ def _data_chunk(chunk: RawChunk) -> DataChunk | None:
 
 
 def _message(data: DataChunk) -> Function | None | ProtocolError:
-    """What a DATA chunk says: a control message, a segment (None), or nothing that it may."""
+    """Returns the message of a DATA chunk: a control message's function, None for a segment,
+    or an error.
+    """
     if not (data.unordered and data.beginning and data.ending):
         return ProtocolError("a DDP message must be one whole, unordered DATA chunk")
     try:
@@ -967,20 +949,20 @@ def _message(data: DataChunk) -> Function | None | ProtocolError:
 
 
 def _is_fragment(data: DataChunk) -> bool:
-    """Whether it is a fragment of what may be a DDP message."""
+    """Returns True for a fragment that can be part of a DDP message."""
     whole = data.beginning and data.ending
     return data.unordered and not whole and data.ppid in (Ppid.SEGMENT, Ppid.CONTROL)
 
 
 def _is_over(chunk: RawChunk) -> bool:
-    """It ends the association, and has the Verification Tag of its receiver."""
+    """Returns True if the chunk ends the association and has its receiver's Verification Tag."""
     return chunk.type in (ChunkType.ABORT, ChunkType.SHUTDOWN_COMPLETE) and not chunk.flags & 1
 
 
 def _outcome(
     events: Iterable[SctpEvent], state: State, malformed: bool
 ) -> Iterator[Control | Illegal]:
-    """What a session's events say in the words of the RNIC; ``state`` is that before them."""
+    """Yields a session's events in the RNIC's terms; ``state`` is the state before them."""
     for event in events:
         if isinstance(event, SessionControl):
             yield Control(event.function)

@@ -1,159 +1,49 @@
-"""A capture's DDP Streams over MPA cut into FPDUs, in the order in which they arrived.
+"""All DDP Streams of a capture: those over MPA, cut into FPDUs here, and beside them its SCTP.
 
-Cutting is the work of the host's MPA before it hands whole FPDUs to the RNIC: it walks the ULPDU
-lengths, past markers, and judges nothing else. Each direction of a connection is one stream, into
-its receiver."""
+The host's MPA does this before it hands whole FPDUs to the RNIC: it follows the ULPDU lengths, past
+markers, and checks nothing else. Each direction of a connection is one stream, into its receiver.
+"""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-import google_crc32c
-
-from ...hdl.spec.ddp import TAGGED_HEADER, UNTAGGED_HEADER, VERSION
-from .capture import Capture, Direction, Endpoint
+from ...hdl.spec.config import RnicConfig
+from .capture import Capture, Direction
 from .pcap import LeftOut
-
-if TYPE_CHECKING:
-    from .sctp_traffic import SctpTraffic
-
-MARKER_SPACING = 512  # RFC 5044 section 4.3
-#: Untagged queues of a stream: Queue Numbers 0 to 3, of which RDMAP uses three (RFC 5040 section
-#: 4.1).
-QUEUES = 4
-
-
-@dataclass(frozen=True)
-class Stream:
-    """A DDP Stream: one direction of a connection. ``number`` is the simulated RNIC's.
-
-    The two streams of a connection have the same ``connection`` number. Of a stream whose beginning
-    the capture lacks, ``position`` is where it begins in the MPA stream, and ``msns`` has, by Queue
-    Number, the MSN that comes first, if it is not 1.
-    """
-
-    number: int
-    connection: int
-    source: Endpoint
-    destination: Endpoint
-    crc: bool
-    markers: bool
-    position: int = field(default=0, kw_only=True)
-    msns: tuple[tuple[int, int], ...] = field(default=(), kw_only=True)
-    #: Order of its first segment.
-    first_order: ClassVar[int] = 0
-
-    def first_msn(self, qn: int) -> int:
-        """The MSN of the first message on a queue."""
-        return dict(self.msns).get(qn, 1)
-
-    def __str__(self) -> str:
-        return f"{self.source} > {self.destination}"
-
-
-class Tagged(NamedTuple):
-    """What a tagged segment names. RFC 5041 section 4.2."""
-
-    stag: int
-    to: int
-    length: int
-
-
-class Untagged(NamedTuple):
-    """An untagged segment as RDMAP sees it. RFC 5041 section 4.3, RFC 5040 section 4.1.
-
-    ``msn`` and ``mo`` are the message's number on its queue, and the payload's offset in it.
-    """
-
-    opcode: int
-    invalidate: int
-    queue: int
-    last: bool
-    payload: bytes
-    msn: int
-    mo: int
-
-
-@dataclass(frozen=True)
-class Arrival:
-    """An FPDU, when the last of its octets came in order.
-
-    ``order`` counts the arrivals at one receiving endpoint, over all of its streams, from 1: the
-    number that ``after_segment`` and ``revoke_after_segment`` of a region file refer to."""
-
-    stream: Stream
-    order: int
-    frame: int
-    position: int
-    raw: bytes
-
-    @cached_property
-    def ulpdu(self) -> bytes:
-        """The DDP Segment, without markers; shorter than a header if the FPDU is not sound."""
-        octets = self.raw
-        if self.stream.markers:
-            octets = without_markers(octets, self.position)
-        return octets[2 : 2 + int.from_bytes(octets[:2], "big")]
-
-    @cached_property
-    def digest_is_good(self) -> bool:
-        """Whether the CRC matches, where one is in use. It covers the markers (RFC 5044 section
-        4.4).
-        """
-        if not self.stream.crc:
-            return True
-        return google_crc32c.value(self.raw[:-4]) == int.from_bytes(self.raw[-4:], "little")
-
-    @property
-    def endpoint(self) -> str:
-        """Address of the receiver."""
-        return self.stream.destination.address
-
-    @cached_property
-    def header(self) -> Tagged | Untagged | None:
-        """The segment's header, if it has one of DDP version 1."""
-        segment = self.ulpdu
-        if not segment or segment[0] & 3 != VERSION:
-            return None
-        if segment[0] & 0x80:
-            if len(segment) < TAGGED_HEADER:
-                return None
-            stag, to = struct.unpack_from(">IQ", segment, 2)
-            return Tagged(stag, to, len(segment) - TAGGED_HEADER)
-        if len(segment) < UNTAGGED_HEADER:
-            return None
-        opcode, invalidate, queue, msn, mo = struct.unpack_from(">BIIII", segment, 1)
-        last, payload = bool(segment[0] & 0x40), segment[UNTAGGED_HEADER:]
-        return Untagged(opcode & 15, invalidate, queue, last, payload, msn, mo)
+from .sctp_frames import SctpFrame
+from .sctp_traffic import SctpTraffic, walk
+from .streams import MARKER_SPACING, QUEUES, Arrival, Stream, Untagged
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """All streams of a capture, and all FPDUs in order of arrival; beside them its SCTP."""
+    """All streams of a capture, all FPDUs in order of arrival, and its SCTP."""
 
     streams: tuple[Stream, ...]
     arrivals: tuple[Arrival, ...]
     notes: tuple[str, ...] = ()
-    #: For streams whose markers are not where RFC 5044 puts them: the position of the first such.
+    #: For streams whose markers are not where RFC 5044 puts them: the position of the first such
+    #: marker.
     unframed: dict[int, int] = field(default_factory=dict)
-    #: For streams whose messages are not numbered as RFC 5041 says: the order of the first such.
+    #: For streams whose messages are not numbered as RFC 5041 requires: the order of the first such
+    #: message.
     misnumbered: dict[int, int] = field(default_factory=dict)
     sctp: SctpTraffic | None = None
     left_out: tuple[LeftOut, ...] = ()
 
     @property
     def endpoints(self) -> list[str]:
-        """Addresses that a stream arrives at, in order of appearance."""
+        """The addresses that receive streams, in order of appearance."""
         hosts = [stream.destination.address for stream in self.streams]
         return list(dict.fromkeys([*hosts, *(self.sctp.hosts if self.sctp else ())]))
 
 
 def traffic_of(capture: Capture) -> Traffic:
-    """Cut every direction of a capture into FPDUs."""
+    """Cuts every direction of a capture into FPDUs."""
     streams: list[Stream] = []
     notes: list[str] = []
     left_out: list[LeftOut] = []
@@ -177,8 +67,8 @@ def traffic_of(capture: Capture) -> Traffic:
         if direction.assumed:
             stream = _begun_before(stream, direction)
             notes += [
-                f"{stream}: the first message on Queue Number {qn} that the capture has, with MSN"
-                f" {msn}, is taken for the next one"
+                f"{stream}: the first message on Queue Number {qn} in the capture, with MSN {msn},"
+                " is assumed to be the next one"
                 for qn, msn in stream.msns
             ]
         streams.append(stream)
@@ -193,7 +83,7 @@ def traffic_of(capture: Capture) -> Traffic:
             unframed[stream.number] = wrong
             notes.append(
                 f"{stream}: the marker at octet {wrong} of the MPA stream"
-                " is not one of RFC 5044 section 4.3,"
+                " does not conform to RFC 5044 section 4.3,"
                 " so this sender's markers are elsewhere and its framing cannot be followed"
             )
     found.sort(key=lambda item: item[0])  # stable: the FPDUs of a frame stay in order
@@ -210,8 +100,8 @@ def traffic_of(capture: Capture) -> Traffic:
         misnumbered[arrival.stream.number] = arrival.order
         notes.append(
             f"{arrival.stream}: not RFC-conformant: the message on Queue Number {header.queue}"
-            f" in frame {arrival.frame} has MSN {header.msn}, where RFC 5041 section 4.3 has"
-            f" {expected}; its receiver cannot take it, so the stream ends there"
+            f" in frame {arrival.frame} has MSN {header.msn}, where RFC 5041 section 4.3 requires"
+            f" {expected}; its receiver cannot accept it, so the stream ends there"
         )
     return Traffic(
         tuple(streams),
@@ -224,7 +114,7 @@ def traffic_of(capture: Capture) -> Traffic:
 
 
 def _begun_before(stream: Stream, direction: Direction) -> Stream:
-    """The stream of a direction whose beginning the capture lacks."""
+    """Returns the stream of a direction whose beginning the capture lacks."""
     stream = replace(stream, position=direction.chunks[0].position)
     msns: dict[int, int] = {}
     for frame, position, raw in cut(direction):
@@ -238,7 +128,7 @@ def _begun_before(stream: Stream, direction: Direction) -> Stream:
 
 
 def cut(direction: Direction) -> Iterator[tuple[int, int, bytes]]:
-    """Walk FPDUs: frame that completed it, position of its first octet, octets with markers."""
+    """Yields each FPDU: the frame that completed it, its position, and its octets with markers."""
     waiting = bytearray()
     position = direction.chunks[0].position if direction.chunks else 0
     for chunk in direction.chunks:
@@ -254,11 +144,11 @@ def cut(direction: Direction) -> Iterator[tuple[int, int, bytes]]:
 
 
 def fpdu_length(octets: bytes | bytearray, at: int, position: int, markers: bool) -> int | None:
-    """Octets of the FPDU at ``octets[at]``, that is, at ``position`` of the MPA stream, with its
-    markers.
+    """Returns the octets of an FPDU, markers included, or None while its length is not there yet.
 
-    A marker that stands before the ULPDU length belongs to the FPDU. Gives nothing while the length
-    is not there yet."""
+    The FPDU is at ``octets[at]``, and at ``position`` of the MPA stream. A marker just before the
+    ULPDU length belongs to the FPDU.
+    """
     lead = 4 if markers and position % MARKER_SPACING == 0 else 0
     if at + lead + 2 > len(octets):
         return None
@@ -275,23 +165,10 @@ def fpdu_length(octets: bytes | bytearray, at: int, position: int, markers: bool
         length, position, rest = length + run + 4, position + run + 4, rest - run
 
 
-def without_markers(raw: bytes, position: int) -> bytes:
-    """The octets of an FPDU at ``position`` of the MPA stream, its markers taken out."""
-    pieces = []
-    at = 0
-    while at < len(raw):
-        into = (position + at) % MARKER_SPACING
-        if into == 0:
-            at += 4
-            into = 4
-        run = MARKER_SPACING - into
-        pieces.append(raw[at : at + run])
-        at += run
-    return b"".join(pieces)
-
-
 def _wrong_marker(direction: Direction) -> int | None:
-    """The position of the first marker that does not point back to the FPDU that it stands in."""
+    """Returns the position of the first marker that does not point back to the beginning of
+    its FPDU.
+    """
     for _, position, raw in cut(direction):
         start = position  # of the ULPDU length
         first = -position % MARKER_SPACING
@@ -299,7 +176,7 @@ def _wrong_marker(direction: Direction) -> int | None:
             pointer = 0 if at == 0 else position + at - start
             if at == 0:
                 start = position + 4
-            # A pointer has 16 bits, which the last octets of the longest FPDUs are beyond.
+            # A pointer has 16 bits. The last octets of the longest FPDUs are farther away.
             if raw[at : at + 4] != struct.pack(">I", pointer & 0xFFFF):
                 return position + at
     return None
@@ -308,10 +185,11 @@ def _wrong_marker(direction: Direction) -> int | None:
 def _wrong_numbers(
     arrivals: list[Arrival], unframed: dict[int, int]
 ) -> Iterator[tuple[Arrival, int]]:
-    """Of each stream, the first segment with a MSN that is not its message's, and that MSN.
+    """Yields each stream's first segment with a wrong MSN, and the right MSN.
 
     Section 4.3: "The initial value for MSN MUST be one", and it "MUST be increased by one (modulo
-    2^32) with each DDP Message" of the queue. What follows an error of another kind says nothing.
+    2^32) with each DDP Message" of the queue. Segments after an error of another kind are not
+    checked.
     """
     numbers: dict[tuple[int, int], int] = {}
     over: set[int] = set()
@@ -331,3 +209,40 @@ def _wrong_numbers(
             over.add(stream)
             yield arrival, expected
         numbers[stream, header.queue] = (expected + header.last) % (1 << 32)
+
+
+def with_sctp(
+    traffic: Traffic, frames: Iterable[SctpFrame], config: RnicConfig | None = None
+) -> Traffic:
+    """Returns the traffic with the SCTP of the same capture; segments are counted over both."""
+    brought: dict[str, list[int]] = {}
+    for arrival in traffic.arrivals:
+        brought.setdefault(arrival.endpoint, []).append(arrival.frame)
+    sctp = walk(frames, len(traffic.streams), brought, config)
+    notes = (*traffic.notes, *sctp.notes)
+    if not sctp.ends:
+        return replace(traffic, notes=notes)
+    by_sctp: dict[str, list[int]] = {}
+    for segment in sctp.arrivals:
+        by_sctp.setdefault(segment.endpoint, []).append(segment.frame)
+
+    def counted(host: str, order: int, frame: int) -> int:
+        return order + bisect_left(by_sctp.get(host, ()), frame)
+
+    orders = {
+        (arrival.endpoint, arrival.order): counted(arrival.endpoint, arrival.order, arrival.frame)
+        for arrival in traffic.arrivals
+    }
+    hosts = {stream.number: stream.destination.address for stream in traffic.streams}
+    return replace(
+        traffic,
+        arrivals=tuple(
+            replace(arrival, order=orders[arrival.endpoint, arrival.order])
+            for arrival in traffic.arrivals
+        ),
+        misnumbered={
+            number: orders[hosts[number], order] for number, order in traffic.misnumbered.items()
+        },
+        notes=notes,
+        sctp=sctp,
+    )

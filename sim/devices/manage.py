@@ -1,4 +1,6 @@
-"""``rnic prm``: the resource manager of a device, named by how it is reached."""
+"""``rnic prm``: serves a device through the resource manager; a name says how the device is
+reached.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from ...sw_driver.prm.audit import Audit, Lines, LogFile
 from ...sw_driver.transports.mapped import MappedTransport, Pagemap, UDmaBuf
 from ...sw_driver.transports.uart import BAUD, UartTransport
 
-#: The ways to a device, as a user names them.
+#: The names by which a user says how a device is reached.
 WAYS = "uart:PORT, mapped:FILE, udmabuf:FILE,DEVICE or sim"
 
 
@@ -25,7 +27,7 @@ def transport_of(name: str, baud: int | None = None) -> Transport:
     if way == "uart" and where:
         return UartTransport(where, baud or BAUD)
     if baud is not None:
-        raise InvalidRequest(f"--baud is of a device uart:PORT, not of {name!r}")
+        raise InvalidRequest(f"--baud is only for a device uart:PORT, not for {name!r}")
     if way == "mapped" and where:
         return MappedTransport(where, Pagemap())
     if way == "udmabuf" and where.count(",") == 1:
@@ -46,7 +48,7 @@ def _log(path: Path | None) -> AbstractContextManager[Lines]:
 def serve(
     device: str, path: Path, policy: Policy, log: Path | None, *, baud: int | None = None
 ) -> None:
-    """Own a device and serve clients, until SIGINT or SIGTERM."""
+    """Owns a device and serves clients, until SIGINT or SIGTERM."""
     with (
         _log(log) as file,
         transport_of(device, baud) as transport,
@@ -59,7 +61,7 @@ def serve(
 
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, end)
-        # A collection that looks at all modules' objects would stop all clients for 60 ms.
+        # A collection that visits the objects of all modules would stop all clients for 60 ms.
         gc.collect()
         gc.freeze()
         print(f"serving {device} at {path}", flush=True)

@@ -1,8 +1,8 @@
-"""A plan played on a device behind the driver: what an engine does, through a transport.
+"""Plays a plan on a device through the driver, as an engine does in simulation.
 
-The driver opens the device, pins its memory, and takes completions and events; tables are written
-as the plan's operations say. So whatever a transport reaches gives an
-:class:`~..engines.engine.Outcome` that is compared with the golden model as any other.
+The driver opens the device, pins its memory, and takes completions and events; the plan's
+operations write the tables. So any transport gives an :class:`~..engines.engine.Outcome` that can
+be compared with the golden model.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from ..replay.plan import Plan
 
 __all__ = ["Link", "play"]
 
-#: Seconds without anything new after which nothing more is hoped for.
+#: After this many seconds without progress the player gives up.
 _PATIENCE = 10.0
 _IDLE = regs.pack("STATUS", idle=1)
 _NAMES = {register.address: register.name for register in regs.REGISTERS}
@@ -52,7 +52,7 @@ class Link(ABC):
     Attributes
     ----------
     transport
-        The driver's way to it.
+        The driver's transport to the device.
     """
 
     transport: Transport
@@ -66,34 +66,34 @@ class Link(ABC):
 
     @abstractmethod
     def send(self, operation: Packet | Frame) -> None:
-        """Send it behind those that are on their way."""
+        """Sends a packet or frame after those in flight."""
 
     @property
     def sending(self) -> int:
-        """Packets and frames that have not come in yet."""
+        """The number of packets and frames that have not arrived yet."""
         return 0
 
     def wait(self) -> None:
-        """Let the device work for a moment."""
+        """Lets the device work for a moment."""
         self.transport.wait(0)
 
     def serve(self) -> int:
-        """Take packets of the exception stream, where they wait for it; how many came so far."""
+        """Takes waiting packets of the exception stream; returns how many came so far."""
         return 0
 
     @abstractmethod
     def exceptions(self) -> list[ExceptionPacket]:
-        """Packets of the exception stream, of an idle device."""
+        """Returns the packets of the exception stream; the device is idle."""
 
     def cycles(self) -> tuple[int, dict[str, Any]]:
-        """The cycle, and those of what went in and out by the names that an outcome has, where
-        the device can tell.
+        """Returns the cycle, and the cycles of all activity by the names of an outcome,
+        where known.
         """
         return 0, {}
 
 
 class _Listener(Context):
-    """The driver's context, whose completions are all kept as they are."""
+    """The driver's context, which keeps all completions unchanged."""
 
     def __init__(self, transport: Transport, completions: int) -> None:
         self.taken: list[Completion] = []
@@ -110,7 +110,7 @@ class _Listener(Context):
 def play(
     plan: Plan, link: Link, progress: Callable[[int, int], None] | None = None
 ) -> tuple[Outcome, NDArray[np.uint8]]:
-    """Play a plan; what came of it, and host memory.
+    """Plays a plan; returns the outcome, and host memory.
 
     Raises
     ------
@@ -130,7 +130,7 @@ def play(
         result = player.outcome(), player.image()
         player.close()
     except BaseException:
-        # What has failed already may not let itself be closed.
+        # A player that has failed may not be closable.
         with suppress(RnicError):
             context.close()
         raise
@@ -139,22 +139,22 @@ def play(
 
 
 class _Player:
-    """A plan's operations, done one by one."""
+    """Carries out a plan's operations one by one."""
 
     def __init__(self, plan: Plan, link: Link, context: _Listener) -> None:
         self._plan, self._link, self._context = plan, link, context
         self._events: list[DriverEvent] = []
-        # Guards and all, in one piece.
+        # Memory and its guards, in one piece.
         self._memory = context.transport.allocate(len(plan.memory))
         self._memory.view[:] = plan.memory.tobytes()
         self._memory.push(0, len(plan.memory))
         (extent,) = self._memory.extents
         self._base = extent.address
-        self._addresses: dict[str, int] = {}  # that the plan has written, by their register
+        self._addresses: dict[str, int] = {}  # addresses that the plan has written, by register
         self._before = self._counters()
 
     def close(self) -> None:
-        """Have nothing written any more, and give memory back."""
+        """Stops all writes of the device, and frees memory."""
         context = self._context
         for number in range(context.capabilities.streams):
             context.registers.write("STREAM_INDEX", number)
@@ -173,19 +173,19 @@ class _Player:
                 self.drain()
             case Await(completions=count):
                 self._until(
-                    lambda: len(self._context.taken) >= count, f"{count} completions do not come"
+                    lambda: len(self._context.taken) >= count, f"{count} completions did not come"
                 )
             case Poll(address=address, mask=mask, value=value):
                 read = self._context.transport.read
                 self._until(
                     lambda: read(address) & mask == value,
-                    f"register {_NAMES[address]} does not become {value:#x} under {mask:#x}",
+                    f"register {_NAMES[address]} did not become {value:#x} under {mask:#x}",
                 )
             case _:
-                raise TypeError(f"a plan to be played has no {operation!r}")
+                raise TypeError(f"a plan must have no {operation!r}")
 
     def drain(self) -> None:
-        """Wait until nothing is in flight, and all is taken that waits for the host."""
+        """Waits until nothing is in flight, and everything that waits for the host is taken."""
         self._until(self._idle, "the device is never idle")
 
     def _idle(self) -> bool:
@@ -194,7 +194,7 @@ class _Player:
         return bool(idle) and self._serve() == before
 
     def _until(self, ready: Callable[[], bool], complaint: str) -> None:
-        """Serve the device until something is so."""
+        """Serves the device until ``ready`` returns True."""
         deadline, known = time.monotonic() + _PATIENCE, self._progress()
         while not ready():
             self._link.wait()
@@ -204,17 +204,17 @@ class _Player:
                 raise DeviceError(complaint)
 
     def _serve(self) -> tuple[int, ...]:
-        """Take completions, events and packets."""
+        """Takes completions, events and packets."""
         self._events += self._context.events()
         return self._progress()
 
     def _progress(self) -> tuple[int, ...]:
-        """What changes as long as the device is at work."""
+        """Returns values that change as long as the device works."""
         link = self._link
         return len(self._context.taken), len(self._events), link.serve(), link.sending
 
     def _write(self, name: str, value: int) -> None:
-        """Write a register; addresses are the plan's, and the ring is the driver's."""
+        """Writes a register; the plan's addresses are translated, and the driver has the ring."""
         window, _, field = name.partition("_")
         if window in ("CQ", "IRQ"):
             return
@@ -226,10 +226,10 @@ class _Player:
         low, high = (self._addresses.get(f"{window}_ADDR_{half}", 0) for half in ("LO", "HI"))
         registers.write_all(window, ADDR=(high << 32 | low) + self._base)
 
-    # -- what came of it --------------------------------------------------------------------------
+    # -- the outcome ------------------------------------------------------------------------------
 
     def outcome(self) -> Outcome:
-        """What came of it, but for memory."""
+        """Returns the outcome, without memory."""
         cycle, times = self._link.cycles()
         if "writes" in times:
             writes = times["writes"]
@@ -237,7 +237,7 @@ class _Player:
             times["writes"] = writes = writes[inside]
             writes["address"] -= self._base
         counts = {
-            # What has two registers has 64 bits.
+            # A counter with two registers has 64 bits.
             name: value - self._before[name] & (_WORD if name in regs.BY_NAME else (1 << 64) - 1)
             for name, value in self._counters().items()
         }
@@ -251,7 +251,7 @@ class _Player:
         )
 
     def image(self) -> NDArray[np.uint8]:
-        """Memory as the device has left it, at the plan's addresses."""
+        """Returns memory as the device has left it, at the plan's addresses."""
         self._memory.pull(0, len(self._memory.view))
         return np.frombuffer(bytes(self._memory.view), np.uint8).copy()
 
@@ -262,6 +262,8 @@ class _Player:
 
 
 def _as_shown(event: DriverEvent) -> ErrorEvent:
-    """The driver's event as the registers show it, the LLP's length before the header."""
+    """Returns the driver's event as the registers show it, with the LLP's length before the
+    header.
+    """
     number, header = event.number, event.length.to_bytes(2, "big") + event.header
     return ErrorEvent(event.stream, number.type, number.code, event.length, event.sequence, header)

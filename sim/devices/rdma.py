@@ -1,6 +1,8 @@
-"""An RDMA peer for others: MPA's start-up and its sending side by the model, RDMAP by the driver.
+"""An RDMA peer for other implementations: the model does MPA's start-up and sending, the driver
+RDMAP.
 
-The gateware receives only, so what a queue pair sends goes through the model's Data Source.
+The gateware only receives, so the messages of a queue pair are sent through the model's Data
+Source.
 """
 
 from __future__ import annotations
@@ -20,27 +22,30 @@ from ..model.mpa import Agreement, Enhanced, Kind, MpaReceiver, MpaSender, Start
 
 __all__ = ["Connection", "MpaSource", "Rtr"]
 
-#: RFC 6581: an IRD or ORD that is not negotiated.
+#: RFC 6581: the value of an IRD or ORD that is not negotiated.
 _UNSAID = 0x3FFF
 #: RFC 5044 section 3: "between 128 octets and 64768 octets, inclusive".
 _MULPDU = range(128, 64768 + 1)
-#: Octets that are kept of a peer that sends before its request is answered.
+#: How many octets are kept of a peer that sends before its request is answered.
 _EARLY = 1 << 16
 #: "TCP connection closed, terminated, or lost", RFC 5044 section 8.
 _CLOSED = 0x01
-#: Errors of MPA that the initiator tells with a Terminate, RFC 6581.
+#: Errors of MPA for which the initiator sends a Terminate, RFC 6581.
 _INSUFFICIENT_IRD, _NO_RTR = 0x06, 0x07
 
 
 class Rtr(Flag):
-    """Messages of no octets by which an initiator is ready to receive (RFC 6581 section 9.2)."""
+    """Messages of no octets by which an initiator shows that it can receive (RFC 6581
+    section 9.2).
+    """
 
     WRITE = auto()
     READ = auto()
     SEND = auto()
 
 
-#: Of several, the one that an initiator sends, and a responder names, is the first.
+#: The order of preference: of several messages an initiator sends, and a responder names, the
+#: first.
 _OPCODES = {
     Rtr.WRITE: rdmap.Opcode.RDMA_WRITE,
     Rtr.READ: rdmap.Opcode.RDMA_READ,
@@ -49,7 +54,7 @@ _OPCODES = {
 
 
 class MpaSource:
-    """A Data Source over MPA: a queue pair's :class:`~...sw_driver.rdmap.Source`."""
+    """A Data Source over MPA, for a queue pair: :class:`~...sw_driver.rdmap.Source`."""
 
     def __init__(self, mulpdu: int, *, crc: bool, markers: bool) -> None:
         self._source, self._sender = DataSource(mulpdu), MpaSender(crc=crc, markers=markers)
@@ -67,21 +72,21 @@ class MpaSource:
 class Connection:
     """One end of an MPA connection (RFC 5044 section 7, RFC 6581), sans-IO.
 
-    Octets of the TCP stream go in by :meth:`receive` and come out of :meth:`data_to_send`. The
-    initiator calls :meth:`connect`; the responder, once ``request`` is there, :meth:`accept` or
-    :meth:`reject`. Then there is a ``qp``.
+    :meth:`receive` takes octets of the TCP stream, and :meth:`data_to_send` returns the octets to
+    send. The initiator calls :meth:`connect`; the responder calls :meth:`accept` or :meth:`reject`
+    once ``request`` is there. After that there is a ``qp``.
 
     Parameters
     ----------
     deliver
-        Takes whole FPDUs to the device: number of the stream, position, octets. Of the simulated
-        one it is :meth:`~.live.SimTransport.send`.
+        Takes whole FPDUs for the device: number of the stream, position, octets. For the simulated
+        device this is :meth:`~.live.SimTransport.send`.
     pd, cq
-        Of the queue pair.
+        Protection domain and completion queue of the queue pair.
     ird, ord
         The most RDMA Reads that may be outstanding, inbound and outbound.
     crc, markers
-        Whether this side wants CRCs, and markers in what it receives.
+        If set, this side wants CRCs, or markers in the stream that it receives.
     mulpdu
         Octets of the longest DDP Segment to send.
 
@@ -119,32 +124,32 @@ class Connection:
         self._qp: QP | None = None
         self.error: str | None = None
         self._asked: StartupFrame | None = None  # the request that this side sent
-        self._rtr, self._rtr_stag = Rtr(0), 0  # what it offered
+        self._rtr, self._rtr_stag = Rtr(0), 0  # the messages that it offered
         self._cutter: MpaReceiver | None = None
         self._in, self._out = bytearray(), bytearray()
-        self._silent = False  # a responder, before the initiator's first FPDU
-        self._ended = False  # the peer has closed its half of TCP
+        self._silent = False  # True for a responder before the initiator's first FPDU
+        self._ended = False  # whether the peer has closed its half of TCP
 
     @property
     def qp(self) -> QP:
         """The queue pair, once start-up is done."""
         if self._qp is None:
-            raise StateError(self.error or "the connection's start-up is not done")
+            raise StateError(self.error or "the connection's start-up is not complete")
         return self._qp
 
     @property
     def closed(self) -> bool:
-        """TCP is to be closed once what is to be sent is sent."""
+        """True if TCP must be closed once all octets are sent."""
         return self.error is not None or (
             self._qp is not None and self._qp.state is not QPState.RTS
         )
 
     @property
     def finished(self) -> bool:
-        """This side's half of TCP is to be closed once what is to be sent is sent."""
+        """True if this side's half of TCP must be closed once all octets are sent."""
         if self.closed or self._qp is None:
             return self.closed
-        # What a responder sends waits for the initiator's first FPDU, which may yet come.
+        # A responder's messages wait for the initiator's first FPDU, which may still arrive.
         return self._qp.finished and (self._ended or not self._silent)
 
     # -- start-up ---------------------------------------------------------------------------------
@@ -158,15 +163,16 @@ class Connection:
         rtr: Rtr = Rtr.WRITE,
         rtr_stag: int = 0,
     ) -> None:
-        """Ask for a connection. Peer to peer, either side may send first (RFC 6581).
+        """Asks for a connection. If it is peer to peer, either side may send first (RFC 6581).
 
         Parameters
         ----------
         rtr
-            Peer to peer: the messages that are offered to begin with. The peer chooses; of several
-            a Write is sent rather than a Read, and a Read rather than a Send.
+            Peer to peer: the messages offered as the first one. The peer chooses; of several a
+            Write is preferred to a Read, and a Read to a Send.
         rtr_stag
-            The Steering Tag that this message names, as some responders want one that they know.
+            The Steering Tag that this message names, because some responders accept only one that
+            they know.
         """
         private_data = copy_of(private_data)
         revision = integer("revision", revision, 1, 2)
@@ -185,7 +191,7 @@ class Connection:
         self._asked = asked
 
     def accept(self, private_data: bytes = b"", *, rtr: Rtr = Rtr.WRITE | Rtr.READ) -> QP:
-        """Accept the peer's request. What the queue pair sends waits for the peer's first FPDU.
+        """Accepts the peer's request. The queue pair's messages wait for the peer's first FPDU.
 
         Parameters
         ----------
@@ -201,7 +207,7 @@ class Connection:
             ird, ord = _least(ird, asked.ord), _least(ord, asked.ird)
             if asked.peer_to_peer:
                 begins = self._choose(rtr, _offered(asked))
-            # A Read takes one of the IRD, even of a peer that asks for none.
+            # A Read uses one of the IRD, even if the peer asks for none.
             ird = max(ird, int(begins is Rtr.READ))
             enhanced = _enhanced(
                 _UNSAID if asked.ord == _UNSAID else ird,
@@ -220,20 +226,20 @@ class Connection:
         return qp
 
     def _choose(self, can: Rtr, offered: Rtr) -> Rtr:
-        """The message that the peer is to begin with."""
+        """Returns the message that the peer shall begin with."""
         possible = can & ~Rtr.READ if not self._ird else can
         if not possible:
-            raise InvalidRequest("rtr must not be a Read alone where ird is 0")
+            raise InvalidRequest("rtr must have a Write or a Send, because ird is 0")
         return _first(possible & offered or possible)
 
     def reject(self, private_data: bytes = b"") -> None:
-        """Refuse the peer's request."""
+        """Refuses the peer's request."""
         private_data = copy_of(private_data)
         request = self._waiting()
         enhanced = request.enhanced and Enhanced(ird=self._ird, ord=self._ord)
         reply = self._frame("reply", private_data, request.revision, enhanced, reject=True)
         self._out += reply.encode()
-        self._end("the request was refused here")
+        self._end("this side refused the request")
 
     def _frame(
         self,
@@ -259,19 +265,21 @@ class Connection:
         return self.request
 
     def _begin(self, agreed: Agreement, out: bool, into: bool, ird: int, ord: int) -> QP:
-        """The full operation phase: markers go out, and come in, or not."""
+        """Begins the full operation phase; ``out`` and ``into`` say whether each direction
+        has markers.
+        """
         source = MpaSource(self._mulpdu, crc=agreed.crc, markers=out)
-        # Octets are cut into FPDUs here; their CRCs are the device's to look at.
+        # Octets are cut into FPDUs here; the device checks their CRCs.
         self._cutter = MpaReceiver(crc=False, markers=into)
         self._qp = QP(self._pd, self._cq, source, crc=agreed.crc, markers=into, ird=ird, ord=ord)
         return self._qp
 
     def _answered(self, reply: StartupFrame) -> None:
-        """The responder's reply has come."""
+        """Takes the responder's reply."""
         assert self._asked is not None
         self.reply = reply
         if reply.kind != "reply" or reply.revision != self._asked.revision:
-            self._end("the answer is no reply of the revision that was asked for")
+            self._end("the answer is not a reply of the requested revision")
             return
         if reply.reject:
             self._end("the peer refuses the connection")
@@ -295,7 +303,7 @@ class Connection:
     # -- octets -----------------------------------------------------------------------------------
 
     def receive(self, octets: bytes) -> None:
-        """Take octets of the TCP stream, in order. What comes after an error is dropped."""
+        """Takes octets of the TCP stream, in order. Octets after an error are dropped."""
         octets = copy_of(octets)
         if self._ended and octets and not self.closed:
             # RFC 5041 section 6.2.1: "any further data received after the request is considered an
@@ -324,7 +332,7 @@ class Connection:
         self._feed()
 
     def _feed(self) -> None:
-        """Whole FPDUs to the device."""
+        """Passes whole FPDUs to the device."""
         if self._cutter is None:
             # RFC 5044 section 7.1.2: before the Reply Frame sending FPDUs "is not possible".
             if self.request is not None and len(self._in) > _EARLY:
@@ -337,12 +345,12 @@ class Connection:
         self._in.clear()
 
     def _end(self, error: str) -> None:
-        """There is no connection: nothing of it is kept."""
+        """Notes why there is no connection, and drops its octets."""
         self.error = error
         self._in.clear()
 
     def data_to_send(self) -> bytes:
-        """Octets for the TCP stream."""
+        """Returns octets for the TCP stream."""
         if self._qp is not None and not self._silent:
             self._out += self._qp.data_to_send()
         octets = bytes(self._out)
@@ -350,13 +358,14 @@ class Connection:
         return octets
 
     def shutdown(self) -> None:
-        """End the connection gracefully: see :meth:`~...sw_driver.rdmap.QP.shutdown`."""
+        """Ends the connection gracefully: see :meth:`~...sw_driver.rdmap.QP.shutdown`."""
         self.qp.shutdown()
 
     def eof(self) -> None:
-        """The peer has closed its half of TCP, gracefully. This side may go on sending.
+        """Notes that the peer has closed its half of TCP gracefully. This side may send further
+        messages.
 
-        Of a connection that is lost, :meth:`~...sw_driver.rdmap.QP.disconnect` tells instead.
+        For a connection that is lost, :meth:`~...sw_driver.rdmap.QP.disconnect` is called instead.
         """
         if self._qp is None or self._cutter is None:
             self._end(self.error or "the peer closed the connection during start-up")
@@ -369,14 +378,14 @@ class Connection:
 
 
 def _least(ours: int, theirs: int) -> int:
-    """Of two limits the lower one; theirs may be left open."""
+    """Returns the lower of two limits; the peer may have left its own open."""
     return ours if theirs == _UNSAID else min(ours, theirs)
 
 
 def _check_rtr(rtr: object) -> None:
     instance("rtr", rtr, Rtr)
     if not rtr:
-        raise InvalidRequest(f"rtr must be of {~Rtr(0)!r}, not {rtr!r}")
+        raise InvalidRequest(f"rtr must be a combination of {~Rtr(0)!r}, not {rtr!r}")
 
 
 def _first(kinds: Rtr) -> Rtr:
@@ -384,14 +393,16 @@ def _first(kinds: Rtr) -> Rtr:
 
 
 def _offered(frame: Enhanced) -> Rtr:
-    """What a frame offers."""
+    """Returns the messages that a frame offers."""
     kinds = {Rtr.WRITE: frame.rtr_write, Rtr.READ: frame.rtr_read, Rtr.SEND: frame.rtr_fpdu}
     there = frame.peer_to_peer
     return Rtr(sum(each.value for each, offered in kinds.items() if offered and there))
 
 
 def _enhanced(ird: int, ord: int, rtr: Rtr) -> Enhanced:
-    """Peer to peer with these messages, or client and server with none."""
+    """Returns the fields for peer to peer with these messages, or for client and server
+    without any.
+    """
     return Enhanced(
         ird=ird, ord=ord, peer_to_peer=bool(rtr),
         rtr_write=Rtr.WRITE in rtr, rtr_read=Rtr.READ in rtr, rtr_fpdu=Rtr.SEND in rtr,

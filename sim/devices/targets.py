@@ -1,4 +1,4 @@
-"""What the same vectors are played on: the RTL and its gates in simulation, and a board."""
+"""The devices that play the same vectors: the RTL and its gates in simulation, and a board."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from ...sw_driver.transports.tcp import BoardTcp
 from ...sw_driver.transports.uart import BAUD, UartTransport
 from ..engines.engine import ExceptionPacket, Frame, Packet
 from ..replay.plan import Plan
-from ..reports.comparison import Room
 from . import gates
 from .live import SimTransport
 from .play import Link
+from .room import Room
 from .tcp_sender import TcpSender
 
 __all__ = ["Board", "Simulated", "Target", "of_names", "open_link"]
 
-#: Seconds in which a frame comes back from the PHY.
+#: Seconds within which a frame must come back from the PHY.
 _PATIENCE = 1.0
 _IDLE = regs.pack("STATUS", idle=1)
-#: Cycles between two looks of the host's at a simulated device.
+#: Cycles between two accesses of the host to a simulated device.
 _CYCLES = 100
 
 
 class Target(StrEnum):
-    """What plays the vectors."""
+    """The devices that can play the vectors."""
 
     RTL = "rtl"
     GATES = "gates"
@@ -42,20 +42,20 @@ class Target(StrEnum):
 
 
 def of_names(names: str, port: str | None) -> list[Target]:
-    """The targets of names with commas between.
+    """Returns the targets of names that commas separate.
 
     Raises
     ------
     ValueError
-        They are no such names, or the board and its port do not go together.
+        A name is unknown, or only one of the board and its port is given.
     """
     known = [target.value for target in Target]
     found = [name.strip() for name in names.split(",")]
     for name in found:
         if name not in known or found.count(name) > 1:
-            raise ValueError(f"--on must be of {', '.join(known)}, each once, not {names!r}")
+            raise ValueError(f"--on must name some of {', '.join(known)}, each once, not {names!r}")
     if (Target.BOARD in found) != (port is not None):
-        raise ValueError("--on board needs --port, the serial port of its host link; no other does")
+        raise ValueError("--on board and --port, the serial port of its host link, go together")
     return [Target(name) for name in found]
 
 
@@ -68,7 +68,7 @@ def open_link(
     *,
     baud: int = BAUD,
 ) -> Link:
-    """The link to a target for a plan."""
+    """Returns the link to a target for a plan."""
     if target is not Target.BOARD:
         return Simulated(target, plan.config, waves=waves, progress=say)
     assert port is not None
@@ -83,9 +83,9 @@ class Simulated(Link):
     target
         RTL or GATES.
     waves
-        Where to write a VCD.
+        The file for a VCD.
     progress
-        Told of what takes minutes.
+        Called with a line before each step that takes minutes.
     """
 
     transport: SimTransport
@@ -102,7 +102,7 @@ class Simulated(Link):
         text = None
         if target is Target.GATES:
             text = gates.verilog(config, say)
-            say("gates: the simulator is built, which takes minutes the first time")
+            say("gates: building the simulator, which takes minutes the first time")
         self.transport = SimTransport(config, waves=waves, gates=text)
 
     def __exit__(self, *_: object) -> None:
@@ -130,15 +130,17 @@ class Simulated(Link):
 
 
 class Board(Link):
-    """A board behind its serial port. Frames reach it by its own PHY, which loops them back; with
-    DDP over MPA they have TCP segments.
+    """A board at a serial port.
+
+    Frames reach the board through its own PHY, which loops them back; with DDP over MPA they carry
+    TCP segments.
 
     Parameters
     ----------
     port
-        Of its host link.
+        The serial port of its host link.
     markers
-        Whether a stream over MPA has them, by its number.
+        Whether a stream over MPA has markers, by the stream's number.
     baud
         Rate of the host link.
     """
@@ -167,14 +169,14 @@ class Board(Link):
 
     @property
     def room(self) -> Room:
-        """What it has for a plan beside its RNIC."""
+        """The sizes of the board, beside its RNIC."""
         (memory,) = self.transport.read_words(board.address("CAP_MEMORY"), 1)
         if self._tcp is None:
             return Room(memory)
         return Room(memory, self._tcp.connections, self._tcp.window)
 
     def config(self) -> RnicConfig:
-        """What the RNIC on the board is like, as far as its capabilities tell."""
+        """The configuration of the board's RNIC, as far as its capabilities show it."""
         device = Device(self.transport)
         has, sctp = device.query(), device.query_sctp()
         if sctp is None and self._tcp is None:
@@ -190,7 +192,7 @@ class Board(Link):
     def send(self, operation: Packet | Frame) -> None:
         if isinstance(operation, Frame) == (self._sender is not None):
             has, lacks = ("MPA", "SCTP") if self._sender else ("SCTP", "MPA")
-            raise UnsupportedDevice(f"the board takes DDP over {has}, and this is for {lacks}")
+            raise UnsupportedDevice(f"the board receives DDP over {has}, but this is for {lacks}")
         if isinstance(operation, Frame):
             self._loop(operation.octets)
         elif self._sender is not None:
@@ -201,7 +203,7 @@ class Board(Link):
         return 0 if self._sender is None else self._sender.waiting
 
     def wait(self) -> None:
-        # An idle RNIC has taken all that was whole: TCP holds nothing.
+        # An idle RNIC has taken everything that was complete, so TCP holds nothing.
         if self._sender is not None and self._sender.waiting:
             if self.transport.read(regs.address("STATUS")) & _IDLE:
                 self._sender.send_next()
@@ -209,7 +211,7 @@ class Board(Link):
         super().wait()
 
     def _loop(self, octets: bytes) -> None:
-        """Send a frame, and wait until it came in."""
+        """Sends a frame, and waits until it has come back."""
         before = self._ethernet.seen()
         self._ethernet.send(octets)
         deadline = time.monotonic() + _PATIENCE
@@ -217,12 +219,12 @@ class Board(Link):
             if time.monotonic() > deadline:
                 if self._ethernet.unstarted() != self._unstarted:
                     raise TransportTimeout(
-                        "what is sent comes back without a start frame delimiter: check the delays"
-                        " of the board's RGMII"
+                        "frames come back from the PHY without a start frame delimiter: check the"
+                        " delays of the board's RGMII"
                     )
                 raise TransportTimeout(
-                    "the PHY does not loop back what is sent: check that its clock runs, and that"
-                    " the link is at 1000 Mb/s"
+                    "the PHY does not loop frames back: check that its clock runs, and that the"
+                    " link is at 1000 Mb/s"
                 )
 
     def serve(self) -> int:

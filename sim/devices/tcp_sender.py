@@ -1,4 +1,6 @@
-"""The peers of a board's TCP connections: packets of FPDUs as segments in Ethernet frames."""
+"""The peers of a board's TCP connections: they send packets of FPDUs as segments in Ethernet
+frames.
+"""
 
 from __future__ import annotations
 
@@ -18,30 +20,30 @@ from ..engines.engine import DeviceError, Packet
 
 __all__ = ["TcpSender"]
 
-#: Both ends' addresses (RFC 5737) and the host's port; a peer's is its stream's number more than
-#: the first.
+#: The addresses of both ends (RFC 5737), and the port of the host. The port of a peer is the first
+#: one plus the number of its stream.
 _PEER, _HOST = "192.0.2.1", "192.0.2.2"
 _FIRST, _PORT = 1024, 7174
-#: Octets of a segment, as on Ethernet without jumbo frames.
+#: Most octets of a segment, as on Ethernet without jumbo frames.
 _MSS = 1460
-#: Seconds in which a board has taken a segment that came in.
+#: Seconds within which a board must take a segment that arrived.
 _PATIENCE = 1.0
 _WORD = 0xFFFFFFFF
 
 
 class TcpSender(Closing):
-    """Sends segments, in order and no more of them than a board's window holds.
+    """Sends segments in order, and no more octets than the board's window holds.
 
     A stream has a connection from its first packet on, until all are closed.
 
     Parameters
     ----------
     tcp
-        Of the board.
+        The board's TCP.
     send
-        Sends a frame without FCS, and returns when it came in.
+        Sends a frame without FCS, and returns when it has arrived.
     markers
-        Whether a stream has them, by its number.
+        Whether a stream has markers, by the stream's number.
     """
 
     def __init__(
@@ -50,32 +52,32 @@ class TcpSender(Closing):
         self._tcp, self._send, self._markers = tcp, send, markers
         self._open = ExitStack()
         self._connections: dict[int, TcpConnection] = {}
-        self._ends: dict[int, int] = {}  # positions behind what there is of each stream
+        self._ends: dict[int, int] = {}  # position after the last octet of each stream
         self._waiting: deque[tuple[int, int, bytes]] = deque()
 
     @property
     def waiting(self) -> int:
-        """How often :meth:`send_next` has something to send."""
+        """The number of calls of :meth:`send_next` that have octets to send."""
         return len(self._waiting)
 
     def give(self, packet: Packet) -> None:
-        """Queue a packet's octets; nothing is sent yet.
+        """Queues a packet's octets; nothing is sent yet.
 
         Raises
         ------
         InvalidRequest
-            TCP does not bring such a packet.
+            TCP cannot bring such a packet.
         """
         stream = packet.stream
         if packet.error:
             raise InvalidRequest(
-                f"a damaged packet of stream {stream} cannot be sent: TCP drops what is damaged"
+                f"a damaged packet of stream {stream} cannot be sent: TCP drops damaged segments"
             )
         end = self._ends.get(stream, 0)
         if packet.sequence != end:
             raise InvalidRequest(
-                f"stream {stream} goes on at octet {packet.sequence}, and not at {end}: TCP leaves"
-                " nothing out"
+                f"stream {stream} continues at octet {packet.sequence}, not at {end}: TCP cannot"
+                " leave octets out"
             )
         for octets in self._windows(packet):
             self._waiting.append((stream, end, octets))
@@ -83,7 +85,7 @@ class TcpSender(Closing):
         self._ends[stream] = end
 
     def _windows(self, packet: Packet) -> Iterator[bytes]:
-        """The packet's octets, as many whole FPDUs at a time as a window holds."""
+        """Yields the packet's octets, as many whole FPDUs at a time as a window holds."""
         octets, start, end = packet.octets, 0, 0
         while end < len(octets):
             position = packet.sequence + end
@@ -96,7 +98,7 @@ class TcpSender(Closing):
         yield octets[start:]
 
     def send_next(self) -> None:
-        """Send the next octets, when the board holds none.
+        """Sends the next octets, when the board holds none.
 
         Raises
         ------
@@ -117,14 +119,14 @@ class TcpSender(Closing):
             self._await(stream, start + len(payload) & _WORD)
 
     def _await(self, stream: int, end: int) -> None:
-        """Wait until a stream's octets are taken up to there."""
+        """Waits until a stream's octets are taken up to ``end``."""
         deadline = time.monotonic() + _PATIENCE
         while (progress := self._connections[stream].progress()).taken != end:
             if time.monotonic() > deadline:
-                why = ", as an FPDU is longer than its window" if progress.broken else ""
+                why = ", because an FPDU is longer than its window" if progress.broken else ""
                 raise DeviceError(
-                    f"the board has taken octets of stream {stream} up to {progress.taken} and not"
-                    f" to {end}{why}"
+                    f"the board has taken octets of stream {stream} up to {progress.taken}, not to"
+                    f" {end}{why}"
                 )
 
     def close(self) -> None:
@@ -132,7 +134,7 @@ class TcpSender(Closing):
 
 
 def _frame(port: int, sequence: int, payload: bytes) -> bytes:
-    """A segment from a peer's port in an Ethernet frame, with right checksums."""
+    """Returns an Ethernet frame with a segment from a peer's port, with right checksums."""
     segment = dpkt.tcp.TCP(
         sport=port, dport=_PORT, seq=sequence, flags=dpkt.tcp.TH_ACK | dpkt.tcp.TH_PUSH,
         data=payload,

@@ -1,4 +1,4 @@
-"""A cocotb bench around a board's top: its PHY and its host, at the pins."""
+"""A cocotb bench around a board's top: it simulates the PHY and the host, at the pins."""
 
 from __future__ import annotations
 
@@ -37,30 +37,30 @@ from .engine import completion as entry_of
 
 __all__ = ["BoardBench", "HostLink"]
 
-#: Words of a command.
+#: Most words of a command.
 _MOST = 255
-#: Reads of a register after which nothing is hoped for.
+#: How often a register is read before the bench gives up.
 _PATIENCE = 200
 
 
 class HostLink:
-    """The host's end of the UART: words at addresses, in LiteX's protocol "uartbone"."""
+    """The host's end of the UART: reads and writes words in LiteX's protocol "uartbone"."""
 
     def __init__(self, rx: Any, tx: Any, baud: int) -> None:
-        """``rx`` and ``tx`` are the board's."""
+        """Makes the link; ``rx`` and ``tx`` are the pins of the board."""
         self._source, self._sink = UartSource(rx, baud=baud), UartSink(tx, baud=baud)
         for model in (self._source, self._sink):
             model.log.setLevel(logging.WARNING)
         self._octet = round(1e10 / baud)  # nanoseconds
 
     async def send(self, octets: bytes) -> None:
-        """Send octets, and wait until they are on their way to the bus."""
+        """Sends octets, and waits until they are on their way to the bus."""
         await self._source.write(octets)
         await self._source.wait()
         await Timer(self._octet, "ns")
 
     async def write(self, address: int, words: Sequence[int]) -> None:
-        """Write words, from an address up."""
+        """Writes consecutive words."""
         for at in range(0, len(words), _MOST):
             part = words[at : at + _MOST]
             await self.send(
@@ -70,7 +70,7 @@ class HostLink:
             )
 
     async def read(self, address: int, count: int = 1) -> list[int]:
-        """Read words, from an address up."""
+        """Reads consecutive words."""
         words: list[int] = []
         while len(words) < count:
             part = min(count - len(words), _MOST)
@@ -83,7 +83,7 @@ class HostLink:
         return words
 
     async def read_octets(self, address: int, count: int) -> bytes:
-        """Read octets, from any address up."""
+        """Reads octets, from any address on."""
         first, end = address // 4 * 4, -(-(address + count) // 4) * 4
         words = await self.read(first, (end - first) // 4)
         octets = b"".join(word.to_bytes(4, "little") for word in words)
@@ -92,9 +92,10 @@ class HostLink:
 
 @dataclass
 class BoardBench:
-    """Plays operations as an engine does, frames by RGMII and everything else by the UART.
+    """Plays operations as an engine does, frames through RGMII and everything else through the
+    UART.
 
-    The pins have the names of the ECPIX-5's. ``sctp`` tells whether the RNIC has SCTP.
+    The pins have the names of the ECPIX-5's. ``sctp``: the RNIC has SCTP.
     """
 
     dut: Any
@@ -117,12 +118,12 @@ class BoardBench:
             model.log.setLevel(logging.WARNING)
 
     async def start(self) -> None:
-        """Clocks, which have nothing to do with each other, and a reset."""
+        """Starts the clocks, which are unrelated, and resets the board."""
         dut = self.dut
         dut.eth_rgmii_mdio.value = 1
         dut.button.value = 1
         dut.rst.value = 1
-        # The simulator's own clocks: nothing in Python happens at an edge.
+        # These are the simulator's own clocks, so that Python does nothing at an edge.
         Clock(dut.clk, round(1e12 / self.clock / 2) * 2, "ps").start()
         Clock(dut.clk_main, 8002, "ps").start()
         Clock(dut.eth_rgmii_rx_clk, 7998, "ps").start()
@@ -131,7 +132,7 @@ class BoardBench:
         await ClockCycles(dut.clk, 20)
 
     async def send(self, octets: bytes, *, damaged: bool = False) -> None:
-        """A frame comes in; this waits until it has."""
+        """Sends a frame to the board, and waits until it has arrived."""
         frame = GmiiFrame.from_payload(octets)
         if damaged:
             frame.data[-1] ^= 1
@@ -139,7 +140,7 @@ class BoardBench:
         await self.source.wait()
 
     async def play(self, operations: Sequence[Operation]) -> None:
-        """Do what operations say, in order."""
+        """Carries operations out, in order."""
         writes: list[WriteRegister] = []
 
         async def flush() -> None:
@@ -169,15 +170,15 @@ class BoardBench:
                 case Poll(address=address, mask=mask, value=value):
                     await self._poll(board.RNIC.address + address, mask, value)
                 case _:
-                    raise ValueError(f"a board's bench does not know {operation}")
+                    raise ValueError(f"a board's bench cannot play {operation}")
         await flush()
         await self.drain()
 
     async def drain(self) -> None:
-        """Wait until nothing is in flight, and take everything that waits for the host."""
+        """Waits until nothing is in flight, and takes everything that waits for the host."""
         idle = regs.pack("STATUS", idle=1)
         for _ in range(_PATIENCE):
-            # It is not idle while a packet waits for the host.
+            # The RNIC is not idle while a packet waits for the host.
             took = await self._take()
             (status,) = await self.link.read(board.RNIC.address + regs.address("STATUS"))
             if status & idle and not took:
@@ -185,7 +186,7 @@ class BoardBench:
         raise DeviceError("the RNIC is never idle")
 
     async def memory(self, ranges: Sequence[range], octets: int) -> NDArray[np.uint8]:
-        """Placement memory: what the ranges have, and zeros."""
+        """Returns placement memory: the octets of the ranges, and zeros elsewhere."""
         image = np.zeros(octets, np.uint8)
         for each in ranges:
             got = await self.link.read_octets(board.MEMORY.address + each.start, len(each))
@@ -193,7 +194,7 @@ class BoardBench:
         return image
 
     async def outcome(self) -> Outcome:
-        """What came of it, but for memory."""
+        """Returns the outcome, without memory."""
         values = {}
         for name in counter_registers(sctp=self.sctp):
             (values[name],) = await self.link.read(board.RNIC.address + regs.address(name))
@@ -216,7 +217,7 @@ class BoardBench:
         raise DeviceError(f"expected {count} completions, got {len(self.completions)}")
 
     async def _take(self) -> bool:
-        """Take events, packets and completions; whether there were any."""
+        """Takes events, packets and completions; returns whether there were any."""
         (rnic,) = await self.link.read(board.RNIC.address + regs.address("STATUS"))
         (status,) = await self.link.read(board.address("STATUS"))
         before = len(self.events), len(self.exceptions), len(self.completions)

@@ -1,8 +1,7 @@
-"""The RNIC's surroundings as a cocotb bench, for the engine and for tests that people write.
+"""The RNIC's surroundings as a cocotb bench, for the engine and for tests that users write.
 
 A test makes an :class:`RnicBench` around its ``dut``, starts it, then awaits ``write``, ``send``
-and ``drain``; host memory, events, completions and exception packets are there to be looked at, at
-any time.
+and ``drain``. It can read host memory, events, completions and exception packets at any time.
 """
 
 from __future__ import annotations
@@ -65,13 +64,13 @@ from .engine import (
     event,
 )
 
-#: Cycles in which nothing is taken on any channel, after which a run is given up.
+#: A run is given up after this many cycles without any transfer.
 PATIENCE = 20_000
 _STATUS = {field.name: 1 << field.low for field in regs.BY_NAME["STATUS"].fields}
 
 
 class _HostMemory:
-    """What bus writes go to: an array from address ``base``, with ranges that answer SLVERR.
+    """The target of bus writes: an array from address ``base``, with ranges that answer SLVERR.
 
     Without an array the writes are only answered.
     """
@@ -98,7 +97,9 @@ def _faulty(faults: Sequence[range], octets: range) -> bool:
 
 
 class _Beat(NamedTuple):
-    """A beat of write data, and the bus address of its first lane; ``data`` only if asked for."""
+    """A beat of write data, and the bus address of its first lane; ``data`` is set only if
+    asked for.
+    """
 
     cycle: int
     address: int
@@ -127,7 +128,9 @@ class _WritePort:
         self._ahead: deque[tuple[int, int, bool, bytes]] = deque()
 
     def look(self, cycle: int) -> tuple[bool, list[_Beat]]:
-        """Look at a cycle: whether anything was taken, and the beats whose address is known now."""
+        """Watches one cycle; returns whether there was a transfer, and the beats whose
+        address is known now.
+        """
         moved = False
         valid, ready = self._aw
         if valid.value and ready.value:
@@ -159,7 +162,8 @@ class _WritePort:
 class _Host:
     """The host's side of the completion ring.
 
-    A completion reaches memory whole, as a line of a cache does: the host sees it all at once.
+    A completion reaches memory as a whole, like a line of a cache, so that the host never sees a
+    part.
     """
 
     def __init__(
@@ -168,29 +172,29 @@ class _Host:
         self.completions: list[Completion] = []
         self.delivered: list[int] = []
         self.paused = False
-        self.returned = 0  #: completions that were given back
+        self.returned = 0  #: how many completions were given back
         self._memory = memory
         self._base = base
         self._ring = ring
         self._faults = faults
         self._issued = 0
-        self._entry: dict[int, int] = {}  # octets of the one that is being written
+        self._entry: dict[int, int] = {}  # octets of the completion that is being written
         self._fault = False
-        self._when: dict[int, int] = {}  # the cycle in which a completion was written
+        self._when: dict[int, int] = {}  # the cycle in which each completion was written
 
     @property
     def owed(self) -> int:
-        """Completions that were taken, but not given back."""
+        """The number of completions that were taken, but not given back."""
         return len(self.completions) - self.returned
 
     @property
     def due(self) -> bool:
-        """Whether so many are owed that they are to be given back."""
+        """True if a quarter of the ring is owed, so that it must be given back."""
         return self._ring is not None and 4 * self.owed >= self._ring.entries
 
     @property
     def waiting(self) -> bool:
-        """Whether there is a completion to take."""
+        """True if there is a completion to take."""
         if self._ring is None or self.paused:
             return False
         number = len(self.completions)
@@ -198,7 +202,7 @@ class _Host:
         return octet >> PHASE.bit & 1 == phase(number, self._ring.size)
 
     def write(self, beat: _Beat) -> None:
-        """The RNIC writes."""
+        """Takes a beat that the RNIC writes to the ring."""
         number, where = self._issued, f"m_axi_cq_w: completion {self._issued}"
         if self._ring is None:
             raise DeviceError(
@@ -211,14 +215,17 @@ class _Host:
             at = beat.address + lane - place
             if not 0 <= at < OCTETS or at in self._entry:
                 raise DeviceError(
-                    f"{where} is written to {beat.address + lane:#x}, its entry is at {place:#x}"
+                    f"{where} is written to {beat.address + lane:#x}, but its entry is at"
+                    f" {place:#x}"
                 )
             self._entry[at] = octet
             self._fault |= _faulty(self._faults, range(place + at, place + at + 1))
         if not beat.last:
             return
         if len(self._entry) < OCTETS:
-            raise DeviceError(f"{where} is not written whole, but in the octets {[*self._entry]}")
+            raise DeviceError(
+                f"{where} is incomplete: only the octets {[*self._entry]} are written"
+            )
         if number - self.returned >= self._ring.entries:
             raise DeviceError(f"{where} overwrites one that the host has not given back")
         if self._entry[PHASE.octet] >> PHASE.bit & 1 != phase(number, self._ring.size):
@@ -232,14 +239,14 @@ class _Host:
         self._entry, self._fault = {}, False
 
     def take(self) -> None:
-        """Take a completion."""
+        """Takes a completion."""
         number = len(self.completions)
         place = self._place(number) - self._base
         self.completions.append(completion(self._memory[place : place + OCTETS].tobytes()))
         self.delivered.append(self._when.pop(number))
 
     def touches_ring(self, beat: _Beat) -> bool:
-        """Whether a beat of the other port writes to the ring."""
+        """Returns True if a beat of the other port writes to the ring."""
         if self._ring is None:
             return False
         start = beat.address + (beat.strobes & -beat.strobes).bit_length() - 1
@@ -252,19 +259,19 @@ class _Host:
 
 
 class RnicBench:
-    """Everything around an RNIC.
+    """The surroundings of an RNIC.
 
     Parameters
     ----------
     dut
-        The bench module, with the flat ports of the exported Verilog. That for Ethernet frames
+        The bench module, with the flat ports of the exported Verilog. The port for Ethernet frames
         may be absent.
     memory
         Host memory.
     ring
-        Where completions are taken from; the test programs it. It is cleared.
+        The ring from which completions are taken; the test programs it. It is cleared.
     stalls
-        How the RNIC is held up. The memory answers when its queue of responses lets it, so
+        The delays of the RNIC. The memory answers when its queue of responses allows it, so
         ``response_latency`` has no effect here.
     faults
         Bus addresses at which memory answers with SLVERR.
@@ -276,6 +283,7 @@ class RnicBench:
     events : list[ErrorEvent]
         Error events, as they were read and taken off the RNIC's queue.
     exceptions : list[ExceptionPacket]
+        Packets of the exception stream.
     completions : list[Completion]
         Completions, as they were taken off the ring.
     delivered, writes, bursts, responses, taken, stray, interrupts, polled : list
@@ -306,7 +314,7 @@ class RnicBench:
         self.polled: list[int] = []
         self._progress = 0
         self._over = False
-        self._aside: Any = None  # the task that goes on meanwhile
+        self._aside: Any = None  # the task of a Meanwhile
         self._stalls = stalls
         # The ports for packets and for frames, or one of them.
         prefixes = [each for each in ("s_axis", "s_axis_eth") if hasattr(dut, f"{each}_tvalid")]
@@ -338,7 +346,7 @@ class RnicBench:
         self._control = AxiLiteMaster(AxiLiteBus.from_prefix(dut, "s_axil"), dut.clk, dut.rst)
 
     async def start(self) -> None:
-        """Start the clock and reset the RNIC."""
+        """Starts the clock and resets the RNIC."""
         dut = self.dut
         dut.rst.value = 1
         Clock(dut.clk, 10, "ns").start()
@@ -369,7 +377,7 @@ class RnicBench:
         cocotb.start_soon(self._give_back_quarters())
 
     async def write(self, address: int, value: int, strobes: int = 15, response: int = 0) -> None:
-        """Writes the octets of a register that have a strobe, which are beside each other."""
+        """Writes the octets of a register that have a strobe; these octets are adjacent."""
         first, stop = (strobes & -strobes).bit_length() - 1, strobes.bit_length()
         octets = value.to_bytes(4, "little")[first:stop]
         answer = await self._control.write(address + first, octets)
@@ -377,16 +385,17 @@ class RnicBench:
             raise DeviceError(f"the write of register {address:#05x} gave {answer.resp!r}")
 
     async def read(self, address: int, response: int = 0) -> int:
-        """Read a register."""
+        """Reads a register."""
         answer = await self._control.read(address, 4)
         if answer.resp != response:
             raise DeviceError(f"the read of register {address:#05x} gave {answer.resp!r}")
         return int.from_bytes(answer.data, "little")
 
     async def send(self, packet: Packet | Frame) -> None:
-        """Hand a packet or frame to its source; it goes out after all that was handed over before.
+        """Hands a packet or frame to its source, which sends it after everything handed over
+        before.
 
-        So one for the other port waits until this one has taken its own.
+        A packet for the other port therefore waits until this port has taken its own.
         """
         if isinstance(packet, Packet):
             source, tid, user, error = self._source, packet.stream, packet.sequence, 1 << 32
@@ -402,38 +411,38 @@ class RnicBench:
         await source.send(AxiStreamFrame(packet.octets, tid=tid, tuser=users))
 
     async def sent(self) -> None:
-        """Wait until the RNIC has taken every packet and frame."""
+        """Waits until the RNIC has taken every packet and frame."""
         await self._last_used.wait()
 
     def pause(self) -> None:
-        """Take no completions any more."""
+        """Stops taking completions."""
         self._host.paused = True
 
     def resume(self) -> None:
-        """Take completions again."""
+        """Takes completions again."""
         self._host.paused = False
 
     async def wait(self, cycles: int) -> None:
-        """Let cycles pass."""
+        """Lets cycles pass."""
         end = self.cycle + cycles
         while self.cycle < end:
             await RisingEdge(self.dut.clk)
             self._progress = self.cycle
 
     async def completed(self, count: int) -> None:
-        """Wait until so many completions were taken in all."""
+        """Waits until ``count`` completions were taken in total."""
         while len(self.completions) < count:
             await RisingEdge(self.dut.clk)
 
     async def poll(self, address: int, mask: int, value: int = 0, response: int = 0) -> None:
-        """Read a register until those bits of it have this value."""
+        """Reads a register until its bits in ``mask`` have this value."""
         while await self.read(address, response) & mask != value:
             pass
         self.polled.append(self.cycle)
         self._progress = self.cycle
 
     async def meanwhile(self, operations: Meanwhile) -> None:
-        """Write and poll registers later, while the test goes on."""
+        """Writes and polls registers later, while the test continues."""
 
         async def go() -> None:
             await self.wait(operations.cycles)
@@ -448,12 +457,12 @@ class RnicBench:
         self._aside = cocotb.start_soon(go())
 
     async def done_aside(self) -> None:
-        """Wait until what goes on meanwhile is done."""
+        """Waits until the operations of a Meanwhile are done."""
         if self._aside is not None:
             await self._aside
 
     async def drain(self) -> None:
-        """Wait until nothing is in flight, no event waits, and every completion is given back.
+        """Waits until nothing is in flight, no event waits, and every completion is given back.
 
         Completions that wait while the host is paused stay.
         """
@@ -462,7 +471,7 @@ class RnicBench:
         while True:
             status = await self.read(regs.address("STATUS"))
             if status & _STATUS["event"]:
-                self._interrupted.set()  # it may be masked
+                self._interrupted.set()  # the interrupt may be masked
             elif not status & _STATUS["idle"] or self._host.waiting:
                 pass
             elif self._host.owed:
@@ -472,7 +481,7 @@ class RnicBench:
         self._progress = self.cycle
 
     async def play(self, operations: Sequence[Operation]) -> None:
-        """Carry operations out, resume, and drain."""
+        """Carries operations out, resumes, and drains."""
         for operation in operations:
             if not isinstance(operation, Packet | Frame):
                 await self.sent()
@@ -500,7 +509,7 @@ class RnicBench:
         self._over = True
 
     async def outcome(self) -> Outcome:
-        """What has come of all so far."""
+        """Returns the outcome so far."""
         counted = {
             name: await self.read(regs.address(name))
             for name in counter_registers(sctp=self._frames is not None)
@@ -552,15 +561,15 @@ class RnicBench:
                 await self._give_back()
 
     async def _give_back(self) -> None:
-        """Write the consumer index."""
+        """Writes the consumer index."""
         self._host.returned = len(self.completions)
         await self.write(regs.address("CQ_CONSUMER"), self._host.returned & 0xFFFF)
         self._progress = self.cycle
 
     async def _watch(self, stalls: Iterator[bool]) -> None:
-        """Note the cycle of everything that is taken; give up when nothing is any more.
+        """Notes the cycle of every transfer; fails when there are none for too long.
 
-        Completions are taken in between, but in the cycles that ``stalls`` names.
+        Completions are taken, too, except in the cycles that ``stalls`` names.
         """
         dut = self.dut
         edge = RisingEdge(dut.clk)
@@ -586,7 +595,7 @@ class RnicBench:
                 self._host.write(beat)
             if self._over and (beats or reported):
                 port = "m_axi_w" if beats else "m_axi_cq_w"
-                raise DeviceError(f"{port}: data comes after STATUS told that nothing is in flight")
+                raise DeviceError(f"{port}: data comes although STATUS said nothing is in flight")
             if moved or moved_too:
                 self._progress = cycle
             if not next(stalls) and self._host.waiting:
@@ -613,7 +622,7 @@ class RnicBench:
             self.stray.append((beat.cycle, beat.address))
 
     def _pauses(self, rng: random.Random, probability: float) -> Iterator[bool]:
-        """Returns in which cycles a channel pauses."""
+        """Yields whether a channel pauses, cycle by cycle."""
         rng = random.Random(rng.randrange(2**32))
         while True:
             pauses = rng.random() < probability

@@ -1,6 +1,6 @@
-"""The cocotb engine: the same Verilog, in the bench that people read and extend.
+"""The cocotb engine: runs the same Verilog, in the bench that users read and extend.
 
-The simulation is a process of its own. Operations and host memory go to it in files.
+The simulation is a separate process. Operations and host memory are passed to it in files.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from .engine import UNSTALLED, DeviceError, Engine, Operation, Outcome, Ring, St
 
 
 class CocotbEngine(Engine):
-    """cocotb with the bus models of cocotbext-axi, on Verilator.
+    """Runs cocotb with the bus models of cocotbext-axi, on Verilator.
 
-    It tells progress only at the end. ``response_latency`` is that of the bus model.
+    It reports progress only at the end. ``response_latency`` is that of the bus model.
     """
 
     name = "cocotb"
@@ -41,7 +41,7 @@ class CocotbEngine(Engine):
         waves: Path | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Outcome:
-        # Only here: cocotb may be left out where this engine is not used.
+        # Imported here, because cocotb may be missing where this engine is not used.
         from .cocotb_play import DIRECTORY, MEMORY, OUTCOME, PLAN
 
         operations = checked(config, operations, memory, ring, base)
@@ -71,27 +71,27 @@ def run_tests(
     environment: Mapping[str, str] | None = None,
     waves: Path | None = None,
 ) -> None:
-    """Run the cocotb tests of a module on the gateware.
+    """Runs the cocotb tests of a module on the gateware.
 
     Parameters
     ----------
     config
-        What gateware to run them on.
+        The configuration of the gateware.
     module
         Import name of the module.
     directory
-        Where the log and the results are left.
+        The folder for the log and the results.
     count
-        Tests that have to run.
+        How many tests have to run.
     environment
-        Variables that the tests find in their environment.
+        Variables for the tests' environment.
     waves
-        Where to write a VCD.
+        The file for a VCD.
 
     Raises
     ------
     DeviceError
-        A test failed, or not as many ran.
+        A test failed, or another number of tests ran.
     """
     run_tests_on(
         verilator.verilog(config), module, directory, count, environment=environment, waves=waves
@@ -108,12 +108,14 @@ def run_tests_on(
     waves: Path | None = None,
     netlist: bool = False,
 ) -> None:
-    """As :func:`run_tests`, on the Verilog of a module ``rnic``, which has a port ``rst``."""
+    """Does the work of :func:`run_tests` on the Verilog of a module ``rnic``, which has a
+    port ``rst``.
+    """
     from cocotb_tools.runner import get_runner
 
     executable = verilator.build_cocotb(text, waves=waves is not None, netlist=netlist)
     results, log = directory / "results.xml", directory / "sim.log"
-    # What matters of a failure is in the results, or, when there are none, in the log.
+    # The facts about a failure are in the results or, if there are none, in the log.
     with suppress(SystemExit, RuntimeError):
         get_runner("verilator").test(
             test_module=module, hdl_toplevel=verilator.TOP, hdl_toplevel_lang="verilog",

@@ -1,6 +1,6 @@
-"""The compiled engine: the gateware and its surroundings as one shared library.
+"""The compiled engine: the gateware and its surroundings in one shared library.
 
-Operations go in and results come out as arrays, so that Python has no part in a cycle.
+Operations and results are passed as arrays, so that Python has no part in a cycle.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from .engine import (
     event,
 )
 
-#: Cycles in one call, between which progress is told and an interrupt is heard.
+#: Cycles of one call. Between calls progress is reported and an interrupt is noticed.
 CYCLES = 200_000
 
 # The structures of harness.cpp.
@@ -83,13 +83,13 @@ _PADDING = bytes(64)  # a whole beat is copied even where a packet ends inside i
 
 
 class CompiledEngine(Engine):
-    """Verilator, driven from C++."""
+    """Runs Verilator's output, driven from C++."""
 
     name = "compiled"
 
     def __init__(self, built: Path | None = None, mutant: int = 0) -> None:
-        self._built = built  #: the library to run; otherwise one is built for the configuration
-        self._mutant = mutant  #: of a library that has mutants: which of them is there
+        self._built = built  #: the library to run; None: one is built for the configuration
+        self._mutant = mutant  #: the number of the active mutant, in a library with mutants
         self._builds: dict[tuple[RnicConfig, bool], Path] = {}
 
     def run(
@@ -143,7 +143,9 @@ class CompiledEngine(Engine):
 
 
 def build(config: RnicConfig, *, gates: str | None = None, waves: bool = False) -> Path:
-    """The library of a configuration, or of its gates, built now or before."""
+    """Returns the library of a configuration, or of its gates; builds it unless the cache
+    has it.
+    """
     return verilator.build_library(
         gates or verilator.verilog(config),
         Path(__file__).with_name("harness.cpp"),
@@ -153,12 +155,12 @@ def build(config: RnicConfig, *, gates: str | None = None, waves: bool = False) 
 
 
 def waveform_time(cycle: int) -> int:
-    """Where a VCD shows the clock edge that ends a cycle, in its own unit."""
+    """Returns the time at which a VCD shows the clock edge that ends a cycle, in its own unit."""
     return 10 * cycle + 15
 
 
 def open_library(path: Path) -> Any:
-    """The library, its functions with their types; those for a live simulation too."""
+    """Returns the library with the types of its functions, those for a live simulation included."""
     library = ctypes.CDLL(str(path))
     pointer, number, word = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint32
     for name, result, arguments in (
@@ -221,7 +223,7 @@ def _arrays(operations: Sequence[Operation]) -> tuple[NDArray, bytes]:
 
 
 def _flat(operations: Sequence[Operation]) -> Iterator[Operation]:
-    """Operations, and those that go on meanwhile right after their own."""
+    """Yields operations, and those inside a :class:`Meanwhile` directly after it."""
     for operation in operations:
         yield operation
         if isinstance(operation, Meanwhile):
@@ -231,7 +233,7 @@ def _flat(operations: Sequence[Operation]) -> Iterator[Operation]:
 def settings_of(
     config: RnicConfig, stalls: Stalls, ring: Ring | None = None, counted: Sequence[str] = ()
 ) -> NDArray:
-    """What the harness is told of its surroundings."""
+    """Returns the settings of the surroundings for the harness."""
     settings = np.zeros(1, _SETTINGS)
     for name in Stalls.SIDES:
         settings[name] = round(getattr(stalls, name) * 65536)
@@ -257,7 +259,7 @@ def _items(library: Any, sim: int, which: int, dtype: np.dtype) -> NDArray:
 
 
 def exceptions(library: Any, sim: int) -> list[ExceptionPacket]:
-    """What the exception stream has given so far."""
+    """Returns the packets of the exception stream so far."""
     octets = _items(library, sim, 6, _OCTET).tobytes()
     return [
         ExceptionPacket(stream, sequence, octets[offset : offset + length], reason)
@@ -282,7 +284,9 @@ def _outcome(library: Any, sim: int, cycle: int, counted: Sequence[str]) -> Outc
 
 
 def cycles(library: Any, sim: int) -> dict[str, NDArray]:
-    """What the bus and the streams did so far, and when, by the names that an outcome has."""
+    """Returns the activity of bus and streams so far with its cycles, by the names of an
+    outcome.
+    """
     items = partial(_items, library, sim)
     return {
         "delivered": items(9, CYCLE),

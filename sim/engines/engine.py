@@ -1,10 +1,11 @@
-"""What an engine does: run the gateware over a list of operations, and tell what came of it.
+"""The interface of an engine, which runs the gateware over a list of operations and returns the
+outcome.
 
-An engine plays the whole of the RNIC's surroundings: it sends packets and frames, serves the bus
-writes from host memory, takes the exception stream, writes registers, takes completions off the
-ring as they appear in host memory, and, whenever ``irq`` is high, reads STATUS: an error event is
-read and taken off its queue, completions are given back. Engines differ in how they do so, never in
-what: the same operations give the same memory, events, completions, exceptions and counters.
+An engine simulates all surroundings of the RNIC: it sends packets and frames, serves bus writes
+from host memory, takes the exception stream, writes registers, and takes completions off the ring
+as they appear in host memory. Whenever ``irq`` is high it reads STATUS: it reads error events and
+takes them off their queue, and gives completions back. Engines differ in their means, but never in
+their results: equal operations give equal memory, events, completions, exceptions and counters.
 """
 
 from __future__ import annotations
@@ -22,16 +23,14 @@ from ...hdl.spec import regs
 from ...hdl.spec.completion import FIELDS, OCTETS, Completion, decode
 from ...hdl.spec.config import RnicConfig
 
-#: Names of the engines, the default first.
-ENGINES = ("compiled", "cocotb")
-
-#: A beat of write data: the cycle it was taken in, and the bus address of its first lane.
+#: A beat of write data: the cycle in which it was taken, and the bus address of its first lane.
 WRITE = np.dtype([("cycle", "<u8"), ("address", "<u8")])
-#: A write burst: the cycle its address was taken in, that address, and the beats that it announced.
+#: A write burst: the cycle in which its address was taken, the address, and the number of its
+#: beats.
 BURST = np.dtype([("cycle", "<u8"), ("address", "<u8"), ("beats", "<u8")])
-#: The cycle of something.
+#: The cycle of an event.
 CYCLE = np.dtype("<u8")
-#: The cycles in which the first and the last beat of a packet or frame were taken, in their order.
+#: The cycles in which the first and the last beat of a packet or frame were taken, in order.
 TAKEN = np.dtype([("first", "<u8"), ("last", "<u8")])
 
 #: The phase bit of a completion.
@@ -46,23 +45,15 @@ EVENT_REGISTERS = (
 )
 
 
-class EngineError(Exception):
-    """A simulation could not be carried to its end."""
-
-
-class ToolError(EngineError):
-    """A tool that the engine needs is missing or failed."""
-
-
-class DeviceError(EngineError):
+class DeviceError(Exception):
     """The gateware broke a rule of a bus, or stopped making progress."""
 
 
 @dataclass(frozen=True)
 class WriteRegister:
-    """Write a register, after everything before it was sent, and wait for the response.
+    """Writes a register, after everything before it was sent, and waits for the response.
 
-    ``strobes`` are WSTRB, of octets beside each other; ``response`` is the response that must come.
+    ``strobes`` are WSTRB, of adjacent octets; ``response`` is the required response.
     """
 
     address: int
@@ -73,9 +64,10 @@ class WriteRegister:
 
 @dataclass(frozen=True)
 class Packet:
-    """Send a packet of whole FPDUs.
+    """Sends a packet of whole FPDUs.
 
-    ``sequence`` is the LLP's, of its first octet; ``error`` marks the packet damaged.
+    ``sequence`` is the LLP sequence number of its first octet; ``error`` marks the packet as
+    damaged.
     """
 
     stream: int
@@ -86,9 +78,9 @@ class Packet:
 
 @dataclass(frozen=True)
 class Frame:
-    """Send an Ethernet frame, without its FCS, to the port that is there with SCTP.
+    """Sends an Ethernet frame, without its FCS, to the port that an RNIC with SCTP has.
 
-    ``error`` marks the frame damaged.
+    ``error`` marks the frame as damaged.
     """
 
     octets: bytes
@@ -97,38 +89,38 @@ class Frame:
 
 @dataclass(frozen=True)
 class Drain:
-    """Wait until nothing is in flight, STATUS.idle, and every completion is taken and given back.
+    """Waits until nothing is in flight, STATUS.idle, and every completion is taken and given back.
 
-    Every run ends with one, given or not.
+    Every run ends with a drain, whether it is in the list or not.
     """
 
 
 @dataclass(frozen=True)
 class Await:
-    """Wait until so many completions, of whatever kind, were taken since the run began."""
+    """Waits until ``completions`` completions, of any kind, were taken since the run began."""
 
     completions: int
 
 
 @dataclass(frozen=True)
 class Pause:
-    """Take no completions any more, so that the ring runs full.
+    """Stops taking completions, so that the ring becomes full.
 
-    A :class:`Drain` waits for no completion then. Every run ends with a :class:`Resume`, given or
-    not, before its last :class:`Drain`.
+    A :class:`Drain` then waits for no completion. Every run ends with a :class:`Resume`, whether it
+    is in the list or not, before its last :class:`Drain`.
     """
 
 
 @dataclass(frozen=True)
 class Resume:
-    """Take completions again."""
+    """Takes completions again."""
 
 
 @dataclass(frozen=True)
 class Poll:
-    """Read a register until those bits of it have this value: STATUS.revoking, for one.
+    """Reads a register until its bits in ``mask`` have this value, as for STATUS.revoking.
 
-    ``response`` is the response that must come.
+    ``response`` is the required response.
     """
 
     address: int
@@ -139,16 +131,18 @@ class Poll:
 
 @dataclass(frozen=True)
 class Wait:
-    """Let so many cycles pass."""
+    """Lets ``cycles`` cycles pass."""
 
     cycles: int
 
 
 @dataclass(frozen=True)
 class Meanwhile:
-    """Once so many cycles have passed, write and poll registers, while what follows goes on.
+    """Writes and polls registers after ``cycles`` cycles, while the following operations are
+    carried out.
 
-    One at a time: the next one, a :class:`Drain` and the end of the run wait until it is done.
+    Only one is active at a time: the next one, a :class:`Drain` and the end of the run wait until
+    it is done.
     """
 
     cycles: int
@@ -162,11 +156,11 @@ Operation = (
 
 @dataclass(frozen=True)
 class Ring:
-    """The completion ring: 2 to the power of ``size`` entries from a bus address.
+    """The completion ring: 2 to the power of ``size`` entries from a bus address on.
 
-    The operations program it, as :meth:`program` does, once in a run; but CQ_CONSUMER is the
-    engine's to write. It does when a quarter of the ring was taken, at every :class:`Drain`, and
-    when an interrupt says that completions wait.
+    The operations program it once in a run, as :meth:`program` does. Only the engine writes
+    CQ_CONSUMER: when a quarter of the ring was taken, at every :class:`Drain`, and when an
+    interrupt says that completions wait.
     """
 
     address: int
@@ -182,18 +176,20 @@ class Ring:
 
     @property
     def entries(self) -> int:
-        """Completions that it holds."""
+        """The number of completions that the ring holds."""
         return 1 << self.size
 
     @property
     def octets(self) -> range:
-        """The bus addresses that it takes."""
+        """The bus addresses of the ring."""
         return range(self.address, self.address + self.entries * OCTETS)
 
     def program(
         self, *, interrupts: bool = False, coalesce: int = 1, timeout: int = 0
     ) -> list[Operation]:
-        """The operations that tell the RNIC of it, completions interrupting or not."""
+        """Returns the operations that program the ring; ``interrupts``: completions raise
+        the interrupt.
+        """
         values = {
             "IRQ_MASK": regs.pack("IRQ_MASK", completion=not interrupts),
             "CQ_BASE_LO": self.address & 0xFFFFFFFF,
@@ -208,13 +204,19 @@ class Ring:
 
 @dataclass(frozen=True)
 class Stalls:
-    """How the surroundings hold the RNIC up.
+    """The ways in which the surroundings delay the RNIC.
 
     ``source``, ``write``, ``response``, ``exceptions``, ``completions`` and ``registers`` are the
-    probabilities that the side idles in a cycle: no beat of a packet or frame is offered, no
-    address (and, on its own, no data) is taken, no write response given, no exception beat taken,
-    no completion looked for; of a register access, no address or data is shown and no response
-    taken, each on its own. Both write ports are held up alike, but not at once. ``stretch`` is the
+    probabilities that a side idles in a cycle:
+
+    * source: no beat of a packet or frame is offered;
+    * write: no address is taken and, drawn separately, no data;
+    * response: no write response is given;
+    * exceptions: no exception beat is taken;
+    * completions: no completion is looked for;
+    * registers: no address or data is shown and no response taken, each drawn separately.
+
+    Both write ports are delayed with the same probabilities, but independently. ``stretch`` is the
     largest number of cycles for which a channel stays as it was drawn. ``response_latency`` is the
     least number of cycles from the last beat of a burst to its response.
     """
@@ -253,7 +255,7 @@ UNSTALLED = Stalls()
 class ErrorEvent:
     """An error event, as the EVENT registers show it.
 
-    ``header`` is 20 octets, the LLP's length first.
+    ``header`` has 20 octets, the LLP's length first.
     """
 
     stream: int
@@ -266,10 +268,10 @@ class ErrorEvent:
 
 @dataclass(frozen=True)
 class ExceptionPacket:
-    """A packet of the exception stream; ``sequence`` is the LLP's, of its first octet.
+    """A packet of the exception stream; ``sequence`` is the LLP sequence number of its first octet.
 
-    ``reason`` is the number of the error that it raised: the Error Type in the upper 4 bits, the
-    Error Code in the lower 8.
+    ``reason`` is the number of the error that the packet raised: the Error Type in the upper 4
+    bits, the Error Code in the lower 8.
     """
 
     stream: int
@@ -284,18 +286,19 @@ def _empty(dtype: np.dtype) -> NDArray:
 
 @dataclass
 class Outcome:
-    """What a run gave.
+    """The results of a run.
 
     ``counters`` has the counter registers by name; the two halves of a counter are one,
     PLACED_OCTETS. ``completions`` are in the order of the ring, whatever their kind; for each of
     them ``delivered`` has the cycle in which its last beat was taken.
 
-    Of the port that places, ``writes`` has a row of type :data:`WRITE` for each beat of write data
-    with a strobe set, ``bursts`` one of :data:`BURST` for each address, ``responses`` the cycle of
-    each response, in the order of the bursts, ``stray`` the writes of octets outside host memory.
+    For the port that writes payload, ``writes`` has a row of type :data:`WRITE` for each beat of
+    write data with a strobe set, ``bursts`` one of :data:`BURST` for each address, ``responses``
+    the cycle of each response, in the order of the bursts, and ``stray`` the writes of octets
+    outside host memory.
 
     ``taken`` has a row of type :data:`TAKEN` for each packet and frame, ``interrupts`` the cycles
-    in which ``irq`` rose, ``polled`` the cycle in which each :class:`Poll` read what it waited for.
+    in which ``irq`` rose, ``polled`` the cycle in which each :class:`Poll` succeeded.
     """
 
     cycles: int
@@ -332,28 +335,28 @@ class Engine(ABC):
         waves: Path | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Outcome:
-        """Run operations from reset to idle.
+        """Runs operations from reset to idle.
 
         Parameters
         ----------
         config
-            What gateware to run.
+            The configuration of the gateware.
         operations
-            What to do, in order.
+            The operations, in order.
         memory
             Host memory; written in place.
         ring
-            Where the operations tell the RNIC to write completions. It is cleared first.
+            The ring that the operations program. It is cleared first.
         stalls
-            How the surroundings hold the RNIC up.
+            The delays that the surroundings cause.
         faults
             Bus addresses that memory answers with SLVERR: a beat that touches them is not stored.
         base
             The bus address of memory's first octet.
         waves
-            Where to write a VCD of the run.
+            The file for a VCD of the run.
         progress
-            Called now and then with the number of operations done, and of all.
+            Called now and then with the number of operations done, and the number of all.
 
         Raises
         ------
@@ -371,7 +374,7 @@ def checked(
     ring: Ring | None,
     base: int = 0,
 ) -> list[Operation]:
-    """The operations of :meth:`Engine.run`, if its arguments are sound. The ring is cleared."""
+    """Checks the arguments of :meth:`Engine.run`, clears the ring, and returns the operations."""
     for operation in operations:
         if isinstance(operation, Frame) and not config.sctp:
             raise ValueError("a frame needs a configuration with sctp")
@@ -381,15 +384,13 @@ def checked(
             kind = "frame" if isinstance(operation, Frame) else "packet"
             raise ValueError(f"a {kind} must have at least one octet")
         if isinstance(operation, Await) and ring is None:
-            raise ValueError("completions to wait for need a ring")
+            raise ValueError("waiting for completions needs a ring")
     clear(memory, ring, base)
     return list(operations)
 
 
 def clear(memory: NDArray[np.uint8], ring: Ring | None, base: int = 0) -> None:
-    """Clears the ring, if memory is an array of octets from bus address ``base`` on and the ring
-    lies in it.
-    """
+    """Checks memory, an array of octets from bus address ``base`` on, and clears the ring in it."""
     if memory.dtype != np.uint8 or memory.ndim != 1 or not memory.flags.c_contiguous:
         raise TypeError("memory must be a contiguous array of octets")
     if ring is not None:
@@ -403,7 +404,7 @@ def clear(memory: NDArray[np.uint8], ring: Ring | None, base: int = 0) -> None:
 
 
 def event(words: Sequence[int]) -> ErrorEvent:
-    """An error event, from what its registers (:data:`EVENT_REGISTERS`) show."""
+    """Returns the error event that its registers (:data:`EVENT_REGISTERS`) show."""
     code, stream, length, sequence, *header = words
     fields = {field.name: field for field in regs.BY_NAME["EVENT_CODE"].fields}
     number = {name: code >> each.low & (1 << each.bits) - 1 for name, each in fields.items()}
@@ -414,20 +415,20 @@ def event(words: Sequence[int]) -> ErrorEvent:
 
 
 def completion(octets: bytes) -> Completion:
-    """A completion, from its entry in the ring."""
+    """Returns the completion of an entry of the ring."""
     try:
         return decode(octets)
     except ValueError as error:
-        raise DeviceError(f"the completion {octets.hex(' ')} cannot be: {error}") from error
+        raise DeviceError(f"the completion {octets.hex(' ')} is not valid: {error}") from error
 
 
 def counter_registers(*, sctp: bool) -> tuple[str, ...]:
-    """Names of the counter registers, in the order in which they are read."""
+    """Returns the names of the counter registers, in the order in which they are read."""
     return regs.COUNTERS + regs.SCTP_COUNTERS if sctp else regs.COUNTERS
 
 
 def counters(values: Mapping[str, int]) -> dict[str, int]:
-    """The counters by name, from what their registers show; halves become one."""
+    """Returns the counters by name, from the values of their registers; two halves become one."""
     counts: dict[str, int] = {}
     for name, value in values.items():
         whole, _, half = name.rpartition("_")
@@ -436,16 +437,3 @@ def counters(values: Mapping[str, int]) -> dict[str, int]:
         else:
             counts[name] = value
     return counts
-
-
-def load(name: str) -> Engine:
-    """The engine of a name among :data:`ENGINES`."""
-    if name == "compiled":
-        from .compiled import CompiledEngine
-
-        return CompiledEngine()
-    if name == "cocotb":
-        from .cocotb_engine import CocotbEngine
-
-        return CocotbEngine()
-    raise ValueError(f"engine must be one of {', '.join(ENGINES)}, not {name!r}")

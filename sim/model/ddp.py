@@ -198,7 +198,7 @@ class UntaggedQueue:
 
     @property
     def available(self) -> int:
-        """How many buffers wait for a message."""
+        """The number of buffers that wait for a message."""
         return len(self._buffers) - self._done
 
     def post(self, length: int, count: int = 1) -> None:
@@ -402,7 +402,7 @@ class DataSink:
 
     @property
     def kept(self) -> int:
-        """How many messages have begun and are not delivered yet."""
+        """The number of messages that have begun and are not delivered yet."""
         return len(self._messages)
 
     def _next_free(self) -> int:

@@ -96,7 +96,7 @@ class Region:
         return self.stag >> 8
 
     def allows(self, *, stream: int, pd: int) -> bool:
-        """Returns whether this stream may use the STag (section 8.2: by its pd, or by its
+        """Returns True if this stream may use the STag (section 8.2: by its pd, or by its
         own ID).
         """
         return self.stream == stream if self.pd is None else self.pd == pd

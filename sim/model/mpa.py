@@ -265,7 +265,7 @@ class MpaReceiver:
         Whether the stream has markers. Their pointers are not checked (RFC 5044 section 8 leaves
         that open).
     position
-        Stream position of the first octet to come, counted from the end of start-up.
+        Stream position of the next octet, counted from the end of start-up.
     """
 
     def __init__(self, *, crc: bool = True, markers: bool = False, position: int = 0) -> None:

@@ -484,7 +484,7 @@ _LEGAL: dict[tuple[State, bool, Function | None], State] = {
     (_S.TERMINATE_SENT, _RECEIVED, _F.TERMINATE): _S.CLOSED,
     (_S.TERMINATE_RECEIVED, _SENT, _F.TERMINATE): _S.CLOSED,
 }
-#: Once one Terminate has ended a session, the next session may follow at once.
+#: Once one Terminate has ended a session, the next session may follow immediately.
 _REUSABLE = {State.CLOSED, State.TERMINATE_SENT, State.TERMINATE_RECEIVED}
 _PLACES = {State.ESTABLISHED, State.TERMINATE_SENT}
 #: The states in which a message after a direction's first one, a Segment or a Terminate, can have
@@ -528,7 +528,7 @@ class Session:
 
     @property
     def silent(self) -> bool:
-        """Whether an illegal chunk ended the session on this side."""
+        """True if an illegal chunk ended the session on this side."""
         return self.state is State.ABORTED
 
     # The sending half: it makes the payloads of DATA chunks with PPID 16 and 17.
@@ -707,7 +707,7 @@ class Session:
 
     @property
     def reusable(self) -> bool:
-        """Whether an Initiate may open the next session.
+        """True if an Initiate may open the next session.
 
         Section 6.6: not "while any Data Chunk from a prior session might be outstanding". A gap in
         the DDP-SSNs shows an outstanding chunk, unless the session was aborted.
@@ -783,7 +783,7 @@ class Association:
 
     @property
     def ddp(self) -> bool:
-        """Whether the peer supports the DDP adaptation.
+        """True if the peer supports the DDP adaptation.
 
         RFC 5043 section 11.1: with no indication, or another one, "DDP procedures MUST NOT be
         performed upon this association".
@@ -933,5 +933,5 @@ class Tsns:
 
 
 def _fragment_of_ddp(chunk: DataChunk) -> bool:
-    """Returns whether this fragment can be part of a legal message of DDP."""
+    """Returns True if this fragment can be part of a legal message of DDP."""
     return chunk.unordered and chunk.ppid in (Ppid.SEGMENT, Ppid.CONTROL)

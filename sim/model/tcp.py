@@ -54,9 +54,9 @@ class Connection:
     Parameters
     ----------
     source, destination
-        The peer's IP address and this end's, of 4 or 16 octets.
+        IP addresses of the peer and of this end, of 4 or 16 octets.
     source_port, destination_port
-        The peer's port and this end's.
+        Ports of the peer and of this end.
     stream
         The DDP Stream.
     sequence

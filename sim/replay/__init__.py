@@ -1,1 +1,1 @@
-"""From traffic to operations, and what must come of them: plan, regions, expectation."""
+"""Turns traffic into operations and their required results: plan, regions, expectation."""

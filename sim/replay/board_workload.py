@@ -1,10 +1,11 @@
-"""Traffic made here for a board: what ``rnic compare --on board`` plays without a capture.
+"""Makes the traffic that ``rnic compare --on board`` plays without a capture.
 
 A board has one LLP, small tables and little memory. So there are workloads for each LLP, from large
 to small, and the first one that a board has room for is played. Those over MPA are connections of
-:mod:`.workload`. Those over SCTP are an association: on each of its streams a session, opened by
-either end in turn, with messages of one and of several segments both ways, chunks bundled, packets
-that overtake each other and packets that come twice; and a second session on the first stream.
+:mod:`.workload`. Those over SCTP are an association with a session on each of its streams, opened
+by either end in turn. A session has messages of one and of several segments in both directions,
+bundled chunks, packets that overtake each other and packets that arrive twice. A second session
+follows on the first stream.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from ..model.sctp import (
     Ppid,
 )
 from . import workload
-from .plan import GUARD
+from .host import GUARD
 from .workload import SEND, WRITE, Wire
 
 __all__ = ["workloads"]
@@ -40,13 +41,13 @@ _SCTP = 132
 _ENDS = ("10.7.0.1", "10.7.0.2")
 _PORTS = (40000, 5043)
 _TAGS = (0xA1A2A3A4, 0xB1B2B3B4)
-#: Near the end of the numbers, so that the TSNs of one end go round.
+#: Near the end of the numbers, so that the TSNs of one end wrap.
 _TSNS = (0xFFFFFFF0, 5000)
 #: Octets of the longest segment.
 _MULPDU = 200
-#: Queues that get messages: that of Sends, and the one that RDMAP has no use for.
+#: The queues that get messages: that of Sends, and the one that RDMAP does not use.
 _QUEUES = (0, 3)
-#: Streams or connections, messages of each one, and octets of the longest message.
+#: Numbers of streams or connections, of messages on each, and of octets of the longest message.
 _SIZES = (
     (4, 24, 1500),
     (3, 20, 1000),
@@ -61,11 +62,11 @@ _SIZES = (
 
 
 def workloads(config: RnicConfig) -> Iterator[Capture]:
-    """Make the workloads for boards with an RNIC of this configuration, the largest one first."""
+    """Yields the workloads for boards with an RNIC of this configuration, the largest one first."""
     for streams, messages, largest in _SIZES:
         made: Iterable[tuple[Frame, ...]]
         if config.sctp:
-            # What waits for an earlier chunk may need more places than a board has.
+            # Chunks that wait for an earlier one may need more places than a board has.
             made = (
                 _by_sctp(config.stags, streams, messages, largest, disorder)
                 for disorder in (True, False)
@@ -88,15 +89,15 @@ def _by_sctp(
 
 
 class _Association:
-    """The two ends of an association, by their numbers 0 and 1, and the frames that they send."""
+    """The two ends of an association, numbered 0 and 1, and the frames that they send."""
 
     def __init__(self, stags: int, largest: int, disorder: bool) -> None:
         self.wire = Wire(stags)
         self._rng = random.Random(1)
         self._largest, self._disorder = largest, disorder
         self._tsns = list(_TSNS)
-        # Where each end's memory is: STag and Tagged Offset. The offsets in a page leave no gap
-        # between the two regions, as a board has few pages.
+        # STag and Tagged Offset of each end's memory. The offsets in a page leave no gap between
+        # the two regions, because a board has few pages.
         span = 2 * largest + GUARD
         self._memory = [
             (self.wire.new_stag(self._rng), (self._rng.getrandbits(35) << 12) + GUARD + end * span)
@@ -115,7 +116,9 @@ class _Association:
         self._send(1, Chunk(ChunkType.COOKIE_ACK))
 
     def hold_session(self, stream: int, messages: int, *, initiator: int) -> None:
-        """Holds a session from its Initiate to both Terminates, with so many messages each way."""
+        """Holds a session from its Initiate to both Terminates, with ``messages`` messages
+        each way.
+        """
         ssns = [0, 0]
         sources = [DataSource(_MULPDU) for _ in _ENDS]
 

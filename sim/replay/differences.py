@@ -1,5 +1,5 @@
-"""The simulated RNIC held against the golden model: every octet of memory, every completion, every
-event, every exception packet.
+"""Compares a simulated RNIC with the golden model: memory, completions, events, exception
+packets.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from ...hdl.spec.sctp import Diversion
 from ..capture.sctp_traffic import SctpStream
 from ..engines.engine import ErrorEvent, ExceptionPacket, Outcome
 from .expectation import Buffer, Expected, ExpectedError, Record, Sequence
-from .plan import Allotment, Plan
+from .host import Allotment
+from .plan import Plan
 from .sctp_expectation import CHUNKS
 
-#: Differences of one kind that are told one by one, and octets that are told of one.
+#: How many differences of one kind are listed, and how many octets of each.
 _TOLD, _OCTETS = 10, 64
 
 
 @dataclass(frozen=True)
 class Difference:
-    """What differs, where, and the cycle in which the RNIC did it, where one is known.
+    """A difference, its place, and the cycle in which the RNIC caused it, if that is known.
 
-    ``octets`` are those expected and got in hexadecimal, from the first that differs on.
+    ``octets`` are the expected and the actual octets in hexadecimal, from the first that differs.
     """
 
     what: str
@@ -40,7 +41,7 @@ class Difference:
 
 
 def compare(plan: Plan, outcome: Outcome, memory: NDArray[np.uint8]) -> list[Difference]:
-    """All differences of a run. ``memory`` is host memory after it."""
+    """Returns all differences of a run. ``memory`` is host memory after it."""
     return _told(
         _memory(plan, outcome, memory),
         _stray(outcome),
@@ -52,8 +53,9 @@ def compare(plan: Plan, outcome: Outcome, memory: NDArray[np.uint8]) -> list[Dif
 
 
 def compare_any_order(plan: Plan, outcome: Outcome, memory: NDArray[np.uint8]) -> list[Difference]:
-    """The differences that matter whatever order the plan's frames came in, and however often:
-    memory, errors, what has its turn, and that each chunk was taken once.
+    """Returns the differences that matter in whatever order, and however often, the frames arrived.
+
+    These are memory, errors, entries that have a turn, and chunks that were not taken exactly once.
     """
     in_turn = {
         sequence: entries
@@ -70,7 +72,7 @@ def compare_any_order(plan: Plan, outcome: Outcome, memory: NDArray[np.uint8]) -
 
 
 def _told(*kinds: Iterator[Difference]) -> list[Difference]:
-    """Of each kind, as many as are told one by one, and how many more there are."""
+    """Returns the differences to be listed of each kind, and how many more there are."""
     differences: list[Difference] = []
     for kind in kinds:
         found = list(kind)
@@ -113,11 +115,11 @@ def _memory(plan: Plan, outcome: Outcome, memory: NDArray[np.uint8]) -> Iterator
 
 
 def _octets(expected: NDArray[np.uint8] | bytes, got: NDArray[np.uint8] | bytes) -> tuple[str, str]:
-    """As many of them as are told."""
+    """Returns as many octets as are shown."""
     return bytes(expected[:_OCTETS]).hex(), bytes(got[:_OCTETS]).hex()
 
 
-#: What memory is, by what lies there.
+#: The name of memory, by its owner.
 _KINDS = {Allotment: "memory", Buffer: "received message"}
 
 
@@ -140,7 +142,7 @@ def _where(plan: Plan, address: int) -> str:
 
 
 def _writer(plan: Plan, address: int) -> str:
-    """The segment that was to write an octet last."""
+    """Returns the segment that should have written an octet last."""
     if (found := plan.holder_at(address)) is None:
         return ""
     holder, offset = found
@@ -178,7 +180,7 @@ def _completions(
         what = sequence[0]
         wanted = expected.get(sequence, [])
         for count, (want, number) in enumerate(zip(wanted, numbers, strict=False), 1):
-            # The phase is that of the place in the ring, wherever it has to be.
+            # The phase is that of the entry's place in the ring.
             completion = replace(want.completion, phase=phase(number, plan.ring.size))
             got = outcome.completions[number]
             if isinstance(want, Record) and want.state is not None and got.tag == want.state:
@@ -206,7 +208,9 @@ def _completions(
 def _numbers(
     plan: Plan, outcome: Outcome, expected: dict[Sequence, list[Expected]]
 ) -> dict[Sequence, list[int]]:
-    """The numbers of the completions in each sequence; of records only if they are expected."""
+    """Returns the numbers of the completions in each group; those of records only if they
+    are expected.
+    """
     got: dict[Sequence, list[int]] = {sequence: [] for sequence in expected}
     for number, each in enumerate(outcome.completions):
         if (sequence := plan.golden.sequence(each)) in expected or sequence != CHUNKS:
@@ -215,14 +219,14 @@ def _numbers(
 
 
 def matched(plan: Plan, outcome: Outcome) -> Iterator[tuple[Expected, int]]:
-    """What is expected in the ring, and the number of the completion that stands for it."""
+    """Yields each expected entry of the ring with the number of its completion."""
     expected = plan.golden.sequences()
     for sequence, numbers in _numbers(plan, outcome, expected).items():
         yield from zip(expected.get(sequence, []), numbers, strict=False)
 
 
 def _unlike(want: Completion, have: Completion) -> Iterator[tuple[str, str, str]]:
-    """The fields that differ, with what they are."""
+    """Yields the fields that differ, with both values."""
     for each in fields(Completion):
         wanted, had = getattr(want, each.name), getattr(have, each.name)
         if wanted != had:
@@ -230,7 +234,7 @@ def _unlike(want: Completion, have: Completion) -> Iterator[tuple[str, str, str]
 
 
 def _delivered_in(outcome: Outcome, number: int) -> int | None:
-    """The cycle of a completion, if it is known."""
+    """Returns the cycle of a completion, or None if it is not known."""
     return int(outcome.delivered[number]) if number < len(outcome.delivered) else None
 
 
@@ -239,7 +243,9 @@ def _number(name: str, value: int) -> str:
 
 
 def _taken(plan: Plan, outcome: Outcome) -> Iterator[Difference]:
-    """Chunks that were not taken once, and control messages that did not reach the host once."""
+    """Yields chunks that were not taken exactly once, and control messages that the host did
+    not get once.
+    """
 
     def chunks(entries: Iterable[Completion]) -> Counter[tuple[int, int]]:
         return Counter(
@@ -301,7 +307,7 @@ def _events(plan: Plan, outcome: Outcome) -> Iterator[Difference]:
 
 
 def number_text(event: ErrorEvent) -> str:
-    """Error Type and Code with their name, also where there is none."""
+    """Returns Error Type and Code with their name, or only the numbers if they have none."""
     try:
         return str(ErrorNumber(ErrorType(event.type), event.code))
     except ValueError:
@@ -331,7 +337,7 @@ def _event(where: str, error: ExpectedError, event: ErrorEvent) -> Iterator[Diff
 
 
 def _exceptions(plan: Plan, outcome: Outcome) -> Iterator[Difference]:
-    """Packets of MPA are in order among themselves, and so are those of SCTP."""
+    """Compares the packets of MPA in their order, and those of SCTP in theirs."""
     names = {stream.number: str(stream) for stream in plan.streams}
     mpa = {stream.number for stream in plan.streams if not isinstance(stream, SctpStream)}
 
@@ -363,7 +369,7 @@ def _exceptions(plan: Plan, outcome: Outcome) -> Iterator[Difference]:
 def _packet_octets(
     want: ExceptionPacket | None, have: ExceptionPacket | None
 ) -> tuple[str, str] | None:
-    """From the first that differs on, of two packets."""
+    """Returns the octets of two packets from the first that differs, or None."""
     if want is None or have is None or want.octets == have.octets:
         return None
     pairs = enumerate(zip(want.octets, have.octets, strict=False))

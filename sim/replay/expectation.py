@@ -1,8 +1,9 @@
-"""What the RNIC must do with a replay, according to the golden model.
+"""The RNIC's required behaviour in a replay, according to the golden model.
 
-The model's MPA and Data Sinks receive every FPDU. What they make of it is put into the words of the
-RNIC: completions for what is delivered, an event and an exception packet for the first error of a
-stream."""
+The model's MPA and Data Sinks receive every FPDU. Their events are expressed in the RNIC's terms:
+completions for delivered messages, an event and an exception packet for the first error of a
+stream.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from ...hdl.spec.completion import Completion, Status
 from ...hdl.spec.config import RnicConfig
 from ...hdl.spec.ddp import LLP_CRC, LLP_FRAMING, LOCAL_CATASTROPHIC, WAITING, ErrorNumber
 from ...hdl.spec.sctp import State
-from ..capture.traffic import Arrival, Stream
+from ..capture.streams import Arrival, Stream
 from ..engines.engine import ExceptionPacket
 from ..model.ddp import DataSink, TaggedHeader, UntaggedHeader, header_length
 from ..model.events import DdpError, Delivered, LlpError, Placed
@@ -27,9 +28,9 @@ _LENGTH_FIELD = 2
 
 @dataclass(frozen=True)
 class Pages:
-    """Pages of ``2**shift`` octets, by host address, that memory is scattered over.
+    """Pages of ``2**shift`` octets, by host address, over which memory is scattered.
 
-    Its first octet is ``offset`` octets into the first page.
+    The memory's first octet is ``offset`` octets into the first page.
     """
 
     shift: int
@@ -38,8 +39,10 @@ class Pages:
 
 
 def spans(address: int, pages: Pages | None, offset: int, length: int) -> Iterator[tuple[int, int]]:
-    """The pieces of host memory, each an address and a length, that ``length`` octets take from
-    ``offset`` on: of memory that lies at an address, or in pages.
+    """Yields the pieces of host memory, each an address and a length, of ``length`` octets from
+    ``offset`` on.
+
+    The memory lies at an address, or in pages.
     """
     if pages is None:
         yield address + offset, length
@@ -55,8 +58,10 @@ def spans(address: int, pages: Pages | None, offset: int, length: int) -> Iterat
 
 @dataclass(frozen=True)
 class Buffer:
-    """A buffer that is posted for the message ``msn`` of a stream's queue. It lies at a host
-    address, or in pages. ``session`` is the number of the stream's session, with SCTP.
+    """A buffer that is posted for the message ``msn`` of a stream's queue.
+
+    It lies at a host address, or in pages. ``session`` is the number of the stream's session, with
+    SCTP.
     """
 
     stream: int
@@ -78,7 +83,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Placement:
-    """Octets that a segment must write: its payload, ``offset`` octets into a region or buffer."""
+    """Octets that a segment must write: its payload, at an offset in a region or buffer."""
 
     arrival: Arrival
     target: Region | Buffer
@@ -88,9 +93,9 @@ class Placement:
 
 @dataclass(frozen=True)
 class Delivery:
-    """A message that must be delivered with a segment; ``buffer`` holds it if it is untagged.
+    """A message that must be delivered with a segment; ``buffer`` holds an untagged message.
 
-    The completion's phase is as in the first pass over the ring.
+    The completion's phase is that of the first pass over the ring.
     """
 
     arrival: Arrival
@@ -108,9 +113,9 @@ class Delivery:
 
 @dataclass(frozen=True)
 class Record:
-    """An entry of the ring that is no message, and what it tells of, in words.
+    """An entry of the ring that is not a message, and its meaning in words.
 
-    An event of a session may tell of the ``state``, too, that the session was in before.
+    An event of a session may also report ``state``, the session's state before.
     """
 
     completion: Completion
@@ -119,16 +124,16 @@ class Record:
 
 
 Expected = Delivery | Record
-#: What entries are in order among themselves, and of which stream, if of one.
+#: The name of a group of entries that are in order among themselves, and its stream, or None.
 Sequence = tuple[str, int | None]
-#: Messages of MPA.
+#: The group of MPA's messages.
 MESSAGES: Sequence = ("completion", None)
 
 
 @dataclass(frozen=True)
 class ExpectedError:
-    """The error event that a segment must raise. ``header`` starts with the LLP's length, as the
-    event's does.
+    """The error event that a segment must raise. ``header`` starts with the LLP's length, as
+    in the event.
     """
 
     arrival: Arrival
@@ -139,7 +144,7 @@ class ExpectedError:
 
 @dataclass
 class StreamCounts:
-    """What became of the segments of a stream, and of its messages."""
+    """Counts of the outcomes of a stream's segments and messages."""
 
     segments: int = 0
     placed: int = 0
@@ -163,7 +168,7 @@ class Receiver:
 
 
 class Golden:
-    """The receivers of some streams, of hosts that share an RNIC.
+    """The model's receivers for the streams of hosts that share an RNIC.
 
     Parameters
     ----------
@@ -172,7 +177,7 @@ class Golden:
     domains
         The Protection Domain of each host, by address.
     config
-        What the RNIC is like that they share.
+        The configuration of the shared RNIC.
     """
 
     def __init__(
@@ -184,7 +189,7 @@ class Golden:
         self.domains = domains
         self.memory = Memory()
         self.octets: dict[Region, bytearray] = {}
-        #: These three are in order.
+        #: These three lists are in order.
         self.deliveries: list[Delivery] = []
         self.errors: list[ExpectedError] = []
         self.exceptions: list[ExceptionPacket] = []
@@ -199,26 +204,24 @@ class Golden:
 
     @property
     def entries(self) -> int:
-        """Entries that the completion ring has got."""
+        """The number of entries that the completion ring has received."""
         return len(self.deliveries)
 
     def sequences(self) -> dict[Sequence, list[Expected]]:
-        """The entries of the completion ring, by what is in order."""
+        """Returns the entries of the completion ring, in groups that are in order."""
         return {MESSAGES: list(self.deliveries)}
 
     def sequence(self, entry: Completion) -> Sequence:
-        """Which of these an entry is of."""
+        """Returns the group of an entry."""
         return MESSAGES
 
     @property
     def counts(self) -> dict[int, StreamCounts]:
-        """By number of the stream."""
+        """The counts of each stream, by its number."""
         return {number: receiver.counts for number, receiver in self._receivers.items()}
 
     def start(self, stream: Stream, position: int = 0) -> None:
-        """The host enables a stream, which goes on at a position of its MPA stream; its queues are
-        closed.
-        """
+        """Enables a stream, at a position of its MPA stream; its queues are closed."""
         before = self._receivers.get(stream.number)
         self._receivers[stream.number] = Receiver(
             MpaReceiver(crc=stream.crc, markers=stream.markers, position=position),
@@ -233,11 +236,11 @@ class Golden:
         )
 
     def add(self, region: Region) -> None:
-        """Give a region its octets, before it is registered."""
+        """Gives a region its octets, before it is registered."""
         self.octets[region] = bytearray([region.fill]) * region.length
 
     def register(self, region: Region) -> None:
-        """Register a region; its octets outlive revocation."""
+        """Registers a region; its octets remain after a revocation."""
         access = (Access.REMOTE_WRITE if region.remote_write else Access.NONE) | (
             Access.REMOTE_READ if region.remote_read else Access.NONE
         )
@@ -255,34 +258,34 @@ class Golden:
         self._registered[region.endpoint, region.stag] = region
 
     def revoke(self, region: Region) -> bool:
-        """Revoke a region; whether it was registered."""
+        """Revokes a region; returns whether it was registered."""
         if self._registered.get((region.endpoint, region.stag)) is not region:
             return False
         del self._registered[region.endpoint, region.stag]
         return self.memory.revoke(region.stag)
 
     def registered(self, endpoint: str, stag: int) -> Region | None:
-        """The region that a STag of a host stands for now."""
+        """Returns the region that an STag of a host names now, or None."""
         return self._registered.get((endpoint, stag))
 
     def holder(self, region: Region) -> Region | None:
-        """The region that is registered, of this one's host and with its index."""
+        """Returns the registered region of the same host with the same index, or None."""
         for (endpoint, stag), other in self._registered.items():
             if endpoint == region.endpoint and stag >> 8 == region.index:
                 return other
         return None
 
     def open(self, stream: int, qn: int, first: int = 1) -> None:
-        """Open a queue of a stream; ``first`` is its first buffer's MSN."""
+        """Opens a queue of a stream; ``first`` is its first buffer's MSN."""
         self._receivers[stream].sink.open_queue(qn, first=first)
 
     def post(self, buffer: Buffer) -> None:
-        """Post a buffer; buffers are posted in order of their MSN."""
+        """Posts a buffer; buffers are posted in the order of their MSNs."""
         self._buffers[buffer.stream, buffer.qn, buffer.msn] = buffer
         self._receivers[buffer.stream].sink.post(buffer.qn, buffer.length)
 
     def stop(self, stream: int) -> None:
-        """The host disables a stream, and revokes what is bound to it."""
+        """Disables a stream, and revokes the STags bound to it."""
         self._receivers[stream].live = False
         for gone in self.memory.revoke_stream(stream):
             self._registered = {
@@ -290,22 +293,22 @@ class Golden:
             }
 
     def kept(self, stream: int) -> int:
-        """How many messages of a stream were begun and are not delivered."""
+        """Returns how many messages of a stream have begun and are not delivered."""
         return self._receivers[stream].sink.kept
 
     def live(self, stream: int) -> bool:
-        """Whether a stream had no error and was not stopped."""
+        """Returns whether a stream has had no error and was not stopped."""
         return self._receivers[stream].live
 
     def receive(self, arrival: Arrival) -> list[Delivery]:
-        """Take an FPDU; what is delivered with it."""
+        """Takes an FPDU; returns the deliveries that it causes."""
         receiver = self._receivers[arrival.stream.number]
         receiver.counts.segments += 1
         if not receiver.live:
             receiver.counts.dropped += 1
             return []
         before = len(self.deliveries)
-        # What is not whole is the end of its packet.
+        # An incomplete FPDU is the end of its packet.
         for fpdu in receiver.mpa.receive(arrival.raw) or receiver.mpa.close():
             length = fpdu.length if isinstance(fpdu, LlpError) else len(fpdu.ulpdu)
             if (length + 9) // 4 > self._config.longest_fpdu:  # with its length, PAD and CRC
@@ -330,12 +333,13 @@ class Golden:
                 case Delivered():
                     self._deliver(receiver, arrival, event)
                 case DdpError(number=number) if number == LOCAL_CATASTROPHIC:
-                    # The event tells of the stream alone.
+                    # The event names only the stream.
                     self._fail(replace(arrival, position=0), number, b"", 0)
                 case DdpError():
                     header = segment[: header_length(segment)]
                     self._fail(arrival, event.number, header, len(segment))
-                    # What was placed out of turn has reached the host, and is no exception.
+                    # A segment that was placed out of turn has reached the host, and is no
+                    # exception.
                     if not placed:
                         self._refuse(arrival, event.number, fpdu)
 
@@ -388,14 +392,14 @@ class Golden:
         self._leave(ExceptionPacket(stream, fpdu.position & 0xFFFFFFFF, fpdu.raw, reason))
 
     def _leave(self, packet: ExceptionPacket) -> None:
-        """A packet goes to the exception stream."""
+        """Sends a packet to the exception stream."""
         if len(packet.octets) > self._config.exception_octets:
             self.exceptions_dropped += 1
         else:
             self.exceptions.append(packet)
 
     def refuse_write(self, arrival: Arrival, octets: range) -> None:
-        """The bus refuses those octets of what a segment wrote last; nothing came after it."""
+        """Makes the bus refuse these octets of the last segment's last write."""
         last = self.placements.pop()
         for start, stop in (
             (last.offset, octets.start),
@@ -404,7 +408,7 @@ class Golden:
             begin = max(start, last.offset) - last.offset
             if piece := last.payload[begin : max(stop - last.offset, 0)]:
                 self.placements.append(replace(last, offset=last.offset + begin, payload=piece))
-        # Those that waited for the message were delivered with it.
+        # The messages that waited for this one were delivered with it.
         at = len(self.deliveries)
         while at and self.deliveries[at - 1].arrival is arrival:
             at -= 1
@@ -417,7 +421,7 @@ class Golden:
             self._fail(replace(arrival, position=0), LOCAL_CATASTROPHIC, b"", 0)
 
     def counters(self) -> dict[str, int]:
-        """The counter registers that the RNIC must end with."""
+        """Returns the values that the RNIC's counter registers must have at the end."""
         counts = list(self.counts.values())
         return {
             "PLACED_SEGMENTS": sum(each.placed for each in counts),

@@ -1,19 +1,20 @@
-"""Traffic and regions turned into operations of simulated RNICs, with the golden model's
+"""Turns traffic and regions into operations of simulated RNICs, with the golden model's
 expectation.
 
 Every receiving host (IP address) is a Protection Domain of its own. Hosts share one RNIC as long as
-no two of their STags want the same entry of its Steering Tag table; where they do, a host gets a
-further RNIC, simulated in a run of its own. So captured STags are registered as they are, and no
-octet of the traffic is altered.
+no two of their STags need the same entry of its Steering Tag table; where they do, a host gets a
+further RNIC, simulated in a separate run. So captured STags are registered unchanged, and no octet
+of the traffic is altered.
 
-A packet holds the FPDUs that one TCP segment completed; a frame with SCTP comes in as it is.
-Whatever the host does between two segments (registers a region, revokes one after a Send with
-Invalidate, stops a stream, sets up an association or a session) it does once the RNIC is idle. Only
-buffers for untagged messages are posted in between, for those whose completion was seen: each queue
-is as deep as the RNIC makes it, and filled up when half of it was used.
+A packet holds the FPDUs that one TCP segment completed; a frame with SCTP is played unchanged.
+Between two segments the host may register a region, revoke one after a Send with Invalidate, stop a
+stream, or set up an association or a session; it does all this once the RNIC is idle. Only buffers
+for untagged messages are posted while the RNIC works, when completions of earlier ones were seen:
+each queue is as deep as the RNIC makes it, and refilled when half of it was used.
 
-Regions and buffers lie apart in host memory, and so does the completion ring, between octets that
-nothing may write."""
+Regions, buffers and the completion ring lie apart in host memory, between guard octets that nothing
+may write.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +25,14 @@ from heapq import merge
 import numpy as np
 from numpy.typing import NDArray
 
-from ...hdl.spec import completion, regs
+from ...hdl.spec import completion
 from ...hdl.spec.config import LIMITS, MOST_PLACES, RnicConfig
 from ..capture.sctp_traffic import DdpSession, Incoming, SctpStream, Step
-from ..capture.traffic import Arrival, Stream, Traffic
-from ..engines.engine import Await, Drain, Frame, Operation, Packet, Poll, Ring, WriteRegister
-from .expectation import Buffer, Delivery, Golden, Pages, spans
+from ..capture.streams import Arrival, Stream
+from ..capture.traffic import Traffic
+from ..engines.engine import Await, Drain, Frame, Operation, Packet, Ring
+from .expectation import Buffer, Delivery, Golden, spans
+from .host import PAGE, Allotment, Host, Space, guard_octets
 from .regions import (
     LARGEST_TABLE,
     Queue,
@@ -43,31 +46,9 @@ from .sctp_expectation import SctpGolden
 from .sctp_host import SctpHost, grown_for_sctp
 from .sctp_regions import Lengths, lengths_of
 
-#: Octets that are painted before and behind every region and buffer, at least.
-GUARD = 128
-_PAGE = 4096
-#: Base-2 logarithm of the entries of the completion ring: few enough to go round and round.
-_RING = 6
-#: An odd number that makes cookies of numbers, with all bits in use.
-_COOKIE = 0x9E3779B1
 _HALF = 0xFFFFFFFF
-
-
-@dataclass(frozen=True)
-class Allotment:
-    """Where a region lies in simulated host memory: at an address, or in pages."""
-
-    region: Region
-    address: int
-    pages: Pages | None = None
-
-    @property
-    def length(self) -> int:
-        return self.region.length
-
-    @property
-    def end(self) -> int:
-        return self.address + self.region.length
+#: Base-2 logarithm of the entries of the completion ring: few enough to wrap many times.
+_RING = 6
 
 
 @dataclass
@@ -83,17 +64,18 @@ class Plan:
     ring: Ring
     memory: NDArray[np.uint8]
     golden: Golden
-    #: The segments in each packet and frame, in order of these.
+    #: The segments in each packet and frame, in the order of these.
     sent: list[tuple[Arrival, ...]] = field(default_factory=list)
-    #: The bus address of memory's first octet. All addresses but the ring's count from there.
+    #: The bus address of memory's first octet. All addresses except the ring's count from there.
     base: int = 0
 
     def packets(self) -> list[Packet | Frame]:
-        """The packets and frames, in their order."""
+        """Returns the packets and frames, in their order."""
         return [each for each in self.operations if isinstance(each, Packet | Frame)]
 
     def expected_memory(self) -> NDArray[np.uint8]:
-        """Host memory as the golden model leaves it: what regions and buffers hold, between guards.
+        """Returns host memory after the golden model's run: regions, buffers, and guards between
+        them.
 
         The ring is not part of it.
         """
@@ -108,20 +90,23 @@ class Plan:
         return image
 
     def holder_at(self, address: int) -> tuple[Allotment | Buffer, int] | None:
-        """The region or buffer that a host address lies in, and which of its octets that is."""
+        """Returns the region or buffer at a host address, and the octet's offset in it; or None."""
         for piece, end, holder, offset in self.pieces():
             if piece <= address < end:
                 return holder, offset + address - piece
         return None
 
     def pieces(self) -> Iterator[tuple[int, int, Allotment | Buffer, int]]:
-        """The host memory of regions and buffers: from an address to another, whose octets, and
-        the first of them.
+        """Yields the pieces of host memory of regions and buffers.
+
+        Each has the first address, the address after the last, the region or buffer, and the offset
+        in it.
         """
         holders: list[Allotment | Buffer] = [*self.allotments, *self.buffers]
         for holder in holders:
-            offset = 0
-            for address, count in spans(holder.address, holder.pages, 0, holder.length):
+            part = holder.part if isinstance(holder, Allotment) else None
+            offset, length = (part.start, len(part)) if part else (0, holder.length)
+            for address, count in spans(holder.address, holder.pages, offset, length):
                 yield address, address + count, holder, offset
                 offset += count
 
@@ -133,7 +118,8 @@ def plan(
     ends: Mapping[int, int] | None = None,
     queues: Iterable[Queue] = (),
 ) -> tuple[list[Plan], list[str]]:
-    """Plan the runs that replay traffic, and sentences on what the configuration was changed to.
+    """Plans the runs that replay traffic; returns them, and sentences about changes of the
+    configuration.
 
     Parameters
     ----------
@@ -142,10 +128,10 @@ def plan(
     regions
         The regions of all hosts.
     config
-        What the RNIC is like; tables and packet buffers grow where the traffic needs it.
+        The configuration of the RNIC; tables and packet buffers grow where the traffic needs it.
     ends
-        Streams that the host stops: number, and the count of segments at the endpoint after which
-        it does.
+        The streams that the host stops: the stream's number, and the count of segments at the
+        endpoint after which it stops.
     queues
         The queues whose buffers are given; for the others they are derived from the traffic.
 
@@ -205,7 +191,9 @@ def _grown(
     if streams > config.streams:
         _, most = LIMITS["streams"]
         if streams > most:
-            raise RegionError(f"the capture has {streams} DDP Streams, and {most} can be simulated")
+            raise RegionError(
+                f"the capture has {streams} DDP Streams, but at most {most} can be simulated"
+            )
         most = MOST_PLACES // _power_of_two(streams)
         config = replace(config, streams=_power_of_two(streams), window=min(config.window, most))
         notes.append(f"{streams} streams need a stream table of {config.streams} entries")
@@ -217,7 +205,7 @@ def _grown(
         if stags >= LARGEST_TABLE:
             raise RegionError(
                 f"STags {pair[0].stag:#010x} and {pair[1].stag:#010x} of {pair[0].endpoint}"
-                " want the same entry of"
+                " need the same entry of"
                 f" the Steering Tag table, even with {stags} entries"
             )
         stags *= 2
@@ -228,7 +216,7 @@ def _grown(
 
 
 def _in_one_slot(regions: list[Region], stags: int) -> tuple[Region, Region] | None:
-    """Two regions of one host that want the same table entry at the same time."""
+    """Returns two regions of one host that need the same table entry at the same time, or None."""
     holders: dict[tuple[str, int], list[Region]] = {}
     for region in regions:
         group = holders.setdefault((region.endpoint, slot(region.stag, stags)), [])
@@ -243,7 +231,7 @@ def _at_once(one: Region, other: Region) -> bool:
     if one_after_the_other(one, other):
         return False
     if one.session and other.session and one.stream != other.stream and one.index != other.index:
-        # The count of segments does not tell which session came first, and in a larger table it
+        # The count of segments does not show which session came first, and in a larger table it
         # does not matter.
         one = replace(one, periods=tuple(map(_longer, one.periods)))
         other = replace(other, periods=tuple(map(_longer, other.periods)))
@@ -289,7 +277,7 @@ def _plan_device(
     )
     space = Space()
     allotments = [
-        Allotment(region, space.take(region.length, region.to, _PAGE))
+        Allotment(region, space.take(region.length, region.to, PAGE))
         for region in regions
         if region.endpoint in domains
     ]
@@ -340,32 +328,14 @@ def _plan_device(
 
 
 def _in_order(traffic: Traffic) -> Iterator[Arrival | Step]:
-    """What arrived, and the steps of SCTP, in order of the capture."""
+    """Yields arrivals and steps of SCTP, in the order of the capture."""
     steps: list[Step] = traffic.sctp.steps if traffic.sctp else []
     return merge(traffic.arrivals, steps, key=lambda happening: happening.frame)
 
 
-class Space:
-    """Host memory, given away from an address on, with a guard before and behind each piece."""
-
-    def __init__(self, start: int = 0) -> None:
-        self._end = start
-
-    def take(self, length: int, offset: int, alignment: int) -> int:
-        """The address of a piece: ``offset`` octets, modulo ``alignment``, past an aligned one."""
-        address = self._end + GUARD + (offset - self._end - GUARD) % alignment
-        self._end = address + length
-        return address
-
-    @property
-    def size(self) -> int:
-        """Octets of all, in whole pages."""
-        return -(-(self._end + GUARD) // _PAGE) * _PAGE
-
-
 @dataclass(frozen=True)
 class _Action:
-    """Something that the host does to the RNIC. Exactly one is given."""
+    """An action of the host on the RNIC. Exactly one field is given."""
 
     revoke: Allotment | None = None
     register: Allotment | None = None
@@ -373,7 +343,7 @@ class _Action:
 
 
 class _Schedule:
-    """What the host does once so many segments have arrived."""
+    """The host's actions by the number of segments that have arrived."""
 
     def __init__(
         self,
@@ -404,7 +374,7 @@ class _Schedule:
                 )
 
     def _since(self, region: Region) -> int:
-        """The count at which it is registered with its session; none that can be without one."""
+        """Returns the count at which the region's session registers it; -1 without a session."""
         if region.session is None or region.stream is None:
             return -1
         return self._set_up[region.stream, region.session[1]]
@@ -416,164 +386,8 @@ class _Schedule:
         return self._actions.get((endpoint, count), [])
 
 
-class Host:
-    """A host's calls, given to the golden model and to the RNIC's list of operations alike.
-
-    Tables change with the RNIC idle; buffers are posted whatever is in flight.
-    """
-
-    def __init__(self, config: RnicConfig, golden: Golden, space: Space, base: int = 0) -> None:
-        self.operations: list[Operation] = []
-        self.sent: list[tuple[Arrival, ...]] = []  # the segments in each packet and frame
-        self._queues: dict[tuple[int, int], int] = {}  # first slot of each queue's buffers
-        self.buffers: list[Buffer] = []
-        self.golden = golden
-        self._config = config
-        self._space = space
-        self._base = base  # the bus address of memory's first octet
-        self._open: set[tuple[int, int]] = set()  # queues, by stream and Queue Number
-        self._sessions: dict[int, int] = {}  # numbers of those that streams are set up for
-        self._written: dict[str, int] = {}  # what registers hold
-        self._slot = 0  # of the page table, the next one
-        self._busy = False  # a packet went in since the RNIC was last idle
-
-    def send(self, packet: Packet | Frame, segments: Iterable[Arrival] = ()) -> None:
-        """A packet or frame goes in; the golden model has what is in it."""
-        self.operations.append(packet)
-        self.sent.append(tuple(segments))
-        self._busy = True
-
-    def idle(self) -> None:
-        """Wait until nothing is in flight."""
-        if self._busy:
-            self.operations.append(Drain())
-            self._busy = False
-
-    def enable(self, stream: Stream, position: int = 0) -> None:
-        """Enable a stream, anew if it was before: its queues are closed."""
-        self.idle()
-        self.golden.start(stream, position)
-        flags = regs.pack("STREAM_FLAGS", enable=1, crc=stream.crc, markers=stream.markers)
-        domain = self.golden.domains[stream.destination.address]
-        self.write("STREAM", INDEX=stream.number, FLAGS=flags, PD=domain, COMMIT=1)
-        for number, qn in sorted(self._open):
-            if number == stream.number:
-                self.write("QUEUE", STREAM=number, NUMBER=qn, CLOSE=1)
-                self._open.remove((number, qn))
-
-    def open(self, stream: int, qn: int, first: int = 1) -> None:
-        """Open a queue; ``first`` is its first buffer's MSN."""
-        self.idle()
-        self.golden.open(stream, qn, first)
-        self._open.add((stream, qn))
-        self.write("QUEUE", STREAM=stream, NUMBER=qn, MSN=first, OPEN=1)
-
-    def post(self, stream: int, qn: int, msn: int, length: int, pages: Pages | None = None) -> None:
-        """Post a buffer: in pages, or in host memory that nothing else has."""
-        count = len(self.buffers) + 1
-        address = 0
-        if pages is None:
-            address = self._space.take(length, 29 * count, 64)  # at any octet of a beat
-        cookie = count * _COOKIE & _HALF
-        session = self._sessions.get(stream, 0)
-        self.buffers.append(Buffer(stream, qn, msn, address, length, cookie, pages, session))
-        self.golden.post(self.buffers[-1])
-        linear, code = self._linear(address, pages)
-        self.write("QUEUE", STREAM=stream, NUMBER=qn, MSN=msn)
-        self.write(
-            "BUFFER",
-            ADDR_LO=linear & _HALF,
-            ADDR_HI=linear >> 32,
-            LENGTH=length,
-            PAGES=code,
-            COOKIE=cookie,
-            SLOT=self._buffer_slot(stream, qn, msn),
-            POST=1,
-        )
-
-    def _buffer_slot(self, stream: int, qn: int, msn: int) -> int:
-        """Slot of the buffer table: each queue has as many as it holds buffers."""
-        first = self._queues.setdefault((stream, qn), len(self._queues) * self._config.queue_depth)
-        return first + msn % self._config.queue_depth
-
-    def register(self, allotment: Allotment) -> None:
-        """Register a region."""
-        self.idle()
-        region = allotment.region
-        if (other := self.golden.holder(region)) is not None:
-            raise RegionError(f"{region} cannot be registered while {other} has its index")
-        if region not in self.golden.octets:
-            self.golden.add(region)
-        self.golden.register(region)
-        bound = region.stream is not None
-        flags = regs.pack(
-            "STAG_FLAGS",
-            key=region.stag & 0xFF,
-            valid=1,
-            remote_write=region.remote_write,
-            remote_read=region.remote_read,
-            bound=bound,
-        )
-        linear, code = self._linear(allotment.address, allotment.pages)
-        self.write(
-            "STAG",
-            INDEX=region.index,
-            FLAGS=flags,
-            OWNER=region.stream if bound else self.golden.domains[region.endpoint],
-            TO_LO=region.to & _HALF,
-            TO_HI=region.to >> 32,
-            LEN_LO=region.length & _HALF,
-            LEN_HI=region.length >> 32,
-            ADDR_LO=linear & _HALF,
-            ADDR_HI=linear >> 32,
-            PAGES=code,
-            COMMIT=1,
-        )
-
-    def revoke(self, region: Region) -> None:
-        """Revoke a region, if it is registered."""
-        self.idle()
-        if self.golden.revoke(region):
-            self.write("STAG", INDEX=region.index)
-            self.write("REVOKE", STAG=1)
-            self.await_revocation()
-
-    def stop(self, stream: int) -> None:
-        """Disable a stream, and revoke what is bound to it."""
-        self.idle()
-        self.golden.stop(stream)
-        self.write("STREAM", INDEX=stream)
-        self.write("REVOKE", STREAM=1)
-        self.await_revocation()
-
-    def await_revocation(self) -> None:
-        """Wait until a revocation is done."""
-        self.operations.append(Poll(regs.address("STATUS"), regs.pack("STATUS", revoking=1)))
-
-    def _linear(self, address: int, pages: Pages | None) -> tuple[int, int]:
-        """Address and page code of memory that lies at an address, or in pages, which are put into
-        the table.
-        """
-        if pages is None:
-            return self._base + address, 0
-        linear = (self._slot << pages.shift) + pages.offset
-        for address in pages.addresses:
-            page = self._base + address
-            self.write("PAGE", INDEX=self._slot, ADDR_LO=page & _HALF, ADDR_HI=page >> 32, COMMIT=1)
-            self._slot = (self._slot + 1) % self._config.pages
-        return linear, pages.shift - 11
-
-    def write(self, window: str, **values: int | None) -> None:
-        """Write registers: commands, and what does not hold its value already."""
-        for each, value in values.items():
-            name, number = f"{window}_{each}", int(value or 0)
-            if regs.BY_NAME[name].access == "wo" or self._written.get(name) != number:
-                self.operations.append(WriteRegister(regs.address(name), number))
-                self._written[name] = number
-
-
 class _Replayer(Host):
-    """The host of a replay: does what its traffic asks for, and keeps its queues filled."""
+    """The host of a replay: executes the actions of its traffic, and keeps its queues filled."""
 
     def __init__(
         self,
@@ -587,17 +401,19 @@ class _Replayer(Host):
         self._by_region = {allotment.region: allotment for allotment in allotments}
         self._given = lengths
         self._lengths: dict[tuple[int, int], list[int]] = {}  # by stream and Queue Number
-        self._first: dict[tuple[int, int], int] = {}  # MSN
-        self._posted: dict[tuple[int, int], int] = {}  # buffers
-        self._used: dict[tuple[int, int], int] = {}  # those whose message was delivered
+        self._first: dict[tuple[int, int], int] = {}  # first MSN
+        self._posted: dict[tuple[int, int], int] = {}  # how many buffers were posted
+        self._used: dict[tuple[int, int], int] = {}  # how many messages were delivered
         self._waiting: list[Arrival] = []
-        self._sctp = SctpHost(self, config.associations, config.window)
+        self._sctp = SctpHost(self, self, config.associations, config.window)
         for allotment in allotments:
             golden.add(allotment.region)
 
     def take(self, arrival: Arrival) -> None:
-        """An FPDU arrives. What is delivered with it makes the host post further buffers; if it
-        asks to invalidate a STag, that is done.
+        """Takes an FPDU that arrives.
+
+        For the messages delivered with it the host posts further buffers, and invalidates the STag
+        that they name.
         """
         if self._waiting and (self._waiting[0].stream, self._waiting[0].frame) != (
             arrival.stream,
@@ -608,7 +424,7 @@ class _Replayer(Host):
         self._delivered(self.golden.receive(arrival))
 
     def follow(self, step: Step) -> None:
-        """A step of SCTP: a frame arrives, or the host does something."""
+        """Executes a step of SCTP: a frame arrives, or the host acts."""
         self._flush()
         if isinstance(step, Incoming):
             self._delivered(self._sctp.receive(step))
@@ -637,7 +453,7 @@ class _Replayer(Host):
                 self.revoke(region)
 
     def act(self, actions: Iterable[_Action]) -> None:
-        """Carry actions out."""
+        """Executes actions."""
         for action in actions:
             if action.revoke is not None:
                 self.revoke(action.revoke.region)
@@ -647,11 +463,11 @@ class _Replayer(Host):
                 self.stop(action.stop)
 
     def begin(self, stream: Stream) -> None:
-        """Enable a stream, open its queues and fill them."""
+        """Enables a stream, opens its queues and fills them."""
         self._set_up(stream, self._given.streams.get(stream.number, {}))
 
     def begin_session(self, session: DdpSession) -> None:
-        """Set a stream up for its next session: what was registered for the last one is revoked."""
+        """Sets a stream up for its next session; the regions of the last session are revoked."""
         number = session.stream.number
         self.idle()
         self._give_up(number)
@@ -664,7 +480,7 @@ class _Replayer(Host):
                     self.register(allotment)
 
     def end_sessions(self, stream: SctpStream) -> None:
-        """The association of a stream is over."""
+        """Stops a stream whose association is over."""
         if self._sessions.pop(stream.number, None) is not None:
             self._give_up(stream.number)
             self.stop(stream.number)
@@ -693,13 +509,13 @@ class _Replayer(Host):
         super().idle()
 
     def _wanted(self, queue: tuple[int, int]) -> int:
-        """How many buffers a queue has had once it is filled up."""
+        """Returns how many buffers a queue has had in total once it is filled up."""
         if not self.golden.live(queue[0]):
             return self._posted[queue]
         return min(len(self._lengths[queue]), self._used[queue] + self._config.queue_depth)
 
     def _fill(self, queue: tuple[int, int]) -> None:
-        """Fill a queue up. What is in flight does not need these buffers."""
+        """Fills a queue up. Segments in flight do not need these buffers."""
         for number in range(self._posted[queue], self._wanted(queue)):
             msn = number + self._first[queue] & _HALF
             self.post(*queue, msn, self._lengths[queue][number])
@@ -712,17 +528,3 @@ class _Replayer(Host):
         segments, self._waiting = self._waiting, []
         octets = b"".join(arrival.raw for arrival in segments)
         self.send(Packet(first.stream.number, first.position & _HALF, octets), segments)
-
-
-def guard_octets(size: int) -> NDArray[np.uint8]:
-    """What memory outside the regions holds: octets that depend on the address, with no short
-    period.
-    """
-    memory = np.empty(size, np.uint8)
-    step = 1 << 20
-    for start in range(0, size, step):
-        addresses = np.arange(start, min(start + step, size), dtype=np.uint64)
-        memory[start : start + step] = (addresses * np.uint64(0x9E3779B1) >> np.uint64(24)).astype(
-            np.uint8
-        )
-    return memory

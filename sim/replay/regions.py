@@ -1,19 +1,20 @@
-"""The memory that a replay gives to the RNIC: the regions that it registers, and the buffers that
-it posts for untagged messages. They come from a region file, or are derived from the traffic.
+"""The memory that a replay gives to the RNIC: regions to register, and buffers for untagged
+messages.
 
-A region file is TOML, a list of ``[[region]]`` and ``[[queue]]`` tables::
+They come from a region file, or are derived from the traffic. A region file is TOML, a list of
+``[[region]]`` and ``[[queue]]`` tables::
 
     [[region]]
     endpoint = "10.7.0.2"       # address of the host that owns the region
     stag = 0x90190600
     to = 20015889776640         # Tagged Offset of its first octet
     length = 524288
-    fill = 0xEE                 # octet that it holds before; default 0
+    fill = 0xEE                 # value of its octets at first; default 0
     access = "remote write"     # or "remote read", "remote read, remote write", "none"
-    after_segment = 0           # registered once so many DDP Segments have arrived at the endpoint
-    revoke_after_segment = 40   # revoked once so many have; default never
-    stream = 3                  # with SCTP: of a session alone, on this SCTP stream,
-    session = 0                 # and its number there, from 0; registered when it is set up
+    after_segment = 0           # registered after this many DDP Segments at the endpoint
+    revoke_after_segment = 40   # revoked after this many; default never
+    stream = 3                  # with SCTP: for one session only, on this SCTP stream,
+    session = 0                 # with this number there, from 0; registered with the session
 
     [[queue]]
     endpoint = "10.7.0.2"       # address of the host that posts the buffers
@@ -21,21 +22,23 @@ A region file is TOML, a list of ``[[region]]`` and ``[[queue]]`` tables::
     count = 8                   # buffers that it posts on each of its streams; 0 for none
     length = 64                 # octets of each; default 4096
 
-A region of a session is bound to its DDP Stream, and revoked when the next session of the stream
-is set up, or the association is over.
+A region of a session is bound to its DDP Stream. It is revoked when the next session of the stream
+is set up, or when the association is over.
 
 Segments are counted at the endpoint, tagged and untagged ones of all its streams, from 1, in the
-capture's order. A Send with Invalidate revokes the region that it names as well, with or without a
+capture's order. A Send with Invalidate also revokes the region that it names, with or without a
 file, as its receiver did.
 
-Without ``[[region]]`` tables, :func:`derive` takes what the capture shows: a STag that is written
-to is a region from the lowest to the highest octet written; so is the sink of an RDMA Read. What a
-receiver refused with a Terminate is no part of a region, so that the replay is refused too.
+Without ``[[region]]`` tables, :func:`derive` finds the regions in the capture: an STag that is
+written to is a region from the lowest to the highest octet written; so is the sink of an RDMA Read.
+Octets that a receiver refused with a Terminate belong to no region, so that the replay refuses them
+too.
 
-A queue without a ``[[queue]]`` table has a buffer for each message that the capture brings, and
-each of them is long enough; but for a message that its receiver refused with a Terminate it has
-none, or one that is too short, so that the replay is refused too. Queues 0 to 2, which RDMAP uses,
-are open on every stream, queue 3 where the capture names it."""
+A queue without a ``[[queue]]`` table has a sufficiently long buffer for each message in the
+capture. For a message that its receiver refused with a Terminate the queue has no buffer, or one
+that is too short, so that the replay refuses it too. Queues 0 to 2, which RDMAP uses, are open on
+every stream; queue 3 is open where the capture names it.
+"""
 
 from __future__ import annotations
 
@@ -56,27 +59,28 @@ from ...hdl.spec.ddp import (
     ErrorType,
 )
 from ..capture.given import read_text
-from ..capture.traffic import QUEUES, Arrival, Stream, Tagged, Traffic, Untagged
+from ..capture.streams import QUEUES, Arrival, Stream, Tagged, Untagged
+from ..capture.traffic import Traffic
 
-#: Octets of all regions together: more is a mistake in a file, or a capture too sparse to derive
-#: from.
+#: Most octets of all regions together: more is a mistake in a file, or the capture is too sparse to
+#: derive regions from.
 MEMORY_LIMIT = 1 << 29
-#: The STag table grows to this many entries before regions that share an entry take turns in it.
+#: The STag table grows up to this many entries. Beyond that, regions that share an entry alternate.
 LARGEST_TABLE = 1 << 16
-#: A derived region longer than this is split where it was not touched for at least ``_HOLE``
-#: octets: the STag has then been used for several regions.
+#: A derived region longer than this is split where at least ``_HOLE`` octets were not touched: the
+#: STag was then used for several regions.
 _LONGEST = 1 << 28
 _HOLE = 1 << 24
-#: Dotted keys of many parts, for each of which a parser makes tables without end.
+#: Dotted keys of many parts, for which a parser makes tables without end.
 _DEEP_KEY = re.compile(
     r"""(?<![\w-]) (?: (?: [\w-]++ | "[^"\n]*+" | '[^'\n]*+' ) [ \t]*+ \. [ \t]*+ ){8}""",
     re.VERBOSE,
 )
-#: Octets of a buffer that nothing tells the length of.
+#: Octets of a buffer whose length nothing shows.
 _BUFFER = 4096
-#: Octets that a derived buffer is longer than its message, in turn.
+#: Octets by which derived buffers are longer than their messages, used in turn.
 _SPARE = (0, 1, 13, 64)
-#: Queues that RDMAP has (RFC 5040 section 4.1).
+#: How many queues RDMAP has (RFC 5040 section 4.1).
 _RDMAP_QUEUES = 3
 
 # RDMAP, RFC 5040 section 4.3
@@ -88,18 +92,19 @@ Period = tuple[int, int | None]
 
 
 class RegionError(ValueError):
-    """A region file that is not sound, or regions that cannot be registered. The message is one
+    """A region file is not sound, or its regions cannot be registered. The message is one
     sentence.
     """
 
 
 @dataclass(frozen=True)
 class Region:
-    """Octets ``to`` to ``to + length`` of a STag of a host.
+    """Octets ``to`` to ``to + length`` of an STag of a host.
 
-    ``periods`` says when it is registered: (after, until) count DDP Segments that have arrived at
-    the endpoint. With a ``stream``, the STag is bound to that one; ``session`` is then the SCTP
-    stream and the number of its session, whose region it is."""
+    ``periods`` lists when it is registered: a pair (after, until) counts the DDP Segments that have
+    arrived at the endpoint. With a ``stream``, the STag is bound to that stream; ``session`` is
+    then the SCTP stream and the number of the session that the region belongs to.
+    """
 
     endpoint: str
     stag: int
@@ -125,14 +130,15 @@ class Region:
 
 
 def slot(stag: int, stags: int) -> int:
-    """The entry of a table of ``stags`` entries that a STag takes: the low bits of its index."""
+    """Returns the entry of an STag in a table of ``stags`` entries: the low bits of its index."""
     return (stag >> 8) & (stags - 1)
 
 
 def table_size(regions: Iterable[Region], start: int) -> int:
-    """The smallest table, from ``start`` entries, in which no two STags of one host share an entry.
+    """Returns the size of the smallest table in which no two STags of one host share an entry.
 
-    STags that differ in the key alone always share one. At ``LARGEST_TABLE`` the search ends.
+    The search begins at ``start`` entries and ends at ``LARGEST_TABLE``. STags that differ only in
+    the key always share an entry.
     """
     indexes: dict[str, set[int]] = {}
     for region in regions:
@@ -146,12 +152,12 @@ def table_size(regions: Iterable[Region], start: int) -> int:
 
 
 def check_memory(regions: Iterable[Region]) -> None:
-    """Refuse regions that are too long to simulate."""
+    """Raises for regions that are too long to simulate."""
     total = sum(region.length for region in regions)
     if total > MEMORY_LIMIT:
         raise RegionError(
-            f"the regions have {total} octets in all, and {MEMORY_LIMIT} can be simulated:"
-            " give a region file with less"
+            f"the regions have {total} octets in all, but at most {MEMORY_LIMIT} can be simulated:"
+            " give a region file with fewer octets"
         )
 
 
@@ -172,7 +178,9 @@ class Queue:
 
 
 class _Keys(NamedTuple):
-    """What a table may say: types, what it must say, and limits (values are below them)."""
+    """The keys that a table may have: types, required keys, and limits that values must be
+    below.
+    """
 
     types: dict[str, type | tuple[type, ...]]
     required: tuple[str, ...]
@@ -209,14 +217,14 @@ _QUEUE_KEYS = _Keys(
 
 
 class Given(NamedTuple):
-    """What a region file says."""
+    """The contents of a region file."""
 
     regions: list[Region]
     queues: list[Queue]
 
 
 def load_regions(path: Path, endpoints: Iterable[str] | None = None) -> Given:
-    """Read a region file. ``endpoints`` are the addresses that the traffic arrives at.
+    """Reads a region file. ``endpoints`` are the addresses at which the traffic arrives.
 
     Raises
     ------
@@ -229,7 +237,7 @@ def load_regions(path: Path, endpoints: Iterable[str] | None = None) -> Given:
         raise RegionError(f"{error}: give a region file") from None
     if found := _DEEP_KEY.search(text):
         line = 1 + text.count("\n", 0, found.start())
-        raise RegionError(f"{path}, line {line}: a region file has no keys of that many parts")
+        raise RegionError(f"{path}, line {line}: a key has too many parts for a region file")
     try:
         document = tomllib.loads(text)
     except ValueError as error:  # of TOML, or a number of too many digits
@@ -239,7 +247,7 @@ def load_regions(path: Path, endpoints: Iterable[str] | None = None) -> Given:
     for key in document:
         if key not in ("region", "queue"):
             raise RegionError(
-                f"{path}: a region file has [[region]] and [[queue]] tables only, not {key!r}"
+                f"{path}: a region file must have only [[region]] and [[queue]] tables, not {key!r}"
             )
     try:
         tables = [(f"region {n}", each) for n, each in enumerate(_tables(document, "region"), 1)]
@@ -250,7 +258,7 @@ def load_regions(path: Path, endpoints: Iterable[str] | None = None) -> Given:
         queues = [_queue(where, table) for where, table in tables[len(regions) :]]
         _check_twice(queues)
         if not tables:
-            raise RegionError("there is no [[region]] and no [[queue]] table")
+            raise RegionError("the file has neither a [[region]] nor a [[queue]] table")
         known = None if endpoints is None else list(endpoints)
         owners: list[Region | Queue] = [*regions, *queues]
         for (where, _), each in zip(tables, owners, strict=True):
@@ -267,15 +275,15 @@ def load_regions(path: Path, endpoints: Iterable[str] | None = None) -> Given:
 def _tables(document: dict[str, Any], name: str) -> list[dict[str, Any]]:
     tables = document.get(name, [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise RegionError(f"{name}s are [[{name}]] tables, with double brackets")
+        raise RegionError(f"{name}s must be [[{name}]] tables, with double brackets")
     return tables
 
 
 def _checked(where: str, table: dict[str, Any], keys: _Keys) -> str:
-    """Check what a table says, each for itself; its endpoint."""
+    """Checks each value of a table by itself; returns the table's endpoint."""
     for key, value in table.items():
         if key not in keys.types:
-            raise RegionError(f"{where}: unknown key {key!r}; known are {', '.join(keys.types)}")
+            raise RegionError(f"{where}: unknown key {key!r}; use one of {', '.join(keys.types)}")
         if not isinstance(value, keys.types[key]) or isinstance(value, bool):
             name = "an integer" if keys.types[key] is int else "a string"
             raise RegionError(f"{where}: {key} must be {name}, not {value!r}")
@@ -339,7 +347,7 @@ def _region(where: str, table: dict[str, Any]) -> Region:
 
 
 def _access(where: str, value: str | list[Any]) -> tuple[bool, bool]:
-    """(remote write, remote read)"""
+    """Returns the rights as (remote write, remote read)."""
     text = " ".join(map(str, value)) if isinstance(value, list) else value
     words = re.findall(r"[a-z]+", text.lower())
     if not words or set(words) - {"remote", "read", "write", "and", "only", "none"}:
@@ -357,17 +365,17 @@ def _check_overlap(regions: list[Region]) -> None:
             if not _at_once(region.periods[0], other.periods[0]):
                 continue
             if region.session and other.session and region.session != other.session:
-                continue  # when they are registered, the capture tells
+                continue  # the capture shows when they are registered
             if region.stag != other.stag:
                 raise RegionError(
                     f"regions {earlier} and {number}:"
                     f" STags {other.stag:#010x} and {region.stag:#010x} of"
-                    f" {region.endpoint} have one index, which is registered with one key at a time"
+                    f" {region.endpoint} have one index, which can have only one key at a time"
                 )
             overlap = min(region.to + region.length, other.to + other.length) - max(
                 region.to, other.to
             )
-            what = f"overlap by {overlap} octets" if overlap > 0 else "are registered at once"
+            what = f"overlap by {overlap} octets" if overlap > 0 else "are registered together"
             raise RegionError(
                 f"regions {earlier} and {number} of STag {region.stag:#010x}"
                 f" at {region.endpoint} {what}"
@@ -379,7 +387,7 @@ def _at_once(one: Period, other: Period) -> bool:
 
 
 def one_after_the_other(one: Region, other: Region) -> bool:
-    """Whether they are of different sessions of one stream."""
+    """Returns True if the regions belong to different sessions of one stream."""
     return (
         one.session is not None
         and other.session is not None
@@ -394,11 +402,11 @@ def one_after_the_other(one: Region, other: Region) -> bool:
 
 @dataclass(frozen=True)
 class Derived:
-    """Regions of a capture, the table size they fit in, and the streams that end by their
-    receiver's word alone.
+    """The regions of a capture, the table size that they fit in, and the streams that end early.
 
-    ``ends`` maps the number of a stream to the count of segments at its endpoint after which it is
-    over."""
+    ``ends`` maps the number of a stream that only its receiver's Terminate ends to the count of
+    segments at its endpoint after which it is over.
+    """
 
     regions: list[Region]
     stags: int
@@ -406,9 +414,7 @@ class Derived:
 
 
 class Refusal(NamedTuple):
-    """A Terminate (RFC 5040 section 4.8). ``arrival`` is the segment that it names, if it names
-    one.
-    """
+    """A Terminate (RFC 5040 section 4.8). ``arrival`` is the segment that it names, or None."""
 
     stream: Stream
     frame: int
@@ -423,7 +429,9 @@ class Refusal(NamedTuple):
 
     @property
     def of_buffer(self) -> bool:
-        """An untagged segment that had no buffer, or too short a one (RFC 5041 section 7.2)."""
+        """True for an untagged segment that had no buffer, or too short a one (RFC 5041
+        section 7.2).
+        """
         return (
             (self.layer, self.type) == (1, ErrorType.UNTAGGED)
             and self.code in (NO_BUFFER.code, MESSAGE_TOO_LONG.code)
@@ -433,8 +441,8 @@ class Refusal(NamedTuple):
 
     @property
     def of_bounds(self) -> bool:
-        """Base, bounds or TO wrap: DDP's codes (RFC 5041 section 7.2) and RDMAP's (RFC 5040 section
-        4.8).
+        """True for base, bounds or TO wrap, in DDP's codes (RFC 5041 7.2) or RDMAP's (RFC
+        5040 4.8).
         """
         return (self.layer, self.type) in ((1, 1), (0, 1)) and self.code in (
             (0x01, 0x03) if self.layer == 1 else (0x01, 0x04)
@@ -442,7 +450,7 @@ class Refusal(NamedTuple):
 
 
 def refusals(traffic: Traffic) -> list[Refusal]:
-    """Every Terminate, with the stream that it ends and the segment that it refuses."""
+    """Returns every Terminate, with the stream that it ends and the segment that it refuses."""
     reverse = {(stream.connection, stream.destination): stream for stream in traffic.streams}
     found: list[Refusal] = []
     for arrival in traffic.arrivals:
@@ -465,8 +473,9 @@ def refusals(traffic: Traffic) -> list[Refusal]:
 
 
 def _named(traffic: Traffic, stream: Stream, frame: int, terminate: bytes) -> Arrival | None:
-    """The segment whose DDP header a Terminate carries: the first that has it, counted from the
-    last time its STag was invalidated.
+    """Returns the segment whose DDP header a Terminate carries, or None.
+
+    It is the first segment with that header since the last time its STag was invalidated.
     """
     length = TAGGED_HEADER if len(terminate) > 6 and terminate[6] & 0x80 else UNTAGGED_HEADER
     wanted = terminate[6 : 6 + length]
@@ -491,8 +500,8 @@ def _invalidates(header: Untagged) -> bool:
 
 
 def invalidated(arrival: Arrival) -> int | None:
-    """The STag that the receiver of this segment invalidates once it is delivered (RFC 5040 section
-    5.3).
+    """Returns the STag that the receiver invalidates when this segment is delivered (RFC
+    5040 section 5.3).
     """
     header = arrival.header
     if isinstance(header, Untagged) and _invalidates(header):
@@ -502,8 +511,10 @@ def invalidated(arrival: Arrival) -> int | None:
 
 @dataclass
 class _Use:
-    """Octets of a STag that a segment was placed in, once ``after`` segments had arrived at the
-    host; nothing for ``after`` if they are the sink of an RDMA Read that may yet be answered.
+    """Octets of an STag in which a segment was placed, after ``after`` segments had arrived at the
+    host.
+
+    ``after`` is None for the sink of an RDMA Read that may still be answered.
     """
 
     after: int | None
@@ -514,21 +525,20 @@ class _Use:
 
 @dataclass
 class _Host:
-    """What is known of the STags of one endpoint."""
+    """The uses and revocations of one endpoint's STags."""
 
     uses: list[_Use] = field(default_factory=list)
     revokes: list[tuple[int, int]] = field(default_factory=list)  # (after how many segments, STag)
-    empty: dict[int, int] = field(
-        default_factory=dict
-    )  # STag: TO, for those refused for bounds alone
+    empty: dict[int, int] = field(default_factory=dict)  # TO by STag, if only bounds were refused
 
 
 def stream_ends(traffic: Traffic) -> dict[int, int]:
-    """Streams that their receiver ended with a Terminate for a reason other than a tagged segment.
+    """Returns when streams end that their receiver ended for a reason other than a tagged segment.
 
-    RDMAP is the host's. It stops a stream after the segment that it refuses, or, where the
-    Terminate names none, at the Terminate. Gives the count of segments at the endpoint for the
-    number of each stream."""
+    The host executes RDMAP: it stops a stream after the segment that it refuses, or, where its
+    Terminate names none, at the Terminate. The result maps the number of each stream to the count
+    of segments at the endpoint.
+    """
     ends = {}
     for refusal in refusals(traffic):
         if refusal.of_tagged:
@@ -549,7 +559,7 @@ def stream_ends(traffic: Traffic) -> dict[int, int]:
 
 
 def derive(traffic: Traffic, stags: int = 1024) -> Derived:
-    """Derive regions from traffic. ``stags`` is the smallest table size wanted.
+    """Derives regions from traffic. ``stags`` is the smallest table size wanted.
 
     Raises
     ------
@@ -607,8 +617,8 @@ def derive(traffic: Traffic, stags: int = 1024) -> Derived:
         mine = [region for region in regions if region.endpoint == address]
         timed += _with_periods(mine, host, size)
     for refusal in refused.values():
-        # Should a region take it all the same, then the receiver had a reason that the capture does
-        # not show.
+        # If a region would accept the segment all the same, the receiver had a reason that the
+        # capture does not show.
         if refusal.arrival is not None and _would_take(timed, refusal.arrival):
             ends[refusal.stream.number] = refusal.arrival.order - 1
     return Derived(timed, size, ends)
@@ -633,20 +643,21 @@ def _would_take(regions: list[Region], arrival: Arrival) -> bool:
 
 
 def _make_refusable(host: _Host, refusal: Refusal) -> None:
-    """See to it that a refused segment meets no region that would take it."""
+    """Ensures that a refused segment meets no region that would accept it."""
     assert refusal.arrival is not None and isinstance(refusal.arrival.header, Tagged)
     header, before = refusal.arrival.header, refusal.arrival.order - 1
     uses = [use for use in host.uses if use.stag == header.stag]
     if refusal.of_bounds:
         if not uses:
-            # The receiver knows the STag: registered with no octet, it refuses for the same reason.
+            # The receiver knows the STag. Registered without octets, it refuses for the same
+            # reason.
             host.empty[header.stag] = header.to
     elif uses and max(use.after or 0 for use in uses) <= before:
         host.revokes.append((before, header.stag))
 
 
 def _ranges(address: str, host: _Host) -> list[Region]:
-    """One region for each STag; several where its uses lie too far apart."""
+    """Returns one region for each STag; several where its uses lie too far apart."""
     spans: dict[int, list[tuple[int, int]]] = {}
     for use in host.uses:
         spans.setdefault(use.stag, []).append((use.to, use.to + use.length))
@@ -669,13 +680,15 @@ def _ranges(address: str, host: _Host) -> list[Region]:
 
 
 def _with_periods(regions: list[Region], host: _Host, stags: int) -> Iterator[Region]:
-    """When each region is registered: always, unless it was revoked, or takes turns in its table
+    """Yields each region with its periods of registration.
+
+    A region is always registered, unless it was revoked, or alternates with others in its table
     entry.
     """
     shared: dict[int, list[Region]] = {}
     for region in regions:
         shared.setdefault(slot(region.stag, stags), []).append(region)
-    # (after how many segments, a revocation goes first, its STag or the region used)
+    # (after how many segments, 0 for a revocation, which goes first, the STag or the region used)
     events: dict[int, list[tuple[int, int, int | Region]]] = {entry: [] for entry in shared}
     for after, stag in host.revokes:
         if slot(stag, stags) in events:
@@ -691,11 +704,11 @@ def _with_periods(regions: list[Region], host: _Host, stags: int) -> Iterator[Re
                 yield replace(region, periods=tuple(mine))
             elif len(group) == 1:
                 yield region
-            # else a read sink that nothing was placed in, in the way of a region in use
+            # Otherwise it is a read sink without placements, which would displace a region in use.
 
 
 def _turns(events: list[tuple[int, int, int | Region]]) -> dict[Region, list[Period]]:
-    """The periods in which each of the regions that share a table entry has it."""
+    """Returns the periods in which each of the regions that share a table entry has it."""
     periods: dict[Region, list[Period]] = {}
     current: Region | None = None
     since = 0
@@ -730,15 +743,15 @@ def _user(use: _Use, group: list[Region]) -> Region:
 def buffer_lengths(
     traffic: Traffic, queues: Iterable[Queue] = ()
 ) -> dict[tuple[int, int], list[int]]:
-    """The queues that are open, by number of the stream and Queue Number, with the lengths of the
-    buffers that the host posts on them, from MSN 1.
+    """Returns the open queues, by stream and Queue Number, with the lengths of their buffers from
+    MSN 1.
 
     Parameters
     ----------
     traffic
         The FPDUs in order of arrival.
     queues
-        What is given; the other queues have what the traffic needs.
+        The given queues; all others have the buffers that the traffic needs.
 
     Raises
     ------
@@ -754,14 +767,15 @@ def buffer_lengths(
     total = sum(sum(lengths) for lengths in found.values())
     if total > MEMORY_LIMIT:
         raise RegionError(
-            f"the buffers of untagged messages have {total} octets in all, and {MEMORY_LIMIT} can"
-            " be simulated: give a region file whose [[queue]] tables have less"
+            f"the buffers of untagged messages have {total} octets in all, but at most"
+            f" {MEMORY_LIMIT} can be simulated: give a region file whose [[queue]] tables have"
+            " fewer"
         )
     return found
 
 
 def _derived_lengths(traffic: Traffic) -> dict[tuple[int, int], list[int]]:
-    # By queue and MSN: the octets of each segment's payload, and where it ends in the message.
+    # By queue and MSN: the length of each segment's payload, and where it ends in the message.
     messages: dict[tuple[int, int], dict[int, list[tuple[int, int]]]] = {
         (stream.number, qn): {} for stream in traffic.streams for qn in range(_RDMAP_QUEUES)
     }
@@ -781,9 +795,9 @@ def _derived_lengths(traffic: Traffic) -> dict[tuple[int, int], list[int]]:
         found = []
         for msn in range(first[key], first[key] + len(queue)):
             segments = queue.get(msn % (1 << 32), [(_BUFFER, _BUFFER)])
-            # A message without holes has no segment that ends behind all of its octets.
+            # In a message without holes no segment ends past the sum of all lengths.
             octets = sum(length for length, _ in segments)
-            # The beginning of the first one may lie before the capture.
+            # The first message may have begun before the capture.
             begun = msn == first[key] != 1
             longest = max((end for _, end in segments if end <= octets or begun), default=0)
             found.append(longest + _SPARE[msn % len(_SPARE)])
@@ -795,10 +809,10 @@ def _derived_lengths(traffic: Traffic) -> dict[tuple[int, int], list[int]]:
 
 
 def _shorten(lengths: dict[tuple[int, int], list[int]], refusal: Refusal) -> None:
-    """See to it that a refused segment meets no buffer, or one that is too short for it.
+    """Ensures that a refused segment meets no buffer, or one that is too short for it.
 
-    Linux siw reports a message that is too long as one without a buffer. If it is not the message's
-    first segment there was one.
+    Linux siw reports a message that is too long as one without a buffer. If the segment is not the
+    message's first one, there was a buffer.
     """
     assert refusal.arrival is not None and isinstance(refusal.arrival.header, Untagged)
     header = refusal.arrival.header

@@ -1,8 +1,8 @@
-"""What the RNIC must do with DDP over SCTP, beside MPA, in its words: entries of the completion
-ring, packets of the exception stream, errors, counters.
+"""The RNIC's required behaviour for DDP over SCTP, beside MPA, in the RNIC's terms.
 
-What SCTP and the sessions make of the traffic is in its steps (:mod:`..capture.sctp_traffic`); here
-the model's Data Sinks receive the segments.
+It consists of entries of the completion ring, packets of the exception stream, errors, and
+counters. The steps (:mod:`..capture.sctp_traffic`) have the decisions of SCTP and of the sessions;
+here the model's Data Sinks receive the segments.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from ..capture.sctp_traffic import (
     SctpArrival,
     SctpStream,
 )
-from ..capture.traffic import Arrival, Stream
+from ..capture.streams import Arrival, Stream
 from ..engines.engine import ExceptionPacket
 from ..model.ddp import header_length
 from ..model.events import DdpError, Delivered, Placed
 from .expectation import Delivery, Expected, Golden, Receiver, Record, Sequence
 
-#: CHUNK and PACKET entries.
+#: The group of CHUNK and PACKET entries.
 CHUNKS: Sequence = ("record", None)
 _NO_SEGMENT = bytes(0)
-#: By the state after a Terminate of the peer, the state before.
+#: The state before a Terminate of the peer, by the state after it.
 _BEFORE = {State.TERMINATE_RECEIVED: State.ESTABLISHED, State.CLOSED: State.TERMINATE_SENT}
 
 
 @dataclass
 class _Waiting:
-    """Segments of a stream's session that are not delivered yet, by their turn."""
+    """The undelivered segments of a stream's session, by their turn."""
 
     arrivals: dict[int, SctpArrival] = field(default_factory=dict)
 
 
 class SctpGolden(Golden):
-    """A :class:`Golden` that takes the frames of SCTP, too."""
+    """A :class:`Golden` that also takes the frames of SCTP."""
 
     def __init__(
         self,
@@ -59,17 +59,17 @@ class SctpGolden(Golden):
         self._counters = dict.fromkeys(regs.SCTP_COUNTERS, 0)
         self._diverted = 0
         self._terminated: dict[int, int] = {}  # the frame of a stream's last Terminate
-        self.chunks = 0  #: of packets that were taken
+        self.chunks = 0  #: how many chunks the accepted packets had
         super().__init__(streams, domains, config)
 
     @property
     def frames(self) -> int:
-        """Frames that came in."""
+        """The number of frames that arrived."""
         return sum(self._counters[name] for name in ("FRAMES", "FRAMES_DIVERTED", "FRAMES_DROPPED"))
 
     @property
     def packets(self) -> int:
-        """Those of an association that were taken."""
+        """The number of accepted packets of associations."""
         return self._counters["FRAMES"]
 
     @property
@@ -92,7 +92,7 @@ class SctpGolden(Golden):
         return super().sequence(entry)
 
     def know(self, stream: SctpStream) -> None:
-        """A stream that segments of SCTP arrive on; it is not enabled yet."""
+        """Adds a stream on which segments of SCTP arrive; it is not enabled yet."""
         self._sctp.add(stream.number)
         self.start(stream)
         self._receivers[stream.number].live = False
@@ -102,7 +102,7 @@ class SctpGolden(Golden):
         self._waiting[stream.number] = _Waiting()
 
     def open_session(self, stream: SctpStream) -> None:
-        """A session is opened on a stream."""
+        """Counts a session that is opened on a stream."""
         self.counts[stream.number].sessions += 1
 
     def receive(self, arrival: Arrival) -> list[Delivery]:
@@ -111,7 +111,7 @@ class SctpGolden(Golden):
         return delivered
 
     def frame(self, step: Incoming) -> list[Delivery]:
-        """A frame arrives; what is delivered with it."""
+        """Takes a frame that arrives; returns the deliveries that it causes."""
         before = len(self.deliveries)
         if step.fate is Fate.DIVERTED:
             self._counters["FRAMES_DIVERTED"] += 1
@@ -124,7 +124,7 @@ class SctpGolden(Golden):
             self.chunks += len(step.items)
             for item in step.items:
                 self._item(step, step.end, item, ends=item is step.items[-1])
-            # The record of a last chunk tells of the packet's end, too.
+            # The record of a last chunk reports the packet's end, too.
             if not step.items or step.items[-1].stream is None:
                 packet = _entry(Kind.PACKET, length=len(step.items), cookie=step.end.number << 16)
                 self._ring.append(Record(packet, f"frame {step.frame} ({step.end}), its packet"))
@@ -171,7 +171,7 @@ class SctpGolden(Golden):
     def _segment_of(
         self, arrival: SctpArrival, where: str
     ) -> tuple[ChunkStatus, int, list[Delivered]]:
-        """A segment arrives: status and octets of its chunk, and what is delivered."""
+        """Takes a segment; returns status and octets of its chunk, and the deliveries."""
         number = arrival.stream.number
         receiver, waiting = self._receivers[number], self._waiting[number]
         receiver.counts.segments += 1
@@ -195,7 +195,8 @@ class SctpGolden(Golden):
                     )
                     self._refuse(arrival, event.number, arrival)
                 case DdpError():
-                    # At its turn: the segment itself has been placed, and left.
+                    # The error was found at the segment's turn, after the segment itself was
+                    # placed.
                     late = waiting.arrivals[event.order or 0]
                     self._fail(late, event.number, _NO_SEGMENT, 0)
         return status, octets, delivered

@@ -1,11 +1,13 @@
-"""The host's calls of DDP over SCTP: associations, sessions, frames; and what its RNIC needs."""
+"""The host's calls for DDP over SCTP: associations, sessions, frames; and the sizes that
+they need.
+"""
 
 from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ...hdl.spec import regs
 from ...hdl.spec.config import LIMITS, MOST_PLACES, RnicConfig
@@ -13,33 +15,42 @@ from ...hdl.spec.net import AssociationKey, Move, insert
 from ...hdl.spec.sctp import Function, State
 from ..capture.sctp_traffic import (
     Abort,
+    DdpSession,
     End,
     Enter,
     Illegal,
     Incoming,
     Leave,
+    SctpStream,
     SctpTraffic,
     Step,
     Tell,
 )
 from ..engines.engine import Frame, Poll
 from .expectation import Delivery
+from .host import Host
 from .regions import RegionError
 from .sctp_expectation import SctpGolden
 
-if TYPE_CHECKING:
-    from .plan import _Replayer
-
 _WORD = 0xFFFFFFFF
-#: States to which a Terminate's turn leads.
+#: The states that follow a Terminate's turn.
 _ENDED = (State.TERMINATE_RECEIVED, State.CLOSED)
 
 
-class SctpHost:
-    """What a host does for SCTP, beside the streams and regions that ``host`` has."""
+class Sessions(Protocol):
+    """Sets streams up for their sessions, with the regions and buffers that a session asks for."""
 
-    def __init__(self, host: _Replayer, associations: int, window: int) -> None:
+    def begin_session(self, session: DdpSession) -> None: ...
+
+    def end_sessions(self, stream: SctpStream) -> None: ...
+
+
+class SctpHost:
+    """Executes the host's part in SCTP; ``host`` executes its part in streams and regions."""
+
+    def __init__(self, host: Host, sessions: Sessions, associations: int, window: int) -> None:
         self._host = host
+        self._sessions = sessions
         self._associations = associations
         self._window = window
         self._places: dict[tuple[int, int], AssociationKey] = {}
@@ -52,28 +63,29 @@ class SctpHost:
         return golden
 
     def receive(self, step: Incoming) -> list[Delivery]:
-        """A frame comes in; what is delivered with it."""
+        """Takes a frame that arrives, and returns the deliveries that it causes."""
         far = any(item.ahead >= self._window for item in step.items)
-        # A Terminate that came shortly before may not have had its turn.
+        # A Terminate that arrived shortly before may not have had its turn.
         late = any(
             isinstance(each, Illegal) and each.state in _ENDED
             for item in step.items
             for each in item.outcome
         )
-        # The peer of a session that is opened has heard that all of the last one came; a chunk is
-        # handed back after its records; and what is far ahead of what is under way has to wait.
+        # The RNIC must be idle first: if the frame opens a session, because its peer knows that all
+        # of the last session arrived; if it hands a chunk back, which follows the chunk's records;
+        # and if it is far ahead of items in flight.
         if step.opens or step.back or far or late:
             self._host.idle()
         errors = len(self._golden.errors)
         delivered = self._golden.frame(step)
         self._host.send(Frame(step.octets), step.segments)
         if len(self._golden.errors) > errors:
-            # An error at a segment's turn shows some time after the segment.
+            # An error at a segment's turn appears some time after the segment.
             self._host.idle()
         return delivered
 
     def act(self, step: Step) -> None:
-        """The host does something, once the RNIC is idle."""
+        """Executes an action of the host, once the RNIC is idle."""
         self._host.idle()
         match step:
             case Enter(end=end):
@@ -82,7 +94,7 @@ class SctpHost:
                 self._leave(end)
             case Tell(session=session):
                 if session is not None:
-                    self._host.begin_session(session)
+                    self._sessions.begin_session(session)
                     self._golden.open_session(session.stream)
                 function = Function(step.function)
                 self._command(step.stream.number, function, step.tsn, taken=True)
@@ -108,10 +120,10 @@ class SctpHost:
                 del self._places[nest]
                 self._entry(*nest, None)
         for stream in end.streams:
-            self._host.end_sessions(stream)
+            self._sessions.end_sessions(stream)
 
     def _entry(self, way: int, place: int, key: AssociationKey | None) -> None:
-        """Write an entry of the association table, or clear it."""
+        """Writes an entry of the association table, or clears it."""
         if key is None:
             where = regs.pack("ASSOC_PLACE", way=way, place=place)
             self._host.write("ASSOC", FLAGS=0, PLACE=where, COMMIT=1)
@@ -126,7 +138,7 @@ class SctpHost:
     def _command(
         self, stream: int, function: Function, tsn: int | None = None, *, taken: bool = False
     ) -> None:
-        """Tell the RNIC of a session, and wait for its answer."""
+        """Announces a session message to the RNIC, and waits for its answer."""
         if function in (Function.FORGET, Function.INITIATE):
             self._host.write("SESSION", TSN=tsn)
         self._host.write("SESSION", STREAM=stream, FUNCTION=function, COMMAND=1)
@@ -152,11 +164,11 @@ def _keys(end: End) -> Iterable[AssociationKey]:
         )
 
 
-# -- what the RNIC must have --
+# -- sizes of the RNIC --
 
 
 def grown_for_sctp(sctp: SctpTraffic, config: RnicConfig) -> tuple[RnicConfig, list[str]]:
-    """A configuration that has room for the SCTP of a capture, and sentences on what grew.
+    """Returns a configuration with room for the SCTP of a capture, and sentences about what grew.
 
     Raises
     ------
@@ -175,7 +187,7 @@ def grown_for_sctp(sctp: SctpTraffic, config: RnicConfig) -> tuple[RnicConfig, l
         if name == "window":
             largest = min(largest, MOST_PLACES // config.streams)
         if value > largest:
-            raise RegionError(f"{why} of {value}, and {largest} can be simulated")
+            raise RegionError(f"{why} of {value}, but at most {largest} can be simulated")
         more: dict[str, Any] = {name: value}
         config = replace(config, **more)
         notes.append(f"{why} of {value}")
@@ -184,10 +196,10 @@ def grown_for_sctp(sctp: SctpTraffic, config: RnicConfig) -> tuple[RnicConfig, l
     grow("initiates", needs.initiates, "the Session Initiates need a queue")
     grow("buffer_octets", 2 * needs.octets, "the frames need a packet buffer")
     if needs.ahead >= config.window:
-        # With the last one no frame has to wait; where there is not room for it, some do.
+        # With a window of this reach no frame has to wait; where it does not fit, some do.
         reach = min(needs.reach + 1, LIMITS["window"][1], MOST_PLACES // config.streams)
         wanted = needs.ahead + 1 if sctp.window else max(needs.ahead + 1, reach)
-        grow("window", wanted, "what waits for earlier items needs a window")
+        grow("window", wanted, "items that wait for earlier ones need a window")
     if sctp.window is not None and sctp.window != config.window:
         config = replace(config, window=sctp.window)
         notes.append(f"chunks with a used DDP-SSN are judged with a window of {sctp.window}")

@@ -1,8 +1,8 @@
 """The memory that a replay gives to the sessions of DDP over SCTP.
 
-For the derivation each session is a stream of its own, beside those of MPA. A STag that several
-sessions use, one after the other, is a region of each of them; one that they use at the same time
-is a region of the host.
+For the derivation each session is a stream of its own, beside those of MPA. If several sessions use
+an STag one after the other, each of them gets a region; if they use it at the same time, the region
+belongs to the host.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ..capture.sctp_traffic import DdpSession
-from ..capture.traffic import Arrival, Stream, Traffic
+from ..capture.streams import Arrival, Stream
+from ..capture.traffic import Traffic
 from .regions import (
     LARGEST_TABLE,
     Derived,
@@ -30,14 +31,16 @@ __all__ = ["Lengths", "derive_all", "lengths_of", "of_sessions"]
 
 @dataclass(frozen=True)
 class Lengths:
-    """Buffers of untagged queues, by Queue Number: of the streams of MPA, and of sessions."""
+    """The lengths of the buffers of untagged queues, by Queue Number, for streams of MPA and
+    for sessions.
+    """
 
     streams: dict[int, dict[int, list[int]]]
     sessions: dict[DdpSession, dict[int, list[int]]]
 
     @property
     def queues(self) -> int:
-        """Queues that have a buffer: a stream's sessions share them."""
+        """The number of queues that have a buffer; a stream's sessions share its queues."""
         of_sessions = {
             (session.stream.number, qn)
             for session, queues in self.sessions.items()
@@ -50,7 +53,7 @@ class Lengths:
 
 @dataclass(frozen=True)
 class _Flat:
-    """Traffic whose sessions are streams, by their number."""
+    """Traffic in which each session is a stream; ``sessions`` has them by the stream's number."""
 
     traffic: Traffic
     sessions: dict[int, DdpSession]
@@ -83,7 +86,7 @@ def _flat(traffic: Traffic) -> _Flat:
 
 
 def derive_all(traffic: Traffic, stags: int = 1024) -> Derived:
-    """As :func:`.regions.derive`, also for the sessions of SCTP.
+    """Derives regions as :func:`.regions.derive` does, also for the sessions of SCTP.
 
     Raises
     ------
@@ -109,14 +112,16 @@ def derive_all(traffic: Traffic, stags: int = 1024) -> Derived:
 
 
 def _entry(region: Region) -> tuple[str, int]:
-    """The entry that a region has in the largest table, where most STags have one each."""
+    """Returns a region's entry in the largest table, where most STags have an entry of their
+    own.
+    """
     return region.endpoint, slot(region.stag, LARGEST_TABLE)
 
 
 def _used_by_sessions(
     flat: _Flat, stags: int
 ) -> dict[tuple[str, int], dict[DdpSession, list[Region]]]:
-    """By table entry: the sessions that use it, each with its regions."""
+    """Returns, by table entry, the sessions that use it, each with its regions."""
     by_connection: dict[int, tuple[list[Stream], list[Arrival]]] = {}
     for stream in flat.traffic.streams:
         if stream.number in flat.sessions:
@@ -136,7 +141,7 @@ def _used_by_sessions(
 
 
 def of_sessions(regions: Iterable[Region], traffic: Traffic) -> list[Region]:
-    """The regions of a file; those of a session are bound to its stream, for its time."""
+    """Returns the regions of a file, with those of a session bound to its stream for its time."""
     sessions = {
         (each.stream.destination.address, each.stream.sid, each.number): each
         for each in (traffic.sctp.sessions if traffic.sctp else ())
@@ -170,7 +175,8 @@ def _of(session: DdpSession, region: Region) -> Region:
 
 
 def lengths_of(traffic: Traffic, queues: Iterable[Queue] = ()) -> Lengths:
-    """As :func:`.regions.buffer_lengths`, also for the sessions of SCTP.
+    """Returns the lengths of buffers as :func:`.regions.buffer_lengths` does, also for sessions of
+    SCTP.
 
     Raises
     ------

@@ -1,13 +1,12 @@
-"""Traffic made here: what ``rnic sim`` plays without a capture, and the capture that ships with the
-project.
+"""Makes the traffic that ``rnic sim`` plays without a capture, and the project's own capture.
 
-Ten connections, made with the model's own Data Source and MPA, between two hosts that read and
+Ten connections between two hosts, made with the model's own Data Source and MPA. The hosts read and
 write each other's memory and send each other messages on every queue: sizes around every boundary
 at any alignment, FPDUs one to a TCP segment, packed, cut anywhere, reordered and repeated, CRC on
 and off, markers, IPv6, jumbo frames. Towards the end all but one of the initiators' streams meet an
-error, which the receiver answers with a Terminate, as RFC 5040 asks.
+error, which the receiver answers with a Terminate, as RFC 5040 requires.
 
-The capture that ships is written with::
+The project's capture is written with::
 
     python -m ddp_rnic.sim.replay.workload sim/data/workload.pcap
 """
@@ -35,8 +34,8 @@ from ...hdl.spec.ddp import (
     ErrorNumber,
     ErrorType,
 )
+from ...hdl.spec.net import internet_sum
 from ..capture.capture import Capture, Endpoint, capture_of
-from ..capture.layers import internet_sum
 from ..capture.pcap import Frame
 from ..model.ddp import DataSource, UntaggedHeader, header_length
 from ..model.mpa import Enhanced, MpaSender, StartupFrame, negotiate
@@ -99,10 +98,10 @@ WRITE, _READ_REQUEST, _READ_RESPONSE, SEND, _SEND_INVALIDATE, _SEND_SOLICITED, _
 
 @dataclass(frozen=True)
 class Workload:
-    """Frames, the regions that they address, and what these must hold in the end.
+    """Frames, the regions that they address, and the final contents of the regions.
 
-    ``messages`` are what each end must receive in untagged buffers, in order, with their Queue
-    Numbers: by source and destination.
+    ``messages`` are the messages that each end must receive in untagged buffers, in order, with
+    their Queue Numbers: by source and destination.
     """
 
     frames: tuple[Frame, ...]
@@ -111,17 +110,17 @@ class Workload:
     messages: dict[tuple[Endpoint, Endpoint], list[tuple[int, bytes]]]
 
     def capture(self) -> Capture:
-        """The frames, read as a capture is."""
+        """Returns the frames, read as a capture."""
         return capture_of(self.frames, Path("generated workload"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Style:
-    """How a connection is set up, and how its octets are put into TCP segments."""
+    """The set-up of a connection, and the way its octets are put into TCP segments."""
 
     addresses: tuple[str, str] = ("10.7.0.1", "10.7.0.2")
     crc: bool = True
-    markers: tuple[bool, bool] = (False, False)  # what the initiator, the responder wants
+    markers: tuple[bool, bool] = (False, False)  # the wish of the initiator, of the responder
     revision: int = 2
     mtu: int = 1500
     packed: bool = False  # segments are full, FPDUs cut anywhere
@@ -141,21 +140,21 @@ _STYLES = (
     _Style(packed=True, fault=INVALID_MO),
     _Style(addresses=("fd00:7::1", "fd00:7::2"), shuffled=True, fault=MESSAGE_TOO_LONG),
 )
-#: Short segments, as a board has little memory for those of messages.
+#: Short segments, because a board has little memory for those of messages.
 _BOARD_STYLE = _Style(markers=(True, False), mtu=256, packed=True, fault=BASE_OR_BOUNDS)
 
 
 def generate(seed: int = 1, messages: int = 60, largest: int = 1 << 14) -> Workload:
-    """Make a workload.
+    """Makes a workload.
 
     Parameters
     ----------
     seed
         Equal seeds make equal workloads.
     messages
-        Messages a connection carries, besides those about its end.
+        How many messages a connection carries, besides those about its end.
     largest
-        Longest message, in octets.
+        Octets of the longest message.
     """
     wire = Wire()
     talks = _connections(wire, random.Random(seed), _STYLES, messages, largest)
@@ -174,16 +173,16 @@ def generate(seed: int = 1, messages: int = 60, largest: int = 1 << 14) -> Workl
 
 
 def for_board(stags: int, count: int, messages: int, largest: int) -> tuple[Frame, ...]:
-    """Make the frames of connections that a board's TCP can bring.
+    """Makes the frames of connections that a board's TCP can receive.
 
     Parameters
     ----------
     stags
         Entries of the board's Steering Tag table.
     count
-        Connections.
+        How many connections.
     messages, largest
-        As of :func:`generate`.
+        As for :func:`generate`.
     """
     wire = Wire(stags, region=4 * largest + 256)
     _connections(wire, random.Random(1), count * (_BOARD_STYLE,), messages, largest)
@@ -193,7 +192,9 @@ def for_board(stags: int, count: int, messages: int, largest: int) -> tuple[Fram
 def _connections(
     wire: Wire, rng: random.Random, styles: tuple[_Style, ...], messages: int, largest: int
 ) -> list[_Connection]:
-    """Lets a connection of each style talk, in turns, until its end; returns the connections."""
+    """Makes one connection of each style, which take turns until their end; returns the
+    connections.
+    """
     sizes = [size for size in _SIZES if size <= largest]
     talks = [_Connection(wire, rng, number, style) for number, style in enumerate(styles)]
     for connection in talks:
@@ -208,7 +209,7 @@ def _connections(
 
 
 def write_pcap(frames: tuple[Frame, ...], path: Path) -> None:
-    """Write Ethernet frames as a classic pcap file with microseconds."""
+    """Writes Ethernet frames as a classic pcap file with microseconds."""
     records = [struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 1 << 18, _ETHERNET)]
     for frame in frames:
         seconds, microseconds = divmod(round(frame.time * 1e6), 1_000_000)
@@ -224,7 +225,7 @@ def write_pcap(frames: tuple[Frame, ...], path: Path) -> None:
 
 
 class Wire:
-    """Frames in order, ten microseconds apart.
+    """Collects frames in order, ten microseconds apart.
 
     Parameters
     ----------
@@ -241,7 +242,7 @@ class Wire:
         self._slots: set[int] = set()
 
     def new_stag(self, rng: random.Random) -> int:
-        """A random STag; all of them together fit in the table of one RNIC."""
+        """Returns a random STag; all of them together fit in the table of one RNIC."""
         while slot(stag := rng.getrandbits(32), self._stags) in self._slots:
             pass
         self._slots.add(slot(stag, self._stags))
@@ -310,9 +311,7 @@ class _Buffer:
 
 @dataclass
 class _Peer:
-    """One end of a connection: what it sends with, and the memory that it lets the other end write
-    to.
-    """
+    """One end of a connection: its senders, and the memory that the other end may write to."""
 
     end: Endpoint
     sender: MpaSender
@@ -321,8 +320,8 @@ class _Peer:
     mss: int
     buffers: list[_Buffer]
     waiting: bytearray = field(default_factory=bytearray)
-    messages: list[tuple[int, bytes]] = field(default_factory=list)  # untagged, that it sent
-    dead: bool = False  # the receiver of what this peer sends takes no more
+    messages: list[tuple[int, bytes]] = field(default_factory=list)  # untagged messages sent
+    dead: bool = False  # True once this peer's receiver accepts nothing more
 
 
 class _Connection:
@@ -393,7 +392,9 @@ class _Connection:
     # -- RDMAP operations
 
     def greet(self) -> None:
-        """On every queue a message either way: no octets, a few, and more than a segment takes."""
+        """Sends messages on every queue in both directions: no octets, a few, and more than
+        a segment holds.
+        """
         for peer in self.peers:
             self.send(peer, 0)
             self.send(peer, peer.source.mulpdu + 100)
@@ -402,7 +403,7 @@ class _Connection:
             self._flush(peer)
 
     def converse(self, size: int) -> None:
-        """One message either way, or an RDMA Read and its answer."""
+        """Sends one message in either direction, or an RDMA Read and its answer."""
         peer = self._rng.choice(self.peers)
         kind = self._rng.choice(
             (self.write, self.write, self.write, self.send, self.send, self.notify, self.read)
@@ -412,21 +413,23 @@ class _Connection:
             self._flush(peer)
 
     def write(self, peer: _Peer, size: int) -> None:
-        """An RDMA Write to anywhere in one of the other end's regions."""
+        """Sends an RDMA Write to anywhere in one of the other end's regions."""
         self._tagged(peer, self._rng.choice(self._other(peer).buffers), size, WRITE)
 
     def send(self, peer: _Peer, size: int) -> None:
-        """A Send, with or without Solicited Event."""
+        """Sends a Send, with or without Solicited Event."""
         opcode = self._rng.choice((SEND, _SEND_SOLICITED))
         self._untagged(peer, 0, self._rng.randbytes(size), opcode)
 
     def notify(self, peer: _Peer, size: int) -> None:
-        """A message on the queue that RDMAP has no use for, with an RsvdULP field of its own."""
+        """Sends a message on the queue that RDMAP does not use, with an RsvdULP field of its
+        own.
+        """
         message = self._rng.randbytes(size)
         self._untagged(peer, 3, message, self._rng.getrandbits(4) << 4, self._rng.getrandbits(32))
 
     def read(self, peer: _Peer, size: int) -> None:
-        """An RDMA Read Request, and the Response into the reader's own memory."""
+        """Sends an RDMA Read Request, and the Response into the reader's own memory."""
         sink = self._rng.choice(peer.buffers)
         offset = self._rng.randrange(sink.region.length - size)
         request = struct.pack(">IQIIQ", sink.region.stag, sink.region.to + offset, size, 0, 0)
@@ -465,8 +468,8 @@ class _Connection:
                 self._flush(peer)
 
     def _flush(self, peer: _Peer) -> None:
-        """Send what waits: full TCP segments, in disorder and more than once where the style says
-        so.
+        """Sends the waiting octets: full TCP segments, in disorder and repeated where the
+        style says so.
         """
         pieces = [
             (at, bytes(peer.waiting[at : at + peer.mss]))
@@ -483,8 +486,9 @@ class _Connection:
     # -- the end
 
     def end(self) -> None:
-        """A message to an invalidated region or another fault, what comes after it in vain, and the
-        Terminate.
+        """Sends a message with a fault, messages after it, which are dropped, and the Terminate.
+
+        The fault is an invalidated region, or another one.
         """
         peer = self.peers[0]
         fault = self._style.fault
@@ -507,7 +511,7 @@ class _Connection:
             self._put(each, 0x11)
 
     def _offend(self, peer: _Peer, fault: ErrorNumber) -> bytes:
-        """Send a segment with the fault; the segment, or nothing where its header cannot be
+        """Sends a segment with the fault; returns it, or nothing where its header cannot be
         trusted.
         """
         region = self._other(peer).buffers[0].region
@@ -527,7 +531,7 @@ class _Connection:
         elif fault == TAGGED_VERSION:
             segment = bytes([segment[0] & ~3 | 2]) + segment[1:]
         elif fault == MESSAGE_TOO_LONG:
-            # The Terminate will name the second segment: the buffer ends in it.
+            # The Terminate will name the second segment, in which the buffer ends.
             message = self._rng.randbytes(peer.source.mulpdu)
             begin, segment = peer.source.untagged(0, message, rsvdulp=SEND << 32)
             self._segments(peer, [begin])
@@ -541,15 +545,15 @@ class _Connection:
         return segment
 
 
-#: What is wrong with an untagged segment: its Queue Number, how far its MSN is ahead of the right
-#: one, its MO.
+#: The faults of an untagged segment: its Queue Number, the distance of its MSN from the right one,
+#: its MO.
 _ASTRAY = {
     INVALID_QN: (9, 0, 0),
     NO_BUFFER: (0, 5000, 0),
     MSN_RANGE: (0, -1, 0),
     INVALID_MO: (0, 0, 100_000),
 }
-#: The workload of the capture that ships: small, so few messages and short ones.
+#: The workload of the project's capture: few and short messages, so that it is small.
 SHIPPED = {"seed": 1, "messages": 6, "largest": 2048}
 
 

@@ -1,1 +1,1 @@
-"""What a run leaves to read: reports, timelines, pages, plots."""
+"""Reports about a run: texts, timelines, pages, plots."""

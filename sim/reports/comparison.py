@@ -1,36 +1,29 @@
-"""The same vectors on several devices and on the golden model: what differs, on which."""
+"""Plays the same vectors on several devices and on the golden model, and lists the differences."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from ...hdl.spec import board
-from ...hdl.spec.completion import OCTETS
-from ...hdl.spec.config import RnicConfig
 from ...sw_driver import RnicError
-from ..capture.capture import CaptureError
 from ..capture.pcap import LeftOut
-from ..capture.sctp_traffic import Incoming
-from ..capture.traffic import Traffic
 from ..devices.play import Link, play
-from ..engines.engine import DeviceError, Packet
+from ..engines.engine import DeviceError
 from ..replay.differences import Difference, compare
 from ..replay.plan import Plan
-from ..replay.regions import RegionError
 from .report import Run, agreement
 
-__all__ = ["Comparison", "Room", "Row", "Side", "check_fits", "on_wire", "run"]
+__all__ = ["Comparison", "Row", "Side", "run"]
 
-#: Makes the link to a device that a plan is played on, and is told where waves go.
+#: Opens the link to a device for a plan; the second argument is the file for waves.
 Opener = Callable[[Plan, Path | None], Link]
 
 
 @dataclass
 class Side:
-    """What came of the vectors on one device: a run of each plan, unless one failed."""
+    """The results of the vectors on one device: a run of each plan, unless one failed."""
 
     name: str
     runs: list[Run] = field(default_factory=list)
@@ -39,7 +32,7 @@ class Side:
 
     @property
     def differences(self) -> list[tuple[int, Difference]]:
-        """Everything in which it is not as the golden model, with the number of the run."""
+        """All differences from the golden model, with the number of the run."""
         found = [(at, each) for at, run in enumerate(self.runs) for each in run.differences]
         if self.failure is not None:
             found.append((len(self.runs), Difference("device", "the run", "its end", self.failure)))
@@ -51,7 +44,7 @@ class Side:
 
 
 class Row(NamedTuple):
-    """A difference in a run, and what each device has that is not as the golden model."""
+    """A difference in a run, with the value of each device that differs from the golden model."""
 
     run: int
     what: str
@@ -62,7 +55,7 @@ class Row(NamedTuple):
 
 @dataclass
 class Comparison:
-    """All devices. ``source`` names the capture or workload."""
+    """The results of all devices. ``source`` names the capture or workload."""
 
     source: str
     width: int
@@ -96,18 +89,18 @@ def run(
     waves: Path | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Side:
-    """Play plans on a device, as far as it goes.
+    """Plays plans on a device, up to the first that fails.
 
     Parameters
     ----------
     name
-        What the device is called.
+        The device's name in reports.
     open_link
         Opens the device for a plan.
     waves
-        Where to write a VCD of each plan; with several of them the name gets a number.
+        The file for a VCD of each plan; with several plans the name gets a number.
     progress
-        Called with what is done of a plan, and its operations.
+        Called with the number of operations done in a plan, and of all.
 
     Raises
     ------
@@ -129,67 +122,3 @@ def run(
                 side.waves += [path] if path is not None else []
         side.runs.append(Run(plan, outcome, memory, compare(plan, outcome, memory)))
     return side
-
-
-# -- what a board can play --
-
-
-def on_wire(traffic: Traffic) -> Traffic:
-    """The traffic with its frames as they are on Ethernet.
-
-    Raises
-    ------
-    CaptureError
-        A frame is too long for a board to send.
-    """
-    assert traffic.sctp is not None
-    steps = list(traffic.sctp.steps)
-    for number, step in enumerate(steps):
-        if isinstance(step, Incoming):
-            if len(step.octets) > board.LONGEST:
-                raise CaptureError(
-                    f"frame {step.frame} has {len(step.octets)} octets, and a board sends"
-                    f" {board.LONGEST} at most"
-                )
-            steps[number] = replace(step, octets=step.octets.ljust(board.SHORTEST, b"\0"))
-    return replace(traffic, sctp=replace(traffic.sctp, steps=steps))
-
-
-class Room(NamedTuple):
-    """What a board has beside its RNIC: octets of memory, and, with MPA, TCP connections and
-    octets of the window of each.
-    """
-
-    memory: int
-    connections: int = 0
-    window: int = 0
-
-
-def check_fits(plans: Sequence[Plan], changes: Sequence[str], has: RnicConfig, room: Room) -> None:
-    """Raise :class:`~..replay.regions.RegionError` unless a board has room for these plans."""
-    if any(plan.config != has for plan in plans):
-        raise RegionError(f"the board is too small for this: {'; '.join(changes)}")
-    for plan in plans:
-        octets = len(plan.memory) + plan.ring.entries * OCTETS
-        if octets > room.memory:
-            raise RegionError(
-                f"the board has {room.memory} octets of memory, and this needs {octets}:"
-                " give fewer or shorter regions"
-            )
-        packets = [each for each in plan.packets() if isinstance(each, Packet)]
-        streams = len({each.stream for each in packets})
-        if streams > room.connections:
-            raise RegionError(
-                f"the board takes {room.connections} TCP connections, and this has {streams}"
-            )
-        longest = max((len(each.raw) for sent in plan.sent for each in sent), default=0)
-        if packets and longest > room.window:
-            raise RegionError(
-                f"the board has a TCP window of {room.window} octets, and an FPDU has {longest}"
-            )
-        longest = max((len(each.octets) for each in plan.golden.exceptions), default=0)
-        if longest > board.RECEIVED.size:
-            raise RegionError(
-                f"the board shows its host packets of up to {board.RECEIVED.size} octets, and one"
-                f" of {longest} would come to it"
-            )

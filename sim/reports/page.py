@@ -1,6 +1,6 @@
-"""A comparison as one HTML file: everything is in it, and nothing is fetched.
+"""Writes a comparison as one self-contained HTML file.
 
-``page.html`` draws what is put into it here as JSON: verdict, differences with their octets and
+``page.html`` draws the data that is put into it as JSON: verdict, differences with their octets and
 place in a waveform, throughput, latency, occupancy, and the timeline of all segments.
 """
 
@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ..capture.traffic import Tagged, Untagged
+from ..capture.streams import Tagged, Untagged
 from ..engines.compiled import waveform_time
 from ..replay.differences import Difference
 from .comparison import Comparison, Side
@@ -20,9 +20,9 @@ from .timeline import Segment, occupancy, segments, throughput
 __all__ = ["html", "write"]
 
 _TEMPLATE = Path(__file__).with_name("page.html")
-#: Where the data goes.
+#: The place of the data in the page.
 _PLACE = '"DATA"'
-#: Points of a plot.
+#: Number of points of a plot.
 _POINTS = 300
 
 
@@ -53,7 +53,7 @@ def html(comparison: Comparison) -> str:
             for row in comparison.rows()
         ],
     }
-    # Inside a script, no text may end it.
+    # No text inside a script may end the script.
     text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     return _TEMPLATE.read_text(encoding="utf-8").replace(_PLACE, text)
 
@@ -97,8 +97,10 @@ def _run(run: Run) -> dict[str, Any]:
 
 
 def _segment(segment: Segment) -> list[Any]:
-    """As the page reads it: stream, frame, order, what it is, octets placed, cycles of its packet's
-    first and last beat, of its first and last write, of its delivery; its error.
+    """Returns a segment as the page reads it.
+
+    The items are stream, frame, order, kind, octets placed; the cycles of its packet's first and
+    last beat, of its first and last write, and of its delivery; and its error.
     """
     arrival = segment.arrival
     match arrival.header:

@@ -1,4 +1,6 @@
-"""The plots of ``rnic bench``, each as PNG and SVG; matplotlib is imported where one is drawn."""
+"""Draws the plots of ``rnic bench``, each as PNG and SVG. matplotlib is imported only for
+drawing.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ..engines.engine import ToolError
+from ...flow.tools import ToolError
 
 __all__ = ["draw", "prepare"]
 
@@ -17,14 +19,14 @@ Rows = list[dict[str, Any]]
 
 
 def prepare(folder: Path) -> None:
-    """Make the folder, before anything is measured.
+    """Makes the folder, before anything is measured.
 
     Raises
     ------
     ToolError
         matplotlib is not installed.
     OSError
-        There cannot be such a folder.
+        The folder cannot be made.
     """
     if find_spec("matplotlib") is None:
         raise ToolError("matplotlib is not installed: pip install 'ddp-rnic[plots]'")
@@ -32,7 +34,9 @@ def prepare(folder: Path) -> None:
 
 
 def draw(results: dict[str, Rows], folder: Path) -> list[Path]:
-    """Draw ``rate`` and, where blocks were placed, ``area``; the files that were written."""
+    """Draws ``rate`` and, where blocks were placed, ``area``; returns the files that were
+    written.
+    """
     from matplotlib.figure import Figure
 
     written = []
@@ -48,8 +52,9 @@ def draw(results: dict[str, Rows], folder: Path) -> list[Path]:
 
 
 def rates(results: dict[str, Rows]) -> dict[int, list[tuple[int, float]]]:
-    """Payloads of segments over MPA, and the rate of payload, of each width: bits a cycle, or Gb/s
-    where the clock of the top is known for all widths.
+    """Returns, for each width, payloads of segments over MPA with the rate of payload.
+
+    The rate is in bits per cycle, or in Gb/s where the clock of the top is known for all widths.
     """
     clocks = _clocks(results)
     rows = [row for row in results["cycles"] if row["llp"] == "mpa" and not row["offset"]]
@@ -62,7 +67,7 @@ def rates(results: dict[str, Rows]) -> dict[int, list[tuple[int, float]]]:
 
 
 def _clocks(results: dict[str, Rows]) -> dict[int, float]:
-    """MHz of the top, by its width; the median of the seeds."""
+    """Returns the clock of the top in MHz, by its width; the median over the seeds."""
     found: dict[int, list[float]] = {}
     for row in results["pnr"]:
         if row["block"] == "top":
@@ -87,7 +92,7 @@ def _rate(figure: Any, results: dict[str, Rows]) -> None:
 
 
 def _area(figure: Any, results: dict[str, Rows]) -> None:
-    """Clock and area against the width; what has none stands beside."""
+    """Plots clock and area against the width; blocks without a width are drawn beside."""
     rows = results["pnr"]
     widths = _in_order(row["width"] for row in rows if row["width"])
     columns = [str(width) for width in widths] + [""] * any(not row["width"] for row in rows)

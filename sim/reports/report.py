@@ -1,4 +1,6 @@
-"""What `rnic sim` leaves for other programs: ``report.json``, ``memory/`` and ``receives/``."""
+"""Writes the results of `rnic sim` for other programs: ``report.json``, ``memory/``,
+``receives/``.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from ...hdl.spec.completion import Completion, Kind, Status
 from ...hdl.spec.sctp import Diversion
 from ..capture.pcap import LeftOut
 from ..capture.sctp_traffic import SctpStream
-from ..capture.traffic import Stream
+from ..capture.streams import Stream
 from ..engines.engine import Outcome
 from ..replay.differences import Difference, number_text
 from ..replay.expectation import Buffer, StreamCounts
@@ -24,7 +26,7 @@ from ..replay.plan import Plan
 from ..replay.regions import Region
 from ..replay.sctp_expectation import SctpGolden
 
-MOST_NAMED = 4  # of what was left out, in a sentence
+MOST_NAMED = 4  # how many left-out things a sentence names
 
 
 @dataclass
@@ -37,15 +39,15 @@ class Run:
     differences: list[Difference]
 
     def deliveries(self, stream: int) -> int:
-        """Messages that the RNIC delivered, tagged and untagged, of a stream."""
+        """Returns how many messages of a stream, tagged and untagged, the RNIC delivered."""
         return sum(
             each.kind is Kind.MESSAGE and each.stream == stream and each.status == Status.DELIVERED
             for each in self.outcome.completions
         )
 
     def receives(self) -> Iterator[tuple[Buffer, Completion, bytes]]:
-        """The untagged messages that the RNIC delivered, in its order, with the octets that it
-        placed.
+        """Yields the untagged messages that the RNIC delivered, in its order, with the
+        octets it placed.
         """
         buffers = {each.cookie: each for each in self.plan.buffers}
         for each in self.outcome.completions:
@@ -77,7 +79,9 @@ class Result:
 
     @property
     def verdict(self) -> str:
-        """``agree`` alone says that everything was played, and something was placed."""
+        """The verdict; only ``agree`` means that everything was played, and something was
+        placed.
+        """
         if not self.agrees:
             return "differ"
         if not self.bytes_placed and not self.deliveries:
@@ -96,12 +100,12 @@ class Result:
 
     @property
     def bytes_placed(self) -> int:
-        """As the RNIC counts."""
+        """Octets placed, as the RNIC counts them."""
         return self.counter("PLACED_OCTETS")
 
     @property
     def errors(self) -> int:
-        """As the RNIC counts."""
+        """The number of errors, as the RNIC counts them."""
         return self.counter("ERRORS")
 
     def counter(self, name: str) -> int:
@@ -109,7 +113,7 @@ class Result:
 
     @property
     def deliveries(self) -> int:
-        """Messages, as the RNIC completed them."""
+        """The number of messages that the RNIC completed."""
         return sum(run.deliveries(stream.number) for run, stream in self.streams)
 
     @property
@@ -120,18 +124,18 @@ class Result:
 
     @property
     def streams(self) -> list[tuple[Run, Stream]]:
-        """In order of their number."""
+        """All streams with their runs, in the order of their numbers."""
         both = [(run, stream) for run in self.runs for stream in run.plan.streams]
         return sorted(both, key=lambda pair: pair[1].number)
 
 
 def agreement(left_out: Sequence[LeftOut]) -> str:
-    """What devices that agree have agreed on."""
+    """Returns the verdict of devices that agree."""
     return "agree on what was played" if left_out else "agree"
 
 
 def left_out_text(left_out: Sequence[LeftOut]) -> str:
-    """What a summary's sentence ends in, of what was left out."""
+    """Returns the end of a summary's sentence, which names the things that were left out."""
     if not left_out:
         return ""
     more = len(left_out) - MOST_NAMED
@@ -140,9 +144,11 @@ def left_out_text(left_out: Sequence[LeftOut]) -> str:
 
 
 def write(result: Result, directory: Path) -> None:
-    """Write ``report.json``, ``memory/index.json`` and a file for each region,
-    ``receives/index.json`` and a file for each message that an untagged buffer received, all as the
-    RNIC's bus writes left it.
+    """Writes the results to a directory.
+
+    It gets ``report.json``; ``memory/index.json`` and a file for each region;
+    ``receives/index.json`` and a file for each message that an untagged buffer received. All octets
+    are those that the RNIC's bus writes left.
     """
     _write_memory(result, directory / "memory")
     _write_receives(result, directory / "receives")
@@ -203,14 +209,14 @@ def _write_receives(result: Result, receives: Path) -> None:
 
 
 def _session(region: Region) -> dict[str, int]:
-    """The SCTP stream and session of a region that is of one."""
+    """Returns the SCTP stream and session of a region that belongs to a session."""
     if region.session is None:
         return {}
     return {"stream": region.session[0], "session": region.session[1]}
 
 
 def _file_name(stem: str, taken: set[str]) -> str:
-    """A name that is not taken yet, and is from now on."""
+    """Returns a name that is not taken yet, and marks it as taken."""
     stem = re.sub(r"[^0-9A-Za-z.-]", "_", stem)
     name, number = f"{stem}.bin", 1
     while name in taken:
@@ -225,7 +231,7 @@ def _write_json(path: Path, value: Any) -> None:
 
 
 def as_json(result: Result) -> dict[str, Any]:
-    """The content of ``report.json``."""
+    """Returns the content of ``report.json``."""
     return {
         "verdict": result.verdict,
         "source": result.source,
@@ -261,7 +267,7 @@ def as_json(result: Result) -> dict[str, Any]:
 
 
 def _frames(result: Result) -> dict[str, int]:
-    """What came in by SCTP, if anything may."""
+    """Returns counts of SCTP frames, if the RNIC has SCTP."""
     goldens = result.goldens
     if not goldens:
         return {}
@@ -307,7 +313,7 @@ def _stream(run: Run, stream: Stream) -> dict[str, Any]:
 
 
 def _way(stream: Stream, counts: StreamCounts) -> dict[str, int | bool]:
-    """What the layer below DDP is like."""
+    """Returns the properties of the layer below DDP."""
     if isinstance(stream, SctpStream):
         return {
             "association": stream.association,
@@ -319,7 +325,7 @@ def _way(stream: Stream, counts: StreamCounts) -> dict[str, int | bool]:
 
 
 def periods_text(periods: Sequence[tuple[int, int | None]]) -> str:
-    """When a region is registered, in words."""
+    """Returns when a region is registered, in words."""
     if not periods:
         return "never"
     if len(periods) > 2:

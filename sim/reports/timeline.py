@@ -1,4 +1,6 @@
-"""When what happened in a run: each segment's arrival, placement and delivery; octets in flight."""
+"""The times of events in a run: each segment's arrival, placement and delivery; octets in
+flight.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...hdl.spec.ddp import ErrorNumber
-from ..capture.traffic import Arrival
+from ..capture.streams import Arrival
 from ..replay.differences import matched
 from ..replay.expectation import Delivery, Placement, spans
 from ..replay.regions import Region
@@ -20,8 +22,10 @@ __all__ = ["Segment", "occupancy", "segments", "throughput"]
 
 @dataclass
 class Segment:
-    """A DDP Segment: the cycles in which its packet's first and last beat came in, in which its
-    first and last octet were written, in which its message was delivered; ``octets`` placed.
+    """A DDP Segment with its cycles, and ``octets`` placed.
+
+    The cycles are those in which its packet's first and last beat arrived, in which its first and
+    last octet were written, and in which its message was delivered.
     """
 
     arrival: Arrival
@@ -35,13 +39,14 @@ class Segment:
 
     @property
     def end(self) -> int:
-        """The last cycle in which something is known to have become of it."""
+        """The last cycle of an event of this segment."""
         return max(self.last, *(self.placed or ()), self.delivered or 0)
 
 
 def segments(run: Run) -> list[Segment]:
-    """The segments of a run, in order of arrival, where the device tells cycles; those that never
-    came in are not among them.
+    """Returns the segments of a run in order of arrival, where the device reports cycles.
+
+    Segments that never arrived are left out.
     """
     plan, outcome = run.plan, run.outcome
     found: dict[int, Segment] = {}
@@ -76,7 +81,7 @@ def _place(segment: Segment, placement: Placement, cycles: list[int]) -> None:
 
 
 class _Writes:
-    """The beats of write data, by their address: each is some placement's."""
+    """The beats of write data, by their address. Each beat belongs to one placement."""
 
     def __init__(self, writes: NDArray, octets: int) -> None:
         self._octets = octets
@@ -85,7 +90,7 @@ class _Writes:
             self._cycles.setdefault(address // octets, []).append(cycle)
 
     def of(self, pieces: Iterable[tuple[int, int]], since: int) -> list[int]:
-        """The cycles of the next beats there, from a cycle on."""
+        """Returns the cycles of the next beats at these pieces of memory, from a cycle on."""
         found = []
         for address, count in pieces:
             for beat in range(address // self._octets, -(-(address + count) // self._octets)):
@@ -98,8 +103,8 @@ class _Writes:
 
 
 def _packets(run: Run, known: list[Segment]) -> Iterator[tuple[int, int, int, int]]:
-    """Of each packet and frame its first and last beat's cycle, its octets, and the cycle in which
-    the last of its segments was placed.
+    """Yields, for each packet and frame, the cycles of its first and last beat, its octets,
+    and the cycle in which the last of its segments was placed.
     """
     left = run.outcome.taken["last"].tolist()
     for segment in known:
@@ -111,8 +116,10 @@ def _packets(run: Run, known: list[Segment]) -> Iterator[tuple[int, int, int, in
 
 
 def occupancy(run: Run, known: list[Segment], points: int) -> list[tuple[int, int]]:
-    """Octets that came in and whose packet is not placed whole, as the most in each of so many
-    stretches: the cycle in which one begins, and these octets.
+    """Returns how many octets have arrived whose packet is not completely placed.
+
+    The run is divided into ``points`` stretches. For each, the result has the cycle in which it
+    begins, and the largest number of such octets in it.
     """
     changes: dict[int, int] = {}
     for _, last, octets, end in _packets(run, known):
@@ -123,7 +130,7 @@ def occupancy(run: Run, known: list[Segment], points: int) -> list[tuple[int, in
     start, step = _stretch(run, points)
     most, inside, now = [0] * points, 0, 0
     for cycle in sorted(changes):
-        # What is inside stays so up to this cycle.
+        # These octets stay inside up to this cycle.
         until = min((cycle - start) // step, points - 1)
         for at in range(now, until + 1):
             most[at] = max(most[at], inside)
@@ -135,14 +142,16 @@ def occupancy(run: Run, known: list[Segment], points: int) -> list[tuple[int, in
 def throughput(
     run: Run, known: list[Segment], points: int
 ) -> tuple[int, list[tuple[int, float, float]]]:
-    """Cycles of a stretch; of so many of them the cycle in which it begins, and octets a cycle
-    that came in and that were placed.
+    """Returns the length of a stretch in cycles, and the rates in each stretch.
+
+    The run is divided into ``points`` stretches. For each, the result has the cycle in which it
+    begins, and the octets per cycle that arrived and that were placed.
     """
     start, step = _stretch(run, points)
     came, placed = [0.0] * points, [0.0] * points
 
     def spread(counts: list[float], first: int, last: int, octets: int) -> None:
-        """Octets, alike over the cycles in which they went by."""
+        """Adds octets, spread evenly over the cycles in which they passed."""
         for at in range((first - start) // step, min((last - start) // step, points - 1) + 1):
             begin, end = start + at * step, start + (at + 1) * step
             share = min(end, last + 1) - max(begin, first)
@@ -158,7 +167,7 @@ def throughput(
 
 
 def _stretch(run: Run, points: int) -> tuple[int, int]:
-    """The first cycle that matters, and the length of a stretch."""
+    """Returns the first cycle with activity, and the length of a stretch."""
     taken, writes = run.outcome.taken, run.outcome.writes
     if not len(taken):
         return 0, 1

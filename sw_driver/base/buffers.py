@@ -1,4 +1,6 @@
-"""Buffers that a caller gives: what the device may write, and what is sent."""
+"""Checks of the buffers that a caller passes: those the device may write, and those that are
+sent.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,10 @@ from typing import Any
 
 from .errors import InvalidRequest, WrongType
 
-#: Formats whose items Python or ctypes follows to other memory (PEP 3118, and ctypes' own).
+#: Codes of items that refer to other memory, which Python or ctypes would follow (PEP 3118, and
+#: ctypes' own).
 _REFERENCES = re.compile("[OPXzZ&]")
-#: What may stand in a format beside codes: names of fields, and numpy's complex numbers.
+#: Harmless parts of a format that are no item codes: names of fields, and numpy's complex numbers.
 _HARMLESS = re.compile(":[^:]*:|Z[fdg]")
 #: The base of all types of ctypes.
 _CTYPE = ctypes.c_ubyte.__mro__[-2]
@@ -39,8 +42,8 @@ def octets_of(buffer: object) -> memoryview:
     try:
         return view.cast("B")
     except TypeError:
-        # Through ctypes, as a memoryview does not cast from every format; of each length this makes
-        # a type, which only the garbage collector frees.
+        # A memoryview does not cast from every format, so this goes through ctypes. For each length
+        # this makes a type, which only the garbage collector frees.
         return memoryview((ctypes.c_ubyte * view.nbytes).from_buffer(view)).cast("B")
 
 
@@ -61,21 +64,23 @@ def _view_of(buffer: object, rule: str) -> memoryview:
     except (ValueError, BufferError) as error:
         if dtype is None:
             raise InvalidRequest(f"{rule}; this {name} exposes no buffer: {error}") from error
-        # NumPy exposes no buffer of dates, and of some more dtypes that are plain octets, though.
+        # NumPy exposes no buffer for dates and a few other dtypes, although their items are plain
+        # octets.
         plain = "i8" if getattr(dtype, "kind", "") in "mM" else "u1"
         raise InvalidRequest(
-            f"{rule}, and numpy exposes no buffer of dtype {dtype} ({error}): give"
-            f" .view('{plain}') of it, which is the same memory"
+            f"{rule}, and numpy exposes no buffer of dtype {dtype} ({error}): pass the array's"
+            f" .view('{plain}'), which is the same memory"
         ) from error
     _check_items(view)
     return view
 
 
 def _check_items(view: memoryview) -> None:
-    """Raise if the items of a view, or of what it is a view of, are references."""
+    """Raises if the items of a view, or of the object below the view, are references."""
     if _REFERENCES.search(_HARMLESS.sub("", view.format)):
         raise _references(f"{type(view.obj).__name__} of format {view.format!r}")
-    # A view of octets, as of numpy.frombuffer, may lie over memory that others take for objects.
+    # A view of octets, such as numpy.frombuffer makes, may lie over memory that others read as
+    # objects.
     owner: Any = view.obj
     while owner is not None:
         dtype = getattr(owner, "dtype", None)
@@ -90,7 +95,8 @@ def _check_items(view: memoryview) -> None:
 
 
 def _holds_references(kind: Any) -> bool:
-    """Returns whether values of a type of ctypes hold references: its format does not tell always.
+    """Returns whether values of a ctypes type hold references. Their format alone does not always
+    show it.
 
     The format of a union, or of a packed structure, is B.
     """
@@ -102,13 +108,13 @@ def _holds_references(kind: Any) -> bool:
             for base in kind.__mro__
             for field in base.__dict__.get("_fields_", ())
         )
-    # What is neither is a simple type, whose code this is, or a pointer.
+    # All other types are simple types, whose code this is, or pointers.
     code = getattr(kind, "_type_", None)
     return not isinstance(code, str) or bool(_REFERENCES.fullmatch(code))
 
 
 def _references(what: str) -> InvalidRequest:
     return InvalidRequest(
-        f"a buffer's items must be plain octets, and this {what} holds references, which a peer's"
-        " octets would replace: use an array of numbers"
+        f"a buffer's items must be plain octets, but this {what} holds references, which a peer's"
+        " octets would overwrite: use an array of numbers"
     )

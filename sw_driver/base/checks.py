@@ -1,4 +1,4 @@
-"""Checks of a caller's values, at the call where they enter."""
+"""Checks of a caller's values. Each public call makes them first, before it does anything."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _repr.maxother = _repr.maxstring = _repr.maxlong = 80
 
 
 def shown(value: object) -> str:
-    """Returns a value as messages show it: a long one is cut."""
+    """Returns a value as error messages show it; a long value is shortened."""
     return _repr.repr(value)
 
 
@@ -37,7 +37,7 @@ def integer(name: str, value: object, low: int, high: float, rule: str | None = 
     Parameters
     ----------
     rule
-        What the value must be, where "from low to high" does not say it.
+        The message's words for the range, where "from low to high" would not describe it.
     """
     rule = rule or f"from {low} to {high}"
     number = any_integer(name, value, f"{rule}, and an integer")
@@ -53,23 +53,26 @@ def flag(name: str, value: object) -> bool:
     raise WrongType(f"{name} must be True or False, not {shown(value)}")
 
 
-def instance(name: str, value: object, kind: Any, order: str = "") -> None:
-    """Raises unless a value is of a class.
+def instance(name: str, value: object, kind: Any, order: str = "", *, called: str = "") -> None:
+    """Raises `WrongType` unless a value is of a class.
 
     Parameters
     ----------
     order
-        How the call is to be, where arguments are easily given in another order.
+        A sample call for the message, where arguments are easily given in another order.
+    called
+        The name of the class for users, if it differs from the class's own.
     """
     if isinstance(value, kind):
         return
     call = f": call {order}" if order else ""
-    article = "an" if kind.__name__[0] in "AEIOM" else "a"
-    raise WrongType(f"{name} must be {article} {kind.__name__}, not {shown(value)}{call}")
+    called = called or kind.__name__
+    article = "an" if called[0] in "AEIOM" else "a"
+    raise WrongType(f"{name} must be {article} {called}, not {shown(value)}{call}")
 
 
 def seconds(name: str, value: object) -> float | None:
-    """Returns a time in seconds, or None for one without end."""
+    """Returns a time in seconds, or None where the time has no limit."""
     if value is None:
         return None
     if isinstance(value, bool) or not hasattr(value, "__float__"):
@@ -77,12 +80,12 @@ def seconds(name: str, value: object) -> float | None:
     number = float(value)
     if math.isnan(number):
         raise InvalidRequest(f"{name} must be seconds, or None, not {number!r}")
-    # Python's own waits take no longer ones.
+    # Python's own waits accept no longer time.
     return None if number >= threading.TIMEOUT_MAX else max(number, 0.0)
 
 
 def file_path(name: str, value: object) -> Path:
-    """Returns a path that a file can have."""
+    """Returns a value as the path of a file; raises where no file can have that path."""
     if not isinstance(value, (str, os.PathLike)):
         raise WrongType(f"{name} must be a file's path, not {shown(value)}")
     path = Path(value)

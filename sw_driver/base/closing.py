@@ -1,4 +1,4 @@
-"""What is closed at the end, and by the process that made it alone."""
+"""Objects that must be closed, and that only the process that made them may close."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .errors import RnicError, StateError
 
 
 class Closing(ABC):
-    """As a context manager it is closed at the end.
+    """An object that must be closed; a ``with`` block closes it at its end.
 
-    It is the process's that made it. In a forked child :meth:`close`, and with it the end of a
-    ``with`` block, does nothing: the parent goes on with it.
+    The object belongs to the process that made it. In a forked child :meth:`close`, and with it the
+    end of a ``with`` block, does nothing, because the parent still uses the object.
     """
 
     _process: int
@@ -34,12 +34,12 @@ class Closing(ABC):
 
     @property
     def inherited(self) -> bool:
-        """Whether this process is a child of the one that made it."""
+        """True in a child of the process that made the object."""
         return self._process != os.getpid()
 
     @abstractmethod
     def close(self) -> None:
-        """Give back what it holds; the second time does nothing."""
+        """Releases everything that the object holds. A second call does nothing."""
 
     def __enter__(self) -> Self:
         return self
@@ -54,21 +54,23 @@ class Closing(ABC):
 
 
 class ProcessLock:
-    """A reentrant lock of one process; a forked child, in which nobody might release it, is told.
+    """A reentrant lock that belongs to one process, and raises in a forked child.
+
+    In a child nobody might ever release the lock, so waiting for it could last forever.
 
     Parameters
     ----------
     name
-        What it guards, for the message.
+        What the lock guards, for the message.
     """
 
     def __init__(self, name: str) -> None:
         self._name, self._process = name, os.getpid()
-        #: The lock itself, of which conditions are made.
+        #: The lock itself, for conditions that share it.
         self.lock = threading.RLock()
 
     def check(self) -> None:
-        """Raise in a forked child."""
+        """Raises in a forked child."""
         if self._process != os.getpid():
             raise StateError(f"{self._name} belongs to the parent process: open it after the fork")
 
@@ -81,9 +83,10 @@ class ProcessLock:
 
 
 def close_after(error: BaseException | None, close: Callable[[], None]) -> None:
-    """Close at the end of a block; where an error ends the block, that error is what is raised.
+    """Closes something at the end of a block. An error that ended the block stays the one that is
+    raised.
 
-    A failure to close is added to the error as a note then.
+    If closing fails too, that failure is added to the error as a note.
     """
     if error is None:
         close()

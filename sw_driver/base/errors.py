@@ -1,4 +1,6 @@
-"""What can go wrong: one root, and under it what a caller may want to tell apart."""
+"""The driver's exceptions: one root, and below it one class for each case that a caller may
+handle.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,10 @@ from ...hdl.spec.ddp import ErrorNumber, ErrorType
 
 
 class RnicError(Exception):
-    """Any failure of driver, link or device.
+    """A failure of the driver, the link or the device.
 
-    ``number`` is the Error Type and Error Code of RFC 5041 section 7.2, where there is one.
+    ``number`` is the Error Type and Error Code of RFC 5041 section 7.2, or None where neither
+    applies.
     """
 
     number: ErrorNumber | None = None
@@ -27,15 +30,15 @@ class RnicError(Exception):
 
 
 class InvalidRequest(RnicError, ValueError):
-    """The caller asks for what cannot be; nothing was done."""
+    """The caller asked for something impossible; nothing was done."""
 
 
 class WrongType(InvalidRequest, TypeError):
-    """The caller gives a value of another type than the call takes; nothing was done."""
+    """The caller gave a value of a type that the call does not accept; nothing was done."""
 
 
 class ResourceExhausted(RnicError):
-    """The device, or its memory, has no room for this now; nothing was done."""
+    """The device or its memory has no room for the request now; nothing was done."""
 
 
 class StateError(RnicError):
@@ -43,7 +46,7 @@ class StateError(RnicError):
 
 
 class UnsupportedDevice(RnicError):
-    """This is no device that the driver knows."""
+    """The driver does not support this device."""
 
 
 class TransportError(RnicError):
@@ -51,7 +54,7 @@ class TransportError(RnicError):
 
 
 class RnicTimeout(RnicError, TimeoutError):
-    """It did not come in time."""
+    """The device, the link or a message did not arrive in time."""
 
 
 class TransportTimeout(TransportError, RnicTimeout):
@@ -59,12 +62,12 @@ class TransportTimeout(TransportError, RnicTimeout):
 
 
 class CompletionOverrun(RnicError):
-    """More completions came than the CQ holds; the stream that it happened to is stopped."""
+    """More completions came than the CQ holds; the stream of the first one too many is stopped."""
 
 
 @dataclass(frozen=True)
 class ErrorEvent:
-    """What the device tells of the first error on a stream (RFC 5041 section 7.1).
+    """The device's report of the first error on a stream (RFC 5041 section 7.1).
 
     Parameters
     ----------
@@ -91,9 +94,9 @@ class ErrorEvent:
 
 
 class StreamError(RnicError):
-    """A stream is in error: it takes nothing any more, and is to be closed."""
+    """A stream is in error: it accepts no more segments, and the caller should close it."""
 
     def __init__(self, event: ErrorEvent) -> None:
-        super().__init__(f"{event}; the stream takes nothing any more: close it")
+        super().__init__(f"{event}; the stream accepts no more segments: close it")
         self.event = event
         self.number = event.number

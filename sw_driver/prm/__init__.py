@@ -1,11 +1,11 @@
-"""The Privileged Resource Manager (RFC 5041 section 8.3.2): one device, many programs.
+"""The Privileged Resource Manager (RFC 5041 section 8.3.2): lets many programs share one device.
 
-A program that has the device to itself opens it; one that shares it asks the manager::
+A program that owns the device opens it; a program that shares the device connects to its manager::
 
-    with Device(transport).open() as context:    # the device is this program's
-    with connect("/run/rnic.sock") as context:   # it is the manager's
+    with Device(transport).open() as context:    # this program owns the device
+    with connect("/run/rnic.sock") as context:   # the manager owns the device
 
-and goes on with the same ``PD``, ``CQ`` and ``Stream``.
+After that both use the same ``PD``, ``CQ`` and ``Stream``.
 """
 
 from ddp_rnic.sw_driver.prm.client import connect

@@ -1,4 +1,4 @@
-"""The audit log: a line of JSON for each decision, in files whose number and size are bounded."""
+"""The audit log: one line of JSON per decision, in files whose number and size are bounded."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from typing import Protocol
 from ..base.closing import Closing
 from ..base.errors import InvalidRequest
 
-#: Octets of one file of the log, and how many older files are kept beside it.
+#: Most octets of one file of the log, and how many older files are kept beside it.
 OCTETS, OLDER = 4 << 20, 4
-#: Seconds for which a line is counted, where it comes again, and not written.
+#: For this many seconds an equal line is counted instead of written.
 REPEATED = 10.0
-#: Lines that are remembered to see whether they come again.
+#: How many lines are remembered for that comparison.
 REMEMBERED = 256
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 class Lines(Protocol):
-    """Takes text, as an open file does."""
+    """An object that accepts text, as an open file does."""
 
     def write(self, text: str, /) -> object: ...
 
@@ -36,26 +36,26 @@ class Lines(Protocol):
 
 @dataclass
 class _Line:
-    """A line that was written, and how often it has come again since."""
+    """A line that was written, and how many equal lines have come since."""
 
     content: dict[str, str | int]
-    until: float  #: by the monotonic clock: from then on it is written again
-    last: float  #: when it has come for the last time
+    until: float  #: time of the monotonic clock from which an equal line is written again
+    last: float  #: the time of the last equal line
     again: int = 0
 
 
 class Audit:
-    """Writes which decisions were taken, about whom. The log has no Steering Tags.
+    """Logs decisions, with the user and process that each concerns. The log has no Steering Tags.
 
-    A line that comes again within 10 seconds, equal but for its time, is counted; then one line
-    says how often it was ``repeated``, and at what time for the last time. Where the file takes
-    nothing for a while, as on a full disk, the next line that it takes says how many were
+    Equal lines within 10 seconds, apart from their time, are counted; after that one line states
+    how often the line was ``repeated``, with the time of the last repetition. If the file accepts
+    nothing for a while, as on a full disk, the next line that it accepts states how many were
     ``lost``.
 
     Parameters
     ----------
     file
-        Where to.
+        The object that lines are written to.
     """
 
     def __init__(self, file: Lines) -> None:
@@ -63,7 +63,7 @@ class Audit:
         self._lines: dict[str, _Line] = {}  # the oldest first
 
     def write(self, event: str, uid: int, pid: int, **details: str | int) -> None:
-        """Writes a decision: connect, refuse, register, revoke, stop or disconnect."""
+        """Logs a decision: connect, refuse, register, revoke, stop or disconnect."""
         self.expire()
         now = time.time()
         content: dict[str, str | int] = {"event": event, "uid": uid, "pid": pid, **details}
@@ -77,13 +77,13 @@ class Audit:
         self._put(now, content, 1)
 
     def expire(self) -> None:
-        """Writes how often lines came again whose 10 seconds are over."""
+        """Logs the repetitions of lines whose 10 seconds are over."""
         now = time.monotonic()
         while self._lines and self._lines[key := next(iter(self._lines))].until <= now:
             self._forget(key)
 
     def finish(self) -> None:
-        """Writes how often lines came again, of all lines."""
+        """Logs the repetitions of all lines."""
         while self._lines:
             self._forget(next(iter(self._lines)))
 
@@ -107,23 +107,23 @@ class Audit:
 class LogFile(Closing):
     """A file that text is appended to, and that is renamed once it is full.
 
-    A full file ``NAME`` becomes ``NAME.1``, that becomes ``NAME.2``, and so on; of the older files
-    the last is given up. Nobody but this process's user and root can have any of the files be
-    another file: the directory and the files must be theirs, and writable by them alone.
+    A full file ``NAME`` is renamed to ``NAME.1``, that one to ``NAME.2``, and so on; the oldest is
+    deleted. Only this process's user and root can replace any of the files: the directory and the
+    files must belong to them, and nobody else may have write permission.
 
     Parameters
     ----------
     path
-        Of the file.
+        The file.
     octets
-        How many one file may have.
+        Most octets of one file.
     older
         How many full files are kept.
 
     Raises
     ------
     InvalidRequest
-        Directory or file is not sound.
+        Others could replace the directory or the file, or it is of another kind.
     """
 
     def __init__(self, path: Path, *, octets: int = OCTETS, older: int = OLDER) -> None:
@@ -152,12 +152,12 @@ class LogFile(Closing):
             raise
 
     def _open(self, name: str, flags: int = 0) -> int:
-        # Not blocking, as the open of a pipe would wait for its reader.
+        # O_NONBLOCK, because opening a pipe would wait for its reader.
         flags |= os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
         return os.open(name, flags | os.O_CLOEXEC, 0o600, dir_fd=self._folder)
 
     def write(self, text: str) -> None:
-        """Appends a text: all of it, or OSError is raised and the file is as before."""
+        """Appends a text: either all of it, or OSError is raised and the file is unchanged."""
         octets = text.encode()
         size = os.fstat(self._file).st_size
         if size and size + len(octets) > self._octets:
@@ -168,11 +168,11 @@ class LogFile(Closing):
             raise OSError("the disk is full")
 
     def flush(self) -> None:
-        """Does nothing: what was written is in the file."""
+        """Does nothing: text is in the file when :meth:`write` returns."""
 
     def _rotate(self) -> None:
-        # A new file is there before the others are renamed: without one, as where no file can be
-        # opened, each text would push an older file out.
+        # The new file is made before the others are renamed. Otherwise, where no file can be
+        # opened, each text would delete an older file.
         new = f"{self._name}.new"
         with suppress(FileNotFoundError):
             os.unlink(new, dir_fd=self._folder)
@@ -194,7 +194,7 @@ class LogFile(Closing):
         os.rename(old, new, src_dir_fd=self._folder, dst_dir_fd=self._folder)
 
     def close(self) -> None:
-        """Lets go of the file; the second time does nothing."""
+        """Closes the file. A second call does nothing."""
         for descriptor in (self._file, self._folder):
             if descriptor >= 0:
                 os.close(descriptor)
@@ -206,29 +206,31 @@ def _open_folder(path: Path) -> int:
     *above, folder = reversed(path.absolute().parents)
     for each in above:
         status = each.lstat()
-        # In a sticky directory, as /tmp is, others can only add to what is there.
+        # In a sticky directory, such as /tmp, others can only add files.
         open_to_all = status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX
         if _foreign(status) or (open_to_all and not stat.S_ISLNK(status.st_mode)):
             raise InvalidRequest(
-                f"{path} cannot be a log, as others can replace {each}: give another path"
+                f"{path} cannot be a log, because others can replace {each}: give another path"
             )
     if folder.is_symlink():
         raise InvalidRequest(
-            f"the log's directory {folder} is a symbolic link, which is not followed: give the path"
-            " of the directory itself"
+            f"the log's directory {folder} is a symbolic link, which the manager does not follow:"
+            " give the path of the directory itself"
         )
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     if (wrong := _unsound(os.fstat(descriptor), stat.S_ISDIR)) is not None:
         os.close(descriptor)
         raise InvalidRequest(
-            f"the log's directory {folder} {wrong}: give a path in a directory of your own, that"
-            " nobody else can write"
+            f"the log's directory {folder} {wrong}: give a path in a directory of your own that"
+            " nobody else can write to"
         )
     return descriptor
 
 
 def _unsound(status: os.stat_result, is_kind: Callable[[int], bool]) -> str | None:
-    """Returns why others could change a file or directory, or that it is of another kind."""
+    """Returns why a file or directory cannot be trusted: others can change it, or its kind
+    is wrong.
+    """
     if not is_kind(status.st_mode):
         return "is of another kind"
     if _foreign(status):
@@ -244,11 +246,11 @@ def _foreign(status: os.stat_result) -> bool:
 
 
 def _kind(folder: int, name: str) -> str | None:
-    """Returns what has a name in a directory, if that can never be a log."""
+    """Returns why the file of this name can never be a log, or None."""
     try:
         mode = os.lstat(name, dir_fd=folder).st_mode
     except OSError:
         return None
     if stat.S_ISLNK(mode):
-        return "it is a symbolic link, which is not followed"
+        return "it is a symbolic link, which the manager does not follow"
     return None if stat.S_ISREG(mode) else "it is not a regular file"

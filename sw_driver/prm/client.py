@@ -1,4 +1,4 @@
-"""The driver's objects for a program that shares a device: a manager does what they ask for."""
+"""The driver's objects in a program that shares a device; they pass their work to the manager."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from typing import ClassVar
 
 from ..base.buffers import octets_of
 from ..base.checks import any_integer, file_path, flag, instance, integer, seconds
+from ..base.closing import Closing
 from ..base.errors import (
     ErrorEvent,
     InvalidRequest,
@@ -35,8 +36,9 @@ from ..transports.memory import Copy
 from ..verbs.association import Association
 from ..verbs.context import Capabilities, Context
 from ..verbs.cq import CQ, WC, Opcode, WcStatus, refresh
+from ..verbs.known import StreamState
 from ..verbs.pd import MR, PD
-from ..verbs.stream import ORDER, QUEUES, Stream, StreamState, part_of, queues_of
+from ..verbs.stream import ORDER, QUEUES, Stream, part_of, queues_of
 from . import protocol
 from .protocol import HANDLE, NAMED, Decoder, Kind, Object, ProtocolError, Request
 
@@ -46,14 +48,14 @@ _STATES = {each.value: each for each in StreamState}
 
 
 def connect(path: Path | str) -> ClientContext:
-    """A context of the device whose manager serves a Unix socket.
+    """Connects to the manager that serves a Unix socket, and returns a context of its device.
 
     Raises
     ------
     TransportError
-        Nobody serves it.
+        No manager serves the socket.
     ResourceExhausted
-        The manager does not take this client now.
+        The manager does not accept this client now.
     """
     return ClientContext(file_path("path", path))
 
@@ -64,7 +66,7 @@ class Link:
     Parameters
     ----------
     path
-        Of the socket.
+        The path of the socket.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -84,7 +86,7 @@ class Link:
         self._reader.start()
 
     def ask(self, request: Request, descriptor: int | None = None) -> Future[bytes]:
-        """Send a request; its answer comes."""
+        """Sends a request, and returns the future of its answer."""
         answer: Future[bytes] = Future()
         with self._lock:
             if self._failure is not None:
@@ -96,16 +98,17 @@ class Link:
                 if descriptor is None:
                     self._socket.sendall(octets)
                 else:
-                    # The descriptor comes with the first octet.
+                    # The descriptor is sent with the first octet.
                     sent = socket.send_fds(self._socket, [octets], [descriptor])
                     self._socket.sendall(octets[sent:])
             except OSError:
-                # What the manager said before it closed the connection tells more.
+                # The manager's last words before it closed the connection explain more than this
+                # error.
                 pass
         return answer
 
     def _next_number(self) -> int:
-        """Returns a number that is no unanswered request's; 0 is of the connection itself."""
+        """Returns a number that no unanswered request has. 0 stands for the connection itself."""
         while True:
             self._number = self._number % 0xFFFFFFFF + 1
             if self._number not in self._asked:
@@ -122,7 +125,7 @@ class Link:
             failure = failure or TransportError(f"the connection to the manager failed: {error}")
         with self._lock:
             self._failure = failure or TransportError(
-                "the manager has closed the connection: its log says why"
+                "the manager has closed the connection: look into its log for the reason"
             )
             asked, self._asked = list(self._asked.values()), {}
         for answer in asked:
@@ -130,14 +133,16 @@ class Link:
                 answer.set_exception(self._failure)
 
     def _take(self, kind: int, number: int, body: bytes) -> RnicError | None:
-        """An answer has come; what it says of the connection, if it says that."""
+        """Delivers an answer to its request; returns an error that concerns the connection
+        itself.
+        """
         if kind not in (Kind.ANSWER, Kind.ERROR):
             raise ProtocolError(f"the manager sends a frame of kind {kind}")
         if number == 0:
             return protocol.decode_error(body)
         with self._lock:
             answer = self._asked.pop(number, None)
-        # Who asked may have given up.
+        # The thread that asked may have given up.
         if answer is not None and answer.set_running_or_notify_cancel():
             if kind == Kind.ANSWER:
                 answer.set_result(body)
@@ -146,7 +151,7 @@ class Link:
         return None
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Closes the connection."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         if self._reader is not threading.current_thread():
@@ -154,8 +159,10 @@ class Link:
         self._socket.close()
 
     def drop(self) -> None:
-        """The same in a forked child, which has no reader: the parent goes on."""
-        # Another thread may have had the lock.
+        """Closes the connection in a forked child, which has no reader thread; the parent
+        still uses it.
+        """
+        # Another thread may have held the lock.
         self._lock = threading.Lock()
         self._failure = StateError(
             "the device belongs to the parent process: connect after the fork"
@@ -164,7 +171,7 @@ class Link:
 
 
 class _Mapped:
-    """Memory that manager and program share."""
+    """Memory that the manager and this program share."""
 
     def __init__(self, link: Link, octets: int) -> None:
         descriptor = os.memfd_create("rnic", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -175,11 +182,13 @@ class _Mapped:
             self.map = mmap.mmap(descriptor, octets)
             answer = link.ask(protocol.Memory(), descriptor).result()
         except (OSError, OverflowError) as error:
-            # A timeout of the driver's own is one too.
+            # The driver's own timeout is an OSError, too.
             if isinstance(error, RnicError):
                 raise
             reason = getattr(error, "strerror", None) or error
-            raise ResourceExhausted(f"{octets} octets cannot be had: {reason}") from error
+            raise ResourceExhausted(
+                f"{octets} octets of memory cannot be allocated: {reason}"
+            ) from error
         finally:
             os.close(descriptor)
         (self.handle,) = HANDLE.unpack(answer)
@@ -188,12 +197,12 @@ class _Mapped:
 
 
 class _Buffer:
-    """A buffer of the program where the device can write it: there itself, or in a copy.
+    """A buffer of the program, in memory that the device can write: the buffer itself or a copy.
 
     Parameters
     ----------
     copy
-        The memory is a copy, of this buffer alone.
+        Whether the memory is a copy, of this buffer alone.
     """
 
     def __init__(self, view: memoryview, mapped: _Mapped, offset: int, copy: bool) -> None:
@@ -202,17 +211,17 @@ class _Buffer:
         self.push(0, len(view))
 
     def pull(self, offset: int, length: int) -> None:
-        """Show the program what the device has written."""
+        """Shows the program the octets that the device has written."""
         if self.copy is not None:
             self.copy.set(offset, self.mapped.map[offset : offset + length])
 
     def pull_written(self) -> None:
-        """The same of all, and octets that the program has written elsewhere stay."""
+        """Shows the program all octets that the device has written, and keeps the program's own."""
         if self.copy is not None:
             self.copy.merge(self.mapped.map[: len(self.view)])
 
     def push(self, offset: int, length: int) -> None:
-        """The other way."""
+        """Copies the program's octets to the device's copy."""
         if self.copy is not None:
             octets = bytes(self.view[offset : offset + length])
             self.mapped.map[offset : offset + length] = octets
@@ -220,10 +229,11 @@ class _Buffer:
 
 
 class ClientContext(Context):
-    """A part of a device, which a manager gives to this program.
+    """The part of a device that a manager gives to this program.
 
-    Buffers from :meth:`allocate` are written where they are; others have a copy that the device
-    writes, and what came in is copied when its completion is taken, or the region is revoked.
+    Buffers from :meth:`allocate` are written in place. Other buffers have a copy that the device
+    writes; received octets are copied when their completion is taken, or when the region is
+    revoked.
     """
 
     kinds: ClassVar[dict[type, type]] = {}
@@ -231,9 +241,9 @@ class ClientContext(Context):
     def __init__(self, path: Path | str) -> None:
         self._begin()
         self._closed = False
-        self.pds: set[PD] = set()
-        self.cqs: set[CQ] = set()
-        self.streams: dict[int, Stream] = {}
+        self.pds = set()
+        self.cqs = set()
+        self.streams = {}
         self.regions: dict[int, ClientMR] = {}  # type: ignore[assignment]
         self.sctp = None
         self.cookie = 0
@@ -248,22 +258,24 @@ class ClientContext(Context):
         _OPEN.add(self)
 
     def ask(self, request: Request) -> bytes:
-        """What the manager answers."""
+        """Returns the manager's answer to a request."""
         return self.link.ask(request).result()
 
     def make(self, request: Request) -> int:
-        """The handle of what it makes."""
+        """Returns the handle of the object that the manager makes for a request."""
         (handle,) = HANDLE.unpack(self.ask(request))
         return int(handle)
 
     def remove(self, kind: Object, handle: int) -> None:
-        """Close it there."""
+        """Closes an object in the manager."""
         self.ask(protocol.Close(kind, handle))
 
     # -- memory -----------------------------------------------------------------------------------
 
     def allocate(self, octets: int) -> memoryview:
-        """A buffer that the device can write where it is; numpy and others can make it theirs."""
+        """Allocates a buffer that the device can write in place; numpy, for one, can use it
+        as its memory.
+        """
         octets = integer("octets", octets, 1, math.inf, "at least 1")
         with self.lock:
             self.check()
@@ -272,18 +284,18 @@ class ClientContext(Context):
             return memoryview(mapped.map)
 
     def free(self, buffer: object) -> None:
-        """Give an allocated buffer back; its regions must be revoked before."""
+        """Frees an allocated buffer, whose regions must have been revoked."""
         view = octets_of(buffer)
         with self.lock:
             self.check()
             mapped = self._allocated.get(_address(view))
             if mapped is None or mapped.octets != len(view):
-                raise InvalidRequest("the buffer must be one that allocate gave, and whole")
+                raise InvalidRequest("the buffer must be a whole buffer from allocate()")
             self.remove(Object.MEMORY, mapped.handle)
             del self._allocated[mapped.address]
 
     def reach(self, view: memoryview) -> _Buffer:
-        """A buffer of any kind where the device can write it."""
+        """Returns a buffer of any kind in memory that the device can write."""
         address = _address(view)
         for mapped in self._allocated.values():
             if 0 <= address - mapped.address <= mapped.octets - len(view):
@@ -291,37 +303,41 @@ class ClientContext(Context):
         return _Buffer(view, _Mapped(self.link, len(view)), 0, True)
 
     def release(self, buffer: _Buffer) -> None:
-        """It is not written any more."""
+        """Frees the copy of a buffer that the device no longer writes."""
         if buffer.copy is not None:
             self.remove(Object.MEMORY, buffer.mapped.handle)
 
     # -- the driver's interface -------------------------------------------------------------------
 
     def service(self) -> None:
-        """The manager serves the device."""
+        """Does nothing but check: the manager serves the device."""
         self.check()
 
     def events(self) -> list[ErrorEvent]:
-        """The error events of this client's streams since the last call, the last 1024."""
+        """Returns the error events of this client's streams since the last call, at most the
+        last 1024.
+        """
         self.check()
         return protocol.decode_events(self.ask(protocol.Events()))
 
     def counters(self) -> dict[str, int]:
-        """They count what all clients do, and are the manager's alone."""
-        raise UnsupportedDevice("the device's counters are the manager's: it alone can read them")
+        """Raises: the counters cover all clients, and only the manager may read them."""
+        raise UnsupportedDevice("only the manager can read the device's counters")
 
     def close(self) -> None:
-        """Close all that was made of it, then the connection; the second time does nothing."""
+        """Closes every object made from the context, then the connection. A second call does
+        nothing.
+        """
         with self.lock:
             if self._closed:
                 return
             try:
-                made: list[Stream | MR | CQ | PD] = [*self.streams.values(), *self.regions.values()]
+                made: list[Closing] = [*self.streams.values(), *self.regions.values()]
                 made += [*self.cqs, *self.pds]
                 for one in made:
                     one.close()
             except TransportError:
-                # Without the connection the manager has revoked it all, or does so now.
+                # Without the connection the manager has revoked everything, or does so now.
                 pass
             finally:
                 self._closed = True
@@ -335,7 +351,7 @@ def _address(buffer: memoryview | mmap.mmap) -> int:
 
 
 class ClientPD(PD):
-    """A protection domain."""
+    """A protection domain in the manager."""
 
     context: ClientContext
 
@@ -344,7 +360,7 @@ class ClientPD(PD):
             context.check()
             self.context, self.closed = context, False
             self.regions: set[MR] = set()
-            self.streams: set[Stream] = set()
+            self.streams = set()
             self.number = context.make(protocol.Domain())
             context.pds.add(self)
 
@@ -362,7 +378,7 @@ class ClientPD(PD):
 
 
 class ClientMR(MR):
-    """A memory region."""
+    """A memory region in the manager."""
 
     pd: ClientPD
     stream: ClientStream | None
@@ -435,7 +451,7 @@ class ClientMR(MR):
 
 
 class ClientCQ(CQ):
-    """A completion queue, which the manager keeps."""
+    """A completion queue in the manager."""
 
     context: ClientContext
     _asked: Future[bytes] | None
@@ -447,8 +463,8 @@ class ClientCQ(CQ):
         with context.lock:
             context.check()
             self.context, self.cqe, self.closed = context, cqe, False
-            self.streams: set[Stream] = set()
-            #: All that completions which were not taken may name, by their handles.
+            self.streams = set()
+            #: All streams that completions in the queue can name, by their handles.
             self.named: dict[int, ClientStream] = {}
             self.handle = context.make(protocol.Queue(min(cqe, 0xFFFFFFFF)))
             context.cqs.add(self)
@@ -470,7 +486,7 @@ class ClientCQ(CQ):
             return taken
 
     def forget(self, stream: ClientStream) -> None:
-        """Lets go of a stream, if it is closed and all its completions were taken."""
+        """Drops a stream that is closed and whose completions were all taken."""
         if stream.left == 0 and self.named.pop(stream.handle, None) is not None:
             stream.forget_posted()
 
@@ -532,9 +548,11 @@ class ClientCQ(CQ):
             woken.set()
 
     def _there(self) -> bool:
-        """Whether the manager has said that something is there; otherwise it is asked.
+        """Returns whether the manager has reported that something is present; otherwise asks the
+        manager.
 
-        It is asked once for all who wait, as it answers a few at a time.
+        It asks once for all threads that wait, because the manager answers only a few waits at a
+        time.
         """
         with self._asking:
             answer = self._asked
@@ -544,7 +562,7 @@ class ClientCQ(CQ):
             if answer is not None and answer.result() == protocol.READY.pack(True):
                 return True
             self._asked = self._ask_ready(None)
-        # Not with a lock, as the answer may be there already.
+        # This is done without the lock, because the answer may have come already.
         self._asked.add_done_callback(lambda _: self.wake())
         return False
 
@@ -584,7 +602,7 @@ class _Waiting:
         self._region, self.memory, self._offset = region, memory, offset
 
     def finish(self, context: ClientContext, length: int) -> None:
-        """Show the program so many octets, and give the memory back."""
+        """Shows the program the first ``length`` octets, and frees the memory."""
         if self._region is not None:
             room = self._region.length - self._offset
             self._region.memory.pull(self._offset, min(length, room))
@@ -600,7 +618,7 @@ class ClientStream(Stream):
     Attributes
     ----------
     left
-        Once it is closed: how many of its completions wait in the queue.
+        How many of its completions wait in the queue, once the stream is closed; None before.
     """
 
     context: ClientContext
@@ -619,9 +637,9 @@ class ClientStream(Stream):
         association: Association | None = None,
     ) -> None:
         if number is not None:
-            raise InvalidRequest("the manager chooses a stream's number: give none")
+            raise InvalidRequest("the manager chooses a stream's number: pass no number")
         if association is not None:
-            raise UnsupportedDevice("the manager has no associations of SCTP: give none")
+            raise UnsupportedDevice("the manager has no SCTP associations: pass no association")
         self.queues = queues_of(queues)
         crc, markers = flag("crc", crc), flag("markers", markers)
         instance("a stream's completion queue", cq, CQ, ORDER)
@@ -629,7 +647,7 @@ class ClientStream(Stream):
         with context.lock:
             pd.check()
             if not isinstance(cq, ClientCQ) or cq.context is not context:
-                raise InvalidRequest("the completion queue must be of the stream's context")
+                raise InvalidRequest("the completion queue must belong to the stream's context")
             if cq.closed:
                 raise StateError("the completion queue is closed")
             self.context, self.pd, self.cq, self.association = context, pd, cq, None
@@ -711,11 +729,15 @@ class ClientStream(Stream):
     def _prepare_buffer(
         self, buffer: object, qn: int, wr_id: object, offset: int, length: int | None
     ) -> tuple[_Waiting, int, int, int, int]:
-        """What waits; and the manager's name of it, kind, handle, offset and length."""
+        """Returns the record of a post, and the buffer's kind, handle, offset and length in
+        the manager.
+        """
         if isinstance(buffer, ClientMR):
             buffer.check()
             if buffer.pd is not self.pd:
-                raise InvalidRequest("a receive buffer must be of the stream's protection domain")
+                raise InvalidRequest(
+                    "a receive buffer must belong to the stream's protection domain"
+                )
             offset, count = part_of(buffer.length, offset, length)
             waiting = _Waiting(wr_id, qn, buffer, None, offset)
             return waiting, Object.REGION, buffer.handle, offset, count
@@ -732,17 +754,17 @@ class ClientStream(Stream):
         return waiting, Object.MEMORY, memory.mapped.handle, memory.offset, count
 
     def outstanding(self, qn: int) -> int:
-        """Buffers of a queue whose completions were not taken."""
+        """Returns how many buffers of a queue have a completion that was not taken yet."""
         return sum(waiting.qn == qn for waiting in self._waiting.values())
 
     def take_back(self, cookie: int, length: int) -> object:
-        """A buffer is the program's again; what its post said of it."""
+        """Gives a buffer back to the program, and returns the ``wr_id`` of its post."""
         waiting = self._waiting.pop(cookie)
         waiting.finish(self.context, length)
         return waiting.wr_id
 
     def forget_posted(self) -> None:
-        """No completion tells of them any more."""
+        """Gives back all buffers for which no completion will come."""
         while self._waiting:
             self._waiting.popitem()[1].finish(self.context, 0)
 
@@ -764,7 +786,7 @@ class ClientStream(Stream):
 
 ClientContext.kinds = {PD: ClientPD, MR: ClientMR, CQ: ClientCQ, Stream: ClientStream}
 
-#: Connections of this process, which a child that is forked must not keep open.
+#: Connections of this process, which a forked child must not keep open.
 _OPEN: weakref.WeakSet[ClientContext] = weakref.WeakSet()
 
 

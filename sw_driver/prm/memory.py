@@ -1,4 +1,4 @@
-"""Memory that a client passes, as the file descriptor of a memfd."""
+"""Memory that a client passes to the manager, as the file descriptor of a memfd."""
 
 from __future__ import annotations
 
@@ -12,31 +12,32 @@ from ..base.errors import InvalidRequest, ResourceExhausted, StateError
 from ..transports.memory import Steps
 from .quota import Share
 
-#: From <linux/fcntl.h>, since Linux 5.1; Python does not have it.
+#: A seal of <linux/fcntl.h>, since Linux 5.1; Python has no name for it.
 F_SEAL_FUTURE_WRITE = 0x10
 _NEEDED = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-#: Octets that one step allocates.
+#: How many octets one step allocates.
 _ALLOCATED = 1 << 17
 _UNMAPPER = ThreadPoolExecutor(1, "unmapper")
 
 
 class Passed:
-    """A client's memory, mapped here too.
+    """A client's memory, mapped into the manager as well.
 
-    A client can pass only what it can write itself: the descriptor must be open for that. The size
-    must be sealed, so that pages cannot go away under the device. F_SEAL_FUTURE_WRITE is added
-    here: without it a client could punch holes, and the device would write to pages that are
-    somebody else's by then. What is mapped already stays writable, and nothing can be mapped again.
+    A client can pass only memory that it can write itself: the descriptor must be open for writing.
+    The size must be sealed, so that pages cannot vanish while the device writes them. The manager
+    adds F_SEAL_FUTURE_WRITE: without that seal a client could punch holes, and the device would
+    write to pages that belong to somebody else by then. Existing mappings stay writable, and no new
+    ones can be made.
 
-    Seals keep the pages in the file, not in their places: where a device writes physical addresses,
-    its transport pins them (:mod:`..transports.pins`).
+    Seals keep the pages in the file, but not at their physical addresses: where a device writes
+    physical addresses, its transport pins the pages (:mod:`..transports.pins`).
 
     Attributes
     ----------
     octets
-        How many there are.
+        Octets of the memory.
     holds
-        How many regions and receive buffers lie in it.
+        How many regions and receive buffers lie in the memory.
     """
 
     def __init__(self, mapped: mmap.mmap, octets: int, share: Share) -> None:
@@ -50,9 +51,9 @@ class Passed:
         Parameters
         ----------
         descriptor
-            The memfd; it is closed here in any case.
+            The memfd. It is closed here in any case.
         share
-            Where the memory's octets are counted.
+            The share in which the memory's octets are counted.
         """
         try:
             octets = _check(descriptor)
@@ -67,7 +68,7 @@ class Passed:
         return cls(mapped, octets, share)
 
     def view(self, offset: int, length: int) -> memoryview:
-        """Octets of it."""
+        """Returns ``length`` octets from ``offset`` on."""
         if not 0 <= offset <= offset + length <= self.octets:
             raise InvalidRequest(
                 f"{length} octets from {offset} on are not within the memory's {self.octets}"
@@ -75,10 +76,10 @@ class Passed:
         return memoryview(self._map)[offset : offset + length]
 
     def closing(self) -> Steps[None]:
-        """Unmaps it, in steps."""
+        """Unmaps the memory, in steps."""
         if self.holds:
             raise StateError(f"{self.holds} regions and receive buffers are in the memory")
-        # The kernel takes 10 ms to free 64 MiB, if the client has let go of them already.
+        # The kernel takes 10 ms to free 64 MiB, if the client has released them already.
         unmapped = _UNMAPPER.submit(self._unmap)
         while not unmapped.done():
             yield
@@ -86,13 +87,13 @@ class Passed:
         self._share.give(memory=self.octets, memories=1)
 
     def _unmap(self) -> None:
-        # With views still about, it is unmapped with the last of them.
+        # If views are left, the memory is unmapped with the last of them.
         with suppress(BufferError):
             self._map.close()
 
 
 def _check(descriptor: int) -> int:
-    """The octets of a memfd that can be trusted to stay."""
+    """Returns the octets of a memfd; raises where they could vanish later."""
     try:
         seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
     except OSError as error:
@@ -120,15 +121,18 @@ def _mapping(descriptor: int, octets: int) -> Steps[mmap.mmap]:
         mapped.close()
         raise InvalidRequest("memory must take seals: it must not have F_SEAL_SEAL") from error
     try:
-        # All its pages now: one that is missing later would be a signal that ends this process.
+        # All pages are allocated now: a page that is missing later would cause a signal that ends
+        # this process.
         for at in range(0, octets, _ALLOCATED):
             os.posix_fallocate(descriptor, at, min(_ALLOCATED, octets - at))
             yield
     except OSError as error:
         mapped.close()
-        raise ResourceExhausted(f"{octets} octets are not free: {error.strerror}") from error
+        raise ResourceExhausted(
+            f"{octets} octets of memory cannot be allocated: {error.strerror}"
+        ) from error
     except GeneratorExit:
-        # The kernel takes its time to free what is allocated already.
+        # Freeing the pages that are allocated already takes the kernel a while.
         _UNMAPPER.submit(mapped.close)
         raise
     return mapped

@@ -1,4 +1,4 @@
-"""The driver's objects as the manager has them: each with its handle and what it counts for."""
+"""The driver's objects in the manager, each with the handle by which its client names it."""
 
 from __future__ import annotations
 
@@ -11,26 +11,28 @@ from ..base.errors import ResourceExhausted, StreamError
 from ..transports.memory import Steps
 from ..verbs.context import Context, Mapping
 from ..verbs.cq import CQ, WC, WcStatus
+from ..verbs.known import KnownStream, StreamState
 from ..verbs.pd import MR, PD, Access
-from ..verbs.stream import Stream, StreamState
+from ..verbs.stream import Stream
 from . import protocol
 from .memory import Passed
 from .protocol import Done, StreamStopped
 
-#: Errors that wait for a client to look: of what comes then the oldest go.
+#: How many errors wait for a client to fetch them; beyond that, the oldest are dropped.
 UNTOLD = 1024
 
 
 class OwnedStream(Stream):
     """A stream of a client.
 
-    What a message has brought is copied to the client's memory, where the device does not write
-    there itself, when the client takes the completion: then the work is done in the client's turn.
+    Where the device does not write the client's memory itself, received octets are copied there
+    when the client takes the completion, so that the copying is done in the client's turn.
 
     Attributes
     ----------
     greedy
-        It was stopped for what its peer takes; what still comes of it is dropped.
+        Whether the stream was stopped because its peer used too many completions; its further
+        completions are dropped.
     """
 
     handle, greedy = 0, False
@@ -42,19 +44,21 @@ class OwnedStream(Stream):
         pass
 
     def showing(self) -> Steps[None]:
-        """Stops it, and shows the client what was placed in the regions that end with it."""
+        """Stops the stream, and shows the client the octets placed in the regions that end
+        with it.
+        """
         yield from self._disabling()
         for region in list(self.bound):
             yield from region.mapping.memory.pulling(0, region.length)
 
 
 class OwnedRegion(MR):
-    """A region of a client, in memory that it passed.
+    """A region of a client, in memory that the client passed.
 
     Parameters
     ----------
     mapping
-        What the device is told of the memory.
+        The memory as it is described to the device.
     """
 
     handle = 0
@@ -78,20 +82,22 @@ class OwnedRegion(MR):
 
 @dataclass(frozen=True)
 class Posted:
-    """A receive buffer of a client: a part of one of its regions, or a region of its own."""
+    """A receive buffer of a client: a part of one of its regions, or a region for the buffer
+    alone.
+    """
 
     wr_id: int
     region: OwnedRegion | None = None
     offset: int = 0
-    alone: bool = False  #: the region is the buffer's own
+    alone: bool = False  #: whether the region was made for this buffer alone
 
     @property
     def octets(self) -> int:
-        """How many octets it counts for, beside those of the client's regions."""
+        """The number of octets that the buffer counts for, beside those of the client's regions."""
         return self.region.length if self.alone and self.region is not None else 0
 
     def pulling(self, length: int) -> Steps[None]:
-        """Shows the client what a message of this length has brought."""
+        """Shows the client the octets of a message of this length, in steps."""
         region = self.region
         # All of a region was shown when it was revoked.
         if region is not None and (self.alone or not region.revoked):
@@ -99,12 +105,12 @@ class Posted:
             yield from region.mapping.memory.pulling(self.offset, min(length, room))
 
     def closing(self) -> Steps[None]:
-        """Does in steps what takes :meth:`drop` long."""
+        """Does the slow part of :meth:`drop` in steps."""
         if self.alone and self.region is not None:
             yield from self.region.mapping.memory.closing()
 
     def drop(self) -> None:
-        """The client was told of it, or never will be."""
+        """Releases the buffer, once the client has its completion or never will."""
         if self.alone and self.region is not None:
             self.region.release()
             self.region.memory.holds -= 1
@@ -113,8 +119,9 @@ class Posted:
 class OwnedQueue(CQ):
     """A client's completion queue.
 
-    A stream whose completion finds it full is stopped. So is, once it is half full, a stream that
-    has more than an equal part of it: its peer would take the room of the others.
+    A stream whose completion finds the queue full is stopped. Once the queue is half full, a stream
+    that holds more than an equal part of it is stopped too: its peer would use the room of the
+    other streams.
 
     Parameters
     ----------
@@ -135,7 +142,7 @@ class OwnedQueue(CQ):
     ) -> None:
         super().__init__(context, cqe)
         self._completed, self._stopped = completed, stopped
-        self._waiting: Counter[Stream] = Counter()
+        self._waiting: Counter[KnownStream] = Counter()
         self._errors: deque[Any] = deque(maxlen=UNTOLD)
         self._overruns = deque(maxlen=UNTOLD)
 
@@ -162,11 +169,11 @@ class OwnedQueue(CQ):
         elif 2 * len(self._entries) > self.cqe and self._waiting[stream] > self._part():
             stream.stop()
             stream.greedy = True
-            self._stopped(stream, "its peer takes more than its part of the completion queue")
+            self._stopped(stream, "its peer uses more than its part of the completion queue")
             self._errors.append(
                 StreamStopped(
                     stream.number,
-                    f"stream {stream.number} is stopped, as its peer took more than its part"
+                    f"stream {stream.number} is stopped, because its peer used more than its part"
                     f" ({self._part()} of {self.cqe} completions): close it",
                 )
             )
@@ -177,13 +184,14 @@ class OwnedQueue(CQ):
     def put_error(self, error: StreamError) -> None:
         super().put_error(error)
         stream = self.context.streams[error.event.stream]
+        assert isinstance(stream, OwnedStream)
         self._stopped(stream, f"in error: {error.number}")
 
     # -- for the client ---------------------------------------------------------------------------
 
     @property
     def ready(self) -> bool:
-        """Whether something waits to be taken."""
+        """True if a completion or an error waits to be taken."""
         return bool(self._entries or self._errors or self._overruns)
 
     def left_of(self, stream: Stream) -> int:
@@ -191,20 +199,21 @@ class OwnedQueue(CQ):
         return sum(wc.stream is stream for wc in self._entries)
 
     def check_room(self) -> None:
-        """Raise if nothing more may come into it from this client's side."""
+        """Raises where the queue is full, so that the client may add nothing to it."""
         if len(self._entries) >= self.cqe:
             raise ResourceExhausted(
                 f"{len(self._entries)} completions wait in the queue: take them first"
             )
 
     def taking(self, count: int, errors: bool) -> Steps[list[Done]]:
-        """Takes up to so many completions for the wire, in steps.
+        """Takes at most ``count`` completions, in steps, and returns them as they are sent to the
+        client.
 
-        The manager has looked for them at the device already, once for all clients.
+        The manager has already fetched them from the device, once for all clients.
         """
         count = max(min(count, protocol.MOST), 1)
         if errors and self._errors and not (self._entries or self._overruns):
-            # An event may be seen before a completion of before it is in the ring.
+            # The event may be seen before an earlier completion is in the ring.
             yield from self.context.settling()
         taken = deque(self._pop(count))
         if errors and self._errors and not taken:
@@ -235,7 +244,7 @@ class OwnedQueue(CQ):
         return told
 
     def closing(self) -> Steps[None]:
-        """Closes it, in steps."""
+        """Closes the queue, in steps."""
         while self._entries:
             wc = self._entries.popleft()
             try:
@@ -253,7 +262,9 @@ def _drop(wc: WC) -> None:
 
 
 def _own(wc: WC) -> OwnedRegion | None:
-    """The region that a message was placed in: a client is told of no region but its own."""
+    """Returns the region that a message was placed in, or None where the region is another
+    client's.
+    """
     region = wc.mr
     return region if isinstance(region, OwnedRegion) and region.pd is wc.stream.pd else None
 

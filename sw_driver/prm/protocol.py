@@ -1,10 +1,11 @@
-"""What manager and client say to each other over a Unix stream socket.
+"""The messages between manager and client over a Unix stream socket.
 
-A frame is the octets that follow (32 bits), a kind (8), a number (32) and a body of the kind's
-layout; all little-endian. A client's first request is HELLO, whose frame is the same in all
-versions. Each request is answered once, with its number, in any order; an answer of number 0 is an
-error of the connection. The client may use a number again after its answer, and each handle, of 64
-bits, is of one object forever. With MEMORY comes one file descriptor (SCM_RIGHTS).
+A frame consists of the number of octets that follow (32 bits), a kind (8), a number (32), and a
+body whose layout depends on the kind; all are little-endian. A client's first request is HELLO,
+whose frame is the same in all versions. Each request gets one answer with the same number; answers
+may come in any order, and an answer of number 0 is an error of the connection. The client may use a
+number again after its answer. A handle has 64 bits and always names the same object. One file
+descriptor comes with MEMORY (SCM_RIGHTS).
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from ..base.errors import (
 
 VERSION = 2
 MAGIC = b"ddp-rnic"
-#: Octets after the length, of the longest request and of the longest answer.
+#: How many octets follow the length in the longest request and in the longest answer.
 LONGEST_REQUEST, LONGEST_ANSWER = 64, 1 << 16
-#: Completions or events in one answer.
+#: Most completions or events in one answer.
 MOST = 1024
-#: Milliseconds that a WAIT may ask for.
+#: Most milliseconds that a WAIT may ask for.
 LONGEST_WAIT = 1000
 _LENGTH = struct.Struct("<I")
 _FRAME = struct.Struct("<BI")
@@ -42,11 +43,11 @@ _TEXT = 1000
 
 
 class ProtocolError(RnicError):
-    """The other end does not keep to the protocol; the connection is of no use any more."""
+    """The other end breaks the protocol; the connection cannot be used any more."""
 
 
 class StreamStopped(RnicError):
-    """The manager has stopped a stream, whose peer used more than its share; it is to be closed."""
+    """The manager has stopped a stream whose peer used more than its share; close the stream."""
 
     def __init__(self, stream: int, text: str) -> None:
         super().__init__(text)
@@ -54,7 +55,7 @@ class StreamStopped(RnicError):
 
 
 class Kind(IntEnum):
-    """What a request asks for."""
+    """The kind of a frame: a request, or an answer."""
 
     HELLO = 1
     MEMORY = 2
@@ -69,12 +70,12 @@ class Kind(IntEnum):
     WAIT = 11
     STATE = 12
     EVENTS = 13
-    ANSWER = 128  #: it was done
-    ERROR = 129  #: it was not
+    ANSWER = 128  #: the request was done
+    ERROR = 129  #: the request failed
 
 
 class Object(IntEnum):
-    """What a handle is of; a handle of 0 is of nothing."""
+    """The kind of object that a handle names. Handle 0 names no object."""
 
     MEMORY = 1
     DOMAIN = 2
@@ -105,7 +106,7 @@ class Stream(NamedTuple):
     queue: int
     crc: bool
     markers: bool
-    queues: int  #: bit n: Queue Number n is valid
+    queues: int  #: bit n is set if Queue Number n is valid
 
 
 class Region(NamedTuple):
@@ -115,7 +116,7 @@ class Region(NamedTuple):
     length: int
     access: int
     to: int
-    stream: int  #: that it is bound to, or 0
+    stream: int  #: handle of the stream that the region is bound to, or 0
 
 
 class Close(NamedTuple):
@@ -125,7 +126,7 @@ class Close(NamedTuple):
 
 class Sync(NamedTuple):
     region: int
-    push: bool  #: to the device, otherwise from it
+    push: bool  #: True: copy to the device; False: copy from the device
     offset: int
     length: int
 
@@ -143,7 +144,7 @@ class Post(NamedTuple):
 class Poll(NamedTuple):
     queue: int
     most: int
-    errors: bool  #: without completions, an error of a stream is the answer
+    errors: bool  #: where there are no completions, the answer may be a stream's error
 
 
 class Wait(NamedTuple):
@@ -164,7 +165,7 @@ Request = (
     | Events
 )  # fmt: skip
 
-#: What makes each request, and how its fields lie in the body.
+#: The class of each request, and the layout of its fields in the body.
 LAYOUTS: dict[Kind, tuple[type[Request], struct.Struct]] = {
     Kind.HELLO: (Hello, struct.Struct("<8sH")),
     Kind.MEMORY: (Memory, struct.Struct("<")),
@@ -184,21 +185,23 @@ _KINDS = {layout[0]: kind for kind, layout in LAYOUTS.items()}
 
 
 def frame(kind: Kind, number: int, body: bytes) -> bytes:
-    """The octets of a frame."""
+    """Returns the octets of a frame."""
     return _LENGTH.pack(_FRAME.size + len(body)) + _FRAME.pack(kind, number) + body
 
 
 def encode(number: int, request: Request) -> bytes:
-    """The frame of a request."""
+    """Returns the frame of a request."""
     kind = _KINDS[type(request)]
     try:
         return frame(kind, number, LAYOUTS[kind][1].pack(*request))
     except struct.error as error:
-        raise InvalidRequest(f"{kind.name} cannot say {tuple(request)}: {error}") from error
+        raise InvalidRequest(
+            f"{kind.name} cannot hold the values {tuple(request)}: {error}"
+        ) from error
 
 
 def decode(kind: int, body: bytes) -> Request:
-    """The request of a frame."""
+    """Returns the request of a frame."""
     if kind not in LAYOUTS:
         raise ProtocolError(f"there is no request of kind {kind}")
     make, layout = LAYOUTS[Kind(kind)]
@@ -207,26 +210,26 @@ def decode(kind: int, body: bytes) -> Request:
             f"{Kind(kind).name} must have a body of {layout.size} octets, not {len(body)}"
         )
     request = make(*layout.unpack(body))
-    # Two octets that mean the same would be two ways to say it.
+    # A flag has one encoding: an octet that is neither 0 nor 1 is refused.
     if layout.pack(*request) != body:
         raise ProtocolError(f"{Kind(kind).name} has a flag that is neither 0 nor 1")
     return request
 
 
 class Decoder:
-    """Frames out of octets as they come.
+    """Splits a stream of octets into frames.
 
     Parameters
     ----------
     longest
-        Octets after the length that a frame may have.
+        How many octets may follow the length of a frame.
     """
 
     def __init__(self, longest: int) -> None:
         self._longest, self._octets = longest, bytearray()
 
     def feed(self, octets: bytes) -> None:
-        """Octets have come."""
+        """Takes octets."""
         self._octets += octets
 
     def __len__(self) -> int:
@@ -234,7 +237,7 @@ class Decoder:
 
     @property
     def whole(self) -> bool:
-        """Whether the next frame is there, or what cannot be one."""
+        """True if the next frame is complete, or its length is not allowed."""
         if len(self._octets) < _LENGTH.size:
             return False
         (length,) = _LENGTH.unpack_from(self._octets)
@@ -244,13 +247,14 @@ class Decoder:
         return bool(_FRAME.size <= length <= self._longest)
 
     def take(self) -> tuple[int, int, bytes] | None:
-        """Kind, number and body of the next frame, if it is whole."""
+        """Returns kind, number and body of the next frame, or None if it is not complete."""
         if not self.whole:
             return None
         (length,) = _LENGTH.unpack_from(self._octets)
         if not self._fits(length):
             raise ProtocolError(
-                f"a frame must say from {_FRAME.size} to {self._longest} octets, not {length}"
+                f"a frame must have from {_FRAME.size} to {self._longest} octets after its length,"
+                f" not {length}"
             )
         end = _LENGTH.size + length
         kind, number = _FRAME.unpack_from(self._octets, _LENGTH.size)
@@ -261,13 +265,14 @@ class Decoder:
 
 # -- bodies of answers ----------------------------------------------------------------------------
 
-#: Of HELLO: the client's share, as the device's capabilities are told.
+#: The answer to HELLO: the client's share, in the form of the device's capabilities.
 CAPABILITIES = struct.Struct("<7I")
 HANDLE = struct.Struct("<Q")
-#: Of STREAM: its handle and the device's number of it; of REGION: its handle and its STag or 0.
+#: The answer to STREAM: its handle and the device's number of the stream; to REGION: its handle and
+#: its STag, or 0.
 NAMED = struct.Struct("<QI")
 MSN = struct.Struct("<I")
-#: Of CLOSE of a stream: how many of its completions wait to be taken.
+#: The answer to CLOSE of a stream: how many of its completions wait to be taken.
 LEFT = struct.Struct("<I")
 READY = struct.Struct("<?")
 STATE = struct.Struct("<B")
@@ -275,7 +280,7 @@ _EVENT = struct.Struct("<IBBHIB18s")
 
 
 class Done(NamedTuple):
-    """A completion on its way."""
+    """A completion as it is sent to the client."""
 
     stream: int
     status: int
@@ -294,17 +299,17 @@ _DONE = struct.Struct("<QBBBQIIIQQI")
 
 
 def encode_done(completions: Iterable[Done]) -> bytes:
-    """The body of an answer to POLL."""
+    """Returns the body of an answer to POLL."""
     return b"".join(_DONE.pack(*each) for each in completions)
 
 
 def decode_done(body: bytes) -> list[Done]:
-    """The same the other way."""
+    """Reads the body of an answer to POLL."""
     return [Done(*each) for each in _unpack_all(_DONE, body)]
 
 
 def encode_event(event: ErrorEvent) -> bytes:
-    """An error event, in a fixed number of octets."""
+    """Returns an error event as a fixed number of octets."""
     return _EVENT.pack(
         event.stream, event.number.type, event.number.code, event.length, event.sequence,
         len(event.header), event.header,
@@ -312,7 +317,7 @@ def encode_event(event: ErrorEvent) -> bytes:
 
 
 def decode_events(body: bytes) -> list[ErrorEvent]:
-    """Events, one behind another."""
+    """Reads consecutive error events."""
     return [
         ErrorEvent(stream, ErrorNumber(ErrorType(kind), code), length, sequence, header[:size])
         for stream, kind, code, length, sequence, size, header in _unpack_all(_EVENT, body)
@@ -321,11 +326,13 @@ def decode_events(body: bytes) -> list[ErrorEvent]:
 
 def _unpack_all(layout: struct.Struct, body: bytes) -> list[tuple]:
     if len(body) % layout.size:
-        raise ProtocolError(f"an answer of {len(body)} octets is none of whole entries")
+        raise ProtocolError(
+            f"an answer must have whole entries of {layout.size} octets, not {len(body)} octets"
+        )
     return list(layout.iter_unpack(body))
 
 
-#: Errors as they go over the wire; the first that an error is one of.
+#: The codes of errors in an ERROR. The first class of which an error is an instance counts.
 _ERRORS: tuple[tuple[int, type[RnicError]], ...] = (
     (1, InvalidRequest),
     (2, ResourceExhausted),
@@ -340,7 +347,7 @@ _STREAM_ERROR, _STOPPED, _OTHER = 32, 33, 0
 
 
 def encode_error(error: RnicError) -> bytes:
-    """The body of an ERROR."""
+    """Returns the body of an ERROR."""
     text = str(error).encode()[:_TEXT]
     if isinstance(error, StreamError):
         return bytes([_STREAM_ERROR]) + encode_event(error.event)
@@ -351,7 +358,7 @@ def encode_error(error: RnicError) -> bytes:
 
 
 def decode_error(body: bytes) -> RnicError:
-    """The same the other way."""
+    """Reads the body of an ERROR."""
     code, rest = body[:1], body[1:]
     if code == bytes([_STREAM_ERROR]) and len(rest) == _EVENT.size:
         return StreamError(decode_events(rest)[0])

@@ -1,4 +1,6 @@
-"""What each client may have of the device: shares that all of them can use up at once."""
+"""The share of the device that each client may use. The shares of all clients together fit
+the device.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from ..base.errors import InvalidRequest, ResourceExhausted
 from ..verbs.context import Capabilities
 
-#: What each is, and how a client gets some back.
+#: For each limit: the name of the counted objects, and how a client frees some.
 _TEXT = {
     "stags": ("Steering Tags", "revoke a region"),
     "regions": ("regions", "revoke one"),
@@ -23,13 +25,13 @@ _TEXT = {
     "memory": ("octets of memory passed", "give some back"),
     "memories": ("pieces of memory passed", "give one back"),
 }
-#: Of the device: what the clients' shares together must fit in.
+#: The limits whose sum over all clients must fit the device.
 _OF_DEVICE = ("stags", "streams", "buffers", "pages")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What one client may have at a time. None is an equal share of what the device has.
+    """The limits of one client's use of the device. None means an equal share of the device.
 
     Parameters
     ----------
@@ -42,13 +44,13 @@ class Limits:
     regions
         Regions, with Steering Tags or without.
     octets
-        Of regions, and of receive buffers outside of them.
+        Octets of regions, and of receive buffers outside of regions.
     completions
-        That all its completion queues together hold.
+        Completions that all its completion queues together can hold.
     domains, queues
         Protection domains; completion queues.
     memory, memories
-        Octets of memory that it has passed; in how many pieces.
+        Octets of memory that the client has passed; in how many pieces.
     """
 
     stags: int | None = None
@@ -69,65 +71,66 @@ class Limits:
                 raise InvalidRequest(f"{name} must be at least 1, not {value!r}")
 
     def within(self, capabilities: Capabilities, clients: int) -> Limits:
-        """The same without None, for so many clients of a device.
+        """Returns these limits with each None replaced, for this many clients of a device.
 
         Raises
         ------
         InvalidRequest
-            They cannot all have so much at once.
+            The device is too small for all clients together.
         """
         shares = {}
         for name in _OF_DEVICE:
             there, asked = getattr(capabilities, name), getattr(self, name)
             if (share := there // clients if asked is None else asked) * clients > there:
                 raise InvalidRequest(
-                    f"{clients} clients with {asked} {_TEXT[name][0]} each are too many for the"
-                    f" device's {there}: give less to each, or have fewer clients"
+                    f"{clients} clients with {asked} {_TEXT[name][0]} each need more than the"
+                    f" device's {there}: give less to each, or allow fewer clients"
                 )
             if not share:
                 raise InvalidRequest(
-                    f"the device's {there} {_TEXT[name][0]} do not go round {clients} clients:"
-                    " have fewer"
+                    f"the device's {there} {_TEXT[name][0]} are too few for {clients} clients:"
+                    " allow fewer clients"
                 )
             shares[name] = share
         return replace(self, **shares)
 
 
 def limits_of(texts: Iterable[str]) -> Limits:
-    """Limits as NAME=NUMBER says them; what is not named is as it is without."""
+    """Returns limits given as texts NAME=NUMBER; the others keep their defaults."""
     found = {}
     for text in texts:
         name, _, number = text.partition("=")
         if name not in _TEXT or not (number.isascii() and number.isdigit()):
             raise InvalidRequest(
-                f"a share must be NAME=NUMBER with a name of {', '.join(_TEXT)}, not {text!r}"
+                "a share must be NAME=NUMBER, where NAME is one of"
+                f" {', '.join(_TEXT)}, not {text!r}"
             )
         found[name] = int(number)
     return Limits(**found)
 
 
 class Share:
-    """What a client has used of its limits."""
+    """Counts how much of its limits a client uses."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits: dict[str, int] = asdict(limits)
         self.used: Counter[str] = Counter()
 
     def limit(self, name: str) -> int:
-        """What it may have."""
+        """Returns a limit."""
         return self._limits[name]
 
     def take(self, **amounts: int) -> None:
-        """Use so much more: all of it, or none."""
+        """Counts further use: all of the amounts, or none if one is over its limit."""
         for name, amount in amounts.items():
             if self.used[name] + amount > self._limits[name]:
                 what, remedy = _TEXT[name]
                 raise ResourceExhausted(
-                    f"{amount} more would be over this client's share of {self._limits[name]}"
+                    f"{amount} more would exceed this client's share of {self._limits[name]}"
                     f" {what} ({self.used[name]} are in use): {remedy}"
                 )
         self.used.update(amounts)
 
     def give(self, **amounts: int) -> None:
-        """Give so much back."""
+        """Counts the end of a use."""
         self.used.subtract(amounts)

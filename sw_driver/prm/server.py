@@ -28,37 +28,38 @@ from .protocol import LONGEST_REQUEST, Decoder, Kind, ProtocolError
 from .quota import Limits, Share
 from .session import Session
 
-#: Seconds between two looks at the sockets, while the device may have something for a client.
+#: Seconds between two polls of the sockets, while the device may have something for a client.
 INTERVAL = 0.002
-#: Seconds after which what the device did not finish is tried again.
+#: Seconds after which unfinished work of the device is tried again.
 RETRY = 1.0
-#: Seconds of work for one client, after which the others have their turn. With 16 clients that ask
-#: for as much as they can, the next one waits 16 slices, and 16 steps that began within a slice.
+#: Seconds of work for one client before the others have their turn. If 16 clients ask for as much
+#: as they can, the next one waits for 16 slices, and for 16 steps that began within a slice.
 SLICE = 0.00025
-#: Refused requests of a connection that are logged; of more, the number is at the end.
+#: How many refused requests of a connection are logged; the total is logged at its end.
 REFUSALS = 16
 _PEER = struct.Struct("3i")
 _RECEIVE = 4096
-#: Descriptors that the manager has open besides those of clients.
+#: How many descriptors the manager itself has open, besides those of clients.
 _DESCRIPTORS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """Who may connect, and what each may have.
+    """The rules: which users may connect, and how much each client may use.
 
     Parameters
     ----------
     users
-        Their numbers.
+        The numbers of the users who may connect.
     group
-        The number of a group whose members may too.
+        The number of a group whose members may connect, too.
     clients
-        That the shares are for. A client that is gone counts until all it had is revoked.
+        How many clients share the device. A client that has gone counts until all its objects are
+        revoked.
     per_user
-        Of these, connections that one user may have; otherwise half of them.
+        How many of these connections one user may have; None: half of them.
     limits
-        Of each client.
+        The limits of each client.
     """
 
     users: frozenset[int] = field(default_factory=lambda: frozenset([os.geteuid()]))
@@ -77,11 +78,11 @@ class Policy:
 
     @property
     def most_of_user(self) -> int:
-        """Connections that one user may have."""
+        """The number of connections that one user may have."""
         return -(-self.clients // 2) if self.per_user is None else self.per_user
 
     def admits(self, uid: int, gid: int) -> bool:
-        """Whether a user may connect."""
+        """Returns whether a user may connect."""
         if uid in self.users or self.group == gid:
             return True
         if self.group is None:
@@ -94,7 +95,7 @@ class Policy:
 
 
 class Connection:
-    """A client's socket, with who is at its other end."""
+    """A client's socket, with the user and process at its other end."""
 
     def __init__(self, client: socket.socket, uid: int, pid: int, seat: int) -> None:
         self.socket, self.uid, self.pid, self.seat = client, uid, pid, seat
@@ -104,18 +105,18 @@ class Connection:
         self.refused = 0
         self.retry = 0.0
         self.session: Session
-        self.number = 0  #: of the request that is being done
+        self.number = 0  #: number of the request in progress
         self.work: Steps[bytes | None] | None = None
 
     def receive(self) -> None:
-        """Take what has come.
+        """Reads the octets and the descriptor that have come.
 
         Raises
         ------
         ProtocolError
-            Descriptors came that may not.
+            More than one descriptor came.
         EOFError
-            The client is gone.
+            The client has gone.
         """
         try:
             octets, extras, flags, _ = self.socket.recvmsg(
@@ -141,12 +142,12 @@ class Connection:
         self.decoder.feed(octets)
 
     def take_descriptor(self) -> int | None:
-        """The descriptor that has come."""
+        """Returns the descriptor that has come, or None, and forgets it."""
         descriptor, self.descriptor = self.descriptor, None
         return descriptor
 
     def flush(self) -> None:
-        """Send what waits to be sent, as far as the client takes it."""
+        """Sends the octets of answers, as far as the client accepts them."""
         try:
             while self.output:
                 sent = self.socket.send(self.output, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
@@ -157,7 +158,7 @@ class Connection:
             raise EOFError from error
 
     def close(self) -> None:
-        """Let go of the socket."""
+        """Closes the socket."""
         self.socket.close()
         if (descriptor := self.take_descriptor()) is not None:
             os.close(descriptor)
@@ -166,21 +167,21 @@ class Connection:
 class Manager(Closing):
     """Serves clients at a Unix socket, until it is closed.
 
-    Each has a seat, and with it an equal part of the device that no other can take; the seat is
-    given to another when all that its client had is revoked. In each turn each client has one
-    request begun, or a slice of a long one done, so that none waits for another's many or large
-    ones.
+    Each client has a seat, and with it an equal part of the device that no other client can use.
+    The seat is free again once everything that its client had is revoked. In each turn the manager
+    starts one request of each client, or does a slice of a long one, so that no client waits for
+    another's many or large requests.
 
     Parameters
     ----------
     context
-        The device, which is the manager's; the caller closes it after the manager.
+        The device, which the manager owns. The caller closes it after the manager.
     path
-        Of the socket.
+        The path of the socket.
     policy
-        Who may connect, and what each may have.
+        The rules for clients.
     audit
-        Where decisions are logged.
+        The log of decisions.
     """
 
     def __init__(self, context: Context, path: Path | str, policy: Policy, audit: Audit) -> None:
@@ -205,21 +206,21 @@ class Manager(Closing):
     # -- the loop ---------------------------------------------------------------------------------
 
     def serve(self) -> None:
-        """Serve until :meth:`stop`."""
+        """Serves until :meth:`stop` is called."""
         while not self._stopping:
             self.turn(RETRY)
 
     def stop(self) -> None:
-        """End :meth:`serve`; from another thread, or from a signal's handler."""
+        """Ends :meth:`serve`. Another thread or a signal handler may call this."""
         self._stopping = True
         with suppress(OSError):
             self._wake.send(b"\0", socket.MSG_DONTWAIT)
 
     def turn(self, timeout: float = 0.0) -> None:
-        """Do what there is to do, after so many seconds at the most."""
+        """Does the work that is due, after waiting for at most ``timeout`` seconds."""
         receiving = any(each.session.receiving for each in self.connections.values())
         waiting = any(each.session.waits for each in self.connections.values())
-        asked = any(self._asked())  # or has one that is being done
+        asked = any(self._asked())  # a request waits or is in progress
         busy = asked or any(each.retry <= time.monotonic() for each in self.leaving)
         ready = self._select(0 if busy or receiving else INTERVAL if waiting else timeout)
         if self._listener.fileno() in ready:
@@ -237,7 +238,9 @@ class Manager(Closing):
         self._audit.expire()
 
     def _asked(self) -> Iterator[bool]:
-        """Of each client that takes its answers: whether there is a request to be done."""
+        """Yields for each client that takes its answers whether a request waits or is in
+        progress.
+        """
         for each in self.connections.values():
             yield not each.output and (each.work is not None or each.decoder.whole)
 
@@ -247,7 +250,7 @@ class Manager(Closing):
         poller.register(self._woken, select.POLLIN)
         for fileno, each in self.connections.items():
             if each.output:
-                # No more requests until it has taken the answers.
+                # The client's further requests wait until it has taken its answers.
                 poller.register(fileno, select.POLLOUT)
             elif each.work is None and not each.decoder.whole:
                 poller.register(fileno, select.POLLIN)
@@ -289,7 +292,9 @@ class Manager(Closing):
         log("connect", gid=gid)
 
     def _tend(self, connection: Connection, ready: bool) -> None:
-        """Does a slice of a client's request, if it has one and took the answers of before."""
+        """Does a slice of a client's request, if the client has one and took its earlier
+        answers.
+        """
         try:
             if connection.output:
                 connection.flush()
@@ -306,7 +311,7 @@ class Manager(Closing):
             connection.flush()
         except ProtocolError as error:
             self._refuse(connection, error)
-            # It may be read or not: the connection ends.
+            # Whether the client reads this or not, the connection ends.
             connection.output += protocol.frame(Kind.ERROR, 0, protocol.encode_error(error))
             with suppress(EOFError):
                 connection.flush()
@@ -316,7 +321,7 @@ class Manager(Closing):
 
     def _begin(self, connection: Connection, kind: int, number: int, body: bytes) -> None:
         if not number:
-            raise ProtocolError("a request's number must not be 0, which is of the connection")
+            raise ProtocolError("a request's number must not be 0, which stands for the connection")
         request = protocol.decode(kind, body)
         descriptor = None
         if isinstance(request, protocol.Memory) and connection.session.greeted:
@@ -325,7 +330,7 @@ class Manager(Closing):
         connection.work = connection.session.request(number, request, descriptor)
 
     def _go_on(self, connection: Connection, work: Steps[bytes | None]) -> None:
-        """Does a slice of a client's request, and answers if it is done then."""
+        """Does a slice of a client's request, and answers if the request is done then."""
         end = time.perf_counter() + SLICE
         answer: bytes | None
         try:
@@ -358,10 +363,10 @@ class Manager(Closing):
         except EOFError:
             self._leave(connection, "closed by the client")
 
-    # -- what a client leaves ---------------------------------------------------------------------
+    # -- after a client has gone ------------------------------------------------------------------
 
     def _leave(self, connection: Connection, reason: str) -> None:
-        """A client is gone: nothing comes in for it any more, and what it had is revoked."""
+        """Stops a client's streams, and begins to revoke everything that the client had."""
         del self.connections[connection.socket.fileno()]
         connection.close()
         self._audit.write(
@@ -374,7 +379,7 @@ class Manager(Closing):
         connection.work = connection.session.removing()
 
     def _remove_some(self) -> None:
-        """Does a slice of the removal of what a client has left."""
+        """Does a slice of the removal of a client that has gone."""
         for connection in self.leaving:
             if connection.retry <= time.monotonic():
                 if self._try(connection, partial(self._remove, connection)):
@@ -396,7 +401,7 @@ class Manager(Closing):
         except TransportError:
             raise
         except RnicTimeout as error:
-            # The device may still write: nothing of this is given to anybody.
+            # The device may still write: no part of this is given to another client.
             self._refuse(connection, error)
             connection.retry = time.monotonic() + RETRY
             connection.work = connection.session.removing()
@@ -405,16 +410,16 @@ class Manager(Closing):
     # -- the end ----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Disconnect the clients, and revoke all they had; the second time does nothing."""
+        """Disconnects the clients and revokes everything they had. A second call does nothing."""
         if self._listener.fileno() < 0:
             return
         self._listener.close()
         with suppress(OSError):
             status = self.path.stat()
-            # Another manager's by now, perhaps.
+            # The socket may be another manager's by now.
             if (status.st_dev, status.st_ino) == self._identity:
                 self.path.unlink()
-        # With a device that is gone nothing can be revoked: closing the context tells of it.
+        # If the device is gone nothing can be revoked; closing the context reports that.
         for connection in list(self.connections.values()):
             with suppress(RnicError):
                 self._leave(connection, "the manager ends")
@@ -427,22 +432,22 @@ class Manager(Closing):
 
 
 def _raise_descriptors(count: int) -> None:
-    """Let this process have so many file descriptors."""
+    """Raises this process's limit of file descriptors to ``count``, if it is lower."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= count:
         return
     if hard != resource.RLIM_INFINITY and hard < count:
         raise InvalidRequest(
-            f"the clients may need {count} file descriptors, and this process may have {hard}:"
+            f"the clients may need {count} file descriptors, but this process may have {hard}:"
             " give fewer memories to each, or raise ulimit -n"
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
 
 
 def _listen(path: Path, policy: Policy) -> socket.socket:
-    """A socket that those may connect to who are admitted; the kernel tells who they are."""
+    """Returns a socket that admitted users may connect to; the kernel reports who connects."""
     if path.exists() and not stat.S_ISSOCK(path.stat().st_mode):
-        raise InvalidRequest(f"{path} is there and is no socket: give another path")
+        raise InvalidRequest(f"{path} exists and is not a socket: give another path")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         if _answers(path):
@@ -470,7 +475,7 @@ def _listen(path: Path, policy: Policy) -> socket.socket:
 
 
 def _answers(path: Path) -> bool:
-    """Whether somebody listens there."""
+    """Returns whether a process listens at a socket's path."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(str(path))
@@ -480,7 +485,7 @@ def _answers(path: Path) -> bool:
 
 
 def group_number(name: str) -> int:
-    """The number of a group."""
+    """Returns the number of a group."""
     try:
         return grp.getgrnam(name).gr_gid
     except KeyError:
@@ -488,7 +493,7 @@ def group_number(name: str) -> int:
 
 
 def user_number(name: str) -> int:
-    """The number of a user."""
+    """Returns the number of a user."""
     try:
         return pwd.getpwnam(name).pw_uid
     except KeyError:

@@ -1,4 +1,4 @@
-"""What one client has, and what it may do with it."""
+"""The objects of one client in the manager, and the requests that the client may make."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from typing import Any
 from ..base.errors import ErrorEvent, InvalidRequest, ResourceExhausted, StateError
 from ..transports.memory import Arena, Steps
 from ..verbs.context import Context
+from ..verbs.known import StreamState
 from ..verbs.pd import PD, Access
-from ..verbs.stream import QUEUES, Stream, StreamState
+from ..verbs.stream import QUEUES, Stream
 from . import protocol
 from .memory import Passed
 from .owned import UNTOLD, OwnedQueue, OwnedRegion, OwnedStream, Posted
 from .protocol import HANDLE, NAMED, Object, ProtocolError, Request
 from .quota import Share
 
-#: WAITs of a client that wait at a time.
+#: How many WAITs of a client may be unanswered at a time.
 WAITS = 16
 _REMOTE = Access.REMOTE_WRITE | Access.REMOTE_READ
-#: In which objects are closed, so that none is in use.
+#: The order in which objects are closed, so that none is in use.
 _ORDER = (Object.STREAM, Object.REGION, Object.QUEUE, Object.DOMAIN, Object.MEMORY)
 
 
@@ -33,26 +34,28 @@ class Wait:
 
     @property
     def ready(self) -> bool:
-        """Whether something can be taken from its queue, or will never."""
+        """True if the client can take something from the queue, or never will because it is
+        closed.
+        """
         return self._queue.ready or self._queue.closed
 
     @property
     def over(self) -> bool:
-        """Whether it is to be answered."""
+        """True if the WAIT must be answered now."""
         return self.ready or time.monotonic() >= self._deadline
 
 
 class Session:
-    """A client's objects by their handles, which nobody else's requests can name.
+    """A client's objects by their handles. No other client's request can name them.
 
     Parameters
     ----------
     context
         The device.
     share
-        What the client may have.
+        The client's share of the device.
     slots
-        The slots of the page table that are the client's.
+        The client's slots of the page table.
     log
         Takes an event and its details for the audit log.
     """
@@ -72,15 +75,17 @@ class Session:
 
     @property
     def receiving(self) -> bool:
-        """Whether the device may have something for it."""
+        """True if the device may have completions or events for the client."""
         return bool(self._objects[Object.STREAM])
 
     # -- requests ---------------------------------------------------------------------------------
 
     def request(self, number: int, request: Request, descriptor: int | None) -> Steps[bytes | None]:
-        """Does what is asked for, in steps; returns the body of the answer, None if that waits."""
+        """Executes a request, in steps; returns the body of the answer, or None if the
+        answer must wait.
+        """
         if isinstance(request, protocol.Hello) == self.greeted:
-            raise ProtocolError("HELLO must be the first request, and no other")
+            raise ProtocolError("the first request, and no other, must be HELLO")
         if isinstance(request, protocol.Memory) != (descriptor is not None):
             raise ProtocolError("a file descriptor must come with MEMORY, and with nothing else")
         match request:
@@ -202,7 +207,7 @@ class Session:
         access: Access,
         **named: Any,
     ) -> Steps[OwnedRegion]:
-        """Makes a region of a part of the client's memory."""
+        """Makes a region from a part of the client's memory."""
         view = memory.view(offset, length)
         if not length:
             raise InvalidRequest("a buffer must have at least one octet")
@@ -244,7 +249,7 @@ class Session:
             posted = Posted(request.wr_id, region, request.offset)
             part = request.offset, request.length
         elif request.object or request.handle or request.offset or request.length:
-            raise InvalidRequest("a receive buffer must be of a region or of memory, or empty")
+            raise InvalidRequest("a receive buffer must lie in a region or in memory, or be empty")
         else:
             region, posted, part = None, Posted(request.wr_id), (0, 0)
         self.share.take(buffers=1)
@@ -256,7 +261,7 @@ class Session:
         return protocol.MSN.pack(msn)
 
     def _post_memory(self, stream: OwnedStream, request: protocol.Post) -> Steps[bytes]:
-        """Posts a buffer that is in no region of the client: it gets a region of its own."""
+        """Posts a buffer that is in no region of the client, in a region made for it alone."""
         memory = self._find(Object.MEMORY, request.handle)
         region = yield from self._register(
             stream.pd, memory, request.offset, request.length, {"buffers": 1}, Access.LOCAL_WRITE
@@ -270,7 +275,8 @@ class Session:
             posted.drop()
             raise
         finally:
-            # Nothing else may be posted in it; it stays until the client takes the completion.
+            # Nothing else may be posted in the region. It stays until the client takes the
+            # completion.
             region.forget()
         return protocol.MSN.pack(msn)
 
@@ -291,7 +297,7 @@ class Session:
         told = b"" if stream.error is None else protocol.encode_event(stream.error)
         return protocol.STATE.pack(stream.state.value) + told
 
-    # -- what the device tells --------------------------------------------------------------------
+    # -- reports of the device --------------------------------------------------------------------
 
     def _completed(self, posted: Posted) -> None:
         self.share.give(buffers=1, octets=posted.octets)
@@ -302,7 +308,7 @@ class Session:
         self._log("stop", stream=stream.number, reason=reason)
 
     def answers(self) -> Iterator[tuple[int, bytes]]:
-        """Numbers and bodies of the answers that can be given now."""
+        """Yields number and body of each answer that can be given now."""
         for wait in [wait for wait in self.waits if wait.over]:
             self.waits.remove(wait)
             yield wait.number, protocol.READY.pack(wait.ready)
@@ -327,7 +333,9 @@ class Session:
         return protocol.LEFT.pack(closing.cq.left_of(closing)) if kind is Object.STREAM else b""
 
     def _closing(self, kind: Object, handle: int, *, shown: bool) -> Steps[None]:
-        """Closes an object in steps; if asked for, the client is shown what a region has got."""
+        """Closes an object in steps. ``shown``: a region's octets are copied to the client
+        first.
+        """
         closing = self._objects[kind][handle]
         try:
             if kind is Object.REGION:
@@ -346,7 +354,7 @@ class Session:
             del self._objects[kind][handle]
 
     def _sweep(self) -> None:
-        """Let go of what is closed, and count it no more."""
+        """Drops objects that are closed, and counts them no more."""
         for stream in self._all(Object.STREAM):
             if stream.state is StreamState.CLOSED:
                 del self._objects[Object.STREAM][stream.handle]
@@ -368,13 +376,13 @@ class Session:
                 self.share.give(domains=1)
 
     def stop(self) -> None:
-        """The client is gone: nothing more comes in for it."""
+        """Stops all streams, after the client has gone."""
         self.waits.clear()
         for stream in self._all(Object.STREAM):
             stream.stop()
 
     def removing(self) -> Steps[None]:
-        """Closes all objects that are left, in steps."""
+        """Closes all remaining objects, in steps."""
         for kind in _ORDER:
             while self._objects[kind]:
                 yield from self._closing(kind, next(iter(self._objects[kind])), shown=False)

@@ -1,4 +1,4 @@
-"""RDMAP (RFC 5040), the ULP that people know, on the driver's streams: queue pairs of verbs."""
+"""RDMAP (RFC 5040), the most common ULP of DDP: queue pairs with the names of verbs, on streams."""
 
 # Absolute, as pytest also imports this file by the name that its folder has in a checkout.
 

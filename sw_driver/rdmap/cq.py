@@ -7,7 +7,7 @@ import time
 from collections import deque
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..base.checks import instance, integer, seconds
 from ..base.closing import Closing
@@ -15,21 +15,19 @@ from ..base.errors import CompletionOverrun, RnicTimeout, StreamError
 from ..verbs import cq as ddp
 from ..verbs.context import Context
 from ..verbs.cq import WcStatus
-from ..verbs.stream import Stream, StreamState
-
-if TYPE_CHECKING:
-    from .qp import QP
+from ..verbs.known import KnownStream, StreamState
+from .known import KnownQP
 
 
 class Opcode(Enum):
-    """What is posted, and what completed."""
+    """The operation that a post asks for, or that completed."""
 
     SEND = auto()
     SEND_WITH_INV = auto()
     RDMA_WRITE = auto()
     RDMA_READ = auto()
     RECV = auto()
-    HALF_CLOSED = auto()  #: an event, of no post: the peer has closed its half of the connection
+    HALF_CLOSED = auto()  #: an event without a post: the peer closed its half of the connection
 
 
 @dataclass(frozen=True)
@@ -39,9 +37,9 @@ class WC:
     Parameters
     ----------
     qp
-        Whose it is.
+        The queue pair.
     status, opcode, wr_id
-        What became of what, and what the post said.
+        The outcome, the operation, and the ``wr_id`` given with the post.
     byte_len
         Octets of the message.
     solicited
@@ -50,7 +48,7 @@ class WC:
         RECV: the STag that the peer has invalidated; its region is revoked.
     """
 
-    qp: QP
+    qp: KnownQP
     status: WcStatus
     opcode: Opcode
     wr_id: Any = None
@@ -60,32 +58,32 @@ class WC:
 
 
 class CQ(Closing):
-    """Completions of the queue pairs that were made with it.
+    """Holds the completions of its queue pairs, and processes the messages of their peers.
 
-    What a peer sends is acted upon when this is polled or waited for: that answers Read Requests
-    too. Closing it closes its queue pairs.
+    Messages are processed when the queue is polled or waited for; Read Requests are answered then,
+    too. Closing the queue closes its queue pairs.
 
     Parameters
     ----------
     cqe
-        DDP messages, a peer's Writes among them, that may come between two polls. One more, and
-        its queue pair is in error.
+        How many DDP messages, a peer's Writes included, may arrive between two polls. One more puts
+        its queue pair in error.
     """
 
     def __init__(self, context: Context, cqe: int = 1024) -> None:
         instance("a completion queue's context", context, Context)
         self.context = context
         self.messages = ddp.CQ(context, cqe)
-        self.qps: dict[Stream, QP] = {}
+        self.qps: dict[KnownStream, KnownQP] = {}
         self._entries: deque[WC] = deque()
 
     def put(self, wc: WC) -> None:
-        """A completion has come."""
+        """Adds a completion."""
         self._entries.append(wc)
         self.messages.wake()
 
     def poll(self, num_entries: int = 16) -> list[WC]:
-        """Up to so many completions that are there, the oldest first."""
+        """Returns at most ``num_entries`` completions that are present, the oldest first."""
         num_entries = integer("num_entries", num_entries, 1, math.inf, "at least 1")
         with self.context.lock:
             self.serve()
@@ -93,7 +91,7 @@ class CQ(Closing):
             return [self._entries.popleft() for _ in range(count)]
 
     def wait(self, timeout: float | None = None, num_entries: int = 16) -> list[WC]:
-        """Up to so many completions, at least one: waits for it.
+        """Waits for completions, and returns at least one and at most ``num_entries``.
 
         Raises
         ------
@@ -106,12 +104,15 @@ class CQ(Closing):
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 raise RnicTimeout(f"no completion came within {timeout} seconds")
-            # Not for messages alone: a Send is complete when another thread has posted it.
+            # This waits not only for messages: a Send is complete when another thread has posted
+            # it.
             self.messages.wait_until(self._there, left)
         return taken
 
     async def wait_async(self, timeout: float | None = None, num_entries: int = 16) -> list[WC]:
-        """The same for asyncio: the loop goes on meanwhile, but for accesses to registers."""
+        """Does the work of :meth:`wait` for asyncio. The event loop runs on, except during
+        register accesses.
+        """
         return await ddp.taken_async(
             self.messages, lambda: self.poll(num_entries), self._there, timeout
         )
@@ -120,13 +121,13 @@ class CQ(Closing):
         return bool(self._entries)
 
     def serve(self) -> None:
-        """Act upon what has come."""
+        """Processes all messages and errors that have arrived."""
         with self.context.lock:
             while self._serve():
                 pass
 
     def _serve(self) -> bool:
-        """Act upon what is there; whether something was."""
+        """Processes messages and errors that are present; returns whether there were any."""
         try:
             taken = self.messages.wait(0)
         except RnicTimeout:

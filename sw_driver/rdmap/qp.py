@@ -11,7 +11,6 @@ from typing import Any, Protocol, runtime_checkable
 from ...hdl.spec.ddp import ErrorType
 from ..base.buffers import copy_of, octets_of
 from ..base.checks import any_integer, flag, instance, integer, shown
-from ..base.closing import Closing
 from ..base.errors import ErrorEvent, InvalidRequest, StateError, StreamError
 from ..verbs import cq as ddp
 from ..verbs.cq import WcStatus
@@ -19,6 +18,7 @@ from ..verbs.pd import MR, PD, Access
 from ..verbs.stream import Stream
 from . import wire
 from .cq import CQ, WC, Opcode
+from .known import KnownQP
 from .wire import Layer, Message, Queue, ReadRequest, Terminate
 
 _REMOTE = Access.REMOTE_WRITE | Access.REMOTE_READ
@@ -29,23 +29,23 @@ _OPCODE = {
     Opcode.RDMA_READ: Message.READ_REQUEST,
 }
 
-#: The ``wr_id`` of the buffer for the Send with which a peer's start-up ends.
+#: The ``wr_id`` of the buffer for the Send that ends a peer's start-up.
 _RTR = object()
 
 
 @runtime_checkable
 class Source(Protocol):
-    """A Data Source with the LLP below it: gives the octets that carry a DDP message."""
+    """A Data Source with its LLP: turns DDP messages into the octets that carry them."""
 
     def tagged(self, stag: int, to: int, message: bytes, *, rsvdulp: int) -> bytes:
-        """Of a Tagged Message."""
+        """Returns the octets for a Tagged Message."""
 
     def untagged(self, qn: int, message: bytes, *, rsvdulp: int) -> bytes:
-        """Of an Untagged Message, under the queue's next MSN."""
+        """Returns the octets for an Untagged Message, with the queue's next MSN."""
 
 
 class QPState(Enum):
-    """What a queue pair does."""
+    """The state of a queue pair."""
 
     RTS = auto()  #: ready to send; it receives too
     ERR = auto()  #: terminated by either side, or disconnected
@@ -63,20 +63,20 @@ class _Request:
     stag: int = 0
     to: int = 0
     control: int = 0
-    sink: MR | None = None  #: of a Read
-    sink_stag: int = 0  #: of a Read: the STag that its response names
+    sink: MR | None = None  #: the region that a Read writes
+    sink_stag: int = 0  #: the STag that the response to a Read names
     done: bool = False
-    status: WcStatus = WcStatus.SUCCESS  #: once it is done
-    told: bool = True  #: a completion tells of it
+    status: WcStatus = WcStatus.SUCCESS  #: the outcome, valid once ``done``
+    told: bool = True  #: whether the request gives a completion
 
 
 class _Refused(Exception):
-    """The peer's message cannot be: the Terminate that says so."""
+    """The peer's message is invalid; ``terminate`` is the Terminate that answers it."""
 
     def __init__(self, error: tuple[int, int], message: ddp.WC, request: bytes = b"") -> None:
         header = b""
         if request:
-            # A Read Request is one segment: its header can be told, but for reserved bits.
+            # A Read Request is one segment, so its header can be rebuilt, except for reserved bits.
             header = bytes([0x41]) + message.rsvdulp.to_bytes(5, "big")
             header += b"".join(n.to_bytes(4, "big") for n in (message.qn, message.msn, 0))
         self.terminate = Terminate(
@@ -84,32 +84,32 @@ class _Refused(Exception):
         )
 
 
-class QP(Closing):
-    """A queue pair on a DDP Stream of its own, in the full operation phase of MPA.
+class QP(KnownQP):
+    """A queue pair with a DDP Stream of its own, in the full operation phase of MPA.
 
-    What it wants to send is taken from :meth:`data_to_send`; what the peer sends comes through the
-    device and is acted upon when the CQ is polled. All send requests are completed in the order
-    of their posts (RFC 5040 section 5.5).
+    :meth:`data_to_send` returns the octets to send. The peer's messages come through the device,
+    and are processed when the CQ is polled. All send requests complete in the order of their posts
+    (RFC 5040 section 5.5).
 
     Parameters
     ----------
     pd, cq
-        Its protection domain, and where its completions go.
+        The protection domain, and the queue that gets the completions.
     source
-        What sends.
+        The Data Source that makes the octets to send.
     crc, markers
-        What MPA's start-up agreed on for what comes in.
+        The settings that MPA's start-up agreed on for the receiving direction.
     ird, ord
-        RDMA Reads that the peer may have outstanding, and that this side may.
+        How many RDMA Reads the peer may have outstanding, and how many this side may.
 
     Attributes
     ----------
     stream
         Its DDP Stream.
     sent, received
-        The Terminate that ended it, by who sent it.
+        The Terminate that ended the queue pair, by the side that sent it; or None.
     half_closed
-        The peer has closed its half of the connection.
+        Whether the peer has closed its half of the connection.
     """
 
     def __init__(
@@ -134,12 +134,12 @@ class QP(Closing):
         self.sent: Terminate | None = None
         self.received: Terminate | None = None
         self.half_closed = False
-        self._shut = False  # this side has asked for a graceful teardown
+        self._shut = False  # whether this side has asked for a graceful teardown
         self._out = bytearray()
-        self._requests: deque[_Request] = deque()  # all that are not completed, as posted
+        self._requests: deque[_Request] = deque()  # incomplete requests, in the order of posts
         self._unsent: deque[_Request] = deque()
-        self._reads: deque[_Request] = deque()  # whose responses are to come
-        self._answered = 0  # Read Requests whose answers are to be sent
+        self._reads: deque[_Request] = deque()  # Reads that wait for their responses
+        self._answered = 0  # Read Requests whose answers wait to be sent
         self.stream = Stream(pd, cq.messages, crc=crc, markers=markers, queues=list(Queue))
         cq.qps[self.stream] = self
         try:
@@ -151,7 +151,7 @@ class QP(Closing):
             raise
 
     def _expect(self, queue: Queue, length: int) -> None:
-        """Post a buffer for a message that is RDMAP's own."""
+        """Posts a buffer for a message that RDMAP itself consumes."""
         buffer = bytearray(length)
         self.stream.post_recv(buffer, queue, wr_id=buffer)
 
@@ -160,7 +160,7 @@ class QP(Closing):
     def post_recv(
         self, buffer: object, *, wr_id: object = None, offset: int = 0, length: int | None = None
     ) -> None:
-        """Post a buffer for a Send; as :meth:`~..verbs.stream.Stream.post_recv`."""
+        """Posts a buffer for a Send, as :meth:`~..verbs.stream.Stream.post_recv` does."""
         with self.context.lock:
             self._check()
             self.stream.post_recv(buffer, wr_id=wr_id, offset=offset, length=length)
@@ -175,29 +175,30 @@ class QP(Closing):
         to: int = 0,
         solicited: bool = False,
     ) -> None:
-        """Post a request.
+        """Posts a request.
 
         Parameters
         ----------
         opcode
-            What to do.
+            The operation.
         buffer
-            The message, which is copied; RDMA_READ: where the octets are to go, any buffer that
-            could be registered, which is the device's until the completion. None: no octets.
+            The message, which is copied. RDMA_READ: the buffer that the response is written to, any
+            buffer that could be registered; the device may write it until the completion. None: no
+            octets.
         wr_id
-            What the completion says of it.
+            Any value; the completion contains it.
         stag, to
-            RDMA_WRITE, RDMA_READ: the peer's Steering Tag and Tagged Offset; SEND_WITH_INV: the
-            Steering Tag that is to be invalidated there.
+            RDMA_WRITE, RDMA_READ: the peer's Steering Tag and Tagged Offset. SEND_WITH_INV: the
+            Steering Tag that the peer shall invalidate.
         solicited
-            SEND, SEND_WITH_INV: the peer is to have an event.
+            SEND, SEND_WITH_INV: the peer shall get an event.
         """
         if not isinstance(opcode, Opcode) or opcode not in _OPCODE:
             raise InvalidRequest(f"opcode must be one of {[*_OPCODE]}, not {shown(opcode)}")
         sends = opcode in (Opcode.SEND, Opcode.SEND_WITH_INV)
         if flag("solicited", solicited) and not sends:
             raise InvalidRequest("only a Send can be solicited")
-        rule = "a Steering Tag that is used"
+        rule = "a 32-bit Steering Tag (for SEND: 0)"
         stag = integer("stag", stag, 0, 0 if opcode is Opcode.SEND else (1 << 32) - 1, rule)
         to = any_integer("to", to)
         message, length, sink = b"", 0, None
@@ -207,13 +208,15 @@ class QP(Closing):
                 if self.half_closed:
                     raise StateError("the peer has closed its half: no Read Response can come")
                 if not self.ord:
-                    raise InvalidRequest("an RDMA Read must not be posted, as ORD is 0")
+                    raise InvalidRequest("an RDMA Read must not be posted, because ORD is 0")
                 length = 0 if buffer is None else len(octets_of(buffer))
             else:
                 message = b"" if buffer is None else copy_of(buffer)
                 length = len(message)
             if length >= 1 << 32 or not 0 <= to <= (1 << 64) - length:
-                raise InvalidRequest(f"{length} octets at TO {to!r} cannot be")
+                raise InvalidRequest(
+                    f"{length} octets at TO {to!r} must be less than 2**32 and end by TO 2**64"
+                )
             if opcode is Opcode.RDMA_READ and length:
                 # Section 5.2: the Data Sink Tagged Buffer, for this stream and this read alone.
                 sink = self.pd.register(buffer, Access.REMOTE_WRITE, stream=self.stream)
@@ -229,16 +232,18 @@ class QP(Closing):
             self._transmit()
 
     def send_rtr(self, opcode: Opcode, stag: int = 0) -> None:
-        """Send a message of no octets, which tells the peer that this side is ready to receive.
+        """Sends a message of no octets, as the sign that this side is ready to receive.
 
-        For MPA's start-up (RFC 6581 section 9.2), as the first message; no completion tells of it.
+        This is the first message after MPA's start-up (RFC 6581 section 9.2). It gives no
+        completion.
 
         Parameters
         ----------
         opcode
             SEND, RDMA_WRITE or RDMA_READ.
         stag
-            RDMA_WRITE, RDMA_READ: the Steering Tag that it names, a Read as source and sink.
+            RDMA_WRITE, RDMA_READ: the Steering Tag that the message names; a Read names it as
+            source and as sink.
         """
         with self.context.lock:
             self._check_sending()
@@ -252,15 +257,15 @@ class QP(Closing):
             self._transmit()
 
     def expect_rtr(self) -> None:
-        """Take the Send of no octets that tells that the peer is ready to receive, as the first."""
+        """Posts a buffer for the peer's ready-to-receive Send, as the first message."""
         self.stream.post_recv(None, Queue.SEND, wr_id=_RTR)
 
     def _transmit(self) -> None:
-        """Send what may go: in order, and with no more than ORD reads outstanding."""
+        """Sends requests in order, as far as at most ORD reads are outstanding."""
         while self._unsent:
             request = self._unsent[0]
             if request.opcode is Opcode.RDMA_READ:
-                # One of start-up does not count: the responder has room for it.
+                # A Read of the start-up does not count: the responder has room for it.
                 if len(self._reads) >= self.ord and request.told:
                     return
                 self._reads.append(request)
@@ -276,7 +281,7 @@ class QP(Closing):
             else:
                 self._untagged(Queue.SEND, request.message, request.control << 32 | request.stag)
             self._unsent.popleft()
-            # The LLP is reliable: what was handed to it needs nothing more from here.
+            # The LLP is reliable: a message that was handed to it needs no more work here.
             request.done = request.opcode is not Opcode.RDMA_READ
         self._complete()
 
@@ -284,7 +289,7 @@ class QP(Closing):
         self._out += self.source.untagged(queue, message, rsvdulp=rsvdulp)
 
     def _complete(self) -> None:
-        """Completions of requests that are done, none before those that were posted earlier."""
+        """Gives the completions of requests that are done, in the order of the posts."""
         while self._requests and self._requests[0].done:
             request = self._requests.popleft()
             if request.told:
@@ -294,22 +299,22 @@ class QP(Closing):
             self._fail()
 
     def data_to_send(self) -> bytes:
-        """The octets that are to be sent next, once."""
+        """Returns the octets to send next. Each octet is returned once."""
         with self.context.lock:
             octets = bytes(self._out)
             self._out.clear()
-            # A peer that does not take its answers has no more than IRD of them here. Where the
-            # stream has failed meanwhile, its error comes next.
+            # A peer that does not take its answers has at most IRD of them here. Where the stream
+            # has failed meanwhile, its error is reported next.
             with suppress(StreamError, StateError):
                 while self._answered and self.state is QPState.RTS:
                     self._expect(Queue.READ_REQUEST, ReadRequest.SIZE)
                     self._answered -= 1
             return octets
 
-    # -- what the peer sends ----------------------------------------------------------------------
+    # -- messages of the peer ---------------------------------------------------------------------
 
     def take(self, message: ddp.WC) -> None:
-        """A DDP message was delivered, or its buffer comes back."""
+        """Processes a DDP message that was delivered, or a buffer that comes back without one."""
         if self.state is not QPState.RTS or message.status is not WcStatus.SUCCESS:
             if message.opcode is ddp.Opcode.RECV and message.qn == Queue.SEND:
                 status = message.status
@@ -334,7 +339,7 @@ class QP(Closing):
         solicited: bool = False,
         invalidated: int | None = None,
     ) -> None:
-        """Tell of a Send's buffer, unless start-up has posted it."""
+        """Gives the completion of a Send's buffer, unless start-up has posted the buffer."""
         if message.wr_id is not _RTR:
             length = message.byte_len if status is WcStatus.SUCCESS else 0
             self.cq.put(
@@ -342,7 +347,7 @@ class QP(Closing):
             )
 
     def _opcode(self, octet: int, message: ddp.WC) -> int:
-        """The RDMAP opcode, once it and the version are known to be valid (section 7.2)."""
+        """Returns the RDMAP opcode, after checking it and the version (section 7.2)."""
         opcode = octet & 0xF
         if opcode > max(Message):
             raise _Refused(wire.UNEXPECTED_OPCODE, message)
@@ -388,25 +393,27 @@ class QP(Closing):
     def _region(
         self, stag: int, message: ddp.WC, foreign: tuple[int, int], request: bytes = b""
     ) -> MR:
-        """The region that this stream may name so; the error if it is another stream's."""
+        """Returns the region that this stream may name by an STag; refuses with ``foreign``
+        if another stream owns it.
+        """
         for region in self.pd.regions:
             if region.access & _REMOTE and region.stag == stag:
                 if region.stream not in (None, self.stream):
                     raise _Refused(foreign, message, request)
                 return region
-        # One of another domain is not told from none.
+        # A region of another domain gives the same error as no region.
         raise _Refused(wire.INVALID_STAG, message, request)
 
     def _invalidate(self, stag: int, message: ddp.WC) -> None:
-        """Revoke the STag before the message is delivered (section 5.3)."""
+        """Revokes the STag before the message is delivered (section 5.3)."""
         region = self._region(stag, message, wire.CANNOT_INVALIDATE)
-        # Neither one in which receives are posted, nor the sink of a Read that is under way.
+        # A region in which receives are posted, or that an incomplete Read writes, stays.
         if region.posted or any(read.sink is region for read in self._requests):
             raise _Refused(wire.CANNOT_INVALIDATE, message)
         region.revoke()
 
     def _respond(self, message: ddp.WC) -> None:
-        """Answer a Read Request, or not, in the order of the checks of section 7.2."""
+        """Answers a Read Request, or refuses it in the order of the checks of section 7.2."""
         octets = bytes(message.wr_id[: message.byte_len])
         if len(octets) != ReadRequest.SIZE:
             raise _Refused(wire.UNSPECIFIED, message)
@@ -414,7 +421,7 @@ class QP(Closing):
             return
         request = ReadRequest.decode(octets)
         data = b""
-        if request.length:  # of none, section 5.2.1 has the STag and the TO not looked at
+        if request.length:  # without octets STag and TO are not checked: section 5.2.1
             region = self._region(request.source_stag, message, wire.NOT_ASSOCIATED, octets)
             if not region.access & Access.REMOTE_READ:
                 raise _Refused(wire.ACCESS, message, octets)
@@ -432,10 +439,12 @@ class QP(Closing):
     # -- the end ----------------------------------------------------------------------------------
 
     def refuse(self, event: ErrorEvent) -> None:
-        """The device found an error in what came, and takes nothing more."""
+        """Terminates the stream for an error that the device found; the device accepts
+        nothing more.
+        """
         number = event.number
         if number.type is ErrorType.LLP:
-            # What its digest does not cover for is not told as header.
+            # Octets whose digest was wrong are not reported as a header.
             self.terminate(Terminate(Layer.LLP, 0, number.code))
         elif number.type is ErrorType.LOCAL:
             self.terminate(Terminate(Layer.DDP, number.type, number.code))
@@ -445,12 +454,12 @@ class QP(Closing):
             )
 
     def overrun(self) -> None:
-        """Its messages do not fit the CQ."""
+        """Terminates the stream because its messages did not fit the CQ."""
         self.terminate(Terminate(Layer.RDMA, *wire.STREAM_CATASTROPHIC))
 
     @property
     def finished(self) -> bool:
-        """All that was posted before :meth:`shutdown` was handed over.
+        """True once everything posted before :meth:`shutdown` was handed over.
 
         The owner of the LLP closes this side's half of the connection as soon as it has sent the
         last octets of :meth:`data_to_send`.
@@ -458,11 +467,11 @@ class QP(Closing):
         return self._shut and not self._requests
 
     def shutdown(self) -> None:
-        """End the stream gracefully (RFC 5041 section 6.2.1).
+        """Ends the stream gracefully (RFC 5041 section 6.2.1).
 
-        What was posted is transferred, and then the queue pair is ``finished``; whatever is posted
-        to send from now on is refused. Messages of the peer are taken until the peer has closed its
-        half, too; then the stream has ended, and its receives are flushed.
+        Requests that were posted are transferred, then the queue pair is ``finished``; later send
+        requests are refused. The peer's messages are accepted until the peer has closed its half,
+        too; then the stream has ended, and its receives are flushed.
         """
         with self.context.lock:
             self._check()
@@ -470,14 +479,14 @@ class QP(Closing):
             self._complete()
 
     def half_close(self) -> None:
-        """Take note that the peer has closed its half of the connection, gracefully.
+        """Notes that the peer has closed its half of the connection gracefully.
 
-        A completion with ``Opcode.HALF_CLOSED`` tells of it. RDMA Reads are flushed, as no response
-        can come; all other requests are transferred as before (RFC 5041 section 6.2.1).
+        A completion with ``Opcode.HALF_CLOSED`` reports it. RDMA Reads are flushed, because no
+        response can come; all other requests are transferred as before (RFC 5041 section 6.2.1).
         """
         with self.context.lock:
             if self.state is QPState.RTS:
-                # All that came before is acted upon first.
+                # Earlier messages are processed first.
                 self.context.settle()
                 self.cq.serve()
             if self.state is not QPState.RTS or self.half_closed:
@@ -494,13 +503,13 @@ class QP(Closing):
             self._transmit()
 
     def disconnect(self) -> None:
-        """The LLP connection is lost, or closed in both directions."""
+        """Notes that the LLP connection is lost, or closed in both directions."""
         with self.context.lock:
             if self.state is QPState.RTS:
                 self._fail()
 
     def terminate(self, terminate: Terminate) -> None:
-        """Tell the peer of an error, and take nothing more (sections 5.4 and 6.2.1)."""
+        """Sends a Terminate to the peer, and accepts nothing more (sections 5.4 and 6.2.1)."""
         with self.context.lock:
             if self.state is QPState.RTS:
                 self.sent = terminate
@@ -516,7 +525,7 @@ class QP(Closing):
         self._fail()
 
     def _fail(self, state: QPState = QPState.ERR) -> None:
-        """Stop the stream; what is outstanding is flushed."""
+        """Stops the stream, and flushes outstanding requests."""
         self.state = state
         self.stream.close()
         for request in self._requests:
@@ -541,9 +550,8 @@ class QP(Closing):
             raise StateError("the queue pair is shut down: nothing more can be sent")
 
     def close(self) -> None:
-        """Stop the stream; its receives and requests that are not done are flushed.
-
-        The second time does nothing.
+        """Stops the stream, and flushes its receives and incomplete requests. A second call
+        does nothing.
         """
         with self.context.lock:
             if self.state is QPState.CLOSED:

@@ -1,6 +1,6 @@
-"""What RDMAP puts in DDP's header and messages (RFC 5040 section 4).
+"""The formats of RDMAP's headers and messages (RFC 5040 section 4).
 
-The driver's own, as the gateware's and the model's are their own: no mistake is shared.
+The driver has its own definitions, as gateware and model have theirs, so that no mistake is shared.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from enum import IntEnum
 
 from ...hdl.spec import ddp
 
-#: RDMAP Version, the upper two bits of the RDMAP Control Field (section 4.1): the one that is sent,
-#: and those that are valid, as the RDMA Consortium's 0 is.
+#: RDMAP Version, the upper two bits of the RDMAP Control Field (section 4.1): the version that is
+#: sent, and the versions that are accepted. The RDMA Consortium's version is 0.
 VERSION = 1
 VERSIONS = (0, VERSION)
 
 
 class Message(IntEnum):
-    """Opcodes of RDMAP messages, section 4.1, figure 4."""
+    """The opcodes of RDMAP messages, section 4.1, figure 4."""
 
     WRITE = 0
     READ_REQUEST = 1
@@ -30,19 +30,19 @@ class Message(IntEnum):
     TERMINATE = 7
 
 
-#: Send, by whether it invalidates and whether its event is solicited.
+#: The opcode of a Send, by whether it invalidates an STag and whether its event is solicited.
 SENDS = {
     (False, False): Message.SEND,
     (True, False): Message.SEND_INVALIDATE,
     (False, True): Message.SEND_SOLICITED,
     (True, True): Message.SEND_SOLICITED_INVALIDATE,
 }
-#: And the reverse.
+#: The same table with keys and values exchanged.
 SENT = {message: kind for kind, message in SENDS.items()}
 
 
 class Queue(IntEnum):
-    """Queue Numbers of untagged messages, section 4.1."""
+    """The Queue Numbers of untagged messages, section 4.1."""
 
     SEND = 0
     READ_REQUEST = 1
@@ -50,7 +50,7 @@ class Queue(IntEnum):
 
 
 def control(message: Message) -> int:
-    """The RDMAP Control Field, with which DDP's RsvdULP begins."""
+    """Returns the RDMAP Control Field, the first octet of DDP's RsvdULP."""
     return VERSION << 6 | message
 
 
@@ -68,19 +68,19 @@ class ReadRequest:
     SIZE = _format.size
 
     def encode(self) -> bytes:
-        """Its octets."""
+        """Returns the header's octets."""
         return self._format.pack(
             self.sink_stag, self.sink_to, self.length, self.source_stag, self.source_to
         )
 
     @classmethod
     def decode(cls, octets: bytes) -> ReadRequest:
-        """Read it."""
+        """Reads the header."""
         return cls(*cls._format.unpack(octets))
 
 
 class Layer(IntEnum):
-    """Who found the error of a Terminate, section 4.8."""
+    """The layer that found the error of a Terminate, section 4.8."""
 
     RDMA = 0
     DDP = 1
@@ -100,7 +100,7 @@ STREAM_CATASTROPHIC = (2, 0x07)
 UNSPECIFIED = (2, 0xFF)
 
 _REMOTE_PROTECTION, _REMOTE_OPERATION = 1, 2
-#: RDMAP's own, figure 9: by Error Type and Error Code.
+#: The texts of RDMAP's errors, figure 9, by Error Type and Error Code.
 _RDMA = {
     (_REMOTE_PROTECTION, 0x00): "Invalid STag",
     (_REMOTE_PROTECTION, 0x01): "Base or bounds violation",
@@ -116,13 +116,13 @@ _RDMA = {
     (_REMOTE_OPERATION, 0x09): "STag cannot be Invalidated",
     (_REMOTE_OPERATION, 0xFF): "Unspecified Error",
 }
-#: DDP's, RFC 5041 section 7.2, but for type 3, which is the LLP's.
+#: The texts of DDP's errors, RFC 5041 section 7.2, without type 3, which is for the LLP.
 _DDP = {
     (int(number.type), number.code): text
     for number, text in ddp.ERROR_TEXT.items()
     if number.type is not ddp.ErrorType.LLP
 }
-#: MPA's, RFC 5044 section 8 and RFC 6581 section 8, under the one Error Type that MPA has: 0.
+#: The texts of MPA's errors, RFC 5044 section 8 and RFC 6581 section 8. MPA has one Error Type: 0.
 _MPA = {
     (0, 0x01): "TCP connection closed, terminated or lost",
     (0, 0x02): "MPA CRC does not match",
@@ -138,18 +138,18 @@ _M, _D, _R = 4, 2, 1
 
 @dataclass(frozen=True)
 class Terminate:
-    """A Terminate, section 4.8.
+    """A Terminate message, section 4.8.
 
     Parameters
     ----------
     layer, type, code
-        Who found what.
+        The layer that found the error; Error Type and Error Code.
     length
-        Octets of the DDP Segment in error, None where it is not told (M).
+        Octets of the DDP Segment in error; None where the message does not state that (M).
     ddp_header
-        Its DDP Header (D).
+        The segment's DDP Header (D).
     rdma_header
-        And the RDMA Read Request Header, where that was in error (R).
+        The RDMA Read Request Header, where that was in error (R).
     """
 
     layer: Layer
@@ -161,11 +161,11 @@ class Terminate:
 
     _control = struct.Struct(">BBBx")
     _length = struct.Struct(">H")
-    #: Octets of the longest: control, length, DDP Header, Read Request Header.
+    #: Octets of the longest message: control, length, DDP Header, Read Request Header.
     LONGEST = _control.size + _length.size + ddp.UNTAGGED_HEADER + ReadRequest.SIZE
 
     def encode(self) -> bytes:
-        """The message."""
+        """Returns the message's octets."""
         there = self.length is not None
         present = _M * there | _D * bool(self.ddp_header) | _R * bool(self.rdma_header)
         return (
@@ -177,12 +177,12 @@ class Terminate:
 
     @classmethod
     def decode(cls, octets: bytes) -> Terminate:
-        """Read a message.
+        """Reads a message.
 
         Raises
         ------
         ValueError
-            It is too short for what it says is there, or names a layer that there is not.
+            The message is shorter than its control field says, or names an unknown layer.
         """
         length, headers = None, [b"", b""]
         try:
@@ -192,7 +192,7 @@ class Terminate:
                 (length,) = cls._length.unpack_from(octets, at)
                 at += cls._length.size
         except struct.error as error:
-            raise ValueError(f"a Terminate must be whole, not {octets.hex(' ')}") from error
+            raise ValueError(f"a Terminate must be complete, not {octets.hex(' ')}") from error
         tagged = octets[at : at + 1] >= b"\x80"
         sizes = ddp.TAGGED_HEADER if tagged else ddp.UNTAGGED_HEADER, ReadRequest.SIZE
         for k, (flag, size) in enumerate(zip((_D, _R), sizes, strict=True)):
@@ -200,7 +200,7 @@ class Terminate:
                 headers[k] = octets[at : at + size]
                 at += size
         if len(octets) < at:
-            raise ValueError(f"a Terminate must be whole, not {octets.hex(' ')}")
+            raise ValueError(f"a Terminate must be complete, not {octets.hex(' ')}")
         return cls(Layer(first >> 4), first & 0xF, code, length, *headers)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""What the driver's tests begin with: the real gateware, opened."""
+"""Fixtures of the driver's tests: the real gateware, with an open device."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def scattered(request: pytest.FixtureRequest) -> Iterator[Bench]:
 
 @pytest.fixture
 def pins() -> Iterator[Pins]:
-    """The kernel's way to pin pages, where this process may use it."""
+    """Pins pages through the kernel; skips the test where this process may not."""
     try:
         made = Pins()
     except TransportError as error:

@@ -1,4 +1,4 @@
-"""What the manager's tests begin with: the real gateware, owned by a manager in a thread."""
+"""Fixtures of the manager's tests: the real gateware, owned by a manager in a thread."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ddp_rnic.sw_driver.prm.audit import Audit
 
 
 def until(holds: Callable[[], object], what: str, seconds: float = 20) -> None:
-    """Wait until it holds."""
+    """Waits until ``holds`` returns something true; fails with ``what`` after ``seconds``."""
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, f"waited in vain: {what}"
@@ -25,10 +25,10 @@ def until(holds: Callable[[], object], what: str, seconds: float = 20) -> None:
 
 
 class Managed:
-    """A manager that serves."""
+    """A manager that serves in a thread."""
 
-    sim: SimTransport  #: where the device is the simulated gateware
-    thread: threading.Thread  #: in which the manager serves
+    sim: SimTransport  #: set where the device is the simulated gateware
+    thread: threading.Thread  #: the thread in which the manager serves
 
     def __init__(self, context: Context, path: Path, policy: Policy) -> None:
         self.context, self.path = context, path
@@ -36,19 +36,19 @@ class Managed:
         self.manager = Manager(context, path, policy, Audit(self.log))
 
     def lines(self, event: str) -> list[dict]:
-        """Of the audit log."""
+        """Returns the audit log's lines of an event."""
         lines = [json.loads(line) for line in self.log.getvalue().splitlines()]
         return [line for line in lines if line["event"] == event]
 
     def awaited(self, event: str) -> list[dict]:
-        """The same, once there is one."""
+        """Returns the audit log's lines of an event, once there is one."""
         until(lambda: self.lines(event), f"a line of {event}")
         return self.lines(event)
 
     def all_gone(self) -> bool:
-        """Wait until no client has anything of the device."""
+        """Waits until all clients have gone; returns whether the device is free again."""
         manager = self.manager
-        # A seat is free last of all: on its way out, a client is for a moment in neither list.
+        # A seat is freed last: a client that leaves is in neither list for a moment.
         until(lambda: len(manager._seats) == manager.policy.clients, "all clients gone")
         there = self.context.capabilities
         context = self.context
@@ -63,7 +63,7 @@ class Managed:
 def managed(
     folder: Path, policy: Policy | None = None, *, page: int | None = None
 ) -> Iterator[Managed]:
-    """A manager of the gateware, at a socket in a folder."""
+    """Runs a manager of the gateware, at a socket in a folder."""
     with SimTransport(page=page) as sim, Device(sim).open() as context:
         with served(context, folder / "rnic.sock", policy or Policy(per_user=8)) as prm:
             prm.sim = sim
@@ -72,7 +72,7 @@ def managed(
 
 @contextmanager
 def served(context: Context, path: Path, policy: Policy) -> Iterator[Managed]:
-    """A manager of a device, in a thread."""
+    """Runs a manager of a device, in a thread."""
     prm = Managed(context, path, policy)
     failures: list[BaseException] = []
 

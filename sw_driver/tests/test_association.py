@@ -1,4 +1,4 @@
-"""DDP over SCTP through the driver; all of it on the gateware."""
+"""DDP over SCTP through the driver, on the real gateware."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from ddp_rnic.sw_driver import (
 
 CONFIG = RnicConfig(sctp=True)
 PEER, HOST = "10.7.0.1", "10.7.0.2"
-TSN = 0xFFFFFFF0  # it goes round
+TSN = 0xFFFFFFF0  # so that TSNs wrap
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ class SctpPeer:
         self.source = DataSource(1400)
 
     def establish(self, association: Association, sid: int) -> None:
-        """The host initiates a session, and the peer accepts it."""
+        """Lets the host initiate a session and the peer accept it."""
         host, peer = self.sessions.setdefault(sid, (Session(sid), Session(sid)))
         state = association.tell(sid, Function.INITIATE, tsn=self.tsn - 1, outstanding=0)
         assert state is State.INITIATE_SENT
@@ -105,7 +105,7 @@ def associate(context: Context, **changed: Any) -> Association:
 
 
 def reports(association: Association, count: int) -> list[Report]:
-    """So many reports, packets' left out."""
+    """Returns this many reports, without those of packets."""
     found: list[Report] = []
     while len(found) < count:
         found += [each for each in association.wait(5) if each.kind is not Kind.PACKET]
@@ -129,7 +129,8 @@ def test_messages_over_sctp_are_placed_delivered_and_reported(
         assert (control.kind, control.function, control.stream) == (
             Kind.CONTROL, Function.ACCEPT, 2,
         )  # fmt: skip
-        # Placed as they come, last one first; delivered as they were sent.
+        # The segments arrive last one first, and are placed in that order; they are delivered as
+        # sent.
         chunks = peer.chunks(2, peer.source.tagged(region.stag, 500, message))
         chunks += peer.chunks(2, peer.source.untagged(1, b"untagged"))
         for chunk in reversed(chunks):
@@ -147,7 +148,7 @@ def test_messages_over_sctp_are_placed_delivered_and_reported(
         assert {each.status for each in found} == {ChunkStatus.TAKEN}
         assert sum(each.length for each in found) == 4008
         assert association.guide(2) == 5
-        # What comes again is known.
+        # A repetition is recognised.
         peer.packet(chunks)
         again: list[Report] = []
         while len(again) < 4:
@@ -166,7 +167,7 @@ def test_a_session_goes_through_its_states_and_illegal_ones_are_refused(
             association.tell(0, Function.ACCEPT)
         peer.packet([peer.chunk(0, Ppid.CONTROL, peer_side.control(Message.INITIATE))])
         assert reports(association, 2)[1].function is Function.INITIATE
-        # The message itself is the host's, and leaves on the exception stream.
+        # The message itself is forwarded to the host, on the exception stream.
         assert simulated.exceptions()[-1].reason == Diversion.CONTROL
         with pytest.raises(StateError, match="INITIATE must not be sent .* INITIATE_RECEIVED"):
             association.tell(0, Function.INITIATE, tsn=peer.tsn - 1, outstanding=0)
@@ -205,7 +206,7 @@ def test_the_device_is_told_of_the_past_before_tsns_come_round(
             peer.packet(peer.chunks(0, peer.source.tagged(region.stag, number, b"x")))
             assert reports(association, 1)[0].status is ChunkStatus.TAKEN
         assert array[:10] == b"x" * 9 + bytes(1)
-        # What is really old is known as before.
+        # TSNs that are really old are recognised as before.
         peer.tsn = (peer.tsn - (1 << 30)) % 2**32
         peer.packet(peer.chunks(0, peer.source.tagged(region.stag, 50, b"y")))
         assert reports(association, 1)[0].status is ChunkStatus.DUPLICATE and not array[50]
@@ -223,7 +224,7 @@ def test_a_stream_is_not_used_again_while_a_chunk_is_outstanding(context: Contex
 
 
 def forwarded(sim: SimTransport, count: int) -> list[ExceptionPacket]:
-    """The last packets of the exception stream, once the device is idle."""
+    """Returns the last packets of the exception stream, once the device is idle."""
     sim.run(3000)
     return sim.exceptions()[-count:]
 
@@ -373,7 +374,9 @@ def test_many_associations_have_their_places_and_packets(
     with pytest.raises(StateError, match="must not be in the table already"):
         associate(context, paths=[ends[6]], tag=6, streams=1)
     assert len(context.free_associations) == 1
-    with pytest.raises(ResourceExhausted, match=r"2 DDP Streams in a row are not free \(1 are\)"):
+    with pytest.raises(
+        ResourceExhausted, match=r"2 consecutive DDP Streams are not free \(1 are\)"
+    ):
         associate(context, streams=2)
 
 
@@ -396,7 +399,7 @@ def test_streams_of_an_association_are_its_own(context: Context) -> None:
     ("changed", "message"),
     [
         ({"paths": []}, "must have a path"),
-        ({"paths": [("10.7.0.1", "fd00::1")]}, "must be of one version"),
+        ({"paths": [("10.7.0.1", "fd00::1")]}, "must have the same IP version"),
         ({"paths": [("10.7.0.1", "host")]}, "two IP addresses: 'host'"),
         ({"paths": [("10.7.0.1",)]}, "two IP addresses"),
         ({"ports": (1, 65536)}, "ports must be from 0 to 65535"),
@@ -420,7 +423,7 @@ def test_reports_that_nobody_takes_are_told(context: Context, simulated: SimTran
             peer.packet([peer.chunk(0, Ppid.SEGMENT, b"\0\x05" + bytes(14))])
         simulated.run(3000)
         assert len(association.poll()) == 3
-        with pytest.raises(CompletionOverrun, match="as more than 3 waited: poll more often"):
+        with pytest.raises(CompletionOverrun, match="more than 3 waited: poll more often"):
             association.wait(5)
         with pytest.raises(RnicTimeout, match="no report came within"):
             association.wait(0.01)
@@ -431,7 +434,7 @@ def test_a_device_without_mpa_has_no_streams_but_those_of_associations(context: 
     with PD(context) as pd, CQ(context) as cq:
         Stream(pd, cq).close()
         context.sctp = replace(context.sctp, mpa=0)
-        with pytest.raises(UnsupportedDevice, match="the device has no MPA: its streams are those"):
+        with pytest.raises(UnsupportedDevice, match="the device has no MPA: use the streams"):
             Stream(pd, cq)
         with associate(context) as association:
             association.stream(0, pd, cq).close()

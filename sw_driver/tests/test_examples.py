@@ -1,4 +1,4 @@
-"""The worked examples do what they say."""
+"""Runs the worked examples, and checks the results that they print."""
 
 from __future__ import annotations
 

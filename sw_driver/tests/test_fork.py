@@ -1,4 +1,4 @@
-"""A process that forks with a device open: the child leaves the device to the parent."""
+"""Tests of a process that forks with a device open: the child leaves the device to the parent."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-#: A program that opens a device, forks, lets the child do something, and goes on with the device.
+#: A program that opens a device, forks, lets the child do something, and then uses the device
+#: again.
 PROGRAM = """
 import gc, io, multiprocessing, os, signal, sys, threading, time
 from pathlib import Path
@@ -58,7 +59,7 @@ def go_on(sim, cq, pd, stream):
 
 """
 
-#: What the child does, in a program that has all of it open.
+#: The child's part of each test, in a program that has every kind of object open.
 CHILDREN = {
     "leaves the block": """
         pid = os.fork()

@@ -1,4 +1,4 @@
-"""What the host hands back to the device: frames, messages in fragments, and when."""
+"""Tests of the chunks that the host hands back: their frames, their fragments, and their time."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from ddp_rnic.sw_driver.verbs.handed_back import (
 )
 
 PATHS = [("10.7.0.1", "10.7.0.2"), ("fd00::7:1", "fd00::7:2")]
-TSN = 0xFFFFFFFE  # it goes round
+TSN = 0xFFFFFFFE  # so that TSNs wrap
 
 
 def raw(chunk: DataChunk) -> bytes:
-    """The chunk as the device forwards it: without padding."""
+    """Returns the chunk as the device forwards it, without padding."""
     octets = chunk.encode()
     return octets[: int.from_bytes(octets[2:4], "big")]
 
@@ -44,7 +44,7 @@ def pieces(payload: bytes, size: int, tsn: int = TSN, sid: int = 1) -> list[byte
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 1400])
 def test_a_frame_holds_the_chunk_alone(path: tuple[str, str], size: int) -> None:
-    """The packet is whole to other eyes: addresses, checksums, padding."""
+    """Scapy finds the packet correct: addresses, checksums, padding."""
     chunk = DataChunk(TSN, 3, Ppid.SEGMENT, bytes(range(251)) * 6)
     chunk = replace(chunk, payload=chunk.payload[:size])
     ethernet = dpkt.ethernet.Ethernet(frame_of(path, (4001, 4002), 0x12345678, raw(chunk)))

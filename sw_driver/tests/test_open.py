@@ -1,4 +1,4 @@
-"""Opening and closing a device."""
+"""Tests of opening and closing a device."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ from ddp_rnic.sw_driver.verbs import context
 
 
 class Constants(Transport):
-    """Registers that read as they were set; SCRATCH keeps what is written, through ``link``."""
+    """A transport whose registers read as they were set; SCRATCH keeps a write, through
+    ``link``.
+    """
 
     def __init__(
         self, values: dict[str, int] | None = None, link: Callable[[int], int] = int
@@ -60,10 +62,10 @@ class Constants(Transport):
 @pytest.mark.parametrize(
     ("registers", "message"),
     [
-        ({"ID": 0xFFFFFFFF}, "nothing answers there; check power, link and base address"),
-        ({"ID": 0}, "nothing answers there"),
+        ({"ID": 0xFFFFFFFF}, "no device answers; check power, link and base address"),
+        ({"ID": 0}, "no device answers"),
         ({"ID": 0x43494E52}, "swaps octets; check its byte order"),
-        ({"ID": 0x12345678}, "ID reads 0x12345678 and not 0x524e4943: another device is there"),
+        ({"ID": 0x12345678}, "ID reads 0x12345678, not 0x524e4943: this is another device"),
         ({"VERSION": regs.VERSION + (1 << 16)}, r"map is 3\.1, the driver's is 2\.1: update the d"),
         ({"VERSION": regs.VERSION - 1}, r"map is 2\.0, the driver's is 2\.1: update the gateware"),
         ({"CAP_WIDTH": 96}, "CAP_WIDTH reads 96, which no RNIC has: check the link"),
@@ -83,7 +85,7 @@ def test_a_newer_minor_version_is_taken() -> None:
 
 def test_a_link_with_a_stuck_bit_is_noticed() -> None:
     transport = Constants(link=lambda value: value & ~0x100)
-    with pytest.raises(UnsupportedDevice, match="written 0xaaaa5555 and reads 0xaaaa5455: check"):
+    with pytest.raises(UnsupportedDevice, match="written with 0xaaaa5555 and reads 0xaaaa5455"):
         Device(transport).query()
 
 
@@ -119,7 +121,7 @@ def test_what_was_set_up_before_is_gone_when_a_device_is_opened() -> None:
         region = before.pd.register(array)
         buffer = bytearray(100)
         before.stream.post_recv(buffer)
-        # The first owner vanishes with an error event and a completion that nobody took.
+        # The first owner vanishes, and leaves an error event and a completion that nobody took.
         before.peer.write(region.stag, 0, b"first")
         before.peer.write(region.stag ^ 1, 0, b"wrong key")
         sim.run(2000)
@@ -128,7 +130,7 @@ def test_what_was_set_up_before_is_gone_when_a_device_is_opened() -> None:
         with after.context:
             assert after.stream.number == before.stream.number
             assert after.context.events() == [] and after.cq.poll() == []
-            # Neither the old STag nor the old buffer takes anything.
+            # Nothing is placed by the old STag, nor in the old buffer.
             octets = bytes(array)
             after.peer.write(region.stag, 10, b"second")
             after.peer.send(b"third")
@@ -195,7 +197,7 @@ def test_a_device_that_does_not_answer_keeps_its_memory(
         "read",
         lambda address: read(address) | (revoking if address == regs.address("STATUS") else 0),
     )
-    with pytest.raises(RnicTimeout, match="call revoke again"):
+    with pytest.raises(RnicTimeout, match="call revoke.. again"):
         region.revoke()
     with pytest.raises(BufferError):
         array.extend(b"the device may still write here")
@@ -230,7 +232,7 @@ def test_a_forked_child_cannot_use_the_parents_device(
         patch.setattr(os, "getpid", lambda: 1)
         with pytest.raises(StateError, match="open it after the fork"):
             region.revoke()
-        bench.context.close()  # as at the end of the child: it does nothing
+        bench.context.close()  # as at the end of the child; does nothing
     Peer(bench.sim, bench.stream.number).write(region.stag, 0, b"x")
     assert bench.cq.wait(5)[0].mr is region
 
@@ -257,7 +259,7 @@ def test_a_link_that_fails_in_the_midst_of_a_call_leaves_nothing_behind(
                 Stream(bench.pd, bench.cq)
             patch.setattr(sim, "write", write)
             bench.pd.close()
-            # All of the device's tables are free again, and so is the buffer.
+            # All of the device's tables are free again, and the buffer is, too.
             assert bench.context.slots.allocate(2048) == 0
             assert len(bench.context.buffers) == 2048 and not bench.context.tags
             assert len(bench.context.numbers) == 64

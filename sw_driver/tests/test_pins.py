@@ -1,8 +1,8 @@
 """Memory that a device writes by its physical addresses: the kernel cannot move it.
 
-The kernel's own calls decide here. An unprivileged process, which shares the memory as a client of
-the manager does, asks the kernel to collapse, page out and move its pages; /proc/self/pagemap says
-where they are before and after.
+The kernel's own calls are the judge here. An unprivileged process, which shares the memory as a
+client of the manager does, asks the kernel to collapse, page out and move its pages;
+/proc/self/pagemap shows where they are before and after.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ PAGE, HUGE = mmap.PAGESIZE, 1 << 21
 OCTETS = 2 * HUGE
 NOBODY = 65534
 
-#: Maps the memory of descriptors at multiples of 2 MiB, gives up all rights, and moves its pages.
+#: A program that maps the memory of descriptors at multiples of 2 MiB, gives up all rights, and
+#: tries to move the pages.
 ATTACKER = """
 import ctypes, os, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -80,7 +81,7 @@ def address_of(buffer: object) -> int:
 
 
 def frames(buffer: object, octets: int) -> list[int]:
-    """The physical page of each page of a buffer, or 0 of one that is not in memory."""
+    """Returns the physical page of each page of a buffer; 0 for a page that is not in memory."""
     start = address_of(buffer)
     ctypes.string_at(start, octets)
     with open("/proc/self/pagemap", "rb") as pagemap:
@@ -100,12 +101,12 @@ def pages_of(extents: tuple[Extent, ...]) -> list[int]:
 @pytest.fixture
 def root() -> None:
     if os.geteuid() or not hasattr(os, "memfd_create"):
-        pytest.skip("only root is told where pages are, and may become another user")
+        pytest.skip("only root can see where pages are, and become another user")
 
 
 @contextmanager
 def attacker(*descriptors: int) -> Iterator[subprocess.Popen[str]]:
-    """A process without rights that has the memory of these descriptors mapped."""
+    """Starts a process without rights that has mapped the memory of these descriptors."""
     command = [sys.executable, "-I", "-c", ATTACKER, str(OCTETS), *map(str, descriptors)]
     pipe = subprocess.PIPE
     with subprocess.Popen(
@@ -119,7 +120,7 @@ def attacker(*descriptors: int) -> Iterator[subprocess.Popen[str]]:
 
 
 def attack(process: subprocess.Popen[str], which: int) -> list[str]:
-    """Has the process move the memory of one of its descriptors; how the kernel answered."""
+    """Makes the process try to move one descriptor's memory; returns the kernel's answers."""
     assert process.stdin is not None and process.stdout is not None
     process.stdin.write(f"{which}\n")
     process.stdin.flush()
@@ -127,7 +128,7 @@ def attack(process: subprocess.Popen[str], which: int) -> list[str]:
 
 
 def control(process: subprocess.Popen[str], descriptor: int) -> None:
-    """Skips the test where the kernel does not move memory that nobody has pinned."""
+    """Skips the test where the kernel does not move even memory that is not pinned."""
     with mmap.mmap(descriptor, OCTETS) as mapped:
         mapped[:] = bytes(OCTETS)
         before = frames(mapped, OCTETS)
@@ -137,7 +138,7 @@ def control(process: subprocess.Popen[str], descriptor: int) -> None:
 
 
 def constants(path: Path) -> Path:
-    """The registers of a device that does nothing."""
+    """Writes the registers of a device that does nothing, to a file."""
     octets = bytearray(1 << regs.ADDRESS_BITS)
     values = Constants().values | {regs.address("STATUS"): regs.pack("STATUS", idle=1)}
     for address, value in values.items():
@@ -186,7 +187,7 @@ def test_a_program_without_the_manager_cannot_lose_its_pages_either() -> None:
         assert "done" not in attack(process, 0)[:2]
         assert frames(mapped, OCTETS) == told
         memory.close()
-        # Once the device writes there no more, the kernel may do what it likes.
+        # Once the device writes there no more, the kernel may move the pages.
         attack(process, 0)
         assert frames(mapped, OCTETS) != told
         mapped.close()
@@ -252,7 +253,7 @@ def test_a_file_on_a_disk_is_not_pinned_and_that_is_told(pins: Pins, tmp_path: P
             try:
                 pins.pin(address_of(mapped), PAGE)
             except InvalidRequest as error:
-                assert "not the mapping of a file on a disk: copy it" in str(error)
+                assert "not the mapping of a file on a disk: copy the octets" in str(error)
             else:
                 pytest.skip("the folder for temporary files is in memory")
     with pytest.raises(InvalidRequest, match="must be memory that the kernel can pin"):

@@ -1,4 +1,4 @@
-"""The Privileged Resource Manager and its clients; all of it on the gateware."""
+"""Tests of the Privileged Resource Manager and its clients, on the real gateware."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from typing import get_args, get_type_hints
 import numpy as np
 import pytest
 from ddp_rnic.cli.app import app
-from ddp_rnic.cli.app import prm as command
+from ddp_rnic.cli.prm import prm as command
 from ddp_rnic.hdl.spec import ddp
 from ddp_rnic.sim.devices.live import Peer, SimTransport
 from ddp_rnic.sw_driver import (
@@ -61,7 +61,7 @@ def prm(tmp_path: Path) -> Iterator[Managed]:
 
 
 def receive(sim: SimTransport, context: Context) -> list[tuple]:
-    """A program as it is with a device of its own."""
+    """A program as it would be with a device of its own."""
     told: list[tuple] = []
     with PD(context) as pd, CQ(context) as cq, Stream(pd, cq) as stream:
         peer, array = Peer(sim, stream.number), np.zeros(5000, np.uint16)
@@ -125,7 +125,7 @@ def test_an_allocated_buffer_is_written_where_it_is(tmp_path: Path) -> None:
                 taken += len(cq.wait(5))
             region.revoke()
             context.free(array)
-            with pytest.raises(InvalidRequest, match="must be one that allocate gave"):
+            with pytest.raises(InvalidRequest, match="must be a whole buffer from allocate"):
                 context.free(array)
 
 
@@ -146,7 +146,7 @@ def test_completions_can_be_awaited_and_errors_are_raised(prm: Managed) -> None:
         assert stream.state is StreamState.ERROR
         with pytest.raises(StreamError):
             stream.post_recv(bytearray(10))
-        with pytest.raises(UnsupportedDevice, match="counters are the manager's"):
+        with pytest.raises(UnsupportedDevice, match="only the manager can read"):
             context.counters()
         with pytest.raises(InvalidRequest, match="the manager chooses a stream's number"):
             Stream(pd, cq, number=5)
@@ -181,11 +181,13 @@ def test_no_client_can_name_what_another_has(prm: Managed) -> None:
                 with pytest.raises((InvalidRequest, ResourceExhausted)) as caught:
                     other.ask(request)
                 told.add(str(caught.value).replace(str(handle), "N"))
-            # Of what another has the same is told as of what nobody has.
-            assert {text for text in told if "over this client's share" not in text} == {
+            # The message for another client's object is the same as for an object that does not
+            # exist.
+            assert {text for text in told if "exceed this client's share" not in text} == {
                 f"there is no {kind.name.lower()} N" for kind in protocol.Object
             }
-        # Nor does a peer reach it on the other's stream, with the right Steering Tag.
+        # Nor does a peer reach the region on the other client's stream, even with the right
+        # Steering Tag.
         theirs, queue = PD(other), CQ(other)
         intruder = Stream(theirs, queue)
         Peer(prm.sim, intruder.number).write(region.stag, 0, b"intrusion")
@@ -210,7 +212,7 @@ def read_only() -> int:
 
 
 def holders(file: os.stat_result) -> list[int]:
-    """Descriptors of this process, the manager's in it, that a file is open by."""
+    """Returns the descriptors by which this process, with the manager in it, has a file open."""
     found = []
     for number in map(int, os.listdir("/proc/self/fd")):
         with suppress(OSError):  # closed by now
@@ -306,12 +308,12 @@ def test_a_greedy_client_takes_its_share_and_no_more(tmp_path: Path) -> None:
             buffer = context.allocate(1 << 19)
             small = pd.register(buffer[:1], Access.LOCAL_WRITE)
             assert exhaust(lambda s=streams, r=small: s[0].post_recv(r, 0, length=1)) == 50
-            # Of 99 pages one is in use, and in 4096 octets two begin.
+            # One of the 99 pages is in use, and each buffer of 4096 octets may begin in two.
             assert exhaust(lambda pd=pd, b=buffer: pd.register(b[: 10 * 4096])) in (8, 9)
             assert exhaust(lambda c=context: c.allocate(1000)) == 9
         assert len(prm.manager.connections) == 3
         clients[0].close()
-        # The rest closed without a word.
+        # The other clients close without further requests.
         for context in clients[1:]:
             assert isinstance(context, ClientContext)
             context.link.close()
@@ -321,9 +323,9 @@ def test_a_greedy_client_takes_its_share_and_no_more(tmp_path: Path) -> None:
 def test_shares_that_do_not_fit_the_device_are_refused(prm: Managed) -> None:
     there = prm.context.capabilities
     assert Limits().within(there, 8).streams == 8
-    with pytest.raises(InvalidRequest, match="8 clients with 200 Steering Tags each are too many"):
+    with pytest.raises(InvalidRequest, match="8 clients with 200 Steering Tags each need more"):
         Limits(stags=200).within(there, 8)
-    with pytest.raises(InvalidRequest, match="64 streams do not go round 100 clients"):
+    with pytest.raises(InvalidRequest, match="64 streams are too few for 100 clients"):
         Limits().within(there, 100)
     with pytest.raises(InvalidRequest, match="octets must be at least 1, not 0"):
         Limits(octets=0)
@@ -379,7 +381,7 @@ def test_a_peer_that_uses_up_more_than_its_share_is_stopped(prm: Managed) -> Non
         assert sum(each.stream is greedy for each in taken) == 21
         assert modest.state is StreamState.RECEIVING
     (stop,) = prm.lines("stop")
-    assert stop["reason"] == "its peer takes more than its part of the completion queue"
+    assert stop["reason"] == "its peer uses more than its part of the completion queue"
     assert stop["stream"] == caught.value.stream and stop["uid"] == os.geteuid()
 
 
@@ -451,7 +453,8 @@ def test_a_client_killed_mid_transfer_harms_no_other_and_leaves_nothing(prm: Man
     with start(prm, 10_000) as (killed, number, stag), start(prm, 200) as (spared, other, its):
         kill_one_of_two(prm, killed, Peer(prm.sim, number), stag, spared, Peer(prm.sim, other), its)
     assert prm.all_gone()
-    # Who comes next may get the number and the memory of the dead one: nothing of it comes there.
+    # The next client may get the number and the memory of the dead one, but nothing meant for that
+    # one is written there.
     with connect(prm.path) as context, PD(context) as pd, CQ(context) as cq:
         streams = [Stream(pd, cq) for _ in range(8)]
         for region in [pd.register(bytearray(1 << 16)) for _ in range(4)]:
@@ -477,7 +480,7 @@ def kill_one_of_two(
 ) -> None:
     expected = bytearray(1 << 16)
     for n in range(200):
-        # The gateware refuses to write where nothing is pinned, and then the manager fails.
+        # The simulated bus refuses writes where nothing is pinned, and the manager would fail.
         victim.write(stag, 300 * n, bytes([n]) * 1000)
         part = bytes([n + 1]) * 2000
         peer.write(its_stag, 300 * n, part)
@@ -514,7 +517,7 @@ def test_a_forked_child_does_not_keep_a_dead_parents_part(prm: Managed) -> None:
         assert process.stdout is not None
         assert "belongs to the parent process" in process.stdout.readline()
         process.wait()
-        assert prm.all_gone()  # and the child is there still
+        assert prm.all_gone()  # although the child still lives
 
 
 def test_a_client_is_told_when_the_manager_ends(tmp_path: Path) -> None:
@@ -583,11 +586,11 @@ def test_what_the_device_does_not_let_go_of_is_given_to_nobody(
     stream = Stream(PD(context), CQ(context))
     stream.pd.register(bytearray(100), stream=stream)
     monkeypatch.setattr(prm.context, "fencing", late)
-    with pytest.raises(RnicTimeout, match="call close again"):
+    with pytest.raises(RnicTimeout, match="call close.. again"):
         stream.close()
     context.link.close()
     until(lambda: prm.manager.leaving, "a client that leaves")
-    time.sleep(1.2)  # it is tried again meanwhile
+    time.sleep(1.2)  # meanwhile the manager tries again
     assert len(prm.context.streams) == len(prm.context.regions) == 1
     assert len(prm.manager._seats) == 7 and not prm.lines("revoke")
     stuck.clear()
@@ -627,7 +630,7 @@ def test_the_socket_of_a_manager_that_died_is_taken_over(tmp_path: Path) -> None
     with managed(tmp_path) as prm, connect(prm.path):
         pass
     path.write_text("a file")
-    with pytest.raises(InvalidRequest, match="is there and is no socket"), managed(tmp_path):
+    with pytest.raises(InvalidRequest, match="exists and is not a socket"), managed(tmp_path):
         pass
 
 
@@ -654,8 +657,8 @@ def test_the_command_serves_until_a_signal_ends_it(tmp_path: Path) -> None:
 
 def test_the_help_of_share_names_all_that_can_be_shared() -> None:
     (_, option) = get_args(get_type_hints(command, include_extras=True)["share"])
-    named = re.findall(r"\w+", option.help.partition(":")[2].partition(";")[0])
-    assert sorted(named) == sorted(asdict(Limits()))
+    (names,) = re.findall(r"NAME is ([^.]*)\.", option.help)
+    assert sorted(re.split(", | or ", names)) == sorted(asdict(Limits()))
 
 
 @pytest.mark.parametrize(
@@ -663,7 +666,7 @@ def test_the_help_of_share_names_all_that_can_be_shared() -> None:
     [
         (["sun"], 2, "a device must be uart:PORT"),
         (["sim", "--share", "stags"], 2, "a share must be NAME=NUMBER"),
-        (["sim", "--share", "stags=1000"], 2, "8 clients with 1000 Steering Tags each are too"),
+        (["sim", "--share", "stags=1000"], 2, "8 clients with 1000 Steering Tags each need"),
         (["sim", "--user", "nobody-here"], 2, "there is no user 'nobody-here'"),
         (["sim", "--group", "nobody-here"], 2, "there is no group 'nobody-here'"),
         (["sim", "--socket", "/nowhere/rnic.sock"], 2, "cannot be served: No such file"),

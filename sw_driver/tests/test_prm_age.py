@@ -1,6 +1,6 @@
-"""A manager, its clients and a driver that have lived long: no number runs out, and nothing grows.
+"""Tests that a manager, its clients and a driver that live long use up no numbers and do not grow.
 
-The device does nothing here but complete what a test has it complete.
+The device here does nothing except complete what a test makes it complete.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ def test_handles_go_on_past_32_bits(prm: Managed, client: ClientContext, last: i
         assert isinstance(cq, ClientCQ) and isinstance(stream, ClientStream)
         assert (pd.number, cq.handle, stream.handle) == (last + 1, last + 2, last + 3)
         region = pd.register(bytearray(100), stream=stream)
-        # Its memory's handle comes before its own.
+        # The handle of its memory was given before its own.
         assert isinstance(region, ClientMR) and region.handle == last + 5
         region.write(b"written", 5)
-        assert region.read(7, 5) == bytes(7)  # what the device has
+        assert region.read(7, 5) == bytes(7)  # the octets of the device
         stream.post_recv(region, wr_id="in the region")
         stream.post_recv(bytearray(10), wr_id="in memory")
         assert stream.error is None
@@ -105,7 +105,7 @@ def test_a_request_of_number_0_ends_the_connection(prm: Managed) -> None:
 def test_a_client_of_the_first_version_is_told_to_update(prm: Managed) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.connect(str(prm.path))
-        # The frame's octets, its kind, its number, and HELLO's body, as version 1 had them.
+        # The frame's length, kind and number, and HELLO's body, in the format of version 1.
         client.sendall(bytes.fromhex("0f000000 01 01000000") + b"ddp-rnic" + b"\x01\x00")
         octets = b"".join(iter(lambda: client.recv(1000), b""))
     length, kind, number, code = struct.unpack_from("<IBIB", octets)
@@ -132,7 +132,7 @@ def test_a_cookie_is_of_one_posted_buffer_when_they_wrap() -> None:
 
 
 def completion(stream: int, cookie: int) -> Completion:
-    """What the device tells of a Send without octets."""
+    """Returns the device's completion of a Send without octets."""
     return Completion(0, False, Status.DELIVERED, stream, 1, 0, cookie, 0, 0)
 
 
@@ -148,6 +148,7 @@ def test_buffers_whose_completions_were_lost_are_given_back_when_their_stream_is
         (connection,) = prm.manager.connections.values()
         with prm.context.lock:
             (owned,) = prm.context.streams.values()
+            assert isinstance(owned, Stream)
             for cookie in list(owned._posted):
                 owned.complete(completion(owned.number, cookie))
         stream.close()
@@ -167,7 +168,7 @@ def structured(octets: int) -> list[object]:
 
 
 class Everything:
-    """Does all that a client of the manager can do, each time with other sizes.
+    """Makes every request that a client of the manager can make, with other sizes each time.
 
     The queue of completions is never empty, and completions are taken after their stream is closed.
 
@@ -185,7 +186,7 @@ class Everything:
             stream.post_recv(None, wr_id="empty")
 
     def once(self) -> None:
-        """Does all of it once: some fifty requests."""
+        """Makes all requests once, about fifty."""
         self._round += 1
         size, context, cq = 100 + self._round, self._context, self._cq
         assert isinstance(context, ClientContext)
@@ -220,7 +221,7 @@ class Everything:
 
 
 def held() -> Counter[str]:
-    """How many objects of each type there are, and files and mappings of this process."""
+    """Counts the objects of each type, and the open files and mappings of this process."""
     counts = Counter(type(each).__name__ for each in gc.get_objects())
     counts["open files"] = len(os.listdir("/proc/self/fd"))
     with open("/proc/self/maps") as maps:
@@ -235,14 +236,14 @@ def test_thousands_of_requests_of_every_kind_leave_a_bounded_number_of_objects(
     buffers: Callable[[int], list[object]],
     collected: bool,
 ) -> None:
-    # Of the lines of the log that it remembers, which it has soon.
+    # The log's memory of lines is full soon.
     monkeypatch.setattr(audit, "REMEMBERED", 10)
     with closing(Everything(prm, buffers)) as everything:
         for _ in range(20):
             everything.once()
-        held()  # what it takes itself for the first time is not counted
+        held()  # objects that the counting itself makes are not counted
         gc.collect()
-        # Nothing is left to the garbage collector, but for arrays that need a type of ctypes.
+        # Only arrays that need a type of ctypes are left to the garbage collector.
         gc.disable()
         try:
             before = held()
@@ -253,5 +254,5 @@ def test_thousands_of_requests_of_every_kind_leave_a_bounded_number_of_objects(
             more = held() - before
         finally:
             gc.enable()
-    # Less than one for each time that everything was asked for.
+    # Fewer than one object per round.
     assert sum(more.values()) < ROUNDS, more.most_common(10)

@@ -1,6 +1,6 @@
-"""Hostile clients of the manager: whatever they send, others keep what they have.
+"""Hostile clients of the manager: whatever they send, other clients lose nothing.
 
-``PRM_FUZZ=100000`` in the environment sends so many messages; ``PRM_SEED`` repeats a run.
+``PRM_FUZZ=100000`` in the environment sets the number of messages; ``PRM_SEED`` repeats a run.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from ddp_rnic.sw_driver.tests.test_prm import memfd
 
 MESSAGES = int(os.environ.get("PRM_FUZZ", "8000"))
 SEED = int(os.environ.get("PRM_SEED", "0")) or secrets.randbits(32)
-#: What requests are made of that may be done, the likely ones more often.
+#: The kinds of valid requests, the likely ones more often.
 KINDS = [*LAYOUTS, *[Kind.MEMORY, Kind.DOMAIN, Kind.QUEUE, Kind.STREAM, Kind.POST] * 2]
 KINDS += [Kind.REGION] * 4
-#: Of which an answer gives a handle.
+#: The kinds of objects whose handle an answer gives.
 MADE = ("memory", "domain", "queue", "stream", "region")
 
-#: Values of fields that are not always refused.
+#: Values of fields that are likely to be accepted.
 LIKELY = {
     "object": [*protocol.Object, *[protocol.Object.REGION] * 3],
     "qn": [0, 1, 2, 3],
@@ -43,7 +43,7 @@ LIKELY = {
 
 
 class Hostile:
-    """A client that keeps to nothing."""
+    """A client that obeys no rule."""
 
     def __init__(self, prm: Managed, rng: random.Random) -> None:
         self._prm, self._rng = prm, rng
@@ -62,13 +62,13 @@ class Hostile:
             self._handles: dict[str, list[int]] = {}
             self.connected += 1
             if self._rng.random() < 0.95:
-                # With no place free the manager has closed it already.
+                # Without a free place the manager has closed the connection already.
                 with suppress(OSError):
                     self._socket.send(protocol.encode(0xFFFFFFFF, protocol.Hello()))
         return self._socket
 
     def message(self) -> None:
-        """Send one, of some kind, and look at what was answered."""
+        """Sends a message of some kind, and checks the answers that are present."""
         link, rng = self._connect(), self._rng
         octets, descriptors = self._request()
         way = rng.random()
@@ -133,12 +133,12 @@ class Hostile:
         return rng.randrange(0, min(12, 1 << bits))
 
     def _read(self) -> None:
-        """Take the answers that are there; where many are not, wait for one."""
+        """Takes the answers that are present; waits for one where many are missing."""
         if self._socket is None:
             return
         behind = len(self._asked) >= 4
         if not select.select([self._socket], [], [], 0.02 if behind else 0)[0]:
-            if behind:  # what it sent was half a message, perhaps
+            if behind:  # perhaps this client sent half a message
                 self._asked.clear()
             return
         try:
@@ -146,7 +146,7 @@ class Hostile:
         except OSError:
             octets = b""
         for secret in self.secrets:
-            assert secret not in octets, "another client's Steering Tag is told"
+            assert secret not in octets, "another client's Steering Tag was sent"
         self._decoder.feed(octets)
         while (taken := self._decoder.take()) is not None:
             self._answer(*taken)
@@ -204,6 +204,6 @@ def test_whatever_clients_send_the_manager_serves_the_others(tmp_path: Path) -> 
         f"{sent} messages on {sum(each.connected for each in hostile)} connections,"
         f" {sum(answered.values())} done: {dict((k.name, n) for k, n in answered.items())}"
     )
-    # All that can be asked for was also done, so that what lies behind was reached.
+    # Each kind of request was also done, so that the tests reached its code.
     assert set(answered) >= set(Kind) - {Kind.HELLO, Kind.ANSWER, Kind.ERROR}
     assert "Traceback" not in prm.log.getvalue() and str(region.length) in prm.log.getvalue()

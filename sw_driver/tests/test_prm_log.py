@@ -1,4 +1,4 @@
-"""The manager's audit log: bounded, and in a place that nobody else can turn to another file."""
+"""Tests that the audit log is bounded, and that nobody else can replace its files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 
 def lines(*paths: Path) -> list[dict]:
-    """The lines of a log; each of them whole."""
+    """Returns the lines of a log; fails where one is not complete."""
     return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
 
 
@@ -46,7 +46,7 @@ def test_a_log_of_before_is_appended_to_and_counts_for_its_size(tmp_path: Path) 
             file.write("x" * 59 + "\n")
     assert [each.stat().st_size for each in sorted(tmp_path.iterdir())] == [60, 60, 60]
     with LogFile(path, octets=100, older=5) as file:
-        file.write("y" * 500 + "\n")  # a line that is longer than a file is a file of its own
+        file.write("y" * 500 + "\n")  # a line longer than a file gets a file of its own
     assert path.stat().st_size == 501
 
 
@@ -59,7 +59,7 @@ def test_a_line_that_comes_again_is_counted_and_not_written(
     with LogFile(path) as file:
         log = Audit(file)
         for _ in range(500):
-            # As of a program that connects without end: two lines in turn.
+            # As from a program that connects again and again: two alternating lines.
             log.write("connect", 7, 8, gid=9)
             log.write("disconnect", 7, 8, reason="closed by the client")
         log.write("connect", 7, 9, gid=9)

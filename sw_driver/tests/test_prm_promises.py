@@ -1,4 +1,4 @@
-"""The table of what the manager promises names tests that are there."""
+"""Checks that the table of the manager's promises names tests that exist."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How long clients of the manager wait for each other, on a device that does nothing.
+"""Tests of how long clients of the manager wait for each other, on a device that does nothing.
 
-The steps that a turn does are counted here, not timed, as other programs run on this machine too;
-one test that takes long measures seconds.
+The steps of a turn are counted here, not timed, because other programs run on this machine too; one
+test that takes long measures seconds.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ POLICY = Policy(clients=32, per_user=32, limits=Limits(stags=16))
 
 
 class Idle(Constants):
-    """A device with memory of its own that does nothing; it counts what is done to it."""
+    """A device with its own memory that does nothing, and counts the accesses to it."""
 
     def __init__(self) -> None:
         super().__init__({"STATUS": regs.pack("STATUS", idle=1)})
@@ -73,7 +73,7 @@ class Idle(Constants):
 
 
 class Client:
-    """A client that is not waited for: what it asks is sent, and answers are there when read."""
+    """A client that never waits: it sends requests, and reads the answers that have come."""
 
     def __init__(self, path: Path) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -103,7 +103,7 @@ class Client:
 
 
 class Crowd:
-    """A manager whose turns a test takes one by one, with one good client and 16 hostile ones."""
+    """A manager with one good client and 16 hostile ones; a test runs its turns one by one."""
 
     def __init__(self, manager: Manager, device: Idle) -> None:
         self.manager, self.device = manager, device
@@ -116,7 +116,7 @@ class Crowd:
         return client
 
     def until(self, holds: Callable[[], object], turns: int = 1_000_000) -> int:
-        """Takes turns until it holds; how many."""
+        """Runs turns until ``holds`` returns something true; returns their number."""
         for turn in range(turns):
             if holds():
                 return turn
@@ -124,7 +124,7 @@ class Crowd:
         raise AssertionError(f"not after {turns} turns")
 
     def done(self, client: Client, request: protocol.Request, descriptor: int | None = None) -> int:
-        """What is answered to a request, the handle in it."""
+        """Makes a request; returns the handle in the answer."""
         client.ask(request, descriptor)
         answers: list[tuple[int, int, bytes]] = []
 
@@ -361,8 +361,8 @@ def test_the_longest_wait_with_sixteen_hostile_clients_is_20_ms(tmp_path: Path) 
     gc.collect()
     gc.freeze()
     try:
-        # Where programs beside this one keep all processors busy, they delay also the thread that
-        # frees memory, for which the manager may wait: the best of several rounds counts.
+        # Other programs that keep all processors busy also delay the thread that frees memory, for
+        # which the manager may wait. So the best of several rounds counts.
         while len(worst) < 4 and min(worst, default=1) >= 0.02:
             with Device(Idle()).open() as context:
                 with served(context, tmp_path / "rnic.sock", POLICY) as prm:
@@ -377,9 +377,10 @@ SECONDS = 10
 
 
 def longest_wait(prm: Managed) -> float:
-    """The seconds of the longest wait of a good client, while 16 others ask without end.
+    """Returns the longest wait, in seconds, of a good client while 16 others send requests without
+    end.
 
-    Programs beside this one delay manager and client: how long the kernel had either wait for a
+    Other programs delay manager and client: the time for which the kernel made either wait for a
     processor is not counted. The client sleeps while the manager works, so no time counts twice.
     """
     command = [sys.executable, "-c"]
@@ -415,7 +416,9 @@ def be_good(path: str, manager: str) -> None:
         files = of_manager.fileno(), own.fileno()
 
         def delayed() -> int:
-            """Nanoseconds for which both have waited for a processor, since they began."""
+            """Returns for how many nanoseconds both have waited for a processor since they
+            began.
+            """
             return sum(int(os.pread(file, 100, 0).split()[1]) for file in files)
 
         with_it = without = 0.0

@@ -1,4 +1,4 @@
-"""Long random use, against what memory has to be; each run by its seed."""
+"""Uses the driver at random for long, and compares memory with the expected octets; by seed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STEPS = 120
 
 @dataclass
 class Area:
-    """Memory with guards around it, and what it has to be."""
+    """Memory with guards around it, and its expected octets."""
 
     memory: bytearray
     expected: bytearray
@@ -40,14 +40,14 @@ class Area:
 
 
 class Use:
-    """Somebody who uses the driver, at random."""
+    """A user of the driver who acts at random."""
 
     def __init__(self, rng: random.Random, sim: SimTransport, context: Context) -> None:
         self.rng, self.sim, self.context = rng, sim, context
         self.pd, self.cq = PD(context), CQ(context)
         self.areas: list[Area] = []
         self.peers: dict[Stream, Peer] = {}
-        self.waiting = 0  # messages that are on their way
+        self.waiting = 0  # messages in flight
         self.posted: dict[int, tuple[Area, bytes]] = {}
         self.number = 0
 
@@ -79,7 +79,7 @@ class Use:
                 area.region.stag, area.region.to + start, octets
             )
             assert stream.error is None
-            # All of one region's writes come by one stream or after one another.
+            # All writes to one region come on one stream, or one after another.
             area.expected[GUARD + start : GUARD + start + len(octets)] = octets
             self.waiting += 1
             self.take()
@@ -94,7 +94,7 @@ class Use:
         self.waiting += 1
 
     def take(self) -> None:
-        """Wait for all that is on its way, and look at all of memory."""
+        """Waits for all messages in flight, and checks all memory."""
         while self.waiting:
             for completion in self.cq.wait(20):
                 assert completion.status is WcStatus.SUCCESS
@@ -120,7 +120,7 @@ class Use:
             self.fail(stag, to)
 
     def fail(self, stag: int | None = None, to: int = 0) -> None:
-        """A peer names what it must not; its stream is closed."""
+        """Makes a peer break a rule; the stream is closed."""
         self.take()
         stream = self.stream()
         peer = self.peers.pop(stream)
@@ -131,7 +131,7 @@ class Use:
         assert self.cq.poll() == []
 
     def close(self) -> None:
-        """Close a stream with buffers that no message takes."""
+        """Closes a stream that has posted buffers without a message."""
         self.take()
         stream = self.stream()
         del self.peers[stream]
@@ -158,6 +158,6 @@ def test_memory_is_what_random_use_makes_of_it(seed: int) -> None:
             use.pd.close()
             assert len(context.buffers) == 2048 and len(context.numbers) == 64
             assert context.slots.allocate(2048) == 0 and not context.tags
-        # Every buffer is its owner's again.
+        # Every buffer has been released.
         for area in use.areas:
             area.memory.clear()

@@ -1,4 +1,4 @@
-"""RDMAP against a peer that the model scripts; all that is received goes through the gateware."""
+"""RDMAP against a peer that the model scripts; all received octets go through the gateware."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Sent = list[tuple[Header, bytes]]
 
 @dataclass
 class Bench:
-    """A queue pair, and what its peer sends and gets."""
+    """A queue pair, and its peer's messages in both directions."""
 
     sim: SimTransport
     pd: PD
@@ -54,7 +54,7 @@ class Bench:
     wire: MpaReceiver
 
     def send(self, message: bytes, kind: Message, qn: int = 0, stag: int = 0) -> None:
-        """The peer sends an untagged message."""
+        """Sends an untagged message from the peer."""
         self.peer.send(message, qn, rsvdulp=rsvdulp(kind, tagged=False, stag=stag))
 
     def write(self, stag: int, to: int, message: bytes, kind: Message = Message.RDMA_WRITE) -> None:
@@ -64,19 +64,21 @@ class Bench:
         self.send(ReadRequest(sink, sink_to, length, stag, to).encode(), Message.READ_REQUEST, 1)
 
     def settle(self) -> list[WC]:
-        """Let all that is under way come in, and be acted upon."""
+        """Waits until all messages in flight were received and processed; returns the
+        completions.
+        """
         self.sim.run(3000)
         taken = self.cq.poll(1000)
         self.sim.run(100)
         return taken + self.cq.poll(1000)
 
     def got(self) -> Sent:
-        """What the peer has received since the last call, as the model reads it."""
+        """Returns what the peer has received since the last call, as the model decodes it."""
         frames = self.wire.receive(self.qp.data_to_send())
         return [decode_segment(frame.ulpdu) for frame in frames if isinstance(frame, Fpdu)]
 
     def terminate(self) -> bytes:
-        """The Terminate that is all that the peer has received."""
+        """Returns the Terminate, which must be the only message that the peer has received."""
         ((header, message),) = self.got()
         assert isinstance(header, UntaggedHeader) and header.last
         assert (header.qn, header.msn, header.mo) == (2, 1, 0)
@@ -199,13 +201,13 @@ def test_a_terminate_survives_and_is_whole_or_none(terminate: Terminate) -> None
     octets = terminate.encode()
     assert Terminate.decode(octets) == terminate
     for length in range(len(octets)):
-        with pytest.raises(ValueError, match="must be whole"):
+        with pytest.raises(ValueError, match="must be complete"):
             Terminate.decode(octets[:length])
     with pytest.raises(ValueError, match="15 is not a valid Layer"):
         Terminate.decode(b"\xf0" + octets[1:])
 
 
-# --- what is sent ---------------------------------------------------------------------------------
+# --- messages that are sent -----------------------------------------------------------------------
 
 
 def test_each_operation_is_the_message_that_section_4_has(bench: Bench) -> None:
@@ -239,10 +241,10 @@ def test_each_operation_is_the_message_that_section_4_has(bench: Bench) -> None:
     ("arguments", "message"),
     [
         ({"opcode": Opcode.RECV}, "opcode must be one of"),
-        ({"opcode": Opcode.SEND, "stag": 5}, "a Steering Tag that is used, not 5"),
+        ({"opcode": Opcode.SEND, "stag": 5}, "a 32-bit Steering Tag .for SEND: 0., not 5"),
         ({"opcode": Opcode.RDMA_WRITE, "stag": 1 << 32}, "not 4294967296"),
         ({"opcode": Opcode.RDMA_WRITE, "solicited": True}, "only a Send can be solicited"),
-        ({"opcode": Opcode.RDMA_WRITE, "buffer": b"12", "to": (1 << 64) - 1}, "cannot be"),
+        ({"opcode": Opcode.RDMA_WRITE, "buffer": b"12", "to": (1 << 64) - 1}, "end by TO 2..64"),
         ({"opcode": Opcode.SEND, "buffer": 5}, "a message must be octets, not int"),
         ({"opcode": Opcode.RDMA_READ, "buffer": b"12"}, "this bytes is read-only"),
     ],
@@ -256,7 +258,7 @@ def test_requests_that_cannot_be_are_told_and_do_nothing(
 
 
 def test_no_more_than_ord_reads_are_outstanding_and_nothing_overtakes_them(bench: Bench) -> None:
-    """Sections 5.2 and 6.1: the Data Sink keeps to what the Data Source can take, its IRD."""
+    """Sections 5.2 and 6.1: the Data Sink stays within the Data Source's limit, its IRD."""
     sinks = [bytearray(3) for _ in range(7)]
     for n, sink in enumerate(sinks):
         bench.qp.post_send(Opcode.RDMA_READ, sink, wr_id=n, stag=1, to=n)
@@ -268,7 +270,7 @@ def test_no_more_than_ord_reads_are_outstanding_and_nothing_overtakes_them(bench
         request = asked[n]
         bench.write(request.sink_stag, 0, bytes([n] * 3), Message.READ_RESPONSE)
         taken = bench.settle()
-        # Section 5.5: in the order of the posts, though the Send was sent long before.
+        # Section 5.5: in the order of the posts, although the Send was sent long before.
         last = [(n, WcStatus.SUCCESS)] + [("send", WcStatus.SUCCESS)] * (n == 6)
         assert statuses(taken) == last and sinks[n] == bytes([n] * 3)
         for (header, message), what in zip(bench.got(), expected, strict=True):
@@ -283,7 +285,7 @@ def test_no_more_than_ord_reads_are_outstanding_and_nothing_overtakes_them(bench
 def test_without_ord_there_are_no_reads() -> None:
     with SimTransport() as sim, Device(sim).open() as context:
         bench = begin(sim, context, ord=0)
-        with pytest.raises(InvalidRequest, match="as ORD is 0"):
+        with pytest.raises(InvalidRequest, match="because ORD is 0"):
             bench.qp.post_send(Opcode.RDMA_READ, bytearray(3), stag=1)
         with pytest.raises(InvalidRequest, match="ird must be from 0 to 64, not 65"):
             begin(sim, context, ird=65)
@@ -293,7 +295,7 @@ def test_without_ord_there_are_no_reads() -> None:
 
 
 def test_a_read_is_complete_with_its_last_segment_and_its_sink_is_gone_then(bench: Bench) -> None:
-    """Section 5.2: the sink is the response's alone, and for its time alone."""
+    """Section 5.2: only the response may write the sink, and only until it is complete."""
     sink, data = bytearray(5000), random.Random(1).randbytes(5000)
     bench.qp.post_send(Opcode.RDMA_READ, sink, wr_id="read", stag=1)
     ((_, message),) = bench.got()
@@ -310,7 +312,7 @@ def test_a_read_is_complete_with_its_last_segment_and_its_sink_is_gone_then(benc
     bench.peer.segments(response[3])
     (completion,) = bench.settle()
     assert (completion.wr_id, completion.byte_len) == ("read", 5000) and sink == data
-    sink.clear()  # it is the caller's again
+    sink.clear()  # the sink is not pinned any more
     bench.write(request.sink_stag, 0, b"late")
     assert bench.settle() == []
     assert bench.terminate()[:2] == b"\x11\x00"
@@ -340,7 +342,7 @@ def test_a_response_that_nobody_waits_for_ends_the_stream(bench: Bench, outstand
     assert bench.terminate() == bytes.fromhex("02060000")
 
 
-#: Segments of what answers a Read of 3000 octets: offsets from its sink's TO, and octets.
+#: The segments that answer a Read of 3000 octets: offsets from the TO of its sink, and octets.
 ANSWERS = {
     "as it was asked for": [(0, 1400), (1400, 1600)],
     "in one segment": [(0, 3000)],
@@ -381,7 +383,7 @@ def test_a_response_that_is_not_what_was_asked_for_is_an_error(
         assert status is WcStatus.SUCCESS and bench.got() == []
         return
     assert status is WcStatus.FLUSHED
-    # What is out of the sink's bounds DDP refuses; the rest is RDMAP's Remote Operation Error.
+    # DDP refuses octets out of the sink's bounds; all else is RDMAP's Remote Operation Error.
     by_ddp = "longer" in name or "lower" in name
     assert bench.terminate()[:2] == bytes.fromhex("1101" if by_ddp else "02ff")
 
@@ -425,7 +427,7 @@ def test_a_read_request_is_answered_with_the_octets_of_the_region(
 
 
 def test_of_a_read_of_no_octets_nothing_is_checked(bench: Bench) -> None:
-    """Section 5.2.1: neither STag nor TO of a Read of no octets."""
+    """Section 5.2.1: neither STag nor TO of a Read of no octets is checked."""
     bench.ask(0xDEAD, 5, 0)
     bench.settle()
     assert bench.got() == [(TaggedHeader(0xABC, 9, True, 0x42), b"")]
@@ -571,7 +573,7 @@ def test_an_stag_that_cannot_be_invalidated_ends_the_stream(
 
 
 def late(act: Callable[[], object], wait: Callable[[], list[WC]]) -> tuple[list[WC], float]:
-    """What a thread that waits gets of something, and how long it took from then on."""
+    """Calls ``act`` while a thread waits; returns what the thread got, and how long that took."""
     taken: list[tuple[list[WC], float]] = []
     thread = threading.Thread(target=lambda: taken.append((wait(), time.monotonic())))
     thread.start()
@@ -587,7 +589,7 @@ def late(act: Callable[[], object], wait: Callable[[], list[WC]]) -> tuple[list[
 def test_a_wait_ends_with_the_completion_that_another_thread_makes(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, asynchronous: bool
 ) -> None:
-    """Of a Send that another thread posts, of what a peer sends, and of a flush: at once."""
+    """A wait ends early for another thread's Send, for a message of the peer, and for a flush."""
     monkeypatch.setattr(driver_context, "SLICE", 20)
 
     def wait() -> list[WC]:
@@ -598,7 +600,7 @@ def test_a_wait_ends_with_the_completion_that_another_thread_makes(
     completions, took = late(lambda: bench.qp.post_send(Opcode.SEND, b"1", wr_id="sent"), wait)
     assert statuses(completions) == [("sent", WcStatus.SUCCESS)] and took < 5
     bench.qp.post_recv(bytearray(4), wr_id="received")
-    # The Write gives no completion, and the wait goes on.
+    # The Write gives no completion, so the wait lasts.
     region = bench.pd.register(bytearray(8))
 
     def send() -> None:
@@ -615,7 +617,7 @@ def test_a_wait_ends_with_the_completion_that_another_thread_makes(
 def test_a_wait_of_a_managers_client_ends_as_early(tmp_path: Path) -> None:
     with managed(tmp_path) as served, connect(tmp_path / "rnic.sock") as context:
         bench = begin(served.sim, context)
-        for n in range(40):  # more than the waits that the manager answers at a time
+        for n in range(40):  # more than the manager answers at a time
             completions, took = late_now(bench, n)
             assert statuses(completions) == [(n, WcStatus.SUCCESS)] and took < 5
         bench.qp.post_recv(bytearray(4), wr_id="received")
@@ -624,7 +626,7 @@ def test_a_wait_of_a_managers_client_ends_as_early(tmp_path: Path) -> None:
 
 
 def late_now(bench: Bench, n: int) -> tuple[list[WC], float]:
-    """As soon as a thread waits, another one posts a Send."""
+    """Posts a Send from another thread as soon as a thread waits."""
     taken: list[WC] = []
     thread = threading.Thread(target=lambda: taken.extend(bench.cq.wait(15)))
     thread.start()
@@ -636,7 +638,7 @@ def late_now(bench: Bench, n: int) -> tuple[list[WC], float]:
 
 
 def test_asyncio_waits_for_rdmap_while_the_loop_goes_on(bench: Bench) -> None:
-    """As sw_driver.CQ's wait_async: in time, cancelled, and closed."""
+    """RDMAP's CQ waits as sw_driver.CQ's wait_async does: in time, cancelled, and closed."""
 
     async def session() -> None:
         begun = time.monotonic()
@@ -660,7 +662,7 @@ def test_asyncio_waits_for_rdmap_while_the_loop_goes_on(bench: Bench) -> None:
             await closed
 
     begun = time.monotonic()
-    # With it ends the loop's pool of threads: none of them goes on waiting.
+    # The loop's pool of threads ends with it, so none of them still waits.
     asyncio.run(session())
     assert time.monotonic() - begun < 15
 
@@ -720,7 +722,7 @@ def test_errors_that_the_device_finds_go_to_the_peer(bench: Bench) -> None:
 
 
 def test_a_wrong_crc_is_told_without_headers(bench: Bench) -> None:
-    """RFC 5044 section 8: nothing of an FPDU with a wrong CRC is to be believed."""
+    """RFC 5044 section 8: no octet of an FPDU with a wrong CRC can be trusted."""
     bench.qp.post_recv(bytearray(4))
     (segment,) = bench.peer.source.untagged(0, b"1234", rsvdulp=0x43 << 32)
     octets = bench.peer._sender.send(segment)
@@ -753,7 +755,7 @@ def test_the_messages_of_a_peer_that_nobody_takes_end_the_stream() -> None:
 
 
 def test_completions_before_an_error_are_good_and_after_it_all_is_silent(bench: Bench) -> None:
-    """Section 7.1: what was delivered before the error stays so; nothing follows a Terminate."""
+    """Section 7.1: a message delivered before the error stays so; nothing follows a Terminate."""
     memory = bytearray(8)
     region = bench.pd.register(memory)
     for n in range(4):
@@ -829,7 +831,9 @@ def test_what_was_posted_before_the_close_is_sent_and_nothing_after_it(bench: Be
 
 
 def test_the_driver_ends_no_stream_until_the_ulp_does(bench: Bench) -> None:
-    """RFC 5041 sections 6.2 and 6.2.2: not even after a fatal error, of which the ULP is told."""
+    """RFC 5041 sections 6.2 and 6.2.2: not even after a fatal error, which the driver
+    reports to the ULP.
+    """
     context = bench.pd.context
     with DdpCQ(context) as cq, Stream(bench.pd, cq) as stream:
         stream.post_recv(bytearray(4), wr_id="kept")

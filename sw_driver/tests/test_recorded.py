@@ -1,4 +1,4 @@
-"""Recordings: of a session with the gateware, and played again without it."""
+"""Tests of recordings: a session with the gateware, replayed without it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ddp_rnic.sw_driver.transports.recorded import Recorder, Replay
 
 
 def session(transport: Transport, sim: SimTransport | None, *, qn: int = 0) -> list[object]:
-    """What a session gave; with ``sim``, its peer sends there."""
+    """Runs a session and returns its results. With ``sim``, the peer sends there."""
     array, buffer = bytearray(3000), bytearray(2000)
     with Device(transport).open(completions=4) as context:
         pd, cq = PD(context), CQ(context)
@@ -73,7 +73,9 @@ def test_a_driver_that_does_something_else_is_refused(
 ) -> None:
     path, _ = recording
     replay = Replay(path)
-    with pytest.raises(TransportError, match=r"line \d+: the driver calls write.* and called w"):
+    with pytest.raises(
+        TransportError, match=r"the driver calls write.* but the recorded call is w"
+    ):
         session(replay, None, qn=1)
     with pytest.raises(TransportError, match="record the session again"):
         replay.read(0)
@@ -85,12 +87,14 @@ def test_a_driver_that_stops_early_or_goes_on_is_refused(tmp_path: Path) -> None
     sim = SimTransport()
     with Recorder(sim, path) as recorder:
         found = Device(recorder).query()
-    with pytest.raises(TransportError, match=r"has 12 calls more than the driver made"):
+    with pytest.raises(TransportError, match=r"has 12 more calls than the driver made"):
         with Replay(path) as replay:
             replay.read(regs.address("ID"))
     replay = Replay(path)
     assert Device(replay).query() == found
-    with pytest.raises(TransportError, match=r"ends, and the driver calls read\(address=0\)"):
+    with pytest.raises(
+        TransportError, match=r"no more calls, but the driver calls read\(address=0\)"
+    ):
         replay.read(0)
 
 
@@ -142,7 +146,7 @@ def test_a_line_that_is_no_call_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "file"
     good = json.dumps({"format": 1, "of": "SimTransport"})
     path.write_bytes(f"{good}\n{line}\n".encode("utf-8", "surrogatepass"))
-    with pytest.raises(InvalidRequest, match=r"is no recording of a session: line \d: "):
+    with pytest.raises(InvalidRequest, match=r"is not a recording of a session: line \d: "):
         Replay(path)
 
 
@@ -153,7 +157,7 @@ def test_a_recording_that_cannot_be_read_is_refused(tmp_path: Path, name: str) -
 
 
 def test_a_recording_that_is_spoilt_is_refused_or_differs(tmp_path: Path) -> None:
-    """Whatever a file holds, the driver raises one of its own errors, if any."""
+    """Whatever a damaged file holds, the driver raises one of its own errors, or none."""
     path = tmp_path / "file"
     with Recorder(SimTransport(), path) as recorder:
         Device(recorder).query()
@@ -178,5 +182,5 @@ def test_a_recording_that_is_spoilt_is_refused_or_differs(tmp_path: Path) -> Non
 def test_a_file_that_is_no_recording_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "file"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(InvalidRequest, match="is no recording of a session"):
+    with pytest.raises(InvalidRequest, match="is not a recording of a session"):
         Replay(path)

@@ -1,4 +1,4 @@
-"""Memory regions: registering, placing, revoking; all of it on the gateware."""
+"""Tests of memory regions: registering, placing, revoking; on the real gateware."""
 
 from __future__ import annotations
 
@@ -90,9 +90,9 @@ def test_what_cannot_be_registered_is_told(bench: Bench, buffer: object, message
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"access": 0}, "access must be of"),
-        ({"access": 8}, "access must be of"),
-        ({"access": "rw"}, "access must be of"),
+        ({"access": 0}, "access must be a combination of"),
+        ({"access": 8}, "access must be a combination of"),
+        ({"access": "rw"}, "access must be a combination of"),
         ({"to": -1}, "to must be from 0 to"),
         ({"to": (1 << 64) - 9}, "less the 10 octets"),
     ],
@@ -113,7 +113,7 @@ def test_a_region_is_refreshed_once_for_all_the_messages_that_are_taken(
     for n, region in enumerate(regions):
         memory = region.mapping.memory
         monkeypatch.setattr(memory, "pull_written", lambda n=n: copies.append(n))
-        monkeypatch.setattr(memory, "pull", lambda *_: pytest.fail("an octet more is copied"))
+        monkeypatch.setattr(memory, "pull", lambda *_: pytest.fail("a further octet is copied"))
     for n in (0, 1, 0, 0, 1, 0):
         bench.peer.write(regions[n].stag, n, b"octet")
     bench.sim.run(3000)
@@ -144,7 +144,9 @@ def test_a_completion_whose_octets_cannot_be_copied_is_not_lost(
 
 
 def test_a_managers_client_keeps_what_it_has_written_itself(tmp_path: Path) -> None:
-    """A buffer that is not the manager's memory has a copy, of which only the new octets come."""
+    """A buffer outside the manager's memory has a copy, of which only new octets are copied
+    back.
+    """
     with managed(tmp_path) as served, connect(tmp_path / "rnic.sock") as context:
         with PD(context) as pd, CQ(context) as cq, Stream(pd, cq) as stream:
             array, peer = np.zeros(1000, np.uint8), Peer(served.sim, stream.number)
@@ -176,7 +178,7 @@ def test_a_view_that_is_still_held_does_not_keep_a_region_from_being_revoked(
 def test_a_region_without_remote_rights_has_no_stag(bench: Bench) -> None:
     array = bytearray(100)
     with bench.pd.register(array, Access.LOCAL_WRITE) as region:
-        with pytest.raises(InvalidRequest, match="no STag, as it has no remote right"):
+        with pytest.raises(InvalidRequest, match="no STag, because it has no remote right"):
             _ = region.stag
         bench.stream.post_recv(region, offset=50, length=20)
         bench.peer.send(b"received")
@@ -202,7 +204,7 @@ def test_a_domain_does_not_reach_the_regions_of_another(bench: Bench) -> None:
         bench.peer.write(region.stag, 0, b"refused")
         with pytest.raises(StreamError) as caught:
             bench.cq.wait(5)
-        with pytest.raises(InvalidRequest, match="of the stream's protection domain"):
+        with pytest.raises(InvalidRequest, match="to the stream's protection domain"):
             Stream(bench.pd, bench.cq).post_recv(region)
     assert caught.value.number == STAG_NOT_ASSOCIATED and not any(array)
 
@@ -247,8 +249,8 @@ def test_not_one_octet_comes_after_a_revocation(seed: int) -> None:
             sim.run(rng.randrange(200, 6000))
             region.revoke()
             before = array.copy()
-            # The simulation fails on any write to memory that is not registered any more, but
-            # memory of the same process would not: so it is looked at as well.
+            # The simulation fails on a write to memory that is not registered, but not on a write
+            # to other memory of this process. So the memory is checked as well.
             sim.run(40_000)
             assert (array == before).all()
             placed = int((before != 0).sum())
@@ -296,8 +298,8 @@ def test_a_full_page_table_is_told_and_nothing_is_lost() -> None:
         with bench.context:
             half = bench.pd.register(np.zeros(4096 * 1500, np.uint8))
             array = np.zeros(4096 * 600, np.uint8)
-            with pytest.raises(ResourceExhausted, match="601 slots of the page table in a row"):
-                for _ in range(3):  # the offset in the first page may save a page
+            with pytest.raises(ResourceExhausted, match="601 consecutive slots of the page table"):
+                for _ in range(3):  # the offset in the first page can save one page
                     bench.pd.register(array)
             half.revoke()
             with bench.pd.register(array) as region:

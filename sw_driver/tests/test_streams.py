@@ -1,4 +1,4 @@
-"""Streams, receive queues, completions and errors; all of it on the gateware."""
+"""Tests of streams, receive queues, completions and errors; on the real gateware."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_messages_go_to_the_buffers_of_their_queue_in_order(scattered: Bench) ->
         )
         assert completion.rsvdulp == 0x4100000000 + n and completion.mr is None
         assert buffers[key] == messages[key] + bytes(9000 - len(messages[key]))
-        buffers[key].clear()  # it is the caller's again
+        buffers[key].clear()  # the buffer is not pinned any more
 
 
 def test_a_region_serves_many_receive_buffers(scattered: Bench) -> None:
@@ -139,7 +139,7 @@ def test_all_buffers_of_the_device_can_be_posted_and_no_more(bench: Bench) -> No
 
 
 def test_buffers_are_posted_and_given_back_without_end(bench: Bench) -> None:
-    # Cookies, slots and the ring of 128 go round, completions by twos and threes.
+    # Cookies, slots and the ring of 128 wrap around; completions come by twos and threes.
     sent = taken = 0
     buffer = bytearray(16)
     with bench.pd.register(buffer) as region:
@@ -199,13 +199,13 @@ def test_numbers_of_streams_are_given_once(bench: Bench) -> None:
         Stream(bench.pd, bench.cq)
     stream.close()
     others[0].close()
-    # The one that was closed longest ago.
+    # The stream that was closed longest ago.
     assert Stream(bench.pd, bench.cq).number == 17
 
 
 def test_a_stream_needs_a_domain_and_a_queue_of_one_open_context(bench: Bench) -> None:
     with SimTransport() as sim, begin(sim).context as other:
-        with pytest.raises(InvalidRequest, match="of the stream's context"):
+        with pytest.raises(InvalidRequest, match="to the stream's context"):
             Stream(bench.pd, CQ(other))
     cq = CQ(bench.context)
     cq.close()
@@ -237,7 +237,7 @@ def test_not_one_octet_comes_after_a_stream_is_closed(seed: int) -> None:
             sim.run(40_000)
             assert all((a == b).all() for a, b in zip(before, buffers, strict=True))
             statuses = {wc.wr_id: wc.status for wc in bench.cq.poll(100)}
-            # Each buffer came back once, delivered ones first, and those are whole.
+            # Each buffer came back once, the delivered ones first, and those are complete.
             assert list(statuses) == list(range(20))
             good = [n for n, status in statuses.items() if status is WcStatus.SUCCESS]
             assert good == list(range(len(good))) and 0 < len(good) < 20
@@ -248,7 +248,7 @@ def test_not_one_octet_comes_after_a_stream_is_closed(seed: int) -> None:
 def test_not_one_octet_comes_after_the_fence_of_a_stream(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # On a busy device nothing but the fence is waited for.
+    # On a busy device the driver waits for nothing but the fence.
     monkeypatch.setattr(Context, "settle", lambda context: None)
     stalls = Stalls(write=0.5, response_latency=400, seed=seed + 1)
     with SimTransport(stalls=stalls, seed=seed) as sim:
@@ -303,7 +303,7 @@ def test_an_error_has_its_number_its_header_and_its_place(bench: Bench) -> None:
     assert bench.context.events() == [event] and bench.context.events() == []
     (packet,) = bench.sim.exceptions()
     assert packet.reason == 0x101 and header + b"12" in packet.octets
-    # It was told, and is not told again; but nothing can be posted.
+    # The error was raised once, and is not raised again; but nothing can be posted.
     with pytest.raises(RnicTimeout, match=r"no completion came within 0\.01 seconds"):
         bench.cq.wait(0.01)
     with pytest.raises(StreamError, match="close it"):
@@ -466,7 +466,7 @@ def test_a_thread_that_waits_is_woken_by_what_another_sends(bench: Bench) -> Non
 def test_a_wait_ends_as_soon_as_another_thread_has_put_a_completion(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And not at the end of a slice of time. Two wait: one for the device, one for that one."""
+    """A wait ends early, not at the end of a time slice. Two threads wait: one for the device."""
     monkeypatch.setattr(context, "SLICE", 30)
     posted = [bytearray(4), bytearray(4)]
     for buffer in posted:
@@ -478,7 +478,7 @@ def test_a_wait_ends_as_soon_as_another_thread_has_put_a_completion(
     until(lambda: bench.context._watching, "a thread that waits for the device")
     time.sleep(0.05)
     begun = time.monotonic()
-    # No interrupt comes of it: the device does not know.
+    # This causes no interrupt, because the device is not involved.
     bench.stream.close()
     for thread in threads:
         thread.join(20)
@@ -544,7 +544,7 @@ def test_the_interrupt_is_moderated() -> None:
         peer, region = Peer(sim, stream.number), pd.register(bytearray(4))
 
         def cycles(messages: int) -> int:
-            """From so many messages to the interrupt."""
+            """Returns the cycles from this many messages to the interrupt."""
             begun = sim.cycle
             for _ in range(messages):
                 peer.write(region.stag, 0, b"1234")
@@ -559,7 +559,7 @@ def test_the_interrupt_is_moderated() -> None:
 def test_completions_are_read_only_once_their_phase_was_seen(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Over a slow link an entry may be written while it is read: its last octet is looked at first.
+    # Over a slow link an entry may be written while it is read, so its last octet is read first.
     pulls = []
     monkeypatch.setattr(
         bench.context._ring, "pull", lambda offset, length: pulls.append((offset, length))
@@ -576,7 +576,7 @@ def test_completions_are_read_only_once_their_phase_was_seen(
 def test_an_entry_that_cannot_be_is_told(bench: Bench) -> None:
     bench.context._ring.view[0] = 0xF0
     bench.context._ring.view[31] = 1
-    with pytest.raises(TransportError, match="cannot be .* check the link"):
+    with pytest.raises(TransportError, match="is not valid .* check the link"):
         bench.cq.poll()
     bench.context._ring.view[31] = 0
 

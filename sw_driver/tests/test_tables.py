@@ -1,4 +1,4 @@
-"""What the driver hands out: ranges of memory, page layouts, Steering Tags."""
+"""Tests of the driver's allocators: ranges of memory, page layouts, Steering Tags."""
 
 from __future__ import annotations
 
@@ -32,14 +32,16 @@ def test_an_arena_hands_out_ranges_that_do_not_overlap(steps: list[tuple[int, in
         used[start] = length
     for start in used:
         arena.free(start)
-    # All of it is one range again.
+    # Everything is one range again.
     assert arena.allocate(1000) == 100
 
 
 def test_a_full_arena_says_how_much_is_left() -> None:
     arena = Arena(0, 10, "octets")
     arena.allocate(6)
-    with pytest.raises(ResourceExhausted, match=r"5 octets in a row are not free \(4 of 10 are\)"):
+    with pytest.raises(
+        ResourceExhausted, match=r"5 consecutive octets are not free \(4 of 10 are\)"
+    ):
         arena.allocate(5)
 
 
@@ -54,7 +56,7 @@ def test_a_copy_that_cannot_be_made_takes_no_room() -> None:
 
 
 class Board:
-    """Memory of a device, and how often it was read."""
+    """Memory of a device, and how many octets were read of it."""
 
     def __init__(self) -> None:
         self.octets = bytearray(20_000)
@@ -79,7 +81,7 @@ class Board:
 def test_a_copy_brings_what_the_device_wrote_and_keeps_what_the_host_wrote(
     length: int, turns: list[list[tuple[bool, int, int]]], seed: int
 ) -> None:
-    """As memory would that both share; where both write, the device's octets are those."""
+    """A copy behaves like shared memory; where both write, the device's octets win."""
     rng, board, host = random.Random(seed), Board(), bytearray(length)
     host[:] = rng.randbytes(length)
     arena = Arena(0, 20_000, "octets")
@@ -91,7 +93,8 @@ def test_a_copy_brings_what_the_device_wrote_and_keeps_what_the_host_wrote(
         for device, at, count in turn:
             for place in range(at % length, min(at % length + count, length)):
                 if device:
-                    # Another octet than before, as a device that writes the same has not written.
+                    # A value that differs from the old one, because writing the same value cannot
+                    # be noticed.
                     before = board.octets[extent.address + place]
                     theirs[place] = before if place in theirs else (before + 1) % 256
                     board.octets[extent.address + place] = theirs[place]
@@ -150,7 +153,7 @@ def test_steering_tags_name_each_entry_once_and_follow_no_order() -> None:
         allocator.take()
     entries = [stag >> 8 & 255 for stag in stags]
     followed = sum(b == (a + 1) % 256 for a, b in zip(entries, entries[1:], strict=False))
-    # A second draw has other entries in other places, other tags and other keys.
+    # A second draw differs in entries, tags and keys.
     again = StagAllocator(256, secrets.token_bytes)
     others = [again.take() for _ in range(256)]
     assert followed < 20
@@ -165,7 +168,7 @@ def test_a_freed_steering_tag_is_not_issued_soon_again() -> None:
     for turn in range(3 * HISTORY):
         stag = allocator.take()
         entry = stag >> 8 & 15
-        # Half of the table was freed since.
+        # At least half of the table was freed since.
         assert turn - last.get(entry, -100) > 8
         last[entry] = turn
         allocator.free(stag)

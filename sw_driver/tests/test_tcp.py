@@ -1,4 +1,4 @@
-"""TCP connections of a board through the driver; the board is the golden model behind registers."""
+"""TCP connections of a board through the driver; the registers lead to the golden model."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from ddp_rnic.sw_driver.transports.tcp import BoardTcp, Progress
 from ddp_rnic.sw_driver.transports.uart import UartTransport
 
 STREAMS = 64
-#: An FPDU of an ULPDU of 17 octets, without its CRC's value.
+#: An FPDU with a ULPDU of 17 octets, without its CRC's value.
 FPDU = b"\0\x11" + bytes(range(17)) + b"\0" + b"\xcc" * 4
 
 
 class Link:
-    """A link to a board that has TCP and nothing else, or not even that.
+    """A link to a board that has only TCP, or not even that.
 
     Parameters
     ----------
     tcp
-        What the board has.
+        The board's TCP, or None.
     busy
-        How often TCP_STATE says that something is written still, after each write.
+        How often TCP_STATE reads as busy after each write.
     """
 
     def __init__(self, tcp: VirtualTcp | None, busy: int = 1) -> None:
@@ -57,7 +57,7 @@ class Link:
 
     def write_words(self, address: int, words: Sequence[int]) -> None:
         for at, word in enumerate(words):
-            assert self.tcp is not None and not self._left, "it is written still"
+            assert self.tcp is not None and not self._left, "the last write is not done yet"
             assert self.tcp.write(address + 4 * at, word)
             if address + 4 * at == board.address("TCP_WRITE"):
                 self._left = self.busy
@@ -161,7 +161,7 @@ def test_what_an_earlier_host_left_is_gone() -> None:
     [
         ({"peer": ("10.7.0", 1)}, "an end must be an IP address and a port: '10.7.0' does not"),
         ({"host": ("host", 1)}, "an end must be an IP address and a port: 'host' does not"),
-        ({"peer": ("::1", 1)}, "must be of one version, not '::1' and '10.7.0.2'"),
+        ({"peer": ("::1", 1)}, "must have the same IP version, not '::1' and '10.7.0.2'"),
         ({"peer": ("10.7.0.1", 0)}, r"ports must be from 1 to 65535, not \(0, 7174\)"),
         ({"host": ("10.7.0.1", 1 << 16)}, r"ports must be from 1 to 65535, not \(40000, 65536\)"),
         ({"sequence": -1}, r"sequence must be from 0 to 2\*\*32 - 1, not -1"),
@@ -189,7 +189,7 @@ def test_the_same_ends_are_refused() -> None:
 
 
 def test_a_board_without_tcp_is_refused() -> None:
-    with pytest.raises(UnsupportedDevice, match="the board takes no TCP: use one whose RNIC"):
+    with pytest.raises(UnsupportedDevice, match="the board receives no TCP: use a board whose"):
         BoardTcp(cast(UartTransport, Link(None)))
 
 
@@ -201,7 +201,7 @@ def test_a_board_that_does_not_take_an_entry_is_told_in_time(
     receiver = BoardTcp(cast(UartTransport, link))
     connection = receiver.connect(A, B, sequence=0, stream=0, sent=0)
     link.busy = 1 << 62
-    with pytest.raises(RnicTimeout, match="does not take a TCP connection's entry: reset it"):
+    with pytest.raises(RnicTimeout, match="does not accept a TCP connection's entry: reset"):
         connection.close()
-    with pytest.raises(RnicTimeout, match="does not take a TCP connection's entry: reset it"):
+    with pytest.raises(RnicTimeout, match="does not accept a TCP connection's entry: reset"):
         receiver.connect(B, A, sequence=0, stream=0, sent=0)

@@ -1,6 +1,6 @@
-"""What a caller gives: buffers, integers and objects of any type, checked where they enter."""
+"""Tests of the checks of a caller's values: buffers, integers and objects of any type."""
 
-# Most of it is of another type than the driver's annotations say, on purpose.
+# Most values here have other types than the driver's annotations allow, on purpose.
 # mypy: disable-error-code="arg-type, call-overload, list-item"
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Record(ctypes.Structure):
 
 
 class Packed(ctypes.Structure):
-    """Its format is B, which tells nothing of the reference."""
+    """Its format is B, which does not show the reference."""
 
     _pack_ = 1
     _fields_ = [("count", ctypes.c_int), ("object", ctypes.py_object)]
@@ -104,7 +104,7 @@ REFERENCES: dict[str, Callable[[], object]] = {
 
 
 def _kind(value: object) -> str:
-    """The name of a value's type: the same in every worker of pytest-xdist."""
+    """Returns the name of a value's type, which is the same in every worker of pytest-xdist."""
     return type(value).__name__
 
 
@@ -123,7 +123,7 @@ def test_a_buffer_whose_items_are_references_is_refused_wherever_it_enters(
         lambda b: bench.stream.post_recv(b, length=1),
         qp.post_recv,
         lambda b: qp.post_send(Opcode.RDMA_READ, b, stag=1),
-        # And what is sent would tell the peer addresses of this process.
+        # Sending such a buffer would disclose addresses of this process to the peer.
         lambda b: qp.post_send(Opcode.RDMA_WRITE, b, stag=1),
         lambda b: qp.post_send(Opcode.SEND, b),
         region.write,
@@ -171,15 +171,17 @@ def test_plain_items_are_taken_whatever_their_names(bench: Bench, buffer: Any) -
         assert region.read(2) == b"\0\1"
 
 
-# --- dates, and what else numpy exposes no buffer of ----------------------------------------------
+# --- dates, and other dtypes for which numpy exposes no buffer ------------------------------------
 
 
 @pytest.mark.parametrize("dtype", ["M8[s]", "m8[ns]"])
 def test_dates_are_refused_with_the_reason_and_their_view_is_taken(
     bench: Bench, qp: QP, dtype: str
 ) -> None:
-    """They are refused, as numpy exposes no buffer of them, and not made to integers unasked: the
-    array that the caller keeps would be another one than the array that is registered.
+    """Arrays of dates are refused, because numpy exposes no buffer for them.
+
+    If they were converted to integers unasked, the registered array would not be the caller's
+    array.
     """
     array = np.zeros(4, dtype)
     entries: list[Call] = [
@@ -192,7 +194,7 @@ def test_dates_are_refused_with_the_reason_and_their_view_is_taken(
             entry(array)
         assert not isinstance(caught.value, TypeError)
         assert f"numpy exposes no buffer of dtype {array.dtype}" in str(caught.value)
-        assert "give .view('i8') of it, which is the same memory" in str(caught.value)
+        assert "pass the array's .view('i8'), which is the same memory" in str(caught.value)
     with bench.pd.register(array.view("i8")) as region:
         bench.peer.write(region.stag, 8, (86400).to_bytes(8, "little"))
         bench.cq.wait(10)
@@ -211,7 +213,9 @@ def test_dates_are_refused_with_the_reason_and_their_view_is_taken(
 def test_other_arrays_without_a_buffer_are_refused_with_a_view_that_is_taken(
     bench: Bench, array: Any
 ) -> None:
-    with pytest.raises(InvalidRequest, match=r"exposes no buffer .*: give \.view\('u1'\) of it"):
+    with pytest.raises(
+        InvalidRequest, match=r"exposes no buffer .*: pass the array's \.view\('u1'\)"
+    ):
         bench.pd.register(array)
     with bench.pd.register(array.view("u1")) as region:
         assert region.length == array.nbytes
@@ -245,7 +249,7 @@ def test_buffers_that_cannot_be_written_are_refused_with_their_reason(bench: Ben
 
 
 class Index:
-    """An integer that is one by its ``__index__`` alone."""
+    """An integer only by its ``__index__``."""
 
     def __init__(self, value: int) -> None:
         self.value = value
@@ -255,7 +259,7 @@ class Index:
 
 
 def calls(bench: Bench, qp: QP) -> dict[str, tuple[Call, int]]:
-    """Calls that take an integer, with one that they take."""
+    """Returns calls that take an integer, each with a value that it accepts."""
     context, pd, cq, stream = bench.context, bench.pd, bench.cq, bench.stream
     region = pd.register(bytearray(64))
     connection = [bench.sim.send, pd, qp.cq]
@@ -291,10 +295,10 @@ def calls(bench: Bench, qp: QP) -> dict[str, tuple[Call, int]]:
 
 
 def test_integers_of_any_type_are_taken_wherever_an_integer_is(bench: Bench, qp: QP) -> None:
-    """That is what operator.index takes: numpy's integers are no subclass of int."""
+    """Everything that operator.index accepts: numpy's integers are no subclass of int."""
     for name, (call, value) in calls(bench, qp).items():
         if name.startswith("open"):
-            continue  # which would take the device from the bench
+            continue  # opening would take the device from the bench
         for kind in (int, np.int64, np.uint16, Index, np.array):
             try:
                 call(kind(value))
@@ -313,7 +317,7 @@ def test_a_device_is_opened_with_integers_of_any_type(kind: Call) -> None:
 
 
 def test_an_integer_of_numpys_is_an_int_inside(bench: Bench) -> None:
-    """Arithmetic of 16 bits, as numpy's, would wrap."""
+    """Arithmetic in numpy's 16 bits would wrap."""
     region = bench.pd.register(bytearray(64), np.int8(3), to=np.uint64(1 << 63))
     assert type(region.to) is int and region.access is Access.LOCAL_WRITE | Access.REMOTE_WRITE
     bench.peer.write(region.stag, (1 << 63) + 60, b"octe")
@@ -372,7 +376,7 @@ def test_constructors_check_what_they_are_given(bench: Bench, qp: QP, tmp_path: 
         (lambda: Stream(pd, qp.cq), "a stream's completion queue must be a CQ, not <"),
         (lambda: Stream(pd, cq, crc="no"), "crc must be True or False, not 'no'"),
         (lambda: Stream(pd, cq, markers=2), "markers must be True or False, not 2"),
-        (lambda: Stream(pd, cq, queues=1), r"queues must be Queue Numbers, as \[0, 1\] is, not 1"),
+        (lambda: Stream(pd, cq, queues=1), r"queues must be Queue Numbers, such as \[0, 1\], "),
         (lambda: Stream(pd, cq, association=1), "association must be an Association, not 1"),
         (lambda: RdmapCQ(pd), "a completion queue's context must be a Context, not <"),
         (lambda: QP(qp.cq, pd, source), r"domain must be a PD, .*: call QP\(pd, cq, source\)"),
@@ -410,8 +414,11 @@ def test_methods_check_what_they_are_given(bench: Bench, qp: QP) -> None:
         (lambda: qp.post_send("send", b""), "opcode must be one of .*, not 'send'"),
         (lambda: qp.post_send([], b""), r"opcode must be one of .*, not \[\]"),
         (lambda: qp.post_send(Opcode.SEND, b"", solicited="y"), "solicited must be True or False"),
-        (lambda: bench.pd.register(bytearray(8), "rw"), "access must be of .*, not 'rw'"),
-        (lambda: bench.pd.register(bytearray(8), 8), "access must be of .*, not 8"),
+        (
+            lambda: bench.pd.register(bytearray(8), "rw"),
+            "access must be a combination of .*, not 'rw'",
+        ),
+        (lambda: bench.pd.register(bytearray(8), 8), "access must be a combination of .*, not 8"),
     ]
     for attempt, message in attempts:
         with pytest.raises(InvalidRequest, match=message):
@@ -474,11 +481,11 @@ def test_a_baud_rate_that_cannot_be_is_refused_in_one_sentence(
     assert str(caught.value).startswith(message) and "\n" not in str(caught.value)
 
 
-# --- the user's own exception ---------------------------------------------------------------------
+# --- exceptions of the user -----------------------------------------------------------------------
 
 
 class Own(Exception):
-    """The user's."""
+    """An exception of the user."""
 
 
 def test_the_users_exception_is_what_leaves_a_block_with_receives_posted(bench: Bench) -> None:
@@ -487,7 +494,7 @@ def test_the_users_exception_is_what_leaves_a_block_with_receives_posted(bench: 
         raise Own
     (note,) = caught.value.__notes__
     assert note.startswith("Closing failed, too: StateError: 1 receive buffers of the region are")
-    # Without one, that is the error.
+    # Without an exception of the user, the failure to close is raised.
     with pytest.raises(StateError, match="1 receive buffers of the region are posted"):
         with region:
             pass
@@ -496,7 +503,7 @@ def test_the_users_exception_is_what_leaves_a_block_with_receives_posted(bench: 
 def test_the_users_exception_leaves_every_block_of_the_driver(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Although the link fails when each is closed."""
+    """This holds although the link fails when each object is closed."""
     with SimTransport() as sim:
         bench = begin(sim)
         region = bench.pd.register(bytearray(64))

@@ -1,4 +1,4 @@
-"""The serial transport, against the gateware behind a pseudo-terminal."""
+"""The serial transport, against gateware that is connected to a pseudo-terminal."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def board() -> Iterator[VirtualBoard]:
 
 
 def session(board: VirtualBoard, transport: UartTransport) -> None:
-    """A Write into an array, a Send, an error, a revocation: over the link."""
+    """Makes a Write into an array, a Send, an error and a revocation over the link."""
     rng = np.random.default_rng(1)
     array, buffer = rng.integers(0, 256, 5001, np.uint8), bytearray(b"\xee" * 1001)
     expected, data = array.copy(), rng.integers(0, 256, 3003, np.uint8)
@@ -47,7 +47,7 @@ def session(board: VirtualBoard, transport: UartTransport) -> None:
             peer.write(region.stag, 1001, data.tobytes())
             assert cq.wait(10)[0].mr is region
             expected[1001:4004] = data
-            # What the peer did not write is as the host had it.
+            # Octets that the peer did not write are unchanged.
             assert (array == expected).all()
             assert region.read(3, 1001) == data[:3].tobytes()
             region.write(b"host", 7)
@@ -62,7 +62,7 @@ def session(board: VirtualBoard, transport: UartTransport) -> None:
             peer.write(region.stag ^ 1, 0, b"wrong key")
             with pytest.raises(StreamError, match="Invalid STag"):
                 cq.wait(10)
-    # All of the board's memory was given back.
+    # All of the board's memory was freed.
     transport.allocate(len(board.memory)).close()
 
 
@@ -75,7 +75,7 @@ def test_a_board_without_dma_is_a_device_like_any_other(board: VirtualBoard) -> 
 def test_completions_bring_what_was_written_once_and_leave_the_hosts_octets(
     board: VirtualBoard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A region's copy is as long as the region, and the link is slow."""
+    """A region's copy is as long as the region, and the link is slow, so octets are copied once."""
     array = np.zeros(1000, np.uint8)
     with UartTransport(board.port) as transport, Device(transport).open() as context:
         pd, cq, other = PD(context), CQ(context), CQ(context)
@@ -94,9 +94,9 @@ def test_completions_bring_what_was_written_once_and_leave_the_hosts_octets(
         array[500:] = 0xEE
         taken = cq.wait(10)
         while len(taken) < 10:
-            assert other.poll() == []  # serves the device, and takes nothing
+            assert other.poll() == []  # serves the device, and takes no completion
             calls, more = len(read), cq.poll()
-            # None of one that is not taken.
+            # A completion that is not taken causes no copy.
             assert len(read) == calls + bool(more)
             taken += more
         assert [wc.mr for wc in taken] == [region] * 10 and len(read) < 10
@@ -124,7 +124,7 @@ def test_a_link_that_loses_damages_and_adds_octets_of_answers_is_asked_again(
         ]
 
     with UartTransport(board.port) as transport:
-        # Between commands that cannot be given twice, or the test would be of those.
+        # The faults come between commands that cannot be given twice; another test has those.
         for turn in range(300):
             board.answers = mangle
             transport.write(SCRATCH, turn)
@@ -151,7 +151,7 @@ def test_what_is_lost_on_its_way_to_a_register_is_written_again(board: VirtualBo
 
 
 def test_an_answer_has_time_until_the_command_has_left(board: VirtualBoard) -> None:
-    """At a low rate a long command is on its way for longer than an answer may be late."""
+    """At a low rate a long command takes longer to send than an answer may be late."""
     rate, asked = 4800, []
 
     def slow(octets: bytes) -> bytes:
@@ -173,7 +173,7 @@ def test_a_value_that_never_reads_back_is_told(board: VirtualBoard) -> None:
     with UartTransport(board.port) as transport:
         board.commands = lambda octets: octets.replace(b"\x12\x34", b"\x13\x34")
         transport.write(SCRATCH, 0x1234)
-        with pytest.raises(TransportError, match="does not read back, 3 times: check the cable"):
+        with pytest.raises(TransportError, match="not read back in 3 attempts: check the cable"):
             transport.read(SCRATCH)
         board.commands = bytes
         transport._pending.clear()
@@ -183,7 +183,7 @@ def test_a_command_that_may_be_lost_is_told_and_not_given_again(board: VirtualBo
     with UartTransport(board.port) as transport:
         board.commands = lambda octets: octets[:-1] if octets[0] == 1 else octets
         transport.write(POP, 1)
-        with pytest.raises(TransportError, match="and the last command with them perhaps"):
+        with pytest.raises(TransportError, match="and perhaps the last command"):
             transport.read(SCRATCH)
         board.commands = bytes
         transport.write(SCRATCH, 9)
@@ -195,7 +195,7 @@ def test_noise_between_commands_does_no_harm(board: VirtualBoard) -> None:
         for turn in range(5):
             noise = random.Random(turn).randbytes(3)
             transport._put(noise)
-            time.sleep(0.15)  # the bridge gives it up
+            time.sleep(0.15)  # the bridge gives the incomplete command up
             transport.write(SCRATCH, turn)
             assert transport.read(SCRATCH) == turn
 
@@ -214,7 +214,7 @@ def test_a_board_that_falls_silent_is_told_in_time(board: VirtualBoard) -> None:
 @pytest.mark.parametrize(
     ("registers", "message"),
     [
-        ({"ID": 0xFFFFFFFF}, "ID reads 0xffffffff and not 0x52425244: check port, baud rate"),
+        ({"ID": 0xFFFFFFFF}, "ID reads 0xffffffff, not 0x52425244: check port, baud rate"),
         ({"VERSION": 0x00020000}, r"map is 2\.0, the driver's is 1\.1: update the older one"),
         ({"CAP_MEMORY": 0}, "CAP_MEMORY reads 0: check the link"),
     ],
@@ -246,7 +246,7 @@ def test_memory_of_the_board_ends_and_its_neighbours_stay(board: VirtualBoard) -
         transport.write_memory(5, b"\xaa\xbb")
         assert board.memory[:16] == b"\0\1\2\3\4\xaa\xbb" + bytes(range(7, 16))
         with Device(transport).open(completions=2) as context, PD(context) as pd:
-            with pytest.raises(ResourceExhausted, match="octets of the board's memory in a row"):
+            with pytest.raises(ResourceExhausted, match="consecutive octets of the board's memory"):
                 pd.register(bytearray(1 << 20))
             with pd.register(bytearray(1000)):
                 pass
@@ -258,7 +258,7 @@ def test_a_revocation_that_may_be_lost_is_not_taken_for_done(board: VirtualBoard
         region = PD(context).register(array)
         revoke = (regs.address("REVOKE_STAG") >> 2).to_bytes(4, "big")
         board.commands = lambda octets: octets[:-1] if octets[2:6] == revoke else octets
-        with pytest.raises(TransportError, match="the last command with them perhaps"):
+        with pytest.raises(TransportError, match="and perhaps the last command"):
             region.revoke()
         assert not region.revoked
         with pytest.raises(BufferError):

@@ -1,4 +1,4 @@
-"""A board behind a pseudo-terminal: uartbone, the board's map, and the simulated gateware."""
+"""A board at a pseudo-terminal: uartbone, the board's address map, and the simulated gateware."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from ddp_rnic.sim.model.tcp import Diverted, FpduReceived
 from ddp_rnic.sw_driver.base.errors import TransportError
 from ddp_rnic.sw_driver.tests.virtual_tcp import VirtualTcp
 
-#: Seconds after which a command that is not whole is given up.
+#: Seconds after which an incomplete command is given up.
 _PATIENCE = 0.1
 #: The loopback bit of a PHY's control register.
 _LOOPBACK = 1 << 14
-#: Cycles in which a packet of the exception stream has come out whole.
+#: Cycles after which a packet of the exception stream is complete.
 _WHOLE = 400
 
 Mangle = Callable[[bytes], bytes]
-#: What registers tell of a packet of the exception stream.
+#: The registers that describe a packet of the exception stream.
 _OF_PACKET: dict[str, Callable[[ExceptionPacket], int]] = {
     "LENGTH": lambda packet: len(packet.octets),
     "STREAM": lambda packet: packet.stream,
@@ -45,30 +45,30 @@ class VirtualBoard:
     sim
         The gateware; bus address 0 is the first octet of ``memory``.
     registers
-        Values of the board's registers that are others.
+        Values of the board's registers that differ from a sound board's.
     memory
         Octets of placement memory.
     tcp
-        What takes frames, in front of gateware with MPA.
+        The receiver of frames in front of gateware with MPA, or None.
 
     Attributes
     ----------
     port
         The device to open.
     commands, answers
-        What is done to octets on their way to the board, and from it.
+        Functions that may change octets on their way to the board, and from it.
     spoil
-        What is done to FPDUs on their way to the gateware.
+        A function that may change FPDUs on their way to the gateware.
     broken
-        Commands that were given up.
+        How many commands were given up.
     control
-        The PHY's control register: with loopback, frames that are sent come in again.
+        The PHY's control register: with loopback, frames that are sent are received.
     loops
-        Whether the PHY can do that.
+        Whether the PHY can loop back.
     late
-        Whether frames come in at a wrong time, so that none has a start frame delimiter.
+        Whether the receive timing is wrong, so that no frame has a start frame delimiter.
     phy
-        Its address on MDIO.
+        The PHY's address on MDIO.
     """
 
     def __init__(
@@ -92,8 +92,8 @@ class VirtualBoard:
         self.late = False
         self.phy = 7
         self._frame = bytearray(board.TRANSMIT.size)
-        self._taken = len(sim.exceptions())  # packets of the exception stream
-        self._diverted: list[ExceptionPacket] = []  # frames that TCP leaves to the host
+        self._taken = len(sim.exceptions())  # how many packets of the exception stream were taken
+        self._diverted: list[ExceptionPacket] = []  # frames that TCP forwards to the host
         self._waiting: list[ExceptionPacket] = []
         values = {
             "ID": board.ID, "VERSION": board.VERSION, "CAP_MEMORY": memory,
@@ -177,13 +177,13 @@ class VirtualBoard:
         return self._values.get(address, board.NOTHING)
 
     def _packets(self) -> list[ExceptionPacket]:
-        """Those of the exception stream that the host has not taken, and that are whole."""
+        """Returns the complete packets of the exception stream that the host has not taken."""
         begun = len(self._sim.exceptions())
         self._sim.run(_WHOLE)
         return self._diverted + self._sim.exceptions()[self._taken : begun]
 
     def _send(self) -> None:
-        """A frame is sent; it is padded, and comes in again or is gone."""
+        """Sends the frame, padded: it is looped back, or lost."""
         octets = bytes(self._frame[: self._values[board.address("TRANSMIT_LENGTH")]])
         if self.control & _LOOPBACK and self.late:
             self._values[board.address("LINK_UNSTARTED")] += 1
@@ -192,7 +192,7 @@ class VirtualBoard:
             self._values[board.address("LINK_FRAMES")] += 1
 
     def _receive(self, octets: bytes) -> None:
-        """A frame comes in."""
+        """Receives a frame."""
         if self._tcp is None:
             self._sim.send_frame(octets)
             return
@@ -228,7 +228,7 @@ class VirtualBoard:
 
 
 def _length(command: bytes) -> int:
-    """Octets of the command that begins so; 0: not known yet."""
+    """Returns the octets of the command that begins so, or 0 while that is unknown."""
     if len(command) < 6:
         return 0
     return 6 + 4 * command[1] * (command[0] in (1, 3))

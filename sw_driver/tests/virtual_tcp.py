@@ -1,4 +1,4 @@
-"""The TCP registers of a board, in front of the golden model of what takes its segments."""
+"""The TCP registers of a board, in front of the golden model of its receiver."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ _NAMES = {board.address(register.name): register.name for register in board.TCP_
 
 
 class VirtualTcp:
-    """What the registers do.
+    """Simulates the TCP registers.
 
     Parameters
     ----------
     connections, window
-        Of the board.
+        The board's sizes.
 
     Attributes
     ----------
     receiver
-        Takes the frames.
+        The golden model, which takes the frames.
     """
 
     def __init__(self, connections: int, window: int) -> None:
@@ -30,7 +30,7 @@ class VirtualTcp:
         self._values |= {"TCP_PLACE": 0, "TCP_WORD": 0}
 
     def read(self, address: int) -> int | None:
-        """A register of TCP's, if there is one."""
+        """Returns a register of TCP, or None where the address has none."""
         name = _NAMES.get(address)
         number = board.unpack("TCP_PLACE", self._values["TCP_PLACE"])["connection"]
         acknowledged, window = self.receiver.peer(number)
@@ -43,7 +43,7 @@ class VirtualTcp:
         return None if name is None else (self._values | shown)[name]
 
     def write(self, address: int, word: int) -> bool:
-        """Write one; whether there is one."""
+        """Writes a register; returns whether the address has one."""
         name = _NAMES.get(address)
         if name == "TCP_WRITE":
             place = board.unpack("TCP_PLACE", self._values["TCP_PLACE"])

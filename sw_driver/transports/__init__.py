@@ -1,1 +1,1 @@
-"""Links to a device: registers mapped into memory, a serial port; and memory it writes."""
+"""Links to a device, through mapped registers or a serial port; and memory that it can write."""

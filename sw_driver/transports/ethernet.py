@@ -1,4 +1,4 @@
-"""The Ethernet side of a board, as its host reaches it over the host link."""
+"""The Ethernet side of a board, reached from the host over the host link."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ..base.closing import close_after
 from ..base.errors import InvalidRequest, TransportTimeout
 from .uart import BoardLink
 
-#: Seconds for what takes a board microseconds.
+#: How many seconds the driver waits for the board to do work of microseconds.
 _PATIENCE = 1.0
 _PHYS = 32
-#: The PHY's control register (IEEE 802.3 section 22.2.4.1): 1000 Mb/s, full duplex, and with
-#: loopback what is sent comes in again.
+#: The PHY's control register (IEEE 802.3 section 22.2.4.1): 1000 Mb/s, full duplex. With loopback
+#: the PHY returns the frames that are sent.
 _CONTROL = 0
 _LOOPBACK = 1 << 14
 _GIGABIT = 1 << 8 | 1 << 6
@@ -35,12 +35,12 @@ class Received(NamedTuple):
 
 
 class BoardEthernet:
-    """Sends frames, takes packets of the exception stream, and sets the PHY up.
+    """Sends frames, takes packets of the exception stream, and controls the PHY.
 
     Parameters
     ----------
     link
-        To the board.
+        The link to the board.
     """
 
     def __init__(self, link: BoardLink) -> None:
@@ -48,7 +48,7 @@ class BoardEthernet:
         self._link = link
 
     def send(self, octets: bytes) -> None:
-        """Send a frame without FCS, and wait until it has left; a short one is padded."""
+        """Sends a frame without FCS, and waits until it has left. A short frame is padded."""
         octets = copy_of(octets)
         if not 14 <= len(octets) <= board.LONGEST:
             raise InvalidRequest(
@@ -62,7 +62,9 @@ class BoardEthernet:
         self._until(board.pack("STATUS", transmitting=1), "the frame does not leave")
 
     def receive(self) -> Received | None:
-        """The packet of the exception stream that waits, if one does; room for the next one."""
+        """Takes the waiting packet of the exception stream, which makes room for the next
+        one; or None.
+        """
         if not self._read("STATUS") & board.pack("STATUS", received=1):
             return None
         length, stream, sequence, reason = self._link.read_words(
@@ -74,16 +76,18 @@ class BoardEthernet:
         return Received(stream, sequence, reason, octets)
 
     def seen(self) -> int:
-        """Frames that have come in from the PHY, undamaged or not."""
+        """Returns how many frames came from the PHY, damaged ones included."""
         return sum(map(self._read, _COUNTS))
 
     def unstarted(self) -> int:
-        """Returns how many frames had no start frame delimiter: wrong timing of RGMII has none."""
+        """Returns how many frames had no start frame delimiter, as with wrong RGMII timing."""
         return self._read("LINK_UNSTARTED")
 
     @contextmanager
     def looped_back(self) -> Iterator[None]:
-        """The PHY hands back what is sent, so that it comes in; afterwards it is as it was."""
+        """Makes the PHY return the frames that are sent; restores its setting at the end of
+        the block.
+        """
         phy = next((each for each in range(_PHYS) if self._mdio(each) is not None), None)
         if phy is None:
             raise TransportTimeout("no PHY answers on MDIO: check the board's power and its PHY")
@@ -98,7 +102,7 @@ class BoardEthernet:
         self._set_mdio(phy, before)
 
     def _mdio(self, phy: int) -> int | None:
-        """The control register of a PHY, if there is one."""
+        """Returns the control register of a PHY, or None where no PHY answers."""
         self._until(board.pack("STATUS", mdio=1), "MDIO stays busy")
         self._write("MDIO_ADDRESS", board.pack("MDIO_ADDRESS", register=_CONTROL, phy=phy))
         self._write("MDIO_READ", 1)

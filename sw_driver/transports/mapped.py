@@ -1,5 +1,6 @@
-"""A device whose registers are mapped into memory: through UIO, or the resource file of a PCIe BAR;
-and the memory that such a device writes by itself.
+"""Devices whose registers are mapped into memory through UIO or through the file of a PCIe BAR.
+
+This module also provides the host memory that such a device writes by itself.
 """
 
 from __future__ import annotations
@@ -28,31 +29,31 @@ from .transport import Transport
 
 _PAGE = mmap.PAGESIZE
 _REGISTERS = 1 << regs.ADDRESS_BITS
-#: Linux's, of pages of 2 MiB; the mmap module does not have it.
+#: Linux's flag for pages of 2 MiB, which the mmap module does not have.
 _MAP_HUGETLB = 0x40000
 _HUGE = 1 << 21
-#: Looks at the pagemap, while others have the kernel try to move the pages.
+#: How often the pagemap is read, while others make the kernel try to move the pages.
 _LOOKS = 100
 
 
 class HostMemory(ABC):
-    """Where the memory of the host that a device writes comes from."""
+    """A source of host memory that a device can write."""
 
     def pin(self, view: memoryview) -> Memory:
-        """As :meth:`~.transport.Transport.pin`."""
+        """Pins octets, as :meth:`~.transport.Transport.pin` does."""
         return finish(self.pinning(view))
 
     @abstractmethod
     def pinning(self, view: memoryview) -> Steps[Memory]:
-        """As :meth:`~.transport.Transport.pinning`."""
+        """Pins octets in steps, as :meth:`~.transport.Transport.pinning` does."""
 
     @abstractmethod
     def allocate(self, octets: int) -> Memory:
-        """As :meth:`~.transport.Transport.allocate`."""
+        """Allocates memory, as :meth:`~.transport.Transport.allocate` does."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of it."""
+        """Releases the source's own resources."""
 
 
 class UioInterrupt:
@@ -61,7 +62,7 @@ class UioInterrupt:
     Parameters
     ----------
     file
-        Descriptor of the device, which stays the caller's.
+        Descriptor of the device. The caller closes it.
     """
 
     def __init__(self, file: int) -> None:
@@ -71,28 +72,32 @@ class UioInterrupt:
         self._woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def wait(self, timeout: float) -> None:
-        """Return when it comes, or after so many seconds."""
+        """Returns when the interrupt comes, or after ``timeout`` seconds."""
         ready = select.select([self._file, self._woken], [], [], timeout)[0]
         if self._woken in ready:
             with suppress(BlockingIOError):  # another wait was faster
                 os.eventfd_read(self._woken)
         if self._file in ready:
-            # Others may wait too: who is late finds that it was read.
+            # Other threads may wait too: all but the first find that the interrupt was read
+            # already.
             with self._lock:
                 if select.select([self._file], [], [], 0)[0]:
                     os.read(self._file, 4)
                     self._enable()
 
     def wake(self) -> None:
-        """Have a wait return at once, or the next one, if none is under way."""
+        """Makes a wait return immediately, or the next wait if none is in progress."""
         os.eventfd_write(self._woken, 1)
 
     def close(self) -> None:
-        """Let go of what the waits are woken by."""
+        """Closes the descriptor through which waits are woken."""
         os.close(self._woken)
 
     def _enable(self) -> None:
-        """The kernel masks it when it comes, unless its driver has no mask and refuses this."""
+        """Enables the interrupt, which the kernel masks when it comes.
+
+        A UIO driver without a mask refuses this, and needs none.
+        """
         try:
             os.write(self._file, struct.pack("=I", 1))
         except OSError as error:
@@ -101,7 +106,9 @@ class UioInterrupt:
 
 
 def _is_uio(file: int) -> bool:
-    """Whether it is a UIO device: another one, as /dev/mem, must not be written to."""
+    """Returns whether the file is a UIO device; others, such as /dev/mem, must not be
+    written to.
+    """
     state = os.fstat(file)
     if not stat.S_ISCHR(state.st_mode):
         return False
@@ -110,19 +117,19 @@ def _is_uio(file: int) -> bool:
 
 
 class MappedTransport(Transport):
-    """Registers through a mapping of a file.
+    """Accesses registers through a mapping of a file.
 
-    A device of UIO (``/dev/uio0``) also has the interrupt; any other file, as
-    ``/sys/bus/pci/devices/.../resource0``, has none.
+    A UIO device (``/dev/uio0``) also has the interrupt; other files, such as
+    ``/sys/bus/pci/devices/.../resource0``, have none.
 
-    The file is locked (flock): it is this transport's alone.
+    The file is locked (flock), so that only this transport uses it.
 
     Parameters
     ----------
     path
         The file.
     memory
-        What the device can write; closed with the transport.
+        The source of memory that the device can write. It is closed with the transport.
     offset
         Where in the file the registers begin, a multiple of 4.
     """
@@ -150,7 +157,7 @@ class MappedTransport(Transport):
         except (OSError, ValueError, OverflowError) as error:
             os.close(self._file)
             raise TransportError(
-                f"{path} cannot be mapped from {start:#x} on: {error}; check the offset"
+                f"{path} cannot be mapped from offset {start:#x}: {error}; check the offset"
             ) from error
         words = ctypes.c_uint32 * (_REGISTERS // 4)
         self._registers: Any = words.from_buffer(self._map, offset - start)
@@ -165,7 +172,7 @@ class MappedTransport(Transport):
         self._registers[address // 4] = value
 
     def _check(self) -> None:
-        """Raise unless the device is this process's, and still."""
+        """Raises where the transport is closed, or belongs to the parent process."""
         if self.inherited:
             raise StateError(
                 "the registers belong to the parent process: open the transport after the fork"
@@ -206,11 +213,12 @@ class MappedTransport(Transport):
 
 
 class Pagemap(HostMemory):
-    """Buffers are written where they are: their pages are pinned, and their places looked up.
+    """Lets the device write buffers in place: pins their pages, and looks up their physical
+    addresses.
 
-    For root (CAP_SYS_ADMIN), without an IOMMU in between: the device is given physical addresses.
-    The pages stay pinned until the device writes there no more, whatever happens to the mapping,
-    and whoever shares the memory; see :mod:`.pins`.
+    This is for root (CAP_SYS_ADMIN), without an IOMMU: the device gets physical addresses. The
+    pages stay pinned until the device writes there no more, whatever happens to the mapping, and
+    whoever shares the memory; see :mod:`.pins`.
 
     Parameters
     ----------
@@ -233,7 +241,7 @@ class Pagemap(HostMemory):
         try:
             for at in range(0, len(view), PIECE):
                 length = min(PIECE, len(view) - at)
-                # Only pages that are pinned already can be looked up: pinning may move them.
+                # Pages are pinned before they are looked up, because pinning may move them.
                 slots.append(self.pins.pin(start + at, length))
                 extents += self.places(start + at, length)
                 yield
@@ -243,20 +251,20 @@ class Pagemap(HostMemory):
         return _Pinned(view, tuple(extents), self.pins, slots)
 
     def allocate(self, octets: int) -> Memory:
-        """In a huge page if it does not fit in a page."""
+        """Allocates memory within one page, or within huge pages where one page is too small."""
         size = _PAGE if octets <= _PAGE else -(-octets // _HUGE) * _HUGE
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (_MAP_HUGETLB if size > _PAGE else 0)
         try:
             pages = mmap.mmap(-1, size, flags)
         except OSError as error:
             raise ResourceExhausted(
-                f"{octets} octets in a row need a huge page: reserve one in"
-                f" /proc/sys/vm/nr_hugepages, or ask for {_PAGE} octets at most"
+                f"{octets} contiguous octets need a huge page: reserve one in"
+                f" /proc/sys/vm/nr_hugepages, or ask for at most {_PAGE} octets"
             ) from error
         return self.pin(memoryview(pages)[:octets])
 
     def places(self, address: int, length: int) -> list[Extent]:
-        """Returns where pinned octets of this process are."""
+        """Returns the physical addresses of pinned octets of this process."""
         pages = range(address & -_PAGE, address + length, _PAGE)
         for _ in range(_LOOKS):
             octets = os.pread(self._pagemap, 8 * len(pages), pages.start // _PAGE * 8)
@@ -265,8 +273,9 @@ class Pagemap(HostMemory):
             entries = [entry for (entry,) in struct.iter_unpack("=Q", octets)]
             if all(entry >> 63 for entry in entries):
                 break
-            # Who shares the memory may have the kernel try to move it: the pages stay, and only
-            # their entries in this process's page table are gone until it touches them.
+            # Another process that shares the memory may make the kernel try to move it. The pages
+            # stay; only their entries in this process's page table are gone until this process
+            # touches them.
             ctypes.string_at(address, length)
         found: list[Extent] = []
         for page, entry in zip(pages, entries, strict=True):
@@ -274,7 +283,7 @@ class Pagemap(HostMemory):
             frame = entry & (1 << 55) - 1
             if not entry >> 63 or not frame:
                 raise TransportError(
-                    "the pagemap does not tell where pages are: run as root (CAP_SYS_ADMIN)"
+                    "the pagemap does not show where pages are: run as root (CAP_SYS_ADMIN)"
                 )
             start, end = max(address, page), min(address + length, page + _PAGE)
             found.append(Extent(frame * _PAGE + start - page, end - start))
@@ -286,7 +295,7 @@ class Pagemap(HostMemory):
 
 
 class _Pinned(Shared):
-    """Octets in pages that are pinned."""
+    """Octets in pinned pages."""
 
     def __init__(
         self, view: memoryview, extents: tuple[Extent, ...], pins: Pins, slots: list[int]
@@ -305,16 +314,16 @@ class _Pinned(Shared):
 
 
 class UDmaBuf(HostMemory):
-    """Contiguous memory of the kernel module u-dma-buf; buffers have a copy in it.
+    """Contiguous memory of the kernel module u-dma-buf. Each buffer has a copy in it.
 
-    What comes in is copied when its completion is taken.
+    Received octets are copied when their completion is taken.
 
     Parameters
     ----------
     device
-        ``/dev/udmabuf0``, or another one.
+        ``/dev/udmabuf0``, or another such device.
     attributes
-        Its folder in sysfs.
+        The device's folder in sysfs; None: the usual one.
     """
 
     def __init__(
@@ -324,7 +333,7 @@ class UDmaBuf(HostMemory):
         try:
             self._start = int((folder / "phys_addr").read_text(), 0)
             size = int((folder / "size").read_text(), 0)
-            # With O_SYNC it is not cached, so that host and device see the same.
+            # O_SYNC makes the mapping uncached, so that host and device see the same octets.
             file = os.open(device, os.O_RDWR | os.O_SYNC)
             try:
                 self._map = mmap.mmap(file, size)

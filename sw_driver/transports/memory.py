@@ -1,4 +1,4 @@
-"""Memory that the device can write: where it is on the bus, and how the host sees it."""
+"""Host memory that the device can write: its addresses on the bus, and the host's view of it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import NamedTuple, TypeVar
 from ..base.errors import InvalidRequest, ResourceExhausted
 
 Result = TypeVar("Result")
-#: Work in steps of well below a millisecond each, so that a manager can serve others in between.
-#: Closed before its end, it gives back what it has taken.
+#: Work in steps of well below a millisecond each, so that a manager can serve others between them.
+#: A generator that is closed before its end frees everything that it has taken.
 Steps = Generator[None, None, Result]
-#: Octets that one step copies; extents or pages that one step goes through.
+#: How many octets one step copies, and how many extents or pages one step goes through.
 COPIED, LISTED = 1 << 12, 256
 
 
 def finish(steps: Steps[Result]) -> Result:
-    """Does all the steps at once, and returns their result."""
+    """Runs all the steps, and returns their result."""
     while True:
         try:
             next(steps)
@@ -28,7 +28,7 @@ def finish(steps: Steps[Result]) -> Result:
 
 
 class Extent(NamedTuple):
-    """``length`` octets from bus address ``address`` on."""
+    """A range of the bus: ``length`` octets from ``address`` on."""
 
     address: int
     length: int
@@ -42,7 +42,7 @@ class Memory(ABC):
     view
         The host's octets.
     extents
-        Where they are on the bus, in order.
+        Their ranges on the bus, in order.
     """
 
     view: memoryview
@@ -50,15 +50,17 @@ class Memory(ABC):
 
     @abstractmethod
     def pull(self, offset: int, length: int) -> None:
-        """Make ``view`` show what the device has written there."""
+        """Makes ``view`` show the octets that the device has written in this range."""
 
     def pull_written(self) -> None:
-        """Make ``view`` show all that the device has written, and keep the host's own octets."""
+        """Makes ``view`` show all octets that the device has written, and keeps those the
+        host wrote.
+        """
         self.pull(0, len(self.view))
 
     @abstractmethod
     def push(self, offset: int, length: int) -> None:
-        """Make the device see what the host has written to ``view`` there."""
+        """Makes the device see the octets that the host has written to ``view`` in this range."""
 
     def pulling(self, offset: int, length: int) -> Steps[None]:
         """Does the work of :meth:`pull` in steps."""
@@ -73,16 +75,16 @@ class Memory(ABC):
             yield
 
     def closing(self) -> Steps[None]:
-        """Does in steps what takes :meth:`close` long; close is called after it all the same."""
+        """Does the slow part of :meth:`close` in steps. The caller still calls close after it."""
         yield from ()
 
     @abstractmethod
     def close(self) -> None:
-        """The device writes there no more: give everything back."""
+        """Gives everything back. The caller ensures that the device writes there no more."""
 
 
 class Shared(Memory):
-    """Memory in which host and device see each other's writes at once."""
+    """Memory in which host and device see each other's writes immediately."""
 
     def pull(self, offset: int, length: int) -> None:
         pass
@@ -98,14 +100,14 @@ class Shared(Memory):
 
 
 class Arena:
-    """Hands out ranges of addresses, first fit.
+    """Allocates ranges of addresses, first fit.
 
     Parameters
     ----------
     start, length
-        The range that there is.
+        The whole range.
     name
-        What a range is of, for messages.
+        What the numbers count, for messages.
     """
 
     def __init__(self, start: int, length: int, name: str) -> None:
@@ -115,7 +117,9 @@ class Arena:
         self._used: dict[int, int] = {}
 
     def allocate(self, length: int, alignment: int = 1) -> int:
-        """The start of a range of so many, a multiple of ``alignment``."""
+        """Allocates a range of ``length`` numbers and returns its start, a multiple of
+        ``alignment``.
+        """
         for at, (start, room) in enumerate(self._free):
             skipped = -start % alignment
             if skipped + length <= room:
@@ -128,12 +132,12 @@ class Arena:
                 return start + skipped
         left = sum(each.length for each in self._free)
         raise ResourceExhausted(
-            f"{length} {self.name} in a row are not free ({left} of {self._length} are):"
-            " close what is not needed any more"
+            f"{length} consecutive {self.name} are not free ({left} of {self._length} are):"
+            " close objects that are no longer needed"
         )
 
     def free(self, start: int) -> None:
-        """Give a range back."""
+        """Frees a range."""
         length = self._used.pop(start)
         at = bisect_left(self._free, Extent(start, 0))
         if at < len(self._free) and self._free[at].address == start + length:
@@ -145,24 +149,25 @@ class Arena:
 
 
 class Copy:
-    """A host's octets and the copy of them that a device writes, told apart.
+    """Compares the host's octets with the copy that a device writes, to find what the device wrote.
 
     Parameters
     ----------
     view
-        The host's octets; all of them are to be noted first.
+        The host's octets. The caller passes all of them to :meth:`note` first.
     """
 
     _BLOCK = 4096
-    #: Octets that are allocated and freed at a time: for 64 MiB at once the kernel takes 40 ms.
+    #: How many octets are allocated and freed at a time: for 64 MiB in one piece the kernel takes
+    #: 40 ms.
     _PART = 1 << 18
 
     def __init__(self, view: memoryview) -> None:
         self._view = view
-        self._known: list[bytearray] = []  # what the copy had when it was looked at last, in parts
+        self._known: list[bytearray] = []  # the copy's octets when last read, in parts
 
     def note(self, offset: int, octets: bytes) -> None:
-        """The copy has these octets, which are the host's."""
+        """Records octets of the copy that the host has, too."""
         done = 0
         while done < len(octets):
             at, start = divmod(offset + done, self._PART)
@@ -174,18 +179,18 @@ class Copy:
             done += count
 
     def forgetting(self) -> Steps[None]:
-        """Frees what is known of the copy, in steps."""
+        """Frees the record of the copy, in steps."""
         while self._known:
             self._known.pop()
             yield
 
     def set(self, offset: int, octets: bytes) -> None:
-        """The copy has these octets: the host gets all of them."""
+        """Copies these octets of the copy to the host, all of them."""
         self._view[offset : offset + len(octets)] = octets
         self.note(offset, octets)
 
     def merge(self, octets: bytes) -> None:
-        """The copy has these octets: what is new in it goes to the host, and nothing else.
+        """Copies to the host only those of the copy's octets that have changed.
 
         The host may have written to its octets where the device has not.
         """
@@ -209,11 +214,11 @@ class Copy:
 
 
 class Bounce(Memory):
-    """Octets of the host with a copy in memory of the device, which is what the device writes.
+    """Octets of the host whose copy, in memory of the device, is what the device writes.
 
     :meth:`pull` copies to the host, :meth:`push` to the device. :meth:`making` also copies all
-    octets to the device once. :meth:`pull_written` copies what the device has written, so that
-    octets that the host has written meanwhile, elsewhere, stay as they are.
+    octets to the device once. :meth:`pull_written` copies only what the device has written, so that
+    octets that the host has meanwhile written elsewhere stay as they are.
 
     Parameters
     ----------
@@ -222,7 +227,7 @@ class Bounce(Memory):
     arena
         The device's memory.
     read, write
-        Copy out of the device's memory and into it.
+        Functions that copy octets out of the device's memory and into it.
     """
 
     def __init__(
@@ -246,7 +251,7 @@ class Bounce(Memory):
         read: Callable[[int, int], bytes],
         write: Callable[[int, bytes], None],
     ) -> Steps[Bounce]:
-        """Makes such memory whose copy has the octets of the host, in steps."""
+        """Makes such memory and copies the host's octets into it, in steps."""
         made = cls(view, arena, read, write)
         try:
             yield from made.pushing(0, len(view))
@@ -274,14 +279,14 @@ class Bounce(Memory):
         self.view.release()
 
 
-#: The largest and the smallest page that the device's page table knows, as powers of two.
+#: The sizes of the largest and of the smallest page of the device's page table, as powers of two.
 LARGEST_SHIFT, SMALLEST_SHIFT = 21, 12
 
 
 class Layout(NamedTuple):
-    """How the device is told where memory is.
+    """The description of memory that the device gets.
 
-    Without ``pages`` it is contiguous, from bus address ``offset`` on. Otherwise it begins
+    Without ``pages`` the memory is contiguous, from bus address ``offset`` on. Otherwise it begins
     ``offset`` octets into the first of these pages, whose size is 2**shift octets.
     """
 
@@ -291,16 +296,16 @@ class Layout(NamedTuple):
 
     @property
     def code(self) -> int:
-        """What STAG_PAGES and BUFFER_PAGES say of it."""
+        """The value of STAG_PAGES and BUFFER_PAGES for this layout."""
         return self.shift - 11 if self.pages else 0
 
     def address(self, slot: int) -> int:
-        """What STAG_ADDR says, when the first page is in this slot of the page table."""
+        """Returns the value of STAG_ADDR when the first page is in this slot of the page table."""
         return (slot << self.shift) + self.offset if self.pages else self.offset
 
 
 def lay_out(extents: Sequence[Extent]) -> Layout:
-    """The layout of memory with the fewest pages."""
+    """Returns the layout of memory that has the fewest pages."""
     return finish(laying_out(extents))
 
 
@@ -316,7 +321,7 @@ def laying_out(extents: Sequence[Extent]) -> Steps[Layout]:
             yield
     if len(merged) == 1:
         return Layout(0, merged[0].address, ())
-    # Every page boundary inside of the memory must be one of the device's pages too.
+    # Every page boundary inside the memory must also be a boundary of the device's pages.
     boundaries = 0
     for at, (before, after) in enumerate(pairwise(merged), 1):
         boundaries |= sum(before) | after.address
@@ -325,8 +330,8 @@ def laying_out(extents: Sequence[Extent]) -> Steps[Layout]:
     shift = min((boundaries & -boundaries).bit_length() - 1, LARGEST_SHIFT)
     if shift < SMALLEST_SHIFT:
         raise InvalidRequest(
-            f"memory must be contiguous, or in pages of at least {1 << SMALLEST_SHIFT} octets at"
-            " multiples of their size, for the device to write it"
+            "the device can write only memory that is contiguous, or in pages of at least"
+            f" {1 << SMALLEST_SHIFT} octets at multiples of their size"
         )
     size = 1 << shift
     pages: list[int] = []

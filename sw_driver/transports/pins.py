@@ -1,11 +1,13 @@
-"""Pages of this process that the kernel neither moves nor gives to anybody else.
+"""Pinning pages of this process, so that the kernel neither moves them nor gives them to anyone
+else.
 
 A device without an IOMMU writes to physical addresses, so the pages must stay where they are.
-Locked memory (``mlock``) and a sealed memfd do not give this: the kernel collapses their pages into
-huge pages (``MADV_COLLAPSE``, khugepaged), compacts memory, and moves pages between NUMA nodes. A
-*pinned* page (``FOLL_LONGTERM``, Linux, Documentation/core-api/pin_user_pages.rst) is exempt from
-all of these. Of the interfaces with which a program can pin its own pages, the registered buffers
-of io_uring need no hardware; no I/O is ever done on the ring that is opened here.
+Locked memory (``mlock``) and a sealed memfd do not guarantee that: the kernel collapses their pages
+into huge pages (``MADV_COLLAPSE``, khugepaged), compacts memory, and moves pages between NUMA
+nodes. A *pinned* page (``FOLL_LONGTERM``, Linux, Documentation/core-api/pin_user_pages.rst) is
+exempt from all of these. Of the interfaces with which a program can pin its own pages, the
+registered buffers of io_uring need no hardware; no I/O is ever done on the ring that is opened
+here.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from collections.abc import Iterable
 
 from ..base.errors import InvalidRequest, ResourceExhausted, TransportError
 
-#: Linux, include/uapi/asm-generic/unistd.h; the same on every architecture but Alpha.
+#: System call numbers of Linux, include/uapi/asm-generic/unistd.h; the same on every architecture
+#: but Alpha.
 _SETUP, _REGISTER = 425, 427
 #: Linux, include/uapi/linux/io_uring.h.
 _REGISTER_BUFFERS2, _REGISTER_BUFFERS_UPDATE, _SPARSE = 15, 16, 1
@@ -28,7 +31,7 @@ _RSRC_REGISTER = struct.Struct("=IIQQQ")  #: nr, flags, resv2, data, tags
 _RSRC_UPDATE2 = struct.Struct("=IIQQII")  #: offset, resv, data, tags, nr, resv2
 #: IORING_MAX_REG_BUFFERS.
 SLOTS = 1 << 14
-#: Octets that one slot pins; the kernel allows up to 1 GiB, and takes well below 1 ms for these.
+#: Octets that one slot pins. The kernel allows up to 1 GiB, and pins this many well below 1 ms.
 PIECE = 1 << 20
 
 
@@ -84,7 +87,7 @@ class Pins:
             if error.errno in (errno.EFAULT, errno.EOPNOTSUPP):
                 raise InvalidRequest(
                     "a buffer must be memory that the kernel can pin, not the mapping of a file on"
-                    " a disk: copy it"
+                    " a disk: copy the octets to other memory"
                 ) from error
             raise ResourceExhausted(
                 f"pages cannot be pinned ({error.strerror}): raise the limit, 'ulimit -l'"
@@ -92,7 +95,7 @@ class Pins:
         return self._free.popleft()
 
     def unpin(self, slots: Iterable[int]) -> None:
-        """Lets the kernel have the pages of these slots."""
+        """Releases the pages of these slots to the kernel."""
         for slot in slots:
             self._set(slot, 0, 0)
             self._free.append(slot)

@@ -1,7 +1,7 @@
-"""A session with a device, recorded; and played again without the device.
+"""Records a session with a device, and replays it later without the device.
 
-A recording is JSON, a line for each call of the transport, in their order. A session is to have one
-thread, or the order of its calls is not the same again.
+A recording is a file of JSON with one line per call of the transport, in the order of the calls. A
+recorded session should have one thread: with more, the order of calls differs between runs.
 """
 
 from __future__ import annotations
@@ -21,38 +21,40 @@ from ..base.errors import InvalidRequest, TransportError, TransportTimeout
 from .memory import Extent, Memory
 from .transport import Transport
 
-#: The format's version, in the first line.
+#: The version of the format. The first line of a recording states it.
 FORMAT = 1
 
 
 class Recorder(Transport):
-    """Passes everything on to another transport, and writes down what came of it.
+    """Passes every call on to another transport, and writes the call and its result to a file.
 
     Parameters
     ----------
     inner
-        The transport; closed with this one.
+        The other transport. It is closed with this one.
     path
-        The file; what was there is replaced.
+        The file. An existing file is replaced.
     """
 
     def __init__(self, inner: Transport, path: Path | str) -> None:
         instance("what is recorded", inner, Transport)
         path = file_path("path", path)
         self._inner = inner
-        # By lines, so that a forked child has none to write a second time.
+        # Buffered by lines, so that a forked child has no unwritten line to write a second time.
         self._file = open(path, "w", encoding="utf-8", buffering=1)
         self._lock = ProcessLock("the recording")
         self._memories = 0
         self.note({"format": FORMAT, "of": type(inner).__name__})
 
     def note(self, line: dict[str, Any]) -> None:
-        """Write a line."""
+        """Writes a line."""
         self._file.write(json.dumps(line) + "\n")
 
     @contextmanager
     def noted(self, call: str, **arguments: Any) -> Iterator[dict[str, Any]]:
-        """Write a call down, with what is put in here, or the error that it raises."""
+        """Writes a call with its result, which the block puts into the dict, or with the
+        error it raises.
+        """
         with self._lock:
             result: dict[str, Any] = {}
             try:
@@ -88,7 +90,7 @@ class Recorder(Transport):
 
     def wait(self, timeout: float) -> None:
         begun = time.monotonic()
-        # Not with the lock, so that others can go on; it changes nothing.
+        # The wait does not hold the lock, so that other threads can work; it changes nothing.
         self._inner.wait(timeout)
         with self.noted("wait") as result:
             result["seconds"] = time.monotonic() - begun
@@ -134,9 +136,10 @@ class _RecordedMemory(Memory):
 
 
 class Replay(Transport):
-    """A recorded session; what the driver calls has to be what it called then.
+    """Replays a recorded session: the driver's calls must be the recorded ones.
 
-    After a call that is another one every call raises. :meth:`close` raises if calls are left.
+    After a call that differs from the recording every call raises. :meth:`close` raises if recorded
+    calls are left.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -148,7 +151,7 @@ class Replay(Transport):
         self._broken: str | None = None
 
     def take(self, call: str, **arguments: Any) -> dict[str, Any]:
-        """The line of a call, which has to be the next one."""
+        """Returns the line of a call, which must be the next one of the recording."""
         with self._lock:
             if self._broken is None:
                 self._broken = self._difference(call, arguments)
@@ -163,17 +166,20 @@ class Replay(Transport):
         return line
 
     def _difference(self, call: str, arguments: dict[str, Any]) -> str | None:
-        """What is wrong with a call."""
+        """Returns how a call differs from the recording, or None."""
         now = _told(call, arguments)
         if self._next >= len(self._lines):
-            return f"{self._path} ends, and the driver calls {now}: record the session again"
+            return (
+                f"{self._path} has no more calls, but the driver calls {now}:"
+                " record the session again"
+            )
         line = self._lines[self._next]
         then = _told(line.get("call"), {name: line.get(name) for name in arguments})
         if now == then:
             return None
         return (
-            f"{self._path}, line {self._next + 1}: the driver calls {now}, and called {then}:"
-            " record the session again"
+            f"{self._path}, line {self._next + 1}: the driver calls {now}, but the recorded call"
+            f" is {then}: record the session again"
         )
 
     def read(self, address: int) -> int:
@@ -202,7 +208,10 @@ class Replay(Transport):
         with self._lock:
             left, self._next = len(self._lines) - self._next, len(self._lines)
             if left and self._broken is None:
-                self._broken = f"{self._path} has {left} calls more than the driver made"
+                self._broken = (
+                    f"{self._path} has {left} more calls than the driver made:"
+                    " record the session again"
+                )
                 raise TransportError(self._broken)
 
 
@@ -219,7 +228,8 @@ class _ReplayedMemory(Memory):
         )
         if len(octets) != length:
             raise TransportError(
-                f"the driver looks at {length} octets of memory, and looked at {len(octets)}"
+                f"the driver reads {length} octets of memory, but the recorded call reads"
+                f" {len(octets)}: record the session again"
             )
         self.view[offset : offset + length] = octets
 
@@ -253,7 +263,7 @@ def _are_extents(value: object) -> bool:
     )
 
 
-#: What a line holds beside its call's arguments, unless that failed.
+#: What a line holds beside its call's arguments, unless the call failed.
 _RESULTS: dict[str, dict[str, Callable[[object], bool]]] = {
     "read": {"value": _is_word},
     "write": {},
@@ -268,7 +278,7 @@ _RESULTS: dict[str, dict[str, Callable[[object], bool]]] = {
 
 
 def _lines_of(path: Path) -> list[dict[str, Any]]:
-    """Returns the lines of a recording, each of which is sound.
+    """Returns the lines of a recording, after checking each of them.
 
     Raises
     ------
@@ -283,23 +293,23 @@ def _lines_of(path: Path) -> list[dict[str, Any]]:
                 if not lines and (not isinstance(line, dict) or line.get("format") != FORMAT):
                     break
                 if lines and not _is_call(line):
-                    raise ValueError("no call of a transport with its results")
+                    raise ValueError("not a call of a transport with its results")
                 lines.append(line)
     except OSError as error:
         raise InvalidRequest(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        # Of the decoder's messages, the first line says what is wrong.
+        # The first line of the decoder's message says what is wrong.
         why = "values nested too deeply" if isinstance(error, RecursionError) else error
         raise InvalidRequest(
-            f"{path} is no recording of a session: line {len(lines) + 1}: {why}"
+            f"{path} is not a recording of a session: line {len(lines) + 1}: {why}"
         ) from None
     if not lines:
-        raise InvalidRequest(f"{path} is no recording of a session in format {FORMAT}")
+        raise InvalidRequest(f"{path} is not a recording of a session in format {FORMAT}")
     return lines
 
 
 def _is_call(line: object) -> bool:
-    """Whether a line is a call with its results, or with the error that ended it."""
+    """Returns whether a line is a call with its results, or with the error that ended the call."""
     if not isinstance(line, dict):
         return False
     results = _RESULTS.get(line["call"]) if isinstance(line.get("call"), str) else None

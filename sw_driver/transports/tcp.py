@@ -1,8 +1,9 @@
-"""TCP connections whose segments a board takes, with DDP over MPA in them (RFC 5044).
+"""TCP connections whose segments a board receives, with DDP over MPA in them (RFC 5044).
 
-The board takes what comes in order, and its RNIC places it; the host's own TCP does all the rest:
-it sets the connection up, goes through MPA's start-up, acknowledges, and sends. Frames that the
-board does not take come from :meth:`.ethernet.BoardEthernet.receive`, with reason Diversion.FRAME.
+The board accepts segments that arrive in order, and its RNIC places their payload. The host's own
+TCP does everything else: it sets the connection up, goes through MPA's start-up, acknowledges, and
+sends. :meth:`.ethernet.BoardEthernet.receive` returns the frames that the board does not accept,
+with the reason Diversion.FRAME.
 """
 
 from __future__ import annotations
@@ -28,24 +29,25 @@ from .uart import BoardLink
 
 __all__ = ["BoardTcp", "Progress", "TcpConnection"]
 
-#: Seconds for what takes a board microseconds.
+#: How many seconds the driver waits for the board to do work of microseconds.
 _PATIENCE = 1.0
 _OFF = (TcpField.SETTINGS, 0)
 
 
 class Progress(NamedTuple):
-    """How far a connection is.
+    """The progress of a connection.
 
     Parameters
     ----------
     taken
-        Octets taken since it was set up, modulo 2**32: the host acknowledges ``sequence`` and
-        these, and offers a window of ``BoardTcp.window`` at most.
+        How many octets the board has accepted since the connection was set up, modulo 2**32. The
+        host acknowledges ``sequence`` plus this number, and offers a window of at most
+        ``BoardTcp.window``.
     acknowledged, window
-        Acknowledgment Number and Window of the segment that was taken last, or 0.
+        Acknowledgment Number and Window of the last accepted segment, or 0.
     broken
         An FPDU is longer than the board's window, or too short for a DDP header: nothing more is
-        taken.
+        accepted.
     """
 
     taken: int
@@ -55,21 +57,21 @@ class Progress(NamedTuple):
 
 
 class BoardTcp:
-    """The TCP receiver of a board. Connections that were set up before are gone.
+    """The TCP receiver of a board. The constructor removes all earlier connections.
 
     Parameters
     ----------
     link
-        To the board.
+        The link to the board.
 
     Attributes
     ----------
     connections
-        How many the board takes.
+        How many connections the board has room for.
     window
-        Octets that the host may offer a connection as its window.
+        How many octets the host may offer a connection as its window.
     streams
-        DDP Streams of its RNIC.
+        How many DDP Streams its RNIC has.
     """
 
     def __init__(self, link: BoardLink) -> None:
@@ -80,7 +82,7 @@ class BoardTcp:
         self.connections, self.window = link.read_words(board.address("CAP_CONNECTIONS"), 2)
         if self.connections == board.NOTHING:
             raise UnsupportedDevice(
-                "the board takes no TCP: use one whose RNIC takes DDP over MPA, not over SCTP"
+                "the board receives no TCP: use a board whose RNIC receives DDP over MPA, not SCTP"
             )
         (self.streams,) = link.read_words(board.RNIC.address + regs.address("CAP_STREAMS"), 1)
         for number in range(self.connections):
@@ -97,23 +99,23 @@ class BoardTcp:
         span: int = 1 << 16,
         markers: bool = False,
     ) -> TcpConnection:
-        """Have the segments of a connection taken from now on.
+        """Makes the board accept the segments of a connection from now on.
 
         Parameters
         ----------
         peer, host
             Address and port of either end.
         sequence
-            Sequence number of the peer's first octet behind MPA's start-up.
+            Sequence number of the peer's first octet after MPA's start-up.
         stream
             The DDP Stream.
         sent
-            Sequence number of the octet that the host sends next (SND.NXT); later ones by
-            :meth:`TcpConnection.set_sent`.
+            Sequence number of the octet that the host sends next (SND.NXT).
+            :meth:`TcpConnection.set_sent` sets later values.
         span
-            How far an Acknowledgment Number may lie before SND.NXT: as many octets as the host has
-            on the way, and the largest window that the peer has offered (RFC 5961 section 5.2). The
-            board leaves segments with another one to the host.
+            How far an Acknowledgment Number may lie before SND.NXT: the number of octets that the
+            host has in flight, plus the largest window that the peer has offered (RFC 5961 section
+            5.2). The board forwards segments with other numbers to the host.
         markers
             Whether the peer sends markers.
         """
@@ -135,13 +137,13 @@ class BoardTcp:
                 raise ResourceExhausted(
                     f"all {self.connections} TCP connections are in use: close one"
                 )
-            # It may be on where an earlier call failed.
+            # The entry may be on, where an earlier call failed.
             self.write(free, [_OFF, *words])
             self.open[free] = TcpConnection(self, free, ends)
             return self.open[free]
 
     def write(self, number: int, words: Iterable[tuple[int, int]]) -> None:
-        """Write fields of a connection's entry, and wait until they count."""
+        """Writes fields of a connection's entry, and waits until they take effect."""
         with self.lock:
             for field, word in words:
                 self._settle()
@@ -149,7 +151,7 @@ class BoardTcp:
             self._settle()
 
     def progress(self, number: int) -> Progress:
-        """How far a connection is."""
+        """Returns the progress of a connection."""
         with self.lock:
             self._place(number)
             taken, acknowledged, state = self._link.read_words(board.address("TCP_NEXT"), 3)
@@ -157,7 +159,7 @@ class BoardTcp:
         return Progress(taken, acknowledged, fields["window"], bool(fields["broken"]))
 
     def _place(self, number: int, field: int = 0, *behind: int) -> None:
-        """Write TCP_PLACE and the registers behind it."""
+        """Writes TCP_PLACE and the registers after it."""
         place = board.pack("TCP_PLACE", connection=number, field=field)
         self._link.write_words(board.address("TCP_PLACE"), [place, *behind])
 
@@ -166,11 +168,11 @@ class BoardTcp:
         writing = board.pack("TCP_STATE", writing=1)
         while self._link.read_words(board.address("TCP_STATE"), 1)[0] & writing:
             if time.monotonic() > deadline:
-                raise RnicTimeout("the board does not take a TCP connection's entry: reset it")
+                raise RnicTimeout("the board does not accept a TCP connection's entry: reset it")
 
 
 class _Ends(NamedTuple):
-    """What a connection is known by, the peer's first."""
+    """The addresses and ports that identify a connection, the peer's first."""
 
     source: bytes
     destination: bytes
@@ -178,30 +180,30 @@ class _Ends(NamedTuple):
 
 
 class TcpConnection(Closing):
-    """A connection whose segments a board takes. As a context manager it is closed at the end.
+    """A connection whose segments a board accepts. A ``with`` block closes it at its end.
 
     :meth:`BoardTcp.connect` makes it.
 
     Attributes
     ----------
     number
-        The board's.
+        The board's number for the connection.
     """
 
     def __init__(self, tcp: BoardTcp, number: int, ends: _Ends) -> None:
         self._tcp, self.number, self.ends, self.closed = tcp, number, ends, False
 
     def progress(self) -> Progress:
-        """How far it is."""
+        """Returns the connection's progress."""
         with self._tcp.lock:
             if self.closed:
                 raise StateError(f"TCP connection {self.number} is closed")
             return self._tcp.progress(self.number)
 
     def set_sent(self, sent: int) -> None:
-        """Have octets before sequence number ``sent`` acknowledged by the peer: SND.NXT.
+        """Sets SND.NXT, so that the peer may acknowledge octets before sequence number ``sent``.
 
-        The host calls this before it sends them.
+        The host calls this before it sends those octets.
         """
         sent = integer("sent", sent, 0, (1 << 32) - 1, "from 0 to 2**32 - 1")
         with self._tcp.lock:
@@ -210,9 +212,9 @@ class TcpConnection(Closing):
             self._tcp.write(self.number, [(TcpField.SENT, sent)])
 
     def close(self) -> None:
-        """Have nothing more of it taken, and give its number back; the second time does nothing.
+        """Makes the board accept nothing more of the connection, and frees its number.
 
-        Its frames go to the host from then on.
+        Its frames are forwarded to the host from then on. A second call does nothing.
         """
         with self._tcp.lock:
             if self.closed:
@@ -232,7 +234,7 @@ def _ends(peer: tuple[str, int], host: tuple[str, int]) -> _Ends:
         raise InvalidRequest(f"an end must be an IP address and a port: {error}") from error
     if source.version != destination.version:
         raise InvalidRequest(
-            f"the addresses must be of one version, not {peer[0]!r} and {host[0]!r}"
+            f"the addresses must have the same IP version, not {peer[0]!r} and {host[0]!r}"
         )
     ports = any_integer("a port", peer[1]), any_integer("a port", host[1])
     if not all(0 < port < 1 << 16 for port in ports):

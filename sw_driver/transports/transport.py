@@ -1,4 +1,4 @@
-"""What the driver needs of a link to a device."""
+"""The interface through which the driver reaches a device."""
 
 from __future__ import annotations
 
@@ -11,53 +11,60 @@ from .memory import Memory, Steps
 
 
 class Transport(Closing):
-    """A link to a device: its registers, memory that it can write, its interrupt.
+    """A link to a device: gives access to its registers, to memory that it can write, and to its
+    interrupt.
 
-    Any thread may call any method. What fails raises :class:`~..base.errors.TransportError`, what
-    takes too long :class:`~..base.errors.TransportTimeout`.
+    Any thread may call any method. A failure raises :class:`~..base.errors.TransportError`; an
+    answer that does not come in time raises :class:`~..base.errors.TransportTimeout`.
     """
 
     @abstractmethod
     def read(self, address: int) -> int:
-        """A register of 32 bits at an octet address."""
+        """Reads the 32-bit register at an octet address."""
 
     @abstractmethod
     def write(self, address: int, value: int) -> None:
-        """Write one; it has reached the device before any access after it does."""
+        """Writes a register. The write reaches the device before any later access does."""
 
     @abstractmethod
     def pin(self, view: memoryview) -> Memory:
-        """Let the device write these octets, where they are or in a copy.
+        """Lets the device write these octets, either where they are or in a copy.
 
-        ``view`` is of octets, contiguous, writable, and not empty; it belongs to the memory then.
+        ``view`` has octets as items, is contiguous, writable and not empty. The memory owns it from
+        then on.
         """
 
     def pinning(self, view: memoryview) -> Steps[Memory]:
-        """Does the work of :meth:`pin` in steps; here in one, for transports that pin at once."""
+        """Does the work of :meth:`pin` in steps. Here it is one step, for transports that
+        pin quickly.
+        """
         yield
         return self.pin(view)
 
     @abstractmethod
     def allocate(self, octets: int) -> Memory:
-        """New memory, zeros, contiguous on the bus, at a multiple of 64 octets there."""
+        """Allocates memory full of zeros, contiguous on the bus, at a bus address that is a
+        multiple of 64.
+        """
 
     def wait(self, timeout: float) -> None:
-        """Return when the device interrupts, or after so many seconds; sooner does no harm.
+        """Returns when the device interrupts, or after ``timeout`` seconds. An early return does no
+        harm.
 
-        Here for links without an interrupt: it is looked for again soon.
+        This version is for links without an interrupt: it returns soon, and the caller looks again.
         """
         time.sleep(min(timeout, 0.001))
 
     def wake(self) -> None:
-        """Have a :meth:`wait` of another thread return, or the next one, if none is under way.
+        """Makes a :meth:`wait` of another thread return, or the next one if none is in progress.
 
-        Here for links whose wait is short anyhow.
+        This version does nothing, for links whose wait is short.
         """
 
     def entropy(self, octets: int) -> bytes:
-        """Octets that nobody can predict."""
+        """Returns octets that nobody can predict."""
         return secrets.token_bytes(octets)
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of the link; the second time does nothing."""
+        """Releases the link. A second call does nothing."""

@@ -1,8 +1,8 @@
-"""A board behind a serial port, in LiteX's protocol "uartbone".
+"""Access to a board through a serial port, in LiteX's protocol "uartbone".
 
-A command is an octet, 1 to write and 2 to read words at addresses that follow each other; an octet
-with the number of words; 32 bits of address, counted in words; and, of a write, the words. All
-numbers come most significant octet first. A read is answered with the words, a write with nothing.
+A command is an octet, 1 to write or 2 to read words at consecutive addresses; an octet with the
+number of words; 32 bits of address, counted in words; and, in a write, the words. All numbers are
+sent most significant octet first. The answer to a read is the words; a write has no answer.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Protocol, runtime_checkable
 
-import serial
-
 from ...hdl.spec import board, regs
 from ..base.checks import integer, shown
 from ..base.closing import ProcessLock
@@ -24,57 +22,57 @@ from ..base.errors import TransportError, TransportTimeout, UnsupportedDevice, W
 from .memory import Arena, Bounce, Memory, Steps, finish
 from .transport import Transport
 
-#: A port that is closed or pulled out shows as any of these, by its system.
-_FAILURES: tuple[type[Exception], ...] = (serial.SerialException, OSError, TypeError)
+#: A port that is closed or unplugged raises one of these exceptions, depending on the system.
+_FAILURES: tuple[type[Exception], ...] = (OSError, TypeError)
 if os.name == "posix":
     import termios
 
     _FAILURES += (termios.error,)
 
-#: Rate of the host link of most boards.
+#: Baud rate of most boards' host links.
 BAUD = 1_000_000
 _WRITE, _READ = 1, 2
-#: Words in a command.
+#: Most words in one command.
 _WORDS = 128
-#: Seconds of silence after which the bridge takes the next octet as the first one of a command.
+#: Seconds of silence after which the bridge reads the next octet as the start of a command.
 _SILENCE = 0.15
-#: Seconds that an answer may be late.
+#: Seconds by which an answer may be late.
 _PATIENCE = 0.5
 _ATTEMPTS = 3
-#: Registers that show what was written to them.
+#: Addresses of the registers that read back the value written to them.
 _KEPT = {register.address for register in regs.REGISTERS if register.access == "rw"}
 
 
 @runtime_checkable
 class BoardLink(Protocol):
-    """What reaches the words of a board's address map."""
+    """A link that reads and writes words of a board's address map."""
 
     def read_words(self, address: int, count: int) -> list[int]:
-        """Read words."""
+        """Reads ``count`` consecutive words."""
 
     def write_words(self, address: int, words: Sequence[int]) -> None:
-        """Write words that cannot be read back."""
+        """Writes consecutive words that cannot be read back."""
 
 
 class UartTransport(Transport):
-    """A board's host link over a serial port.
+    """Reaches a board's host link through a serial port.
 
-    Memory that the device writes is on the board: buffers have a copy there, and what comes in is
-    copied when its completion is taken, over the link. There is no interrupt.
+    The device writes memory on the board. Each buffer has a copy there; received octets are copied
+    over the link when their completion is taken. There is no interrupt.
 
-    The port is this transport's alone.
+    The transport uses the port exclusively.
 
-    The link has no checksums, but what is lost or damaged is noticed: registers and memory that
-    were written are read back, and an answer that is late, short or long is asked for again. Where
-    a command may have been lost, which cannot be given twice, the call raises instead. Not noticed
-    are damaged octets in an answer of the right length, or in the address of a command.
+    The link has no checksums, but lost and damaged octets are noticed: registers and memory are
+    read back after they are written, and an answer that is late, short or long is requested again.
+    Where a command may have been lost that must not be given twice, the call raises. Damaged octets
+    are not noticed within an answer of the right length, nor in the address of a command.
 
     Parameters
     ----------
     port
-        As pyserial takes it: a device, or a URL.
+        A device or a URL, as pyserial accepts it.
     baudrate
-        Of the board.
+        Baud rate of the board.
     """
 
     def __init__(self, port: str, baudrate: int = BAUD) -> None:
@@ -82,14 +80,21 @@ class UartTransport(Transport):
             raise WrongType(f"port must be a device or a URL, not {shown(port)}")
         baudrate = integer("baudrate", baudrate, 1, math.inf, "at least 1")
         self._lock = ProcessLock("the serial port")
-        self._pending: list[tuple[int, int]] = []  # to be written to registers, and read back
-        self._unsure = False  # a command was given, and nothing was read since
-        self._sent = 0.0  # when the last octet has left, in the time of time.monotonic
+        self._pending: list[tuple[int, int]] = []  # register writes to be made and read back
+        self._unsure = False  # whether a command was given and nothing was read since
+        self._sent = 0.0  # when the last octet will have left, in the time of time.monotonic
+        try:
+            import serial
+        except ModuleNotFoundError:
+            raise TransportError(
+                "pyserial is not installed: pip install 'ddp-rnic[serial]'"
+            ) from None
         try:
             self._serial = serial.serial_for_url(port, baudrate, timeout=_PATIENCE, exclusive=True)
-        except (serial.SerialException, ValueError, OverflowError) as error:
+        except (OSError, ValueError, OverflowError) as error:
             raise TransportError(f"the serial port {port} cannot be opened: {error}") from error
-        # USB adapters keep what came in for 16 ms otherwise; those that cannot are as they are.
+        # USB adapters otherwise hold received octets for up to 16 ms. Ports without this mode stay
+        # as they are.
         with suppress(ValueError, OSError, AttributeError, NotImplementedError):
             self._serial.set_low_latency_mode(True)
         try:
@@ -100,11 +105,11 @@ class UartTransport(Transport):
             raise
 
     def _memory_size(self) -> int:
-        """Octets of the board's memory, if it is a board."""
+        """Returns the octets of the board's memory; raises where no such board answers."""
         identity = self._word(board.address("ID"))
         if identity != board.ID:
             raise UnsupportedDevice(
-                f"the board's ID reads {identity:#010x} and not {board.ID:#010x}:"
+                f"the board's ID reads {identity:#010x}, not {board.ID:#010x}:"
                 " check port, baud rate and bitstream"
             )
         version = self._word(board.address("VERSION"))
@@ -154,7 +159,7 @@ class UartTransport(Transport):
     # -- the board's memory -----------------------------------------------------------------------
 
     def read_memory(self, address: int, length: int) -> bytes:
-        """Octets of the board's memory."""
+        """Reads octets of the board's memory."""
         start = address & -4
         with self._lock:
             self._flush()
@@ -163,7 +168,9 @@ class UartTransport(Transport):
         return octets[address - start : address - start + length]
 
     def write_memory(self, address: int, octets: bytes) -> None:
-        """Write octets to it; the link takes whole words, so those around them are read first."""
+        """Writes octets to the board's memory. The link writes whole words, so their other
+        octets are read.
+        """
         start, end = address & -4, address + len(octets)
         with self._lock:
             before = self.read_memory(start, address - start)
@@ -175,13 +182,13 @@ class UartTransport(Transport):
     # -- the board's other windows ----------------------------------------------------------------
 
     def read_words(self, address: int, count: int) -> list[int]:
-        """Words of the address map."""
+        """Reads consecutive words of the address map."""
         with self._lock:
             self._flush()
             return self._words(address, count)
 
     def write_words(self, address: int, words: Sequence[int]) -> None:
-        """Write words of it that cannot be read back."""
+        """Writes consecutive words of the address map that cannot be read back."""
         with self._lock:
             self._flush()
             for at in range(0, len(words), _WORDS):
@@ -191,7 +198,7 @@ class UartTransport(Transport):
     # -- the link ---------------------------------------------------------------------------------
 
     def _flush(self) -> None:
-        """Write what is pending, in its order, neighbours in one command."""
+        """Makes the pending writes in their order; those to adjacent registers share a command."""
         while self._pending:
             first = self._pending[0][0]
             run: list[int] = []
@@ -203,7 +210,7 @@ class UartTransport(Transport):
             del self._pending[: len(run)]
 
     def _write_checked(self, address: int, words: Sequence[int]) -> None:
-        """Write words that can be read back, until they are right."""
+        """Writes words and reads them back, again until they match."""
         for at in range(0, len(words), _WORDS):
             part, where = list(words[at : at + _WORDS]), address + 4 * at
             for _ in range(_ATTEMPTS):
@@ -213,7 +220,7 @@ class UartTransport(Transport):
                 self._silence()
             else:
                 raise TransportError(
-                    f"what is written to {where:#010x} does not read back, {_ATTEMPTS} times:"
+                    f"words written to {where:#010x} were not read back in {_ATTEMPTS} attempts:"
                     " check the cable, or use a lower baud rate"
                 )
 
@@ -221,7 +228,7 @@ class UartTransport(Transport):
         return self._words(address, 1)[0]
 
     def _words(self, address: int, count: int) -> list[int]:
-        """Read words; again if the answer is short."""
+        """Reads words, again where the answer is short."""
         words: list[int] = []
         while len(words) < count:
             part = min(count - len(words), _WORDS)
@@ -233,7 +240,7 @@ class UartTransport(Transport):
             self._clear()
             self._put(struct.pack(">BBI", _READ, count, address >> 2))
             answer = self._get(4 * count)
-            # An octet more is noise, and may be the first one.
+            # A surplus octet is noise, and it may be the first octet of the answer.
             if len(answer) == 4 * count and not self._waiting():
                 self._unsure = False
                 return struct.unpack(f">{count}I", answer)
@@ -241,8 +248,8 @@ class UartTransport(Transport):
             if self._unsure:
                 self._unsure = False
                 raise TransportError(
-                    "the link lost octets, and the last command with them perhaps: close what it"
-                    " was for"
+                    "the link lost octets, and perhaps the last command: close the object that"
+                    " gave it"
                 )
         raise TransportTimeout(
             f"the board does not answer at {address:#010x}: check power, port and baud rate"
@@ -252,7 +259,7 @@ class UartTransport(Transport):
         self._put(struct.pack(f">BBI{len(words)}I", _WRITE, len(words), address >> 2, *words))
 
     def _silence(self) -> None:
-        """Wait until the bridge has given up what it took for a command, and forget its answers."""
+        """Waits until the bridge has given up an incomplete command, then drops its answers."""
         time.sleep(self._leaving() + _SILENCE)
         self._clear()
 
@@ -274,7 +281,7 @@ class UartTransport(Transport):
         return max(self._sent - time.monotonic(), 0.0)
 
     def _get(self, length: int) -> bytes:
-        # Ten bits of the line for an octet, and the patience.
+        # An octet takes ten bits on the line; the patience is added.
         answered = 12 * length / self._serial.baudrate
         self._serial.timeout = _PATIENCE + self._leaving() + answered
         with _port():

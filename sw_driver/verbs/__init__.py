@@ -1,1 +1,1 @@
-"""The driver's objects, with the names of verbs where they have one."""
+"""The driver's objects. They have the names of verbs where verbs has them."""

@@ -1,8 +1,8 @@
 """SCTP associations whose DDP Streams the device receives (RFC 5043).
 
-The device places, and delivers in order; the host's own SCTP does all the rest: it sets the
-association up, acknowledges what the reports say, and sends. Chunks that the device cannot take
-yet, it forwards to the host, which keeps them and hands them back.
+The device places segments and delivers messages in order. The host's own SCTP does everything else:
+it sets the association up, acknowledges the chunks that the device reports, and sends. A chunk that
+the device cannot take yet is forwarded to the host, which keeps it and hands it back later.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from ...hdl.spec.completion import ChunkStatus, Completion, Kind, Status
 from ...hdl.spec.net import AssociationKey, Move, insert
 from ...hdl.spec.sctp import Diversion, Function, Reason, State
 from ..base.checks import any_integer, instance, integer, shown
-from ..base.closing import Closing
 from ..base.errors import (
     CompletionOverrun,
     InvalidRequest,
@@ -32,40 +31,43 @@ from ..base.errors import (
 from .context import PATIENCE, Context
 from .cq import CQ
 from .handed_back import HeldChunks, frame_of
+from .known import KnownAssociation
 from .pd import PD
 from .stream import QUEUES, Stream
 
 _WORD = 0xFFFFFFFF
-#: After ``_MOVE`` TSNs the driver tells the device which are past: all but the last ``_RECENT``.
+#: After every ``_MOVE`` TSNs the driver reports to the device that all but the last ``_RECENT`` are
+#: past.
 _MOVE, _RECENT = 1 << 30, 1 << 29
 
 
 @dataclass(frozen=True)
 class Report:
-    """What the device tells the host's SCTP.
+    """A report of the device to the host's SCTP.
 
     Parameters
     ----------
     kind
-        CHUNK and PACKET come in the order of arrival, CONTROL in that of their stream's DDP-SSNs.
+        Reports of the kinds CHUNK and PACKET come in the order of arrival, those of the kind
+        CONTROL in the order of their stream's DDP-SSNs.
     status
-        CHUNK: a ChunkStatus; SESSION: a Reason. The host acknowledges all chunks but those that are
-        OUTSIDE, and those that are HELD once it has them, see :meth:`Association.hold`. A DUPLICATE
-        whose TSN no report but HELD has named before is no repetition: the host then ends the
-        session with ABORT (RFC 5043 section 6.1). After that, and after a SESSION report, it sends
-        a Terminate.
+        CHUNK: a ChunkStatus; SESSION: a Reason. The host acknowledges all chunks except those that
+        are OUTSIDE; those that are HELD it acknowledges once it has them, see
+        :meth:`Association.hold`. A DUPLICATE whose TSN no earlier report has named, or only a HELD
+        one, is no repetition: the host then ends the session with ABORT (RFC 5043 section 6.1).
+        After that, and after a SESSION report, the host sends a Terminate.
     stream
         The SCTP stream; PACKET: 0.
     tsn, ssn
         CHUNK: its TSN and DDP-SSN.
     length
-        CHUNK: octets placed; PACKET: its chunks.
+        CHUNK: how many octets were placed; PACKET: how many chunks it had.
     ends
-        CHUNK: its packet ends with it, and no PACKET comes of that.
+        CHUNK: it is the last of its packet, for which no PACKET report follows.
     function
         CONTROL: its Function Code.
     state
-        SESSION: what the session was in.
+        SESSION: the state that the session was in.
     """
 
     kind: Kind
@@ -79,31 +81,32 @@ class Report:
     ends: bool = False
 
 
-class Association(Closing):
-    """An association, from its set-up on. As a context manager it is closed at the end.
+class Association(KnownAssociation):
+    """An association, from its set-up on. A ``with`` block closes it at its end.
 
     Parameters
     ----------
     context
-        Of a device with SCTP.
+        The open device, which has SCTP.
     paths
-        Pairs of addresses, the peer's and this end's, that its packets may have.
+        The pairs of addresses that the association's packets may have: first that of the peer, then
+        that of this end.
     ports
-        The peer's port, and this end's.
+        The port of the peer, then the port of this end.
     tag
-        Verification Tag of what comes from the peer.
+        Verification Tag of packets from the peer.
     tsn
         The peer's initial TSN.
     streams
-        SCTP streams from 0 on that are DDP Streams.
+        How many SCTP streams, from 0 on, are DDP Streams.
     reports
-        Reports that are kept for :meth:`poll`; when one more comes, it and those after it are
-        dropped, and ``poll`` says so.
+        How many reports are kept for :meth:`poll`. A report for which there is no room is dropped,
+        and so are all after it; ``poll`` raises for that.
 
     Attributes
     ----------
     number
-        The device's.
+        The device's number for the association.
     """
 
     def __init__(
@@ -127,7 +130,7 @@ class Association(Closing):
         self._room, self._overrun = reports, False
         self._ends = paths[0], ports, tag
         self._held = HeldChunks()
-        # The TSN up to which all streams know of the past, and the last one that was taken.
+        # The TSN up to which the device knows TSNs to be past, and the last one taken.
         self._past = self._latest = tsn - 1 & _WORD
         with context.lock:
             context.check()
@@ -155,7 +158,7 @@ class Association(Closing):
                 raise
 
     def _enter(self, key: AssociationKey) -> None:
-        """Write a key to the table; others may have to move."""
+        """Writes a key to the device's table, whose other keys may have to move for it."""
         assert self.context.sctp is not None
         places, most = self.context.places, self.context.sctp.associations
         try:
@@ -174,13 +177,13 @@ class Association(Closing):
             places[way, place] = moved, owner
 
     def check(self) -> None:
-        """Raise unless it can be used."""
+        """Raises where the association cannot be used."""
         self.context.check()
         if self.closed:
             raise StateError(f"association {self.number} is closed")
 
     def stream(self, sid: int, pd: PD, cq: CQ, *, queues: Iterable[int] = range(QUEUES)) -> Stream:
-        """The DDP Stream of an SCTP stream, receiving once its session is established."""
+        """Returns the DDP Stream of an SCTP stream. It receives once its session is established."""
         return Stream(pd, cq, number=self._number(sid), queues=queues, association=self)
 
     def _number(self, sid: int) -> int:
@@ -195,18 +198,20 @@ class Association(Closing):
         tsn: int | None = None,
         outstanding: int | None = None,
     ) -> State:
-        """Tell the device of a session message, before it is sent; what the session is in then.
+        """Announces a session message to the device before it is sent; returns the session's new
+        state.
 
         Parameters
         ----------
         sid
             The SCTP stream.
         function
-            Of the message. Three go with no message: FORGET, when the association is a new one;
-            ABORT, which ends the session after what the device cannot know to be illegal; PAST,
-            which :meth:`poll` sends, so that the device can tell old TSNs from new ones.
+            The message's function. Three functions have no message: FORGET, for a new association;
+            ABORT, which ends the session after a chunk that the device cannot know to be illegal;
+            and PAST, which :meth:`poll` sends so that the device can distinguish old TSNs from new
+            ones.
         tsn
-            With FORGET, INITIATE and PAST: what the peer sent up to this TSN is of the past.
+            With FORGET, INITIATE and PAST: chunks of the peer up to this TSN are past.
         outstanding
             With INITIATE: how many chunks of the stream the peer has not acknowledged.
 
@@ -235,7 +240,7 @@ class Association(Closing):
         if outstanding:
             raise StateError(
                 f"INITIATE must not be sent on SCTP stream {sid} while {outstanding} of its chunks"
-                " are not acknowledged (RFC 5043 section 6.6): wait for that"
+                " are not acknowledged (RFC 5043 section 6.6): wait until they are"
             )
         registers = self.context.registers
         with self.context.lock:
@@ -247,7 +252,9 @@ class Association(Closing):
             busy, taken = (regs.pack("SESSION_ANSWER", **{each: 1}) for each in ("busy", "taken"))
             while (answer := registers.read("SESSION_ANSWER")) & busy:
                 if time.monotonic() > deadline:
-                    raise RnicTimeout("the device does not take the session's message: reset it")
+                    raise RnicTimeout(
+                        "the device does not accept the session's message: reset the device"
+                    )
             state = State(answer & 7)
             if not answer & taken:
                 raise StateError(
@@ -261,9 +268,10 @@ class Association(Closing):
         return state
 
     def guide(self, sid: int) -> int:
-        """The next DDP-SSN that a stream delivers.
+        """Returns the next DDP-SSN that a stream delivers.
 
-        DDP-SSNs less than ``context.sctp.window`` ahead can be taken (RFC 5041 appendix A).
+        The device can take DDP-SSNs less than ``context.sctp.window`` ahead of it (RFC 5041
+        appendix A).
         """
         number, registers = self._number(sid), self.context.registers
         with self.context.lock:
@@ -271,26 +279,26 @@ class Association(Closing):
             registers.write("SESSION_STREAM", number)
             return registers.read("GUIDE_NEXT")
 
-    # -- chunks that the device forwards, and gets back -------------------------------------------
+    # -- chunks that the device forwards and later gets back --------------------------------------
 
     def hold(self, reason: int, chunk: bytes) -> None:
-        """Keep a chunk of the exception stream for which the device reported HELD.
+        """Keeps a chunk of the exception stream for which the device reported HELD.
 
-        The host gives each TSN once: its SCTP drops what the network repeats. From then on it may
-        acknowledge the chunk.
+        The host passes each TSN once: its SCTP drops repetitions by the network. After this call
+        the host may acknowledge the chunk.
 
         Parameters
         ----------
         reason
-            The packet's: ``Diversion.EARLY`` or ``Diversion.FRAGMENT``.
+            The packet's reason: ``Diversion.EARLY`` or ``Diversion.FRAGMENT``.
         chunk
-            Its octets.
+            The chunk's octets.
 
         Raises
         ------
         InvalidRequest
-            It is another packet; or a fragment of a message that no packet can hold, whose session
-            has to be ended with ABORT.
+            The packet has another reason; or it is a fragment of a message that no packet can hold.
+            The host then has to end that message's session with ABORT.
         """
         reason = any_integer("reason", reason)
         instance("a chunk that is kept", chunk, bytes)
@@ -306,17 +314,18 @@ class Association(Closing):
             self._held.take(reason, chunk)
 
     def hand_back(self, send: Callable[[bytes], None]) -> int:
-        """Hand back what the device can take now. Returns how many chunks these were.
+        """Hands back the chunks that the device can take now, and returns how many these were.
 
-        A chunk that overtook the answer to an Initiate goes back once that has come; a message in
-        fragments, once it is whole. The host calls this after it has taken reports.
+        A chunk that overtook the answer to an Initiate goes back once that answer has come; a
+        message in fragments goes back once it is complete. The host calls this after it has taken
+        reports.
 
         Parameters
         ----------
         send
-            Gives an Ethernet frame, without FCS, to the device's input for frames, as
-            ``SimTransport.send_frame`` does. A board has no such input for its host: frames that
-            come by its host link leave by the PHY, which has to send them back, as with
+            Passes an Ethernet frame, without FCS, to the device's input for frames, as
+            ``SimTransport.send_frame`` does. A board has no such input for its host: frames from
+            its host link leave through the PHY, which must send them back, as with
             ``BoardEthernet.looped_back``.
         """
         with self.context.lock:
@@ -332,7 +341,7 @@ class Association(Closing):
     # -- reports ----------------------------------------------------------------------------------
 
     def take(self, completion: Completion) -> None:
-        """The device has told something."""
+        """Adds a report of the device."""
         self._follow(completion)
         if len(self._reports) >= self._room:
             self._overrun = True
@@ -359,7 +368,7 @@ class Association(Closing):
         )
 
     def _follow(self, completion: Completion) -> None:
-        """Follow what the session of a stream comes to."""
+        """Follows a report's effect on a stream's session."""
         sid = completion.stream - self.first
         if completion.kind is Kind.CHUNK and completion.status == ChunkStatus.TAKEN:
             self._latest = completion.tag
@@ -372,7 +381,7 @@ class Association(Closing):
                 self._held.answer(sid)
 
     def poll(self, count: int = 64) -> list[Report]:
-        """Up to so many reports that are there, the oldest first."""
+        """Returns at most ``count`` reports that are present, the oldest first."""
         count = integer("count", count, 1, math.inf, "at least 1")
         with self.context.lock:
             self.check()
@@ -385,13 +394,13 @@ class Association(Closing):
             if not taken and self._overrun:
                 self._overrun = False
                 raise CompletionOverrun(
-                    f"reports of association {self.number} were dropped, as more than"
+                    f"reports of association {self.number} were dropped, because more than"
                     f" {self._room} waited: poll more often"
                 )
             return taken
 
     def wait(self, timeout: float | None = None, count: int = 64) -> list[Report]:
-        """Up to so many reports, at least one: waits for it."""
+        """Waits for reports, and returns at least one and at most ``count``."""
         if not self.context.wait_for(lambda: bool(self._reports or self._overrun), timeout):
             raise RnicTimeout(f"no report came within {timeout} seconds")
         return self.poll(count)
@@ -399,9 +408,10 @@ class Association(Closing):
     # -- the end ----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Take it out of the table, and close its streams; the second time does nothing.
+        """Removes the association from the device, and closes its streams. A second call does
+        nothing.
 
-        Packets of it go to the host from then on.
+        Packets of the association are forwarded to the host from then on.
         """
         context = self.context
         with context.lock:
@@ -423,19 +433,19 @@ class Association(Closing):
 
 
 def clear_entry(context: Context, way: int, place: int) -> None:
-    """Empty a place of the device's table."""
+    """Empties a place of the device's table of associations."""
     where = regs.pack("ASSOC_PLACE", way=way, place=place)
     context.registers.write_all("ASSOC", FLAGS=0, PLACE=where, COMMIT=1)
 
 
 def _row(numbers: Iterable[int], count: int) -> int:
-    """The first of so many free numbers in a row."""
+    """Returns the first of ``count`` consecutive free numbers."""
     free = sorted(numbers)
     for at in range(len(free) - count + 1):
         if free[at + count - 1] == free[at] + count - 1:
             return free[at]
     raise ResourceExhausted(
-        f"{count} DDP Streams in a row are not free ({len(free)} are): close others"
+        f"{count} consecutive DDP Streams are not free ({len(free)} are): close others"
     )
 
 
@@ -457,7 +467,9 @@ def _keys(
         except (ValueError, TypeError) as error:
             raise InvalidRequest(f"a path must be two IP addresses: {error}") from error
         if source.version != destination.version:
-            raise InvalidRequest(f"the addresses of a path must be of one version, not {pair!r}")
+            raise InvalidRequest(
+                f"the addresses of a path must have the same IP version, not {pair!r}"
+            )
         ends = [int.from_bytes(each.packed, "little") for each in (source, destination)]
         keys.append(
             AssociationKey(

@@ -1,4 +1,4 @@
-"""The device, opened: who owns it, its capabilities, its completion ring and its events."""
+"""Opens a device, and distributes its completions and events to the objects that they concern."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, ClassVar
+from typing import Any, ClassVar
 
 from ...hdl.spec import ddp, regs
 from ...hdl.spec.completion import OCTETS, Completion, Kind, decode, phase
@@ -29,26 +29,22 @@ from ..base.errors import (
 )
 from ..transports.memory import Arena, Layout, Memory, Steps, finish, lay_out, laying_out
 from ..transports.transport import Transport
+from .known import KnownAssociation, KnownStream
 from .tables import StagAllocator
 
-if TYPE_CHECKING:
-    from .association import Association
-    from .cq import CQ
-    from .pd import MR, PD
-    from .stream import Stream
-
-#: Seconds that the device has for what takes it microseconds.
+#: How many seconds the driver waits for the device to do work of microseconds.
 PATIENCE = 5.0
-#: Seconds for completions that are on their way, when others keep the device busy.
+#: How many seconds the driver waits for completions in flight, while other streams keep the device
+#: busy.
 SETTLE = 0.5
-#: Completions that are taken in one step of waiting for them.
+#: How many completions one step of :meth:`Context.settling` takes.
 SERVED = 16
-#: Seconds between two looks at the ring, of who waits for an interrupt.
+#: Seconds between two looks at the ring by a thread that waits for an interrupt.
 SLICE = 0.02
 
 
 def status(name: str) -> int:
-    """The mask of a field of STATUS."""
+    """Returns the mask of a field of the register STATUS."""
     return regs.pack("STATUS", **{name: 1})
 
 
@@ -57,9 +53,9 @@ EVENT, IDLE, REVOKING, RING_ERROR = map(status, ("event", "idle", "revoking", "r
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What the device has, as its CAP registers say."""
+    """The sizes of the device, as its CAP registers report them."""
 
-    width: int  #: of the datapath, in bits
+    width: int  #: width of the datapath in bits
     stags: int  #: Steering Tags
     streams: int  #: DDP Streams
     buffer: int  #: octets of the packet buffer, in which an FPDU must fit
@@ -70,14 +66,14 @@ class Capabilities:
 
 @dataclass(frozen=True)
 class SctpCapabilities:
-    """What a device with SCTP has beside."""
+    """The further sizes of a device with SCTP, as its CAP registers report them."""
 
     associations: int
-    window: int  #: DDP-SSNs that may come ahead of a stream's next one
-    mpa: int  #: 1: streams over MPA, too; 0: only those of associations
+    window: int  #: how many DDP-SSNs a chunk may be ahead of its stream's next one
+    mpa: int  #: 1: the device has streams over MPA, too; 0: only those of associations
 
 
-#: The limits of each capability, by the name of the parameter that it shows.
+#: The smallest and the largest value of each capability, by the capability's name.
 _LIMITS = {
     "stags": LIMITS["stags"],
     "streams": LIMITS["streams"],
@@ -91,7 +87,7 @@ _LIMITS = {
 
 
 class Registers:
-    """A device's registers by their names."""
+    """Reads and writes a device's registers by their names."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -103,7 +99,9 @@ class Registers:
         self._transport.write(regs.address(name), value)
 
     def write_all(self, prefix: str, **values: int) -> None:
-        """Write registers of one window; a name with a LO and a HI half takes 64 bits."""
+        """Writes registers of one window; a name whose register has a LO and a HI half takes
+        64 bits.
+        """
         for name, value in values.items():
             if f"{prefix}_{name}_LO" in regs.BY_NAME:
                 self.write(f"{prefix}_{name}_LO", value & 0xFFFFFFFF)
@@ -113,9 +111,9 @@ class Registers:
 
 
 class Device:
-    """A device behind a transport, not yet opened.
+    """A device that a transport reaches, not yet opened.
 
-    Nothing is asked of it before :meth:`query` or :meth:`open`.
+    The constructor accesses no register; :meth:`query` and :meth:`open` do.
     """
 
     def __init__(self, transport: Transport) -> None:
@@ -123,12 +121,13 @@ class Device:
         self.transport = transport
 
     def query(self) -> Capabilities:
-        """What the device has.
+        """Returns the sizes of the device, after checking identity, version and link.
 
         Raises
         ------
         UnsupportedDevice
-            It is not this driver's, or the link to it does not carry what is sent.
+            Another device, or another version, answers; or the link does not return the value that
+            was written.
         """
         registers = Registers(self.transport)
         identity = registers.read("ID")
@@ -150,26 +149,28 @@ class Device:
             registers.write("SCRATCH", value)
             if (got := registers.read("SCRATCH")) != value:
                 raise UnsupportedDevice(
-                    f"SCRATCH was written {value:#010x} and reads {got:#010x}: check the link"
+                    f"SCRATCH was written with {value:#010x} and reads {got:#010x}: check the link"
                 )
         return found
 
     def query_sctp(self) -> SctpCapabilities | None:
-        """What it has for SCTP; None of a device without."""
+        """Returns the sizes of the device's SCTP, or None for a device without SCTP."""
         registers = Registers(self.transport)
         if not registers.read("CAP_ASSOCIATIONS"):
             return None
         return SctpCapabilities(**_read(registers, SctpCapabilities))
 
     def open(self, *, completions: int = 128, coalesce: int = 1, timeout: int = 0) -> Context:
-        """Take the device: whatever it was set up for before is gone.
+        """Takes the device over and returns the open device. All earlier settings of the device are
+        lost.
 
         Parameters
         ----------
         completions
             Entries of the completion ring, a power of two from 2 to 32768.
         coalesce, timeout
-            Completions that raise the interrupt, and cycles after which fewer do.
+            The interrupt is raised once ``coalesce`` completions wait, or ``timeout`` cycles after
+            the first one.
         """
         return Context(
             self.transport, self.query(), self.query_sctp(),
@@ -178,18 +179,18 @@ class Device:
 
 
 def _wrong_identity(identity: int) -> str:
-    expected = f"ID reads {identity:#010x} and not {regs.ID:#010x}: "
+    expected = f"ID reads {identity:#010x}, not {regs.ID:#010x}: "
     if identity in (0, 0xFFFFFFFF):
-        return expected + "nothing answers there; check power, link and base address"
+        return expected + "no device answers; check power, link and base address"
     if identity == int.from_bytes(regs.ID.to_bytes(4, "little"), "big"):
         return expected + "the link swaps octets; check its byte order"
-    return expected + "another device is there; check the base address"
+    return expected + "this is another device; check the base address"
 
 
 def _read(
     registers: Registers, kind: type[Capabilities] | type[SctpCapabilities]
 ) -> dict[str, int]:
-    """The CAP registers of a kind, each within its limits."""
+    """Returns the CAP registers of a kind; raises where one is outside its limits."""
     found = {}
     for field in fields(kind):
         found[field.name] = value = registers.read(f"CAP_{field.name.upper()}")
@@ -207,7 +208,7 @@ def _wrong(name: str, value: int) -> str:
 
 
 class Mapping:
-    """Memory with what the device is told of it: its layout, its slots of the page table."""
+    """Memory that the device can write, with its layout and its slots of the page table."""
 
     def __init__(self, memory: Memory, layout: Layout, slots: Arena) -> None:
         self.memory, self.layout, self._slots = memory, layout, slots
@@ -219,26 +220,28 @@ class Mapping:
         return self.layout.address(self.slot)
 
     def close(self) -> None:
-        """The device writes there no more."""
+        """Frees memory and slots, once the device writes there no more."""
         if self.layout.pages:
             self._slots.free(self.slot)
         self.memory.close()
 
 
 class Context(Closing):
-    """An open device. It is owned whole: by one process, and one context in it.
+    """An open device. One process owns all of it, through one context.
 
-    Threads may share it. Everything that is made of it lives until it is closed, at the latest
-    with the process: the device would write on otherwise. A forked child may not use it.
+    Threads may share the context. Every object made from it lives until it is closed, at the latest
+    until the process ends, because the device would otherwise still write its memory. A forked
+    child cannot use the context.
 
     Attributes
     ----------
     capabilities
-        What the device has.
+        The sizes of the device.
     sctp
-        What it has for SCTP, if it has that.
+        The sizes of its SCTP, or None.
     kinds
-        What objects made of it are, where a manager owns the device: by the class that was named.
+        Where a manager owns the device: for each class that a program names, the class that is made
+        instead.
     """
 
     kinds: ClassVar[dict[type, type]] = {}
@@ -270,15 +273,15 @@ class Context(Closing):
         self.stags = StagAllocator(capabilities.stags, transport.entropy)
         self.numbers = deque(range(capabilities.streams))  #: free stream numbers, longest first
         self.domains = deque(range(1, 1 << 16))  #: free numbers of protection domains
-        self.streams: dict[int, Stream] = {}
-        self.regions: set[MR] = set()
-        self.tags: dict[int, MR] = {}  #: by their STag
-        self.pds: set[PD] = set()
-        self.cqs: set[CQ] = set()
-        self.associations: dict[int, Association] = {}
+        self.streams: dict[int, KnownStream] = {}
+        self.regions: set[Any] = set()
+        self.tags: dict[int, Any] = {}  #: regions by their STag
+        self.pds: set[Closing] = set()
+        self.cqs: set[Closing] = set()
+        self.associations: dict[int, KnownAssociation] = {}
         self.free_associations = deque(range(sctp.associations if sctp else 0))
-        #: What is in the table of associations, by way and place, and whose it is.
-        self.places: dict[tuple[int, int], tuple[AssociationKey, Association]] = {}
+        #: The device's table of associations: key and owner by way and place.
+        self.places: dict[tuple[int, int], tuple[AssociationKey, KnownAssociation]] = {}
         self.cookie = 0
         self._events: deque[ErrorEvent] = deque(maxlen=1 << 16)
         self._closed = False
@@ -298,12 +301,14 @@ class Context(Closing):
             TIMEOUT=timeout, ENABLE=1,
         )  # fmt: skip
         self.registers.write("IRQ_MASK", 0)
-        # Completions of before, which had no ring to go to, are nobody's.
+        # Drops completions of the time before, for which there was no ring.
         self.settle()
         atexit.register(self._at_exit)
 
     def _take_over(self) -> None:
-        """Streams off, Steering Tags revoked, completions off, nothing in flight, no events."""
+        """Disables streams and completions, revokes all Steering Tags, and drops events and
+        work in flight.
+        """
         registers = self.registers
         if self.sctp is not None:
             registers.write("ASSOC_FLAGS", 0)
@@ -317,7 +322,7 @@ class Context(Closing):
         for entry in range(self.capabilities.stags):
             registers.write("STAG_INDEX", entry)
             registers.write("REVOKE_STAG")
-        self.fence("the device does not finish what it was doing when it was opened: reset it")
+        self.fence("the device does not finish the work that it had before: reset it")
         self._disable_ring()
         while registers.read("STATUS") & EVENT:
             registers.write("EVENT_POP")
@@ -326,18 +331,20 @@ class Context(Closing):
 
     def _begin(self) -> None:
         self.lock = ProcessLock("the device")
-        #: Something was put where a thread may wait for it.
+        #: Signalled when something arrives for which a thread may wait.
         self._arrived = threading.Condition(self.lock.lock)
-        self._watching = False  # a thread waits for the device itself
+        self._watching = False  # whether a thread waits in the transport
 
     def check(self) -> None:
-        """Raise unless the context can be used."""
+        """Raises where the context cannot be used."""
         self.lock.check()
         if self._closed:
             raise StateError("the context is closed")
 
     def fence(self, complaint: str) -> None:
-        """Wait until no revocation is under way."""
+        """Waits until no revocation is in progress; raises with ``complaint`` if that takes
+        too long.
+        """
         finish(self.fencing(complaint))
 
     def fencing(self, complaint: str) -> Steps[None]:
@@ -349,7 +356,9 @@ class Context(Closing):
             yield
 
     def settle(self) -> None:
-        """Take the completions of what is in flight, as far as others leave the device idle."""
+        """Takes the completions of work in flight, as far as other streams let the device
+        become idle.
+        """
         finish(self.settling())
 
     def settling(self) -> Steps[None]:
@@ -364,7 +373,7 @@ class Context(Closing):
             yield
 
     def map(self, view: memoryview, slots: Arena) -> Mapping:
-        """Pin octets, and tell the device of their pages, in some of these slots."""
+        """Pins octets, and writes their pages to free slots of the device's page table."""
         return finish(self.mapping(view, slots))
 
     def mapping(self, view: memoryview, slots: Arena) -> Steps[Mapping]:
@@ -385,15 +394,19 @@ class Context(Closing):
     # -- completions and events -------------------------------------------------------------------
 
     def service(self) -> None:
-        """Take the completions and events that are there, and hand them on."""
+        """Takes the completions and events that are present, and passes each to the object
+        it concerns.
+        """
         if self._serve() & RING_ERROR:
             raise TransportError(
-                "the bus refused the write of a completion, and none come any more: close the"
-                " context, and open the device again"
+                "the bus refused the write of a completion, and the device writes no further ones:"
+                " close the context, and open the device again"
             )
 
     def _serve(self, most: int = 1 << 15) -> int:
-        """Takes at most so many completions, one ring at most, and events; returns STATUS."""
+        """Takes events, and at most ``most`` completions, one ring of them at most; returns
+        STATUS.
+        """
         with self.lock:
             self.check()
             entries, returned = 1 << self._size, self._consumed
@@ -418,10 +431,10 @@ class Context(Closing):
         return self._consumed
 
     def _next(self) -> Completion | None:
-        """The completion that is next in the ring, if it is there."""
+        """Returns the next completion of the ring, or None if it is not written yet."""
         start = (self._consumed & (1 << self._size) - 1) * OCTETS
         last = start + OCTETS - 1
-        # The phase is in the last octet, which is written last, and so is looked at first.
+        # The phase is in the last octet. That octet is written last, and so is read first.
         self._ring.pull(last, 1)
         if self._ring.view[last] & 1 != phase(self._consumed, self._size):
             return None
@@ -431,11 +444,11 @@ class Context(Closing):
             return decode(octets)
         except ValueError as error:
             raise TransportError(
-                f"the completion {octets.hex(' ')} cannot be ({error}): check the link"
+                f"the completion {octets.hex(' ')} is not valid ({error}): check the link"
             ) from error
 
     def hand_on(self, completion: Completion) -> None:
-        """Tell whom a completion concerns of it."""
+        """Passes a completion to the stream or the associations that it concerns."""
         if completion.kind is Kind.MESSAGE:
             if (stream := self.streams.get(completion.stream)) is not None:
                 stream.complete(completion)
@@ -472,7 +485,9 @@ class Context(Closing):
             stream.fail(event)
 
     def events(self) -> list[ErrorEvent]:
-        """The error events that came since the last call, the oldest first; the last 65536."""
+        """Returns the error events since the last call, the oldest first, at most the last
+        65536.
+        """
         with self.lock:
             self.service()
             events = list(self._events)
@@ -480,7 +495,13 @@ class Context(Closing):
         return events
 
     def wait_for(self, ready: Callable[[], bool], timeout: float | None) -> bool:
-        """Serve the device until something is so, or for so many seconds; whether it is."""
+        """Serves the device until ``ready`` returns True, or for ``timeout`` seconds.
+
+        Returns
+        -------
+        bool
+            Whether ``ready`` returned True in time.
+        """
         timeout = seconds("timeout", timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -492,12 +513,12 @@ class Context(Closing):
                 if left <= 0:
                     return False
                 if self._watching:
-                    # Another thread waits for the device, and takes what comes.
+                    # Another thread waits in the transport, and takes completions and events.
                     self._arrived.wait(left)
                     continue
                 self._watching = True
             try:
-                # Not with the lock: others can post and poll meanwhile.
+                # This does not hold the lock, so that others can post and poll meanwhile.
                 self.transport.wait(left)
             finally:
                 with self.lock:
@@ -505,14 +526,14 @@ class Context(Closing):
                     self._arrived.notify_all()
 
     def wake(self) -> None:
-        """Have the threads that wait look again, as one has put something for them."""
+        """Makes all waiting threads look again, after something was put where they wait for it."""
         with self.lock:
             self._arrived.notify_all()
             if self._watching:
                 self.transport.wake()
 
     def counters(self) -> dict[str, int]:
-        """The device's counters by name; they wrap."""
+        """Returns the device's counters by name; they wrap."""
         with self.lock:
             self.check()
             values = {name: self.registers.read(name) for name in regs.COUNTERS}
@@ -523,15 +544,16 @@ class Context(Closing):
     # -- the end ----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close all that was made of it, then let go of the device; the second time does nothing.
+        """Closes every object made from the context, then releases the device. A second call does
+        nothing.
 
-        If the device does not answer, memory that it may still write stays as it is.
+        If the device does not answer, memory that it may still write stays pinned.
         """
         if self._closed:
             return
         with self.lock:
             failure: RnicError | None = None
-            made: list[Association | Stream | MR | CQ | PD] = [*self.associations.values()]
+            made: list[Closing] = [*self.associations.values()]
             for one in [*made, *self.streams.values(), *self.regions, *self.cqs, *self.pds]:
                 try:
                     one.close()
@@ -549,7 +571,7 @@ class Context(Closing):
                 raise failure
 
     def _at_exit(self) -> None:
-        # With a device or a link that is gone already there is nothing that could be done.
+        # If the device or the link is gone already, nothing can be done.
         with suppress(RnicError):
             self.close()
 
@@ -558,8 +580,9 @@ class Context(Closing):
         deadline = time.monotonic() + PATIENCE
         while self.registers.read("CQ_PRODUCER"):
             if time.monotonic() > deadline:
-                raise RnicTimeout("the device does not leave its completion ring: reset it")
+                raise RnicTimeout("the device does not stop using its completion ring: reset it")
 
 
-#: Contexts whose device did not answer at the end: it may still write their memory.
+#: Contexts whose device did not answer when they were closed. They are kept because the device may
+#: still write their memory.
 _STRANDED: list[Context] = []

@@ -1,4 +1,4 @@
-"""Completion queues."""
+"""Completion queues of DDP messages."""
 
 from __future__ import annotations
 
@@ -11,31 +11,29 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from ..base.checks import instance, integer, seconds
 from ..base.closing import Closing
 from ..base.errors import CompletionOverrun, RnicTimeout, StateError, StreamError
 from .context import Context
-
-if TYPE_CHECKING:
-    from .pd import MR
-    from .stream import Stream
+from .known import KnownStream
+from .pd import MR
 
 T = TypeVar("T")
-#: Errors of streams that are kept for :meth:`CQ.wait`; of more, the oldest go.
+#: How many errors of streams are kept for :meth:`CQ.wait`; beyond that, the oldest are dropped.
 _ERRORS = 1024
 
 
 class Opcode(Enum):
-    """What completed."""
+    """The kind of operation that completed."""
 
     RECV = auto()  #: an untagged message, in a buffer that was posted
     TAGGED = auto()  #: a tagged message, in a region that the peer named
 
 
 class WcStatus(Enum):
-    """How it went."""
+    """The outcome of an operation."""
 
     SUCCESS = auto()
     NOT_PLACED = auto()  #: the bus refused a write on the message's stream
@@ -49,24 +47,24 @@ class WC:
     Parameters
     ----------
     stream
-        Where the message came.
+        The stream on which the message arrived.
     status, opcode
-        What became of what.
+        The outcome, and the kind of operation.
     wr_id
-        RECV: what the post said.
+        RECV: the ``wr_id`` given when the buffer was posted.
     byte_len
-        Octets of the message. TAGGED: from where it begins to the end of its last segment.
+        Octets of the message. TAGGED: from the message's begin to the end of its last segment.
     qn, msn
-        RECV: its queue and Message Sequence Number.
+        RECV: Queue Number and Message Sequence Number.
     stag, mr
-        TAGGED: the STag that the last segment named, and its region, None if it is revoked.
+        TAGGED: the STag of the last segment, and its region; None if the region is revoked.
     to
-        TAGGED: the lower 32 bits of the Tagged Offset with which it begins.
+        TAGGED: the lower 32 bits of the Tagged Offset at which the message begins.
     rsvdulp
-        What the DDP Header has for the ULP: 40 bits, TAGGED 8.
+        The RsvdULP field of the DDP Header: 40 bits; TAGGED: 8 bits.
     """
 
-    stream: Stream
+    stream: KnownStream
     status: WcStatus
     opcode: Opcode
     wr_id: Any = None
@@ -80,15 +78,15 @@ class WC:
 
 
 class CQ(Closing):
-    """Completions of the streams that were made with it, in the order of their delivery.
+    """Holds the completions of its streams, in the order of their delivery.
 
     Closing it closes those streams.
 
     Parameters
     ----------
     cqe
-        Completions that it holds. When one more comes, its stream is stopped, and that completion
-        is lost: ``poll`` says so after those before it.
+        How many completions the queue holds. A completion for which there is no room is lost, and
+        its stream is stopped: ``poll`` reports that after the earlier completions.
     """
 
     def __new__(cls, context: Context, *arguments: Any, **named: Any) -> Self:
@@ -100,17 +98,17 @@ class CQ(Closing):
         with context.lock:
             context.check()
             self.context, self.cqe = context, cqe
-            self.streams: set[Stream] = set()
+            self.streams: set[KnownStream] = set()
             self.closed = False
             self._entries: deque[WC] = deque()
             self._errors: deque[StreamError] = deque(maxlen=_ERRORS)
-            self._overruns: deque[Stream] = deque()
+            self._overruns: deque[KnownStream] = deque()
             context.cqs.add(self)
 
     # -- for streams ------------------------------------------------------------------------------
 
     def put(self, wc: WC) -> None:
-        """A completion has come."""
+        """Adds a completion, or stops its stream where there is no room."""
         if len(self._entries) >= self.cqe and wc.status is not WcStatus.FLUSHED:
             if wc.stream not in self._overruns:
                 self._overruns.append(wc.stream)
@@ -120,28 +118,30 @@ class CQ(Closing):
         self.context.wake()
 
     def put_error(self, error: StreamError) -> None:
-        """A stream has failed."""
+        """Adds the error of a stream that has failed."""
         self._errors.append(error)
         self.context.wake()
 
     def wait_until(self, also: Callable[[], bool], timeout: float | None) -> bool:
-        """Wait until something is there, or something else is so, which :meth:`wake` announces.
+        """Waits until a completion or an error is present, or until ``also`` returns True.
+
+        A thread that makes ``also`` true calls :meth:`wake`.
 
         Returns
         -------
         bool
-            Whether it came to that within so many seconds.
+            False if the wait lasted ``timeout`` seconds without success.
         """
         return self.context.wait_for(lambda: self._ready() or also(), timeout)
 
     def wake(self) -> None:
-        """Have who waits in :meth:`wait_until` look again."""
+        """Makes the threads in :meth:`wait_until` look again."""
         self.context.wake()
 
     # -- for the user -----------------------------------------------------------------------------
 
     def poll(self, num_entries: int = 16) -> list[WC]:
-        """Up to so many completions that are there, the oldest first."""
+        """Returns at most ``num_entries`` completions that are present, the oldest first."""
         num_entries = integer("num_entries", num_entries, 1, math.inf, "at least 1")
         with self.context.lock:
             self._check()
@@ -149,28 +149,29 @@ class CQ(Closing):
             return self._pop(num_entries)
 
     def _pop(self, num_entries: int) -> list[WC]:
-        """Takes completions that are there; without any, raises that there were too many."""
+        """Returns completions that are present; raises for an overrun once none is left."""
         count = min(num_entries, len(self._entries))
-        # Before they are taken, as a link may fail.
+        # This happens before completions are removed, because the link may fail here.
         refresh(islice(self._entries, count))
         taken = [self._entries.popleft() for _ in range(count)]
         if not taken and self._overruns:
             stopped = self._overruns.popleft().number
             raise CompletionOverrun(
-                f"stream {stopped} is stopped, as more than {self.cqe} completions waited:"
+                f"stream {stopped} is stopped, because more than {self.cqe} completions waited:"
                 " close it, and give the CQ a larger cqe or poll it more often"
             )
         return taken
 
     def wait(self, timeout: float | None = None, num_entries: int = 16) -> list[WC]:
-        """Up to so many completions, at least one: waits for it.
+        """Waits for completions, and returns at least one and at most ``num_entries``.
 
         Raises
         ------
         RnicTimeout
             None came within ``timeout`` seconds.
         StreamError
-            A stream of this CQ failed, and there is no completion before that; told once.
+            A stream of this CQ failed, and no completion precedes its error. Each error is raised
+            once.
         """
         timeout = seconds("timeout", timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -184,7 +185,9 @@ class CQ(Closing):
                 raise RnicTimeout(f"no completion came within {timeout} seconds")
 
     async def wait_async(self, timeout: float | None = None, num_entries: int = 16) -> list[WC]:
-        """The same for asyncio: the loop goes on meanwhile, but for accesses to registers."""
+        """Does the work of :meth:`wait` for asyncio. The event loop runs on, except during
+        register accesses.
+        """
         return await taken_async(self, lambda: self._take(num_entries), lambda: False, timeout)
 
     def _ready(self) -> bool:
@@ -195,7 +198,7 @@ class CQ(Closing):
         with self.context.lock:
             taken = self.poll(num_entries)
             if not taken and self._errors:
-                # An event may be seen before a completion of before it is in the ring.
+                # The event may be seen before an earlier completion is in the ring.
                 self.context.settle()
                 taken = self.poll(num_entries)
                 if not taken:
@@ -208,7 +211,9 @@ class CQ(Closing):
             raise StateError("the completion queue is closed")
 
     def close(self) -> None:
-        """Close its streams; completions that nobody took are gone. Twice does nothing."""
+        """Closes the queue's streams, and drops completions that nobody took. A second call
+        does nothing.
+        """
         with self.context.lock:
             if self.closed:
                 return
@@ -221,7 +226,7 @@ class CQ(Closing):
 
 
 def refresh(taken: Iterable[WC]) -> None:
-    """Show the host what was written in the regions of these completions, once for each region."""
+    """Shows the host the octets written in these completions' regions, once per region."""
     for region in {wc.mr for wc in taken}:
         if region is not None:
             region.refresh()
@@ -230,7 +235,10 @@ def refresh(taken: Iterable[WC]) -> None:
 async def taken_async(
     cq: CQ, take: Callable[[], list[T]], also: Callable[[], bool], timeout: float | None
 ) -> list[T]:
-    """Take what is there, at least one, while an event loop goes on; as :meth:`CQ.wait_until`."""
+    """Waits until ``take`` returns something, and returns that, while the event loop runs on.
+
+    ``also`` wakes the wait, as in :meth:`CQ.wait_until`.
+    """
     timeout = seconds("timeout", timeout)
     deadline = None if timeout is None else time.monotonic() + timeout
     given_up = threading.Event()

@@ -1,8 +1,8 @@
-"""Frames with which the host hands chunks back to the device that forwarded them.
+"""Builds the frames with which the host hands chunks back to the device that forwarded them.
 
 The device forwards a DDP Segment that overtook the answer to an Initiate, and fragments of messages
-(``Diversion.EARLY`` and ``FRAGMENT``). What the host has put in order goes into the device's input
-for frames, like a frame of the network.
+(``Diversion.EARLY`` and ``FRAGMENT``). The host puts them in order and sends them to the device's
+input for frames, like a frame of the network.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import google_crc32c
-
 from ...hdl.spec.net import EtherType, Protocol
 from ...hdl.spec.sctp import COMMON_HEADER, DATA_HEADER, ChunkType, DataFlag, Diversion
+from ..base.crc32c import crc32c
 from ..base.errors import InvalidRequest
 
 __all__ = ["LONGEST_CHUNK", "Fragments", "HeldChunks", "frame_of", "message_of"]
@@ -29,16 +28,18 @@ LONGEST_CHUNK = ((1 << 16) - 1 - _IPV4_HEADER - COMMON_HEADER) // 4 * 4
 
 
 class Fragments:
-    """Puts the fragments of messages together (RFC 9260 section 6.9): consecutive TSNs, of which
-    the first chunk has the flag B and the last one E.
+    """Joins the fragments of messages (RFC 9260 section 6.9).
+
+    The fragments of a message have consecutive TSNs; the first has the flag B and the last the flag
+    E.
     """
 
     def __init__(self) -> None:
         self._parts: dict[int, bytes] = {}
 
     def take(self, chunk: bytes) -> bytes | None:
-        """Takes a fragment, whose TSN did not come before. Returns the chunk that holds the whole
-        message, if this fragment was the last to come.
+        """Takes a fragment with a new TSN. Returns the whole message's chunk if this completes it,
+        or None.
 
         Raises
         ------
@@ -61,18 +62,18 @@ class Fragments:
         return message_of(parts)
 
     def _joins(self, number: int) -> bool:
-        """Whether the fragment with the next TSN continues the message of this one."""
+        """Returns whether the fragment with the next TSN continues the message of this one."""
         one, other = (self._parts.get(each % _TSN) for each in (number, number + 1))
         if one is None or other is None:
             return False
         apart = one[1] & DataFlag.ENDING or other[1] & DataFlag.BEGINNING
-        # SCTP stream and Payload Protocol Identifier.
+        # Compares SCTP stream and Payload Protocol Identifier.
         return not apart and (one[8:10], one[12:16]) == (other[8:10], other[12:16])
 
 
 @dataclass
 class _Asked:
-    """A session that this end initiated: what came up to ``tsn`` is of earlier ones."""
+    """A session that this end initiated: the peer's chunks up to ``tsn`` are of earlier ones."""
 
     tsn: int
     answered: bool = False
@@ -88,25 +89,29 @@ class HeldChunks:
         self._due: deque[bytes] = deque()
 
     def ask(self, sid: int, tsn: int) -> None:
-        """This end initiates a session; what the peer sent up to ``tsn`` is of earlier ones."""
+        """Notes that this end initiates a session; the peer's chunks up to ``tsn`` are of
+        earlier ones.
+        """
         self._asked[sid] = _Asked(tsn)
 
     def answer(self, sid: int) -> None:
-        """The answer has come: an Accept or a refusal."""
+        """Notes that the answer has come: an Accept or a refusal."""
         if (asked := self._asked.get(sid)) is not None:
             asked.answered = True
 
     def end(self, sid: int) -> None:
-        """The session is over, or the peer opens the next one: nothing goes back to it."""
+        """Notes that the session is over, or that the peer opens the next one: its chunks
+        are dropped.
+        """
         self._asked.pop(sid, None)
 
     def take(self, reason: int, chunk: bytes) -> None:
-        """Takes a chunk whose TSN did not come before.
+        """Takes a chunk with a new TSN.
 
         Raises
         ------
         InvalidRequest
-            The chunk completes a message that no packet can hold, or is of one.
+            The chunk belongs to a message that no packet can hold.
         """
         asked = self._asked.get(int.from_bytes(chunk[8:10], "big"))
         if reason == Diversion.FRAGMENT:
@@ -116,7 +121,7 @@ class HeldChunks:
             asked.early.append(chunk)
 
     def due(self) -> deque[bytes]:
-        """Returns the chunks that go back now; the caller removes them."""
+        """Returns the chunks that can go back now; the caller removes them."""
         for asked in self._asked.values():
             if asked.answered:
                 self._due.extend(asked.early)
@@ -129,8 +134,10 @@ def _tsn(chunk: bytes) -> int:
 
 
 def message_of(fragments: Sequence[bytes]) -> bytes:
-    """Returns the DATA chunk that holds a whole message, whose fragments are given in the order of
-    their TSNs: it has the first one's TSN, SCTP stream and Payload Protocol Identifier.
+    """Returns one DATA chunk with a message's whole payload, from its fragments in the order of
+    TSNs.
+
+    It has the TSN, SCTP stream and Payload Protocol Identifier of the first fragment.
 
     Raises
     ------
@@ -148,21 +155,21 @@ def message_of(fragments: Sequence[bytes]) -> bytes:
 
 
 def frame_of(path: tuple[str, str], ports: tuple[int, int], tag: int, chunk: bytes) -> bytes:
-    """Returns an Ethernet frame, without FCS, with an SCTP packet that holds one chunk.
+    """Returns an Ethernet frame, without FCS, whose SCTP packet holds one chunk.
 
     Parameters
     ----------
     path
-        The peer's address, and this end's.
+        The address of the peer, then the address of this end.
     ports
-        The peer's port, and this end's.
+        The port of the peer, then the port of this end.
     tag
-        Verification Tag of what comes from the peer.
+        Verification Tag of packets from the peer.
     chunk
         The chunk's octets, with or without padding.
     """
     packet = struct.pack(">HHII", *ports, tag, 0) + chunk + bytes(-len(chunk) % 4)
-    digest = struct.pack("<I", google_crc32c.value(packet))
+    digest = struct.pack("<I", crc32c(packet))
     packet = packet[:8] + digest + packet[12:]
     source, destination = map(ipaddress.ip_address, path)
     ends = source.packed + destination.packed

@@ -1,9 +1,9 @@
-"""Protection domains, and the memory registered in them."""
+"""Protection domains, and the memory regions registered in them."""
 
 from __future__ import annotations
 
 from enum import IntFlag
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from ...hdl.spec import regs
 from ..base.buffers import copy_of, octets_of
@@ -12,17 +12,15 @@ from ..base.closing import Closing
 from ..base.errors import InvalidRequest, ResourceExhausted, StateError
 from ..transports.memory import Arena, Steps, finish
 from .context import Context, Mapping
-
-if TYPE_CHECKING:
-    from .stream import Stream
+from .known import KnownStream
 
 
 class Access(IntFlag):
-    """Rights to a region; the numbers are those of verbs."""
+    """Rights to a region. The numbers are those of verbs."""
 
-    LOCAL_WRITE = 1  #: receive buffers may be posted in it; every region has this
-    REMOTE_WRITE = 2  #: tagged messages may be placed in it
-    REMOTE_READ = 4  #: RDMA Read may take from it
+    LOCAL_WRITE = 1  #: receive buffers may be posted in the region; every region has this right
+    REMOTE_WRITE = 2  #: tagged messages may be placed in the region
+    REMOTE_READ = 4  #: RDMA Reads may read the region
 
 
 _ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
@@ -30,14 +28,14 @@ _REMOTE = Access.REMOTE_WRITE | Access.REMOTE_READ
 
 
 class PD(Closing):
-    """A protection domain: a stream reaches the regions of its own domain, and no others.
+    """A protection domain: a stream can use the regions of its own domain, and no others.
 
-    Closing it closes its streams and revokes its regions.
+    Closing the domain closes its streams and revokes its regions.
 
     Parameters
     ----------
     slots
-        Slots of the page table that its memory may take; otherwise all there are.
+        The slots of the page table that the domain's memory may use; None: all slots.
     """
 
     def __new__(cls, context: Context, *arguments: Any, **named: Any) -> Self:
@@ -53,7 +51,7 @@ class PD(Closing):
             self.slots = context.slots if slots is None else slots
             self.number = context.domains.popleft()
             self.regions: set[MR] = set()
-            self.streams: set[Stream] = set()
+            self.streams: set[KnownStream] = set()
             self.closed = False
             context.pds.add(self)
 
@@ -63,33 +61,34 @@ class PD(Closing):
         access: Access = Access.LOCAL_WRITE | Access.REMOTE_WRITE,
         *,
         to: int = 0,
-        stream: Stream | None = None,
+        stream: KnownStream | None = None,
     ) -> MR:
-        """Let the device write a buffer, and with remote rights, peers.
+        """Lets the device write a buffer, and a peer access it as the remote rights allow.
 
         The buffer stays where it is, and keeps its size, until the region is revoked.
 
         Parameters
         ----------
         buffer
-            A bytearray, memoryview, numpy array, mmap, or what else is writable and contiguous.
+            A bytearray, memoryview, numpy array, mmap, or any other buffer that is writable and
+            contiguous.
         access
-            Without remote rights it has no STag, and serves for receive buffers alone.
+            The rights. A region without remote rights has no STag, and is for receive buffers only.
         to
-            Tagged Offset of its first octet.
+            Tagged Offset of the buffer's first octet.
         stream
-            The one stream that may name it; otherwise every stream of the domain may.
+            The one stream that may name the region; None: every stream of the domain may.
         """
         return MR(self, buffer, access, to=to, stream=stream)
 
     def check(self) -> None:
-        """Raise unless it can be used."""
+        """Raises where the domain cannot be used."""
         self.context.check()
         if self.closed:
             raise StateError("the protection domain is closed")
 
     def close(self) -> None:
-        """Close its streams, revoke its regions; the second time does nothing."""
+        """Closes the domain's streams and revokes its regions. A second call does nothing."""
         with self.context.lock:
             if self.closed:
                 return
@@ -103,18 +102,18 @@ class PD(Closing):
 
 
 class MR(Closing):
-    """A memory region. As a context manager it is revoked at the end.
+    """A memory region. A ``with`` block revokes the region at its end.
 
     Attributes
     ----------
     to
-        Tagged Offset of its first octet.
+        Tagged Offset of the buffer's first octet.
     length
-        Octets.
+        Length in octets.
     posted
-        Receive buffers in it that wait for a message.
+        How many receive buffers in it wait for a message.
     written
-        A tagged message has come for it, which the host does not see yet, where it has a copy.
+        Whether a tagged message has written octets of a copy that the host does not see yet.
     """
 
     def __new__(cls, pd: PD, *arguments: Any, **named: Any) -> Self:
@@ -122,13 +121,21 @@ class MR(Closing):
         return super().__new__(pd.context.kinds.get(cls, cls))
 
     def __init__(
-        self, pd: PD, buffer: object, access: Access, *, to: int = 0, stream: Stream | None = None
+        self,
+        pd: PD,
+        buffer: object,
+        access: Access,
+        *,
+        to: int = 0,
+        stream: KnownStream | None = None,
     ) -> None:
-        if any_integer("access", access, f"of {_ALL!r}") not in range(1, int(_ALL) + 1):
-            raise InvalidRequest(f"access must be of {_ALL!r}, not {access!r}")
+        if any_integer("access", access, f"a combination of {_ALL!r}") not in range(
+            1, int(_ALL) + 1
+        ):
+            raise InvalidRequest(f"access must be a combination of {_ALL!r}, not {access!r}")
         access = Access(any_integer("access", access))
         if stream is not None:
-            _check_stream(stream)
+            instance("a region's stream", stream, KnownStream, called="Stream")
             if not access & _REMOTE:
                 raise InvalidRequest("a region bound to a stream must have a remote right")
         view = octets_of(buffer)
@@ -145,11 +152,11 @@ class MR(Closing):
             if stream is not None:
                 stream.check()
                 if stream.pd is not pd:
-                    raise InvalidRequest("the stream must be of the region's protection domain")
+                    raise InvalidRequest("the stream must belong to the region's protection domain")
             self._open(view)
 
     def _open(self, view: memoryview) -> None:
-        """Have the device know it."""
+        """Maps the buffer, and writes the region's entry to the device."""
         context = self.pd.context
         stag = context.stags.take() if self.access & _REMOTE else None
         try:
@@ -158,7 +165,7 @@ class MR(Closing):
             if stag is not None:
                 context.stags.free(stag)
             raise
-        # From here on the device may know it, even if the link fails: closing revokes it.
+        # From here on the device may know the region, even if the link fails: closing revokes it.
         context.regions.add(self)
         self._belongs()
         if stag is not None:
@@ -175,7 +182,7 @@ class MR(Closing):
             self.stream.bound.add(self)
 
     def _enter(self, stag: int) -> None:
-        """Write the table's entry."""
+        """Writes the region's entry of the device's table."""
         bound = self.stream is not None
         self.pd.context.registers.write_all(
             "STAG",
@@ -198,9 +205,9 @@ class MR(Closing):
 
     @property
     def stag(self) -> int:
-        """Its Steering Tag."""
+        """The region's Steering Tag."""
         if self._stag is None:
-            raise InvalidRequest("the region has no STag, as it has no remote right")
+            raise InvalidRequest("the region has no STag, because it has no remote right")
         return self._stag
 
     @property
@@ -210,13 +217,13 @@ class MR(Closing):
         return self.mapping.memory.view[:]
 
     def check(self) -> None:
-        """Raise unless it can be used."""
+        """Raises where the region cannot be used."""
         self.pd.check()
         if self.revoked:
             raise StateError("the region is revoked")
 
     def read(self, length: int, offset: int = 0) -> bytes:
-        """Octets as the device has written them."""
+        """Returns octets as the device has written them."""
         with self.pd.context.lock:
             self.check()
             offset, length = self._within(offset, length)
@@ -224,7 +231,7 @@ class MR(Closing):
             return bytes(self.view[offset : offset + length])
 
     def write(self, octets: bytes, offset: int = 0) -> None:
-        """Write octets so that the device's memory has them too."""
+        """Writes octets, also to the device's copy if there is one."""
         octets = copy_of(octets)
         with self.pd.context.lock:
             self.check()
@@ -233,7 +240,7 @@ class MR(Closing):
             self.mapping.memory.push(offset, len(octets))
 
     def refresh(self) -> None:
-        """Show the host what tagged messages have written, all of them at once."""
+        """Shows the host all octets that tagged messages have written."""
         if self.written and not self.revoked:
             self._pull()
         self.written = False
@@ -242,7 +249,7 @@ class MR(Closing):
         self.mapping.memory.pull_written()
 
     def _within(self, offset: int, length: int) -> tuple[int, int]:
-        """Return offset and length as ints, if the region has these octets."""
+        """Returns offset and length as ints; raises where the region does not have these octets."""
         offset, length = any_integer("offset", offset), any_integer("length", length)
         if not 0 <= offset <= offset + length <= self.length:
             raise InvalidRequest(
@@ -251,10 +258,10 @@ class MR(Closing):
         return offset, length
 
     def revoke(self) -> None:
-        """Take the STag back: once this returns, the device writes not one octet more.
+        """Takes the STag back: once this returns, the device writes not one octet more.
 
-        If it raises :class:`~..base.errors.RnicTimeout`, the device may still write: the buffer
-        stays registered, and this can be called again.
+        If this raises :class:`~..base.errors.RnicTimeout`, the device may still write: the buffer
+        stays registered, and the caller can call this again.
         """
         with self.pd.context.lock:
             finish(self.disabling())
@@ -263,7 +270,9 @@ class MR(Closing):
             self.forget()
 
     def disabling(self) -> Steps[None]:
-        """Has the device write there no more, in steps; its octets are still to be pulled."""
+        """Stops the device from writing the region, in steps. The copy's last octets are
+        pulled afterwards.
+        """
         context = self.pd.context
         self.check()
         if self.posted:
@@ -275,11 +284,11 @@ class MR(Closing):
             context.registers.write("STAG_INDEX", self._stag >> 8)
             context.registers.write("REVOKE_STAG")
             yield from context.fencing(
-                "the device does not finish the revocation: call revoke again"
+                "the device does not finish the revocation: call revoke() again"
             )
 
     def forget(self) -> None:
-        """The device has revoked it."""
+        """Drops the driver's record of the region, after the device has revoked it."""
         if self._stag is not None:
             del self.pd.context.tags[self._stag]
             self.pd.context.stags.free(self._stag)
@@ -292,27 +301,20 @@ class MR(Closing):
             self.mapping.close()
 
     def hold(self) -> None:
-        """A receive buffer in it is posted."""
+        """Counts a receive buffer that is posted in the region."""
         self.posted += 1
 
     def release(self) -> None:
-        """One is not posted any more."""
+        """Counts a receive buffer that is no longer posted; frees the memory after the last one."""
         self.posted -= 1
         if self.revoked and not self.posted:
             self.mapping.close()
 
     def close(self) -> None:
-        """Revoke it, unless it is revoked."""
+        """Revokes the region, unless it is revoked already."""
         if not self.revoked:
             self.revoke()
 
     def __repr__(self) -> str:
         name = "without STag" if self._stag is None else f"STag {self._stag:#010x}"
         return f"<MR {name}, {self.length} octets{', revoked' * self.revoked}>"
-
-
-def _check_stream(stream: object) -> None:
-    # Not at the top: streams are made of what is here.
-    from .stream import Stream
-
-    instance("a region's stream", stream, Stream)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from ...hdl.spec import regs
 from ...hdl.spec.completion import Completion, Status
 from ..base.buffers import octets_of
 from ..base.checks import any_integer, flag, instance, integer, shown
-from ..base.closing import Closing
 from ..base.errors import (
     ErrorEvent,
     InvalidRequest,
@@ -24,25 +22,15 @@ from ..base.errors import (
 from ..transports.memory import Steps, finish
 from .context import Mapping
 from .cq import CQ, WC, Opcode, WcStatus
+from .known import KnownAssociation, KnownStream, StreamState
 from .pd import MR, PD
 
-if TYPE_CHECKING:
-    from .association import Association
-
-#: Queue Numbers that a stream has.
+#: How many Queue Numbers a stream has.
 QUEUES = 4
-#: How a stream is made.
+#: The call that makes a stream, for messages.
 ORDER = "Stream(pd, cq)"
 _MSN = 1 << 32
 _STATUS = {Status.DELIVERED: WcStatus.SUCCESS, Status.NOT_PLACED: WcStatus.NOT_PLACED}
-
-
-class StreamState(Enum):
-    """What a stream does."""
-
-    RECEIVING = auto()
-    ERROR = auto()  #: it takes nothing any more
-    CLOSED = auto()
 
 
 @dataclass
@@ -54,12 +42,12 @@ class _Posted:
     msn: int
     slot: int
     length: int
-    offset: int = 0  #: in its region
+    offset: int = 0  #: of its first octet in its region
     region: MR | None = None
-    mapping: Mapping | None = None  #: of a buffer that is no region's
+    mapping: Mapping | None = None  #: of a buffer that is not in a region
 
     def pull(self, length: int) -> None:
-        """Show the host so many octets of the message."""
+        """Shows the host the first ``length`` octets of the message."""
         if self.region is not None:
             self.region.mapping.memory.pull(self.offset, length)
         elif self.mapping is not None:
@@ -72,31 +60,32 @@ class _Posted:
             self.mapping.close()
 
 
-class Stream(Closing):
-    """A DDP Stream, receiving: over MPA, or one of an association of SCTP.
+class Stream(KnownStream):
+    """A receiving DDP Stream, over MPA or in an SCTP association.
 
     Parameters
     ----------
     pd
-        Its protection domain.
+        The stream's protection domain.
     cq
-        Where its completions go.
+        The queue that gets the stream's completions.
     number
-        The number by which the LLP's packets name it; otherwise one that is free, the one that
-        was closed longest ago.
+        The number by which the LLP's packets name the stream. None: of the free numbers, the one
+        that was freed longest ago.
     crc, markers
-        What MPA's start-up agreed on.
+        The settings that MPA's start-up agreed on.
     queues
-        The Queue Numbers, 0 to 3, that are valid on it.
+        The Queue Numbers, from 0 to 3, that are valid on the stream.
     association
-        With SCTP: whose it is. :meth:`~.association.Association.stream` makes such a stream.
+        With SCTP: the association that the stream belongs to.
+        :meth:`~.association.Association.stream` makes such a stream.
 
     Attributes
     ----------
     number
-        The device's, from 0.
+        The device's number for the stream, from 0.
     state, error
-        What it does; the event that put it in error.
+        The stream's state, and the event that put the stream in error.
     """
 
     def __new__(cls, pd: PD, *arguments: Any, **named: Any) -> Self:
@@ -112,24 +101,24 @@ class Stream(Closing):
         crc: bool = True,
         markers: bool = False,
         queues: Iterable[int] = range(QUEUES),
-        association: Association | None = None,
+        association: KnownAssociation | None = None,
     ) -> None:
         context = pd.context
         instance("a stream's completion queue", cq, CQ, ORDER)
         crc, markers = flag("crc", crc), flag("markers", markers)
         self.queues = queues_of(queues)
         if association is not None:
-            _check_association(association)
+            instance("a stream's association", association, KnownAssociation, called="Association")
         with context.lock:
             pd.check()
             if cq.context is not context:
-                raise InvalidRequest("the completion queue must be of the stream's context")
+                raise InvalidRequest("the completion queue must belong to the stream's context")
             if cq.closed:
                 raise StateError("the completion queue is closed")
             if association is None and context.sctp is not None and not context.sctp.mpa:
                 raise UnsupportedDevice(
-                    "the device has no MPA: its streams are those of associations, or build it with"
-                    " RnicConfig(mpa=True)"
+                    "the device has no MPA: use the streams of an association, or build the device"
+                    " with RnicConfig(mpa=True)"
                 )
             self.context, self.pd, self.cq = context, pd, cq
             self.association = association
@@ -139,7 +128,8 @@ class Stream(Closing):
             self.bound: set[MR] = set()
             self._next = dict.fromkeys(self.queues, 1)  # RFC 5041 section 4.3: the first MSN is one
             self._posted: dict[int, _Posted] = {}  # by cookie
-            # From here on the device may know it, even if the link fails: closing disables it.
+            # From here on the device may know the stream, even if the link fails: closing disables
+            # it.
             context.streams[self.number] = self
             pd.streams.add(self)
             cq.streams.add(self)
@@ -174,7 +164,7 @@ class Stream(Closing):
         return number
 
     def check(self) -> None:
-        """Raise unless it receives."""
+        """Raises unless the stream receives."""
         self.pd.check()
         if self.state is StreamState.CLOSED:
             raise StateError(f"stream {self.number} is closed")
@@ -194,24 +184,24 @@ class Stream(Closing):
         offset: int = 0,
         length: int | None = None,
     ) -> int:
-        """Post a receive buffer; its completion gives it back.
+        """Posts a receive buffer for a message. The completion gives the buffer back.
 
         Parameters
         ----------
         buffer
-            A region of the stream's protection domain, or any buffer that could be registered,
-            or None for a message without octets.
+            A region of the stream's protection domain, or any buffer that could be registered, or
+            None for a message without octets.
         qn
-            The queue.
+            The Queue Number.
         wr_id
-            What the completion says of it.
+            Any value; the completion contains it.
         offset, length
-            The part of the buffer; otherwise all of it.
+            The part of the buffer that is posted; by default all of it.
 
         Returns
         -------
         int
-            The Message Sequence Number that it is for.
+            The Message Sequence Number of the message that the buffer is for.
         """
         with self.context.lock:
             self.check()
@@ -247,13 +237,15 @@ class Stream(Closing):
     def _prepare(
         self, buffer: object, qn: int, wr_id: object, offset: int, length: int | None
     ) -> tuple[_Posted, int, int]:
-        """What is posted, its address, its page code; slot and memory are taken."""
+        """Takes slot and memory for a post; returns the post, its address, and its page code."""
         posted = _Posted(wr_id, qn, self._next[qn], self.context.buffers[0], 0)
         address = code = 0
         if isinstance(buffer, MR):
             buffer.check()
             if buffer.pd is not self.pd:
-                raise InvalidRequest("a receive buffer must be of the stream's protection domain")
+                raise InvalidRequest(
+                    "a receive buffer must belong to the stream's protection domain"
+                )
             offset, posted.length = part_of(buffer.length, offset, length)
             posted.offset, posted.region = offset, buffer
             address, code = buffer.mapping.address + offset, buffer.mapping.layout.code
@@ -274,20 +266,20 @@ class Stream(Closing):
     def _cookie(self) -> int:
         """Returns a number that none of the stream's posted buffers has."""
         while True:
-            # Of all streams together, so that a completion that is late, of a closed stream, meets
-            # no buffer of the stream that has its number next.
+            # All streams share one counter, so that a late completion of a closed stream meets no
+            # buffer of the next stream with the same number.
             self.context.cookie = (self.context.cookie + 1) % (1 << 32)
             if self.context.cookie not in self._posted:
                 return self.context.cookie
 
     def outstanding(self, qn: int) -> int:
-        """Buffers of a queue that wait for a message."""
+        """Returns how many buffers of a queue wait for a message."""
         return sum(posted.qn == qn for posted in self._posted.values())
 
-    # -- what the device tells --------------------------------------------------------------------
+    # -- reports of the device --------------------------------------------------------------------
 
     def complete(self, completion: Completion) -> None:
-        """A message was delivered."""
+        """Turns the device's completion of a message into one of the CQ."""
         assert isinstance(completion.status, Status)
         status = _STATUS[completion.status]
         if completion.tagged:
@@ -311,11 +303,13 @@ class Stream(Closing):
             )  # fmt: skip
 
     def _show_region(self, region: MR) -> None:
-        """Has the host shown what a tagged message has brought, once its completion is taken."""
+        """Marks a region that a tagged message has written; its octets are shown with the
+        completion.
+        """
         region.written = True
 
     def _show_buffer(self, posted: _Posted, length: int) -> None:
-        """Shows the host what an untagged message has brought."""
+        """Shows the host the octets of an untagged message."""
         posted.pull(length)
 
     def _give_back(self, posted: _Posted) -> None:
@@ -323,34 +317,39 @@ class Stream(Closing):
         posted.close()
 
     def fail(self, event: ErrorEvent) -> None:
-        """The device has stopped it."""
+        """Notes the event with which the device has stopped the stream."""
         if self.state is StreamState.RECEIVING:
             self.state, self.error = StreamState.ERROR, event
             self.cq.put_error(StreamError(event))
 
     def stop(self) -> None:
-        """Has the device take nothing more; what it has taken may be placed until :meth:`close`."""
+        """Stops the stream from accepting segments. Accepted ones may be placed until
+        :meth:`close`.
+        """
         if self.state is StreamState.RECEIVING:
             self._disable()
             self.state = StreamState.ERROR
 
     def _disable(self) -> None:
-        """Begins to disable it, and to revoke the STags bound to it."""
+        """Starts to disable the stream, and to revoke the STags bound to it."""
         self.context.registers.write("STREAM_INDEX", self.number)
         self.context.registers.write("REVOKE_STREAM")
 
     def _disabling(self) -> Steps[None]:
-        """Disables it, and revokes the STags bound to it; both are done at the end."""
+        """Disables the stream, and revokes the STags bound to it; both are done when the
+        steps end.
+        """
         self._disable()
-        yield from self.context.fencing("the device does not stop the stream: call close again")
+        yield from self.context.fencing("the device does not stop the stream: call close() again")
 
     # -- the end ----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Stop it, revoke the regions bound to it, and give back the buffers that no message took.
+        """Stops the stream, revokes the regions bound to it, and gives back the buffers without a
+        message.
 
-        Once this returns, not one octet more is written for it. The buffers' completions have the
-        status FLUSHED. The second time does nothing.
+        Once this returns, the device writes not one octet more for the stream. The buffers'
+        completions have the status FLUSHED. A second call does nothing.
         """
         with self.context.lock:
             finish(self.closing())
@@ -394,22 +393,15 @@ class Stream(Closing):
         return f"<Stream {self.number}, {self.state.name}>"
 
 
-def _check_association(association: object) -> None:
-    # Not at the top: associations make streams.
-    from .association import Association
-
-    instance("a stream's association", association, Association)
-
-
 def queues_of(numbers: Iterable[int]) -> frozenset[int]:
-    """Queue Numbers that a stream may have."""
+    """Returns the given Queue Numbers as a set; raises where a stream cannot have one of them."""
     if not isinstance(numbers, Iterable):
-        raise WrongType(f"queues must be Queue Numbers, as [0, 1] is, not {shown(numbers)}")
+        raise WrongType(f"queues must be Queue Numbers, such as [0, 1], not {shown(numbers)}")
     return frozenset(integer("a Queue Number", each, 0, QUEUES - 1) for each in numbers)
 
 
 def part_of(octets: int, offset: int, length: int | None) -> tuple[int, int]:
-    """Offset and octets of a part of so many, as ints."""
+    """Returns offset and length, as ints, of a part of a buffer that has ``octets`` octets."""
     offset = any_integer("offset", offset)
     count = octets - offset if length is None else any_integer("length", length)
     if not 0 <= offset <= offset + count <= octets:

@@ -1,4 +1,4 @@
-"""Steering Tags as the driver hands them out."""
+"""Choosing the Steering Tags of new regions."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ from collections.abc import Callable
 
 from ..base.errors import ResourceExhausted
 
-#: Steering Tags that were freed last and are not issued again.
+#: How many of the Steering Tags that were freed last are not issued again.
 HISTORY = 1 << 16
 
 
 class StagAllocator:
     """Draws Steering Tags that a peer cannot guess from those it has seen.
 
-    The lower bits of an index select an entry of the device's table; all others, and the key, are
-    random. So is the entry, among those that are free and have rested: a freed one rests until
-    half of the table was freed after it, or no other is free. An STag is not issued again until
-    65536 others were freed (of tables beyond 32768 entries: fewer). 0 is never issued.
+    The lower bits of an STag's index select an entry of the device's table; its other bits and its
+    key are random. The entry is chosen at random among those that are free and have rested. A freed
+    entry rests until half of the table was freed after it, or until no other entry is free. An STag
+    is not issued again until 65536 others were freed (fewer for tables of more than 32768 entries).
+    STag 0 is never issued.
 
     Parameters
     ----------
     entries
-        Of the table, a power of two.
+        Entries of the device's table, a power of two.
     entropy
-        Gives so many octets that nobody can predict.
+        Returns the given number of octets, which nobody can predict.
     """
 
     def __init__(self, entries: int, entropy: Callable[[int], bytes]) -> None:
@@ -38,7 +39,7 @@ class StagAllocator:
         self._history = min(HISTORY, (1 << 31) // entries)
 
     def take(self) -> int:
-        """An STag."""
+        """Returns a new STag."""
         entry = self._entry()
         while True:
             draw = int.from_bytes(self._entropy(4), "little")
@@ -54,13 +55,13 @@ class StagAllocator:
             )
         if not self._free:
             return self._resting.popleft()
-        # 64 bits, so that no entry is likelier than another by more than 2**-40.
+        # 64 random bits make the entries equally likely up to a factor of 1 + 2**-40.
         at = int.from_bytes(self._entropy(8), "little") % len(self._free)
         self._free[at], self._free[-1] = self._free[-1], self._free[at]
         return self._free.pop()
 
     def free(self, stag: int) -> None:
-        """Give one back; nothing names the region any more."""
+        """Takes an STag back, after the device has revoked its region."""
         self._resting.append(stag >> 8 & self.entries - 1)
         if len(self._resting) > self.entries // 2:
             self._free.append(self._resting.popleft())

@@ -6,7 +6,7 @@ from itertools import accumulate, count
 import google_crc32c
 import pytest
 from amaranth.sim import Simulator
-from ddp_rnic.hdl.lib.crc32c import Crc32c, Crc32cStream, Slice
+from ddp_rnic.hdl.lib.crc32c import Crc32c, Crc32cStream, Slice, differences
 
 WIDTHS = (64, 128, 256, 512)
 
@@ -186,6 +186,43 @@ def test_a_packet_begins_and_ends_at_every_granule(width, granule):
             packets = [rng.randbytes(length * granule)]
             inputs += slices_of(packets, width // 8, granule, lead=lead)
     check(Crc32c(width, granule=granule), inputs)
+
+
+@pytest.mark.parametrize("width", (64, 128))
+def test_differences_of_the_last_octets_change_one_bit_of_a_register(width):
+    """Of each bit of the state and of the result, in packets of all lengths together."""
+    k, packet = width // 32, seeded().randbytes(2 * width // 8 - 4)
+    changes = [0, *differences(width, 4)]
+    assert len(set(changes)) == len(changes)
+    dut = Crc32c(width, granule=4)
+    shown = set()
+
+    async def feed(ctx):
+        for length in range(4, 4 * k + 4, 4):
+            right = google_crc32c.value(packet[:length])
+            states, results = [], []
+            for change in changes:
+                whole = packet[:length] + (right ^ change).to_bytes(4, "little")
+                for fields, _ in slices_of([whole], width // 8, 4):
+                    ctx.set(dut.i.valid, 1)
+                    ctx.set(dut.i.payload, fields)
+                    await ctx.tick()
+                ctx.set(dut.i.valid, 0)
+                for _ in range(dut.latency + 2):
+                    if ctx.get(dut.o.valid):
+                        results.append(ctx.get(dut.o.payload.crc))
+                    if ctx.get(dut._rewind.valid):
+                        states.append(ctx.get(dut._rewind.state))
+                    await ctx.tick()
+            for kind, (first, *others) in (("state", states), ("result", results)):
+                assert len(others) == len(changes) - 1
+                shown.update((kind, first ^ other) for other in others)
+
+    simulator = Simulator(dut)
+    simulator.add_clock(1e-6)
+    simulator.add_testbench(feed)
+    simulator.run()
+    assert {(kind, 1 << bit) for kind in ("state", "result") for bit in range(32)} <= shown
 
 
 @pytest.mark.parametrize("granule", (1, 4))

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from amaranth.back import rtlil
 from amaranth.hdl import Const, Value
+from ddp_rnic.flow.tools import cache_directory, digest, locked, remove_unused
 from ddp_rnic.hdl.proofs.harness import Harness
-from ddp_rnic.sim.engines.verilator import cache_directory, digest, locked, remove_unused
 
 __all__ = ["Proof", "bounded", "covers", "induction", "netlist"]
 

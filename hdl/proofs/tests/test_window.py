@@ -1,10 +1,11 @@
 """Tests the proofs that the next item of a stream is taken, whatever other streams do."""
 
 import pytest
+from ddp_rnic.hdl.ddp.item import Verdict
 from ddp_rnic.hdl.proofs.harness import planted
 from ddp_rnic.hdl.proofs.tests.run import bounded, covers
 from ddp_rnic.hdl.proofs.window import Taken
-from ddp_rnic.hdl.sctp.window import Verdict, Window
+from ddp_rnic.hdl.sctp.window import Window
 
 SIZE = {"streams": 2, "window": 4}
 

@@ -5,11 +5,11 @@ import struct
 
 import pytest
 from amaranth.sim import Simulator
+from ddp_rnic.hdl.ddp.item import Action, Verdict
 from ddp_rnic.hdl.ddp.segment import IN_FLIGHT
-from ddp_rnic.hdl.sctp.admission import Action, Admission
+from ddp_rnic.hdl.sctp.admission import Admission
 from ddp_rnic.hdl.sctp.receiver import Fate
 from ddp_rnic.hdl.sctp.walker import Kind
-from ddp_rnic.hdl.sctp.window import Verdict
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.hdl.spec.sctp import Diversion, Function
 

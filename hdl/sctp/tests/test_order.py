@@ -8,8 +8,9 @@ from collections import deque
 import pytest
 from amaranth.hdl import UnusedElaboratable
 from amaranth.sim import Simulator
+from ddp_rnic.hdl.ddp.item import Verdict
 from ddp_rnic.hdl.sctp.order import Order
-from ddp_rnic.hdl.sctp.window import Verdict, Window
+from ddp_rnic.hdl.sctp.window import Window
 from ddp_rnic.hdl.spec.sctp import Reason
 
 #: Cycles from an item to its verdict, and from its completion to its record.

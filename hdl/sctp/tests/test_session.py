@@ -12,6 +12,7 @@ from amaranth.hdl import UnusedElaboratable
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.sim import Simulator
+from ddp_rnic.hdl.ddp.item import Ticket, Verdict
 from ddp_rnic.hdl.sctp.order import Order
 from ddp_rnic.hdl.sctp.session import (
     Answer,
@@ -24,7 +25,7 @@ from ddp_rnic.hdl.sctp.session import (
     SessionEvent,
     State,
 )
-from ddp_rnic.hdl.sctp.window import Judged, Ticket, Verdict, Window
+from ddp_rnic.hdl.sctp.window import Judged, Window
 from ddp_rnic.sim.model import sctp
 
 STREAMS, ASSOCIATIONS, WINDOW = 4, 2, 16

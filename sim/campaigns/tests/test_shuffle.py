@@ -1,4 +1,4 @@
-"""The ways in which frames come: nothing is lost for good, and what differs is told."""
+"""Tests of the ways in which frames arrive: none is lost for good, and differences are reported."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def test_frames_change_places_between_acts_of_the_host_only() -> None:
     for way in range(40):
         came = shuffled(operations, random.Random(way))
         ends = [at for at, each in enumerate(came) if not isinstance(each, Frame)]
-        # How many entries there are by then is not known.
+        # The number of entries by then is not known.
         assert [came[at] for at in ends] == [WriteRegister(4, 1), Drain(), Drain()]
         seen: list[Operation] = []
         for start, end, stretch in zip([0, *ends], [*ends, len(came)], stretches, strict=True):
             part = [each for each in came[start:end] if isinstance(each, Frame)]
-            # What was lost comes again, in order; nothing comes before its time.
+            # Lost frames arrive again, in order; no frame arrives early.
             assert part[-len(stretch) :] == stretch
             seen += stretch
             whole = [each for each in part if not each.error and len(set(each.octets)) == 1]

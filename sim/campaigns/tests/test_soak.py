@@ -1,4 +1,4 @@
-"""``rnic soak``: the gateware on random traffic, and what is told when it differs."""
+"""Tests of ``rnic soak``: the gateware on random traffic, and the report of differences."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 from ddp_rnic.cli import app
+from ddp_rnic.cli import soak as endurance
 from ddp_rnic.hdl.spec import regs
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
 from ddp_rnic.hdl.spec.ddp import ERROR_TEXT, LOCAL_CATASTROPHIC, NO_BUFFER, WAITING
 from ddp_rnic.sim.campaigns.soak import Chunk, Traffic, config_of, draw, soak
 from ddp_rnic.sim.capture.capture import Endpoint
-from ddp_rnic.sim.capture.traffic import Arrival, Stream, Untagged
+from ddp_rnic.sim.capture.streams import Arrival, Stream, Untagged
 from ddp_rnic.sim.engines.compiled import CompiledEngine, _flat
 from ddp_rnic.sim.engines.engine import (
     Await,
@@ -36,8 +37,9 @@ from ddp_rnic.sim.model.header import TaggedHeader
 from ddp_rnic.sim.model.mpa import MpaSender
 from ddp_rnic.sim.replay.differences import compare
 from ddp_rnic.sim.replay.expectation import Buffer, Golden
-from ddp_rnic.sim.replay.plan import Allotment, Host, Plan, Space, guard_octets
-from ddp_rnic.sim.replay.regions import Region
+from ddp_rnic.sim.replay.host import Allotment, Host, Space, guard_octets
+from ddp_rnic.sim.replay.plan import Plan
+from ddp_rnic.sim.replay.regions import Region, slot
 from numpy.typing import NDArray
 from typer.testing import CliRunner
 
@@ -82,7 +84,7 @@ def test_a_stream_reports_one_error_of_a_segment_that_raises_two() -> None:
         assert golden.live(5) == (number <= WAITING)
         golden.receive(arrival)
         if refused:
-            assert not golden.live(5)  # one message too many
+            assert not golden.live(5)  # it has one message too many
             golden.refuse_write(arrival, range(8))
         host.send(Packet(5, position, raw))
         host.idle()
@@ -99,7 +101,7 @@ def test_a_stream_reports_one_error_of_a_segment_that_raises_two() -> None:
     assert compare(plan, outcome, memory) == []
 
 
-# -- what is drawn --------------------------------------------------------------------------------
+# -- the drawn traffic ----------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +130,7 @@ def test_every_error_is_drawn(chunks: list[Chunk]) -> None:
     errors = [error.number for chunk in chunks for error in chunk.plan.golden.errors]
     assert set(errors) == set(ERROR_TEXT)
     segments = sum(chunk.segments for chunk in chunks)
-    piled = sum(chunk.wrong["piled up"] for chunk in chunks)
+    piled = sum(chunk.wrong["piled up"] + chunk.wrong["tiny"] for chunk in chunks)
     alone = len(errors) - errors.count(LOCAL_CATASTROPHIC) - piled
     assert piled and segments / 100 < alone < segments / 50
 
@@ -143,12 +145,13 @@ WRONG = {
     "2^32 too far", "far behind", "far before", "tagged version", "without the write right",
     "of another host", "of another stream", "revoked", "an octet behind the region",
     "an octet behind 2^64", "up to 2^64", "across 2^64", "long", "tagged, short",
+    "a bit too long", "a bit behind the region", "a bit behind 2^64", "from before 2^64 across",
 }  # fmt: skip
 
 
 def test_every_kind_of_wrong_segment_is_drawn_about_equally_often(chunks: list[Chunk]) -> None:
     drawn = sum((chunk.wrong for chunk in chunks), Counter[str]())
-    del drawn["piled up"]
+    assert all(drawn.pop(kind) for kind in ("piled up", "tiny", "tiny, dropped"))
     assert set(drawn) == WRONG
     assert min(drawn.values()) >= len(chunks) / 2, drawn.most_common()[-3:]
     assert max(drawn.values()) <= 4 * len(chunks), drawn.most_common(3)
@@ -183,6 +186,73 @@ def test_regions_above_60_kilobytes_are_written_at_their_ends(chunks: list[Chunk
     assert max(length for length, *_ in long) > 1 << 20
     assert sum(offset > 1 << 16 for _, offset, _ in long) > 100
     assert sum(offset + count == length for length, offset, count in long) > 10
+
+
+def test_the_longest_segments_are_drawn(chunks: list[Chunk]) -> None:
+    most = 4 * RnicConfig().longest_fpdu - 6  # ULPDU_Length and CRC
+    placed = {len(each.arrival.ulpdu) for chunk in chunks for each in chunk.plan.golden.placements}
+    assert max(placed) == most
+
+
+def test_exceptions_take_up_to_the_whole_exception_queue(chunks: list[Chunk]) -> None:
+    most = RnicConfig().exception_octets
+    lengths = {len(each.octets) for chunk in chunks for each in chunk.plan.golden.exceptions}
+    assert max(lengths) > most - 12 and len([each for each in lengths if each > most / 2]) > 5
+    assert any(chunk.plan.golden.exceptions_dropped for chunk in chunks)
+
+
+def test_regions_of_more_than_2_32_octets_are_written(chunks: list[Chunk]) -> None:
+    vast = [
+        each.offset.bit_length()
+        for chunk in chunks
+        for each in chunk.plan.golden.placements
+        if isinstance(each.target, Region) and each.target.length > 1 << 32
+    ]
+    assert len(vast) > 100 and len(set(vast)) > 10 and max(vast) > 40
+
+
+def test_segments_of_streams_that_are_not_there_are_drawn(chunks: list[Chunk]) -> None:
+    for chunk in chunks:
+        outside = {number for number in chunk.plan.golden.counts if number >= 64}
+        assert len(outside) > 1
+        assert all(chunk.plan.golden.counts[number].dropped for number in outside)
+
+
+def test_fpdus_end_near_markers(chunks: list[Chunk]) -> None:
+    ends = Counter(
+        (arrival.position + len(arrival.raw)) % 512
+        for chunk in chunks
+        for each in chunk.plan.golden.placements
+        if (arrival := each.arrival).stream.markers
+    )
+    usual = sum(ends.values()) / 127  # no FPDU ends right after a marker
+    assert all(ends[at] > usual for at in (504, 508, 0, 8, 12)), ends
+
+
+def test_the_ring_ends_with_responses_to_come(chunks: list[Chunk]) -> None:
+    names = {register.address: register.name for register in regs.REGISTERS}
+    for chunk in chunks:
+        last = [each for each in chunk.plan.operations if isinstance(each, WriteRegister)][-1]
+        assert (names[last.address], last.value) == ("CQ_ENABLE", 0)
+
+
+def test_slots_of_the_stag_table_differ_in_a_bit(chunks: list[Chunk]) -> None:
+    for chunk in chunks:
+        slots = {slot(each.region.stag, RnicConfig().stags) for each in chunk.plan.allotments}
+        near = sum(any(each ^ 1 << bit in slots for bit in range(10)) for each in slots)
+        assert near > len(slots) / 2
+
+
+def test_the_bus_refuses_writes_of_many_streams_at_once(chunks: list[Chunk]) -> None:
+    """Streams fail with packets right after one another."""
+    most = run = 0
+    for chunk in chunks:
+        last = -2
+        for error in chunk.plan.golden.errors:
+            if error.number == LOCAL_CATASTROPHIC:
+                run = run + 1 if error.arrival.frame == last + 1 else 1
+                most, last = max(most, run), error.arrival.frame
+    assert most > 4
 
 
 def test_host_memory_crosses_a_multiple_of_2_32_inside_regions_and_inside_buffers() -> None:
@@ -258,7 +328,7 @@ def test_everything_that_the_host_does_is_drawn(chunks: list[Chunk]) -> None:
 
 
 def test_an_interrupt_before_its_time_or_late_is_a_difference() -> None:
-    """With a count of 1, and with a timeout that is above the cycles of the run."""
+    """Tests a count of 1, and a timeout that exceeds the cycles of the run."""
     config, traffic = config_of(64, 64), Traffic(5)
 
     def spoil(memory: NDArray[np.uint8], outcome: Outcome) -> None:
@@ -290,7 +360,7 @@ def test_regions_and_buffers_lie_apart(chunks: list[Chunk]) -> None:
 
 
 class Spoiled(Engine):
-    """The gateware, with ``spoil`` for what it has done: memory, and what it tells."""
+    """The gateware, with ``spoil`` applied to its results: memory and outcome."""
 
     name = "spoiled"
 
@@ -310,7 +380,7 @@ class Spoiled(Engine):
 
 
 def command(monkeypatch: pytest.MonkeyPatch, engine: Engine, *arguments: object) -> Any:
-    monkeypatch.setattr(app, "load", lambda name: engine)
+    monkeypatch.setattr(endurance, "load", lambda name: engine)
     return CliRunner().invoke(app.app, ["soak", *map(str, arguments)])
 
 

@@ -1,4 +1,4 @@
-"""SCTP for the tests: two ends that talk, written down in one line each, as frames of a capture."""
+"""SCTP for the tests: two ends that talk, one line of code for each frame of a capture."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WRITE, READ_REQUEST, SEND, SEND_INVALIDATE = (0x40 | opcode for opcode in (0, 1,
 
 
 def sctp_in_ip(source: str, destination: str, packet: bytes, *, udp: bool = False) -> bytes:
-    """An IP packet around an SCTP packet."""
+    """Returns an IP packet around an SCTP packet."""
     ends = [ipaddress.ip_address(end) for end in (source, destination)]
     protocol = 17 if udp else 132
     if udp:
@@ -47,7 +47,9 @@ def sctp_in_ip(source: str, destination: str, packet: bytes, *, udp: bool = Fals
 
 
 class Peers:
-    """The frames, in the order in which the methods are called. ``a`` sets the association up."""
+    """Collects the frames in the order in which the methods are called. ``a`` sets the
+    association up.
+    """
 
     def __init__(
         self,
@@ -86,7 +88,7 @@ class Peers:
         return self.ends[1] if end == self.ends[0] else self.ends[0]
 
     def send(self, source: str, *chunks: AnyChunk, tag: int | None = None) -> Frame:
-        """A packet, in a frame."""
+        """Sends a packet, in a frame."""
         destination = self.other(source)
         packet = Packet(
             self.ports[source],
@@ -100,11 +102,11 @@ class Peers:
         return self.frames[-1]
 
     def again(self, frame: Frame) -> None:
-        """The network brings a frame once more."""
+        """Repeats a frame, as the network may."""
         self.frames.append(replace(frame, number=len(self.frames) + 1))
 
     def set_up(self, *bundled: AnyChunk) -> None:
-        """The handshake; the COOKIE ECHO brings chunks along."""
+        """Makes the handshake; the COOKIE ECHO carries chunks."""
         a, b = self.ends
         self.send(a, self._inits[a], tag=0)
         self.send(b, replace(self._inits[b], acknowledges=True))
@@ -112,7 +114,7 @@ class Peers:
         self.send(b, Chunk(ChunkType.COOKIE_ACK))
 
     def data(self, source: str, sid: int, ppid: int, payload: bytes) -> DataChunk:
-        """The next DATA chunk, with the next DDP-SSN of its stream before the payload."""
+        """Returns the next DATA chunk, with the next DDP-SSN of its stream before the payload."""
         tsn = self._next[source]
         self._next[source] += 1
         ssn = self._ssn.get((source, sid), 0)
@@ -120,7 +122,7 @@ class Peers:
         return DataChunk(tsn & 0xFFFFFFFF, sid, ppid, struct.pack(">H", ssn & 0xFFFF) + payload)
 
     def control(self, source: str, sid: int, function: Function, private: bytes = b"") -> DataChunk:
-        """A control message; an Initiate, and what answers it, begin the stream anew."""
+        """Returns a control message; an Initiate, and its answer, begin the stream anew."""
         if function is not Function.TERMINATE:
             self._ssn.pop((source, sid), None)
             for qn in range(4):
@@ -128,19 +130,19 @@ class Peers:
         return self.data(source, sid, Ppid.CONTROL, struct.pack(">H", function) + private)
 
     def open(self, sid: int, source: str | None = None) -> None:
-        """A session is opened and accepted."""
+        """Opens and accepts a session."""
         source = source or self.ends[0]
         self.send(source, self.control(source, sid, Function.INITIATE))
         other = self.other(source)
         self.send(other, self.control(other, sid, Function.ACCEPT))
 
     def close(self, sid: int) -> None:
-        """Both sides end a session."""
+        """Ends a session on both sides."""
         for end in self.ends:
             self.send(end, self.control(end, sid, Function.TERMINATE))
 
     def write(self, source: str, sid: int, stag: int, to: int, payload: bytes) -> DataChunk:
-        """An RDMA Write of one segment."""
+        """Returns an RDMA Write of one segment."""
         segment = TaggedHeader(stag, to, True, WRITE).encode() + payload
         return self.data(source, sid, Ppid.SEGMENT, segment)
 
@@ -155,7 +157,7 @@ class Peers:
         stag: int = 0,
         msn: int | None = None,
     ) -> DataChunk:
-        """An untagged message of one segment, the next one of its queue."""
+        """Returns an untagged message of one segment, the next one of its queue."""
         key = source, sid, qn
         msn = self._msn.get(key, 0) + 1 if msn is None else msn
         self._msn[key] = msn
@@ -164,5 +166,5 @@ class Peers:
 
 
 def numbered(frames: Iterable[Frame]) -> list[Frame]:
-    """Frames in a new order, numbered anew."""
+    """Returns frames in a new order, numbered anew."""
     return [replace(frame, number=number) for number, frame in enumerate(frames, 1)]

@@ -1,4 +1,4 @@
-"""Frames for the tests, built by dpkt, which shares nothing with the project's reader."""
+"""Builds frames for the tests with dpkt, which shares no code with the project's reader."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def tcp_packet(
     flags: int = ACK,
     acknowledged: int = 0,
 ) -> bytes:
-    """An IP packet with right checksums."""
+    """Returns an IP packet with right checksums."""
     ends = [ipaddress.ip_address(end[0]) for end in (source, destination)]
     tcp = dpkt.tcp.TCP(
         sport=source[1],
@@ -45,13 +45,15 @@ def tcp_packet(
 
 
 def ethernet(packet: bytes, tags: bytes = b"") -> bytes:
-    """An Ethernet frame around an IP packet, padded to 60 octets; ``tags`` are whole VLAN tags."""
+    """Returns an Ethernet frame around an IP packet, padded to 60 octets; ``tags`` are whole
+    VLAN tags.
+    """
     kind = b"\x08\x00" if packet[0] >> 4 == 4 else b"\x86\xdd"
     return (bytes(12) + tags + kind + packet).ljust(60, b"\xaa")
 
 
 def frames(packets: Iterable[bytes]) -> list[Frame]:
-    """Ethernet frames, numbered and timed."""
+    """Returns Ethernet frames, numbered and timed."""
     return [
         Frame(number, number * 1e-3, 1, ethernet(packet))
         for number, packet in enumerate(packets, 1)
@@ -65,7 +67,7 @@ def handshake(
     request: bytes = REQUEST,
     reply: bytes = REPLY,
 ) -> list[bytes]:
-    """TCP's three packets and MPA's two. ``starts`` are the initial sequence numbers."""
+    """Returns TCP's three packets and MPA's two. ``starts`` are the initial sequence numbers."""
     return [
         tcp_packet(a, b, starts[0], flags=SYN),
         tcp_packet(b, a, starts[1], flags=SYN | ACK, acknowledged=starts[0] + 1),
@@ -76,5 +78,5 @@ def handshake(
 
 
 def first_octet(start: int, startup: bytes = REQUEST) -> int:
-    """Sequence number of the first octet after start-up."""
+    """Returns the sequence number of the first octet after start-up."""
     return start + 1 + len(startup)

@@ -1,11 +1,12 @@
-"""Conversations for the tests: DDP segments that arrive, written down in one line each."""
+"""Conversations for the tests: one line of code for each DDP segment that arrives."""
 
 from __future__ import annotations
 
 import struct
 
 from ddp_rnic.sim.capture.capture import Endpoint
-from ddp_rnic.sim.capture.traffic import Arrival, Stream, Traffic
+from ddp_rnic.sim.capture.streams import Arrival, Stream
+from ddp_rnic.sim.capture.traffic import Traffic
 from ddp_rnic.sim.model.header import TaggedHeader, UntaggedHeader
 from ddp_rnic.sim.model.mpa import MpaSender
 
@@ -15,8 +16,9 @@ WRITE, READ_REQUEST, READ_RESPONSE, SEND, SEND_INVALIDATE, TERMINATE = (
 
 
 class Conversation:
-    """Arrivals in the order in which the methods are called. A message goes to ``host``, over
-    ``connection``.
+    """Collects arrivals in the order in which the methods are called.
+
+    A message goes to ``host``, over ``connection``.
     """
 
     def __init__(
@@ -29,7 +31,7 @@ class Conversation:
         self._senders: dict[int, MpaSender] = {}
         self._arrivals: list[Arrival] = []
         self._counts: dict[str, int] = {}
-        self._messages: dict[tuple[int, int], int] = {}  # whole ones, by stream and queue
+        self._messages: dict[tuple[int, int], int] = {}  # complete ones, by stream and queue
 
     def traffic(self) -> Traffic:
         return Traffic(tuple(self._streams.values()), tuple(self._arrivals))
@@ -37,7 +39,7 @@ class Conversation:
     def segment(
         self, host: str, segment: bytes, connection: int = 0, *, spoil: bool = False
     ) -> Arrival:
-        """Any segment."""
+        """Adds any segment."""
         stream = self._stream(host, connection)
         position = self._senders[stream.number].position
         raw = bytearray(self._senders[stream.number].send(segment))
@@ -50,7 +52,7 @@ class Conversation:
         return self._arrivals[-1]
 
     def write(self, host: str, stag: int, to: int, payload: bytes, connection: int = 0) -> Arrival:
-        """An RDMA Write of one segment."""
+        """Adds an RDMA Write of one segment."""
         header = TaggedHeader(stag, to, True, WRITE)
         return self.segment(host, header.encode() + payload, connection)
 
@@ -67,8 +69,9 @@ class Conversation:
         mo: int = 0,
         last: bool = True,
     ) -> Arrival:
-        """A segment of an untagged message, the next one of its queue; ``stag`` is what a Send with
-        Invalidate names.
+        """Adds a segment of an untagged message, the next one of its queue.
+
+        ``stag`` is the STag that a Send with Invalidate names.
         """
         queue = self._stream(host, connection).number, qn
         if msn is None:
@@ -81,7 +84,7 @@ class Conversation:
     def message(
         self, host: str, opcode: int, *payloads: bytes, qn: int = 0, connection: int = 0
     ) -> Arrival:
-        """An untagged message of several segments; the last of them."""
+        """Adds an untagged message of several segments; returns the last of them."""
         mo = 0
         for payload in payloads[:-1]:
             self.untagged(host, opcode, payload, qn=qn, connection=connection, mo=mo, last=False)
@@ -89,7 +92,7 @@ class Conversation:
         return self.untagged(host, opcode, payloads[-1], qn=qn, connection=connection, mo=mo)
 
     def read(self, host: str, stag: int, to: int, length: int) -> Arrival:
-        """An RDMA Read Request that arrives at ``host``; the sink is at the other end."""
+        """Adds an RDMA Read Request that arrives at ``host``; the sink is at the other end."""
         return self.untagged(
             host, READ_REQUEST, struct.pack(">IQIIQ", stag, to, length, 0, 0), qn=1
         )
@@ -97,7 +100,7 @@ class Conversation:
     def terminate(
         self, host: str, control: bytes, refused: Arrival | None = None, connection: int = 0
     ) -> Arrival:
-        """A Terminate that arrives at ``host``, about a segment that ``host`` sent."""
+        """Adds a Terminate that arrives at ``host``, about a segment that ``host`` sent."""
         payload = control
         if refused is not None:
             segment = refused.ulpdu

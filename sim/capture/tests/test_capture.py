@@ -1,4 +1,4 @@
-"""MPA streams come out of TCP in order, whatever happened to the segments on their way."""
+"""MPA streams come out of TCP in order, however the segments arrived."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def capture(packets: list[bytes]) -> Capture:
 
 
 def to_b(packets: list[bytes]) -> Direction:
-    """The initiator's direction of the only connection."""
+    """Returns the initiator's direction of the only connection."""
     (connection,) = capture(packets).connections
     return connection.directions[0]
 
 
 def segments(pieces: list[tuple[int, int]], start: int = 1000, data: bytes = DATA) -> list[bytes]:
-    """Segments of ``data`` from A to B: (from, to)."""
+    """Returns segments of ``data`` from A to B, each given as (from, to)."""
     first = first_octet(start)
     return [tcp_packet(A, B, first + low, data[low:high]) for low, high in pieces]
 
@@ -59,7 +59,8 @@ def test_a_connection_on_any_port_is_found_with_what_was_negotiated() -> None:
     assert connection.request.private_data == b"private"
     assert (connection.initiator, connection.responder) == (a, b)
     there, back = connection.directions
-    # RFC 5044 section 7.1.1: CRC if either asks for it, markers for the side that asks for them.
+    # RFC 5044 section 7.1.1: CRC if either side asks for it, markers for the side that asks for
+    # them.
     assert (there.crc, there.markers, back.crc, back.markers) == (True, False, True, True)
     assert back.octets == b"answer" and there.octets == b""
     assert [(chunk.frame, chunk.position) for chunk in back.chunks] == [(6, 0)]
@@ -77,7 +78,7 @@ def test_any_cutting_reordering_and_repeating_gives_the_octets_in_order(
     order = data.draw(st.permutations(pieces))
     got = to_b(handshake(starts=(start, 5000)) + segments(order, start))
     assert got.octets == DATA and not got.behind_hole
-    # A frame gives exactly the octets that were in order once it had come.
+    # A frame gives exactly the octets that were in order once it had arrived.
     seen: set[int] = set()
     ready = 0
     ends = {}
@@ -94,7 +95,7 @@ def test_octets_behind_a_hole_are_not_received() -> None:
     assert found.directions[0].octets == DATA[:100]
     assert found.directions[0].behind_hole == 200
     (left,) = found.left_out
-    assert str(left).startswith("200 octets (") and "behind octets missing" in left.reason
+    assert str(left).startswith("200 octets (") and "follow octets missing" in left.reason
 
 
 def test_the_first_copy_of_an_octet_counts() -> None:
@@ -136,7 +137,7 @@ def test_a_repeated_syn_opens_no_second_connection() -> None:
 def test_without_the_syn_the_start_up_frame_is_the_start() -> None:
     packets = handshake()[3:] + segments([(100, 200), (0, 100)])
     assert to_b(packets).octets == DATA[:200]
-    # Even where it is not the first that the capture has.
+    # Even if it is not the first one in the capture.
     keep_alive = tcp_packet(A, B, 1000, b"\0")
     assert to_b([keep_alive, *packets]).octets == DATA[:200]
 
@@ -189,7 +190,7 @@ def test_a_segment_with_a_bad_checksum_is_not_received() -> None:
     spoilt = bytearray(good[0])
     spoilt[60] ^= 1
     assert to_b([*handshake(), bytes(spoilt), *good]).octets == DATA[:200]
-    # Its receiver dropped it, if it acknowledges what came before only.
+    # Its receiver dropped it, if it acknowledges only earlier octets.
     refused = tcp_packet(B, A, 5021, acknowledged=first_octet(1000))
     found = capture([*handshake(), bytes(spoilt), good[1], refused])
     assert found.directions[0].octets == b""
@@ -198,7 +199,7 @@ def test_a_segment_with_a_bad_checksum_is_not_received() -> None:
 
 
 def test_a_segment_with_a_bad_checksum_counts_if_its_receiver_acknowledges_it() -> None:
-    # As LRO and GRO leave it: frames that were merged have the checksum of the first.
+    # LRO and GRO leave merged frames with the checksum of the first.
     good = segments([(0, 100), (100, 200)])
     merged = bytearray(good[0])
     merged[36] ^= 0x55
@@ -216,7 +217,7 @@ def test_checksums_left_to_the_network_card_do_not_matter() -> None:
         packet = bytearray(segments([(0, 100)])[0])
         packet[36:38] = struct.pack(">H", field)
         assert to_b([*handshake(), bytes(packet)]).octets == DATA[:100]
-    # A card that fills in something else altogether: then no segment of this direction is good.
+    # A card that fills in other values: then no segment of this direction has a good checksum.
     packets = [bytearray(packet) for packet in handshake() + segments([(0, 100)])]
     for packet in packets:
         packet[36:38] = b"\x12\x34"
@@ -246,7 +247,7 @@ def test_other_traffic_is_passed_over() -> None:
         "2 frames (EtherType 0xffff)",
         "2 frames (ARP)",
         "2 frames (UDP)",
-        "2 IP fragments (the others of their packets are missing)",
+        "2 IP fragments (other fragments of these packets are missing)",
     }
 
 

@@ -7,8 +7,9 @@ import warnings
 from pathlib import Path
 
 import pytest
+from ddp_rnic.hdl.spec.net import internet_sum
 from ddp_rnic.sim.capture.capture import capture_of
-from ddp_rnic.sim.capture.layers import IpPacket, Packets, internet_sum, ip_packet
+from ddp_rnic.sim.capture.layers import IpPacket, Packets, ip_packet
 from ddp_rnic.sim.capture.pcap import Frame
 from ddp_rnic.sim.capture.sctp_frames import sctp_frame
 from ddp_rnic.sim.capture.tests.associations import Peers
@@ -17,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # scapy's, of cryptography that nothing here uses
+    warnings.simplefilter("ignore")  # scapy warns about cryptography that is not used here
     from scapy.contrib.erspan import ERSPAN_II, ERSPAN_III
     from scapy.contrib.geneve import GENEVE
     from scapy.contrib.mpls import MPLS
@@ -49,10 +50,10 @@ with warnings.catch_warnings():
     from scapy.packet import Packet, Raw
 
 ETHERNET = 1
-#: With addresses: without them Scapy would ask the network for them.
+#: Ethernet has addresses, because Scapy would otherwise ask the network for them.
 ETHER = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02")
 DATA = b"octets of an FPDU " * 4
-#: What is inside: IPv4 and IPv6.
+#: The inner packets: IPv4 and IPv6.
 FOUR = IP(src="10.7.0.1", dst="10.7.0.2") / TCP(sport=1, dport=2, seq=7) / Raw(DATA)
 SIX = IPv6(src="fd00::1", dst="fd00::2") / TCP(sport=1, dport=2, seq=7) / Raw(DATA)
 OUTER = ETHER / IP(src="192.0.2.1", dst="192.0.2.2")
@@ -60,7 +61,7 @@ OUTER_6 = ETHER / IPv6(src="2001:db8::1", dst="2001:db8::2")
 
 
 def carried(kind: type[Packet]) -> int:
-    """The EtherType of a packet of IP."""
+    """Returns the EtherType of an IP packet."""
     return 0x0800 if kind is IP else 0x86DD
 
 
@@ -73,7 +74,7 @@ def udp(port: int) -> Packet:
 
 
 def encapsulations(inner: Packet) -> dict[str, tuple[int, bytes]]:
-    """Link types and frames, by what they are."""
+    """Returns link types and frames, by their names."""
     four = isinstance(inner, IP)
     ether = ETHER / inner
     kind = carried(type(inner))
@@ -156,7 +157,7 @@ def test_an_encapsulation_is_taken_off(inner: Packet, kind: str) -> None:
     assert (got.source, got.destination, got.protocol) == (inner.src, inner.dst, 6)
     assert got.sound and not got.missing and got.fragment is None
     assert internet_sum(got.pseudo_header + got.payload) == 0xFFFF
-    # The RNIC takes Ethernet with up to two tags; for the rest there is a frame of its own.
+    # The RNIC accepts Ethernet with up to two tags; other packets get a frame of their own.
     assert got.plain == (kind in ("no tag", "a tag", "QinQ"))
     assert ip_packet(Frame(1, 0, ETHERNET, got.frame())) is not None
 
@@ -204,7 +205,7 @@ def test_fragments_are_put_together_in_whatever_order_they_come(inner: Packet, s
         pieces = fragment6(head / IPv6ExtHdrFragment(id=7, nh=6) / Raw(rest), 300)
         want = rest
     octets = [bytes(ETHER / piece) for piece in pieces]
-    octets += octets[:1]  # one is repeated
+    octets += octets[:1]  # one fragment is repeated
     random.Random(seed).shuffle(octets)
     assert len(octets) > 4
     (got,) = joined(octets)
@@ -321,7 +322,7 @@ def test_sctp_reaches_the_rnic_without_what_it_cannot_take_off() -> None:
     taken = sctp_frame(Frame(1, 0, ETHERNET, tunnel), inside)
     assert taken is not None and taken.packet == plain.packet and taken.whole
     assert taken.octets == bytes(12) + b"\x08\x00" + direct.octets
-    # In UDP of another port it comes without UDP (RFC 6951).
+    # A packet in UDP of another port is given without UDP (RFC 6951).
     octets = bytes(OUTER / UDP(sport=6511, dport=6511) / Raw(plain.packet))
     packet = ip_packet(Frame(1, 0, ETHERNET, octets))
     assert packet is not None and sctp_frame(Frame(1, 0, ETHERNET, octets), packet) is None

@@ -1,4 +1,4 @@
-"""Capture files are read whatever their format, byte order, resolution and link type."""
+"""Capture files are read in any format, byte order, resolution and link type."""
 
 from __future__ import annotations
 

@@ -1,19 +1,13 @@
-"""FPDUs are cut where the model's MPA cuts them."""
+"""FPDUs are cut at the same places as by the model's MPA."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from ddp_rnic.sim.capture.capture import Capture, Chunk, Connection, Direction, Endpoint
+from ddp_rnic.sim.capture.streams import Tagged, Untagged, without_markers
 from ddp_rnic.sim.capture.tests.streams import Conversation
-from ddp_rnic.sim.capture.traffic import (
-    Tagged,
-    Untagged,
-    cut,
-    fpdu_length,
-    traffic_of,
-    without_markers,
-)
+from ddp_rnic.sim.capture.traffic import cut, fpdu_length, traffic_of
 from ddp_rnic.sim.model.mpa import Fpdu, MpaReceiver, MpaSender, StartupFrame
 from hypothesis import given
 from hypothesis import strategies as st
@@ -87,7 +81,7 @@ def test_headers_are_read_and_digests_judged() -> None:
 
 
 def notes_of(talk: Conversation) -> tuple[str, ...]:
-    """What is said of a capture with these segments, all of one direction."""
+    """Returns the notes about a capture with these segments, all of one direction."""
     arrivals = talk.traffic().arrivals
     chunks = tuple(Chunk(each.frame, 0.0, each.position, each.raw) for each in arrivals)
     directions = Direction(A, B, True, False, chunks), Direction(B, A, True, False, ())
@@ -109,7 +103,7 @@ def test_messages_that_are_not_numbered_as_the_rfc_says_are_told() -> None:
     talk = Conversation()
     talk.message("10.7.0.2", 0x43, b"one", b"and more")
     talk.untagged("10.7.0.2", 0x43, b"one again", msn=1)
-    assert "MSN 1, where RFC 5041 section 4.3 has 2" in notes_of(talk)[0]
+    assert "MSN 1, where RFC 5041 section 4.3 requires 2" in notes_of(talk)[0]
 
 
 def test_what_follows_another_error_says_nothing_of_numbers() -> None:

@@ -1,4 +1,4 @@
-"""A board's netlist gets the pins of the virtual board; ``pytest --long`` runs a whole one."""
+"""A board's netlist gets the pins of the virtual board; ``pytest --long`` runs a complete one."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from ddp_rnic.boards.ecpix5 import ECPIX5_85
 from ddp_rnic.boards.virtual import VirtualPlatform
+from ddp_rnic.flow.tools import ToolError
 from ddp_rnic.sim.devices.board_gates import at_virtual_pins
-from ddp_rnic.sim.engines.engine import ToolError
 
 PADS = {
     "clk100_0__io": [2],
@@ -96,5 +96,5 @@ def test_ports_have_the_names_of_the_virtual_board() -> None:
 def test_a_pin_that_the_virtual_board_has_not_is_told() -> None:
     module = netlist()
     module["ports"]["strange"] = {"direction": "input", "bits": [99]}
-    with pytest.raises(ToolError, match="has a pin strange, which the virtual board has not"):
+    with pytest.raises(ToolError, match="has a pin strange, which the virtual board does not have"):
         at_virtual_pins(module, ECPIX5_85)

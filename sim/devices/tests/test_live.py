@@ -1,4 +1,4 @@
-"""The live simulation: what it tells of a device that writes where nothing is, and of its use."""
+"""Tests of the live simulation: writes to addresses without memory, and its use."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def test_registers_answer_as_the_bus_does() -> None:
         assert 0 < sim.cycle - begun < 20
         sim.write(regs.address("SCRATCH"), 0xFFFFFFFF)
         assert sim.read(regs.address("SCRATCH")) == 0xFFFFFFFF
-        with pytest.raises(TransportError, match="read of register 0xffc is answered with DECERR"):
+        with pytest.raises(TransportError, match="read of register 0xffc was answered with DECERR"):
             sim.read(0xFFC)
-        with pytest.raises(TransportError, match="write of register 0x000 is .* SLVERR"):
+        with pytest.raises(TransportError, match="write of register 0x000 was .* SLVERR"):
             sim.write(0, 1)
         assert sim.read(regs.address("SCRATCH")) == 0xFFFFFFFF
     with pytest.raises(TransportError, match="the simulation is closed"):
@@ -37,7 +37,7 @@ def test_what_is_written_where_no_memory_is_ends_the_simulation() -> None:
         stream = Stream(pd := PD(context), CQ(context))
         region = pd.register(bytearray(100))
         (extent,) = region.mapping.memory.extents
-        # As if the driver gave memory back without a revocation.
+        # As if the driver freed memory without a revocation.
         region.mapping.memory.close()
         Peer(sim, stream.number).write(region.stag, 8, b"x")
         with pytest.raises(TransportError) as caught:
@@ -68,7 +68,7 @@ def test_pinned_memory_has_the_pages_that_were_asked_for(page: int) -> None:
         assert sum(extent.length for extent in memory.extents) == 3 * page
         assert all(start % page == 0 for start in starts[1:])
         assert all(sum(extent) % page == 0 for extent in memory.extents[:-1])
-        # No two are neighbours, so that none can be taken for one.
+        # No two are adjacent, so that none can be mistaken for another.
         assert not {sum(extent) for extent in memory.extents} & set(starts)
         memory.close()
 

@@ -1,4 +1,4 @@
-"""MPA's start-up, and endpoints that talk to each other; both receive through one device."""
+"""Tests of MPA's start-up, and of endpoints that talk to each other through one device."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ Make = Callable[..., Connection]
 
 
 class Bench:
-    """A device, and connections whose queue pairs it receives for."""
+    """A device, and the connections that it receives for."""
 
     def __init__(self, sim: SimTransport, pd: PD, cq: CQ) -> None:
         self.sim, self.pd, self.cq = sim, pd, cq
         self.rng = random.Random(1)
-        #: What was carried: whether by the responder, and the octets.
+        #: The octets that were carried, each with whether the responder sent them.
         self.carried: list[tuple[bool, bytes]] = []
 
     def make(self, **options: Any) -> Connection:
         return Connection(self.sim.send, self.pd, self.cq, **options)
 
     def carry(self, initiator: Connection, responder: Connection) -> list[WC]:
-        """Carry octets in pieces of any size until no more come; the completions."""
+        """Carries octets in pieces of any size until no more come; returns the completions."""
         taken: list[WC] = []
         while True:
             sent = initiator.data_to_send(), responder.data_to_send()
@@ -55,7 +55,7 @@ class Bench:
                 return taken
 
     def pair(self, ours: dict[str, Any], theirs: dict[str, Any], **asked: Any) -> tuple[Any, Any]:
-        """Two that are connected."""
+        """Returns two connected ends."""
         initiator, responder = self.make(**ours), self.make(**theirs)
         initiator.connect(**asked)
         self.carry(initiator, responder)
@@ -72,7 +72,7 @@ def bench() -> Iterator[Bench]:
 
 
 def talk(bench: Bench, initiator: Connection, responder: Connection) -> None:
-    """Each operation both ways, in messages of several segments."""
+    """Makes each operation in both directions, in messages of several segments."""
     for one, other in ((initiator, responder), (responder, initiator)):
         data = bench.rng.randbytes(7001)
         memory, sink, buffer = bytearray(7001), bytearray(6000), bytearray(7001)
@@ -94,7 +94,9 @@ def talk(bench: Bench, initiator: Connection, responder: Connection) -> None:
 def test_crcs_and_markers_are_as_the_frames_say(
     bench: Bench, revision: int, ours: tuple[bool, bool], theirs: tuple[bool, bool]
 ) -> None:
-    """RFC 5044 section 7.1.1: CRCs where either wants them, markers toward who wants them."""
+    """RFC 5044 section 7.1.1: CRCs if either side wants them, markers toward each side that
+    does.
+    """
     options = [{"crc": crc, "markers": markers} for crc, markers in (ours, theirs)]
     initiator, responder = bench.pair(*options, private_data=b"hello", revision=revision)
     request, reply = responder.request, initiator.reply
@@ -150,7 +152,7 @@ def test_peer_to_peer_the_responder_may_send_first(bench: Bench) -> None:
     ("options", "ord", "answer"),
     [
         ({"rtr_read"}, 1, "rtr_read"),
-        ({"rtr_read"}, 0, "rtr_read"),  # which takes one of the IRD
+        ({"rtr_read"}, 0, "rtr_read"),  # a Read uses one of the IRD
         ({"rtr_read", "rtr_write"}, 1, "rtr_write"),
         ({"rtr_fpdu"}, 1, "rtr_write"),
         (set(), 1, "rtr_write"),
@@ -159,7 +161,9 @@ def test_peer_to_peer_the_responder_may_send_first(bench: Bench) -> None:
 def test_a_responder_says_one_way_of_being_ready_to_receive(
     bench: Bench, options: set[str], ord: int, answer: str
 ) -> None:
-    """RFC 6581 section 9.2: one that was asked for if it can, and at least one that it can."""
+    """RFC 6581 section 9.2: a requested indication if possible, and at least one possible
+    indication.
+    """
     responder = bench.make()
     asked = Enhanced(ird=1, ord=ord, peer_to_peer=True, **dict.fromkeys(options, True))
     responder.receive(StartupFrame(kind="request", revision=2, enhanced=asked).encode())
@@ -191,7 +195,7 @@ def test_a_responder_without_ird_takes_no_read_as_ready_to_receive(bench: Bench)
 def test_an_initiator_terminates_what_it_cannot_keep(
     bench: Bench, enhanced: Enhanced, code: int
 ) -> None:
-    """RFC 6581: Insufficient IRD Resources, No Matching RTR Option; and then it closes."""
+    """RFC 6581: Insufficient IRD Resources, No Matching RTR Option; after that it closes."""
     initiator = bench.make(ird=4)
     initiator.connect(peer_to_peer=True)
     initiator.data_to_send()
@@ -243,11 +247,13 @@ def test_an_answer_that_is_none_closes(bench: Bench, answer: StartupFrame) -> No
     initiator = bench.make()
     initiator.connect()
     initiator.receive(answer.encode())
-    assert initiator.closed and initiator.error is not None and "is no reply" in initiator.error
+    assert initiator.closed and initiator.error is not None and "is not a reply" in initiator.error
 
 
 def test_a_terminate_closes_both_sides(bench: Bench) -> None:
-    """RFC 5040 sections 5.4 and 6.2: who sends it and who receives it tear the stream down."""
+    """RFC 5040 sections 5.4 and 6.2: both the sender and the receiver of it tear the stream
+    down.
+    """
     initiator, responder = bench.pair({}, {})
     initiator.qp.post_recv(bytearray(8), wr_id="flushed")
     initiator.qp.post_send(Opcode.RDMA_WRITE, b"1", wr_id="sent", stag=0x123)
@@ -292,7 +298,7 @@ def test_a_graceful_teardown_transfers_what_was_posted_and_then_closes(bench: Be
     one, other = bench.pair({"ord": 1}, {})
     region = bench.pd.register(bytearray(b"12345678"), BOTH)
     sinks = [bytearray(8) for _ in range(3)]
-    for number, sink in enumerate(sinks):  # each waits for the one before: ORD is 1
+    for number, sink in enumerate(sinks):  # each waits for the previous one: ORD is 1
         one.qp.post_send(Opcode.RDMA_READ, sink, wr_id=number, stag=region.stag)
     one.qp.post_send(Opcode.SEND, b"last", wr_id="send")
     for qp, name in ((one.qp, "ours"), (other.qp, "theirs"), (other.qp, "unused")):
@@ -305,7 +311,7 @@ def test_a_graceful_teardown_transfers_what_was_posted_and_then_closes(bench: Be
     taken = bench.carry(one, other)
     assert set(told(taken)) == {(0, GOOD), (1, GOOD), (2, GOOD), ("send", GOOD), ("theirs", GOOD)}
     assert sinks == [b"12345678"] * 3 and one.finished and not one.closed
-    # The other half stands until its own end.
+    # The other half is open until its own end.
     other.eof()
     other.qp.post_send(Opcode.SEND, b"answer", wr_id="answer")
     other.shutdown()
@@ -334,7 +340,7 @@ def test_a_half_closed_connection_is_told_of_and_sending_goes_on(bench: Bench) -
     one.eof()
     taken = bench.cq.poll()
     assert [wc.opcode for wc in taken if wc.opcode is Opcode.HALF_CLOSED] == [Opcode.HALF_CLOSED]
-    # No response can come any more, so that nothing waits for one.
+    # No response can arrive any more, so nothing waits for one.
     assert told(taken) == [(0, FLUSHED), (1, FLUSHED), ("behind", GOOD)]
     assert one.qp.half_closed and not one.finished and not one.closed
     with pytest.raises(StateError, match="no Read Response can come"):
@@ -443,7 +449,7 @@ def test_wireshark_reads_what_endpoints_say(bench: Bench, tmp_path: Path) -> Non
 
 
 def first_message(bench: Bench) -> tuple[Header, bytes]:
-    """What the initiator sent after start-up, first of all."""
+    """Returns the first message that the initiator sent after start-up."""
     (_, first), *_ = [sent for sent in bench.carried[2:] if not sent[0]]
     fpdu = MpaReceiver().receive(first)[0]
     assert isinstance(fpdu, Fpdu)
@@ -471,7 +477,7 @@ def test_an_initiator_begins_with_the_message_that_both_chose(
         assert [getattr(frame.enhanced, flags[each]) for each in Rtr] == [
             each is rtr for each in Rtr
         ]
-    # No completion tells of it, at either end.
+    # Neither end has a completion for it.
     assert taken == []
     header, payload = first_message(bench)
     if rtr is Rtr.WRITE:
@@ -523,7 +529,7 @@ def test_a_responder_names_what_both_can_or_what_it_can(
 @pytest.mark.parametrize(
     ("message", "control", "terminate"),
     [
-        (b"", 0x47, bytes([0x02, 6])),  # a Terminate in the queue of Sends
+        (b"", 0x47, bytes([0x02, 6])),  # a Terminate on the queue of Sends
         (b"", 0x83, bytes([0x02, 5])),
         (b"1", 0x43, bytes([0x12, 5])),
     ],
@@ -561,7 +567,7 @@ def test_a_flush_does_not_tell_of_the_message_that_begins(bench: Bench) -> None:
     [
         ({"peer_to_peer": True, "revision": 1}, "revision must be 2 for peer to peer, not 1"),
         ({"revision": 3}, "revision must be from 1 to 2, not 3"),
-        ({"peer_to_peer": True, "rtr": Rtr(0)}, "rtr must be of"),
+        ({"peer_to_peer": True, "rtr": Rtr(0)}, "rtr must be a combination of"),
         ({"rtr": "write"}, "rtr must be a Rtr, not 'write'"),
         ({"rtr_stag": 1 << 32}, r"rtr_stag must be from 0 to 2\*\*32 - 1, not 4294967296"),
         ({"rtr_stag": 1.0}, "rtr_stag must be .* an integer, not 1.0"),
@@ -585,16 +591,16 @@ def test_a_responder_without_ird_names_no_read(bench: Bench) -> None:
     responder = bench.make(ird=0)
     asked = Enhanced(ird=1, ord=1, peer_to_peer=True, rtr_read=True)
     responder.receive(StartupFrame(kind="request", revision=2, enhanced=asked).encode())
-    with pytest.raises(InvalidRequest, match="rtr must not be a Read alone where ird is 0"):
+    with pytest.raises(InvalidRequest, match="rtr must have a Write or a Send, because ird is 0"):
         responder.accept(rtr=Rtr.READ)
     responder.accept()
 
 
-# --- what comes after the end ---------------------------------------------------------------------
+# --- traffic after the end ------------------------------------------------------------------------
 
 
 def kept(connection: Connection) -> int:
-    """Octets that a connection keeps."""
+    """Returns how many octets a connection keeps."""
     cutter = connection._cutter
     return len(connection._in) + (0 if cutter is None else len(cutter._buffer))
 

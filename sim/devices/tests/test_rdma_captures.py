@@ -1,7 +1,7 @@
-"""The endpoint takes the place of one side of the Linux kernel's connections, and answers alike.
+"""The endpoint replaces one side of the Linux kernel's connections, and must answer alike.
 
-The other side's octets are those of the capture, but for Steering Tags that the endpoint has
-given out itself.
+The other side's octets are those of the capture, except for Steering Tags that the endpoint has
+issued itself.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def segments(octets: bytes, *, crc: bool) -> list[bytes]:
 
 
 def renamed(segment: bytes, stags: STags) -> bytes:
-    """The same segment for one who calls these STags otherwise."""
+    """Returns the same segment with other STags."""
     header, payload = decode_segment(segment)
 
     def other(stag: int) -> bytes:
@@ -79,18 +79,18 @@ def renamed(segment: bytes, stags: STags) -> bytes:
 
 
 def read_terminate(segment: bytes) -> tuple[int, int, int, int, bytes]:
-    """Layer, type, code, what is there, and the headers, of a Terminate as RFC 5040 has it."""
+    """Returns layer, type, code, the flags, and the headers of a Terminate in RFC 5040's format."""
     _, payload = decode_segment(segment)
     return (payload[0] >> 4, payload[0] & 15, payload[1], payload[2] >> 5, payload[6:])
 
 
 def read_siw_terminate(segment: bytes) -> tuple[int, int, int, int, bytes]:
-    """The same as siw has it on little-endian hosts: nibbles swapped, flags reversed."""
+    """Returns the same for siw's format on little-endian hosts: nibbles swapped, flags reversed."""
     _, payload = decode_segment(segment)
     there = int(f"{payload[2] & 7:03b}"[::-1], 2)
     headers = payload[6:]
     if there & 1:
-        # And in the MSN's place of a Read Request's header the Read's length.
+        # In a Read Request's header the Read's length stands in the place of the MSN.
         assert headers[10:14] == headers[30:34]
         headers = headers[:10] + (1).to_bytes(4, "big") + headers[14:]
     return (payload[0] & 15, payload[0] >> 4, payload[1], there, headers)
@@ -102,7 +102,7 @@ def is_terminate(segment: bytes) -> bool:
 
 @each_capture
 def test_the_server_answers_as_the_kernel_did(path: Path) -> None:
-    """MPA Reply, Read Responses and Terminates are octet by octet the kernel's."""
+    """MPA Reply, Read Responses and Terminates equal the kernel's octet by octet."""
     name, server, client, captured = load_all(path)
     to_server, to_client = both(captured)
     regions, memory, stags = {}, {}, {}
@@ -183,14 +183,14 @@ def good(wc: WC) -> bool:
 
 
 def with_stags(octets: bytes, stags: STags) -> bytes:
-    """Ours put back to the kernel's."""
+    """Returns the endpoint's segments with the kernel's STags."""
     for theirs, ours in stags.items():
         octets = octets.replace(ours.to_bytes(4, "big"), theirs.to_bytes(4, "big"))
     return octets
 
 
 def receives(server: list[dict[str, Any]], client: list[dict[str, Any]]) -> list[bytearray | None]:
-    """As many as the server reaped, of a size that the truth allows to be told."""
+    """Posts as many receives as the server reaped, of the length that the truth files imply."""
     completions = [r for r in server if r["ev"] == "wc" and r["wr"] >= 1000]
     too_long = any(r["status_s"] == "local length error" for r in completions)
     sent = [r["len"] for r in client if r["ev"] == "post" and r["op"].startswith("send")]
@@ -199,7 +199,7 @@ def receives(server: list[dict[str, Any]], client: list[dict[str, Any]]) -> list
 
 
 def normal_reads(sent: Iterable[bytes]) -> Iterator[bytes]:
-    """Segments with the sink of each Read left out."""
+    """Returns segments without the sink of each Read."""
     for segment in sent:
         header, payload = decode_segment(segment)
         if opcode(header) == Message.READ_REQUEST:
@@ -210,7 +210,7 @@ def normal_reads(sent: Iterable[bytes]) -> Iterator[bytes]:
 
 @each_capture
 def test_the_client_asks_as_the_kernel_did(path: Path) -> None:
-    """MPA Request, Writes, Sends and Read Requests are octet by octet the kernel's."""
+    """MPA Request, Writes, Sends and Read Requests equal the kernel's octet by octet."""
     name, _, client, captured = load_all(path)
     to_server, to_client = both(captured)
     (record,) = [record for record in client if record["ev"] == "sink"]
@@ -241,7 +241,7 @@ def test_the_client_asks_as_the_kernel_did(path: Path) -> None:
         for segment in segments(to_client.octets, crc=to_client.crc):
             header, payload = decode_segment(segment)
             if isinstance(header, TaggedHeader):
-                # The Read's sink here has a name of its own.
+                # The Read's sink has its own STag here.
                 reads = [s for s in segments(octets, crc=to_server.crc) if is_read(s)]
                 ours = ReadRequest.decode(decode_segment(reads[answered])[1])
                 theirs = [r for r in posts if r["op"] == "read"][answered]

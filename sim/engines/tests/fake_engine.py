@@ -1,5 +1,5 @@
-"""A stand-in for the engines: an RNIC of Python, driven through the same registers and packets as
-the gateware.
+"""A stand-in for the engines: an RNIC in Python, driven through the gateware's registers and
+packets.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from numpy.typing import NDArray
 _NO_STALLS = Stalls()
 _NAMES = {register.address: register.name for register in regs.REGISTERS}
 _IDLE = next(1 << field.low for field in regs.BY_NAME["STATUS"].fields if field.name == "idle")
-#: Commands that change what segments in flight are checked against.
+#: Commands that change tables used by segments in flight.
 _TABLES = ("STAG_COMMIT", "PAGE_COMMIT", "STREAM_COMMIT", "QUEUE_OPEN", "QUEUE_CLOSE")
 
 
 class _Table(Memory):
-    """A direct table: one region a slot, tagged with the rest of its index."""
+    """A direct table: one region per slot, tagged with the rest of its index."""
 
     def __init__(self, entries: int) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class _Table(Memory):
         return region if region is not None and region.stag == stag else None
 
     def write(self, region: Region, to: int, payload: bytes) -> None:
-        """Nothing: the device has the octets."""
+        """Does nothing, because the device has the octets."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,9 @@ class _Stream:
 
 
 class FakeEngine(Engine):
-    """``spoil(memory, outcome)`` is called at the end of each run, to plant a fault."""
+    """The stand-in. ``spoil(memory, outcome)`` is called at the end of each run, to plant a
+    fault.
+    """
 
     name = "fake"
 
@@ -132,7 +134,7 @@ class FakeEngine(Engine):
 
 
 class _Device:
-    """The RNIC. It is done with all that it was given before it is given more."""
+    """The RNIC. It completes each input before it gets the next one."""
 
     def __init__(self, config: RnicConfig, memory: NDArray[np.uint8], ring: Ring | None) -> None:
         self.config = config
@@ -190,7 +192,7 @@ class _Device:
             command()
 
     def _get(self, name: str) -> int:
-        """A number of 64 bits."""
+        """Returns a number of 64 bits."""
         return self.values[f"{name}_HI"] << 32 | self.values[f"{name}_LO"]
 
     def _stag_commit(self) -> None:
@@ -280,7 +282,7 @@ class _Device:
         self.drained = False
         self.cycle += -(-len(packet.octets) // self.config.octets)
         stream = self.streams[packet.stream]
-        stream.mpa.position = packet.sequence  # as the gateware: each packet says where it is
+        stream.mpa.position = packet.sequence  # as in the gateware: the packet states it
         stream.mpa.error = None
         for fpdu in stream.mpa.receive(packet.octets):
             assert len(fpdu.raw) <= self.config.buffer_octets
@@ -291,7 +293,7 @@ class _Device:
                 if alive:
                     self._fail(packet.stream, fpdu.number, fpdu.length, fpdu.position, fpdu.header)
                     self._refuse(packet.stream, fpdu.number, fpdu.position, fpdu.raw)
-                # The model stops here, the RNIC goes on behind it.
+                # The model stops here; the RNIC continues after it.
                 rest = packet.octets[fpdu.position - packet.sequence + len(fpdu.raw) :]
                 self.receive(Packet(packet.stream, fpdu.position + len(fpdu.raw), rest))
                 return
@@ -337,7 +339,7 @@ class _Device:
                 self.writes.append((self.cycle, address))
 
     def _pieces(self, linear: int, code: int, payload: bytes) -> Iterator[tuple[int, bytes]]:
-        """Where the octets of a payload go."""
+        """Returns the addresses of a payload's octets."""
         if not code:
             yield linear, payload
             return
@@ -370,7 +372,7 @@ class _Device:
         )
 
     def complete(self, entry: Completion) -> None:
-        """An entry of the ring."""
+        """Writes an entry of the ring."""
         assert self.ring is not None and self.values.get("CQ_ENABLE"), "nobody takes completions"
         self.cycle += 1
         self.counters["DELIVERED"] += 1

@@ -1,6 +1,6 @@
-"""The part of the stand-in RNIC that takes frames: associations, chunks, sessions, in Python.
+"""The part of the stand-in RNIC that takes frames: associations, chunks and sessions, in Python.
 
-It knows what registers and frames tell it, and nothing of the model of SCTP.
+It uses only registers and frames, and not the model of SCTP.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ddp_rnic.sim.model.events import DdpError, Placed
 if TYPE_CHECKING:
     from .fake_engine import _Device
 
-#: What the host may say, by state, and what the state is then.
+#: The host's legal messages by state, and the state that follows.
 _SAYS = {
     Function.INITIATE: dict.fromkeys(
         (State.CLOSED, State.TERMINATE_SENT, State.TERMINATE_RECEIVED, State.ABORTED),
@@ -42,7 +42,7 @@ _SAYS = {
 _OPENABLE = (State.CLOSED, State.TERMINATE_SENT, State.TERMINATE_RECEIVED, State.ABORTED)
 _PLACES = (State.ESTABLISHED, State.TERMINATE_SENT)
 _TERMINATED = (State.TERMINATE_SENT, State.TERMINATE_RECEIVED)
-_SEGMENT = 0  #: instead of a function
+_SEGMENT = 0  #: stands for a segment among functions
 
 
 @dataclass
@@ -51,9 +51,9 @@ class _Session:
     past: int = 0
     next: int = 0
     opened: int | None = None  # TSN of the item with order 0
-    waiting: dict[int, int] = field(default_factory=dict)  # function by order
+    waiting: dict[int, int] = field(default_factory=dict)  # functions by order
     tsns: dict[int, tuple[int, int]] = field(default_factory=dict)  # order and TSN, by place
-    segments: dict[int, int] = field(default_factory=dict)  # TSN by order
+    segments: dict[int, int] = field(default_factory=dict)  # TSNs by order
     last: int | None = None  # order of the Terminate
     highest: int = -1
     undelivered: list[Any] = field(default_factory=list)
@@ -76,7 +76,7 @@ class _Session:
 
 
 class FakeSctp:
-    """Beside ``device``, whose streams, buffers and ring it shares."""
+    """The SCTP of ``device``, whose streams, buffers and ring it shares."""
 
     def __init__(self, device: _Device) -> None:
         self.device = device
@@ -95,7 +95,7 @@ class FakeSctp:
         }
 
     def commit(self) -> None:
-        """ASSOC_COMMIT."""
+        """Executes ASSOC_COMMIT."""
         values = self.device.values
         place, flags = self._fields("ASSOC_PLACE"), self._fields("ASSOC_FLAGS")
         nest = place["way"], place["place"]
@@ -121,7 +121,7 @@ class FakeSctp:
         self.entries[nest] = key, flags["number"], streams["first"], streams["count"]
 
     def command(self) -> None:
-        """SESSION_COMMAND."""
+        """Executes SESSION_COMMAND."""
         values = self.device.values
         function = Function(values["SESSION_FUNCTION"])
         session = self.sessions.setdefault(values["SESSION_STREAM"], _Session())
@@ -172,7 +172,7 @@ class FakeSctp:
             self._entry(Kind.PACKET, length=len(chunks), cookie=association << 16)
 
     def _chunk(self, association: int, first: int, count: int, chunk: bytes, *, ends: bool) -> bool:
-        """Take a chunk; whether it has a record."""
+        """Takes a chunk; returns whether it has a record."""
         if chunk[0]:
             self._divert(association, 0, chunk, Diversion.CHUNK)
             return False
@@ -288,7 +288,7 @@ class FakeSctp:
             return ChunkStatus.DROPPED, 0, []
         assert isinstance(stream.sink, DataSink)
         if not session.segments:
-            stream.sink._next = 1  # behind the control message
+            stream.sink._next = 1  # after the control message
         session.segments[order] = tsn
         status, octets = ChunkStatus.DROPPED, 0
         after = []
@@ -305,7 +305,7 @@ class FakeSctp:
         return status, octets, after
 
     def _turns(self, number: int, events: list[Any]) -> None:
-        """What has its turn now."""
+        """Handles the items whose turn has come."""
         session = self.sessions.get(number)
         if session is None:
             return
@@ -352,7 +352,7 @@ class FakeSctp:
 
 
 def _packet(frame: bytes) -> tuple[AssociationKey | None, bytes]:
-    """The SCTP packet of a frame, and its association."""
+    """Returns the SCTP packet of a frame, and its association."""
     ip = dpkt.ethernet.Ethernet(frame).data
     at = frame.index(ip.src + ip.dst)
     v6 = isinstance(ip, dpkt.ip6.IP6)

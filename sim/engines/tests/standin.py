@@ -1,16 +1,17 @@
-"""A module with the RNIC's ports that breaks a rule of a bus when told to.
+"""A module with the RNIC's ports that breaks a rule of a bus on request.
 
-A write to SCRATCH tells it how. It then writes one burst, or breaks down in doing so; 60 cycles
-later it says that it is idle. A write to :data:`PRODUCE` has it write so many completions, which
-number themselves as their cookie; one to :data:`RAISE` has it raise an error event, whose registers
-read as their own addresses. A revocation takes it 50 cycles.
+A write to SCRATCH selects the fault. The module then writes one burst, or breaks down in doing so;
+60 cycles later it reports that it is idle. A write to :data:`PRODUCE` makes it write that number of
+completions, which have their number as their cookie; one to :data:`RAISE` makes it raise an error
+event, whose registers read as their own addresses. A revocation takes 50 cycles.
 
-It is 64 bits wide, or, for nothing but echoes, wider.
+The module is 64 bits wide, or, for echoes only, wider.
 
 In the mode :data:`ECHOES` packets and frames leave on the exception stream in the cycle in which
-they come, the reason being what was last written to :data:`MARK`. A packet keeps stream and
-sequence, a frame has stream :data:`FRAME`. The counters FRAMES and FRAMES_DROPPED are the frames,
-and bits that tell which were damaged; FRAMES_DIVERTED are the beats that should not have come.
+they arrive, with the value last written to :data:`MARK` as the reason. A packet keeps stream and
+sequence, a frame has stream :data:`FRAME`. The counters FRAMES and FRAMES_DROPPED are the number of
+frames, and bits that show which were damaged; FRAMES_DIVERTED is the number of beats that should
+not have arrived.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ MODE = regs.address("SCRATCH")
 PRODUCE = regs.address("BUFFER_POST")
 RAISE = regs.address("STREAM_COMMIT")
 MARK = regs.address("STREAM_INDEX")
-FRAME = 0xFFFF  #: stream of a frame's echo
+FRAME = 0xFFFF  #: the stream of a frame's echo
 
 _WRITE_PORT = """
     output {0}_awid; output [63:0] {0}_awaddr; output [7:0] {0}_awlen;
@@ -206,7 +207,7 @@ _BODY = """
 
 
 def verilog(config: RnicConfig) -> str:
-    """Its Verilog, written as Amaranth writes it; with ``sctp`` it has the port for frames."""
+    """Returns its Verilog in Amaranth's style; with ``sctp`` it has the port for frames."""
     size = {"D": config.width - 1, "K": config.octets - 1}
     text = _PORTS + _FRAME_PORT * config.sctp
     ports = [" ".join(port.split()) for port in text.split(";") if port.strip()]

@@ -1,7 +1,8 @@
-"""The engines: what they do with a device that breaks rules, and how they are built."""
+"""Tests of the engines: their behaviour with a device that breaks rules, and their builds."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 from dataclasses import replace
@@ -9,14 +10,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ddp_rnic.flow import tools
+from ddp_rnic.flow.tools import ToolError
 from ddp_rnic.hdl.spec import regs
 from ddp_rnic.hdl.spec.completion import OCTETS, Kind, decode, phase
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
+from ddp_rnic.hdl.spec.net import internet_sum
 from ddp_rnic.hdl.spec.sctp import Diversion
 from ddp_rnic.sim.capture import layers, pcap
 from ddp_rnic.sim.engines import verilator
+from ddp_rnic.sim.engines.choice import ENGINES, load
 from ddp_rnic.sim.engines.engine import (
-    ENGINES,
     UNSTALLED,
     Await,
     DeviceError,
@@ -31,12 +35,9 @@ from ddp_rnic.sim.engines.engine import (
     Resume,
     Ring,
     Stalls,
-    ToolError,
     Wait,
     WriteRegister,
-    load,
 )
-from ddp_rnic.sim.engines.load import SctpLoad
 from ddp_rnic.sim.engines.tests import standin
 from ddp_rnic.sim.engines.tests.fake_engine import FakeEngine
 from ddp_rnic.sim.model.ddp import DataSource
@@ -44,6 +45,7 @@ from ddp_rnic.sim.model.header import TaggedHeader
 from ddp_rnic.sim.model.mpa import MpaSender
 from ddp_rnic.sim.model.sctp import DataChunk, Function, SegmentReceived, Session
 from ddp_rnic.sim.model.sctp import Packet as SctpPacket
+from ddp_rnic.sim.replay.load import SctpLoad
 
 
 @pytest.fixture
@@ -92,7 +94,7 @@ def test_writes_outside_of_memory_are_told(engine: str) -> None:
 @pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_memory_begins_at_its_base(engine: str) -> None:
-    """Its first octets lie below the base: the device's burst at 0x45 begins in front of it."""
+    """The first octets of the device's burst at 0x45 lie below the base of memory."""
     memory = np.full(4, 0xEE, np.uint8)
     mode = WriteRegister(standin.MODE, standin.GOOD)
     outcome = load(engine).run(RnicConfig(), [mode], memory, base=80)
@@ -105,15 +107,15 @@ def test_memory_begins_at_its_base(engine: str) -> None:
     ("mode", "message"),
     [
         (standin.CROSSES_A_PAGE, "32 octets at 0xff0 crosses a 4 KiB boundary"),
-        (standin.ENDS_EARLY, "WLAST is 1 with 1 beats of the burst to come, at 0x50"),
+        (standin.ENDS_EARLY, "WLAST is 1 but 1 beats of the burst are left, at 0x50"),
         (standin.CHANGES_ITS_ADDRESS, "m_axi_aw: payload changes before READY came"),
         (standin.TAKES_DATA_BACK, "m_axi_w: VALID falls before READY came"),
-        (standin.NEVER_IDLE, "all is sent, but the RNIC is not idle"),
-        (standin.LEAVES_A_HOLE, "exception stream: TKEEP 0x5"),
-        (standin.REFUSES_READS, "the read of register 0x018 is answered with response 2"),
+        (standin.NEVER_IDLE, "everything is sent, but the RNIC is not idle"),
+        (standin.LEAVES_A_HOLE, "exception stream: TKEEP is 0x5"),
+        (standin.REFUSES_READS, "the read of register 0x018 got response 2"),
         (
             standin.ANNOUNCES_ON,
-            "m_axi_aw: 65 bursts wait for their response, and the configuration",
+            "m_axi_aw: 65 bursts wait for their response, but the configuration",
         ),
     ],
 )
@@ -147,7 +149,7 @@ def complete(
     stalls: Stalls = UNSTALLED,
     faults: tuple[range, ...] = (),
 ) -> tuple[Outcome, np.ndarray]:
-    """Run with a ring that the stand-in is told of; memory is painted."""
+    """Runs the stand-in with a ring that it gets; memory is painted."""
     memory = np.full(1 << 13, 0xEE, np.uint8)
     start = WriteRegister(standin.MODE, mode)
     outcome = load(engine).run(
@@ -171,7 +173,8 @@ def test_completions_are_taken_in_order(engine: str, size: int, stalls: Stalls) 
     assert [each.cookie for each in outcome.completions] == [*range(37)]
     assert [each.phase for each in outcome.completions] == [phase(n, size) for n in range(37)]
     assert len(outcome.delivered) == 37 and np.all(np.diff(outcome.delivered.astype(int)) > 3)
-    # They are in the ring, and nothing else was touched there; the other port's lists know nothing.
+    # The completions are in the ring, and nothing else was touched there; the other port's lists
+    # are empty.
     outside = np.delete(memory, np.r_[64:96, ring.octets.start : ring.octets.stop])
     assert np.all(outside == 0xEE)
     assert outcome.bursts["address"].tolist() == [64] and len(outcome.responses) == 1
@@ -241,7 +244,7 @@ def test_interrupts_of_completions_and_events_are_told_apart(
     assert [each.cookie for each in outcome.completions] == [*range(31)]
     # The stand-in's event registers read as their addresses.
     assert [each.stream for each in outcome.events] == [regs.address("EVENT_STREAM")] * 2
-    # The last completion came alone: one interrupt, which was answered.
+    # The last completion came alone, with one interrupt, which was answered.
     assert np.sum(outcome.interrupts > outcome.delivered[-1]) == 1
 
 
@@ -287,10 +290,10 @@ def test_a_faulty_ring_keeps_its_old_entry(engine: str) -> None:
         (standin.KEEPS_THE_PHASE, "m_axi_cq_w: completion 8 has the wrong phase"),
         (
             standin.SKIPS_AN_ENTRY,
-            "m_axi_cq_w: completion 1 is written to 0x1040, its entry is at 0x1020",
+            "m_axi_cq_w: completion 1 is written to 0x1040, but its entry is at 0x1020",
         ),
-        (standin.LEAVES_OUT_AN_OCTET, "m_axi_cq_w: completion 0 is not written whole"),
-        (standin.IDLE_TOO_SOON, "m_axi_cq_w: data comes after STATUS told that nothing is in"),
+        (standin.LEAVES_OUT_AN_OCTET, "m_axi_cq_w: completion 0 is incomplete"),
+        (standin.IDLE_TOO_SOON, "m_axi_cq_w: data comes although STATUS said nothing is in"),
     ],
 )
 def test_a_completion_that_is_not_right_is_told(engine: str, mode: int, message: str) -> None:
@@ -304,7 +307,7 @@ def test_a_completion_that_is_not_right_is_told(engine: str, mode: int, message:
 def test_entries_of_every_kind_are_taken(engine: str) -> None:
     outcome, _ = complete(engine, produce(len(Kind)), Await(len(Kind)), mode=standin.COUNTS_KINDS)
     assert [each.kind for each in outcome.completions] == [*Kind]
-    with pytest.raises(DeviceError, match="the completion .* cannot be: .* is not a valid Kind"):
+    with pytest.raises(DeviceError, match="the completion .* is not valid: .* is not a valid Kind"):
         complete(engine, produce(len(Kind) + 1), mode=standin.COUNTS_KINDS)
 
 
@@ -354,7 +357,7 @@ SCTP = RnicConfig(sctp=True)
 def echo(
     engine: str, *operations: Operation, stalls: Stalls = UNSTALLED, width: int = 64
 ) -> tuple[Outcome, list[ExceptionPacket]]:
-    """Run with a stand-in that has both ports and echoes; the echoes that have to come."""
+    """Runs a stand-in that has both ports and echoes; returns the required echoes, too."""
     expected = []
     mark = 0
     for operation in operations:
@@ -385,7 +388,7 @@ def test_frames_of_every_length_arrive_as_they_are(engine: str, width: int, stal
     frames = [Frame(counting(length, length), error=length % 3 == 0) for length in lengths]
     outcome, expected = echo(engine, *frames, stalls=stalls, width=width)
     assert outcome.exceptions == expected
-    # The stand-in tells of 32: those that come later overwrite the first ones.
+    # The stand-in reports 32: later ones overwrite the first ones.
     damaged = {number % 32: frame.error for number, frame in enumerate(frames)}
     counted = dict.fromkeys(regs.SCTP_COUNTERS, 0) | {
         "FRAMES": len(frames),
@@ -417,7 +420,7 @@ def test_frames_packets_and_writes_keep_their_order(engine: str, stalls: Stalls)
     for k in range(24):
         frame, packet = Frame(counting(k, 5 * k + 1)), Packet(k, 1000 * k, counting(k, 3 * k + 2))
         mark = WriteRegister(standin.MARK, 100 + k)
-        # Every two of them follow each other.
+        # Every two of them are consecutive.
         operations += [frame, packet, frame, frame, mark, frame, mark, packet, packet]
         operations += waits[k % 4 :][:1]
     outcome, expected = echo(engine, *operations, stalls=stalls)
@@ -444,7 +447,10 @@ def test_a_port_for_frames_without_frames_changes_nothing(engine: str) -> None:
 
 @pytest.mark.parametrize(
     ("engine", "message"),
-    [("compiled", "operation 2 of 2, it takes no beat of the frame"), ("cocotb", "nothing moved")],
+    [
+        ("compiled", "operation 2 of 2, the RNIC takes no beat of the frame"),
+        ("cocotb", "nothing moved"),
+    ],
 )
 def test_a_frame_that_nobody_takes_is_told(
     monkeypatch: pytest.MonkeyPatch, engine: str, message: str
@@ -468,7 +474,7 @@ def test_a_load_over_sctp_is_what_the_model_takes(payload: int, mtu: int) -> Non
     tsns = []
     for number, frame in enumerate([accept, *frames]):
         ip = layers.ip_packet(pcap.Frame(number, 0.0, 1, frame.octets))
-        assert ip is not None and layers.internet_sum(frame.octets[14:34]) == 0xFFFF
+        assert ip is not None and internet_sum(frame.octets[14:34]) == 0xFFFF
         chunks = SctpPacket.parse(ip.payload).chunks
         if number:
             beats = -(-len(frame.octets) // SCTP.octets)
@@ -496,7 +502,7 @@ def test_a_ring_lies_in_memory() -> None:
         ValueError, match="must lie in memory, from 0x0 to 0x80, not from 0x60 to 0xa0"
     ):
         load("compiled").run(RnicConfig(), [], memory, ring=Ring(96, 1))
-    with pytest.raises(ValueError, match="completions to wait for need a ring"):
+    with pytest.raises(ValueError, match="waiting for completions needs a ring"):
         load("compiled").run(RnicConfig(), [Await(1)], memory)
 
 
@@ -534,7 +540,7 @@ def test_waves_are_written(tmp_path: Path) -> None:
 
 STREAM, PD = 3, 7
 STAG, REGION = 0x0001_2305, range(0x103, 0x2103)
-BUFFERS, BUFFER = 0x2800, 300  # where untagged buffers lie, and octets of one
+BUFFERS, BUFFER = 0x2800, 300  # address of the untagged buffers, and octets of one
 GATEWARE_RING = Ring(0x7FC0, 3)
 
 
@@ -543,7 +549,7 @@ def write(**values: int) -> list[Operation]:
 
 
 def status(**values: int) -> Poll:
-    """Wait for fields of STATUS."""
+    """Waits for fields of STATUS."""
     fields = {each.name: each.low for each in regs.BY_NAME["STATUS"].fields}
     return Poll(
         regs.address("STATUS"),
@@ -553,7 +559,7 @@ def status(**values: int) -> Poll:
 
 
 class Peer:
-    """The far end of a stream, and the host's calls for it."""
+    """The sending end of a stream, and the host's calls for it."""
 
     def __init__(self, number: int = STREAM, mulpdu: int = 500) -> None:
         self.number = number
@@ -568,7 +574,7 @@ class Peer:
         )  # fmt: skip
 
     def post(self, count: int) -> list[Operation]:
-        """Further buffers of its queue 1."""
+        """Posts further buffers of its queue 1."""
         operations = []
         for _ in range(count):
             address = BUFFERS + (self.number << 12) + self.posted * (BUFFER + 1)
@@ -610,7 +616,7 @@ def drive(
     stalls: Stalls = UNSTALLED,
     faults: tuple[range, ...] = (),
 ) -> tuple[Outcome, np.ndarray]:
-    """Run the gateware, or the stand-in of Python; memory is painted."""
+    """Runs the gateware, or the stand-in in Python; memory is painted."""
     memory = np.full(1 << 16, 0xEE, np.uint8)
     runner = FakeEngine() if engine == "fake" else load(engine)
     outcome = runner.run(RnicConfig(), operations, memory, ring=ring, stalls=stalls, faults=faults)
@@ -618,7 +624,7 @@ def drive(
 
 
 def everything() -> list[Operation]:
-    """Messages of both kinds on two streams, a ring that runs full, errors and revocations."""
+    """Makes messages of both kinds on two streams, a full ring, errors and revocations."""
     one, two = Peer(), Peer(4)
     return [
         *GATEWARE_RING.program(),
@@ -634,7 +640,7 @@ def everything() -> list[Operation]:
         Drain(),
         Resume(),
         *two.untagged(b"y" * BUFFER),
-        # No buffer, then silence; the other stream does not notice.
+        # The stream without a buffer fails and is silent; the other stream is not affected.
         *two.untagged(b"one too many"), *two.tagged(0, b"silence"), *one.untagged(b"goes on"),
         Drain(),
         *write(STAG_INDEX=STAG >> 8, REVOKE_STAG=1),
@@ -668,7 +674,7 @@ def test_the_gateware_does_what_the_stand_in_does(engine: str, stalls: Stalls) -
         replace(each, header=b"") for each in want.events
     ]
     assert {name: got.counters[name] for name in want.counters} == want.counters
-    # What the ring holds at the end are its last completions.
+    # At the end the ring holds its last completions.
     count = len(want.completions)
     for number in range(count - len(entries), count):
         assert decode(entries[number % len(entries)].tobytes()) == want.completions[number]
@@ -684,7 +690,7 @@ def test_frames_are_placed_as_fast_as_they_come(engine: str) -> None:
         Poll(regs.address("SESSION_PENDING"), 0xFFFFFFFF, 0),
     ]
     outcome = sctp.run(load(engine), [*sctp.packets(count), Drain(), *guide], count)
-    # One packet and chunk more: the Accept, which has an entry besides. Each chunk ends its packet.
+    # One packet and chunk more: the Accept, which has a further entry. Each chunk ends its packet.
     kinds = [each.kind for each in outcome.completions]
     assert [kinds.count(kind) for kind in Kind] == [count, count + 1, 0, 1, 0]
     assert sum(each.ends for each in outcome.completions) == count + 1
@@ -705,7 +711,7 @@ def test_a_completion_comes_after_the_responses_of_its_writes(engine: str) -> No
         operations += peer.tagged(offset, bytes(length))
     outcome, _ = drive(engine, operations, stalls=Stalls(response=0.8, response_latency=100))
     assert len(outcome.delivered) == len(lengths) and len(outcome.responses) == len(outcome.bursts)
-    # The bursts of a message lie before its end, and those of the next one behind it.
+    # The bursts of a message precede its end, and those of the next message follow it.
     ends = [REGION.start + offset + length for offset, length in zip(offsets, lengths, strict=True)]
     for end, cycle in zip(ends, outcome.delivered, strict=True):
         assert cycle > outcome.responses[outcome.bursts["address"] < end].max()
@@ -727,8 +733,8 @@ def test_a_full_ring_does_not_stop_placement(engine: str) -> None:
 
 @pytest.mark.parametrize("wait", range(44, 80, 16))
 def test_idle_falls_with_the_room_that_the_host_gives(wait: int) -> None:
-    # The host takes a full ring while it reads an event, gives all of it back at once, and asks for
-    # STATUS at once. A completion that waited for room is not written yet.
+    # The host takes a full ring while it reads an event, gives all of it back, and immediately asks
+    # for STATUS. A completion that waited for room is not written yet.
     peer, other = Peer(), Peer(4)
     operations = [*GATEWARE_RING.program(), *register_region(), *peer.enable(), *other.enable()]
     operations.append(Pause())
@@ -777,7 +783,8 @@ def test_interrupts_are_moderated_by_time(engine: str) -> None:
 
 @pytest.mark.parametrize("latency", [8, 400])
 def test_a_host_that_is_ahead_of_the_producer_is_not_called(latency: int) -> None:
-    # It sees a completion in memory, and gives it back, before the RNIC has the bus's response.
+    # The host sees a completion in memory, and gives it back, before the RNIC has the bus's
+    # response.
     ring, peer = replace(GATEWARE_RING, size=2), Peer()
     operations = [*ring.program(interrupts=True, coalesce=3, timeout=10_000), *register_region()]
     operations += peer.enable()
@@ -807,15 +814,15 @@ def hide(monkeypatch: pytest.MonkeyPatch, *programs: str, ziglang: bool) -> None
     found = shutil.which
     monkeypatch.setattr(shutil, "which", lambda name: None if name in programs else found(name))
     spec = object() if ziglang else None
-    monkeypatch.setattr(verilator.importlib.util, "find_spec", lambda name: spec)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
 
 
 def test_the_compiler_is_the_machines_or_the_one_of_pypi(monkeypatch: pytest.MonkeyPatch) -> None:
     hide(monkeypatch, "g++", "clang++", ziglang=True)
-    assert verilator.compiler()[1:] == ["-m", "ziglang", "c++"]
+    assert tools.compiler()[1:] == ["-m", "ziglang", "c++"]
     hide(monkeypatch, "g++", "clang++", ziglang=False)
-    with pytest.raises(ToolError, match="no C.. compiler .* or 'pip install ziglang'"):
-        verilator.compiler()
+    with pytest.raises(ToolError, match="a C.. compiler is missing: .*'ddp-rnic.compiler.'"):
+        tools.compiler()
 
 
 def test_a_build_is_made_once_and_kept_while_it_is_used(
@@ -832,19 +839,20 @@ def test_a_build_is_made_once_and_kept_while_it_is_used(
     objects = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.o")}
     assert verilator.build_library(standin.verilog(RnicConfig()), harness) == first
     assert first.stat().st_mtime_ns == made
-    # Another design takes another place, and the objects of Verilator's runtime as they are.
+    # Another design has another place in the cache; the objects of Verilator's runtime are
+    # unchanged.
     other = verilator.build_library(standin.verilog(RnicConfig()) + "// another\n", harness)
     assert other != first
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.o")} == objects
     assert len(objects) == 2
-    # What nobody used for long is gone.
+    # Builds that were not used for long are deleted.
     assert not (builds / "old").exists() and (builds / "new").exists()
 
 
 def test_what_a_tool_complains_of_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     harness = Path(verilator.__file__).with_name("harness.cpp")
-    with pytest.raises(ToolError, match="the Verilog has no module rnic"):
+    with pytest.raises(ToolError, match="the Verilog has no module 'rnic'"):
         verilator.build_library("module other(); endmodule\n", harness)
     with pytest.raises(ToolError, match="(?s)verilator_bin failed .*nonsense"):
         verilator.build_library(standin.verilog(RnicConfig()) + "nonsense\n", harness)

@@ -1,4 +1,4 @@
-"""Rewritten Verilog does what it did: as text, and as Verilator runs it."""
+"""Rewritten Verilog behaves as before: as text, and as Verilator runs it."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from amaranth.hdl import Cat, Module, Signal
 from amaranth.lib import wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
+from ddp_rnic.flow.tools import ToolError
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.sim.engines import rewrite, verilator
-from ddp_rnic.sim.engines.engine import ToolError
 from ddp_rnic.sim.engines.rewrite import let_sleep
 from numpy.typing import NDArray
 
 
 class Part(wiring.Component):
-    """Registers without an enable, after one another: what enters goes on for three cycles."""
+    """Registers without an enable, in a row: an input takes three cycles."""
 
     def __init__(self) -> None:
         super().__init__({"i": In(8), "o": Out(8)})
@@ -36,9 +36,9 @@ class Part(wiring.Component):
 
 
 class Sleeper(wiring.Component):
-    """All that a sleeper may have: ``go`` has it work for a while without another input.
+    """Everything that a sleeper may have: ``go`` makes it work for a while without another input.
 
-    ``data`` is stored, and nothing else. Of ``mask`` there is a way to ``o`` without a register.
+    ``data`` is only stored. ``mask`` has a path to ``o`` without a register.
     """
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class Restless(wiring.Component):
 
 
 class Inner(wiring.Component):
-    """Two sleepers, the second started by the first, and what is restless behind it."""
+    """Two sleepers, the second started by the first, and a part after it that never sleeps."""
 
     def __init__(self) -> None:
         super().__init__({"inputs": In(32), "o": Out(32)})
@@ -151,7 +151,7 @@ void run(const uint32_t *inputs, uint32_t *outputs, uint64_t cycles) {
 
 @pytest.fixture
 def outputs(inputs: NDArray[np.uint32], tmp_path: Path) -> Callable[[str], NDArray[np.uint32]]:
-    """What a design gives in each cycle. As a netlist, its text is taken as it is."""
+    """Returns the outputs of a design in each cycle. As a netlist, its text is not rewritten."""
     harness = tmp_path / "harness.cpp"
     harness.write_text(HARNESS)
 
@@ -169,7 +169,9 @@ def outputs(inputs: NDArray[np.uint32], tmp_path: Path) -> Callable[[str], NDArr
 
 @pytest.fixture(scope="module")
 def inputs() -> NDArray[np.uint32]:
-    """None for long, then cycles of work between long ones of none; data goes on changing."""
+    """Returns long pauses without input, and cycles of work between them; data changes all
+    the time.
+    """
     random = np.random.default_rng(5041)
     cycles = 20_000
     busy = np.repeat(random.random(cycles // 50) < 0.4, 50)
@@ -186,7 +188,7 @@ def test_asleep_or_not_every_cycle_gives_the_same(
     design: str, outputs: Callable[[str], NDArray[np.uint32]]
 ) -> None:
     asleep = let_sleep(design, verilator.TOP)
-    # Two sleepers with their part, and the part of what has a delay line.
+    # Two sleepers with their part, and the part of the module that has a delay line.
     awake = re.findall(r"iff bench\.rnic\.rnic\.(\S+)", asleep)
     assert {name.removeprefix("\\") for name in awake} == {"tagged", "cut", "commit"}
     expected = outputs(design)
@@ -197,11 +199,11 @@ def test_asleep_or_not_every_cycle_gives_the_same(
 @pytest.mark.parametrize(
     "forgotten",
     [
-        r"\(rest != _kept\d+\) \|",  # that it has work to do
+        r"\(rest != _kept\d+\) \|",  # it has work to do
         r"\(go != _kept\d+\) \|",  # an input
-        r"_kept\d+ \| _kept\d+ \|",  # that it has written to its memories
+        r"_kept\d+ \| _kept\d+ \|",  # it has written to its memories
         r"_stirs0 \|",  # its part
-        r"\| ~_kept\d+",  # that it has seen no edge yet
+        r"\| ~_kept\d+",  # it has seen no edge yet
     ],
 )
 def test_what_a_sleeper_forgets_shows(
@@ -216,7 +218,7 @@ def test_what_a_sleeper_forgets_shows(
 
 def test_what_is_set_and_not_declared_is_told() -> None:
     text = "module \\rnic.rnic.cut (clk);\n  always @(posedge clk)\n    x <= 1'h1;\nendmodule\n"
-    with pytest.raises(ToolError, match=r"rnic\.rnic\.cut: cannot tell what is set: x"):
+    with pytest.raises(ToolError, match=r"rnic\.rnic\.cut sets an undeclared name: x"):
         let_sleep(text, verilator.TOP)
 
 

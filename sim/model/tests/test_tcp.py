@@ -678,13 +678,13 @@ def test_a_captures_octets_arrive(mpa_capture: Path) -> None:
             assert got[stream] == direction.octets and not receiver.broken(stream)
 
 
-# --- all at once ---------------------------------------------------------------------------------
+# --- everything together -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("window", [64, 512, 2048, 16384, 65536])
 @pytest.mark.parametrize("connections", [1, 3, 16])
 def test_a_scenario_gives_the_streams_fpdus(connections: int, window: int) -> None:
-    """Compares the FPDUs with those that MPA's receiver finds in what the peers sent, in order."""
+    """Compares the FPDUs with those that MPA's receiver finds in the peers' octets, in order."""
     drawn = scenario(
         random.Random(f"{connections} {window}"),
         connections=connections,

@@ -193,8 +193,8 @@ def test_control_messages_are_those_of_the_peer(ends: tuple[End, End], side: str
 
 
 def test_chunks_arrive_in_the_passive_sides_order(ends: tuple[End, End]) -> None:
-    """The passive side recorded the wire's order: its kernel handed up each chunk at once,
-    and once.
+    """The passive side recorded the wire's order: its kernel handed up each chunk on
+    arrival, and once.
     """
     _, passive = ends
     expected, got = defaultdict(list), defaultdict(list)

@@ -1,4 +1,4 @@
-"""Every planted fault is found, and told with what, where, expected, got and the cycle."""
+"""Every planted fault is found, and reported with kind, place, both values and the cycle."""
 
 from __future__ import annotations
 

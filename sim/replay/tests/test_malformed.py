@@ -1,9 +1,9 @@
-"""Malformed frames against the whole RNIC: each has its fate, and none has an effect on the next.
+"""Plays malformed frames to the whole RNIC: none has an effect on the next frame.
 
-Bad frames are sent to one DDP Stream of an association, each of them a spoilt copy of the frame
-that would be next. Behind each comes a good frame on another stream, and then, unless a chunk of
-the bad one was a legal reason to end the session, that next frame. What must come of it all is told
-by the reader of frames of the parser's tests and by the parts of the golden model.
+Bad frames are sent to one DDP Stream of an association; each is a damaged copy of the frame that
+would be next. After each comes a good frame on another stream, and then, unless a chunk of the bad
+one was a legal reason to end the session, that next frame. The reader of frames in the parser's
+tests and the parts of the golden model determine the required results.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from ddp_rnic.hdl.spec.ddp import WAITING
 from ddp_rnic.hdl.spec.net import SCTP_UDP_PORT, AssociationKey, EtherType, Protocol, insert
 from ddp_rnic.hdl.spec.sctp import MOST_CHUNKS, Diversion, Reason, State
 from ddp_rnic.hdl.spec.sctp import Function as Told
+from ddp_rnic.sim.engines.choice import load
 from ddp_rnic.sim.engines.engine import (
     UNSTALLED,
     Drain,
@@ -39,7 +40,6 @@ from ddp_rnic.sim.engines.engine import (
     Ring,
     Stalls,
     WriteRegister,
-    load,
 )
 from ddp_rnic.sim.model.ddp import DataSink, TaggedHeader, UntaggedHeader, header_length
 from ddp_rnic.sim.model.events import DdpError, Delivered, Placed
@@ -57,41 +57,43 @@ from ddp_rnic.sim.model.sctp import (
     SessionIllegal,
     checksum,
 )
-from ddp_rnic.sim.replay.plan import guard_octets
+from ddp_rnic.sim.replay.host import guard_octets
 from numpy.typing import NDArray
 
 WIDTHS = (64, 512)
 STALLS = Stalls(source=0.2, write=0.3, response=0.2, exceptions=0.3, completions=0.3)
 
-#: The association, its DDP Streams, and which of its SCTP streams are which.
+#: The association, its DDP Streams, and the roles of its SCTP streams.
 ASSOCIATION, FIRST, COUNT = 3, 8, 2
 VICTIM, BYSTANDER = 0, 1
 PORTS, TAG, TSN = (40001, 40002), 0x0DDBA115, 0xFFFFFF00
 V4 = bytes([10, 0, 0, 2]), bytes([10, 0, 0, 1])
 V6 = bytes([0xFD, *range(1, 16)]), bytes([0xFD, *range(101, 116)])
 
-#: Where segments go: each to a slot of its own, in a region of the stream's.
+#: The places of segments: each has a slot of its own, in a region of the stream.
 BASE, SLOT, SLOTS = 0x1234_5678_9000, 160, 12000
 BUFFER, COOKIE, QN = 64, 0xC0_0C1E, 2
-#: DDP-SSNs of a session, so that looking for a free one takes little time.
+#: DDP-SSNs of a session: few, so that finding a free one takes little time.
 MOST_SSNS = 96
 RING = Ring(SLOT * SLOTS, 10)
 
 
 class Fate(Enum):
-    """What becomes of a frame, see :class:`~ddp_rnic.hdl.sctp.receiver.ItemHold`."""
+    """The outcome of a frame, see :class:`~ddp_rnic.hdl.sctp.receiver.ItemHold`."""
 
     TAKEN = auto()
     EXCEPTION = auto()
     DROPPED = auto()
 
 
-# -- what frames are made of ----------------------------------------------------------------------
+# -- the parts of frames --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Carrier:
-    """What carries an SCTP packet. ``extensions`` are headers of IPv6: protocol, octets."""
+    """The layers that carry an SCTP packet. ``extensions`` are headers of IPv6: protocol,
+    octets.
+    """
 
     v6: bool = False
     tags: bytes = b""
@@ -101,12 +103,12 @@ class Carrier:
 
     @property
     def ip(self) -> int:
-        """Where the IP header begins."""
+        """The offset of the IP header."""
         return 14 + len(self.tags)
 
     @property
     def start(self) -> int:
-        """Where the packet begins."""
+        """The offset of the packet."""
         extended = sum(size for _, size in self.extensions)
         ip = 40 + extended if self.v6 else 20 + len(self.options)
         return self.ip + ip + 8 * self.udp
@@ -134,7 +136,7 @@ class Carrier:
         return bytes(range(12)) + self.tags + struct.pack(">H", kind) + header + octets
 
     def lengths(self) -> Iterator[tuple[str, int, int]]:
-        """Fields of length before the packet: name, place in the frame, octets."""
+        """The length fields before the packet: name, place in the frame, octets."""
         if self.v6:
             yield "Payload Length", self.ip + 4, 2
             at = self.ip + 40
@@ -170,12 +172,14 @@ def packet_of(*chunks: DataChunk | Chunk) -> bytes:
 
 
 def sealed(packet: bytes) -> bytes:
-    """The packet with a right checksum."""
+    """Returns the packet with a right checksum."""
     return packet[:8] + checksum(packet) + packet[12:]
 
 
 def mended(frame: bytes) -> bytes:
-    """The frame with right checksums, of IPv4 and SCTP, as its own fields say where they are."""
+    """Returns the frame with right checksums of IPv4 and SCTP, at the places that its fields
+    state.
+    """
     octets = bytearray(frame)
     at = 12
     while octets[at : at + 2] in (b"\x81\x00", b"\x88\xa8"):
@@ -193,13 +197,13 @@ def mended(frame: bytes) -> bytes:
 
 
 def added(frame: bytes, at: int, size: int, delta: int) -> bytes:
-    """The frame with another number in a field."""
+    """Returns the frame with another number in a field."""
     number = (int.from_bytes(frame[at : at + size], "big") + delta) % (1 << 8 * size)
     return frame[:at] + number.to_bytes(size, "big") + frame[at + size :]
 
 
 def inverted(octets: bytes, bit: int) -> bytes:
-    """The octets with a bit inverted."""
+    """Returns the octets with one bit inverted."""
     at, bit = divmod(bit, 8)
     return octets[:at] + bytes([octets[at] ^ 1 << bit]) + octets[at + 1 :]
 
@@ -219,7 +223,7 @@ KEYS = [key_of(say(carrier.frame(packet_of()))) for carrier in (IPV4, CARRIERS["
 
 
 def split(octets: bytes) -> list[bytes] | None:
-    """Chunks without their padding; None if they do not add up (RFC 9260 sections 3.2, 3.3.1)."""
+    """Returns chunks without padding; None if they do not add up (RFC 9260 sections 3.2, 3.3.1)."""
     chunks = []
     while octets:
         length = int.from_bytes(octets[2:4], "big")
@@ -232,7 +236,7 @@ def split(octets: bytes) -> list[bytes] | None:
 
 
 def is_message(chunk: DataChunk) -> bool:
-    """Whether a DATA chunk is a DDP message (RFC 5043 sections 5.2 and 10)."""
+    """Returns True if a DATA chunk is a DDP message (RFC 5043 sections 5.2 and 10)."""
     if not (chunk.unordered and chunk.beginning and chunk.ending):
         return False
     if chunk.ppid != Ppid.CONTROL or len(chunk.payload) < 4:
@@ -246,7 +250,7 @@ Order = tuple[Kind, int]
 
 
 def order_of(entry: Completion) -> Order:
-    """What an entry of the ring is in one order with."""
+    """Returns the group of an entry of the ring, within which entries are in order."""
     if entry.kind in (Kind.CHUNK, Kind.PACKET):
         return Kind.CHUNK, 0
     return entry.kind, entry.stream
@@ -257,17 +261,17 @@ def order_of(entry: Completion) -> Order:
 
 @dataclass
 class End:
-    """A DDP Stream: what the model has of it."""
+    """A DDP Stream, with its part of the model."""
 
     number: int
     region: Region
     session: Session = field(init=False)
     sink: DataSink = field(init=False)
     seen: set[int] = field(default_factory=set)  # DDP-SSNs that were taken
-    buffer: int = 0  # address
+    buffer: int = 0  # address of its buffer
 
     def ssn(self, ahead: int) -> int:
-        """The DDP-SSN to come next, or so many of those to come ahead of it."""
+        """Returns the next free DDP-SSN, or the one ``ahead`` places later."""
         free = (ssn for ssn in range(1 << 16) if ssn not in self.seen)
         return next(islice(free, ahead, None))
 
@@ -277,7 +281,7 @@ class End:
 
 
 class Play:
-    """Frames, and what must come of them."""
+    """Collects frames, and the required results."""
 
     def __init__(self, seed: str) -> None:
         self.rng = random.Random(seed)
@@ -285,14 +289,14 @@ class Play:
         self.operations: list[Operation] = RING.program()
         self.memory = guard_octets(RING.octets.stop + 256)
         self.expected = self.memory.copy()
-        self.beats: list[tuple[int, int]] = []  # address and octets of what is placed
+        self.beats: list[tuple[int, int]] = []  # address and octets of each placement
         self.tsn = TSN
         self.exceptions: list[ExceptionPacket] = []
         self.events: list[ErrorEvent] = []
-        #: Entries in their order: that of chunks and packets, and those of others by stream.
+        #: Entries in their order: those of chunks and packets, and the others by stream.
         self.entries: dict[Order, list[Completion]] = defaultdict(list)
         self.fates: Counter[Fate] = Counter()
-        self.names: list[str] = []  # of the frames
+        self.names: list[str] = []  # names of the frames
         self.back_to_back: list[bool] = []
         self._slots = 0
         self._buffers = 0
@@ -335,7 +339,7 @@ class Play:
         )  # fmt: skip
 
     def begin(self, end: End) -> None:
-        """A new session, whatever was before."""
+        """Begins a new session, in any state."""
         self.operations.append(Drain())
         self._tell(end, Told.FORGET)
         self.write("STREAM", INDEX=end.number, FLAGS=regs.pack("STREAM_FLAGS", enable=1))
@@ -358,7 +362,7 @@ class Play:
         self.send("Accept", IPV4.frame(packet_of(chunk)))
 
     def _tell(self, end: End, function: Told) -> None:
-        # What was drawn as a TSN and never taken is of the past, too.
+        # A TSN that was drawn and never taken is of the past, too.
         tsn = (self.tsn - 1) % (1 << 32)
         self.write("SESSION", STREAM=end.number, FUNCTION=function, TSN=tsn, COMMAND=1)
         busy, taken = (regs.pack("SESSION_ANSWER", **{name: 1}) for name in ("busy", "taken"))
@@ -367,42 +371,42 @@ class Play:
     # the peer
 
     def slot(self, size: int) -> int:
-        """Address of so many octets that nothing else is for."""
+        """Returns the address of unused octets."""
         self._slots += 1
         assert self._slots < SLOTS - 2, "memory is too small"
         return self._slots * SLOT + self.rng.randrange(SLOT - size + 1)
 
     def tagged(self, sid: int = VICTIM, size: int = 37) -> bytes:
-        """A segment to a slot of its own."""
+        """Returns a segment to a slot of its own."""
         region = self.ends[sid].region
         to = region.to + self.slot(size) - region.address
         return TaggedHeader(region.stag, to, last=True).encode() + self.rng.randbytes(size)
 
     def untagged(self, size: int = 37) -> bytes:
-        """The last segment of the victim's first untagged message."""
+        """Returns the last segment of the victim's first untagged message."""
         return UntaggedHeader(QN, 1, 3, last=True).encode() + self.rng.randbytes(size)
 
     def data(
         self, body: bytes, sid: int = VICTIM, *, ppid: int = Ppid.SEGMENT, ahead: int = 0
     ) -> DataChunk:
-        """A DATA chunk with the next TSN, and a DDP-SSN so far ahead of the next."""
+        """Returns a DATA chunk with the next TSN, and a DDP-SSN ``ahead`` of the next one."""
         tsn, self.tsn = self.tsn, (self.tsn + 1) % (1 << 32)
         ssn = self.ends[sid].ssn(ahead)
         return DataChunk(tsn, sid, ppid, struct.pack(">H", ssn) + body)
 
     def packet(self) -> bytes:
-        """A good packet to the victim."""
+        """Returns a good packet to the victim."""
         return packet_of(self.data(self.tagged()))
 
     def play(self, frames: Iterable[tuple[str, bytes | Frame]]) -> None:
-        """Send bad frames, and good ones behind each."""
+        """Sends bad frames, and good ones after each."""
         victim = self.ends[VICTIM]
         for name, each in frames:
             frame = each if isinstance(each, Frame) else Frame(each)
             before = len(self.operations)
             self.fates[self.send(name, frame.octets, error=frame.error)] += 1
             if victim.session.silent:
-                # What was taken before is not delivered any more, if it still has to be.
+                # Items that were taken and not delivered by then are never delivered.
                 self.operations.insert(before, Drain())
                 self.back_to_back[-1] = False
             carrier = self.rng.choice(self.carriers)
@@ -417,7 +421,7 @@ class Play:
                 self.begin(end)
 
     def send(self, name: str, octets: bytes, *, error: bool = False) -> Fate:
-        """Send a frame; what becomes of it."""
+        """Sends a frame; returns its outcome."""
         self.names.append(name)
         self.back_to_back.append(isinstance(self.operations[-1], Frame))
         self.operations.append(Frame(octets, error))
@@ -431,10 +435,10 @@ class Play:
                 self._entry(Kind.PACKET, length=len(chunks), cookie=ASSOCIATION << 16)
         return fate
 
-    # what must come of it
+    # the required results
 
     def _judge(self, octets: bytes, error: bool) -> tuple[Fate, list[bytes]]:
-        """What becomes of a frame, and its chunks if it is TAKEN."""
+        """Returns the outcome of a frame, and its chunks if it is TAKEN."""
         said = say(octets, damaged=error)
         if said.kind is FrameKind.DAMAGED or len(octets) > RnicConfig.buffer_octets:
             return Fate.DROPPED, []
@@ -457,7 +461,7 @@ class Play:
         self.entries[order_of(entry)].append(entry)
 
     def _take(self, octets: bytes, *, ends: bool) -> bool:
-        """Take a chunk; whether it has a record."""
+        """Takes a chunk; returns whether it has a record."""
         if octets[0] != ChunkType.DATA:
             self.exceptions.append(ExceptionPacket(ASSOCIATION, 0, octets, Diversion.CHUNK))
             return False
@@ -467,7 +471,7 @@ class Play:
             return False
         end = self.ends[chunk.stream]
         if chunk.unordered and not (chunk.beginning and chunk.ending) and chunk.ppid in set(Ppid):
-            # A fragment: the host has not got the others.
+            # A fragment, of which the host lacks the others.
             self._exception(ASSOCIATION, chunk, octets, Diversion.FRAGMENT)
             self._entry(
                 Kind.CHUNK, status=ChunkStatus.HELD, stream=end.number, tag=chunk.tsn,
@@ -538,7 +542,7 @@ class Play:
     # the verdict
 
     def check(self, width: int, stalls: Stalls = UNSTALLED) -> None:
-        """Run it, and compare."""
+        """Runs the frames, and compares."""
         config = RnicConfig(width=width, sctp=True)
         memory = self.memory.copy()
         outcome = load("compiled").run(config, self.operations, memory, ring=RING, stalls=stalls)
@@ -563,7 +567,8 @@ class Play:
                 assert have == due, f"{order} {number}"
             assert len(came[order]) == len(wanted), order
 
-        # Nothing is written but the segments: no octet, and no beat that would write it as it was.
+        # Only the segments are written: no other octet, and no beat that would write an octet
+        # unchanged.
         unlike = memory != self.expected
         unlike[RING.octets.start : RING.octets.stop] = False
         assert not np.flatnonzero(unlike).tolist(), "octets of memory are wrong"
@@ -590,7 +595,7 @@ class Play:
             self._check_pace(config, outcome.taken["last"].astype(int))
 
     def _check_pace(self, config: RnicConfig, last: NDArray) -> None:
-        """No frame had to wait for what is wrong with those before it."""
+        """Checks that no frame had to wait because of a faulty frame before it."""
         frames = [each for each in self.operations if isinstance(each, Frame)]
         words = [len(frame.octets) // 4 for frame in frames]
         for number, frame in enumerate(frames):
@@ -601,14 +606,14 @@ class Play:
                 assert waited <= most, f"{self.names[number]} waited for {waited} cycles"
 
 
-# -- what is wrong with them ----------------------------------------------------------------------
+# -- the faults of frames -------------------------------------------------------------------------
 
-PADDING = b"\xa5" * 9  #: of a frame
+PADDING = b"\xa5" * 9  #: padding of a frame
 Frames = Iterator[tuple[str, bytes | Frame]]
 
 
 def lengths_before_the_packet(play: Play) -> Frames:
-    """Every length field before the packet, and the frame's own, off by one."""
+    """Yields frames with every length field before the packet, and the frame's own, off by one."""
     for name, carrier in CARRIERS.items():
         for what, at, size in carrier.lengths():
             for delta in (-1, 1):
@@ -618,21 +623,21 @@ def lengths_before_the_packet(play: Play) -> Frames:
                     yield label, mend(frame)
         yield f"{name}, an octet less", carrier.frame(play.packet())[:-1]
         yield f"{name}, an octet more", carrier.frame(play.packet()) + b"\0"
-        # So long a packet has an octet, or a word, that is of no chunk.
+        # A packet of this length has an octet, or a word, that belongs to no chunk.
         for count in range(1, 9):
             packet = sealed(play.packet() + bytes(count))
             yield f"{name}, {count} octets behind the chunk", carrier.frame(packet)
 
 
 def cut_frames(play: Play) -> Frames:
-    """Frames cut at every octet."""
+    """Yields frames cut at every octet."""
     for name, carrier in CARRIERS.items():
         for count in range(1, len(carrier.frame(play.packet()))):
             yield f"{name}, {count} octets", carrier.frame(play.packet())[:count]
 
 
 def cut_packets(play: Play) -> Frames:
-    """Packets, and then segments, cut at every octet; all around them is right."""
+    """Yields packets, and then segments, cut at every octet; everything around them is right."""
     for name in ("IPv4", "VLAN, IPv6 in UDP"):
         carrier = CARRIERS[name]
         for count in range(len(play.packet())):
@@ -652,8 +657,9 @@ def cut_packets(play: Play) -> Frames:
 
 
 def chunk_lengths(play: Play) -> Frames:
-    """A chunk's length is every number from 0 to beyond the packet; it is first, between two
-    others, or last.
+    """Yields packets in which a chunk's length is every number from 0 to beyond the packet.
+
+    The chunk is first, between two others, or last.
     """
 
     def packet(kind: str, position: int) -> tuple[bytes, int]:
@@ -678,11 +684,13 @@ def chunk_lengths(play: Play) -> Frames:
 
 
 def nested_chunks(play: Play) -> Frames:
-    """A segment's payload, or another chunk, is itself a chunk, of every length."""
+    """Yields packets in which a segment's payload, or another chunk, is itself a chunk, of
+    every length.
+    """
     for depth in (1, 2):
         for outer in (None, *range(20, 37)):
             for inner in (None, 0, 4, 16, 17, 31, 32, 33, 0xFFFF):
-                # From the inside out; each begins behind the 32 octets of the one around it.
+                # From the inside out; each begins after the 32 octets of the one around it.
                 body = b""
                 for level in reversed(range(depth + 1)):
                     segment = play.tagged(size=12)
@@ -704,7 +712,7 @@ def nested_chunks(play: Play) -> Frames:
 
 
 def single_bits(play: Play) -> Frames:
-    """Every bit of a frame is wrong, and no checksum was made for that."""
+    """Yields frames with every single bit wrong, and an unchanged checksum."""
     for name in ("IPv4", "VLAN, IPv6 in UDP"):
         carrier = CARRIERS[name]
         for bit in range(8 * len(carrier.frame(play.packet()))):
@@ -712,14 +720,14 @@ def single_bits(play: Play) -> Frames:
 
 
 def headers(play: Play) -> Frames:
-    """Every bit of what is before the chunks is wrong, and the checksums are made for that."""
+    """Yields frames with every bit before the chunks wrong, and right checksums."""
     for name, carrier in CARRIERS.items():
         for bit in range(8 * 12, 8 * (carrier.start + 12)):
             yield f"{name}, bit {bit}", mended(inverted(carrier.frame(play.packet()), bit))
 
 
 def messages(play: Play) -> Frames:
-    """DATA chunks that are no DDP messages, or not on a stream of DDP."""
+    """Yields DATA chunks that are no DDP messages, or not on a stream of DDP."""
 
     def frame(chunk: DataChunk) -> bytes:
         return play.rng.choice(play.carriers).frame(packet_of(chunk))
@@ -747,7 +755,9 @@ def messages(play: Play) -> Frames:
 
 
 def segments(play: Play) -> Frames:
-    """What of a segment's header says where its octets go, off by one and otherwise wrong."""
+    """Yields segments whose header fields for the place of their octets are off by one, or
+    otherwise wrong.
+    """
     victim, other = play.ends[VICTIM], play.ends[BYSTANDER]
     region = victim.region
     end = region.to + region.length
@@ -776,7 +786,7 @@ def segments(play: Play) -> Frames:
         *((f"QN {qn}", untagged(0, qn=qn)) for qn in (0, 1, 3, 4, QN + 256, 1 << 31)),
     ):
         yield name, IPV4.frame(packet_of(play.data(body)))
-        # Its message is not over: the next one's queue is a new one's.
+        # Its message is not over; the next one uses a new queue.
         play.begin(victim)
     for version in (0, 2, 3):
         for good in (play.tagged(), play.untagged()):
@@ -785,7 +795,9 @@ def segments(play: Play) -> Frames:
 
 
 def others(play: Play) -> Frames:
-    """Frames that are damaged, too long, of too many chunks, fragments, or not SCTP at all."""
+    """Yields frames that are damaged, too long, of too many chunks, fragments, or not SCTP
+    at all.
+    """
     for name, carrier in CARRIERS.items():
         yield f"{name}, damaged", Frame(carrier.frame(play.packet()), error=True)
         yield f"{name}, damaged, cut", Frame(carrier.frame(play.packet())[:-7], error=True)
@@ -815,7 +827,7 @@ def others(play: Play) -> Frames:
         yield f"{size} octets, damaged", Frame(play.rng.randbytes(size), error=True)
 
 
-#: What is sent, and what becomes of such frames.
+#: The kinds of frames, and the outcomes of each.
 TAKEN, EXCEPTION, DROPPED = Fate.TAKEN, Fate.EXCEPTION, Fate.DROPPED
 CASES: dict[Callable[[Play], Frames], set[Fate]] = {
     lengths_before_the_packet: {TAKEN, EXCEPTION, DROPPED},

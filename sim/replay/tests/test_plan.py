@@ -1,4 +1,4 @@
-"""Plans: how traffic and regions become operations, and what the golden model makes of them."""
+"""Tests of plans: the operations made from traffic and regions, and the golden model's results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from ddp_rnic.sim.capture.traffic import traffic_of
 from ddp_rnic.sim.engines.engine import Await, Drain, Packet, Poll, WriteRegister
 from ddp_rnic.sim.engines.tests.fake_engine import FakeEngine
 from ddp_rnic.sim.replay.differences import compare
-from ddp_rnic.sim.replay.plan import GUARD, Plan, guard_octets, plan
+from ddp_rnic.sim.replay.host import GUARD, guard_octets
+from ddp_rnic.sim.replay.plan import Plan, plan
 from ddp_rnic.sim.replay.regions import Queue, Region, RegionError, derive, stream_ends
 
 A, B = "10.7.0.1", "10.7.0.2"
@@ -46,7 +47,7 @@ def plan_of(talk: Conversation, regions: list[Region], config: RnicConfig | None
 
 
 def run(planned: Plan) -> np.ndarray:
-    """Host memory after a run that must agree."""
+    """Returns host memory after a run that must agree."""
     memory = planned.memory.copy()
     outcome = FakeEngine().run(planned.config, planned.operations, memory, ring=planned.ring)
     assert compare(planned, outcome, memory) == []
@@ -54,7 +55,7 @@ def run(planned: Plan) -> np.ndarray:
 
 
 def received(planned: Plan, memory: np.ndarray, stream: int = 0, qn: int = 0) -> list[bytes]:
-    """Messages as they lie in their buffers, in order of their completions."""
+    """Returns messages as they lie in their buffers, in the order of their completions."""
     return [
         memory[each.buffer.address : each.buffer.address + each.completion.length].tobytes()
         for each in planned.golden.deliveries
@@ -132,8 +133,8 @@ def test_each_host_has_its_own_stags() -> None:
     plans, notes = plan(talk.traffic(), regions, RnicConfig())
     assert [each.endpoints for each in plans] == [(A,), (B,)] and "2 RNICs" in notes[0]
     assert [octets_of(each, run(each), STAG) for each in plans] == [b"for a", b"for b"]
-    # With STags that fit beside each other, one RNIC serves both, and a STag is good for its host
-    # alone.
+    # With STags that fit one table, one RNIC serves both hosts, and an STag is valid only for its
+    # host.
     plans, notes = plan(talk.traffic(), [regions[0], Region(B, 0x1000, 0, 5)], RnicConfig())
     assert len(plans) == 1 and not notes
     assert [error.number for error in plans[0].golden.errors] == [STAG_NOT_ASSOCIATED]
@@ -146,7 +147,7 @@ def test_the_table_grows_for_stags_that_want_one_entry() -> None:
     plans, notes = plan(talk.traffic(), regions, RnicConfig())
     assert plans[0].config.stags == 2048 and "2048 entries" in notes[0]
     run(plans[0])
-    with pytest.raises(RegionError, match="want the same entry"):
+    with pytest.raises(RegionError, match="need the same entry"):
         plan(talk.traffic(), [regions[0], Region(B, 0x100 + (1 << 24 + 4), 0, 8)], RnicConfig())
 
 
@@ -173,7 +174,7 @@ def test_a_region_is_registered_and_revoked_between_segments() -> None:
     planned = plan_of(talk, [Region(B, STAG, 0, 5, periods=((1, 3),))])
     assert octets_of(planned, run(planned), STAG) == b"\0\0\2\3\0"
     assert [error.arrival.order for error in planned.golden.errors] == [1, 4]
-    # Whatever the host changes, it changes while nothing is in flight.
+    # The host makes every change while nothing is in flight.
     kinds = [type(each) for each in planned.operations]
     for at, kind in enumerate(kinds[1:], 1):
         if kind is WriteRegister and Packet in kinds[:at]:
@@ -263,7 +264,7 @@ def test_messages_lie_in_buffers_of_their_own() -> None:
     assert received(planned, memory, qn=3) == [message[:9] for message in messages]
     assert received(planned, memory, qn=1) == [b"request"]
     assert received(planned, memory, stream=1) == [b"elsewhere"]
-    # Nothing lies within a guard of anything else, and buffers begin at any lane of a beat.
+    # No two pieces lie within a guard of each other, and buffers begin at any lane of a beat.
     pieces_of_memory = sorted(
         [(each.address, each.end) for each in planned.allotments]
         + [(each.address, each.end) for each in planned.buffers]
@@ -291,7 +292,7 @@ def test_completions_come_in_the_order_of_last_segments_over_all_streams() -> No
     talk.write(B, STAG, 0, b"1", connection=1)
     talk.untagged(A, SEND, b"here")
     talk.untagged(B, SEND, b"gin", mo=2)
-    talk.write(B, 0, 1 << 40, b"", connection=1)  # of no octets: no STag is looked at
+    talk.write(B, 0, 1 << 40, b"", connection=1)  # without octets: the STag is not checked
     planned = plan_of(talk, [Region(B, STAG, 0, 1)])
     run(planned)
     assert [
@@ -313,17 +314,17 @@ def test_queues_are_filled_up_as_their_messages_are_delivered(depth: int) -> Non
         talk.untagged(B, SEND, message)
         talk.untagged(B, SEND, message[::-1], qn=1)
     traffic = talk.traffic()
-    # All in one frame: it is cut where buffers are posted.
+    # All FPDUs are in one frame, which is cut where buffers are posted.
     frame = replace(traffic, arrivals=tuple(replace(each, frame=1) for each in traffic.arrivals))
     (planned,), _ = plan(frame, [], RnicConfig(queue_depth=depth))
-    memory = run(planned)  # where no queue is ever overfull
+    memory = run(planned)  # in which no queue is ever overfull
     assert received(planned, memory) == messages
     assert received(planned, memory, qn=1) == [message[::-1] for message in messages]
     assert [each.msn for each in planned.buffers if each.qn == 0] == list(range(1, 151))
     awaits = [each.completions for each in planned.operations if isinstance(each, Await)]
     assert len(awaits) == 2 * -(-(150 - depth) // (depth // 2))
     assert awaits == sorted(awaits) and awaits[-1] <= 300
-    # The ring goes round more than once.
+    # The ring wraps more than once.
     assert len(planned.golden.deliveries) > planned.ring.entries
 
 
@@ -331,7 +332,7 @@ def test_given_queues_make_messages_be_refused() -> None:
     talk = Conversation()
     for number in range(3):
         talk.untagged(B, SEND, b"12345678", connection=number // 2)
-    # Two buffers on each stream, but what is sent on queue 1 is too long by an octet.
+    # Each stream has two buffers, but the message on queue 1 is too long by an octet.
     talk.untagged(B, SEND, b"123456789", qn=1, connection=1)
     talk.untagged(B, SEND, b"12345678")
     queues = [Queue(B, 0, 2, 8), Queue(B, 1, 1, 8)]
@@ -385,7 +386,7 @@ def test_an_fpdu_that_the_exception_queue_does_not_hold_makes_it_grow() -> None:
 
 
 def truth(capture: Path) -> dict[Region, bytes]:
-    """The regions that the peers registered, with what they held in the end."""
+    """Returns the regions that the peers registered, with their final contents."""
     found = {}
     for side, host in (("server", B), ("client", A)):
         stem = capture.parent / "truth" / f"{capture.stem}.{side}"
@@ -411,7 +412,7 @@ def truth(capture: Path) -> dict[Region, bytes]:
 
 
 def true_messages(capture: Path) -> list[bytes]:
-    """What the server says that it received."""
+    """Returns the messages that the server recorded as received."""
     stem = capture.parent / "truth" / f"{capture.stem}.server"
     path = stem.with_name(stem.name + ".recv.bin.gz")
     octets = gzip.decompress(path.read_bytes()) if path.exists() else b""
@@ -447,14 +448,14 @@ def test_real_captures_give_the_memory_that_the_peer_had(capture: Path, derived:
         start = region.to - owner.to
         expected = np.frombuffer(known[owner], np.uint8)[start : start + region.length]
         got = memory[allotment.address : allotment.end]
-        # A derived region cannot know what its owner had painted it with.
+        # A derived region cannot know how its owner had painted it.
         same = (got == expected) | (derived & (got == 0) & (expected == owner.fill))
         assert same.all(), f"{region}: first at {int(np.flatnonzero(~same)[0])}"
-    # What the peer received in order, but for what it took only to refuse it.
+    # The messages that the peer received in order, except those that it took only to refuse them.
     stream = next((each for each in plans[0].streams if each.destination.address == B), None)
     messages = [] if stream is None else received(plans[0], memory, stream.number)
     assert messages == true_messages(capture)
-    # What the peer refused is refused here, and with the same number.
+    # Segments that the peer refused are refused here, with the same number.
     names = {
         "err_norecv": "Invalid MSN - no buffer available",
         "err_toolong": "Invalid MSN - no buffer available",
@@ -482,7 +483,7 @@ def test_every_capture_is_replayed_or_refused_in_a_sentence() -> None:
             run(planned)
             played += bool(planned.streams)
             for stream, counts in planned.golden.counts.items():
-                # A stream without an error has all of its messages delivered, on every queue.
+                # All messages of a stream without an error are delivered, on every queue.
                 if planned.golden.live(stream):
                     assert counts.delivered == sum(
                         each.ulpdu[0] >> 6 & 1

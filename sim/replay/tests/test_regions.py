@@ -1,4 +1,4 @@
-"""Regions come from a file that is checked, or from what a capture shows."""
+"""Tests of regions from a file, which is checked, and of regions derived from a capture."""
 
 from __future__ import annotations
 
@@ -129,8 +129,8 @@ def test_a_region_may_be_of_a_session(tmp_path: Path) -> None:
         (2 * (GOOD + "stream = 3\nsession = 0"), "overlap by 512 octets"),
         ("region = 3", "double brackets"),
         ("[region]\nstag = 1", "double brackets"),
-        ("", "no \\[\\[region"),
-        ("[queue]\nqn = 1", "queues are \\[\\[queue\\]\\] tables, with double brackets"),
+        ("", "neither a \\[\\[region"),
+        ("[queue]\nqn = 1", "queues must be \\[\\[queue\\]\\] tables, with double brackets"),
         (QUEUE + "stag = 3", "queue 1: unknown key 'stag'"),
         (QUEUE.replace("qn = 1", "qn = 4"), "queue 1: qn must be from 0 to 3, not 4"),
         (QUEUE.replace("count = 3", "count = 1.5"), "count must be an integer, not 1.5"),
@@ -158,7 +158,7 @@ def test_a_region_may_be_of_a_session(tmp_path: Path) -> None:
         (GOOD.replace(B, "server"), "IP address, not 'server'"),
         (GOOD.replace("512", str(1 << 40)), "can be simulated"),
         (GOOD + GOOD.replace("4096", "4600"), "regions 1 and 2 .* overlap by 8 octets"),
-        (GOOD + GOOD.replace("4096", "9000"), "registered at once"),
+        (GOOD + GOOD.replace("4096", "9000"), "registered together"),
         (GOOD + GOOD.replace(str(STAG), str(STAG + 1)), "one index"),
         (GOOD.replace(B, "10.9.9.9"), "no stream of the capture arrives at 10.9.9.9"),
     ],
@@ -189,7 +189,7 @@ def test_a_stag_written_to_is_a_region_from_the_first_octet_to_the_last() -> Non
     talk = Conversation()
     talk.write(B, STAG, 5000, bytes(100))
     talk.write(B, STAG, 4000, bytes(10))
-    talk.write(B, STAG, 1, b"")  # nothing is placed, so nothing is checked
+    talk.write(B, STAG, 1, b"")  # no octet is placed, so the STag is not checked
     talk.write(A, STAG, 7, bytes(3))
     assert spans(talk) == [(B, STAG, 4000, 1100), (A, STAG, 7, 3)]
 
@@ -296,7 +296,7 @@ def test_a_refusal_without_a_reason_in_the_capture_ends_the_stream() -> None:
     talk = Conversation()
     refused = talk.write(B, STAG, 0, bytes(8))
     talk.terminate(A, SIW_INVALID, refused)
-    talk.write(B, STAG, 0, bytes(8), connection=1)  # the same STag is good for another stream
+    talk.write(B, STAG, 0, bytes(8), connection=1)  # the same STag is valid for another stream
     found = derive(talk.traffic())
     assert found.ends == {0: 0} and [region.length for region in found.regions] == [8]
 
@@ -308,7 +308,7 @@ def test_the_host_stops_a_stream_whose_untagged_segment_it_refuses() -> None:
     talk.terminate(A, b"\x21\x02\x03\x00", refused)
     assert stream_ends(talk.traffic()) == {0: 1}
     assert spans(talk) == []
-    # Without a header, what came before the Terminate counts.
+    # Without a header, the segments before the Terminate count.
     talk = Conversation()
     talk.write(B, STAG, 0, bytes(8))
     talk.terminate(A, b"\x02\xff\x00\x00")
@@ -360,7 +360,7 @@ def test_the_table_grows_until_each_stag_has_an_entry() -> None:
 def test_a_sink_that_is_never_answered_stands_in_no_ones_way() -> None:
     talk = Conversation()
     talk.read(B, STAG + 1, 0, 64)
-    assert spans(talk) == []  # nothing arrives at the reader at all
+    assert spans(talk) == []  # no segment arrives at the reader
     talk.write(A, STAG, 0, bytes(8))
     assert spans(talk) == [(A, STAG, 0, 8)]
     talk.read(B, 0x700, 0, 64)
@@ -385,7 +385,7 @@ def test_what_follows_a_message_that_is_not_received_is_no_region() -> None:
     refused = talk.untagged(B, SEND_INVALIDATE, stag=STAG)
     talk.terminate(A, RFC_NO_BUFFER, refused)
     (region,) = derive(talk.traffic()).regions
-    assert region.periods == ((0, None),)  # what was not delivered invalidates nothing
+    assert region.periods == ((0, None),)  # an undelivered message invalidates nothing
 
 
 # -- untagged buffers --

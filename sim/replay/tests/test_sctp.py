@@ -1,4 +1,6 @@
-"""DDP over SCTP: what its ends see, what the host does, and what the RNIC must make of it."""
+"""Tests of DDP over SCTP: the view of its ends, the host's actions, and the RNIC's required
+results.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,6 @@ from ddp_rnic.sim.capture.sctp_traffic import (
     Leave,
     SctpTraffic,
     Tell,
-    with_sctp,
 )
 from ddp_rnic.sim.capture.tests.associations import (
     PORTS,
@@ -45,7 +46,7 @@ from ddp_rnic.sim.capture.tests.associations import (
     sctp_in_ip,
 )
 from ddp_rnic.sim.capture.tests.frames import ethernet
-from ddp_rnic.sim.capture.traffic import Traffic, traffic_of
+from ddp_rnic.sim.capture.traffic import Traffic, traffic_of, with_sctp
 from ddp_rnic.sim.capture.unplayed import unplayed_sctp
 from ddp_rnic.sim.engines.engine import Drain, Operation, Outcome, Poll, WriteRegister
 from ddp_rnic.sim.engines.engine import Frame as FrameIn
@@ -92,7 +93,7 @@ def left_out(frames: Iterable[Frame]) -> list[str]:
 
 
 def plans_of(frames: Iterable[Frame], regions: list[Region] | None = None) -> list[Plan]:
-    """Plans that the stand-in agrees with."""
+    """Returns plans with which the stand-in agrees."""
     played = traffic(frames)
     if regions is None:
         derived = derive_all(played)
@@ -110,7 +111,7 @@ def plan_of(frames: Iterable[Frame], regions: list[Region] | None = None) -> Pla
 
 
 def run(planned: Plan) -> np.ndarray:
-    """Host memory after a run that must agree."""
+    """Returns host memory after a run that must agree."""
     memory = planned.memory.copy()
     outcome = FakeEngine().run(planned.config, planned.operations, memory, ring=planned.ring)
     assert compare(planned, outcome, memory) == []
@@ -133,7 +134,7 @@ def octets_of(planned: Plan, stag: int, session: tuple[int, int] | None = None) 
 
 
 def items(found: SctpTraffic, host: str = B) -> list[Item]:
-    """The DATA chunks that arrive."""
+    """Returns the DATA chunks that arrive."""
     return [
         item
         for step in found.steps
@@ -170,7 +171,7 @@ def session_events(planned: Plan) -> list[tuple[Reason, int]]:
 
 
 def opened(**options: Any) -> Peers:
-    """An association with a session on SCTP stream 0."""
+    """Returns an association with a session on SCTP stream 0."""
     peers = Peers(**options)
     peers.set_up()
     peers.open(0)
@@ -191,7 +192,7 @@ def test_an_association_is_entered_by_both_ends(ends: tuple[str, str], udp: bool
     found = sctp(peers.frames)
     assert [step.host for step in found.steps if isinstance(step, Enter)] == [a, b]
     fates = [(step.host, step.fate) for step in found.steps if isinstance(step, Incoming)]
-    # INIT and INIT ACK come before; the COOKIE ECHO is of the association.
+    # INIT and INIT ACK precede it; the COOKIE ECHO belongs to the association.
     assert fates[:3] == [(b, Fate.DIVERTED), (a, Fate.DIVERTED), (b, Fate.TAKEN)]
     assert {fate for _, fate in fates[2:]} == {Fate.TAKEN}
     assert told(found, a) == ["INITIATE", "TERMINATE"]
@@ -219,25 +220,25 @@ def test_entries_and_commands_come_before_the_frames_that_need_them() -> None:
 
     frames = [number for number, each in enumerate(operations) if isinstance(each, FrameIn)]
     entered, commands = at("ASSOC_COMMIT"), at("SESSION_COMMAND")
-    # The active end's once it has the INIT ACK, the passive end's before the COOKIE ECHO.
+    # The active end is set up once it has the INIT ACK, the passive end before the COOKIE ECHO.
     assert frames[1] < entered[0] < entered[1] < frames[2]
     forget_a, forget_b, initiate, accept = commands
     assert entered[0] < forget_a < entered[1] < forget_b < frames[2]
     assert frames[3] < initiate < frames[4] < accept < frames[5]
     written = [operations[number] for number in at("SESSION_TSN")]
     tsns = [each.value for each in written if isinstance(each, WriteRegister)]
-    assert tsns == [4999, 999, 4999]  # of B's and A's past; A has heard nothing yet
+    assert tsns == [4999, 999, 4999]  # the past of B and A; A has received nothing yet
     for number in commands:
         assert isinstance(operations[number + 1], Poll)
         assert isinstance(_before(operations, number), Drain | FrameIn | Poll)
-    # The stream is set up for the session before that is asked for, and accepted.
+    # The stream is set up before the session is asked for, and accepted.
     set_up = at("STREAM_COMMIT")
     assert frames[3] < set_up[0] < initiate and frames[4] < set_up[1] < accept
     assert set_up[1] < at("STAG_COMMIT")[0] < accept
 
 
 def _before(operations: list[Operation], number: int) -> Operation:
-    """What is before the registers that are written."""
+    """Returns the operations before those that write these registers."""
     while isinstance(operations[number], WriteRegister):
         number -= 1
     return operations[number]
@@ -362,7 +363,7 @@ def test_a_frame_cut_short_is_told_and_given_to_the_host() -> None:
     whole = peers.send(A, peers.write(A, 0, STAG, 0, bytes(100)))
     peers.frames[-1] = replace(whole, octets=whole.octets[:96])
     found = traffic(peers.frames)
-    assert any("1 SCTP packets are not whole" in note for note in found.notes)
+    assert any("1 SCTP packets are incomplete" in note for note in found.notes)
     assert found.sctp is not None
     (last,) = [s for s in found.sctp.steps if isinstance(s, Incoming) and s.frame == whole.number]
     assert last.fate is Fate.DIVERTED
@@ -390,7 +391,7 @@ def test_a_session_follows_another_one_with_memory_of_its_own() -> None:
     peers.close(0)
     peers.open(0)
     peers.send(A, peers.write(A, 0, STAG | 1, 0, b"2"), peers.message(A, 0, b"two"))
-    peers.again(first)  # as late as may be
+    peers.again(first)  # as late as possible
     planned = plan_of(peers.frames)
     assert octets_of(planned, STAG, (0, 0)) == b"first"
     assert octets_of(planned, STAG | 1, (0, 1)) == b"2"
@@ -437,7 +438,7 @@ def test_a_control_message_is_told_once() -> None:
 
 
 def overtaken(answer: Function) -> tuple[Peers, list[DataChunk]]:
-    """Two chunks of B's that its answer to an Initiate has not been sent before; and all three."""
+    """Returns two chunks of B that were sent before its answer to an Initiate; and all three."""
     peers = Peers()
     peers.set_up()
     peers.send(A, peers.control(A, 0, Function.INITIATE))
@@ -592,7 +593,7 @@ def test_a_frame_far_ahead_of_what_is_under_way_waits_for_it() -> None:
     assert isinstance(before, Drain) and isinstance(last, FrameIn)
 
 
-# -- what is not legal --
+# -- illegal chunks --
 
 
 def test_what_is_no_ddp_message_aborts_the_session() -> None:
@@ -666,7 +667,7 @@ def test_an_initiate_inside_a_session_ends_it() -> None:
     initiate = peers.send(A, peers.control(A, 0, Function.INITIATE))
     peers.again(initiate)
     peers.send(A, peers.message(A, 0, b"text"))
-    # The network may bring it again: that opens nothing either.
+    # A repetition by the network opens nothing either.
     assert statuses(peers.frames) == ["TAKEN", "ILLEGAL", "DUPLICATE", "SILENT"]
     planned = plan_of(peers.frames, [])
     assert session_events(planned) == [(Reason.SEQUENCE, RnicState.ESTABLISHED)]
@@ -688,8 +689,10 @@ def test_an_initiate_opens_nothing_while_the_last_session_has_a_gap() -> None:
 
 @pytest.mark.parametrize("between", [0, 20])
 def test_another_chunk_with_a_used_ddp_ssn_ends_the_session(between: int) -> None:
-    """RFC 5043 section 6.2: "with increasing DDP-SSNs". The RNIC knows the TSNs of as many items
-    as its window has; of those before them the host does.
+    """RFC 5043 section 6.2: "with increasing DDP-SSNs".
+
+    The RNIC knows the TSNs of as many items as its window has; the host knows those of earlier
+    items.
     """
     peers = opened()
     first = peers.message(A, 0, b"text")
@@ -724,7 +727,7 @@ def test_another_terminate_with_a_used_ddp_ssn_is_illegal_at_once() -> None:
 
 
 def test_a_terminate_may_be_the_message_with_ddp_ssn_0_once_more() -> None:
-    """RFC 5043 section 5.2.1: the DDP-SSN has 16 bits, and goes round in a long session."""
+    """RFC 5043 section 5.2.1: the DDP-SSN has 16 bits, and wraps in a long session."""
     peers = opened()
     for start in range(1, 1 << 16, 300):
         numbers = range(start, min(start + 300, 1 << 16))
@@ -779,7 +782,7 @@ def test_segments_without_a_session_are_illegal_and_then_silent() -> None:
 
 
 def pieces(chunk: DataChunk, size: int) -> list[DataChunk]:
-    """The chunk in fragments, with the TSNs from its own on."""
+    """Returns the chunk in fragments, with consecutive TSNs from its own on."""
     starts = range(0, len(chunk.payload), size)
     return [
         replace(
@@ -853,7 +856,7 @@ def test_a_message_that_no_packet_can_hold_ends_its_session() -> None:
     plan_of(peers.frames, [])
 
 
-# -- what is not played --
+# -- frames that are not played --
 
 
 def of_stream(end: str) -> str:
@@ -921,7 +924,7 @@ def test_a_segment_that_is_not_delivered_is_left_out() -> None:
     peers.write(A, 0, STAG, 0, b"lost")
     peers.send(A, peers.write(A, 0, STAG, 4, b"came"))
     assert left_out(peers.frames) == [
-        f"1 DATA chunk (taken, but not delivered, as DDP-SSN 1 of {of_stream(B)} did not come)"
+        f"1 DATA chunk (taken, but not delivered, because DDP-SSN 1 of {of_stream(B)} did not come)"
     ]
 
 
@@ -933,7 +936,7 @@ def test_a_segment_that_is_not_delivered_is_left_out() -> None:
 def test_a_session_that_stood_before_the_capture_is_played(
     first: int, order: tuple[int, ...]
 ) -> None:
-    """RFC 5043 section 10: DDP-SSNs are in the order of submission, which 65535 does not end."""
+    """RFC 5043 section 10: DDP-SSNs are in the order of submission, which continues past 65535."""
     peers = Peers()
     peers._ssn[A, 0] = first
     chunks = [peers.write(A, 0, STAG, 4 * at, b"octe") for at in range(3)]
@@ -989,7 +992,7 @@ def test_an_event_beside_a_terminate_may_tell_of_the_state_before() -> None:
     assert event.completion.tag == RnicState.TERMINATE_RECEIVED
 
 
-# -- what DDP refuses --
+# -- segments that DDP refuses --
 
 
 def test_a_refused_segment_leaves_as_its_chunk() -> None:
@@ -1070,11 +1073,11 @@ def test_regions_that_collide_are_refused() -> None:
     peers.open(1)
     peers.send(A, peers.write(A, 0, STAG, 0, b"first"))
     regions = [Region(B, STAG | sid, 0, 8, session=(sid, 0)) for sid in range(2)]
-    with pytest.raises(RegionError, match="want the same entry"):
+    with pytest.raises(RegionError, match="need the same entry"):
         plan_of(peers.frames, regions)
 
 
-# -- what differs is told --
+# -- reports of differences --
 
 
 def differences(spoil: Callable[[Outcome], object]) -> list[Difference]:
@@ -1158,8 +1161,9 @@ class Watched(Peers):
 
 
 def hostile(seed: int) -> Watched:
-    """Sessions that A opens and then breaks in one of many ways, or not; B accepts and ends some.
-    One chunk is in a packet.
+    """Makes sessions that A opens and then breaks in one of many ways, or not; B accepts some.
+
+    B also ends some. There is one chunk per packet.
     """
     rng = random.Random(seed)
     peers = Watched()
@@ -1212,8 +1216,8 @@ def hostile(seed: int) -> Watched:
 
 @pytest.mark.parametrize("seeds", range(4))
 def test_the_rnic_ends_the_sessions_that_the_model_ends(seeds: int) -> None:
-    """What it may do later, or leave to its host, changes neither which sessions end nor what is
-    delivered.
+    """The RNIC may do some things later, or leave them to its host; this changes neither the
+    sessions that end nor the deliveries.
     """
     for seed in range(20 * seeds, 20 * (seeds + 1)):
         peers = hostile(seed)
@@ -1249,7 +1253,7 @@ def test_the_rnic_ends_the_sessions_that_the_model_ends(seeds: int) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_loss_disorder_and_repetition_agree(seed: int) -> None:
-    """What comes late, twice or never, also of the handshake and of control messages."""
+    """Frames arrive late, twice or never, also those of the handshake and of control messages."""
     rng = random.Random(seed)
     peers = Peers()
     peers.set_up()

@@ -1,5 +1,6 @@
-"""Captures of the Linux kernel's SCTP with DDP, through plans and the RNIC or its stand-in: memory
-and deliveries are those of the peers.
+"""Plays captures of DDP over the Linux kernel's SCTP through plans and the RNIC or its stand-in.
+
+Memory and deliveries must be those of the peers.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.hdl.spec.sctp import Diversion
 from ddp_rnic.sim.campaigns import shuffle
 from ddp_rnic.sim.capture.capture import read_capture
-from ddp_rnic.sim.capture.sctp_traffic import Incoming, SctpStream, with_sctp
-from ddp_rnic.sim.capture.traffic import Traffic, traffic_of
-from ddp_rnic.sim.engines.engine import Await, Drain, Frame, Operation, load
+from ddp_rnic.sim.capture.sctp_traffic import Incoming, SctpStream
+from ddp_rnic.sim.capture.traffic import Traffic, traffic_of, with_sctp
+from ddp_rnic.sim.engines.choice import load
+from ddp_rnic.sim.engines.engine import Await, Drain, Frame, Operation
 from ddp_rnic.sim.engines.tests.fake_engine import FakeEngine
 from ddp_rnic.sim.replay.differences import compare, compare_any_order
 from ddp_rnic.sim.replay.plan import plan
@@ -44,7 +46,7 @@ def traffic(name: str) -> Traffic:
 
 
 def truth(name: str, event: str) -> Iterator[tuple[str, Path, dict[str, Any]]]:
-    """The peers' records of an event: whose, in what folder, what."""
+    """Returns the peers' records of an event."""
     for side in HOSTS:
         for path in (CAPTURES / "truth" / name).glob(f"*.{side}.jsonl"):
             for line in path.read_text().splitlines():
@@ -56,7 +58,7 @@ def truth(name: str, event: str) -> Iterator[tuple[str, Path, dict[str, Any]]]:
 def runs_of(
     traffic: Traffic, regions: list[Region], ends: dict[int, int], width: int | None = None
 ) -> list[Run]:
-    """Runs that must agree: of the gateware, if there is a width."""
+    """Returns runs that must agree; with a width they are runs of the gateware."""
     engine = FakeEngine() if width is None else load("compiled")
     plans, _ = plan(traffic, regions, RnicConfig(width=width or 64), ends)
     runs = []
@@ -77,8 +79,10 @@ def pattern(k: int, start: int, length: int) -> bytes:
 
 
 def like_the_peers(side: str, octets: bytes, got: bytes) -> bool:
-    """The end of the passive side's region is the source of its Read Responses, filled by its
-    owner with the pattern of the captures' README.
+    """Returns a region with the octets that its owner had put there.
+
+    The end of the passive side's region is the source of its Read Responses, filled by its owner
+    with the pattern of the captures' README.
     """
     at = next((i for i, pair in enumerate(zip(octets, got, strict=True)) if len({*pair}) > 1), None)
     if at is None:
@@ -92,7 +96,7 @@ def like_the_peers(side: str, octets: bytes, got: bytes) -> bool:
     )
 
 
-#: A simulator with places for what is out of order takes minutes to build.
+#: A simulator with places for items out of order takes minutes to build.
 RUNS = [
     pytest.param(name, width, marks=[pytest.mark.long] * (name == "lossreorder" and bool(width)))
     for name in NAMES or ["absent"]
@@ -139,7 +143,7 @@ def test_derived_regions_hold_what_the_peers_do(name: str) -> None:
             start = region.to - record["base"]
             got = run.memory[each.address : each.end].tobytes()
             for one, other in zip(octets[start : start + region.length], got, strict=True):
-                # What was not written is painted otherwise.
+                # Octets that were not written are painted differently.
                 assert one == other or (one, other) == (PAINT, 0)
 
 
@@ -179,7 +183,9 @@ def test_control_messages_have_their_turn_as_with_the_peers(name: str) -> None:
 
 
 def test_frames_in_any_order_leave_the_same() -> None:
-    """RFC 5041 section 5.3: placement in any order, delivery in that of submission, once."""
+    """RFC 5041 section 5.3: placement in any order, delivery once and in the order of
+    submission.
+    """
     played = traffic("tworounds")
     derived = derive_all(played)
     plans, _ = plan(played, derived.regions, RnicConfig(), derived.ends)
@@ -190,15 +196,17 @@ def test_frames_in_any_order_leave_the_same() -> None:
     )
 
 
-#: How many frames may overtake one. None of the captures has more chunks of a stream in so many.
+#: How many frames may overtake another. No capture has more chunks of a stream in this many frames.
 REACH = 4
 
 
 def nearby(
     operations: Iterable[Operation], controls: set[bytes], rng: random.Random
 ) -> list[Operation]:
-    """The operations, with frames that a few others overtake, but none that comes after one that
-    was sent ``REACH`` later. Nothing overtakes a frame with a control message.
+    """Returns the operations with frames overtaken by a few others.
+
+    No frame arrives after one that was sent ``REACH`` later. Nothing overtakes a frame with a
+    control message.
     """
     came: list[Operation] = []
     stretch: list[Operation] = []
@@ -218,7 +226,9 @@ def nearby(
 )
 def test_no_chunk_within_the_window_is_refused(width: int | None) -> None:
     """RFC 9260 section 6.2: "The dropped DATA chunk(s) MUST NOT be included in the SACK chunk, as
-    they were not accepted": so what the window has room for is taken, whatever other streams do.
+    they were not accepted".
+
+    So every chunk within the window is accepted, whatever other streams do.
     """
     engine = FakeEngine() if width is None else load("compiled")
     for name in ("small", "std", "reject", "tworounds"):
@@ -243,7 +253,7 @@ def test_no_chunk_within_the_window_is_refused(width: int | None) -> None:
 
 
 CASES = CAPTURES.parents[1] / "cases"
-#: Cases of SCTP: octets that are placed, and what the records of DATA chunks say.
+#: Cases of SCTP: the octets that are placed, and the statuses of the DATA chunks.
 CASE_STATUSES = {
     "sctp_base": (351, ["TAKEN"] * 5),
     "sctp_fragmented_data": (367, ["TAKEN"] * 3 + ["HELD"] * 2 + ["TAKEN"] * 3),

@@ -1,4 +1,4 @@
-"""The generated workload is sound and always the same, and what becomes of it is known."""
+"""The generated workload is sound and always the same, and its results are known."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from ddp_rnic.hdl.spec.ddp import (
     TAGGED_VERSION,
 )
 from ddp_rnic.sim.capture.capture import read_capture
-from ddp_rnic.sim.capture.traffic import Untagged, traffic_of
+from ddp_rnic.sim.capture.streams import Untagged
+from ddp_rnic.sim.capture.traffic import traffic_of
 from ddp_rnic.sim.replay.plan import plan
 from ddp_rnic.sim.replay.regions import derive, stream_ends
 from ddp_rnic.sim.replay.workload import SHIPPED, generate, write_pcap
@@ -49,7 +50,7 @@ def test_a_workload_reads_the_same_from_its_file(tmp_path: Path) -> None:
 def test_memory_is_what_the_senders_know_it_must_be(seed: int, derived: bool) -> None:
     workload = generate(seed)
     traffic = traffic_of(workload.capture())
-    # Two of the faults are messages that are numbered wrong.
+    # Two of the faults are messages with wrong numbers.
     assert len(traffic.notes) == len(traffic.misnumbered) == 2
     if derived:
         found = derive(traffic)
@@ -79,7 +80,7 @@ def test_memory_is_what_the_senders_know_it_must_be(seed: int, derived: bool) ->
             if (key.endpoint, key.stag) == (region.endpoint, region.stag)
         )
         known = sent[1][region.to - sent[0].to :][: region.length]
-        # Where nothing was written, a derived region holds 0 and not the owner's fill.
+        # Where nothing was written, a derived region holds 0, not the owner's fill.
         assert bytes(octets).replace(b"\xee", b"\0") == known.replace(b"\xee", b"\0"), region
 
 

@@ -1,4 +1,4 @@
-"""``rnic compare``: the same vectors on the RTL and on a board, and what its report shows."""
+"""Tests of ``rnic compare``: the same vectors on the RTL and on a board, and the report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import serial
 from ddp_rnic.boards.catalog import BOARDS
-from ddp_rnic.cli import app
+from ddp_rnic.cli import app, inputs
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.sim.capture.capture import read_capture
 from ddp_rnic.sim.capture.pcap import Frame
@@ -23,6 +23,7 @@ from ddp_rnic.sim.capture.tests.streams import SEND, Conversation
 from ddp_rnic.sim.capture.traffic import traffic_of
 from ddp_rnic.sim.devices import play, tcp_sender
 from ddp_rnic.sim.devices.live import SimTransport
+from ddp_rnic.sim.devices.room import Room, check_fits
 from ddp_rnic.sim.devices.targets import Board, Simulated, Target
 from ddp_rnic.sim.engines.engine import Await, Packet
 from ddp_rnic.sim.engines.engine import Frame as FrameSent
@@ -31,7 +32,7 @@ from ddp_rnic.sim.replay.plan import Plan, plan
 from ddp_rnic.sim.replay.regions import Region, RegionError, derive
 from ddp_rnic.sim.replay.workload import write_pcap
 from ddp_rnic.sim.reports import page
-from ddp_rnic.sim.reports.comparison import Comparison, Room, Side, check_fits, run
+from ddp_rnic.sim.reports.comparison import Comparison, Side, run
 from ddp_rnic.sim.reports.timeline import occupancy, segments, throughput
 from ddp_rnic.sw_driver import InvalidRequest, UnsupportedDevice
 from ddp_rnic.sw_driver.tests.virtual_board import VirtualBoard
@@ -47,7 +48,7 @@ def compared(*arguments: object) -> Result:
 
 
 class Page(HTMLParser):
-    """What a page refers to, its tags, and the text of its scripts."""
+    """The references of a page, its tags, and the text of its scripts."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -77,10 +78,10 @@ class Page(HTMLParser):
 
 
 def data_of(text: str) -> dict[str, Any]:
-    """What a report tells, if it is one file that needs no other."""
+    """Returns the data of a report, after checking that the file needs no other file."""
     found = Page(text)
     assert not found.references and "@import" not in text
-    # A namespace is all that looks like an address.
+    # Only a namespace looks like an address.
     assert set(re.findall(r"https?://[^\"'\s]+", found.scripts["code"])) == {
         "http://www.w3.org/2000/svg"
     }
@@ -136,7 +137,7 @@ def test_segments_come_in_are_placed_and_delivered_in_that_order(side: Side) -> 
             assert each.first < each.placed[0] <= each.placed[1]
             # A message is delivered once the bus has answered for its last octet.
             assert each.delivered is None or each.delivered > each.placed[1]
-    # Payload takes a cycle a beat, where markers do not cut it.
+    # Payload takes one cycle per beat, where markers do not cut it.
     whole = [
         each
         for each in known
@@ -163,7 +164,7 @@ def test_plots_hold_all_octets(side: Side) -> None:
 
 
 def small_plan() -> Plan:
-    """Two Writes, of which the second one is long; the RNIC is as it is by default."""
+    """Plans two Writes, the second of which is long, on an RNIC with default sizes."""
     talk = Conversation()
     for to, count in ((5, 9), (20, 200)):
         talk.write("10.7.0.2", 0x100, to, bytes(range(count)))
@@ -197,14 +198,14 @@ def test_a_difference_is_shown_with_octets_and_cycle(tmp_path: Path) -> None:
     # At that time the waveform has the octet on the bus.
     (beat,) = bus_at(waves, shown["got"]["rtl"]["time"])
     assert bytes([7, 8]) in beat or beat.endswith(bytes([7]))
-    # The timeline knows the cycle as one of that segment's.
+    # The timeline assigns the cycle to that segment.
     (segment,) = [each for each in segments(side.runs[0]) if each.octets == 200]
     assert difference.cycle is not None and segment.placed is not None
     assert segment.placed[0] <= difference.cycle <= segment.placed[1]
 
 
 def bus_at(waves: Path, time: int) -> set[bytes]:
-    """What the signals called m_axi_wdata hold just before a time of a VCD."""
+    """Returns the values of the signals called m_axi_wdata just before a time of a VCD."""
     names: set[str] = set()
     values: dict[str, int] = {}
     with waves.open() as lines:
@@ -226,19 +227,19 @@ def test_a_device_that_stops_is_a_difference(
     (planned,) = plans
     more = replace(planned, operations=[*planned.operations, Await(10_000)])
     side = run("rtl", rtl, [more])
-    assert side.failure == "10000 completions do not come" and side.verdict == "differs"
+    assert side.failure == "10000 completions did not come" and side.verdict == "differs"
     (row,) = Comparison("", 64, [side]).rows()
-    assert (row.what, row.got["rtl"].got) == ("device", "10000 completions do not come")
+    assert (row.what, row.got["rtl"].got) == ("device", "10000 completions did not come")
     assert "not come" in page.html(Comparison("", 64, [side]))
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--on", "rtl,netlist"], "--on must be of rtl, gates, board, each once"),
-        (["--on", "rtl,rtl"], "--on must be of rtl, gates, board, each once"),
-        (["--on", "board"], "--on board needs --port, the serial port of its host link"),
-        (["--port", "/dev/ttyUSB0"], "--on board needs --port"),
+        (["--on", "rtl,netlist"], "--on must name some of rtl, gates, board, each once"),
+        (["--on", "rtl,rtl"], "--on must name some of rtl, gates, board, each once"),
+        (["--on", "board"], "--on board and --port, the serial port of its host link"),
+        (["--port", "/dev/ttyUSB0"], "--on board and --port"),
         (["--waves"], "--waves needs --out"),
         (["--width", 65], "width must be one of 64, 128, 256, 512, not 65"),
         (["--out", SHIPPED], "is a file, not a directory"),
@@ -255,7 +256,7 @@ def test_a_port_without_a_board_is_told(tmp_path: Path) -> None:
     assert result.exit_code == 1 and "cannot be opened" in result.stderr
 
 
-# -- a board behind its port --
+# -- a board at its port --
 
 
 @pytest.fixture(scope="module")
@@ -265,7 +266,7 @@ def sim() -> Iterator[SimTransport]:
 
 
 def by_sctp() -> list[Frame]:
-    """Writes, a message, one in error, and a chunk that is not DDP's."""
+    """Makes Writes, a message, a Write in error, and a chunk that is not DDP's."""
     peers = Peers()
     peers.set_up()
     peers.open(3)
@@ -278,7 +279,7 @@ def by_sctp() -> list[Frame]:
 
 def test_a_board_agrees_through_its_port(sim: SimTransport, tmp_path: Path) -> None:
     path = tmp_path / "sctp.pcap"
-    # A frame that is not for it, and too short for Ethernet.
+    # A frame that is not for the RNIC, and too short for Ethernet.
     stranger = Frame(1, 0.0, 1, ethernet(tcp_packet((A, 1), (B, 2), 3))[:54])
     write_pcap((stranger, *(replace(each, number=each.number + 1) for each in by_sctp())), path)
     with VirtualBoard(sim) as board:
@@ -286,16 +287,16 @@ def test_a_board_agrees_through_its_port(sim: SimTransport, tmp_path: Path) -> N
         result = compared(path, "--on", "board", "--port", board.port, "--out", tmp_path)
         assert result.exit_code == 0, result.output
         assert "agree: board and golden model at 64 bits" in result.stdout
-        assert board.control == before  # the PHY is as it was
+        assert board.control == before  # the PHY's setting is restored
         data = data_of((tmp_path / "report.html").read_text(encoding="utf-8"))
         (side,) = data["sides"]
         assert sum(each["octets"] for each in side["runs"]) == 406
         assert not any(each["cycles"] or each["timeline"] for each in side["runs"])
 
-        # The same, with a PHY that does not do as it is told.
+        # The same, with a PHY that ignores its setting.
         board.loops = False
         result = compared(path, "--on", "board", "--port", board.port)
-        assert result.exit_code == 1 and "does not loop back" in result.stdout
+        assert result.exit_code == 1 and "does not loop frames back" in result.stdout
 
         board.late = True
         result = compared(path, "--on", "board", "--port", board.port)
@@ -310,7 +311,7 @@ def test_what_a_board_cannot_play_is_said(sim: SimTransport, tmp_path: Path) -> 
     with VirtualBoard(sim) as board:
         result = compared(SHIPPED, "--on", "board", "--port", board.port)
         assert result.exit_code == 2
-        assert "left out: 236 FPDUs (the board takes DDP over SCTP)" in result.stderr
+        assert "left out: 236 FPDUs (the board receives DDP over SCTP)" in result.stderr
         result = compared(SHIPPED, "--on", "board", "--port", board.port, "--width", 128)
         assert result.exit_code == 2 and "the board has 64 bits" in result.stderr
     path = tmp_path / "sctp.pcap"
@@ -354,12 +355,12 @@ def test_a_board_without_room_for_any_workload_is_told_why(sim: SimTransport) ->
     with VirtualBoard(sim, memory=4096) as board:
         result = compared("--on", "board", "--port", board.port)
         assert result.exit_code == 2
-        assert "the board has 4096 octets of memory, and this needs" in result.stderr
+        assert "the board has 4096 octets of memory, but this needs" in result.stderr
 
 
 @pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS)
 def test_every_board_has_room_for_a_workload(board: Any) -> None:
-    """What the host knows of a board: the RNIC's capabilities, memory, and TCP's."""
+    """Uses the facts that a host knows of a board: the RNIC's capabilities, memory, and TCP's."""
     has = board.config
     told = RnicConfig(
         width=has.width, stags=has.stags, streams=has.streams, buffer_octets=has.buffer_octets,
@@ -368,7 +369,7 @@ def test_every_board_has_room_for_a_workload(board: Any) -> None:
     if has.sctp:
         told = replace(told, sctp=True, associations=has.associations, window=has.window)
     room = Room(board.memory, board.connections, board.window)
-    plans, _ = app._planned(app._Asked(None, None, [], []), told, room)
+    plans, _ = inputs.planned(inputs.Asked(None, None, [], []), told, room)
     assert {plan.config for plan in plans} == {told}
     assert sum(len(each.golden.deliveries) for each in plans) >= 10
 
@@ -380,7 +381,9 @@ HOST = "10.7.0.2"
 
 
 def in_segments(talk: Conversation, *, markers: bool) -> list[bytes]:
-    """A conversation as a capture has it, four FPDUs to a segment; connections one by one."""
+    """Returns a conversation as frames of a capture, four FPDUs to a segment; connections
+    one by one.
+    """
     traffic = talk.traffic()
     startup = [StartupFrame(kind=kind, markers=markers).encode() for kind in ("request", "reply")]
     packets: list[bytes] = []
@@ -403,9 +406,10 @@ def in_segments(talk: Conversation, *, markers: bool) -> list[bytes]:
 
 
 def by_mpa(path: Path) -> None:
-    """A capture of three connections, one with markers, one in error, one with both directions.
+    """Makes a capture of three connections: with markers, with an error, with both directions.
 
-    Some FPDUs are longer than a segment of the board's, and some segments than its window.
+    Some FPDUs are longer than a segment that the board sends, and some segments longer than its
+    window.
     """
     packets: list[bytes] = []
     for side, markers in enumerate((False, True)):
@@ -433,7 +437,7 @@ def test_a_board_with_tcp_agrees_through_its_port(tmp_path: Path) -> None:
         data = data_of((tmp_path / "report.html").read_text(encoding="utf-8"))
         ((shown,),) = [side["runs"] for side in data["sides"]]
         assert shown["segments"] == 45
-        # Closed, they are as new.
+        # The closed connections are as new.
         assert [tcp.receiver.next(number) for number in range(4)] == [0] * 4
 
 
@@ -465,7 +469,7 @@ def test_a_fault_of_a_board_with_tcp_is_told(
         monkeypatch.setattr(tcp.receiver, "receive", lambda frame: [])
         result = compared(path, "--on", "board", "--port", board.port)
         assert result.exit_code == 1
-        assert "taken octets of stream 0 up to 0 and not to 360" in result.stdout
+        assert "taken octets of stream 0 up to 0, not to 360" in result.stdout
 
 
 def test_what_a_board_with_tcp_cannot_play_is_said(tmp_path: Path) -> None:
@@ -474,9 +478,9 @@ def test_what_a_board_with_tcp_cannot_play_is_said(tmp_path: Path) -> None:
     write_pcap(tuple(by_sctp()), sctp)
     with SimTransport() as sim:
         for path, connections, window, sentence in (
-            (sctp, 4, WINDOW, "SCTP packets (the board takes DDP over MPA)"),
-            (mpa, 2, WINDOW, "the board takes 2 TCP connections, and this has 4"),
-            (mpa, 4, 1024, "a TCP window of 1024 octets, and an FPDU has 2036"),
+            (sctp, 4, WINDOW, "SCTP packets (the board receives DDP over MPA)"),
+            (mpa, 2, WINDOW, "the board takes 2 TCP connections, but this has 4"),
+            (mpa, 4, 1024, "a TCP window of 1024 octets, but an FPDU has 2036"),
             (SHIPPED, 4, WINDOW, "the board is too small for this: 80 untagged queues need"),
         ):
             with VirtualBoard(sim, tcp=VirtualTcp(connections, window)) as board:
@@ -493,7 +497,7 @@ def test_a_packet_that_would_come_to_the_host_must_fit_where_a_board_shows_it() 
     talk = Conversation()
     talk.write(HOST, 0x700, 0, bytes(2048))
     (planned,), notes = plan(talk.traffic(), [Region(HOST, 0x100, 0, 8)], RnicConfig())
-    with pytest.raises(RegionError, match="packets of up to 2048 octets, and one of 2068 would"):
+    with pytest.raises(RegionError, match="packets of up to 2048 octets, but one of 2068 would"):
         check_fits([planned], notes, planned.config, Room(1 << 20, 1, 4096))
 
 
@@ -506,13 +510,15 @@ def test_a_board_with_tcp_sends_what_tcp_can_bring(
             link.send(Packet(3, 0, fpdu * 2))
             assert link.sending == 1
             for packet, sentence in (
-                (Packet(3, 24, fpdu), "stream 3 goes on at octet 24, and not at 16: TCP leaves"),
+                (Packet(3, 24, fpdu), "stream 3 continues at octet 24, not at 16: TCP cannot"),
                 (Packet(3, 16, fpdu, error=True), "a damaged packet of stream 3 cannot be sent"),
             ):
                 with pytest.raises(InvalidRequest, match=sentence):
                     link.send(packet)
-            with pytest.raises(UnsupportedDevice, match="takes DDP over MPA, and this is for SCTP"):
+            with pytest.raises(
+                UnsupportedDevice, match="receives DDP over MPA, but this is for SCTP"
+            ):
                 link.send(FrameSent(bytes(60)))
     with VirtualBoard(sim) as board, Board(board.port) as link:
-        with pytest.raises(UnsupportedDevice, match="takes DDP over SCTP, and this is for MPA"):
+        with pytest.raises(UnsupportedDevice, match="receives DDP over SCTP, but this is for MPA"):
             link.send(Packet(0, 0, fpdu))

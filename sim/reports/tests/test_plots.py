@@ -1,4 +1,4 @@
-"""The plots of ``rnic bench``: what they show, and that they are files of their kind."""
+"""Tests of the plots of ``rnic bench``: their data, and their file formats."""
 
 from __future__ import annotations
 

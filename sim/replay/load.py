@@ -1,4 +1,4 @@
-"""Segments of one size, one after the other: the traffic that measurements use."""
+"""Makes loads of equal segments, one after the other, for measurements."""
 
 from __future__ import annotations
 
@@ -11,13 +11,8 @@ import numpy as np
 
 from ...hdl.spec import regs
 from ...hdl.spec.config import RnicConfig
-from ...hdl.spec.net import AssociationKey, EtherType, Protocol, insert
-from ..capture.layers import internet_sum
-from ..model.header import TaggedHeader
-from ..model.mpa import MpaSender
-from ..model.sctp import AnyChunk, DataChunk, Function, Ppid, bundle
-from ..model.sctp import Packet as SctpPacket
-from .engine import (
+from ...hdl.spec.net import AssociationKey, EtherType, Protocol, insert, internet_sum
+from ..engines.engine import (
     DeviceError,
     Drain,
     Engine,
@@ -30,6 +25,10 @@ from .engine import (
     Stalls,
     WriteRegister,
 )
+from ..model.header import TaggedHeader
+from ..model.mpa import MpaSender
+from ..model.sctp import AnyChunk, DataChunk, Function, Ppid, bundle
+from ..model.sctp import Packet as SctpPacket
 
 __all__ = ["Load", "SctpLoad"]
 
@@ -37,7 +36,8 @@ _STAG = 0x00000511
 _STREAM = 1
 _MEMORY = 1 << 20
 
-# The association: the peer and this end, and the TSN of the peer's first chunk.
+# The addresses of the peer and of this end of the association, and the TSN of the peer's first
+# chunk.
 _ADDRESSES = bytes([10, 0, 0, 2]), bytes([10, 0, 0, 1])
 _PORTS = 40001, 40002
 _TAG = 0x0DDBA115
@@ -60,14 +60,14 @@ class Load:
     payload: int
     offset: int = 0
 
-    #: Where completions go, if there are any.
+    #: The ring for completions, or None without completions.
     ring: ClassVar[Ring | None] = None
-    #: Whether each segment is a message.
+    #: True if each segment is a message.
     whole: ClassVar[bool] = False
 
     @property
     def chunks(self) -> int:
-        """Segments of a packet."""
+        """The number of segments in a packet."""
         return 1
 
     @property
@@ -85,18 +85,22 @@ class Load:
 
     @property
     def limit(self) -> float:
-        """The least number of cycles for a segment."""
+        """The least number of cycles that a segment can take."""
         return max(self.beats_in, self.beats_out)
 
     def __str__(self) -> str:
         return f"payload {self.payload} at offset {self.offset}, {self.config.width} bits"
 
     def count(self, cycles: int) -> int:
-        """Segments that take so many cycles, and enough packets of them to tell a rate."""
+        """Returns how many segments take ``cycles`` cycles, but enough packets of them for a
+        reliable rate.
+        """
         return max(int(cycles // (self.limit * self.chunks)), 24) * self.chunks
 
     def packets(self, count: int, *, drained: bool = False) -> list[Operation]:
-        """Packets of so many segments; with ``drained`` each one meets an idle RNIC."""
+        """Returns packets with ``count`` segments; with ``drained`` each packet meets an
+        idle RNIC.
+        """
         operations: list[Operation] = []
         for packet in self._carry(self._segments(count)):
             operations.append(packet)
@@ -119,9 +123,9 @@ class Load:
             yield Packet(_STREAM, position % 2**32, sender.send(segment))
 
     def run(self, engine: Engine, operations: Sequence[Operation], count: int) -> Outcome:
-        """Run ``operations`` that place ``count`` of the segments, and no others."""
+        """Runs ``operations`` that place ``count`` of the segments, and no others."""
         memory = np.zeros(_MEMORY, np.uint8)
-        # Memory answers at once: the RNIC is measured, not the bus behind it.
+        # Memory answers without delay, so that the RNIC is measured, not the bus.
         stalls = Stalls(response_latency=1)
         outcome = engine.run(
             self.config, [*self.setup(), *operations], memory, ring=self.ring, stalls=stalls
@@ -135,7 +139,7 @@ class Load:
         return outcome
 
     def setup(self) -> list[Operation]:
-        """A region over half of memory, and a stream with CRC."""
+        """Registers a region over half of memory, and sets up a stream with CRC."""
         flags = regs.pack("STAG_FLAGS", key=_STAG & 255, valid=1, remote_write=1)
         stag = _write(
             "STAG", INDEX=_STAG >> 8, FLAGS=flags, OWNER=_STREAM, TO_LO=0, TO_HI=0,
@@ -147,8 +151,9 @@ class Load:
 
 @dataclass(frozen=True)
 class SctpLoad(Load):
-    """The same over SCTP, each segment a message: small ones are. Packets are filled up to ``mtu``,
-    or have one segment each.
+    """A load over SCTP, in which each segment is a message.
+
+    Packets are filled up to ``mtu``, or have one segment each.
     """
 
     mtu: int = 0
@@ -167,7 +172,7 @@ class SctpLoad(Load):
 
     @property
     def beats_in(self) -> float:
-        """Of Ethernet, IPv4, SCTP, and the chunks: a segment's share."""
+        """A segment's share of the beats of Ethernet, IPv4, SCTP and the chunks."""
         beats = -(-(14 + 20 + 12 + self.chunks * self.chunk) // self.config.octets)
         return beats if self.chunks == 1 else beats / self.chunks
 
@@ -180,7 +185,9 @@ class SctpLoad(Load):
         yield from map(frame, packets)
 
     def setup(self) -> list[Operation]:
-        """The same region and stream, of an association in which the peer accepted a session."""
+        """Sets up the same region and stream, for an association in which the peer accepted
+        a session.
+        """
         (move,) = insert({}, KEY, self.config.associations)
         association = _write("ASSOC", **regs.association(move, first=_STREAM, count=1))
         accept = struct.pack(">H", Function.ACCEPT)
@@ -196,7 +203,7 @@ class SctpLoad(Load):
 
 
 def chunk(ssn: int, ppid: Ppid, message: bytes) -> DataChunk:
-    """A chunk of the message with this DDP-SSN, counted on past 65535."""
+    """Returns the chunk of a message with this DDP-SSN, continued past 65535."""
     return DataChunk(TSN + ssn, 0, ppid, struct.pack(">H", ssn & 0xFFFF) + message)
 
 
@@ -210,7 +217,7 @@ def frame(chunks: tuple[AnyChunk, ...]) -> Frame:
 
 
 def _tell(function: int) -> list[Operation]:
-    """Tell the RNIC of the session, before the peer has sent anything."""
+    """Announces the session to the RNIC, before the peer has sent anything."""
     values = {"STREAM": _STREAM, "FUNCTION": function, "TSN": TSN - 1, "COMMAND": 1}
     busy, taken = (regs.pack("SESSION_ANSWER", **{name: 1}) for name in ("busy", "taken"))
     return [
@@ -220,7 +227,7 @@ def _tell(function: int) -> list[Operation]:
 
 
 def _write(window: str, **values: int) -> list[Operation]:
-    """Writes of one entry of a table, through its window."""
+    """Writes one entry of a table, through its window."""
     return [
         *(WriteRegister(regs.address(f"{window}_{name}"), value) for name, value in values.items()),
         WriteRegister(regs.address(f"{window}_COMMIT"), 1),

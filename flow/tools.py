@@ -1,0 +1,76 @@
+"""Finds the tools that builds need, and keeps finished builds in a cache."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+#: #: The number of seconds after which an unused build is removed.
+_KEEP = 30 * 24 * 3600
+
+
+def cache_directory() -> Path:
+    """Returns the directory in which builds are kept."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "ddp-rnic"
+
+
+def compiler() -> list[str]:
+    """Returns the command of the C++ compiler: one of the machine, or else the one from PyPI.
+
+    Raises :class:`ToolError` if there is no compiler.
+    """
+    for name in ("clang++", "g++"):  # clang's code is faster
+        if found := shutil.which(name):
+            return [found]
+    if importlib.util.find_spec("ziglang"):
+        return [sys.executable, "-m", "ziglang", "c++"]
+    raise ToolError(
+        "a C++ compiler is missing: install g++ or clang++, or pip install 'ddp-rnic[compiler]'"
+    )
+
+
+def digest(*parts: str) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        octets = part.encode()
+        digest.update(len(octets).to_bytes(8, "little") + octets)
+    return digest.hexdigest()[:24]
+
+
+def write(path: Path, text: str) -> None:
+    """Writes a file so that other processes see it either complete or not at all."""
+    made = path.with_suffix(".tmp")
+    made.write_text(text, encoding="utf-8")
+    os.replace(made, path)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Holds a lock, so that no other process makes the same file in the meantime."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path.parent / f"{path.name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def remove_unused(builds: Path) -> None:
+    for build in builds.iterdir():
+        if build.is_dir() and time.time() - build.stat().st_mtime > _KEEP:
+            shutil.rmtree(build, ignore_errors=True)
+
+
+class ToolError(Exception):
+    """A tool that is needed is missing or has failed."""
+
+
+class BuildError(Exception):
+    """A design does not fit its device, or misses its timing."""

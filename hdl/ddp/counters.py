@@ -1,0 +1,81 @@
+"""Counts segments, octets, completions and drops, for the registers."""
+
+from amaranth import *
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from .commit import Tally
+
+__all__ = ["Counters"]
+
+
+class Counters(wiring.Component):
+    """Counts segments, octets, completions and drops; every counter wraps.
+
+    Latency: 2 cycles, 3 for the upper half of the octets. Throughput: one segment per cycle.
+    Reset: 0. Errors: none.
+
+    Members
+    -------
+    tally : In(Tally)
+    completed, exception_dropped : In(1)
+    hold : In(1)
+        Copies the upper half of the octets to ``octets_high``, in the cycle after the next.
+    placed, exceptions, errors, dropped, digest, delivered, exceptions_dropped : Out(32)
+        Counters of segments, of completions (``delivered``) and of dropped exception packets.
+    octets_low, octets_high : Out(32)
+        Octets placed: the lower half, and the upper half as last copied.
+    """
+
+    def __init__(self):
+        super().__init__(
+            {
+                "tally": In(Tally()),
+                "completed": In(1),
+                "exception_dropped": In(1),
+                "hold": In(1),
+                **{
+                    name: Out(32)
+                    for name in (
+                        "placed",
+                        "exceptions",
+                        "errors",
+                        "dropped",
+                        "digest",
+                        "delivered",
+                        "exceptions_dropped",
+                        "octets_low",
+                        "octets_high",
+                    )
+                },
+            }
+        )
+
+    def elaborate(self, platform):
+        m = Module()
+        tally, completed, dropped = Signal(Tally()), Signal(), Signal()
+        carry, held = Signal(), Signal()
+        high = Signal(32)
+        m.d.sync += [
+            tally.eq(self.tally),
+            completed.eq(self.completed),
+            dropped.eq(self.exception_dropped),
+        ]
+        for counter, event in (
+            (self.placed, tally.placed),
+            (self.exceptions, tally.exception),
+            (self.errors, tally.error),
+            (self.dropped, tally.dropped),
+            (self.digest, tally.digest),
+            (self.delivered, completed),
+            (self.exceptions_dropped, dropped),
+        ):
+            m.d.sync += counter.eq(counter + event)
+        m.d.sync += [
+            Cat(self.octets_low, carry).eq(self.octets_low + tally.octets),
+            high.eq(high + carry),
+            held.eq(self.hold),
+        ]
+        with m.If(held):
+            m.d.sync += self.octets_high.eq(high)
+        return m

@@ -6,7 +6,7 @@ import sys
 
 from . import __version__
 
-#: The extra that brings a package to the commands, by the name under which it is imported.
+#: The extra that installs a package, by the package's import name.
 EXTRA_OF = {
     "amaranth": "sim",
     "amaranth_boards": "flow",

@@ -1,11 +1,11 @@
-"""Run a command in the project's own environment, as ``python3 run.py rnic sim``.
+"""Runs a command in the project's own environment, as ``python3 run.py rnic sim``.
 
 ``python3 run.py docs`` builds the site into ``docs/_build/html``.
 
-The environment is ``.venv`` beside this file, with the versions that ``requirements.lock`` names.
-It is made at the first run, and again when it is out of date. ``rnic`` and ``python`` wait only for
-the packages that users need; those for development are added before the first other command.
-Python 3.11 and pip are all that is needed.
+The environment is ``.venv`` beside this file, with the versions from ``requirements.lock``. The
+first run makes it, and a later run makes it again when it is out of date. ``rnic`` and ``python``
+wait only for the packages that users need. The packages for development are added before the first
+other command. The script itself needs only Python 3.11 and pip.
 """
 
 from __future__ import annotations
@@ -50,19 +50,20 @@ def main() -> None:
 
 
 def _develops(arguments: list[str]) -> bool:
-    """Returns whether a command needs more than the packages for users."""
+    """Returns True if a command needs more than the packages for users."""
     # 'rnic requirements --violate' runs the tests.
     return arguments[0] not in ("rnic", "python") or arguments[1:2] == ["requirements"]
 
 
 def _set_up(python: Path) -> None:
-    # A machine without a C++ compiler gets the one that PyPI has.
+    # A machine without a C++ compiler gets the compiler from PyPI.
     compiler = any(map(shutil.which, ("g++", "clang++")))
     extras = [*USE, *([] if compiler else ["compiler"])]
     with _once("ready", [*_versions(), *extras]) as missing:
         if missing:
             print("setting up .venv, which takes a minute or two", file=sys.stderr)
-            # Without pip in it, as not every Python can put it there; the pip at hand serves.
+            # The environment has no pip, because not every Python can install it there. The pip of
+            # this Python is used instead.
             venv.create(ENVIRONMENT, clear=True)
             _install(python, extras)
 
@@ -80,7 +81,7 @@ def _versions() -> list[str]:
 
 @contextmanager
 def _once(name: str, texts: list[str]) -> Iterator[bool]:
-    """Yields whether to do the work of its block: the first time, and when ``texts`` change."""
+    """Yields True if the block must do its work: at first, and when ``texts`` have changed."""
     key = hashlib.sha256("\0".join(texts).encode()).hexdigest()
     with open(ROOT / ".venv.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

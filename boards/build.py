@@ -16,10 +16,11 @@ from ..flow.netlist import (
     fold_enables,
     promote_resets,
 )
+from ..flow.tools import BuildError, ToolError
 from .common import Top
 from .registers import as_csv, as_json
 
-__all__ = ["BuildError", "Clock", "Report", "ToolMissing", "build", "program", "report_of",
+__all__ = ["Clock", "Report", "build", "program", "report_of",
            "synthesize"]
 
 NAME = "rnic"
@@ -40,14 +41,6 @@ PLACER = ("--placer", "heap", "--placer-heap-cell-placement-timeout", "1000")
 STATIC_PLACER = ("--placer", "static")
 ROOMY = 0.5
 PATIENCE = 3600
-
-
-class BuildError(Exception):
-    """Raised if there is no bitstream that works."""
-
-
-class ToolMissing(Exception):
-    """Raised if a tool is not installed."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +103,7 @@ def build(board, folder, *, seed=1, progress=None):
     progress : callable
         Called with a description of each step.
 
-    Raises :exc:`ToolMissing`, or :exc:`BuildError` if the design does not fit or misses its timing;
+    Raises :exc:`ToolError`, or :exc:`BuildError` if the design does not fit or misses its timing;
     then there is a report, but no bitstream.
     """
     say = progress or (lambda step: None)
@@ -144,7 +137,7 @@ def synthesize(board, folder, *, seed=1, progress=None):
     for package, _, _ in TOOLS.values():
         if find_spec(package) is None:
             name = package.replace("_", "-")
-            raise ToolMissing(f"{name} is not installed: pip install 'ddp-rnic[flow]'")
+            raise ToolError(f"{name} is not installed: pip install 'ddp-rnic[flow]'")
     say("elaboration")
     plan = board.platform().prepare(
         Top(board), NAME,
@@ -277,12 +270,12 @@ def program(board, bitstream, cable=None):
     cable : str
         openFPGALoader's name of the JTAG adapter, to replace the board's usual one.
 
-    Raises :exc:`ToolMissing`, :exc:`FileNotFoundError` if there is no bitstream, or
+    Raises :exc:`ToolError`, :exc:`FileNotFoundError` if there is no bitstream, or
     :exc:`BuildError` if the board does not accept it.
     """
     tool = os.environ.get("OPENFPGALOADER", "openFPGALoader")
     if shutil.which(tool) is None:
-        raise ToolMissing(
+        raise ToolError(
             f"{tool} is not installed: see https://trabucayre.github.io/openFPGALoader")
     if not bitstream.is_file():
         raise FileNotFoundError(

@@ -1,13 +1,14 @@
-// Improves the placement of a netlist on an ECP5 by simulated annealing, for the latest paths most
-// of all. `placement.py` says what goes in and comes out, and why.
+// Improves the placement of a netlist on an ECP5 by simulated annealing, above all for the latest
+// paths. `annealing.py` writes PROBLEM and reads RESULT, and describes both.
 //
 // anneal PROBLEM RESULT SWEEPS TEMPERATURE REACH SEED
 //
-// Distances are in tiles, times in nanoseconds. What is made small is the half perimeter of all
-// nets, and for each connection a high power of the length of its longest path. That length is of
-// the last timing analysis, of which there are five a sweep, but for the connection's own delay.
-// What comes out is the best placement that an analysis has seen: how long the longest path is
-// before and after, and for each cell its place and the longest path by its inputs.
+// Distances are in tiles, times in nanoseconds. The cost is the sum of the half perimeters of all
+// nets and, for each connection, a high power of the length of its longest path. The length comes
+// from the last timing analysis, except for the connection's own delay, which is up to date. Each
+// sweep makes five timing analyses. The result is the best placement that an analysis has seen. It
+// states the longest path before and after and, for each cell, its place and the longest path
+// through its inputs.
 
 #include <algorithm>
 #include <array>
@@ -23,41 +24,41 @@ using std::vector;
 using Place = std::array<int, 3>;  // column, row, place in the tile
 
 enum Kind { TABLE, FLIP_FLOP, RAM_WRITE, BLOCK_RAM, OTHER };
-enum Mobility { SINGLE, RIGID, BLOCK, FIXED };  // one logic cell, several, a block RAM, or stays
-enum Flag { MULTIPLEXED = 1, CARRY = 2, RAM = 4 };  // of a table; a flip-flop's 1: fed from outside
+enum Mobility { SINGLE, RIGID, BLOCK, FIXED };  // one logic cell, several, a block RAM, immovable
+enum Flag { MULTIPLEXED = 1, CARRY = 2, RAM = 4 };  // of a table; flip-flop: 1 if fed from outside
 
 constexpr int TILE = 8;             // logic cells in a tile
-constexpr int LATE = 240;           // of so many paths one is longer than the time aimed at
-constexpr int TRIES = 16;           // places tried for what has to make way
-constexpr int REGION = 8;           // tiles of a region, each way
-constexpr int CROWD = 24;           // ends of connections in a tile, on average, that are routed
-constexpr double CROWDED = 0.03;    // what the square of each more in a region costs
-constexpr int FANOUT = 48;          // nets of more sinks have no length
-constexpr double PER_NS = 80;       // tiles that a nanosecond is worth on a path as long as the aim
-constexpr int STEEP = 32;           // exponent of a path's length in what it costs; a power of two
-constexpr double URGENT = 0.97;     // what part of the aim makes a path urgent
-constexpr int NEAR = 4;             // tiles between what moves together
-constexpr double TOGETHER = 0.5;    // how often what is late moves with what is near
-constexpr size_t GROUP = 16;        // units that do
-constexpr double EXCHANGED = 0.2;   // how often one of several cells goes where its like is
-constexpr double NORM = 40;         // exponent of a path's length in what a placement is judged by
-constexpr double HEAT = 0.02;       // how much hotter late connections are
+constexpr int LATE = 240;           // one path in this number is longer than the aim
+constexpr int TRIES = 16;           // places tried for a cell that has to make way
+constexpr int REGION = 8;           // width and height of a region in tiles
+constexpr int CROWD = 24;           // ends of connections that a tile has room for, on average
+constexpr double CROWDED = 0.03;    // cost of the square of the excess ends in a region
+constexpr int FANOUT = 48;          // nets with more sinks count as without length
+constexpr double PER_NS = 80;       // tiles per nanosecond, on a path as long as the aim
+constexpr int STEEP = 32;           // exponent of a path's length in its cost; a power of two
+constexpr double URGENT = 0.97;     // a path longer than this part of the aim is urgent
+constexpr int NEAR = 4;             // greatest distance of units that move together
+constexpr double TOGETHER = 0.5;    // share of late units that move with their neighbours
+constexpr size_t GROUP = 16;        // most units that move together
+constexpr double EXCHANGED = 0.2;   // share of large units that swap with one of equal shape
+constexpr double NORM = 40;         // exponent of a path's length in a placement's score
+constexpr double HEAT = 0.02;       // extra temperature of late connections
 
 struct Cell {
     int unit, kind, tile_set, slice_set, flags;
-    int ends;  // connections to it and nets that it drives, but those within a tile
+    int ends;  // connections to the cell and nets that it drives, except those inside a tile
     Place at;
-    vector<int> inputs, nets, driven;  // connections to it, all its nets, the nets it drives
+    vector<int> inputs, nets, driven;  // its input connections, its nets, the nets that it drives
 };
 struct Unit {
     int mobility;
     vector<int> cells;
-    const vector<int>* alike;  // units of the same shape, itself too
+    const vector<int>* alike;  // all units of this shape, including this one
 };
 struct Connection {
     int net, cell, pin;
-    float fixed;                // delay of a way that has no other, or -1
-    float path, before, weight;  // as last analysed: the longest path by it, its delay, its urgency
+    float fixed;                // the delay if there is only one route, or -1
+    float path, before, weight;  // at the last analysis: longest path through it, delay, urgency
 };
 struct Net {
     int cell, pin;
@@ -79,8 +80,8 @@ static vector<Gate> gates;
 static int pins;
 static vector<float> starts;
 static vector<std::pair<int, float>> ends;
-static vector<std::array<int, 2 * TILE>> occupied;  // tables, then flip-flops, of a tile
-static vector<int> ram_write, block_ram;            // of a tile
+static vector<std::array<int, 2 * TILE>> occupied;  // by tile: its tables, then its flip-flops
+static vector<int> ram_write, block_ram;            // by tile
 
 static uint64_t state = 88172645463325252ull;
 static uint64_t random64() {
@@ -92,7 +93,7 @@ static double fraction() { return double(random64() >> 11) / 9007199254740992.0;
 static int tile(int x, int y) { return x * rows + y; }
 static bool inside(int x, int y) { return x >= 0 && y >= 0 && x < columns && y < rows; }
 
-// The median of what nextpnr's router needs for a distance on a device of speed grade 8.
+// Returns the median delay of nextpnr's routes over a distance, on a device of speed grade 8.
 static float routed(int distance) {
     static const vector<float> table = [] {
         const double x[] = {0,  1,  2,  3,  4,  5,  6,  8,  10, 15, 20,
@@ -124,7 +125,7 @@ static int length(const Net& net) {
     return high[0] - low[0] + high[1] - low[1];
 }
 
-// What routing finds in a region: ends of connections, beyond those that it has room for.
+// By region: the number of ends of connections, minus the number that the region has room for.
 static vector<int> crowd;
 static int& region(const Place& at) {
     return crowd[at[0] / REGION * (rows / REGION + 1) + at[1] / REGION];
@@ -156,9 +157,9 @@ static Place corner(const Unit& unit) {
         for (int k = 0; k < 2; k++) low[k] = std::min(low[k], cells[c].at[k]);
     return low;
 }
-// The rules of nextpnr for a tile: flip-flops of it have clock and reset in common, those of a
-// slice the enable too; a slice has carries or none; a multiplexer's select uses a flip-flop's own
-// input.
+// Returns true if a tile obeys nextpnr's rules. All flip-flops of a tile share clock and reset, and
+// those of a slice also the enable. Either all tables of a slice have carries, or none. A
+// multiplexer's select occupies the outside input of the flip-flop beside it.
 static bool legal(int t) {
     int of_tile = -1;
     for (int slice = 0; slice < TILE / 2; slice++) {
@@ -187,8 +188,8 @@ static vector<int> order, pin_net, pin_connection;
 static vector<vector<int>> gates_to, gates_from;
 static vector<float> arrival, tail;
 static vector<int> urgent;  // units with a late path
-static double worst, score;    // the longest path, and a mean of all that heeds the long ones
-static double aim;             // so long are paths to be
+static double worst, score;    // the longest path, and a mean of all paths that favours long ones
+static double aim;             // the length that paths should have at most
 static void sort_pins() {
     gates_to.resize(pins), gates_from.resize(pins);
     pin_net.assign(pins, -1), pin_connection.assign(pins, -1);
@@ -260,7 +261,7 @@ static void analyse() {
     }
 }
 
-// What a move costs, of the nets and connections of the cells that it moves.
+// The cost of a move: of all nets and connections of the cells that it moves.
 static vector<int> touched_nets, touched_connections, net_mark, connection_mark;
 static int mark = 0;
 static void touch(const vector<int>& moved) {
@@ -312,7 +313,8 @@ static void move_block(int u, int x, int y, double temperature) {
     if (other >= 0) cells[other].at = to;
 }
 
-// Where the displaced unit v, of one logic cell, may go: first to where what displaced it was.
+// Finds a place for the displaced unit v, which is one logic cell. The first try is `left`, the old
+// place of the cell that displaced it. Returns false if no try succeeds.
 static bool make_way(int v, const Place& left, int tries) {
     const vector<int>& own = units[v].cells;
     const Place home = cells[own[0]].at;
@@ -333,8 +335,8 @@ static bool make_way(int v, const Place& left, int tries) {
     for (int c : own) cells[c].at = home;
     return false;
 }
-// What cell c cannot be with at a place: what is there, and flip-flops of other clocks, resets and
-// enables.
+// Returns the cells that must leave if cell c comes to a place: the cell at this place, and
+// flip-flops with another clock, reset or enable. A single cell displaces only the former.
 static const vector<int>& in_the_way(int c, const Place& at, bool single) {
     static vector<int> found;
     found.clear();
@@ -404,7 +406,7 @@ static void move_logic(const vector<int>& group, const Place& to, double tempera
     for (int c : moved) drop(c);
 }
 
-// Two units of one shape, as carry chains are, in each other's place.
+// Swaps two units of the same shape, for example carry chains.
 static void exchange(int u, int v, double temperature) {
     static vector<int> moved;
     static vector<Place> olds, news;
@@ -432,8 +434,8 @@ static void exchange(int u, int v, double temperature) {
     put(olds);
 }
 
-// A place for a unit: near its own, or on the way to a cell that one of its cells is connected
-// with.
+// Proposes a place for a unit: near its own, or on the way to a cell that is connected with one of
+// its cells.
 static Place propose(const Unit& unit, double reach) {
     Place at = cells[unit.cells[0]].at;
     at[2] = below(TILE);
@@ -466,9 +468,10 @@ static Place propose(const Unit& unit, double reach) {
         at[i] += int(std::lround((cells[best].at[i] - c.at[i]) * part)) + below(5) - 2;
     return at;
 }
-// The unit and what late connections join it with nearby: a step of each alone would make a path
-// longer, as the first tile of a way costs most. And a place for it, on the way to the far end of
-// the unit's latest connection; false if none is far.
+// Collects in `group` the unit u and all nearby units that late connections join with it. They move
+// together, because the first tile of a route costs most: if one unit moved alone, a path would get
+// longer. Sets `to` to a place on the way to the far end of the unit's latest connection. Returns
+// false if no late connection has a far end.
 static bool gather(int u, vector<int>& group, Place& to) {
     auto apart = [](int a, int b) {
         const Place &x = cells[a].at, &y = cells[b].at;

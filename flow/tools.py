@@ -70,3 +70,7 @@ def remove_unused(builds: Path) -> None:
 
 class ToolError(Exception):
     """A tool that is needed is missing or has failed."""
+
+
+class BuildError(Exception):
+    """A design does not fit its device, or misses its timing."""

@@ -98,13 +98,16 @@ class Rnic(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         config = self.config
+        # MPA's segments come in the order of the sender, SCTP's in any order.
+        ordered, unordered = config.mpa, config.sctp
         if config.mpa:
             self._walks(m)
-        m.submodules.commit = commit = Commit(config)
+        m.submodules.commit = commit = Commit(config, ordered=ordered, unordered=unordered)
         m.submodules.streams = streams = Table(
             StreamEntry(), config.streams, live="enable", index=config.stream_bits + 1,
             lookups=1 + config.mpa)
-        m.submodules.delivery = delivery = Delivery(config)
+        m.submodules.delivery = delivery = Delivery(
+            config, ordered=ordered, unordered=unordered)
         m.submodules.exceptions = exceptions = ExceptionQueue(config)
         m.submodules.control = control = Control(config)
 
@@ -204,7 +207,7 @@ class Rnic(wiring.Component):
         m.submodules.parser = parser = HeaderParser()
         m.submodules.stags = stags = StagTable(config.stags, lookups=2)
         m.submodules.tagged = tagged = TaggedCheck(config.stags)
-        m.submodules.untagged = untagged = UntaggedCheck(config)
+        m.submodules.untagged = untagged = UntaggedCheck(config, unordered=config.sctp)
         wiring.connect(m, control.stags, stags.write)
         wiring.connect(m, control.queue, untagged.state)
         wiring.connect(m, control.post, untagged.post)
@@ -281,10 +284,12 @@ class Rnic(wiring.Component):
     def _place(self, m, commit, delivery, exceptions, control):
         """Connects Commit's moves to the bus; returns whether one of them is on its way."""
         config = self.config
-        m.submodules.markers = markers = MarkerCut(config)
-        m.submodules.cut = cut = PageCut(config)
+        sources = config.mpa + config.sctp  # a packet buffer each
+        m.submodules.markers = markers = MarkerCut(
+            config, marked=config.mpa, sources=sources, unordered=config.sctp)
+        m.submodules.cut = cut = PageCut(config, sources=sources)
         m.submodules.pages = pages = Table(PageEntry(), config.pages, live="valid")
-        m.submodules.dma = dma = PlacementDma(config)
+        m.submodules.dma = dma = PlacementDma(config, sources=sources)
         buffers = [m.submodules.buffer] if config.mpa else []
         if config.sctp:
             m.submodules.sctp_buffer = PacketBuffer(config)
@@ -328,7 +333,8 @@ class Rnic(wiring.Component):
         m.submodules.receiver = receiver = SctpReceiver(config)
         m.submodules.sctp_crc = crc = Crc32c(config.width, granule=4)
         m.submodules.admission = admission = Admission(config)
-        m.submodules.reports = reports = Reports(config, admission.done.signature.flip())
+        m.submodules.reports = reports = Reports(
+            config, admission.done.signature.flip(), ordered=config.mpa)
         wiring.connect(m, wiring.flipped(self.frames), receiver.i)
         wiring.connect(m, receiver.store, buffer.store)
         wiring.connect(m, receiver.slices, crc.i)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -17,8 +18,11 @@ PACKAGE = "ddp_rnic"
 TABLE = tomllib.loads((ROOT / "tests" / "layers.toml").read_text(encoding="utf-8"))
 ROOMS: dict[str, list[str]] = TABLE["rooms"]
 OUTSIDE: dict[str, list[str]] = TABLE["outside"]
-#: The LLPs, of which DDP knows nothing.
+#: The LLPs. DDP must not depend on any of them.
 LLPS = ("hdl/mpa", "hdl/sctp", "hdl/tcp", "hdl/ip")
+
+#: The files that know which LLPs a device has.
+ASSEMBLY = {"hdl/rnic.py", "hdl/control.py", "hdl/flat.py"}
 
 Graph = Mapping[str, set[str]]
 
@@ -66,7 +70,7 @@ def graph_of(root: Path) -> dict[str, set[str]]:
     graph = {}
     for path in sources(root):
         found = {file_of(root, *each) for each in imports(root, path)}
-        # The version, in the package's own __init__.py, is every room's.
+        # All rooms may import the version from the package's own __init__.py.
         graph[path.as_posix()] = {file for file in found if file} - {path.as_posix(), "__init__.py"}
     return graph
 
@@ -107,7 +111,7 @@ def test_no_files_import_each_other_in_a_circle(graph: Graph) -> None:
 
 
 def test_no_folders_import_each_other_in_a_circle() -> None:
-    # The files of ``hdl`` itself put the device together, and ``hdl/host`` puts it on a board.
+    # The files directly in ``hdl`` assemble the device, and ``hdl/host`` puts it on a board.
     assert not circle_of({room: set(rows) for room, rows in ROOMS.items()})
 
 
@@ -117,6 +121,18 @@ def test_the_gateware_imports_nothing_but_gateware() -> None:
             assert all(row.split("/")[0] == "hdl" for row in rows), room
     assert not ROOMS["hdl/spec"] and not ROOMS["hdl/lib"]
     assert not {*ROOMS["hdl/ddp"], *ROOMS["hdl/dma"]} & {*LLPS}
+
+
+def test_an_llp_is_chosen_only_where_the_device_is_assembled() -> None:
+    # Blocks have parameters that name a property, such as ``unordered``.
+    chosen = re.compile(r"\b(config|CONFIG)\.(mpa|sctp|both)\b")
+    found = {
+        path.as_posix()
+        for path in sources(ROOT)
+        if path.parts[0] == "hdl" and chosen.search((ROOT / path).read_text(encoding="utf-8"))
+    }
+    assert "hdl/rnic.py" in found
+    assert {path for path in found if not path.startswith("hdl/spec/")} <= ASSEMBLY
 
 
 def test_the_driver_imports_the_facts_of_the_gateware_alone() -> None:

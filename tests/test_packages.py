@@ -1,4 +1,4 @@
-"""Checks what an installation brings: the wheel, the sdist, the extras and the pinned versions."""
+"""Checks an installation: the wheel, the sdist, the extras and the pinned versions."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from packaging.utils import canonicalize_name
 ROOT = Path(ddp_rnic.__file__).parent
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 EXTRAS: dict[str, list[str]] = SETTINGS["project"]["optional-dependencies"]
-#: Folders of the checkout that are no packages of the distribution.
+#: Folders of the checkout that are not packages of the distribution.
 NOT_PACKAGES = {"build", "cocotb_tests", "dist", "docs", "proofs", "tests"}
-#: The distribution that brings a package, where its name is another one.
+#: The distribution that installs a package, if the two names differ.
 BROUGHT_BY = {"cocotb_tools": "cocotb", "serial": "pyserial"}
-#: Folders and the extra that brings what their files import before anything is called.
+#: Folders, each with the extra that installs the imports at the top of its files.
 NEEDS = {
     "": ["sw_driver", "hdl/spec"],
     "hdl": ["hdl"],
@@ -37,11 +37,11 @@ NEEDS = {
 }
 
 
-# The settings in pyproject.toml.
+# Checks of the settings in pyproject.toml.
 
 
 def own(names: set[str]) -> list[Requirement]:
-    """Returns what some extras require, with the extras that they name."""
+    """Returns the requirements of some extras, including those of extras that they name."""
     found, waiting = [], sorted(names)
     seen = set(waiting)
     while waiting:
@@ -64,7 +64,7 @@ def sources(folder: str) -> Iterator[Path]:
 
 
 def imported(path: Path) -> Iterator[tuple[str, bool]]:
-    """Yields the modules of others that a file imports, and whether it is at the top level."""
+    """Yields each foreign module that a file imports, with True for imports at the top level."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -79,7 +79,7 @@ def imported(path: Path) -> Iterator[tuple[str, bool]]:
 
 
 def brought_by(module: str) -> str:
-    """Returns the name of the distribution that brings a module."""
+    """Returns the name of the distribution that installs a module."""
     top, _, rest = module.partition(".")
     if top == "cocotbext":
         top = f"cocotbext-{rest.partition('.')[0]}"
@@ -157,7 +157,7 @@ def test_every_folder_of_python_is_a_package_of_the_distribution() -> None:
     assert sorted(names) == SETTINGS["tool"]["setuptools"]["packages"]
 
 
-# The command, where an extra is missing.
+# Checks of the command when an extra is missing.
 
 
 def test_the_commands_know_which_extra_brings_a_package() -> None:
@@ -169,28 +169,23 @@ def test_the_commands_know_which_extra_brings_a_package() -> None:
                     assert brought_by(module) in names_of(own({extra})), module
 
 
-def test_a_command_whose_extra_is_missing_names_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["rnic", "build", "--list"])
-    monkeypatch.setitem(sys.modules, "amaranth_boards", None)
-    for name in [name for name in sys.modules if name.startswith("ddp_rnic.boards")]:
-        monkeypatch.delitem(sys.modules, name)
-    with pytest.raises(SystemExit) as left:
-        command.main()
-    assert left.value.code == 3
-    assert capsys.readouterr().err == (
+def test_a_command_whose_extra_is_missing_names_it() -> None:
+    missing = "import sys; sys.modules['amaranth_boards'] = None; sys.argv = ['rnic', 'build']"
+    code = f"{missing}; from ddp_rnic.__main__ import main; main()"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.returncode == 3
+    assert run.stderr == (
         f"rnic: the commands of ddp-rnic {ddp_rnic.__version__} need amaranth-boards,"
         " which is not installed: pip install 'ddp-rnic[flow]'\n"
     )
 
 
-# The wheel and the sdist.
+# Checks of the wheel and the sdist.
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Returns the wheel of a copy of the checkout, and its sdist."""
+    """Builds a wheel and an sdist of a copy of the checkout, and returns their paths."""
     copy, out = tmp_path_factory.mktemp("checkout") / "copy", tmp_path_factory.mktemp("dist")
     left_out = shutil.ignore_patterns(".*", "__pycache__", "build", "_build", "dist", "*.egg-info")
     shutil.copytree(ROOT, copy, ignore=left_out)
@@ -201,7 +196,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def build(kind: str, source: Path, out: Path) -> None:
-    # As pip builds without isolation; .venv has no pip.
+    # This is the build that pip runs without isolation. .venv has no pip.
     program = f"from setuptools import build_meta; build_meta.build_{kind}({str(out)!r})"
     run(sys.executable, "-c", program, cwd=source)
 
@@ -254,10 +249,10 @@ def test_the_sdist_builds_the_same_wheel(built: tuple[Path, Path], tmp_path: Pat
 
 @pytest.fixture(scope="module")
 def installed(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns the directory of programs of an environment that has only the wheel."""
+    """Returns the directory of programs of an environment with only the wheel installed."""
     home = tmp_path_factory.mktemp("clean") / "venv"
     venv.create(home)
-    # The pip that run.py calls, too: that of the Python from which .venv was made.
+    # This Python has the pip that run.py calls: .venv was made from it.
     python = getattr(sys, "_base_executable", sys.executable)
     pip = [python, "-m", "pip", "--python", home / "bin" / "python"]
     run(*pip, "--disable-pip-version-check", "install", "--quiet", "--no-index", built[0])
@@ -298,7 +293,7 @@ def test_without_the_extra_the_command_names_it_in_one_sentence(
     )
 
 
-# Checks outside of the project's own environment.
+# Checks that run outside the project's own environment.
 
 
 def test_public_ci_runs_what_ci_runs() -> None:
@@ -310,7 +305,7 @@ def test_hooks_before_a_commit_accept_every_file() -> None:
     text = (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
     entries = re.findall(r"^ +entry: python3 run\.py (.*)$", text, re.MULTILINE)
     assert [entry.split()[:2] for entry in entries] == [["ruff", "check"], ["ruff", "format"]]
-    # As pre-commit calls them, with names of files: gateware, too, which stays as it is.
+    # pre-commit passes names of files. Gateware is among them, and must stay unchanged.
     files = [path for folder in ("cli", "hdl", "boards") for path in (ROOT / folder).rglob("*.py")]
     for entry in entries:
         check = ["--check"] if "format" in entry else []

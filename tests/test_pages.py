@@ -1,4 +1,4 @@
-"""The code on the project's pages runs: Python as it is, commands through their own parsers."""
+"""Runs the Python code on the project's pages, and checks their commands with their parsers."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ PAGES = [
     ROOT / "CONTRIBUTING.md",
     *sorted(path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts),
 ]
-#: Kinds of blocks that a page may have, beside directives in braces, which Sphinx checks.
+#: The kinds of blocks that a page may have, apart from directives in braces, which Sphinx checks.
 KINDS = {"console", "python", "toml", "text", "diff"}
-#: Programs of others that pages name.
+#: Foreign programs that pages name.
 OTHERS = {"cd", "git", "iverilog", "litex_cli", "litex_server", "pip", "verilator"}
-#: What ``python3 run.py`` starts beside ``rnic``.
+#: The commands that ``python3 run.py`` starts, apart from ``rnic``.
 STARTED = {"docs", "pytest", "python", "ruff"}
 
 
@@ -43,7 +43,7 @@ class Block:
 
 
 def blocks_of(page: Path) -> list[Block]:
-    """Returns the blocks between fences of a page."""
+    """Returns the fenced blocks of a page."""
     found: list[Block] = []
     opened: tuple[int, str] | None = None
     lines: list[str] = []

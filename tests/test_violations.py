@@ -1,4 +1,4 @@
-"""Sentences are violated on purpose: the table of violations is sound, and failing tests count."""
+"""Checks the table of violations, and that a violated sentence counts only if its tests fail."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from ddp_rnic.cli import app
+from ddp_rnic.cli import sim as playing
 from ddp_rnic.sim.engines.tests.fake_engine import FakeEngine
 from typer.testing import CliRunner, Result
 
@@ -89,7 +90,7 @@ SAID = {
 
 
 def sim(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> Result:
-    monkeypatch.setattr(app, "load", lambda name: FakeEngine())
+    monkeypatch.setattr(playing, "load", lambda name: FakeEngine())
     return CliRunner().invoke(app.app, ["sim", *map(str, arguments)])
 
 

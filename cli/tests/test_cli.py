@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from ddp_rnic import __version__
 from ddp_rnic.cli import app
+from ddp_rnic.cli import sim as command
 from ddp_rnic.flow.tools import ToolError
 from ddp_rnic.sim.capture.pcap import Frame
 from ddp_rnic.sim.capture.tests.associations import Peers
@@ -31,7 +32,7 @@ class Ground:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.engine = FakeEngine()
         self.asked: list[str] = []
-        monkeypatch.setattr(app, "load", self._load)
+        monkeypatch.setattr(command, "load", self._load)
 
     def _load(self, name: str) -> FakeEngine:
         self.asked.append(name)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ddp_rnic.cli import app
+from ddp_rnic.cli import app, inputs
 from ddp_rnic.flow import pnr
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.sim.campaigns.others import Peer
@@ -192,7 +192,7 @@ MAGIC = (
     *(b"\x0a\x0d\x0d\x0a", b"\x1f\x8b\x08", b"\x28\xb5\x2f\xfd", b""),
 )
 CAPTURES = [
-    Path(app.__file__).parents[1] / "sim" / "data" / "workload.pcap",
+    Path(__file__).resolve().parents[2] / "sim" / "data" / "workload.pcap",
     *sorted(Path(__file__).resolve().parents[2].parent.glob("shared/cases/*base.pcap*")),
 ]
 #: Places of the octets of a capture that are damaged.
@@ -204,7 +204,7 @@ def played(path: Path) -> None:
     config = RnicConfig()
     began = time.process_time()
     try:
-        found = app._input(app._Asked(path, None, [], []), config)
+        found = inputs.read_input(inputs.Asked(path, None, [], []), config)
         plan(found.traffic, found.regions, config, found.ends, found.queues)
     except (CaptureError, RegionError) as error:
         assert str(path) in str(error) or len(str(error)) < 1000

@@ -53,6 +53,14 @@ class ErrorEvent(data.StructLayout):
 class Move(data.StructLayout):
     """A placement that may still contain markers.
 
+    Parameters
+    ----------
+    config : RnicConfig
+    sources : int
+        Number of packet buffers: 1 or 2.
+    unordered : bool
+        True if moves of :class:`Commit`'s items are among them.
+
     Members
     -------
     placement : Placement
@@ -63,13 +71,13 @@ class Move(data.StructLayout):
     phase : 7
         Words from the last marker position to the first word.
     none : 1
-        With SCTP only: there are no octets to place and no words to free.
+        With ``unordered`` only: there are no octets to place and no words to free.
     """
 
-    def __init__(self, config):
+    def __init__(self, config, *, sources=1, unordered=False):
         super().__init__({
-            "placement": Placement(config), "pages": 4, "markers": 1, "phase": 7,
-            **({"none": 1} if config.sctp else {}),
+            "placement": Placement(config, sources=sources), "pages": 4, "markers": 1, "phase": 7,
+            **({"none": 1} if unordered else {}),
         })
 
 
@@ -82,7 +90,7 @@ class Tally(data.StructLayout):
 
 
 class ItemTally(data.StructLayout):
-    """Events for the counters of SCTP's items, each high for one cycle.
+    """Events for the counters of items, each high for one cycle.
 
     A packet that is ``taken``, ``diverted`` or ``lost``, and a chunk that is a ``duplicate``,
     ``outside`` of its window, or ``refused``.
@@ -321,12 +329,20 @@ class Commit(wiring.Component):
     Errors: reported through ``events``. While there is no room for an event, no segment is taken;
     no event is lost.
 
+    Parameters
+    ----------
+    config : RnicConfig
+    ordered : bool
+        True adds ``segments``, in the order of the sender, each with a verdict that comes later.
+    unordered : bool
+        True adds ``items``, in any order, whose verdict is known. With both, they take turns.
+
     Members
     -------
     segments : In(stream.Signature(Segment, always_ready=True))
-        With MPA only: at most ``IN_FLIGHT`` segments more than ``done`` pulses.
+        With ``ordered`` only: at most ``IN_FLIGHT`` segments more than ``done`` pulses.
     verdicts : In(stream.Signature(Verdict, always_ready=True))
-        With MPA only: the verdict on each segment, not before the segment.
+        With ``ordered`` only: the verdict on each segment, not before the segment.
     head : Out(stream.Signature(Segment, always_ready=True))
         To the checks, which use ``header`` and ``stream``.
     tagged : In(CheckResult), untagged : In(UntaggedResult)
@@ -340,15 +356,15 @@ class Commit(wiring.Component):
     moves : Out(stream.Signature(Move))
     events : Out(stream.Signature(ErrorEvent))
     records : Out(stream.Signature(Record, always_ready=True)), record_room : In(1)
-        Accepted segments, in the order of the sender, without ``found``, and all items of SCTP that
-        have a record. When ``record_room`` falls, there must still be room for 32 records.
+        Accepted segments, in the order of the sender, without ``found``, and all items that have a
+        record. When ``record_room`` falls, there must still be room for 32 records.
     issued : Out(16)
         Segments sent to ``moves`` that write to the bus, modulo 2**16.
     tally : Out(Tally)
     done : Out(1)
-        With MPA only: a segment has left; there is room for another one.
+        With ``ordered`` only: a segment has left; there is room for another one.
     items : In(stream.Signature(Admitted(config), always_ready=True))
-        With SCTP only, like the members below: SCTP's items. Those with PLACE are checked. At most
+        With ``unordered`` only, like the members below. Items with PLACE are checked. At most
         ``IN_FLIGHT`` items more than ``item_done`` pulses.
     item_done : Out(1)
         An item has left.
@@ -364,13 +380,17 @@ class Commit(wiring.Component):
     MOVES = 32
     LATENCY = 1 + HEAD + CHECKS + 3 + 2
 
-    def __init__(self, config):
-        self.config = config
+    def __init__(self, config, *, ordered=True, unordered=False):
+        self.config, self.ordered, self.unordered = config, ordered, unordered
+        #: Items and segments are in a packet buffer each.
+        self.both = ordered and unordered
+        self.move = Move(config, sources=1 + self.both, unordered=unordered)
+        record = Record(config, ordered=ordered, unordered=unordered)
         super().__init__({
             **({
                 "segments": In(stream.Signature(Segment(config), always_ready=True)),
                 "verdicts": In(stream.Signature(Verdict(config), always_ready=True)),
-            } if config.mpa else {}),
+            } if ordered else {}),
             "head": Out(stream.Signature(Segment(config), always_ready=True)),
             "tagged": In(CheckResult()),
             "untagged": In(UntaggedResult()),
@@ -378,13 +398,13 @@ class Commit(wiring.Component):
             "clear": In(stream.Signature(16)),
             "hold": In(1),
             "held": Out(1),
-            "moves": Out(stream.Signature(Move(config))),
+            "moves": Out(stream.Signature(self.move)),
             "events": Out(stream.Signature(ErrorEvent(config))),
-            "records": Out(stream.Signature(Record(config), always_ready=True)),
+            "records": Out(stream.Signature(record, always_ready=True)),
             "record_room": In(1),
             "issued": Out(16),
             "tally": Out(Tally()),
-            **({"done": Out(1)} if config.mpa else {}),
+            **({"done": Out(1)} if ordered else {}),
             "busy": Out(1),
             **({
                 "items": In(stream.Signature(Admitted(config), always_ready=True)),
@@ -392,23 +412,23 @@ class Commit(wiring.Component):
                 "disordered": In(stream.Signature(Disordered())),
                 "item_tally": Out(ItemTally()),
                 "head_item": Out(1),
-            } if config.sctp else {}),
+            } if unordered else {}),
         })
 
     def elaborate(self, platform):
         m = Module()
         config = self.config
-        # Without MPA, there are no segments to wait for.
+        # Without ``ordered``, there are no segments to wait for.
         pending, segment, waiting = None, Signal(Segment(config)), C(0)
-        if config.mpa:
+        if self.ordered:
             m.submodules.pending = pending = Pending(Segment(config), Verdict(config))
             segment, waiting = pending.segment, pending.waiting
-        m.submodules.moves = moves = Store(Move(config), depth=self.MOVES)
-        m.submodules.stage = stage = Stage(Move(config))
+        m.submodules.moves = moves = Store(self.move, depth=self.MOVES)
+        m.submodules.stage = stage = Stage(self.move)
         m.submodules.events = events = Backlog(
             ErrorEvent(config), depth=max(512, 2 * config.streams), relaxed=config.relaxed)
         m.submodules.errors = errors = ErrorState(config.streams)
-        if config.mpa:
+        if self.ordered:
             wiring.connect(m, wiring.flipped(self.segments), pending.segments)
             wiring.connect(m, wiring.flipped(self.verdicts), pending.verdicts)
         wiring.connect(m, moves.o, stage.i)
@@ -453,13 +473,13 @@ class Commit(wiring.Component):
         return m
 
     def _sources(self, m, pending, flows, under):
-        """Takes segments and, alternating with them, items of SCTP.
+        """Takes segments and, alternating with them, items.
 
         Returns whether a segment or item is taken now, whether the one that is decided on now is an
         item, and the verdict on the one at ``head``.
         """
         again = HEAD + CHECKS - 3
-        if not self.config.sctp:
+        if not self.unordered:
             wiring.connect(m, pending.head, wiring.flipped(self.head))
             m.d.comb += [
                 pending.go.eq(flows),
@@ -472,7 +492,7 @@ class Commit(wiring.Component):
         m.submodules.checked = checked = Delay(items.head_shape, CHECKS + 1)
         m.d.comb += checked.i.eq(items.head.payload)
         wiring.connect(m, wiring.flipped(self.items), items.segments)
-        if not self.config.mpa:
+        if not self.ordered:
             m.d.comb += [
                 items.go.eq(flows),
                 items.again.eq(under[again]),
@@ -515,10 +535,10 @@ class Commit(wiring.Component):
     def _late(self, m, pause):
         """Merges errors that belong to a stream and to no segment.
 
-        Returns whether there is such an error and, with SCTP, the error: a message out of order
+        Returns whether there is such an error and, with items, the error: a message out of order
         (``disorder``), or a write that the bus refused.
         """
-        if not self.config.sctp:
+        if not self.unordered:
             wiring.connect(m, wiring.flipped(self.bus_errors), pause.bus_errors)
             return self.bus_errors.valid, None
         error = data.StructLayout({"stream": 16, "disorder": 1, "sequence": 32})
@@ -594,11 +614,11 @@ class Commit(wiring.Component):
         Returns whether a segment was decided on in the last cycle.
         """
         errors, events, pause = m.submodules.errors, m.submodules.events, m.submodules.pause
-        item = m.submodules.items.segment if self.config.sctp else None
+        item = m.submodules.items.segment if self.unordered else None
         checks, disordered, stream, header, sequence = (
             judges, found.disorder, segment.stream, segment.header, segment.sequence)
         if item is not None:
-            # Over SCTP, the order of messages is checked later, by Turn.
+            # The order of an item's message is checked later, by Turn.
             checks = judges & (~of_item | (item.action == Action.PLACE))
             disordered = found.disorder & ~of_item
             checked = m.submodules.checked.o
@@ -728,13 +748,13 @@ class Commit(wiring.Component):
     def _lot(self, m, judges, of_item, item):
         """Returns the registered item that is decided on; ``valid`` if it is an item."""
         lot = Signal(data.StructLayout({"valid": 1, "item": item.shape()}), reset_less=True,
-                     init={"valid": not self.config.mpa})
+                     init={"valid": not self.ordered})
         with m.If(judges):
             m.d.sync += [lot.valid.eq(of_item), lot.item.eq(item)]
         return lot
 
     def _of_item(self, m, lot, acts, places, passes, completes, known, header):
-        """Overrides the outputs for an item of SCTP."""
+        """Overrides the outputs for an item."""
         item = lot.item
         move, record = m.submodules.moves.i, self.records.payload
         placement = move.payload.placement
@@ -759,7 +779,7 @@ class Commit(wiring.Component):
             m.d.sync += self.records.valid.eq(acts & item.report)
         with m.If(acts):
             m.d.sync += [
-                *([placement.sctp.eq(lot.valid)] if self.config.both else ()),
+                *([placement.sctp.eq(lot.valid)] if self.both else ()),
                 move.payload.none.eq(lot.valid & none),
                 record.sctp.eq(lot.valid),
                 record.placed.eq(places),

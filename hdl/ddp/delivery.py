@@ -42,15 +42,15 @@ class Record(data.StructLayout):
     complete : 1
         The segment is the last one of its message and passed the checks.
 
-    With MPA also:
+    With ``ordered`` also:
 
     found : Found
         Result of :class:`~.precedence.Overtaking`.
 
-    With SCTP also:
+    With ``unordered`` also:
 
     sctp, packet, control, ends : 1
-        The record is of SCTP; of the end of a packet; of a control message; of a packet's last
+        The record is of an item; of the end of a packet; of a control message; of a packet's last
         chunk.
     placed : 1
         The record is of a segment that passed the checks.
@@ -60,15 +60,15 @@ class Record(data.StructLayout):
         Octets placed.
     """
 
-    def __init__(self, config):
-        super().__init__({**self._message(config), "count": 16})
+    def __init__(self, config, *, ordered=True, unordered=False):
+        super().__init__({**self._message(config, ordered, unordered), "count": 16})
 
     @staticmethod
-    def _message(config):
+    def _message(config, ordered, unordered):
         more = {**MESSAGE, "stream": config.stream_bits, "complete": 1}
-        if config.mpa:
+        if ordered:
             more |= {"found": Found()}
-        if config.sctp:
+        if unordered:
             more |= {
                 "sctp": 1, "packet": 1, "control": 1, "ends": 1, "placed": 1,
                 "status": Verdict, "ticket": Ticket(config.streams),
@@ -77,9 +77,9 @@ class Record(data.StructLayout):
         return more
 
     @classmethod
-    def kept(cls, config):
+    def kept(cls, config, *, ordered=True, unordered=False):
         """Returns the layout of a record that is due; ``failed``: its stream had a bus error."""
-        return data.StructLayout({**cls._message(config), "failed": 1})
+        return data.StructLayout({**cls._message(config, ordered, unordered), "failed": 1})
 
 
 class Due(wiring.Component):
@@ -435,6 +435,11 @@ class Delivery(wiring.Component):
     Parameters
     ----------
     config : RnicConfig
+    ordered : bool
+        True if messages come whose segments are in the order of the sender.
+    unordered : bool
+        True if messages come whose segments are in any order. Then another block puts records that
+        are due in order: they leave by ``due``, and entries of the ring come back by ``entries``.
 
     Members
     -------
@@ -455,18 +460,20 @@ class Delivery(wiring.Component):
     failed_ring : Out(1)
         The bus has refused a completion.
     due : Out(stream.Signature(Record.kept(config)))
-        With SCTP only: records that are due leave here and are not written directly.
+        With ``unordered`` only: records that are due leave here and are not written directly.
     entries : In(stream.Signature(Ordered()))
-        With SCTP only: the entries to write.
+        With ``unordered`` only: the entries to write.
     busy : Out(1)
         A message waits for its octets, or a completion is being written or can be. May be low
         for up to 8 cycles while a message moves from one block to the next.
     """
 
-    def __init__(self, config):
-        self.config = config
+    def __init__(self, config, *, ordered=True, unordered=False):
+        self.config, self.unordered = config, unordered
+        kinds = {"ordered": ordered, "unordered": unordered}
+        self.kept = Record.kept(config, **kinds)
         super().__init__({
-            "records": In(stream.Signature(Record(config), always_ready=True)),
+            "records": In(stream.Signature(Record(config, **kinds), always_ready=True)),
             "half": Out(1),
             "done": In(stream.Signature(Done(config))),
             "clear": In(stream.Signature(16, always_ready=True)),
@@ -482,15 +489,15 @@ class Delivery(wiring.Component):
             "failed_ring": Out(1),
             "busy": Out(1),
             **({
-                "due": Out(stream.Signature(Record.kept(config))),
+                "due": Out(stream.Signature(self.kept)),
                 "entries": In(stream.Signature(Ordered())),
-            } if config.sctp else {}),
+            } if unordered else {}),
         })
 
     def elaborate(self, platform):
         m = Module()
         config = self.config
-        kept = Record.kept(config)
+        kept = self.kept
         names = [name for name, _ in kept if name != "failed"]
         m.submodules.due = due = Due(config)
         m.submodules.messages = messages = Backlog(
@@ -536,7 +543,7 @@ class Delivery(wiring.Component):
             self.failed_ring.eq(ring.failed),
             self.busy.eq(due.busy | late.i.valid | precedence.busy | ring.busy),
         ]
-        if config.sctp:
+        if self.unordered:
             wiring.connect(m, skid.o, wiring.flipped(self.due))
             wiring.connect(m, wiring.flipped(self.entries), precedence.i)
         else:

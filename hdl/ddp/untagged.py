@@ -111,6 +111,9 @@ class UntaggedCheck(wiring.Component):
     Parameters
     ----------
     config : RnicConfig
+    unordered : bool
+        True if the segments of a message may arrive in any order: its last segment need not arrive
+        last.
 
     Members
     -------
@@ -121,22 +124,22 @@ class UntaggedCheck(wiring.Component):
     post : In(stream.Signature(Post, always_ready=True))
         Takes effect after 4 cycles. At most one every 4 cycles.
     advanced : In(stream.Signature(Advanced()))
-        With SCTP only: a message was delivered whose last segment came without ``enable``, because
-        segments come in any order.
+        With ``unordered`` only: a message was delivered whose last segment came without ``enable``,
+        because segments come in any order.
     o : Out(stream.Signature(UntaggedResult(), always_ready=True))
     """
 
     LATENCY = 12
 
-    def __init__(self, config):
-        self.config = config
+    def __init__(self, config, *, unordered=False):
+        self.config, self.unordered = config, unordered
         super().__init__({
             "i": In(stream.Signature(data.StructLayout({
                 "header": DdpHeader(), "stream": 16, "enable": 1}), always_ready=True)),
             "state": In(stream.Signature(QueueState(), always_ready=True)),
             "post": In(stream.Signature(Post(config), always_ready=True)),
             "o": Out(stream.Signature(UntaggedResult(), always_ready=True)),
-            **({"advanced": In(stream.Signature(Advanced()))} if config.sctp else {}),
+            **({"advanced": In(stream.Signature(Advanced()))} if unordered else {}),
         })
 
     def elaborate(self, platform):
@@ -174,7 +177,7 @@ class UntaggedCheck(wiring.Component):
         writes = (
             takes | state_valid, Mux(state_valid, index_of(state_held), index),
             Mux(state_valid, state_held.msn, following))
-        if self.config.sctp:
+        if self.unordered:
             advanced, beyond = self.advanced.payload, Signal(32, reset_less=True)
             known = Signal()
             m.d.comb += self.advanced.ready.eq(known & ~writes[0])

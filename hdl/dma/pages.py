@@ -53,8 +53,8 @@ class PagedPlacement(data.StructLayout):
         The page code; values above 10 count as 10. Ignored for an exception.
     """
 
-    def __init__(self, config):
-        super().__init__({"placement": Placement(config), "pages": 4})
+    def __init__(self, config, *, sources=1):
+        super().__init__({"placement": Placement(config, sources=sources), "pages": 4})
 
 
 class Measured(data.StructLayout):
@@ -77,9 +77,9 @@ class Measured(data.StructLayout):
         Octets in the last page, if that is not the first one.
     """
 
-    def __init__(self, config):
+    def __init__(self, config, *, sources=1):
         super().__init__({
-            "placement": Placement(config),
+            "placement": Placement(config, sources=sources),
             "paged": 1,
             "slot": range(config.pages),
             "page": LENGTH_BITS,
@@ -96,6 +96,8 @@ class Measure(wiring.Component):
     Parameters
     ----------
     config : RnicConfig
+    sources : int
+        Number of packet buffers: 1 or 2.
 
     Members
     -------
@@ -105,11 +107,12 @@ class Measure(wiring.Component):
     o : Out(stream.Signature(Job(Measured), always_ready=True))
     """
 
-    def __init__(self, config):
+    def __init__(self, config, *, sources=1):
         self.config = config
-        self.job = Job(Measured(config), MORE_BITS)
+        self.job = Job(Measured(config, sources=sources), MORE_BITS)
         super().__init__({
-            "i": In(stream.Signature(PagedPlacement(config), always_ready=True)),
+            "i": In(stream.Signature(
+                PagedPlacement(config, sources=sources), always_ready=True)),
             "busy": Out(1),
             "o": Out(stream.Signature(self.job, always_ready=True)),
         })
@@ -119,7 +122,7 @@ class Measure(wiring.Component):
         top = PAGE_SHIFTS[-1]
         # Stage n's registers are named with n.
         valid = Signal(3)
-        along = [Signal(Placement(self.config), name=f"along{n}", reset_less=True)
+        along = [Signal(self.i.payload.placement.shape(), name=f"along{n}", reset_less=True)
                  for n in range(1, 3)]
         paged = [Signal(name=f"paged{n}", reset_less=True) for n in range(1, 3)]
         # One bit for each size; the bits of an address that are an offset in the page, from LOW up.
@@ -195,6 +198,8 @@ class PageCut(wiring.Component):
     Parameters
     ----------
     config : RnicConfig
+    sources : int
+        Number of packet buffers: 1 or 2.
 
     Members
     -------
@@ -212,22 +217,23 @@ class PageCut(wiring.Component):
         High from the cycle after a placement is input until its last piece is output.
     """
 
-    def __init__(self, config):
-        self.config = config
+    def __init__(self, config, *, sources=1):
+        self.config, self.sources = config, sources
         super().__init__({
-            "i": In(stream.Signature(PagedPlacement(config), always_ready=True)),
+            "i": In(stream.Signature(
+                PagedPlacement(config, sources=sources), always_ready=True)),
             "ready": Out(1),
             "index": Out(range(config.pages)),
             "page": In(data.StructLayout({"address": 64 - LOW})),
             "go": In(1),
-            "o": Out(stream.Signature(Placement(config), always_ready=True)),
+            "o": Out(stream.Signature(Placement(config, sources=sources), always_ready=True)),
             "busy": Out(1),
         })
 
     def elaborate(self, platform):
         m = Module()
-        placement = Placement(self.config)
-        m.submodules.measure = measure = Measure(self.config)
+        placement = Placement(self.config, sources=self.sources)
+        m.submodules.measure = measure = Measure(self.config, sources=self.sources)
         m.submodules.jobs = jobs = Store(measure.job, depth=QUEUE)
         m.submodules.steps = steps = Steps(measure.job)
         m.submodules.pieces = pieces = Store(placement, depth=QUEUE)

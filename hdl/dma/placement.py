@@ -72,15 +72,17 @@ class PlacementDma(wiring.Component):
     Parameters
     ----------
     config : RnicConfig
+    sources : int
+        Number of packet buffers: 1 or 2.
 
     Members
     -------
-    i : In(stream.Signature(Placement(config), always_ready=True))
+    i : In(stream.Signature(Placement(config, sources=sources), always_ready=True))
     ready : Out(1)
         A placement may be input in this cycle and in the next one.
     read_address : Out(range(beats in the packet buffer))
     read_sctp, release_sctp : Out(1)
-        With MPA and SCTP only: ``read_address``, ``release`` is for SCTP's packet buffer.
+        With two packet buffers only: ``read_address``, ``release`` is for the second one.
     read_data : In(width)
         The beat at the address given 3 cycles before.
     bus : Out(AxiWrite(width))
@@ -96,12 +98,12 @@ class PlacementDma(wiring.Component):
         taken. Low from the cycle after a placement is taken.
     """
 
-    def __init__(self, config):
+    def __init__(self, config, *, sources=1):
         self.config = config
-        self.prepare = Prepare(config)
+        self.prepare = Prepare(config, sources=sources)
         self.slots = Slots(config, self.prepare.slot_job)
         super().__init__({
-            "i": In(stream.Signature(Placement(config), always_ready=True)),
+            "i": In(stream.Signature(Placement(config, sources=sources), always_ready=True)),
             "ready": Out(1),
             "read_address": Out(self.slots.read_address.shape()),
             "read_data": In(config.width),
@@ -110,12 +112,13 @@ class PlacementDma(wiring.Component):
             "release": Out(self.slots.release.signature),
             "done": Out(stream.Signature(Done(config))),
             "idle": Out(1),
-            **{name: Out(1) for name in self._sctp},
+            **{name: Out(1) for name in self._which},
         })
 
     @property
-    def _sctp(self):
-        return ("read_sctp", "release_sctp") if self.config.both else ()
+    def _which(self):
+        """The members that name one of two packet buffers."""
+        return ("read_sctp", "release_sctp") if self.slots.two_sources else ()
 
     def elaborate(self, platform):
         m = Module()
@@ -158,7 +161,7 @@ class PlacementDma(wiring.Component):
             align.i_valid.eq(slots.o_valid),
             align.i.eq(slots.o),
             align.read_data.eq(self.read_data),
-            *(getattr(self, name).eq(getattr(slots, name)) for name in self._sctp),
+            *(getattr(self, name).eq(getattr(slots, name)) for name in self._which),
         ]
         wiring.connect(m, outlet.exceptions, wiring.flipped(self.exceptions))
         wiring.connect(m, outlet.w, wiring.flipped(self.bus.w))

@@ -14,6 +14,12 @@ LENGTH_BITS = 17
 class Placement(data.StructLayout):
     """A run of octets in the packet buffer, and its destination.
 
+    Parameters
+    ----------
+    config : RnicConfig
+    sources : int
+        Number of packet buffers that runs may be in: 1 or 2.
+
     Members
     -------
     start : range(buffer_octets)
@@ -26,7 +32,7 @@ class Placement(data.StructLayout):
         The octets go to the exception stream, as a packet; ``address`` is then meaningless.
     reason : 12
         Reason for an exception, as in Heading.
-    stream : bits of a stream's number, or with SCTP of an association's, if that has more
+    stream : range(origins)
     sequence : 32
         The LLP's sequence number.
     last : 1
@@ -35,21 +41,21 @@ class Placement(data.StructLayout):
     release : range(2 * buffer_octets // 8)
         Pointer that is handed back once the run was read; not used otherwise.
     sctp : 1
-        With MPA and SCTP only: the run is in SCTP's packet buffer.
+        With two packet buffers only: the run is in the second one, which is SCTP's.
     """
 
-    def __init__(self, config):
+    def __init__(self, config, *, sources=1):
         super().__init__({
             "start": range(config.buffer_octets),
             "length": LENGTH_BITS,
             "address": 64,
             "exception": 1,
             "reason": 12,
-            "stream": range(max(config.streams, config.associations * config.sctp)),
+            "stream": range(config.origins),
             "sequence": 32,
             "last": 1,
             "release": range(2 * config.buffer_octets // 8),
-            **({"sctp": 1} if config.both else {}),
+            **({"sctp": 1} if sources == 2 else {}),
         })
 
     @property
@@ -162,9 +168,9 @@ class Prepare(wiring.Component):
     bursts : Out(stream.Signature(Job(BurstBody), always_ready=True))
     """
 
-    def __init__(self, config):
+    def __init__(self, config, *, sources=1):
         self.geometry = geometry = Geometry(config)
-        placement = Placement(config)
+        placement = Placement(config, sources=sources)
         self.slot_job = Job(SlotBody(geometry, placement), geometry.steps)
         self.burst_job = Job(BurstBody(geometry, placement), geometry.bursts)
         super().__init__({

@@ -60,7 +60,7 @@ class Slots(wiring.Component):
         A placement is being processed.
     read_address : Out(range(beats in the packet buffer))
     read_sctp : Out(1)
-        With MPA and SCTP only: the address is in SCTP's packet buffer.
+        With two packet buffers only: the address is in the second one.
     o_valid : Out(1)
         A slot is output; its address was output one cycle before.
     o : Out(Slot)
@@ -69,7 +69,7 @@ class Slots(wiring.Component):
     release : Out(stream.Signature(Placement's release, always_ready=True))
         Once for each placement, in the cycle in which its last read arrives.
     release_sctp : Out(1)
-        With MPA and SCTP only: ``release`` is for SCTP's packet buffer.
+        With two packet buffers only: ``release`` is for the second one.
     """
 
     def __init__(self, config, job):
@@ -77,6 +77,7 @@ class Slots(wiring.Component):
         self.job = job
         self.geometry = geometry = Geometry(config)
         self.slot = Slot(geometry)
+        self.two_sources = "sctp" in dict(job.body)
         super().__init__({
             "i": In(stream.Signature(job)),
             "go": In(1),
@@ -87,7 +88,7 @@ class Slots(wiring.Component):
             "o": Out(self.slot),
             "heading": Out(stream.Signature(Heading(), always_ready=True)),
             "release": Out(stream.Signature(job.body["release"].shape, always_ready=True)),
-            **({"read_sctp": Out(1), "release_sctp": Out(1)} if config.both else {}),
+            **({"read_sctp": Out(1), "release_sctp": Out(1)} if self.two_sources else {}),
         })
 
     def elaborate(self, platform):
@@ -140,7 +141,7 @@ class Slots(wiring.Component):
             self.release.valid.eq(done[2]),
             self.release.payload.eq(releases[2]),
         ]
-        if self.config.both:
+        if self.two_sources:
             m.d.sync += self.read_sctp.eq(body.sctp)
             m.d.comb += self.release_sctp.eq(delayed(m, 3, body.sctp, "sctp"))
         return m

@@ -71,17 +71,20 @@ class Device(wiring.Component):
 
     def __init__(self, config, *, memory_octets, clock, baud, connections=0, window=0,
                  identifier="ddp-rnic"):
-        if not isinstance(config, RnicConfig) or config.both:
+        rnic = Rnic(config) if isinstance(config, RnicConfig) else None
+        # A board has one port for frames: they are SCTP's, or TCP cuts FPDUs out of them.
+        ports = {"packets", "frames"} & set(rnic.signature.members) if rnic else ()
+        if len(ports) != 1:
             raise ValueError(
                 f"Device configuration must be an RnicConfig with SCTP or MPA, not {config!r}")
         if not memory_octets <= board.MEMORY.size:
             raise ValueError(
                 f"Device memory must be at most {board.MEMORY.size} octets, not {memory_octets!r}")
-        self.config = config
+        self.config, self._rnic = config, rnic
         self.memory_octets = memory_octets
         self._tcp = TcpReceiver(
             config.width, connections=connections, window=window,
-            streams=config.streams) if config.mpa else None
+            streams=config.streams) if "packets" in ports else None
         self.clock, self.baud = clock, baud
         self.identifier = identifier
         super().__init__({
@@ -103,10 +106,10 @@ class Device(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         width = self.config.width
-        m.submodules.rnic = rnic = Rnic(self.config)
+        m.submodules.rnic = rnic = self._rnic
         m.submodules.memory = memory = PlacementMemory(width, self.memory_octets)
         m.submodules.registers = registers = BoardRegisters(
-            self.identifier, tcp=self.config.mpa)
+            self.identifier, tcp=self._tcp is not None)
         m.submodules.decoder = decoder = AxiLiteDecoder(board.WINDOWS)
         wiring.connect(m, rnic.bus, memory.bus)
         wiring.connect(m, rnic.completions, memory.completions)

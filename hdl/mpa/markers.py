@@ -6,7 +6,6 @@ from amaranth.lib.wiring import In, Out
 
 from ..ddp.commit import Move
 from ..dma.pages import PagedPlacement
-from ..dma.placement import Placement
 from ..lib.stream import plus
 
 __all__ = ["MarkerCut"]
@@ -22,35 +21,42 @@ class MarkerCut(wiring.Component):
     every 2 cycles, and 2 more cycles for the first part.
     Reset: empty. Errors: none.
 
+    Parameters
+    ----------
+    config : RnicConfig
+    marked : bool
+        False if no payload has markers.
+    sources, unordered
+        Those of :class:`~..ddp.commit.Move`.
+
     Members
     -------
-    i : In(stream.Signature(Move(config)))
+    i : In(stream.Signature(Move(config, ...)))
     go : In(1)
         A placement may be output in the cycle after the next one.
     o : Out(stream.Signature(PagedPlacement, always_ready=True))
     """
 
-    def __init__(self, config):
-        self.config = config
-        super().__init__(
-            {
-                "i": In(stream.Signature(Move(config))),
-                "go": In(1),
-                "o": Out(stream.Signature(PagedPlacement(config), always_ready=True)),
-            }
-        )
+    def __init__(self, config, *, marked=True, sources=1, unordered=False):
+        self.config, self.marked, self.unordered = config, marked, unordered
+        move = Move(config, sources=sources, unordered=unordered)
+        paged = PagedPlacement(config, sources=sources)
+        super().__init__({
+            "i": In(stream.Signature(move)),
+            "go": In(1),
+            "o": Out(stream.Signature(paged, always_ready=True)),
+        })
 
     def elaborate(self, platform):
         m = Module()
         payload, paged = self.i.payload, self.o.payload
-        # Only MPA has markers.
-        marked = payload.markers if self.config.mpa else C(0)
+        marked = payload.markers if self.marked else C(0)
         whole, begin, measure, part = Signal(init=1), Signal(), Signal(), Signal()
         # The inverse of ``whole``, in a separate register for the wide enables.
         cutting = Signal()
         goes, takes = Signal(), Signal()
         beat_bits = self.config.octets.bit_length() - 1
-        rest = Signal(Placement(self.config))
+        rest = Signal(payload.placement.shape())
         phase = Signal(7)
         at_marker = Signal()
         gap = Signal(10)  # octets to the next marker
@@ -88,7 +94,7 @@ class MarkerCut(wiring.Component):
             ]
         with m.If(takes & self.i.valid):
             m.d.sync += [
-                self.o.valid.eq(~marked & ~(payload.none if self.config.sctp else 0)),
+                self.o.valid.eq(~marked & ~(payload.none if self.unordered else 0)),
                 whole.eq(~marked),
                 begin.eq(marked),
                 cutting.eq(marked),

@@ -70,9 +70,9 @@ class Inside:
         )
         return row
 
-    def read(self, path):
-        """Returns the output of a memory's first read port."""
-        return self.part(path)._read_ports[0]._data
+    def read(self, path, port=0):
+        """Returns the output of a memory's read port, by default the first."""
+        return self.part(path)._read_ports[port]._data
 
 
 def _assignments(statements):

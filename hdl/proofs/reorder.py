@@ -1,13 +1,15 @@
 """Proves that no record in Reorder survives its session, and that each leaves in its turn."""
 
 from amaranth import *
+from amaranth.utils import exact_log2
 
 from ..lib.stream import any_of
 from ..sctp.order import _State, _Step, _Waiting, place_of
 from .harness import Harness, if_
-from .streams import stored
+from .streams import items, stored
+from .window import Gaps
 
-__all__ = ["Ended", "Survives"]
+__all__ = ["Ended", "Kept", "Survives"]
 
 
 class _Reorder(Harness):
@@ -15,6 +17,8 @@ class _Reorder(Harness):
 
     Attributes
     ----------
+    mine : Signal
+        The stream that is followed.
     step : list(View)
         The contents of the pipeline, entered 0 to 4 cycles ago.
     active : list(Value)
@@ -97,7 +101,7 @@ class _Reorder(Harness):
             inside[f"drain.{name}"] for name in ("begins", "begun", "settled"))
         self.lemma(begins + begun + walks <= 1, "one after another")
         self.lemma(if_(settled.any() | begins | begun | walks, head), "the first of them walks")
-        self.walks, self.known, self.coming = walks, known, fills
+        self.coming = fills
 
 
 class Survives(_Reorder):
@@ -118,7 +122,7 @@ class Survives(_Reorder):
     def rules(self, m):
         self.look(m)
         dut, inside, step = self.dut, self.inside, self.step
-        mine = self.any(range(dut.streams), name="mine", constant=True)
+        self.mine = mine = self.any(range(dut.streams), name="mine", constant=True)
         place = self.any(range(dut.window), name="place", constant=True)
         own = Signal(range(dut.slots))
         m.d.comb += own.eq(place_of(mine, place, dut.window))
@@ -183,7 +187,7 @@ class Ended(_Reorder):
     def rules(self, m):
         self.look(m)
         dut, inside, step = self.dut, self.inside, self.step
-        mine = self.any(range(dut.streams), name="mine", constant=True)
+        self.mine = mine = self.any(range(dut.streams), name="mine", constant=True)
         close, ended = dut.close, Signal()
         own = close.payload.stream == mine
         self.polite(close)
@@ -200,3 +204,203 @@ class Ended(_Reorder):
         self.lemma(if_(ended & ~ending, state.closed), "the session is closed")
         for each, of_it in zip(step, steps, strict=True):
             self.lemma(if_(ended & of_it & each.close, ~each.opens), "no opening is on its way")
+
+
+class Kept(_Reorder):
+    """Proves that each item leaves exactly once, and in the order of its DDP-SSN.
+
+    Any one stream is followed, from any opening to the end of that session. Its records that go to
+    the queue of records that leave are those of DDP-SSN 0, 1, 2 and so on, and the final item is
+    reported together with its record. While Reorder is not busy, each item before the first gap has
+    left, so that none is lost. Neither that queue nor the queue of final items overflows;
+    :mod:`ddp_rnic.hdl.proofs.streams` proves that both keep their order. It is not proved that
+    Reorder ceases to be busy.
+
+    Assumes that ``close`` is held; that a record is its DDP-SSN; and of each item, in the cycle in
+    which its turn is decided, the rules that :class:`ddp_rnic.hdl.proofs.window.Taken` proves: its
+    DDP-SSN is new, and less than ``window`` ahead of the first gap; ``fills`` is right; and nothing
+    follows the final item. By induction of depth ``DEPTH``.
+    """
+
+    DEPTH = 6
+
+    def rules(self, m):
+        self.look(m)
+        dut, inside, step, moves = self.dut, self.inside, self.step, self.moves
+        self.mine = mine = self.any(range(dut.streams), name="mine", constant=True)
+        self.own = own = [each.ticket.stream == mine for each in step]
+        self.polite(dut.close)
+
+        # The session: it ends with the first place that is cleared, and begins with the last.
+        places = [place_of(mine, C(k, exact_log2(dut.window)), dut.window)
+                  for k in range(dut.window)]
+        self.live = live = Signal(init=1)
+        self.wiped = wiped = step[4].close & own[4]
+        opens = wiped & step[4].opens & (step[4].place == places[-1])
+        with m.If(wiped):
+            m.d.sync += live.eq(opens)
+
+        # The items of the session, as they are decided.
+        ticket = step[3].ticket
+        item = step[3].item & own[3] & live
+        self.came = came = Gaps(
+            m, dut.window, name="came", comes=item, ssn=ticket.ssn, final=ticket.final, clear=opens)
+        late = (came.tip - ticket.ssn)[:16]
+        left = (came.last - ticket.ssn)[:16]
+        earlier = (late != 0) & ~late[15]
+        self.assume(if_(item, came.fits & ~came.twice))
+        self.assume(if_(item, ticket.fills == earlier))
+        self.assume(if_(item & ticket.final, ~earlier))
+        self.assume(if_(item & came.ended, (left != 0) & ~left[15]))
+        own_in = dut.i.payload.ticket.stream == mine
+        self.assume(if_(dut.i.valid & own_in, dut.i.payload.record == dut.i.payload.ticket.ssn))
+
+        # The records of the session.
+        leaving, overs = inside.component("leaving"), inside.component("overs")
+        self.due = due = Signal(16)
+        gives = leaving.i.valid & own[4] & live
+        with m.If(opens):
+            m.d.sync += due.eq(0)
+        with m.Elif(gives):
+            m.d.sync += due.eq(due + 1)
+        self.always(if_(gives, leaving.i.payload == due), "records leave in order")
+        self.always(if_(gives, overs.i.valid == (came.ended & (due == came.last))),
+                    "the final one is reported")
+        self.always(if_(overs.i.valid, leaving.i.valid), "nothing else is")
+        self.always(if_(live & ~dut.busy, due == came.next), "none is lost")
+        accepted, decided = Signal(8), Signal(8)
+        m.d.sync += [
+            accepted.eq(accepted + (dut.i.valid & dut.i.ready)),
+            decided.eq(decided + step[3].item),
+        ]
+        inflight = self.some + sum((each.item for each in step[1:4]), step[0].item)
+        self.always((accepted - decided)[:8] == inflight, "each is decided once")
+        for queue, name, value in (
+            (leaving, "leaving", moves), (overs, "overs", overs.i.valid)):
+            count = items(m, queue)
+            self.always(if_(queue.i.valid, count < 16), f"{name} has room")
+            stored(self, m, f"{name}.", count, 16)
+            bound = count + value + sum(self.active[1:4], self.active[0])
+            self.lemma(bound <= 14, f"{name} will have room")
+            self.lemma(if_(inside["go"], count <= 8), f"half of {name} was free")
+        self._records()
+        self._table(places)
+        self._walk()
+
+    def _records(self):
+        """Adds lemmas about the items in the pipeline: their records, and members that agree."""
+        dut, inside, step, own = self.dut, self.inside, self.step, self.own
+        head = dut.i.payload.shape()(inside["head"])
+        some = self.some & (head.ticket.stream == self.mine)
+        self.lemma(if_(some, head.record == head.ticket.ssn), "the head's record")
+        self.lemma(if_(self.some, inside["after"] == (head.ticket.ssn + 1)[:16]), "the head's next")
+        for each, of_it, row in zip(step[3::-1], own[3::-1], self.rows, strict=True):
+            self.lemma(if_(each.item & of_it, row == each.ticket.ssn), "a record")
+        self.lemma(if_(step[4].item & own[4], inside["record"] == step[4].ticket.ssn), "a record")
+        for each, active in zip(step, self.active, strict=True):
+            stream, ssn = each.ticket.stream, each.ticket.ssn
+            self.lemma(if_(active, each.after == (ssn + 1)[:16]), "the next DDP-SSN")
+            looked = Mux(each.item, each.after, ssn)
+            self.lemma(if_(active, each.place == place_of(stream, looked, dut.window)), "a place")
+
+    def _table(self, places):
+        """Adds lemmas about the table: it holds the items after ``due`` that came."""
+        inside, step, came, live = self.inside, self.step, self.came, self.live
+        window = len(places)
+        self.next = following = Signal(16)
+        behind, holds = Signal(16), Signal(2 * window)
+        m = self._m
+        m.d.comb += [
+            following.eq(self.due + (self.moves & self.own[4])),
+            behind.eq(came.next - following),
+            holds.eq((came.ahead << behind[:exact_log2(window)])
+                     | ((1 << behind[:exact_log2(window)]) - 1)),
+        ]
+        self.behind = behind
+        state = _State()(inside.row("states", self.mine))
+        self.lemma(if_(live, state.next == self.due), "the next one")
+        over = came.ended & (self.due == (came.last + 1)[:16])
+        self.lemma(if_(live, state.closed == over), "closed by the final item")
+        self.lemma(if_(live & came.ended, came.tip == (came.last + 1)[:16]), "none follows it")
+        self.lemma(~came.ahead[0], "a gap")
+        self.lemma(if_(live, (behind < window) & ~holds[window:].any()), "within the window")
+        known = live & ~self.wiped
+        clearing = [any_of(each.close & (each.place == at) for each in step) for at in places]
+        close = self.dut.close
+        cleared = close.valid & (close.payload.stream == self.mine)
+        wiping = any_of(
+            each.close & each.opens & (each.place == places[-1]) for each in step)
+        for k, at in enumerate(places):
+            waiting = _Waiting()(inside.row("waiting", at))
+            mine = inside["place"] == at
+            stores, clears = self.stores & mine, self.clears & mine
+            valid = (waiting.valid | stores) & ~clears
+            final = Mux(stores, step[4].ticket.final, waiting.final)
+            record = Mux(stores, inside["record"], inside.row("places", at))
+            ahead, ssn = Signal(exact_log2(window)), Signal(16)
+            m.d.comb += [ahead.eq(k - following), ssn.eq(following + ahead)]
+            here = holds.bit_select(ahead, 1)
+            self.lemma(if_(known, valid == here), "an item waits")
+            self.lemma(if_(known & here, record == ssn), "its record")
+            self.lemma(if_(known & here, final == (came.ended & (ssn == came.last))), "final")
+            gone = ~waiting.valid | clearing[k]
+            self.lemma(if_((cleared & (self.cleared > k)) | wiping, gone), "a place is cleared")
+
+    def _walk(self):
+        """Adds lemmas about the walk through the items that became free to leave."""
+        inside, step, own, live = self.inside, self.step, self.own, self.live
+        drain = inside.component("drain")
+        used, decided, wants, newest, first, walks, begins, begun, settled = (
+            inside[f"drain.{name}"] for name in (
+                "used", "decided", "wants", "newest", "first", "walks", "begins", "begun",
+                "settled"))
+        streams = Array(inside[f"drain.stream_{k}"] for k in range(len(used)))
+        head = self.dut.i.payload.shape()(inside["head"])
+        entries = [used[k] & (streams[k] == self.mine) for k in range(len(used))]
+        self.lemma(sum(entries[1:], entries[0]) <= 1, "a stream is in the ring once")
+        for k in range(len(used)):
+            waits = used[k] & self.some & (streams[k] == head.ticket.stream)
+            self.lemma(if_(waits, drain.held), "its items are held")
+        items = [each.item & of_it for each, of_it in zip(step, own, strict=True)]
+        for k in range(5):
+            at = (newest + sum(self.coming[k + 1:], C(0)))[:2]
+            self.lemma(if_(self.coming[k], streams[at] == step[k].ticket.stream), "its entry")
+            self.lemma(if_(self.coming[k] & own[k], ~any_of(items[:k])), "no item follows")
+        known = any_of(entry & decided[k] for k, entry in enumerate(entries))
+        self.lemma(if_(known, ~any_of(items)), "no item during a walk")
+        draining = any_of(entry & decided[k] & wants[k] for k, entry in enumerate(entries))
+        result = self.coming[4] & drain.result.payload & own[4]
+        self.lemma(if_(live & self.behind.any(), draining | result), "those behind will leave")
+
+        # The walk begins with the next DDP-SSN, once that is in the table.
+        here = (used & decided & wants).bit_select(first, 1) & (streams[first] == self.mine) & live
+        probes = [each.probe for each in step]
+        shape = _State()
+        read, written = (
+            shape(value) for value in (inside.read("states", 1), inside["states_latest0"]))
+        seen = Mux(inside["states_clash1"][0], written.next, read.next)
+        self.lemma(if_(here & settled[0], seen == self.next), "the walk reads it")
+        self.lemma(if_(here & settled[1], drain.state.next == self.next), "the walk has read it")
+        self.lemma(if_(begins | begun, settled.all() & ~any_of(probes)), "it begins alone")
+        for k in range(4):
+            self.lemma(if_(settled[k], ~any_of(probes[:k + 1])), "those before it have passed")
+        self.lemma(if_(here & begun, drain.ssn == self.next), "it begins")
+        self.lemma(if_(drain.now, walks), "it goes on")
+        self.lemma(if_(walks, drain.after == (drain.ssn + 1)[:16]), "it goes on by one")
+
+        # Its probes follow each other; after the gap none finds anything.
+        gap = step[4].probe & ~self.moves
+        mine = [probe & of_it for probe, of_it in zip(probes, own, strict=True)]
+        ssns = [each.ticket.ssn for each in step]
+        walking = here & walks
+        for k in range(4):
+            ssn = self.next + gap + sum(probes[k + 1:4], C(0))
+            self.lemma(if_(walking & probes[k], own[k] & (ssns[k] == ssn[:16])), "a probe")
+            ahead = (ssns[k] - self.next)[:16]
+            self.lemma(if_(live & ~walking & mine[k], (ahead != 0) & (ahead <= 4)), "a late probe")
+        ssn = self.next + gap + sum(probes[1:4], probes[0])
+        self.lemma(if_(walking, drain.ssn == ssn[:16]), "the next probe")
+        self.lemma(if_(walking & probes[4], own[4]), "the last probe")
+        for k in range(5):
+            self.lemma(if_(mine[k], ~any_of(items[k + 1:])), "no item before a probe")
+        self.lemma(if_(walks & ~walking & live, ~any_of(mine)), "no probe of another walk")

@@ -38,12 +38,14 @@ class Reports(wiring.Component):
     Parameters
     ----------
     config : RnicConfig
+    ordered : bool
+        True if messages of MPA come too.
     done : Signature
         The signature of ``done`` of :class:`~.order.Order`.
 
     Members
     -------
-    due : In(stream.Signature(Record.kept(config)))
+    due : In(stream.Signature(Record.kept(config, ...)))
         Records whose octets are all in host memory.
     done : Out(done)
         Of these, the SCTP chunks that were taken, for Order.
@@ -58,10 +60,11 @@ class Reports(wiring.Component):
         Something has moved in the last 31 cycles.
     """
 
-    def __init__(self, config, done):
-        self.config = config
+    def __init__(self, config, done, *, ordered=True):
+        self.config, self.ordered_too = config, ordered
+        due = Record.kept(config, ordered=ordered, unordered=True)
         super().__init__({
-            "due": In(stream.Signature(Record.kept(config))),
+            "due": In(stream.Signature(due)),
             "done": Out(done),
             "ordered": In(stream.Signature(OrderedRecord())),
             "events": In(stream.Signature(SessionEvent(config.streams))),
@@ -156,7 +159,7 @@ class Reports(wiring.Component):
     @property
     def _sctp(self):
         """True if the record that is due comes from SCTP."""
-        return self.due.payload.sctp if self.config.mpa else C(1)
+        return self.due.payload.sctp if self.ordered_too else C(1)
 
     def _report(self, m, report, due):
         """Makes the entry of a message of MPA, or of a chunk or packet, one cycle later."""
@@ -169,7 +172,7 @@ class Reports(wiring.Component):
                 *of_message(report.entry, due),
                 report.message.eq(1),
                 report.last.eq(due.complete),
-                *([report.found.eq(due.found)] if self.config.mpa else []),
+                *([report.found.eq(due.found)] if self.ordered_too else []),
             ]
         with m.Elif(due.packet):
             m.d.sync += [

@@ -141,6 +141,13 @@ class RnicConfig:
         return (self.streams - 1).bit_length()
 
     @property
+    def origins(self) -> int:
+        """How many numbers an exception's origin can have: those of streams, and with SCTP those of
+        associations.
+        """
+        return max(self.streams, self.associations * self.sctp)
+
+    @property
     def words(self) -> int:
         """32-bit words in a beat of the datapath."""
         return self.width // 32

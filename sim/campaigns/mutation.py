@@ -237,7 +237,7 @@ def _mutate(design: str, mutants: int, seed: int, folder: Path) -> str:
 
 
 def _changes_nothing(command: str, types: Mapping[str, str]) -> bool:
-    """Returns whether a mutant inverts a bit while another bit decides alone: a bit of an OR while
+    """Returns True if a mutant inverts a bit while another bit decides alone: a bit of an OR while
     another bit is 1, or a bit of an AND while another bit is 0.
     """
     options = dict(_OPTION.findall(command))
@@ -272,7 +272,7 @@ def _blocks(design: str, flat: str) -> Callable[[str], str]:
 
 
 def _plain(name: str) -> str:
-    """A name of yosys without the marks and numbers that make it unlike others."""
+    """Returns a name of yosys without the marks and numbers that set it apart from others."""
     return re.sub(r"\$flatten|\\|\$\d+", "", name)
 
 

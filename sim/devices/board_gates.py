@@ -17,7 +17,7 @@ from typing import Any
 from ...boards import build
 from ...boards.common import Board
 from ...flow.netlist import next_net
-from ...flow.tools import ToolError, cache_directory, digest, locked, write
+from ...flow.tools import BuildError, ToolError, cache_directory, digest, locked, write
 from . import gates
 
 __all__ = ["at_virtual_pins", "verilog"]
@@ -55,7 +55,7 @@ def verilog(board: Board, progress: Callable[[str], None] | None = None) -> str:
             with tempfile.TemporaryDirectory(prefix="rnic-board-") as made:
                 try:
                     netlist, _ = build.synthesize(board, Path(made), progress=progress)
-                except (build.BuildError, build.ToolMissing) as error:
+                except (BuildError, ToolError) as error:
                     raise ToolError(str(error)) from error
                 at_virtual_pins(netlist["modules"][build.NAME], board)
                 text = gates.of_netlist(netlist, build.NAME, Path(made))

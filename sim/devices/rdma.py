@@ -229,7 +229,7 @@ class Connection:
         """Returns the message that the peer shall begin with."""
         possible = can & ~Rtr.READ if not self._ird else can
         if not possible:
-            raise InvalidRequest("rtr must have more than a Read where ird is 0")
+            raise InvalidRequest("rtr must have a Write or a Send, because ird is 0")
         return _first(possible & offered or possible)
 
     def reject(self, private_data: bytes = b"") -> None:
@@ -385,7 +385,7 @@ def _least(ours: int, theirs: int) -> int:
 def _check_rtr(rtr: object) -> None:
     instance("rtr", rtr, Rtr)
     if not rtr:
-        raise InvalidRequest(f"rtr must be of {~Rtr(0)!r}, not {rtr!r}")
+        raise InvalidRequest(f"rtr must be a combination of {~Rtr(0)!r}, not {rtr!r}")
 
 
 def _first(kinds: Rtr) -> Rtr:

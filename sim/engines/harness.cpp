@@ -1,11 +1,13 @@
-// The RNIC's surroundings in C++, for ddp_rnic.sim.engines.compiled: one call simulates many cycles.
+// Simulates the RNIC's surroundings in C++, for ddp_rnic.sim.engines.compiled. One call simulates
+// many cycles.
 //
-// In each cycle the inputs are set, the design settles with the clock low, the handshakes are
-// looked at, and the clock rises. Verilator stores ports as little-endian words, so that a beat is
-// copied as it is.
+// In each cycle this file sets the inputs, lets the design settle with the clock low, looks at the
+// handshakes, and raises the clock. Verilator stores ports as little-endian words, so a beat can be
+// copied unchanged.
 //
-// A run takes a list of operations to its end, and plays the host itself. A live one has no end: the
-// host is outside, and calls for each register, each packet and each stretch of time.
+// A run (sim_new, sim_run) takes a list of operations to its end, and plays the host itself. A live
+// simulation (sim_live) has no end: its host is another program, which calls a function for each
+// register access, each packet and each stretch of time.
 
 #include "Vtop.h"
 #include "Vtop___024root.h"
@@ -28,7 +30,7 @@
 
 double sc_time_stamp() { return 0; }
 
-// What Vtop::eval() calls once it has begun, without the locks around it: a tenth of the time.
+// Vtop::eval() calls this function with locks around it. A direct call takes a tenth of the time.
 void Vtop___024root___eval(Vtop___024root *);
 
 namespace {
@@ -39,19 +41,20 @@ constexpr uint64_t AHEAD = 256;   // beats of write data taken before their addr
 constexpr uint64_t BURSTS = 256;  // addresses taken before their data
 constexpr uint64_t PATIENCE = 50000;
 constexpr uint64_t ENTRY = 32;    // octets of a completion
-constexpr uint64_t UNSEEN = 20;   // cycles after which STATUS knows of a beat that was taken
+constexpr uint64_t UNSEEN = 20;   // cycles until STATUS takes account of an accepted beat
 
 enum Kind : uint32_t { PACKET, FRAME, WRITE, DRAIN, AWAIT, PAUSE, RESUME, POLL, WAIT, MEANWHILE };
 enum Status : uint32_t { EVENT = 1, IDLE = 2, COMPLETION = 4 };
 
-// These are numpy structures on the other side.
+// sim/engines/compiled.py declares the same structures in numpy.
 struct Operation {
     uint32_t kind;
-    uint32_t a, b, c;  // a packet's stream, sequence, error; a frame's error is c;
-                       // a register, and value, strobes, or mask, value
-    uint64_t offset, length;  // octets of a packet or frame; offset: what else there is to wait
-                              // for, or the response to a register access; length: the operations
-                              // that go on meanwhile, right after this
+    uint32_t a, b, c;  // a packet: stream, sequence, error; a frame: c is its error;
+                       // WRITE: register, value, strobes; POLL: register, mask, value
+    uint64_t offset, length;  // a packet or frame: its octets; a register access: offset is the
+                              // expected response; AWAIT: offset is the number of completions;
+                              // WAIT, MEANWHILE: offset is a number of cycles; MEANWHILE: length is
+                              // the number of operations right after it that run aside
 };
 struct Settings {
     uint32_t source, write, response, exceptions, completions, registers;  // of 65536
@@ -59,7 +62,7 @@ struct Settings {
     uint64_t base;  // bus address of memory's first octet
     uint64_t mutant;
     uint64_t outstanding;  // write bursts of a port that may wait for their response
-    uint64_t ring, entries;  // no entries: no ring
+    uint64_t ring, entries;  // entries is 0 if there is no ring
     uint32_t phase_octet, phase_bit;
     uint32_t status, event_pop, event[9], consumer, counters;
     uint32_t counter[32];
@@ -71,7 +74,7 @@ struct Taken { uint64_t first, last; };
 struct Event { uint32_t word[9]; };
 struct Exception { uint32_t stream, sequence, reason, unused; uint64_t offset, length; };
 struct Completion { uint8_t octets[ENTRY]; };
-struct Window { uint64_t stop; uint8_t *octets; };  // live: memory that the host has there
+struct Window { uint64_t stop; uint8_t *octets; };  // live: a piece of the host's memory
 
 constexpr uint64_t mask(uint64_t octets) { return octets >= 64 ? ~0ull : (1ull << octets) - 1; }
 
@@ -97,10 +100,10 @@ struct Output {
 struct Pending { uint64_t address, beats; bool fault; };
 struct Response { uint64_t due; uint8_t code; };
 
-// What a channel showed while it was held up: it has to show the same in the next cycle.
+// The values that a channel showed while it was held up. It must show them in the next cycle, too.
 template <typename T> struct Held { bool held = false; T shown; };
 
-// What draws whether it idles: each side, and each channel of the buses.
+// The sides and bus channels that idle at random, each for itself.
 enum Idler {
     SOURCE, AW, W, B, CQ_AW, CQ_W, CQ_B, EXCEPTIONS, COMPLETIONS,
     REGISTER_AW, REGISTER_W, REGISTER_B, REGISTER_R, IDLERS
@@ -172,7 +175,7 @@ struct MutantPort<Top, std::void_t<decltype(Top::mutant)>> {
     static void select(Top &top, uint64_t mutant) { top.mutant = mutant; }
 };
 
-// A write port, and what is under way on it.
+// A write port, with the bursts that are under way on it.
 struct Port {
     const char *aw, *w;
     int idler;  // its first channel
@@ -180,7 +183,7 @@ struct Port {
     std::deque<Pending> bursts;
     std::deque<Data> ahead;
     std::deque<Response> responses;
-    uint64_t outstanding = 0;  // bursts whose address was taken, and whose response was not
+    uint64_t outstanding = 0;  // bursts whose address was taken, but whose response was not
     Held<Address> held_address; Held<Data> held_data;
 };
 
@@ -200,7 +203,7 @@ struct Sim {
     std::string message;
     bool finished = false;
 
-    // live: what the host has asked for
+    // live: the register access and the packets that the host asked for
     bool live = false, asking = false, answered = false, asked_write = false;
     uint32_t asked_address = 0, asked_value = 0;
     uint8_t answer = 0;
@@ -213,7 +216,8 @@ struct Sim {
     FramePort<Vtop> frames{top};
     uint64_t operation = 0, at = 0, waited = 0;
     bool offered = false;
-    // operations that go on meanwhile: the next one, where they end, when they begin
+    // operations that run aside: the index of the next one, the index after the last one, and the
+    // cycle in which they begin
     uint64_t aside = 0, aside_end = 0, due = 0;
     // bus writes
     Port placing{"m_axi_aw", "m_axi_w", AW, PINS(m_axi)};
@@ -221,7 +225,7 @@ struct Sim {
     // completions: written by the RNIC, taken by the host, given back
     uint64_t issued = 0, consumed = 0, returned = 0;
     bool paused = false, giving = false;
-    Completion entry; uint32_t filled = 0;  // the one that is being written, and its octets so far
+    Completion entry; uint32_t filled = 0;  // the completion under way, and a mask of its octets
     std::vector<uint64_t> when;             // the cycle in which each entry was written
     // exception stream
     bool inside = false;
@@ -232,15 +236,15 @@ struct Sim {
     enum { Nothing, State, EventWord, EventPop, Host, Polled, Consumer, Counter, Asked } purpose = Nothing;
     uint32_t accessed = 0, word = 0;
     uint64_t asked = 0;  // the operation that was under way as the access began
-    bool inside_packet = false;  // a packet was taken in part, for some time, as it began
-    uint64_t *served = nullptr;  // whose access it is: operation or aside
+    bool inside_packet = false;  // a packet had been taken in part for some time as it began
+    uint64_t *served = nullptr;  // the index that the access advances: operation or aside
     bool address_done = false, data_done = false, draining = false;
-    bool address_waits = false, data_waits = false;  // to be shown
+    bool address_waits = false, data_waits = false;  // not shown to the RNIC yet
     Held<uint64_t> held_write, held_read;
     bool interrupted = false, heard = false;
-    // Nothing is in flight, and nothing has come in since.
+    // STATUS said that nothing is in flight, and nothing has come in since.
     bool quiet = false;
-    // Until when each of them idles or does not.
+    // For each idler: the cycle of its next draw, and the result of its last one.
     uint64_t until[IDLERS] = {};
     bool idle[IDLERS] = {};
     Event event;
@@ -255,7 +259,8 @@ struct Sim {
     std::vector<uint8_t> exception_octets;
     std::vector<uint32_t> counters;
 
-    // Whether it idles in this cycle, with so much of 65536; the same for up to ``stretch`` cycles.
+    // Returns true if the idler ``which`` idles in this cycle, with a probability in units of
+    // 1/65536. Each draw holds for 1 to ``stretch`` cycles.
     bool idles(int which, uint64_t probability) {
         if (!probability) return false;
         if (cycle >= until[which]) {
@@ -281,13 +286,13 @@ struct Sim {
 #if !VM_TRACE
         Vtop___024root___eval(top.rootp);
 #else
-        top.eval();  // which notes that there is something to trace
+        top.eval();  // this call also notes that there is something to trace
         if (trace) trace->dump(context.time());
         context.timeInc(5);
 #endif
     }
 
-    // The design starts as a reset leaves it.
+    // Sets all inputs. The design starts in the state that a reset leaves.
     void begin() {
         top.rst = 0;
         MutantPort<Vtop>::select(top, settings.mutant);
@@ -322,15 +327,16 @@ struct Sim {
     void take_address(Port &port, const Address &a) {
         const uint64_t start = a.address & -N, octets = (a.length + 1ull) * N;
         if ((1ull << a.size) != N || a.burst != 1)
-            fail("%s: write burst at %#llx has AWSIZE %u and AWBURST %u,"
-                 " not full beats that increment",
+            fail("%s: the write burst at %#llx has AWSIZE %u and AWBURST %u,"
+                 " but must be incrementing with full beats",
                  port.aw, (unsigned long long)a.address, a.size, a.burst);
         if (start % PAGE + octets > PAGE)
-            fail("%s: write burst of %llu octets at %#llx crosses a 4 KiB boundary", port.aw,
+            fail("%s: the write burst of %llu octets at %#llx crosses a 4 KiB boundary", port.aw,
                  (unsigned long long)octets, (unsigned long long)a.address);
         if (++port.outstanding > settings.outstanding)
-            fail("%s: %llu bursts wait for their response, and the configuration has %llu", port.aw,
-                 (unsigned long long)port.outstanding, (unsigned long long)settings.outstanding);
+            fail("%s: %llu bursts wait for their response, but the configuration allows %llu",
+                 port.aw, (unsigned long long)port.outstanding,
+                 (unsigned long long)settings.outstanding);
         if (&port == &placing) addresses.push_back({cycle, a.address, a.length + 1ull});
         else if (!settings.entries && !live)
             fail("%s: a completion is written to %#llx, but there is no ring", port.aw,
@@ -341,9 +347,9 @@ struct Sim {
     void take_data(Port &port, const Data &d) {
         Pending &burst = port.bursts.front();
         if (d.last != (burst.beats == 1))
-            fail("%s: WLAST is %d with %llu beats of the burst to come, at %#llx", port.w, d.last,
+            fail("%s: WLAST is %d but %llu beats of the burst are left, at %#llx", port.w, d.last,
                  (unsigned long long)burst.beats - 1, (unsigned long long)burst.address);
-        if (quiet) fail("%s: data comes after STATUS told that nothing is in flight", port.w);
+        if (quiet) fail("%s: data comes although STATUS said nothing is in flight", port.w);
         if (d.strobes) {
             const bool fault = faulty(burst.address, d.strobes);
             if (fault) burst.fault = true;
@@ -374,7 +380,7 @@ struct Sim {
 
     // -- completions ------------------------------------------------------------------------------
 
-    // The nth completion of all: where it is written, and the phase that it has.
+    // For completion n, counted from 0: its entry, that entry's bus address, and its phase.
     uint64_t slot(uint64_t n) const { return n & (settings.entries - 1); }
     uint64_t place_of(uint64_t n) const { return settings.ring + slot(n) * ENTRY; }
     bool phase_of(uint64_t n) const { return !(n & settings.entries); }
@@ -382,14 +388,15 @@ struct Sim {
         return octets[settings.phase_octet] >> settings.phase_bit & 1;
     }
 
-    // The completion reaches memory whole, as a line of a cache does: the host sees it all at once.
+    // Collects the octets of a completion. They reach memory together, as a cache line does, so the
+    // host never sees a part of a completion.
     void gather(uint64_t address, const Data &d) {
         const uint64_t place = place_of(issued);
         for (uint64_t k = 0; k < N; k++) {
             if (!(d.strobes >> k & 1)) continue;
             const uint64_t at = address + k - place;
             if (at >= ENTRY || filled >> at & 1) {
-                fail("m_axi_cq_w: completion %llu is written to %#llx, its entry is at %#llx",
+                fail("m_axi_cq_w: completion %llu is written to %#llx, but its entry is at %#llx",
                      (unsigned long long)issued, (unsigned long long)(address + k),
                      (unsigned long long)place);
                 return;
@@ -403,8 +410,8 @@ struct Sim {
         const unsigned long long number = issued;
         if (!message.empty()) return;  // there may be no ring
         if (filled != mask(ENTRY))
-            fail("m_axi_cq_w: completion %llu is not written whole, but in the octets %#x", number,
-                 filled);
+            fail("m_axi_cq_w: completion %llu is incomplete: only octets of mask %#x are written",
+                 number, filled);
         if (issued - returned >= settings.entries)
             fail("m_axi_cq_w: completion %llu overwrites one that the host has not given back",
                  number);
@@ -418,10 +425,10 @@ struct Sim {
         filled = 0;
     }
 
-    // Host memory of a bus address.
+    // Returns the host's memory at a bus address.
     uint8_t *host(uint64_t address) const { return memory + (address - settings.base); }
 
-    // Whether the host has a completion to take.
+    // Returns true if the host has a completion to take.
     bool completed_one() const {
         return settings.entries && !paused &&
                phase(host(place_of(consumed))) == phase_of(consumed);
@@ -451,14 +458,14 @@ struct Sim {
         if (outside) stray.push_back({cycle, bus});
     }
 
-    // To an octet: what is written where the host has no memory, or has it no more, is a fault.
+    // Stores a beat in the host's memory. A write to any octet outside that memory is an error.
     void store_live(uint64_t address, const Data &d) {
         for (uint64_t k = 0; k < N; k++) {
             if (!(d.strobes >> k & 1)) continue;
             const uint64_t at = address + k;
             auto after = windows.upper_bound(at);
             if (after == windows.begin() || std::prev(after)->second.stop <= at)
-                fail("the octet at %#llx is written, where the host has no memory",
+                fail("the RNIC writes the octet at %#llx, where the host has no memory",
                      (unsigned long long)at);
             else
                 std::prev(after)->second.octets[at - std::prev(after)->first] = d.data[k];
@@ -468,7 +475,7 @@ struct Sim {
     void take_output(const Output &o) {
         const uint64_t octets = __builtin_popcountll(o.keep);
         if (!octets || o.keep != mask(octets) || (octets != N && !o.last))
-            fail("exception stream: TKEEP %#llx on a beat that is%s the last",
+            fail("exception stream: TKEEP is %#llx on a beat that is%s the last",
                  (unsigned long long)o.keep, o.last ? "" : " not");
         if (!inside) {
             user = o.user;
@@ -504,7 +511,7 @@ struct Sim {
         }
     }
 
-    // Operations that concern the host alone.
+    // Runs the next operations as far as they concern only the host, and stops before any other.
     void next_operation() {
         if (aside < aside_end && cycle < due) progress = cycle;
         while (operation < count) {
@@ -532,7 +539,7 @@ struct Sim {
         paused = false;
     }
 
-    // What the host does next, when no access is under way.
+    // Starts the host's next register access. It is called while no access is under way.
     void next_access() {
         if (live) {
             if (asking) start(asked_write, asked_address, asked_value, Asked);
@@ -540,14 +547,15 @@ struct Sim {
             return;
         }
         if (operation == count && !draining) {
-            // The end: everything was drained, and all counters are to be read.
+            // At the end everything is drained. Then the host reads all counters.
             if (counters.size() < settings.counters)
                 start(false, settings.counter[counters.size()], 0, Counter);
             else
                 finished = true;
             return;
         }
-        // An interrupt that stays, of completions that the host does not take, holds up nothing.
+        // An interrupt stays while the host leaves completions in the ring. ``heard`` lets other
+        // accesses come in between.
         if (top.irq && !heard) {
             start(false, settings.status, 0, State);
             return;
@@ -581,11 +589,11 @@ struct Sim {
             return;
         }
         if (access == Read && accessed == settings.status && value & IDLE && inside_packet && at)
-            fail("STATUS tells that nothing is in flight, inside a packet");
+            fail("STATUS says that nothing is in flight, but the RNIC has only a part of a packet");
         const bool hosts = purpose == Host || purpose == Polled;
         const uint64_t expected = hosts ? operations[*served].offset : 0;
         if (response != expected)
-            fail("%s of register %#05x is answered with response %u",
+            fail("%s of register %#05x got response %u",
                  access == Written ? "the write" : "the read", accessed, response);
         access = Idle;
         switch (purpose) {
@@ -613,8 +621,8 @@ struct Sim {
         }
     }
 
-    // The RNIC is idle, as far as the host's side goes: there may be completions to take, or room
-    // to give back, which more of them wait for.
+    // STATUS says that the RNIC is idle. The drain ends if, in addition, the host has no completion
+    // to take and no entries to give back, for which further completions may wait.
     void drained() {
         if (operation < count && operations[operation].kind != DRAIN) return;
         if (aside < aside_end || completed_one()) return;
@@ -625,7 +633,8 @@ struct Sim {
         progress = cycle;
     }
 
-    // What the registers' side is shown in this cycle. It may show an address and data apart.
+    // Sets the register port's inputs for this cycle. Address and data may come in different
+    // cycles.
     void offer_registers() {
         const uint64_t probability = settings.registers;
         if (address_waits && !idles(REGISTER_AW, probability)) {
@@ -652,7 +661,7 @@ struct Sim {
         if (access == Reading && top.s_axil_arready) address_done = true;
     }
 
-    // After the clock edge: what was taken is not shown again.
+    // After the clock edge: takes back the address and data that the RNIC accepted.
     void registers_after(bool written, uint8_t write_response, bool read, uint8_t read_response,
                          uint32_t value) {
         switch (access) {
@@ -674,7 +683,7 @@ struct Sim {
         }
     }
 
-    // What a write port is shown in this cycle.
+    // Sets a write port's inputs for this cycle.
     void offer(Port &port) {
         const Pins &pins = port.pins;
         pins.awready = port.bursts.size() < BURSTS && !idles(port.idler, settings.write);
@@ -687,7 +696,7 @@ struct Sim {
         }
     }
 
-    // The handshakes of a write port; whether a response was taken.
+    // Looks at the handshakes of a write port. Returns true if the RNIC took a response.
     bool serve(Port &port) {
         const Pins &pins = port.pins;
         if (pins.awvalid || port.held_address.held) {
@@ -789,15 +798,15 @@ struct Sim {
     const char *doing() const {
         if (access != Idle && purpose != State && purpose != Polled)
             return "a register access is under way";
-        if (operation == count) return "all is sent, but the RNIC is not idle";
+        if (operation == count) return "everything is sent, but the RNIC is not idle";
         switch (operations[operation].kind) {
-        case PACKET: return "it takes no beat of the packet";
-        case FRAME: return "it takes no beat of the frame";
-        case DRAIN: return "it does not become idle";
+        case PACKET: return "the RNIC takes no beat of the packet";
+        case FRAME: return "the RNIC takes no beat of the frame";
+        case DRAIN: return "the RNIC does not become idle";
         case AWAIT: return paused ? "the host waits for completions that it does not take"
                                   : "the completions that the host waits for do not come";
         case POLL: return "the register that the host polls does not change";
-        default: return "a register is to be written";
+        default: return "a register write is due";
         }
     }
 };
@@ -827,7 +836,8 @@ EXPORT Sim *sim_new(const Operation *operations, uint64_t count, const uint8_t *
     return sim;
 }
 
-// Simulate up to so many cycles. 0: there is more to do, 1: finished, 2: failed.
+// Simulates at most ``cycles`` cycles. Returns 0 if operations are left, 1 at the end, 2 on
+// failure.
 EXPORT int sim_run(Sim *sim, uint64_t cycles) {
     const Settings &s = sim->settings;
     while (cycles-- && !sim->finished && sim->message.empty()) {
@@ -841,14 +851,14 @@ EXPORT int sim_run(Sim *sim, uint64_t cycles) {
     return sim->message.empty() ? sim->finished : 2;
 }
 
-// A live simulation: nothing happens but in the calls below.
+// Starts a live simulation. It runs only during the calls below.
 EXPORT Sim *sim_live(const Settings *settings, const char *waves) {
     Sim *sim = sim_new(nullptr, 0, nullptr, nullptr, 0, settings, nullptr, 0, waves);
     sim->live = true;
     return sim;
 }
 
-// Queue a packet or frame behind those that were queued before.
+// Queues a packet or frame after all that are queued already.
 EXPORT void sim_send(Sim *sim, const Operation *operation, const uint8_t *octets) {
     if (sim->operation == sim->count) {
         sim->queued.clear();
@@ -864,10 +874,11 @@ EXPORT void sim_send(Sim *sim, const Operation *operation, const uint8_t *octets
     sim->octets = sim->sent.data();
 }
 
-// What was queued and is not taken whole yet.
+// Returns the number of queued packets and frames that the RNIC has not taken completely.
 EXPORT uint64_t sim_sending(Sim *sim) { return sim->count - sim->operation; }
 
-// Access a register. The bus's response, or -1: failed.
+// Accesses a register. ``value`` is the value to write, and afterwards the value read. Returns the
+// response on the bus, or -1 on failure.
 EXPORT int sim_access(Sim *sim, int write, uint32_t address, uint32_t *value) {
     sim->asked_write = write; sim->asked_address = address; sim->asked_value = *value;
     sim->asking = true;
@@ -882,19 +893,21 @@ EXPORT int sim_access(Sim *sim, int write, uint32_t address, uint32_t *value) {
     return sim->answer;
 }
 
-// Simulate up to so many cycles, until there is an interrupt. 0: there is none, 1: there is, 2: failed.
+// Simulates at most ``cycles`` cycles, until there is an interrupt. Returns 0 if there is none, 1
+// if there is one, 2 on failure.
 EXPORT int sim_wait(Sim *sim, uint64_t cycles) {
     while (cycles-- && !sim->top.irq && sim->message.empty()) sim->one_cycle();
     return sim->message.empty() ? sim->top.irq : 2;
 }
 
-// Memory of the host from a bus address on; without octets: there is none any more.
+// Gives the simulation ``length`` octets of host memory at a bus address. A null pointer takes the
+// memory at this address away.
 EXPORT void sim_map(Sim *sim, uint64_t address, uint8_t *octets, uint64_t length) {
     if (octets) sim->windows[address] = {address + length, octets};
     else sim->windows.erase(address);
 }
 
-// Memory answers with SLVERR from now on.
+// From now on, writes to the addresses from ``start`` to ``stop`` get SLVERR or DECERR.
 EXPORT void sim_fault(Sim *sim, uint64_t start, uint64_t stop) {
     sim->faults.push_back({start, stop});
 }
@@ -911,7 +924,7 @@ EXPORT uint64_t sim_cycle(Sim *sim) { return sim->cycle; }
 EXPORT uint64_t sim_operation(Sim *sim) { return sim->operation; }
 EXPORT const char *sim_message(Sim *sim) { return sim->message.c_str(); }
 
-// One of the lists that a run gives: its address, and its length in items.
+// Returns the address of one of a run's lists, and stores the list's number of items.
 EXPORT const void *sim_list(Sim *sim, int which, uint64_t *items) {
 #define LIST(number, list) case number: *items = sim->list.size(); return sim->list.data();
     switch (which) {

@@ -1,7 +1,8 @@
 """Rewrites the gateware's Verilog so that its simulation does less work and behaves the same.
 
-:func:`let_sleep` stops the clock of instances in which nothing happens, which makes the 64-bit
-device about 1.5 times as fast. It knows Verilog as Amaranth writes it, and refuses any other.
+:func:`let_sleep` stops the clock of instances in which nothing happens. This makes the 64-bit
+device about 1.5 times as fast. The function understands only Verilog that Amaranth wrote, and
+raises :class:`~ddp_rnic.flow.tools.ToolError` for a register that it cannot find.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from itertools import count
 from ...flow.tools import ToolError
 
 _MODULE = re.compile(r"^module (\\\S+|\w+) ?\((.*?)\);\n(.*?)^endmodule$", re.DOTALL | re.MULTILINE)
-#: Instances, and parts of them, that have nothing to do in most cycles. Only how fast the
-#: simulation is hangs on it: any may be here, as long as none is a part of another.
+#: Instances, and parts of instances, that have nothing to do in most cycles. The list changes only
+#: the speed of the simulation. It may hold any instance that is no part of another one in the list.
 _SLEEPERS = (
     "commit",
     "control.registers",
@@ -28,23 +29,25 @@ _SLEEPERS = (
     "tagged",
     "untagged",
 )
-#: What the names of these instances' modules begin with; one to an instance.
+#: The names of these instances' modules begin with this prefix. Each instance has its own module.
 _ROOT = "\\rnic.rnic."
 
 
 def let_sleep(verilog: str, bench: str) -> str:
-    """The Verilog with instances that see no edge of the clock while nothing happens in them.
+    """Returns the Verilog with instances that see no clock edge while nothing happens in them.
 
-    If an edge leaves an instance's registers as they were, and writes to no memory of it, then so
-    does the next one, unless an input changes. So modules of an instance remember what registers
-    were, and the outermost what its inputs were: from that it is known whether it has to be awake.
-    Verilator looks at logic only if what feeds it saw an edge: asleep, an instance costs no more
-    than the comparison of its inputs. While a segment passes, most of the gateware is asleep.
+    ``verilog`` is the text of the gateware. ``bench`` is the name of the module around the
+    gateware: its ``clk`` is the clock of the whole design, and its ``late`` changes in each cycle
+    before the edge, after all inputs have arrived. The design must not use its reset.
 
-    Where an instance cannot ever sleep, its parts may.
+    If an edge changes no register of an instance and writes to none of its memories, then the next
+    edge has no effect either, unless an input changes. So each module of an instance stores the
+    previous values of its registers, and the outermost module also the previous inputs. The
+    instance is awake only if one of these values differs. Verilator evaluates logic only if its
+    sources saw an edge, so a sleeping instance costs no more than the comparison of its inputs.
+    Most of the gateware sleeps while a segment passes.
 
-    ``bench`` is the module around: its ``clk`` is the clock of all, and its ``late`` changes in
-    each cycle before the edge, when all inputs are there. There is no reset.
+    An instance that writes to a memory in every cycle can never sleep. Its parts may still sleep.
     """
     modules: dict[str, _Module] = {}
     for found in _MODULE.finditer(verilog):
@@ -74,32 +77,38 @@ _CLOCKED = re.compile(
     r"^  always @\(posedge clk\)(?: begin\n.*?^  end|\n[^\n]*;)\n", re.DOTALL | re.MULTILINE
 )
 _SET = re.compile(r"^ +(?!if |else |case)(.*?) *<= .*;$", re.MULTILINE)
-#: A process that does nothing but write to a memory: when.
+#: A process that only writes to a memory. Its group is the condition of the write.
 _STORE = re.compile(
     r"^  always @\(posedge clk\) begin\n"
     r"    if \((.*)\)\n      (?:\\\S+ +|\w+)\[.*\] <= .*;\n  end\n",
     re.MULTILINE,
 )
-#: When a memory is written to by any other process: it may be always.
+#: The condition of a write to a memory from any other process: such a write may always happen.
 _ALWAYS = "1'h1"
 
 
 class _Module:
-    """A module, and what its text says of it."""
+    """A module of the Verilog, with the facts that its text states."""
 
     def __init__(self, found: re.Match[str], modules: Mapping[str, _Module]) -> None:
         self._modules = modules
         self.name, self.ports, self.body = found[1], found[2], found[3]
-        #: Its inputs, and their sizes.
+        #: The size of each input, by the input's name.
         self.inputs = {name: size for size, name in _INPUT.findall(self.body)}
-        #: The modules in it, and what their ports are connected to.
+        #: The name of each module inside this one, with the expression that each port is connected
+        #: to.
         self.parts = [
             (part, dict(_PORT.findall(ports))) for part, ports in _PART.findall(self.body)
         ]
 
     @cached_property
     def state(self) -> tuple[dict[str, tuple[str, str]], list[str]]:
-        """Its registers, each with size and initial value, and when it writes to memories."""
+        """The registers of the module, each with size and initial value, and the write conditions.
+
+        A write condition is an expression that is true in each cycle that writes to a memory.
+
+        Raises :class:`ToolError` if the module sets a name that it does not declare.
+        """
         declared = {name: (size, initial) for size, name, initial in _REGISTER.findall(self.body)}
         memories = _MEMORY.findall(self.body)
         registers: dict[str, tuple[str, str]] = {}
@@ -112,19 +121,25 @@ class _Module:
                     elif name in declared:
                         registers[name] = declared[name]
                     else:
-                        raise ToolError(f"{self.name}: cannot tell what is set: {target}")
+                        raise ToolError(f"{self.name} sets an undeclared name: {target}")
         return registers, writes
 
     @property
     def sleeps(self) -> bool:
-        """Whether it ever can: no memory in it is written to in every cycle, as a delay line's."""
+        """True if the module can sleep: no memory inside it is written to in every cycle.
+
+        A delay line, for example, writes to its memory in every cycle.
+        """
         return _ALWAYS not in self.state[1] and all(
             self._modules[part].sleeps for part, _ in self.parts
         )
 
     @cached_property
     def needed(self) -> set[str]:
-        """What matters in it while its memories are not written to: all but what that would be."""
+        """The names that can change the module's state or outputs while it writes to no memory.
+
+        Names that only feed the address or data of a write are not among them.
+        """
         text = _DECLARED.sub("", _PART.sub("", self.body))
         sources: dict[str, list[str]] = {}
         for target, value in _WIRE.findall(text):
@@ -144,26 +159,29 @@ class _Module:
 
 
 class _Kept:
-    """What a module remembers of the last edge that it saw."""
+    """The values that a module stores at each edge that it sees."""
 
     def __init__(self) -> None:
         self._declared = self._clocked = ""
         self._number = count()
 
     def keep(self, value: str, size: str = "", initial: str = "") -> str:
-        """The name of what a value was at that edge."""
+        """Adds a register that stores a value at each edge, and returns the register's name."""
         name = f"_kept{next(self._number)}"
         self._declared += f"  reg {size}{name} = {initial or 0};\n"
         self._clocked += f"    {name} <= {value} ;\n"
         return name
 
     def text(self) -> str:
-        """Its registers, and their process."""
+        """Returns the Verilog of these registers and of the process that sets them."""
         return f"{self._declared}  always @(posedge clk) begin\n{self._clocked}  end\n"
 
 
 def _asleep(modules: Mapping[str, _Module], outside: str, bench: str) -> Iterator[tuple[str, str]]:
-    """An instance and its parts, each with its new text: they see an edge only if it is awake."""
+    """Yields the name and new text of an instance's module and of each module inside it.
+
+    With the new text these modules see an edge only while the instance is awake.
+    """
     instance = ".".join(f"\\{part} " for part in outside.removeprefix(_ROOT).split("."))
     edge = f"posedge {bench}.clk iff {bench}.rnic.rnic.{instance}._awake"
     pending = [outside]
@@ -180,7 +198,7 @@ def _asleep(modules: Mapping[str, _Module], outside: str, bench: str) -> Iterato
         stirs += [f"_stirs{index}" for index in range(len(module.parts))]
         wakes = ""
         if name == outside:
-            stirs.append(f"~{kept.keep('1')}")  # it has seen no edge
+            stirs.append(f"~{kept.keep('1')}")  # the instance has seen no edge
             changes = " | ".join(
                 f"({port} != {kept.keep(port, size)})"
                 for port, size in module.inputs.items()

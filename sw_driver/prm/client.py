@@ -647,7 +647,7 @@ class ClientStream(Stream):
         with context.lock:
             pd.check()
             if not isinstance(cq, ClientCQ) or cq.context is not context:
-                raise InvalidRequest("the completion queue must be of the stream's context")
+                raise InvalidRequest("the completion queue must belong to the stream's context")
             if cq.closed:
                 raise StateError("the completion queue is closed")
             self.context, self.pd, self.cq, self.association = context, pd, cq, None
@@ -735,7 +735,9 @@ class ClientStream(Stream):
         if isinstance(buffer, ClientMR):
             buffer.check()
             if buffer.pd is not self.pd:
-                raise InvalidRequest("a receive buffer must be of the stream's protection domain")
+                raise InvalidRequest(
+                    "a receive buffer must belong to the stream's protection domain"
+                )
             offset, count = part_of(buffer.length, offset, length)
             waiting = _Waiting(wr_id, qn, buffer, None, offset)
             return waiting, Object.REGION, buffer.handle, offset, count

@@ -321,7 +321,7 @@ class Manager(Closing):
 
     def _begin(self, connection: Connection, kind: int, number: int, body: bytes) -> None:
         if not number:
-            raise ProtocolError("a request's number must not be 0, which is of the connection")
+            raise ProtocolError("a request's number must not be 0, which stands for the connection")
         request = protocol.decode(kind, body)
         descriptor = None
         if isinstance(request, protocol.Memory) and connection.session.greeted:

@@ -249,7 +249,7 @@ class Session:
             posted = Posted(request.wr_id, region, request.offset)
             part = request.offset, request.length
         elif request.object or request.handle or request.offset or request.length:
-            raise InvalidRequest("a receive buffer must be of a region or of memory, or empty")
+            raise InvalidRequest("a receive buffer must lie in a region or in memory, or be empty")
         else:
             region, posted, part = None, Posted(request.wr_id), (0, 0)
         self.share.take(buffers=1)

@@ -399,7 +399,7 @@ def test_streams_of_an_association_are_its_own(context: Context) -> None:
     ("changed", "message"),
     [
         ({"paths": []}, "must have a path"),
-        ({"paths": [("10.7.0.1", "fd00::1")]}, "must be of one version"),
+        ({"paths": [("10.7.0.1", "fd00::1")]}, "must have the same IP version"),
         ({"paths": [("10.7.0.1", "host")]}, "two IP addresses: 'host'"),
         ({"paths": [("10.7.0.1",)]}, "two IP addresses"),
         ({"ports": (1, 65536)}, "ports must be from 0 to 65535"),

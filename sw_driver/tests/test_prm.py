@@ -24,7 +24,7 @@ from typing import get_args, get_type_hints
 import numpy as np
 import pytest
 from ddp_rnic.cli.app import app
-from ddp_rnic.cli.app import prm as command
+from ddp_rnic.cli.prm import prm as command
 from ddp_rnic.hdl.spec import ddp
 from ddp_rnic.sim.devices.live import Peer, SimTransport
 from ddp_rnic.sw_driver import (
@@ -657,8 +657,8 @@ def test_the_command_serves_until_a_signal_ends_it(tmp_path: Path) -> None:
 
 def test_the_help_of_share_names_all_that_can_be_shared() -> None:
     (_, option) = get_args(get_type_hints(command, include_extras=True)["share"])
-    named = re.findall(r"\w+", option.help.partition(":")[2].partition(";")[0])
-    assert sorted(named) == sorted(asdict(Limits()))
+    (names,) = re.findall(r"NAME is ([^.]*)\.", option.help)
+    assert sorted(re.split(", | or ", names)) == sorted(asdict(Limits()))
 
 
 @pytest.mark.parametrize(

@@ -90,9 +90,9 @@ def test_what_cannot_be_registered_is_told(bench: Bench, buffer: object, message
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"access": 0}, "access must be of"),
-        ({"access": 8}, "access must be of"),
-        ({"access": "rw"}, "access must be of"),
+        ({"access": 0}, "access must be a combination of"),
+        ({"access": 8}, "access must be a combination of"),
+        ({"access": "rw"}, "access must be a combination of"),
         ({"to": -1}, "to must be from 0 to"),
         ({"to": (1 << 64) - 9}, "less the 10 octets"),
     ],
@@ -204,7 +204,7 @@ def test_a_domain_does_not_reach_the_regions_of_another(bench: Bench) -> None:
         bench.peer.write(region.stag, 0, b"refused")
         with pytest.raises(StreamError) as caught:
             bench.cq.wait(5)
-        with pytest.raises(InvalidRequest, match="of the stream's protection domain"):
+        with pytest.raises(InvalidRequest, match="to the stream's protection domain"):
             Stream(bench.pd, bench.cq).post_recv(region)
     assert caught.value.number == STAG_NOT_ASSOCIATED and not any(array)
 

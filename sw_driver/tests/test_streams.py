@@ -205,7 +205,7 @@ def test_numbers_of_streams_are_given_once(bench: Bench) -> None:
 
 def test_a_stream_needs_a_domain_and_a_queue_of_one_open_context(bench: Bench) -> None:
     with SimTransport() as sim, begin(sim).context as other:
-        with pytest.raises(InvalidRequest, match="of the stream's context"):
+        with pytest.raises(InvalidRequest, match="to the stream's context"):
             Stream(bench.pd, CQ(other))
     cq = CQ(bench.context)
     cq.close()

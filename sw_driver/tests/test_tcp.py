@@ -161,7 +161,7 @@ def test_what_an_earlier_host_left_is_gone() -> None:
     [
         ({"peer": ("10.7.0", 1)}, "an end must be an IP address and a port: '10.7.0' does not"),
         ({"host": ("host", 1)}, "an end must be an IP address and a port: 'host' does not"),
-        ({"peer": ("::1", 1)}, "must be of one version, not '::1' and '10.7.0.2'"),
+        ({"peer": ("::1", 1)}, "must have the same IP version, not '::1' and '10.7.0.2'"),
         ({"peer": ("10.7.0.1", 0)}, r"ports must be from 1 to 65535, not \(0, 7174\)"),
         ({"host": ("10.7.0.1", 1 << 16)}, r"ports must be from 1 to 65535, not \(40000, 65536\)"),
         ({"sequence": -1}, r"sequence must be from 0 to 2\*\*32 - 1, not -1"),

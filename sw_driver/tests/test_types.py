@@ -414,8 +414,11 @@ def test_methods_check_what_they_are_given(bench: Bench, qp: QP) -> None:
         (lambda: qp.post_send("send", b""), "opcode must be one of .*, not 'send'"),
         (lambda: qp.post_send([], b""), r"opcode must be one of .*, not \[\]"),
         (lambda: qp.post_send(Opcode.SEND, b"", solicited="y"), "solicited must be True or False"),
-        (lambda: bench.pd.register(bytearray(8), "rw"), "access must be of .*, not 'rw'"),
-        (lambda: bench.pd.register(bytearray(8), 8), "access must be of .*, not 8"),
+        (
+            lambda: bench.pd.register(bytearray(8), "rw"),
+            "access must be a combination of .*, not 'rw'",
+        ),
+        (lambda: bench.pd.register(bytearray(8), 8), "access must be a combination of .*, not 8"),
     ]
     for attempt, message in attempts:
         with pytest.raises(InvalidRequest, match=message):

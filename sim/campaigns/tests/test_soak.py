@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from ddp_rnic.cli import app
+from ddp_rnic.cli import soak as endurance
 from ddp_rnic.hdl.spec import regs
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
 from ddp_rnic.hdl.spec.ddp import ERROR_TEXT, LOCAL_CATASTROPHIC, NO_BUFFER, WAITING
@@ -379,7 +380,7 @@ class Spoiled(Engine):
 
 
 def command(monkeypatch: pytest.MonkeyPatch, engine: Engine, *arguments: object) -> Any:
-    monkeypatch.setattr(app, "load", lambda name: engine)
+    monkeypatch.setattr(endurance, "load", lambda name: engine)
     return CliRunner().invoke(app.app, ["soak", *map(str, arguments)])
 
 

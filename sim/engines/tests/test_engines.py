@@ -107,15 +107,15 @@ def test_memory_begins_at_its_base(engine: str) -> None:
     ("mode", "message"),
     [
         (standin.CROSSES_A_PAGE, "32 octets at 0xff0 crosses a 4 KiB boundary"),
-        (standin.ENDS_EARLY, "WLAST is 1 with 1 beats of the burst to come, at 0x50"),
+        (standin.ENDS_EARLY, "WLAST is 1 but 1 beats of the burst are left, at 0x50"),
         (standin.CHANGES_ITS_ADDRESS, "m_axi_aw: payload changes before READY came"),
         (standin.TAKES_DATA_BACK, "m_axi_w: VALID falls before READY came"),
-        (standin.NEVER_IDLE, "all is sent, but the RNIC is not idle"),
-        (standin.LEAVES_A_HOLE, "exception stream: TKEEP 0x5"),
-        (standin.REFUSES_READS, "the read of register 0x018 is answered with response 2"),
+        (standin.NEVER_IDLE, "everything is sent, but the RNIC is not idle"),
+        (standin.LEAVES_A_HOLE, "exception stream: TKEEP is 0x5"),
+        (standin.REFUSES_READS, "the read of register 0x018 got response 2"),
         (
             standin.ANNOUNCES_ON,
-            "m_axi_aw: 65 bursts wait for their response, and the configuration",
+            "m_axi_aw: 65 bursts wait for their response, but the configuration",
         ),
     ],
 )
@@ -290,10 +290,10 @@ def test_a_faulty_ring_keeps_its_old_entry(engine: str) -> None:
         (standin.KEEPS_THE_PHASE, "m_axi_cq_w: completion 8 has the wrong phase"),
         (
             standin.SKIPS_AN_ENTRY,
-            "m_axi_cq_w: completion 1 is written to 0x1040, its entry is at 0x1020",
+            "m_axi_cq_w: completion 1 is written to 0x1040, but its entry is at 0x1020",
         ),
-        (standin.LEAVES_OUT_AN_OCTET, "m_axi_cq_w: completion 0 is not written whole"),
-        (standin.IDLE_TOO_SOON, "m_axi_cq_w: data comes after STATUS told that nothing is in"),
+        (standin.LEAVES_OUT_AN_OCTET, "m_axi_cq_w: completion 0 is incomplete"),
+        (standin.IDLE_TOO_SOON, "m_axi_cq_w: data comes although STATUS said nothing is in"),
     ],
 )
 def test_a_completion_that_is_not_right_is_told(engine: str, mode: int, message: str) -> None:
@@ -307,7 +307,7 @@ def test_a_completion_that_is_not_right_is_told(engine: str, mode: int, message:
 def test_entries_of_every_kind_are_taken(engine: str) -> None:
     outcome, _ = complete(engine, produce(len(Kind)), Await(len(Kind)), mode=standin.COUNTS_KINDS)
     assert [each.kind for each in outcome.completions] == [*Kind]
-    with pytest.raises(DeviceError, match="the completion .* cannot be: .* is not a valid Kind"):
+    with pytest.raises(DeviceError, match="the completion .* is not valid: .* is not a valid Kind"):
         complete(engine, produce(len(Kind) + 1), mode=standin.COUNTS_KINDS)
 
 
@@ -447,7 +447,10 @@ def test_a_port_for_frames_without_frames_changes_nothing(engine: str) -> None:
 
 @pytest.mark.parametrize(
     ("engine", "message"),
-    [("compiled", "operation 2 of 2, it takes no beat of the frame"), ("cocotb", "nothing moved")],
+    [
+        ("compiled", "operation 2 of 2, the RNIC takes no beat of the frame"),
+        ("cocotb", "nothing moved"),
+    ],
 )
 def test_a_frame_that_nobody_takes_is_told(
     monkeypatch: pytest.MonkeyPatch, engine: str, message: str
@@ -499,7 +502,7 @@ def test_a_ring_lies_in_memory() -> None:
         ValueError, match="must lie in memory, from 0x0 to 0x80, not from 0x60 to 0xa0"
     ):
         load("compiled").run(RnicConfig(), [], memory, ring=Ring(96, 1))
-    with pytest.raises(ValueError, match="completions to wait for need a ring"):
+    with pytest.raises(ValueError, match="waiting for completions needs a ring"):
         load("compiled").run(RnicConfig(), [Await(1)], memory)
 
 
@@ -818,7 +821,7 @@ def test_the_compiler_is_the_machines_or_the_one_of_pypi(monkeypatch: pytest.Mon
     hide(monkeypatch, "g++", "clang++", ziglang=True)
     assert tools.compiler()[1:] == ["-m", "ziglang", "c++"]
     hide(monkeypatch, "g++", "clang++", ziglang=False)
-    with pytest.raises(ToolError, match="no C.. compiler .* or pip install 'ddp-rnic.compiler.'"):
+    with pytest.raises(ToolError, match="a C.. compiler is missing: .*'ddp-rnic.compiler.'"):
         tools.compiler()
 
 
@@ -849,7 +852,7 @@ def test_a_build_is_made_once_and_kept_while_it_is_used(
 def test_what_a_tool_complains_of_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     harness = Path(verilator.__file__).with_name("harness.cpp")
-    with pytest.raises(ToolError, match="the Verilog has no module rnic"):
+    with pytest.raises(ToolError, match="the Verilog has no module 'rnic'"):
         verilator.build_library("module other(); endmodule\n", harness)
     with pytest.raises(ToolError, match="(?s)verilator_bin failed .*nonsense"):
         verilator.build_library(standin.verilog(RnicConfig()) + "nonsense\n", harness)

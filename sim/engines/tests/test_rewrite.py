@@ -218,7 +218,7 @@ def test_what_a_sleeper_forgets_shows(
 
 def test_what_is_set_and_not_declared_is_told() -> None:
     text = "module \\rnic.rnic.cut (clk);\n  always @(posedge clk)\n    x <= 1'h1;\nendmodule\n"
-    with pytest.raises(ToolError, match=r"rnic\.rnic\.cut: cannot tell what is set: x"):
+    with pytest.raises(ToolError, match=r"rnic\.rnic\.cut sets an undeclared name: x"):
         let_sleep(text, verilator.TOP)
 
 

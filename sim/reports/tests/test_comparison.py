@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import serial
 from ddp_rnic.boards.catalog import BOARDS
-from ddp_rnic.cli import app
+from ddp_rnic.cli import app, inputs
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.sim.capture.capture import read_capture
 from ddp_rnic.sim.capture.pcap import Frame
@@ -369,7 +369,7 @@ def test_every_board_has_room_for_a_workload(board: Any) -> None:
     if has.sctp:
         told = replace(told, sctp=True, associations=has.associations, window=has.window)
     room = Room(board.memory, board.connections, board.window)
-    plans, _ = app._planned(app._Asked(None, None, [], []), told, room)
+    plans, _ = inputs.planned(inputs.Asked(None, None, [], []), told, room)
     assert {plan.config for plan in plans} == {told}
     assert sum(len(each.golden.deliveries) for each in plans) >= 10
 

@@ -1,0 +1,156 @@
+"""``rnic compare``: plays a capture on several devices and on the golden model."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ..hdl.spec.config import RnicConfig
+from ..sim.reports.comparison import Comparison
+from ..sim.reports.report import Result, left_out_text
+from .inputs import Asked, Assume, SctpPort, planned
+from .outcome import DIFFERS, check_directory, exits, writing
+from .terminal import bar, colored, console, print_notes, say
+
+
+@exits(ValueError)
+def compare_devices(
+    capture: Annotated[
+        Path | None,
+        typer.Argument(
+            help="pcap or pcapng file, as for sim. Default: a generated workload.",
+            show_default=False,
+        ),
+    ] = None,
+    on: Annotated[
+        str, typer.Option(help="Devices that play it: rtl, gates, board; commas separate several.")
+    ] = "rtl",
+    width: Annotated[
+        int | None,
+        typer.Option(
+            help="Datapath width in bits. Default: 64, or the board's.", show_default=False
+        ),
+    ] = None,
+    regions: Annotated[
+        Path | None, typer.Option(help="Region file, as for sim.", show_default=False)
+    ] = None,
+    port: Annotated[
+        str | None, typer.Option(help="Serial port of the board.", show_default=False)
+    ] = None,
+    baud: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Rate of the board's host link. Default: 1000000.", show_default=False
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Directory for report.html and waveforms.", show_default=False),
+    ] = None,
+    waves: Annotated[
+        bool, typer.Option("--waves", help="With --out: write a VCD of each simulation there.")
+    ] = False,
+    assume: Assume = None,
+    sctp_port: SctpPort = None,
+) -> None:
+    """Play a capture through the driver on several devices and on the golden model, and compare.
+
+    Exit code 0: all agree. 1: one differs or fails. 2: bad input. 3: a tool is
+    missing. 130: interrupted.
+    """
+    from ..sim.devices import targets
+    from ..sim.reports import comparison as comparing
+    from ..sim.reports import page
+    from ..sw_driver.transports.uart import BAUD
+
+    chosen = targets.of_names(on, port)
+    if waves and out is None:
+        raise ValueError("--waves needs --out, the directory for the waveforms")
+    if baud is not None and port is None:
+        raise ValueError("--baud needs --port, the serial port of the board's host link")
+    rate = BAUD if baud is None else baud
+    check_directory(out)
+    has, room = None, None
+    if port is not None:
+        with targets.Board(port, baud=rate) as link:
+            has, room = link.config(), link.room
+        if width not in (None, has.width):
+            raise ValueError(f"--width is {width}, but the board has {has.width} bits")
+    config = has or RnicConfig(width=width or 64)
+    asked = Asked(capture, regions, assume or [], sctp_port or [])
+    plans, found = planned(asked, config, room)
+    result = comparing.Comparison(
+        str(capture or "generated workload"),
+        config.width,
+        notes=found.notes,
+        left_out=found.left_out,
+    )
+    if out is not None:
+        with writing(out):
+            out.mkdir(parents=True, exist_ok=True)
+    for target in chosen:
+        vcd = out / f"{target}.vcd" if out and waves and target != "board" else None
+        with bar(target) as progress:
+            result.sides.append(
+                comparing.run(
+                    target,
+                    partial(targets.open_link, target, port, say, baud=rate),
+                    plans,
+                    waves=vcd,
+                    progress=progress,
+                )
+            )
+    if out is not None:
+        with writing(out):
+            page.write(result, out / "report.html")
+    _print_comparison(console(), result)
+    if out is not None:
+        typer.echo(f"report: {out / 'report.html'}")
+    if not result.agrees:
+        raise typer.Exit(DIFFERS)
+
+
+def _print_comparison(console: Console, result: Comparison) -> None:
+    table = Table(title=escape(result.source), title_justify="left")
+    for heading in ("device", "verdict"):
+        table.add_column(heading)
+    for heading in ("segments", "octets placed", "completions", "errors", "cycles"):
+        table.add_column(heading, justify="right")
+    table.add_column("waveform", overflow="fold")
+    for side in result.sides:
+        counted = Result(result.source, side.name, result.width, False, side.runs)
+        completions = sum(len(run.outcome.completions) for run in side.runs)
+        numbers = counted.segments, counted.bytes_placed, completions, counted.errors
+        table.add_row(
+            side.name,
+            side.verdict,
+            *map(str, numbers),
+            str(counted.cycles or "unknown"),
+            escape(", ".join(map(str, side.waves))),
+        )
+    console.print(table)
+    print_notes(console, result.notes, result.left_out)
+    names = [side.name for side in result.sides]
+    if rows := result.rows():
+        table = Table(title="Differences", title_justify="left")
+        for heading in ("what", "where", "golden model", *names, "cycle"):
+            table.add_column(heading, overflow="fold")
+        for row in rows:
+            cycles = dict.fromkeys(
+                str(each.cycle) for each in row.got.values() if each.cycle is not None
+            )
+            got = [row.got[name].got if name in row.got else "=" for name in names]
+            cells = [row.what, row.where, row.expected, *got, ", ".join(cycles)]
+            table.add_row(*map(escape, cells))
+        console.print(table)
+    console.print(
+        f"{colored(result.verdict, result.agrees)}: {', '.join(names)} and golden model at"
+        f" {result.width} bits{escape(left_out_text(result.left_out))}",
+        soft_wrap=True,
+    )

@@ -1,0 +1,288 @@
+"""``rnic sim``: plays a capture through the RTL and through the golden model."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ..hdl.spec.config import RnicConfig
+from ..sim.capture.pcap import counted as _count
+from ..sim.capture.sctp_traffic import SctpStream
+from ..sim.capture.streams import Stream
+from ..sim.engines.choice import load
+from ..sim.replay.differences import compare, number_text
+from ..sim.replay.plan import Plan, plan
+from ..sim.replay.regions import Region
+from ..sim.reports import report
+from ..sim.reports.report import Result, Run, left_out_text
+from .inputs import Asked, Assume, SctpPort, read_input
+from .outcome import DIFFERS, BadInput, check_directory, exits
+from .terminal import bar, colored, console, print_differences, print_notes
+
+
+class EngineName(StrEnum):
+    """The engines that run the Verilog."""
+
+    COMPILED = "compiled"
+    COCOTB = "cocotb"
+
+
+@exits()
+def sim(
+    capture: Annotated[
+        Path | None,
+        typer.Argument(
+            help="pcap or pcapng file with DDP over TCP or SCTP. Default: a generated workload.",
+            show_default=False,
+        ),
+    ] = None,
+    width: Annotated[int, typer.Option(help="Datapath width in bits: 64, 128, 256 or 512.")] = 64,
+    regions: Annotated[
+        Path | None,
+        typer.Option(
+            help="TOML file of regions and queues. Default: derived from the capture.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Directory for report.json, memory/ and receives/.", show_default=False),
+    ] = None,
+    engine: Annotated[
+        EngineName, typer.Option(help="Engine that runs the Verilog.")
+    ] = EngineName.COMPILED,
+    waves: Annotated[
+        bool,
+        typer.Option("--waves", help="Write a VCD to the --out directory or the current one."),
+    ] = False,
+    assume: Assume = None,
+    sctp_port: SctpPort = None,
+) -> None:
+    """Play a capture through the RTL and the golden model, and compare the results.
+
+    The results are memory, completions, errors and packets.
+
+    Exit code 0: they agree. 1: they differ. 2: bad input. 3: a tool is missing.
+    130: interrupted.
+    """
+    asked = Asked(capture, regions, assume or [], sctp_port or [])
+    result, waveforms = _simulate(asked, width, out, engine, waves)
+    if out is not None:
+        report.write(result, out)
+    terminal = console()
+    _print(terminal, result)
+    if out is not None:
+        terminal.print(f"report: {escape(str(out / 'report.json'))}", soft_wrap=True)
+    for path in waveforms:
+        terminal.print(f"waveform: {escape(str(path))}", soft_wrap=True)
+    if not result.agrees:
+        command = [
+            "rnic",
+            "sim",
+            *([str(capture)] if capture else []),
+            "--width",
+            str(width),
+            *(["--regions", str(regions)] if regions else []),
+            *(part for each in assume or () for part in ("--assume", each)),
+            *(part for each in sctp_port or () for part in ("--sctp-port", str(each))),
+            "--engine",
+            engine.value,
+            "--waves",
+        ]
+        terminal.print(f"waveform command: {escape(shlex.join(command))}", soft_wrap=True)
+        raise typer.Exit(DIFFERS)
+
+
+def _simulate(
+    asked: Asked, width: int, out: Path | None, engine_name: EngineName, waves: bool
+) -> tuple[Result, list[Path]]:
+    try:
+        config = RnicConfig(width=width)
+    except ValueError as error:
+        raise BadInput(str(error)) from None
+    check_directory(out)
+    found = read_input(asked, config)
+    plans, changes = plan(found.traffic, found.regions, config, found.ends, found.queues)
+    engine = load(engine_name.value)
+    result = Result(
+        str(asked.capture or "generated workload"),
+        engine_name.value,
+        width,
+        found.derived,
+        notes=[*found.notes, *changes],
+        left_out=found.left_out,
+    )
+    waveforms = []
+    for number, each in enumerate(plans, 1):
+        path = None
+        if waves:
+            path = (out or Path()) / (f"waves-{number}.vcd" if len(plans) > 1 else "waves.vcd")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            waveforms.append(path)
+        with _progress(each, number, len(plans)) as progress:
+            memory = each.memory.copy()
+            outcome = engine.run(
+                each.config, each.operations, memory, ring=each.ring, waves=path, progress=progress
+            )
+        result.runs.append(Run(each, outcome, memory, compare(each, outcome, memory)))
+    return result, waveforms
+
+
+def _progress(
+    each: Plan, number: int, count: int
+) -> AbstractContextManager[Callable[[int, int], None] | None]:
+    """Shows the progress of one run of several."""
+    return bar(f"RNIC {number} of {count}" if count > 1 else "simulating", len(each.operations))
+
+
+def _print(console: Console, result: Result) -> None:
+    console.print(_stream_table(result))
+    if any(run.plan.allotments for run in result.runs):
+        console.print(_region_table(result))
+    else:
+        console.print("No region is registered, because no tagged segment has to be placed.")
+    if any(run.plan.buffers for run in result.runs):
+        console.print(_queue_table(result))
+    print_notes(console, result.notes, result.left_out)
+    for run in result.runs:
+        print_differences(console, run.differences)
+    counts = (
+        f"{_of_frames(result)}{_count(result.segments, 'segment')},"
+        f" {_count(result.bytes_placed, 'octet')} placed,"
+        f" {_count(result.deliveries, 'message')} delivered,"
+        f" {_count(result.errors, 'error')},"
+        f" {_count(result.cycles, 'cycle')} at {result.width} bits"
+    )
+    console.print(
+        f"{colored(result.verdict, result.agrees)}: RTL and golden model"
+        f" {'agree' if result.agrees else 'differ'} on {counts}"
+        f"{escape(left_out_text(result.left_out))}",
+        soft_wrap=True,
+    )
+
+
+def _of_frames(result: Result) -> str:
+    if not result.goldens:
+        return ""
+    frames, packets = (
+        sum(getattr(golden, name) for golden in result.goldens) for name in ("frames", "packets")
+    )
+    return f"{_count(frames, 'SCTP frame')} ({_count(packets, 'packet')} taken), "
+
+
+def _stream_table(result: Result) -> Table:
+    table = Table(title=f"{escape(result.source)}: DDP Streams", title_justify="left")
+    for heading in ("stream", "from", "to"):
+        table.add_column(heading, overflow="fold")
+    table.add_column("LLP", no_wrap=True)
+    for heading in ("segments", "placed", "octets placed", "delivered", "exceptions", "dropped"):
+        table.add_column(heading, justify="right")
+    if result.goldens:
+        for heading in ("sessions", "duplicates"):
+            table.add_column(heading, justify="right")
+    table.add_column("error")
+    for run, stream in result.streams:
+        counts = run.plan.golden.counts[stream.number]
+        by_sctp = (str(counts.sessions), str(counts.duplicates)) if result.goldens else ()
+        errors = [
+            number_text(event) for event in run.outcome.events if event.stream == stream.number
+        ]
+        table.add_row(
+            str(stream.number),
+            escape(str(stream.source)),
+            escape(str(stream.destination)),
+            _way(stream),
+            *map(
+                str,
+                (
+                    counts.segments,
+                    counts.placed,
+                    counts.octets,
+                    run.deliveries(stream.number),
+                    counts.exceptions,
+                    counts.dropped,
+                ),
+            ),
+            *by_sctp,
+            ", ".join(errors),
+        )
+    return table
+
+
+def _way(stream: Stream) -> str:
+    """Returns the layer below DDP and its options."""
+    if isinstance(stream, SctpStream):
+        return f"SCTP stream {stream.sid}"
+    options = ("CRC", stream.crc), ("markers", stream.markers)
+    return " ".join(["MPA", *(name for name, used in options if used)])
+
+
+def _region_table(result: Result) -> Table:
+    origin = "derived from the capture" if result.derived else "given"
+    table = Table(title=f"Regions ({origin})", title_justify="left")
+    for heading in ("host", "STag", "Tagged Offset"):
+        table.add_column(heading)
+    table.add_column("octets", justify="right")
+    if result.goldens:
+        table.add_column("SCTP session")
+    table.add_column("access")
+    table.add_column("registered")
+    for run in result.runs:
+        for allotment in run.plan.allotments:
+            region = allotment.region
+            rights = [
+                name
+                for name, given in (("write", region.remote_write), ("read", region.remote_read))
+                if given
+            ]
+            table.add_row(
+                region.endpoint,
+                f"{region.stag:#010x}",
+                f"{region.to:#x}",
+                str(region.length),
+                *([_session(region)] if result.goldens else []),
+                "remote " + ", ".join(rights) if rights else "none",
+                report.periods_text(region.periods),
+            )
+    return table
+
+
+def _session(region: Region) -> str:
+    """Returns the session to which a region belongs."""
+    return "" if region.session is None else "stream {}, session {}".format(*region.session)
+
+
+def _queue_table(result: Result) -> Table:
+    """Returns a table of the untagged queues that had a buffer."""
+    table = Table(title="Untagged queues", title_justify="left")
+    for heading in ("stream", "host", "QN"):
+        table.add_column(heading)
+    for heading in ("buffers", "messages", "octets"):
+        table.add_column(heading, justify="right")
+    for run, stream in result.streams:
+        received = [
+            (buffer.qn, completion.length)
+            for buffer, completion, _ in run.receives()
+            if buffer.stream == stream.number
+        ]
+        posted = [buffer.qn for buffer in run.plan.buffers if buffer.stream == stream.number]
+        for qn in sorted(set(posted)):
+            lengths = [length for number, length in received if number == qn]
+            table.add_row(
+                str(stream.number),
+                stream.destination.address,
+                str(qn),
+                str(posted.count(qn)),
+                str(len(lengths)),
+                str(sum(lengths)),
+            )
+    return table

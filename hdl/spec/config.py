@@ -142,8 +142,9 @@ class RnicConfig:
 
     @property
     def origins(self) -> int:
-        """How many numbers an exception's origin can have: those of streams, and with SCTP those of
-        associations.
+        """Returns the number of streams, or with SCTP of associations, whichever is larger.
+
+        An exception names one of them as its origin.
         """
         return max(self.streams, self.associations * self.sctp)
 

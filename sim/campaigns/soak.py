@@ -1561,7 +1561,7 @@ class _Draw:
         if chance < 997:
             return rng.randrange(9000)
         most = 4 * self._config.longest_fpdu - _AROUND - TaggedHeader.size
-        return most - rng.choice((0, 1, 2, 3, 4, 8, rng.randrange(most)))
+        return most - rng.choice((0, 0, 0, 1, 2, 3, 4, 8, rng.randrange(most)))
 
     def _refused(self, header: int) -> int:
         """Octets of a payload that is refused: with them the FPDU takes up to the whole of the

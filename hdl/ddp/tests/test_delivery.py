@@ -222,8 +222,7 @@ def run(width, messages, *, size=4, base=BASES[0], record=0.0, done=0.0, aw=0.0,
             if not asks and retired < total and rng.random() >= done:
                 asks = True
                 ctx.set(dut.done.payload, {
-                    "error": retired in errors, "stream": errors.get(retired, 0) if errors else 0,
-                    "sequence": rng.getrandbits(32)})
+                    "error": retired in errors, "stream": errors.get(retired, 0) if errors else 0})
             ctx.set(dut.done.valid, asks)
             if producer > consumer and rng.random() >= consume:
                 consumer += rng.randrange(1, producer - consumer + 1)

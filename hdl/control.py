@@ -87,7 +87,7 @@ class Control(wiring.Component):
         Streams that restart: the host has written their entry.
     hold : Out(1), held : In(1)
         Requests, and acknowledges, a pause of the datapath in which ``queue`` may be written.
-    events : In(stream.Signature(ErrorEvent()))
+    events : In(stream.Signature(ErrorEvent(config)))
     ring : Out(RingSettings()), producer : In(16), ring_error : In(1)
         Settings and state of the completion ring.
     issued, retired : In(16)
@@ -113,7 +113,7 @@ class Control(wiring.Component):
             "clear": Out(stream.Signature(16)),
             "hold": Out(1),
             "held": In(1),
-            "events": In(stream.Signature(ErrorEvent())),
+            "events": In(stream.Signature(ErrorEvent(config))),
             "ring": Out(RingSettings()),
             "producer": In(16),
             "ring_error": In(1),

@@ -104,7 +104,8 @@ class Rnic(wiring.Component):
             self._walks(m)
         m.submodules.commit = commit = Commit(config, ordered=ordered, unordered=unordered)
         m.submodules.streams = streams = Table(
-            StreamEntry(), config.streams, live="enable", index=16, lookups=1 + config.mpa)
+            StreamEntry(), config.streams, live="enable", index=config.stream_bits + 1,
+            lookups=1 + config.mpa)
         m.submodules.delivery = delivery = Delivery(
             config, ordered=ordered, unordered=unordered)
         m.submodules.exceptions = exceptions = ExceptionQueue(config)
@@ -163,7 +164,7 @@ class Rnic(wiring.Component):
     def _walks(self, m):
         """Adds MPA's walker, packet buffer and digest."""
         config = self.config
-        m.submodules.intake = Intake(config.width)
+        m.submodules.intake = Intake(config)
         m.submodules.walker = MpaWalker(config)
         m.submodules.buffer = PacketBuffer(config)
         m.submodules.crc = crc = Crc32c(config.width, granule=4)

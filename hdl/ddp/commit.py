@@ -34,7 +34,7 @@ class ErrorEvent(data.StructLayout):
     -------
     type : 4, code : 8
         Error Type and Error Code, RFC 5041 section 7.2.
-    stream : 16
+    stream : stream_bits
     length : 16
         Octets of the DDP Segment, header included.
     sequence : 32
@@ -43,9 +43,9 @@ class ErrorEvent(data.StructLayout):
         ULPDU_Length and DDP header as received.
     """
 
-    def __init__(self):
+    def __init__(self, config):
         super().__init__({
-            "type": 4, "code": 8, "stream": 16, "length": 16, "sequence": 32,
+            "type": 4, "code": 8, "stream": config.stream_bits, "length": 16, "sequence": 32,
             "header": 32 * HEADER_WORDS,
         })
 
@@ -399,7 +399,7 @@ class Commit(wiring.Component):
             "hold": In(1),
             "held": Out(1),
             "moves": Out(stream.Signature(self.move)),
-            "events": Out(stream.Signature(ErrorEvent())),
+            "events": Out(stream.Signature(ErrorEvent(config))),
             "records": Out(stream.Signature(record, always_ready=True)),
             "record_room": In(1),
             "issued": Out(16),
@@ -426,7 +426,7 @@ class Commit(wiring.Component):
         m.submodules.moves = moves = Store(self.move, depth=self.MOVES)
         m.submodules.stage = stage = Stage(self.move)
         m.submodules.events = events = Backlog(
-            ErrorEvent(), depth=max(512, 2 * config.streams), relaxed=config.relaxed)
+            ErrorEvent(config), depth=max(512, 2 * config.streams), relaxed=config.relaxed)
         m.submodules.errors = errors = ErrorState(config.streams)
         if self.ordered:
             wiring.connect(m, wiring.flipped(self.segments), pending.segments)
@@ -636,7 +636,7 @@ class Commit(wiring.Component):
         ]
         # A bus error has a stream and no segment. Its event's flag has a cycle to reach all bits of
         # the event. No reset: it would take a gate, where a bus error's event sets most bits to 0.
-        event = Signal(ErrorEvent(), reset_less=True)
+        event = Signal(ErrorEvent(self.config), reset_less=True)
         m.d.comb += events.i.payload.eq(event)
         m.d.sync += events.i.valid.eq(raises | fails)
         with m.If(judges):

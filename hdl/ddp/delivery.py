@@ -24,7 +24,7 @@ class Record(data.StructLayout):
     Members
     -------
     tagged : 1
-    stream : 16
+    stream : stream_bits
     qn : 2
     tag : 32
         STag, or MSN of an untagged message.
@@ -61,11 +61,11 @@ class Record(data.StructLayout):
     """
 
     def __init__(self, config, *, ordered=True, unordered=False):
-        super().__init__({**MESSAGE, **self._more(config, ordered, unordered), "count": 16})
+        super().__init__({**self._message(config, ordered, unordered), "count": 16})
 
     @staticmethod
-    def _more(config, ordered, unordered):
-        more = {"complete": 1}
+    def _message(config, ordered, unordered):
+        more = {**MESSAGE, "stream": config.stream_bits, "complete": 1}
         if ordered:
             more |= {"found": Found()}
         if unordered:
@@ -79,8 +79,7 @@ class Record(data.StructLayout):
     @classmethod
     def kept(cls, config, *, ordered=True, unordered=False):
         """Returns the layout of a record that is due; ``failed``: its stream had a bus error."""
-        return data.StructLayout({
-            **MESSAGE, **cls._more(config, ordered, unordered), "failed": 1})
+        return data.StructLayout({**cls._message(config, ordered, unordered), "failed": 1})
 
 
 class Due(wiring.Component):
@@ -104,7 +103,7 @@ class Due(wiring.Component):
     i : In(stream.Signature({stream: 16, count: 16}, always_ready=True))
         A message, fewer than ``config.backlog`` and fewer than 2**15 placements ahead of
         ``retired``.
-    done : In(stream.Signature(Done()))
+    done : In(stream.Signature(Done(config)))
         A placement is retired. With ``error``, its stream has failed.
     clear : In(stream.Signature(16, always_ready=True))
         A stream that restarts and counts as not failed.
@@ -123,7 +122,7 @@ class Due(wiring.Component):
         self.shape = data.StructLayout({"stream": 16, "count": 16})
         super().__init__({
             "i": In(stream.Signature(self.shape, always_ready=True)),
-            "done": In(stream.Signature(Done())),
+            "done": In(stream.Signature(Done(config))),
             "clear": In(stream.Signature(16, always_ready=True)),
             "o": Out(stream.Signature(1, always_ready=True)),
             "failed": Out(stream.Signature(16)),
@@ -448,7 +447,7 @@ class Delivery(wiring.Component):
         ``count`` is less than 2**15 ahead of ``retired``.
     half : Out(1)
         More than half of the backlog, of ``config.backlog`` records, is free.
-    done : In(stream.Signature(Done()))
+    done : In(stream.Signature(Done(config)))
         Placements that wrote to the bus, retired in order. Waits only for ``failed`` and ``clear``.
     clear : In(stream.Signature(16, always_ready=True))
         A stream that restarts and counts as not failed. No record of its past may be under way.
@@ -476,7 +475,7 @@ class Delivery(wiring.Component):
         super().__init__({
             "records": In(stream.Signature(Record(config, **kinds), always_ready=True)),
             "half": Out(1),
-            "done": In(stream.Signature(Done())),
+            "done": In(stream.Signature(Done(config))),
             "clear": In(stream.Signature(16, always_ready=True)),
             "failed": Out(stream.Signature(16)),
             "retired": Out(16),

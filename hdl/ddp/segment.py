@@ -20,8 +20,8 @@ class Segment(data.StructLayout):
     -------
     header : 160
         ULPDU_Length and DDP header as received, markers taken out, first octet lowest.
-    stream : 16
-        DDP Stream.
+    stream : stream_bits + 1
+        DDP Stream. The upper bit is 1 if there is no such stream.
     sequence : 32
         LLP sequence number of the FPDU's first octet.
     start : position
@@ -41,7 +41,7 @@ class Segment(data.StructLayout):
         super().__init__(
             {
                 "header": 32 * HEADER_WORDS,
-                "stream": 16,
+                "stream": config.stream_bits + 1,
                 "sequence": 32,
                 "start": position,
                 "payload": position,

@@ -21,12 +21,11 @@ class Done(data.StructLayout):
     -------
     error : 1
         A response of the segment was not OKAY.
-    stream : 16
-    sequence : 32
+    stream : stream_bits
     """
 
-    def __init__(self):
-        super().__init__({"error": 1, "stream": 16, "sequence": 32})
+    def __init__(self, config):
+        super().__init__({"error": 1, "stream": config.stream_bits})
 
 
 class Addresses(wiring.Component):
@@ -49,7 +48,7 @@ class Addresses(wiring.Component):
         A burst was started; combinational.
     busy : Out(1)
         A placement is being processed.
-    o : Out(stream.Signature({addr: 64, len: 8, final: 1, stream: 16, sequence: 32}, always_ready))
+    o : Out(stream.Signature({addr: 64, len: 8, final: 1, stream: stream_bits}, always_ready))
         ``final``: the segment ends with this burst.
     """
 
@@ -62,7 +61,7 @@ class Addresses(wiring.Component):
             "taken": Out(1),
             "busy": Out(1),
             "o": Out(stream.Signature(data.StructLayout({
-                "addr": 64, "len": 8, "final": 1, "stream": 16, "sequence": 32,
+                "addr": 64, "len": 8, "final": 1, "stream": config.stream_bits,
             }), always_ready=True)),
         })
 
@@ -95,7 +94,6 @@ class Addresses(wiring.Component):
                                   Mux(steps.last, body.final, (1 << geometry.burst) - 1))),
                 burst1.final.eq(steps.last & body.last),
                 burst1.stream.eq(body.stream),
-                burst1.sequence.eq(body.sequence),
             ]
         with m.If(valid1):
             m.d.sync += [
@@ -123,7 +121,7 @@ class Bursts(wiring.Component):
     i : In(stream.Signature(job))
     aw : Out(stream of {addr: 64, len: 8})
     b : In(stream of {resp: 2})
-    done : Out(stream.Signature(Done))
+    done : Out(stream.Signature(Done(config)))
     idle : Out(1)
         No burst waits for its address to be taken or for its response.
     """
@@ -135,14 +133,14 @@ class Bursts(wiring.Component):
             "i": In(stream.Signature(job)),
             "aw": Out(stream.Signature(data.StructLayout({"addr": 64, "len": 8}))),
             "b": In(stream.Signature(data.StructLayout({"resp": 2}))),
-            "done": Out(stream.Signature(Done())),
+            "done": Out(stream.Signature(Done(config))),
             "idle": Out(1, init=1),
         })
 
     def elaborate(self, platform):
         m = Module()
         address = self.aw.payload.shape()
-        origin = data.StructLayout({"final": 1, "stream": 16, "sequence": 32})
+        origin = data.StructLayout({"final": 1, "stream": self.config.stream_bits})
         m.submodules.addresses = addresses = Addresses(self.config, self.job)
         m.submodules.queue = queue = Store(address, depth=QUEUE)
         m.submodules.stage = stage = Stage(address)
@@ -150,7 +148,7 @@ class Bursts(wiring.Component):
             origin, depth=max(16, self.config.outstanding), relaxed=self.config.relaxed)
         m.submodules.answers = answers = Queue(1, depth=QUEUE)
         m.submodules.credits = credits = Credits(self.config.outstanding)
-        m.submodules.skid = skid = Skid(Done())
+        m.submodules.skid = skid = Skid(Done(self.config))
         burst, head = addresses.o.payload, waiting.o.payload
         failed = Signal()
         error = Signal()
@@ -171,7 +169,6 @@ class Bursts(wiring.Component):
             waiting.i.valid.eq(addresses.o.valid),
             waiting.i.payload.final.eq(burst.final),
             waiting.i.payload.stream.eq(burst.stream),
-            waiting.i.payload.sequence.eq(burst.sequence),
         ]
 
         m.d.comb += [
@@ -185,7 +182,6 @@ class Bursts(wiring.Component):
             skid.i.valid.eq(answered & head.final),
             skid.i.payload.error.eq(error),
             skid.i.payload.stream.eq(head.stream),
-            skid.i.payload.sequence.eq(head.sequence),
         ]
         wiring.connect(m, skid.o, wiring.flipped(self.done))
         m.d.sync += credits.give.eq(answered)

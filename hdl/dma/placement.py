@@ -90,7 +90,7 @@ class PlacementDma(wiring.Component):
         One packet for each placement with ``exception`` and a length above 0.
     release : Out(stream.Signature(Placement's release, always_ready=True))
         For each placement, in order, when its last octet has been read.
-    done : Out(stream.Signature(Done))
+    done : Out(stream.Signature(Done(config)))
         For each placement with ``last``, without ``exception`` and with a length above 0, in order:
         after the response to its last burst. If ``done`` is held up, the bus stops eventually.
     idle : Out(1)
@@ -110,7 +110,7 @@ class PlacementDma(wiring.Component):
             "bus": Out(AxiWrite(config.width)),
             "exceptions": Out(stream.Signature(ExceptionBeat(config.width))),
             "release": Out(self.slots.release.signature),
-            "done": Out(stream.Signature(Done())),
+            "done": Out(stream.Signature(Done(config))),
             "idle": Out(1),
             **{name: Out(1) for name in self._which},
         })

@@ -32,7 +32,7 @@ class Placement(data.StructLayout):
         The octets go to the exception stream, as a packet; ``address`` is then meaningless.
     reason : 12
         Reason for an exception, as in Heading.
-    stream : 16
+    stream : range(origins)
     sequence : 32
         The LLP's sequence number.
     last : 1
@@ -51,7 +51,7 @@ class Placement(data.StructLayout):
             "address": 64,
             "exception": 1,
             "reason": 12,
-            "stream": 16,
+            "stream": range(config.origins),
             "sequence": 32,
             "last": 1,
             "release": range(2 * config.buffer_octets // 8),
@@ -134,7 +134,7 @@ class BurstBody(data.StructLayout):
     position : beat of the first octet between two burst boundaries
     first : beats in the first burst, less one
     final : beats in the last burst when it is not the first one, less one
-    last, stream, sequence : as in Placement
+    last, stream : as in Placement
     """
 
     def __init__(self, geometry, placement):
@@ -143,7 +143,7 @@ class BurstBody(data.StructLayout):
             "position": geometry.burst,
             "first": geometry.burst,
             "final": geometry.burst,
-            **{name: placement[name].shape for name in ("last", "stream", "sequence")},
+            **{name: placement[name].shape for name in ("last", "stream")},
         })
 
 
@@ -277,7 +277,7 @@ class Prepare(wiring.Component):
             bursts.body.position.eq(position[4]),
         ]
         m.d.comb += [bursts.body[name].eq(along[4][name])
-                     for name in ("last", "stream", "sequence")]
+                     for name in ("last", "stream")]
         return m
 
     def address_position(self, address):

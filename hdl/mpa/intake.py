@@ -12,17 +12,23 @@ __all__ = ["Intake", "KnownBeat", "LlpBeat", "LlpSettings"]
 class LlpBeat(data.StructLayout):
     """One beat of in-order octets of one stream.
 
+    Parameters
+    ----------
+    width : int
+    bits : int
+        Bits of ``stream``.
+
     Members
     -------
     beat : Beat(width)
-    stream : 16
+    stream : bits
         DDP Stream, the same on all beats of a packet.
     sequence : 32
         LLP sequence number of the packet's first octet; read on the first beat.
     """
 
-    def __init__(self, width):
-        super().__init__({"beat": Beat(width), "stream": 16, "sequence": 32})
+    def __init__(self, width, bits=16):
+        super().__init__({"beat": Beat(width), "stream": bits, "sequence": 32})
 
 
 class LlpSettings(data.StructLayout):
@@ -33,10 +39,15 @@ class LlpSettings(data.StructLayout):
 
 
 class KnownBeat(data.StructLayout):
-    """A beat with its stream's settings: ``llp``, an LlpBeat, and ``settings``, LlpSettings."""
+    """A beat with its stream's settings: ``llp``, an LlpBeat, and ``settings``, LlpSettings.
 
-    def __init__(self, width):
-        super().__init__({"llp": LlpBeat(width), "settings": LlpSettings()})
+    Its stream has one bit more than the number of a stream needs: the bit is 1 if there is no such
+    stream.
+    """
+
+    def __init__(self, config):
+        super().__init__({
+            "llp": LlpBeat(config.width, config.stream_bits + 1), "settings": LlpSettings()})
 
 
 class Intake(wiring.Component):
@@ -47,40 +58,47 @@ class Intake(wiring.Component):
 
     Parameters
     ----------
-    width : int
+    config : RnicConfig
 
     Members
     -------
     i : In(stream.Signature(LlpBeat(width)))
-    stream : Out(16), settings : In(LlpSettings())
+    stream : Out(stream_bits), settings : In(LlpSettings())
         Look-up of a stream's settings, answered after 2 cycles.
-    o : Out(stream.Signature(KnownBeat(width)))
+    o : Out(stream.Signature(KnownBeat(config)))
     busy : Out(1)
         The block holds beats; may be low for up to 3 cycles while a beat moves to the next step.
     """
 
-    def __init__(self, width):
-        self.width = width
+    def __init__(self, config):
+        self.config = config
         super().__init__({
-            "i": In(stream.Signature(LlpBeat(width))),
-            "stream": Out(16),
+            "i": In(stream.Signature(LlpBeat(config.width))),
+            "stream": Out(config.stream_bits),
             "settings": In(LlpSettings()),
-            "o": Out(stream.Signature(KnownBeat(width))),
+            "o": Out(stream.Signature(KnownBeat(config))),
             "busy": Out(1),
         })
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.queue = queue = Store(KnownBeat(self.width), depth=16)
+        bits = self.config.stream_bits
+        m.submodules.queue = queue = Store(KnownBeat(self.config), depth=16)
         valid = Signal(2)
-        beats = [Signal(LlpBeat(self.width), name=f"beat{k}") for k in range(2)]
+        beats = [
+            Signal(LlpBeat(self.config.width, width), name=f"beat{k}")
+            for k, width in enumerate((16, bits + 1))
+        ]
+        number = beats[0].stream
         wiring.connect(m, queue.o, wiring.flipped(self.o))
         # At most half of the queue's capacity can be on the way when ``half`` falls.
         m.d.sync += [
             self.i.ready.eq(queue.half),
             valid.eq(Cat(self.i.valid & self.i.ready, valid)),
             beats[0].eq(self.i.payload),
-            beats[1].eq(beats[0]),
+            beats[1].beat.eq(beats[0].beat),
+            beats[1].sequence.eq(beats[0].sequence),
+            beats[1].stream.eq(Cat(number[:bits], number[bits:].any())),
         ]
         m.d.comb += [
             self.stream.eq(self.i.payload.stream),

@@ -148,18 +148,20 @@ class Scan(data.StructLayout):
         Words that hold octets.
     position : 30
         Position of this beat in the stream, in words.
-    stream : 16
+    stream
+        As in :class:`~.intake.KnownBeat`.
     crc, markers : 1
         Settings of the stream.
     """
 
-    def __init__(self, words):
+    def __init__(self, config):
+        words = config.words
         super().__init__(
             {
                 "window": 32 * (words + HEADER_WORDS),
                 "end": range(words + 1),
                 "position": 30,
-                "stream": 16,
+                "stream": config.stream_bits + 1,
                 "crc": 1,
                 "markers": 1,
             }
@@ -318,12 +320,12 @@ class MpaScan(wiring.Component):
 
     Members
     -------
-    i : In(stream.Signature(KnownBeat(width)))
+    i : In(stream.Signature(KnownBeat(config)))
     goes : In(1)
         The beat at ``o``, if there is one, leaves in the next cycle.
     stays : In(1)
         In the next cycle, the beat at ``o`` has another FPDU.
-    o : Out(Scan(words))
+    o : Out(Scan(config))
     offers : Out(1)
         In the next cycle there is a beat at ``o``, and it stays until it leaves; combinational.
     enters, follows : Out(1)
@@ -341,10 +343,10 @@ class MpaScan(wiring.Component):
         self.config = config
         super().__init__(
             {
-                "i": In(stream.Signature(KnownBeat(config.width))),
+                "i": In(stream.Signature(KnownBeat(config))),
                 "goes": In(1),
                 "stays": In(1),
-                "o": Out(Scan(config.words)),
+                "o": Out(Scan(config)),
                 "offers": Out(1),
                 "enters": Out(1),
                 "follows": Out(1),
@@ -362,7 +364,7 @@ class MpaScan(wiring.Component):
         # successors in its packet follow it without gaps. Whether the stages shift is computed one
         # cycle ahead, because it drives thousands of registers; and so is whether the register
         # before them takes a beat.
-        arriving = stream.Signature(KnownBeat(self.config.width)).create(path=("arriving",))
+        arriving = stream.Signature(KnownBeat(self.config)).create(path=("arriving",))
         takes = Signal(init=1)
         filled = Signal(7)
         first = Signal(init=1)
@@ -404,7 +406,7 @@ class MpaScan(wiring.Component):
                 "count": range(words + 1),
                 "last": 1,
                 "position": 30,
-                "stream": 16,
+                "stream": self.config.stream_bits + 1,
                 "settings": LlpSettings(),
             }
         )

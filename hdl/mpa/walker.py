@@ -77,7 +77,7 @@ class MpaWalker(wiring.Component):
 
     Members
     -------
-    i : In(stream.Signature(KnownBeat(width)))
+    i : In(stream.Signature(KnownBeat(config)))
     go : In(1)
         There is room for one more beat and one more segment in the next cycle.
     store : Out(stream.Signature(Store, always_ready=True))
@@ -100,7 +100,7 @@ class MpaWalker(wiring.Component):
         beats = config.buffer_octets // config.octets
         super().__init__(
             {
-                "i": In(stream.Signature(KnownBeat(config.width))),
+                "i": In(stream.Signature(KnownBeat(config))),
                 "go": In(1),
                 "store": Out(stream.Signature(Store(config), always_ready=True)),
                 "slices": Out(stream.Signature(Slice(config.width, 4), always_ready=True)),
@@ -275,7 +275,7 @@ class _Headers(wiring.Component):
                 "cut": In(range(config.words)),
                 "position": In(30),
                 "beats": In(range(config.buffer_octets // config.octets)),
-                "stream": In(16),
+                "stream": In(config.stream_bits + 1),
                 "markers": In(1),
                 "oversize": In(1),
                 "o": Out(stream.Signature(Segment(config), always_ready=True)),
@@ -291,7 +291,7 @@ class _Headers(wiring.Component):
             {
                 "start": place,
                 "sequence": 30,
-                "stream": 16,
+                "stream": self.config.stream_bits + 1,
                 "markers": 1,
                 "oversize": 1,
             }

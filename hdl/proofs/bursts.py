@@ -89,7 +89,7 @@ def burst_job(m, geometry, shape, placement):
         job.body.position.eq(position),
         job.body.first.eq(Mux(job.more == 0, beats, ~position)),
         job.body.final.eq(reach),
-        *(job.body[name].eq(placement[name]) for name in ("last", "lib.stream", "sequence")),
+        *(job.body[name].eq(placement[name]) for name in ("last", "stream")),
     ]
     return job
 
@@ -118,7 +118,7 @@ def slot_job(m, geometry, shape, placement):
         job.body.silent.eq(empty | (read > beats)),
     ]
     for name in dict(job.body.shape()).keys() & {
-        "exception", "reason", "lib.stream", "sequence", "release",
+        "exception", "reason", "stream", "sequence", "release",
     }:
         m.d.comb += job.body[name].eq(placement[name])
     return job
@@ -164,7 +164,7 @@ class Jobs(Harness):
         body = dut.bursts.payload.body
         for name in ("more", "one", "two"):
             self.always(if_(due, dut.bursts.payload[name] == job[name]), f"bursts: {name}")
-        for name in ("page", "position", "first", "last", "lib.stream", "sequence"):
+        for name in ("page", "position", "first", "last", "stream"):
             self.always(if_(due, body[name] == job.body[name]), f"bursts: {name}")
         several = due & (job.more != 0)
         self.always(if_(several, body.final == job.body.final), "bursts: final")

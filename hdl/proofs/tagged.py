@@ -181,7 +181,7 @@ class Inbounds(Harness):
         self.lemma(if_(age[3], alive == (shown & entry.valid)), "alive")
         self.lemma(if_(age[3] & shown, key == same), "key")
         self.lemma(if_(age[3] & shown, pd == (entry.owner == rights.pd)), "pd")
-        self.lemma(if_(age[3] & shown, bound == (entry.owner == rights.stream)), "lib.stream")
+        self.lemma(if_(age[3] & shown, bound == (entry.owner == rights.stream)), "stream")
         holds(4, "bound", entry.bound, **flow)
         holds(4, "allowed", entry.remote_write, **flow)
         unknown, foreign = Signal(), Signal()

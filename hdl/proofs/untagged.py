@@ -39,7 +39,7 @@ class Inbuffer(Harness):
         bits = depth.bit_length() - 1
         segment, post, state = dut.i.payload, dut.post.payload, dut.state.payload
         header = segment.header
-        stream = self.any(16, name="lib.stream", constant=True)
+        stream = self.any(16, name="stream", constant=True)
         qn = self.any(2, name="qn", constant=True)
         place = self.any(bits, name="place", constant=True)
         streams = dut.config.streams

@@ -127,7 +127,7 @@ class Taken(Harness):
         apart = came.far >= (1 << 15) - window - Window.LATENCY
         self.always(if_(again, apart | came.twice), "a duplicate was taken before")
         ticket = judged.ticket
-        for name in ("lib.stream", "ssn", "final"):
+        for name in ("stream", "ssn", "final"):
             self.always(if_(own, ticket[name] == item[name]), f"its ticket: {name}")
         late = (came.tip - item.ssn)[:16]
         self.always(if_(fresh, ticket.fills == ((late != 0) & ~late[15])), "its ticket: fills")

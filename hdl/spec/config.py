@@ -136,6 +136,19 @@ class RnicConfig:
         return self.width // 8
 
     @property
+    def stream_bits(self) -> int:
+        """Bits of a stream's number."""
+        return (self.streams - 1).bit_length()
+
+    @property
+    def origins(self) -> int:
+        """Returns the number of streams, or with SCTP of associations, whichever is larger.
+
+        An exception names one of them as its origin.
+        """
+        return max(self.streams, self.associations * self.sctp)
+
+    @property
     def words(self) -> int:
         """32-bit words in a beat of the datapath."""
         return self.width // 32

@@ -192,7 +192,7 @@ _REDUCE = (
     "add -input rst 1",
     "opt -full; wreduce; opt -full; zinit; opt -full",
     # A register of many bits is there as a whole, unless it is split: unused bits stay.
-    "splitcells; opt_clean; opt -full; splitcells; opt_clean",
+    "splitcells; opt_clean; opt_mem; opt -full; splitcells; opt_clean",
 )
 
 

@@ -152,7 +152,7 @@ def some_items(rng, config, count, *, longest):
         linear = (rng.randrange(SLOTS) << shift) + offset if pages else rng.getrandbits(64)
         yield paged(rng.randrange(ring), length, linear, pages,
                     exception=int(rng.random() < 0.15), last=rng.randrange(2),
-                    stream=rng.getrandbits(16), sequence=number, reason=rng.getrandbits(12),
+                    stream=rng.getrandbits(6), sequence=number, reason=rng.getrandbits(12),
                     release=rng.randrange(2 * ring // 8))
 
 

@@ -148,14 +148,15 @@ def test_jobs_are_what_the_arithmetic_says(width):
             if n < len(moves):
                 start, length, address, exception = moves[n]
                 ctx.set(dut.i.payload, {"start": start, "length": length, "address": address,
-                                        "exception": exception, "sequence": n})
+                                        "exception": exception, "sequence": n,
+                                        "stream": n % 64})
             _clk, _rst, slot_valid, slot, burst_valid, burst = await ctx.tick().sample(
                 dut.slots.valid, dut.slots.payload, dut.bursts.valid, dut.bursts.payload)
             if slot_valid:
                 assert n == slot.body.sequence + 4
                 slots.append(slot)
             if burst_valid:
-                assert n == burst.body.sequence + 5
+                assert n % 64 == (burst.body.stream + 5) % 64
                 bursts.append(burst)
         assert len(slots) == len(moves)
         remaining = iter(bursts)

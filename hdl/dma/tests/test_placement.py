@@ -64,7 +64,7 @@ class Outcome:
     w: list[tuple[int, int, int, int]] = dataclasses.field(default_factory=list)
     exceptions: list[tuple] = dataclasses.field(default_factory=list)
     releases: list[tuple[int, int]] = dataclasses.field(default_factory=list)
-    dones: list[tuple[int, int, int, int]] = dataclasses.field(default_factory=list)
+    dones: list[tuple[int, int, int]] = dataclasses.field(default_factory=list)
     answers: list[int] = dataclasses.field(default_factory=list)
     reads: list[int] = dataclasses.field(default_factory=list)
     idle: int = 0
@@ -149,7 +149,7 @@ def run(width, moves, ring, *, base=0, source=0.0, aw=0.0, w=0.0, response=0.0, 
                               ("stream", "sequence", "reason"))))
                     else:
                         outcome.dones.append((cycle, *(get(name, payload, key) for key in
-                                                       ("error", "stream", "sequence"))))
+                                                       ("error", "stream"))))
             for name, side in fields.items():
                 now = int(not chance[name] or rng.random() >= chance[name])
                 if now != ready[name]:
@@ -246,7 +246,7 @@ def judge(width, moves, ring, outcome, *, base=0, failing=()):
         error |= int(any(n in failing for n in range(burst, burst + count)))
         burst += count
         if move.last:
-            dones.append((error, move.stream, move.sequence))
+            dones.append((error, move.stream))
             error = 0
     assert [entry[1:] for entry in outcome.dones] == dones, where
 
@@ -264,7 +264,7 @@ def laid_out(rng, pieces, *, exceptions=0.0, octets=8):
     for n, (start, length, lane) in enumerate(pieces):
         exception = rng.random() < exceptions
         target = free + (lane - free) % octets
-        moves.append(Move(start % RING, length, target, exception, rng.getrandbits(16),
+        moves.append(Move(start % RING, length, target, exception, rng.getrandbits(6),
                           rng.getrandbits(32), rng.random() < 0.8 or not length or
                           n == len(pieces) - 1, rng.getrandbits(9), rng.getrandbits(12)))
         if not exception:
@@ -335,7 +335,7 @@ def test_boundaries_on_either_side_by_one_octet(width):
     for n, (before, after) in enumerate([(0, 1), (1, 0), (1, 1), (octets, 0), (octets, 1),
                                          (octets + 1, octets + 1), (0, octets)]):
         edge = 8192 + 4096 * n
-        moves.append(Move(17 * n, before + after, edge - before, sequence=n))
+        moves.append(Move(17 * n, before + after, edge - before, stream=n))
     check(width, moves, base=BASES[2])
 
 
@@ -388,28 +388,28 @@ def test_release_comes_in_the_cycle_in_which_the_last_beat_is_read(width):
 
 
 def test_an_error_response_marks_its_segment_and_no_other():
-    moves = [Move(0, 8, 512, sequence=1), Move(8, 5000, 1024, sequence=2),
-             Move(16, 8, 8192, last=False, sequence=3), Move(24, 8, 8200, sequence=3),
-             Move(32, 8, 8300, sequence=4)]
+    moves = [Move(0, 8, 512, stream=1), Move(8, 5000, 1024, stream=2),
+             Move(16, 8, 8192, last=False, stream=3), Move(24, 8, 8200, stream=3),
+             Move(32, 8, 8300, stream=4)]
     outcome = check(64, moves, failing={2, 4})
     assert [done[1] for done in outcome.dones] == [0, 1, 1, 0]
 
 
 def test_outstanding_bursts_are_as_many_as_configured_and_no_more():
-    moves = [Move(0, 8, 1024 + 16 * n, sequence=n) for n in range(80)]
+    moves = [Move(0, 8, 1024 + 16 * n, stream=n % 64) for n in range(80)]
     for outstanding in (8, 32):
         outcome = check(64, moves, latency=100, outstanding=outstanding)
         assert outcome.most_outstanding == outstanding
 
 
 def test_addresses_that_nobody_takes_are_not_lost_while_data_runs_ahead():
-    moves = [Move(0, 8, 1024 + 16 * n, sequence=n) for n in range(80)]
+    moves = [Move(0, 8, 1024 + 16 * n, stream=n % 64) for n in range(80)]
     outcome = check(64, moves, aw=0.96, outstanding=64, limit=9000)
     assert outcome.w[20][0] < outcome.aw[1][0]
 
 
 def test_an_answer_that_comes_before_its_origin_waits_for_it():
-    moves = [Move(0, 8, 1024, stream=77, sequence=3), Move(0, 8, 2048, stream=78, sequence=4)]
+    moves = [Move(0, 8, 1024, stream=7), Move(0, 8, 2048, stream=8)]
     check(64, moves, outstanding=256, latency=0)
 
 
@@ -425,8 +425,8 @@ def test_exceptions_that_nobody_takes_hold_what_is_behind_them_only():
 
 def test_a_packet_heading_never_comes_late():
     rng = random.Random(5)
-    moves = [Move(8 * n, rng.randrange(1, 9), exception=True, stream=n, sequence=~n & 0xFFFF_FFFF,
-                  reason=0xFFF - n) for n in range(100)]
+    moves = [Move(8 * n, rng.randrange(1, 9), exception=True, stream=n % 64,
+                  sequence=~n & 0xFFFF_FFFF, reason=0xFFF - n) for n in range(100)]
     for stalls in (0.0, 0.5, 0.95):
         check(64, moves, exceptions=stalls, limit=9000)
 

@@ -36,7 +36,7 @@ class Front(wiring.Component):
         self.walker = MpaWalker(config)
         super().__init__(
             {
-                "i": In(stream.Signature(LlpBeat(config.width))),
+                "i": In(stream.Signature(LlpBeat(config.width, config.stream_bits + 1))),
                 "go": In(1),
                 "crc": In(1),
                 "markers": In(1),

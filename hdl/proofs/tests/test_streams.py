@@ -83,7 +83,7 @@ def test_an_offer_that_is_withdrawn_is_caught(block):
 @pytest.mark.parametrize(
     "harness",
     [
-        lambda: TakenIn(Intake(64), lemmas=False),
+        lambda: TakenIn(Intake(CONFIG), lemmas=False),
         pytest.param(lambda: Steady(Delivery(CONFIG), lemmas=False), marks=LONG),
     ],
     ids=["intake", "delivery"],
@@ -94,7 +94,7 @@ def test_offers_have_to_wait_at_times(harness):
 
 
 def test_the_intake_has_room_for_what_it_takes():
-    proof = induction(TakenIn(Intake(64)), depth=TakenIn.DEPTH)
+    proof = induction(TakenIn(Intake(CONFIG)), depth=TakenIn.DEPTH)
     assert proof.status == "PASS", proof.log
 
 
@@ -109,7 +109,7 @@ def test_the_intake_has_room_for_what_it_takes():
     ids=["takes too much", "withdraws"],
 )
 def test_an_intake_that_errs_is_caught(bug):
-    proof = bounded(TakenIn(bug().Intake(64), lemmas=False), depth=24)
+    proof = bounded(TakenIn(bug().Intake(CONFIG), lemmas=False), depth=24)
     assert proof.status == "FAIL", proof.log
 
 
@@ -218,7 +218,7 @@ def test_a_backlog_that_loses_an_item_is_caught(relaxed, old, new):
     "component",
     [
         lambda: Rnic(CONFIG),
-        lambda: Intake(64),
+        lambda: Intake(CONFIG),
         *(block for block, _ in BLOCKS.values()),
         lambda: Commit(CONFIG),
         Registers,

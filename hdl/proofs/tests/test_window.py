@@ -36,7 +36,7 @@ def test_the_next_ddp_ssn_of_a_stream_is_taken_while_gaps_are_filled():
             'some(in_order, "inside") | passed_by)', 'some(in_order, "inside"))',
             marks=pytest.mark.long),
     ],
-    ids=["lib.stream", "count", "inside", "passed by"],
+    ids=["stream", "count", "inside", "passed by"],
 )  # fmt: skip
 def test_a_window_that_errs_is_caught(old, new):
     bug = planted("sctp.window", old, new, Verdict=Verdict)

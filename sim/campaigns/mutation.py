@@ -15,7 +15,7 @@ import signal
 import tempfile
 import time
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,12 +79,14 @@ class Mutant:
         )
 
     @property
-    def source(self) -> str:
-        """The line of the mutant's source, without surrounding spaces."""
-        path, _, line = self.place.partition(":")
-        if not line or not (ROOT / path).is_file():
-            return ""
-        return (ROOT / path).read_text(encoding="utf-8").splitlines()[int(line) - 1].strip()
+    def sources(self) -> list[str]:
+        """The lines of the mutant's source, without surrounding spaces."""
+        lines = []
+        for place in self._places():
+            path, _, line = place.partition(":")
+            text = (ROOT / path).read_text(encoding="utf-8").splitlines()
+            lines.append(text[int(line) - 1].strip())
+        return lines
 
     @property
     def options(self) -> dict[str, str]:
@@ -94,22 +96,25 @@ class Mutant:
     def place(self) -> str:
         """File and line of the mutant's source, relative to the project's folder."""
         found = re.findall(r"-src (\S+)", self.command)
-        for each in found:
+        return next(self._places(), found[0] if found else "no place")
+
+    def _places(self) -> Iterator[str]:
+        """Yields the places in the project, each a file and a line."""
+        for each in re.findall(r"-src (\S+)", self.command):
             path, _, line = each.partition(":")
             if Path(path).is_relative_to(ROOT):
                 within = Path(path).relative_to(ROOT)
                 if "site-packages" not in within.parts:
-                    return f"{within}:{line.partition('.')[0]}"
-        return found[0] if found else "no place"
+                    yield f"{within}:{line.partition('.')[0]}"
 
 
 @dataclass(frozen=True)
 class Equivalent:
     """Mutants that change nothing that the traffic could show, and the reason.
 
-    They are identified by their ``module``, the ``source`` line (without surrounding spaces) and a
-    regular expression for the ``change``; so they are found again after other lines of the file
-    have changed.
+    They are identified by their ``block``, a ``source`` line (without surrounding spaces) and the
+    ``change``; so they are found again after other lines of the file have changed. Block and change
+    are regular expressions.
     """
 
     block: str
@@ -119,9 +124,9 @@ class Equivalent:
 
     def covers(self, mutant: Mutant) -> bool:
         return (
-            mutant.block == self.block
+            re.fullmatch(self.block, mutant.block) is not None
             and re.fullmatch(self.change, mutant.change) is not None
-            and mutant.source == self.source
+            and self.source in mutant.sources
         )
 
 
@@ -191,8 +196,11 @@ _REDUCE = (
     "setundef -undriven -zero",
     "add -input rst 1",
     "opt -full; wreduce; opt -full; zinit; opt -full",
-    # A register of many bits is there as a whole, unless it is split: unused bits stay.
-    "splitcells; opt_clean; opt_mem; opt -full; splitcells; opt_clean",
+    # A register of many bits is there as a whole, unless it is split: unused bits stay. A bit that
+    # is constant as it is written to a memory is constant as it is read, and so on to the next one.
+    "splitcells; opt_clean; opt -full",
+    *["opt_mem; opt_expr; opt_dff; opt_clean"] * 8,
+    "splitcells; opt_clean",
 )
 
 

@@ -50,14 +50,14 @@ def test_a_mutant_is_told_with_its_place_in_the_source() -> None:
     assert str(mutant(3)) == (
         f"hdl/ddp/commit.py:{LINE}: const0 of A[3], write[7] in rnic.rnic.commit"
     )
-    assert mutant(3).source == SOURCE
+    assert mutant(3).sources == [SOURCE]
     other = replace(mutant(3), block="rnic.rnic")
     assert str(other).endswith("const0 of A[3], commit.write[7] in rnic.rnic")
     command = "mutate -mode inv -module rnic -cell $1 -port A -portbit 0"
     elsewhere = Mutant(1, f"{command} -src a/b.py:3", "rnic")
-    assert str(elsewhere) == "a/b.py:3: inv of A[0] in rnic" and elsewhere.source == ""
+    assert str(elsewhere) == "a/b.py:3: inv of A[0] in rnic" and elsewhere.sources == []
     nowhere = Mutant(1, command, "rnic")
-    assert str(nowhere) == "no place: inv of A[0] in rnic" and nowhere.source == ""
+    assert str(nowhere) == "no place: inv of A[0] in rnic" and nowhere.sources == []
 
 
 def test_an_equivalent_mutant_is_known_by_its_line_s_text() -> None:

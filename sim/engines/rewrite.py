@@ -84,7 +84,7 @@ class _Edit(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """A module inside another one: its name, and what each of its ports is connected to."""
+    """A module inside another one: its name, and the expression at each of its ports."""
 
     module: str
     ports: dict[str, SyntaxNode]

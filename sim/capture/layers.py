@@ -1,7 +1,7 @@
 """Finds the IP packets in frames: removes link layers and tunnels, and joins fragments.
 
-The layouts are here rather than in a library. Of the available ones, dpkt parses a whole frame at
-once, by recursion, so that a frame of nested headers exhausts the stack, and an Ethernet header
+The layouts are here rather than in a library. Of the available ones, dpkt parses all headers of a
+frame, by recursion, so that a frame of nested headers exhausts the stack, and the Ethernet header
 takes 20 times as long as here. It refuses frames that a snapshot length cut, and has no VXLAN,
 GENEVE, ERSPAN or NVGRE. Its IPv4 header without the recursion takes 1.9 times as long, and its IPv6
 does not know all extension headers. TCP is dpkt's, see connections.py. Scapy needs a millisecond

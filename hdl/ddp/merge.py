@@ -151,8 +151,8 @@ class Merge(wiring.Component):
 
     MPA brings segments in the order of the sender, each with a verdict that comes later; SCTP
     brings items in any order, whose verdict is known. After each of the two kinds, the other one is
-    preferred. What is taken appears twice: at ``head`` for the checks, and at ``segment`` when the
-    results of the checks are there.
+    preferred. A segment or item that is taken appears twice: at ``head`` for the checks, and at
+    ``segment`` when the results of the checks are there.
 
     Latency: ``HEAD`` cycles from ``take`` to ``head``; ``CHECKS`` + 1 from there to ``segment``.
     Throughput: one segment or item per cycle. Reset: empty. Errors: none.

@@ -35,6 +35,7 @@ from .dma.exceptions import ExceptionQueue
 from .dma.pages import PageCut, PageEntry
 from .dma.placement import ExceptionBeat, PlacementDma
 from .lib.crc32c import Crc32c
+from .lib.credits import Credits
 from .lib.quiet import Quiet
 from .lib.stream import Beat, delayed, nibbles
 from .lib.table import Table
@@ -164,17 +165,14 @@ class Rnic(wiring.Component):
             wiring.connect(m, walker.segments, commit.segments)
             wiring.connect(m, judge.o, commit.verdicts)
             # A segment may begin only while Commit is sure to have room for it, a beat only while
-            # the buffer has room. ``credits`` lags: segments that began in the last few cycles have
-            # not been subtracted yet, hence the margin of 5.
-            self._credits = credits = Signal(range(IN_FLIGHT + 1), init=IN_FLIGHT)
-            begun = delayed(m, 1, walker.begun, "begun")
-            with m.If(begun & ~commit.done):
-                m.d.sync += credits.eq(credits - 1)
-            with m.If(~begun & commit.done):
-                m.d.sync += credits.eq(credits + 1)
-            enough = Signal(init=1)
-            m.d.sync += enough.eq(credits > 5)
-            m.d.comb += walker.go.eq(enough & m.submodules.buffers.space[0])
+            # the buffer has room. A segment that begins is counted a few cycles later.
+            m.submodules.credits = credits = Credits(IN_FLIGHT, lag=5)
+            m.d.comb += [
+                credits.open.eq(1),
+                credits.take.eq(delayed(m, 1, walker.begun, "begun")),
+                credits.give.eq(commit.done),
+                walker.go.eq(credits.ok & m.submodules.buffers.space[0]),
+            ]
         if config.sctp:
             admission = m.submodules.admission
             wiring.connect(m, admission.o, commit.items)
@@ -354,7 +352,7 @@ class Rnic(wiring.Component):
         receiving = C(0)
         if config.mpa:
             receiving = (m.submodules.intake.busy | m.submodules.walker.busy
-                         | (self._credits != IN_FLIGHT))
+                         | ~m.submodules.credits.idle)
         if config.sctp:
             receiving = (receiving | self.frames.valid | m.submodules.receiver.busy
                          | m.submodules.admission.busy | m.submodules.reports.busy)

@@ -1,4 +1,4 @@
-"""Tests that credits count what is under way, and that no more of them are taken than there are."""
+"""Tests that credits count the items under way, and that no more are taken than there are."""
 
 import random
 from collections import deque

@@ -6,8 +6,8 @@ import warnings
 
 import pytest
 from amaranth.hdl import UnusedElaboratable
-from amaranth.sim import Simulator
 from ddp_rnic.hdl.lib.delay import Delay
+from ddp_rnic.hdl.lib.testing import simulate
 
 
 @pytest.mark.parametrize("block", (False, True))
@@ -24,10 +24,7 @@ def test_a_value_comes_out_so_many_cycles_later(cycles, block):
             if cycle >= cycles:
                 assert got == values[cycle - cycles], f"cycle {cycle}"
 
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-8)
-    simulator.add_testbench(testbench)
-    simulator.run()
+    simulate(dut, testbench)
 
 
 @pytest.mark.parametrize("cycles, error", [(2, ValueError), (0, ValueError), (4.0, TypeError)])

@@ -8,23 +8,10 @@ from collections import deque
 import pytest
 from amaranth.hdl import UnusedElaboratable
 from amaranth.lib import data
-from amaranth.sim import Simulator
 from ddp_rnic.hdl.lib.stream import Backlog, Beat, Queue, Skid, Stage, any_of
+from ddp_rnic.hdl.lib.testing import simulate
 
 DEPTHS = (4, 16)
-
-
-def simulate(dut, testbench, *, limit=5000):
-    async def watchdog(ctx):
-        for _ in range(limit):
-            await ctx.tick()
-        raise AssertionError(f"not done after {limit} cycles")
-
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-8)
-    simulator.add_testbench(testbench)
-    simulator.add_testbench(watchdog, background=True)
-    simulator.run()
 
 
 @pytest.mark.parametrize("give, take", [(1.0, 1.0), (0.9, 0.3), (0.3, 0.9), (0.5, 0.5), (1.0, 0.5)])

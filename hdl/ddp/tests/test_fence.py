@@ -8,24 +8,11 @@ import pytest
 from amaranth import Module
 from amaranth.hdl import UnusedElaboratable
 from amaranth.lib import wiring
-from amaranth.sim import Simulator
 from ddp_rnic.hdl.ddp.fence import Fence, Sweep
 from ddp_rnic.hdl.ddp.stag import StagTable
+from ddp_rnic.hdl.lib.testing import simulate
 
 MODULUS = 1 << 16
-
-
-def simulate(dut, testbench, *, limit=5000):
-    async def watchdog(ctx):
-        for _ in range(limit):
-            await ctx.tick()
-        raise AssertionError(f"not done after {limit} cycles")
-
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-8)
-    simulator.add_testbench(testbench)
-    simulator.add_testbench(watchdog, background=True)
-    simulator.run()
 
 
 @pytest.mark.parametrize("begin", (0, MODULUS // 2 - 50, MODULUS - 50))

@@ -5,8 +5,8 @@ import random
 
 import pytest
 from amaranth.hdl import Value
-from amaranth.sim import Simulator
 from ddp_rnic.hdl.dma.exceptions import ExceptionQueue
+from ddp_rnic.hdl.lib.testing import simulate
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
 
 OCTETS = 4096
@@ -124,10 +124,7 @@ def run(width, packets, *, source=0.0, sink=0.0, resume=0, pauses=None, seed=1, 
                 return
         raise AssertionError(f"stuck after {len(outcome.packets)} packets")
 
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-8)
-    simulator.add_testbench(bench)
-    simulator.run()
+    simulate(dut, bench)
     return outcome
 
 

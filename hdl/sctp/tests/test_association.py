@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 from amaranth.hdl import UnusedElaboratable
-from amaranth.sim import Simulator
+from ddp_rnic.hdl.lib.testing import simulate
 from ddp_rnic.hdl.sctp.association import AssociationTable
 from ddp_rnic.hdl.sctp.frame import Kind
 from ddp_rnic.hdl.spec.net import WAYS, AssociationKey, hash_way, insert, place_bits
@@ -127,10 +127,7 @@ def run(dut, writes, lookups):
             if found:
                 results.append((cycle, result))
 
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-8)
-    simulator.add_testbench(drive)
-    simulator.run()
+    simulate(dut, drive)
     return results
 
 
@@ -235,10 +232,7 @@ def found_while_written(words, entries):
                     if valid:
                         found[late] = result.association
 
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-8)
-    simulator.add_testbench(drive)
-    simulator.run()
+    simulate(dut, drive)
     return found
 
 

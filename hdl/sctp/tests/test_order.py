@@ -7,8 +7,8 @@ from collections import deque
 
 import pytest
 from amaranth.hdl import UnusedElaboratable
-from amaranth.sim import Simulator
 from ddp_rnic.hdl.ddp.item import Verdict
+from ddp_rnic.hdl.lib.testing import simulate
 from ddp_rnic.hdl.sctp.order import Order
 from ddp_rnic.hdl.sctp.window import Window
 from ddp_rnic.hdl.spec.sctp import Reason
@@ -118,16 +118,12 @@ class Bench:
             assert limit, f"cycle {self.cycle}: not done"
 
     def run(self, testbench):
-        simulator = Simulator(self.dut)
-        simulator.add_clock(1e-8)
-
         async def main(ctx):
             await testbench(ctx)
             await self.settle(ctx)
             assert ctx.get(self.dut.idle), "something is on its way"
 
-        simulator.add_testbench(main)
-        simulator.run()
+        simulate(self.dut, main)
         return self
 
     def delivered(self, stream):

@@ -135,7 +135,7 @@ class MpaWalker(wiring.Component):
         again = Signal()
         starts, stay, closing = Signal(), Signal(), Signal()
 
-        fire, repeats, turn, stays = Signal(), Signal(), Signal(), Signal()
+        fire, repeats, advance, stays = Signal(), Signal(), Signal(), Signal()
         # A beat stays if it has an FPDU inside and ``may_stay``. With ``must_stay`` it stays in any
         # case, because it has not been walked yet.
         may_stay, must_stay = Signal(), Signal()
@@ -147,7 +147,7 @@ class MpaWalker(wiring.Component):
             must_stay.eq(stays & ~(fires | scan.enters)),
         ]
         m.d.comb += [
-            turn.eq(scan.coming | repeats),
+            advance.eq(scan.coming | repeats),
             scan.goes.eq(self.go & ~stays),
             scan.stays.eq(stays),
         ]
@@ -165,7 +165,7 @@ class MpaWalker(wiring.Component):
         inside = following.inside | (following.fresh & ahead.inside)
         m.d.comb += stays.eq(must_stay | (may_stay & inside))
         m.d.sync += stay.eq(stays)
-        with m.If(turn):
+        with m.If(advance):
             m.d.sync += [
                 step.eq(following),
                 starts.eq(following.fresh | following.start),

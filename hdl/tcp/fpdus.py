@@ -9,7 +9,7 @@ from amaranth.utils import exact_log2
 
 from ..mpa.intake import LlpBeat
 from ..spec.ddp import TAGGED_HEADER
-from .words import Gather
+from .width import Gather
 
 __all__ = ["FpduCutter", "FpduSettings", "RingWrite"]
 
@@ -48,8 +48,8 @@ def _started(connections, settings):
     return data.StructLayout({"index": range(connections), "settings": settings})
 
 
-class Turns(wiring.Component):
-    """Chooses which connection has the next turn, round robin.
+class RoundRobin(wiring.Component):
+    """Arbitrates between connections, round robin.
 
     Latency: 1 cycle from ``pending`` and ``now`` to ``following``. Reset: connection 0. Errors:
     none.
@@ -254,7 +254,7 @@ class FpduCutter(wiring.Component):
             attrs={"ram_style": "block", "no_rw_check": 1})
         writing, reading = octets.write_port(granularity=8), octets.read_port()
         m.submodules.gather = gather = Gather(self.width)
-        m.submodules.turns = turns = Turns(self.connections)
+        m.submodules.arbiter = arbiter = RoundRobin(self.connections)
         m.submodules.known = known = _Connections(self.connections, self.settings)
         wiring.connect(m, wiring.flipped(self.start), known.start)
         conn, ring, settings = self.ask, self.ring.payload, known.settings
@@ -279,10 +279,10 @@ class FpduCutter(wiring.Component):
             gather.o.ready.eq(self.o.ready),
             self.o.valid.eq(gather.o.valid),
             self.o.payload.beat.eq(gather.o.payload),
-            turns.pending.eq(pending),
-            turns.now.eq(conn),
+            arbiter.pending.eq(pending),
+            arbiter.now.eq(conn),
             known.now.eq(conn),
-            known.following.eq(turns.following),
+            known.following.eq(arbiter.following),
             known.look.eq(self.look),
             known.length.eq(total),
             known.end.eq(head + total),
@@ -302,13 +302,13 @@ class FpduCutter(wiring.Component):
             at=at, left=left, fetched=fetched, first=first, final=final,
             broken=self.broken.bit_select(conn, 1))
         with m.FSM():
-            with m.State("Turn"):
+            with m.State("Choose"):
                 m.d.comb += looks.eq(0)
                 # Octets that are taken in this cycle are visible in the next.
-                with m.If(turns.some):
+                with m.If(arbiter.some):
                     m.d.sync += [
-                        conn.eq(turns.following), head.eq(known.following_head),
-                        pending.bit_select(turns.following, 1).eq(0),
+                        conn.eq(arbiter.following), head.eq(known.following_head),
+                        pending.bit_select(arbiter.following, 1).eq(0),
                     ]
                     m.next = "Look"
             self._measure(m, s)
@@ -333,31 +333,31 @@ class FpduCutter(wiring.Component):
             ]
             m.next = "Length"
             with m.If(s.broken):
-                m.next = "Turn"
+                m.next = "Choose"
         with m.State("Length"):
             word = s.reading.data
             length = Cat(word[8:16], word[:8])
             padded = (length + LENGTH + 3)[2:]
             m.d.sync += [s.short.eq(length < self.SHORTEST), s.first.eq(1), s.left.eq(s.total[2:])]
             with m.If(s.have < Mux(s.marked, 2 * MARKER, MARKER)):
-                m.next = "Turn"
+                m.next = "Choose"
             with m.Elif(~s.known.measured):
                 m.d.sync += s.total.eq((padded << 2) + CRC)
                 m.next = "Markers"
             with m.Elif(s.have < s.total):
-                m.next = "Turn"
+                m.next = "Choose"
             with m.Else():
                 m.next = "Leave"
         with m.State("Markers"):
             m.d.sync += s.left.eq(s.total[2:])
             with m.If(s.total > self.window):
                 m.d.sync += s.broken.eq(1)
-                m.next = "Turn"
+                m.next = "Choose"
             with m.Elif(s.settings.markers & (s.gap < s.total)):
                 m.d.sync += [s.total.eq(s.total + MARKER), s.gap.eq(s.gap + MARKERS)]
             with m.Elif(s.have < s.total):
                 m.d.comb += s.known.measures.eq(1)
-                m.next = "Turn"
+                m.next = "Choose"
             with m.Else():
                 m.next = "Leave"
 
@@ -383,4 +383,4 @@ class FpduCutter(wiring.Component):
             with m.If(s.fetched & move & s.final):
                 m.d.comb += s.known.leaves.eq(1)
                 m.d.sync += [s.pending.bit_select(s.conn, 1).eq(1), s.broken.eq(s.short)]
-                m.next = "Turn"
+                m.next = "Choose"

@@ -7,7 +7,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..spec.net import EtherType, Protocol, TcpField
-from .words import FrameWord
+from .width import FrameWord
 
 __all__ = ["HEADERS", "TcpFacts", "TcpHeaders", "TcpName"]
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 
 import pytest
-from ddp_rnic.hdl.ddp.commit import CHECKS, Commit
+from ddp_rnic.hdl.ddp.commit import Commit
+from ddp_rnic.hdl.ddp.merge import CHECKS
 from ddp_rnic.hdl.ddp.segment import IN_FLIGHT, Outcome
 from ddp_rnic.hdl.lib.testing import receive, send, simulate
 from ddp_rnic.hdl.spec import ddp

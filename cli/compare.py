@@ -107,7 +107,7 @@ class _Device(NamedTuple):
 
 
 def _device(port: str | None, rate: int, width: int | None) -> _Device:
-    """Returns the configuration of the devices: the board's, if there is one, and its room."""
+    """Returns the configuration of all devices, and the room of the board, if there is one."""
     from ..sim.devices import targets
 
     if port is None:

@@ -61,7 +61,7 @@ async def send(ctx, stream, payloads, *, idle=0.0, rng=random):
 async def receive(ctx, stream, *, stall=0.0, rng=random):
     """Returns the next payload of a stream; is not ready in a share ``stall`` of the cycles.
 
-    Asserts that the stream holds what it offers.
+    Asserts that the stream holds an offer until the transfer.
     """
     offer = Offer(stream)
     while True:
@@ -91,7 +91,7 @@ class Offer:
 
 
 class Seen(NamedTuple):
-    """What a stream of :class:`Sinks` does in a cycle: a new offer, a transfer, or both."""
+    """Reports a new offer of a stream, a transfer, or both in one cycle."""
 
     name: str
     payload: Any
@@ -137,7 +137,7 @@ class Sinks:
 
 
 async def numbered(ticks):
-    """Yields the cycle, counted from 0, before what each tick samples."""
+    """Yields the number of each cycle, from 0, and the values that are sampled in it."""
     cycle = 0
     async for _, _, *sample in ticks:
         yield cycle, sample

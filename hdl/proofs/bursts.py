@@ -256,8 +256,10 @@ class Bursts(_Stepped):
         self.keep_order(valid1, start, end, following)
 
     def claims(self, m, valid1):
-        """Adds what is proved; returns the beats at which the burst at the output begins and ends,
-        and the one at which the next burst is to begin.
+        """Adds the claims to prove.
+
+        Returns the beats at which the burst at the output begins and ends, and the beat at which
+        the next burst is to begin.
         """
         dut, out, geometry = self.dut, self.out, self.dut.geometry
         burst = dut.o.payload
@@ -366,8 +368,7 @@ class Beats(_Stepped):
         self.keep_order(valid, valid1, beat, following)
 
     def claims(self, m, valid, valid1):
-        """Adds what is proved; returns the number of the beat at the output, and the expected one.
-        """
+        """Adds the claims to prove; returns the output's beat number, and the expected one."""
         dut, out, steps, geometry = self.dut, self.out, self.steps, self.dut.geometry
         slot = dut.o
         beats, beat = Signal(15), Signal(15)

@@ -143,7 +143,7 @@ class Inbounds(Harness):
             self.holds(cycles, f"{name}_{cycles - first}", value, **options)
 
     def segment_travels(self, m, kept):
-        """Adds lemmas for what the checker knows of the segment alone."""
+        """Adds lemmas for the registers that depend on the segment alone."""
         header, rights, age = kept.header, kept.rights, self.age
         self.lemma((self.inside["check.valid"] & age[:-1]) == age[:-1], "it is on its way")
         total = Signal(65)
@@ -170,7 +170,7 @@ class Inbounds(Harness):
         self.holds(9, "length_9_0", header.length)
 
     def entry_travels(self, m, entry, kept, shown, hidden):
-        """Adds lemmas for what the checker knows of the entry, if the table has shown it."""
+        """Adds lemmas for the registers that depend on the entry, if the table has shown it."""
         header, rights, inside, age = kept.header, kept.rights, self.inside, self.age
         found = self.dut.check.entry
         read = inside.part("table.storage")._read_ports[0]

@@ -33,7 +33,7 @@ class Bench:
         self.rng = random.Random(seed)
         self.stall, self.host = stall, True
         self.packets, self.frames, self.counts = [], [], Counter()
-        # Cycles: of each frame's last beat, of each packet's first beat, and of what the host gets.
+        # Cycles of beats: each frame's last, each packet's first, each frame's first to the host.
         self.given, self.began, self.ended, self.showed = [], [], [], []
         self.cycle = self.latest = 0
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from . import regs
 from .net import WAYS, Move, place_bits
 from .sctp import Function
-from .stag import FIELDS, Access
+from .stag import Access, encode
 
 _HALF = 0xFFFFFFFF
 
@@ -76,15 +76,15 @@ def set_stag(
         raise ValueError(
             f"an STag must belong to a protection domain or a stream, not to {pd!r} and {stream!r}"
         )
-    values: dict[str, int] = {
-        "valid": 1, "key": stag & 0xFF, "bound": stream is not None, "owner": owner,
-        "to": to, "length": length, "address": address, "pages": pages,
-    }  # fmt: skip
-    values |= {str(right.name).lower(): right in access for right in Access}
-    named = {each.name: values[each.name] for each in FIELDS if each.register == "FLAGS"}
-    others = {each.register: values[each.name] for each in FIELDS if each.register != "FLAGS"}
-    flags = regs.pack("STAG_FLAGS", **named)
-    return _write("STAG", INDEX=stag >> 8, FLAGS=flags, **others, COMMIT=1)
+    entry = encode(
+        access, valid=1, key=stag & 0xFF, bound=stream is not None, owner=owner, to=to,
+        length=length, address=address, pages=pages,
+    )  # fmt: skip
+    return (
+        Write("STAG_INDEX", stag >> 8),
+        *(Write(name, value) for name, value in entry.items()),
+        Write("STAG_COMMIT", 1),
+    )
 
 
 def clear_stag(stag: int) -> tuple[Write, ...]:

@@ -62,6 +62,17 @@ class Register:
         """True if only a device with SCTP has the register."""
         return self.address >= 0x18C
 
+    def pack(self, **values: int) -> int:
+        """Returns the register's value whose fields have the given values; the others are 0."""
+        low = {field.name: field.low for field in self.fields}
+        return sum(int(value) << low[field] for field, value in values.items())
+
+    def unpack(self, value: int) -> dict[str, int]:
+        """Returns the fields of a value of the register, by name."""
+        return {
+            field.name: value >> field.low & (1 << field.bits) - 1 for field in self.fields
+        }
+
 
 def _f(name: str, low: int, bits: int, doc: str) -> Field:
     return Field(name, low, bits, doc)
@@ -380,12 +391,9 @@ def address(name: str) -> int:
 
 def pack(name: str, **values: int) -> int:
     """Returns the value of a register whose fields have the given values; the others are 0."""
-    low = {field.name: field.low for field in BY_NAME[name].fields}
-    return sum(int(value) << low[field] for field, value in values.items())
+    return BY_NAME[name].pack(**values)
 
 
 def unpack(name: str, value: int) -> dict[str, int]:
-    """Returns the fields of a register that has this value."""
-    return {
-        field.name: value >> field.low & (1 << field.bits) - 1 for field in BY_NAME[name].fields
-    }
+    """Returns the fields of a register that has this value, by name."""
+    return BY_NAME[name].unpack(value)

@@ -1,9 +1,10 @@
 """Declares the entry of the Steering Tag table, once for registers, gateware, driver and model."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntFlag
 
-__all__ = ["FIELDS", "FLAGS", "Access", "EntryField"]
+__all__ = ["FIELDS", "FLAGS", "RIGHTS", "Access", "EntryField", "decode", "encode"]
 
 
 class Access(IntFlag):
@@ -76,3 +77,37 @@ FIELDS = (
 
 #: The fields in the register STAG_FLAGS, the lowest first.
 FLAGS = sorted((each for each in FIELDS if each.register == "FLAGS"), key=lambda each: each.low)
+#: The rights that are fields of the entry, by the field's name.
+RIGHTS = {
+    name: right
+    for right in Access
+    if (name := str(right.name).lower()) in {each.name for each in FIELDS}
+}
+
+
+def encode(access: Access, **fields: int) -> dict[str, int]:
+    """Returns the values of the STAG registers, by name, for an entry with these rights.
+
+    ``fields`` are the values of the other fields; those that are missing are 0.
+    """
+    fields |= {name: right in access for name, right in RIGHTS.items()}
+    values: dict[str, int] = {}
+    for field in FIELDS:
+        value = int(fields.get(field.name, 0)) << field.low
+        for at, name in enumerate(field.registers):
+            values[name] = values.get(name, 0) | value >> 32 * at & 0xFFFFFFFF
+    return values
+
+
+def decode(registers: Mapping[str, int]) -> tuple[Access, dict[str, int]]:
+    """Returns rights and fields from the values of the STAG registers; a missing one is 0."""
+    fields = {
+        field.name: sum(
+            registers.get(name, 0) << 32 * at for at, name in enumerate(field.registers)
+        )
+        >> field.low
+        & (1 << field.bits) - 1
+        for field in FIELDS
+    }
+    access = sum((right for name, right in RIGHTS.items() if fields[name]), Access.NONE)
+    return Access(access), fields

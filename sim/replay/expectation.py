@@ -18,7 +18,7 @@ from ..capture.streams import Arrival, Stream
 from ..engines.engine import ExceptionPacket
 from ..model.ddp import DataSink, TaggedHeader, UntaggedHeader, header_length
 from ..model.events import DdpError, Delivered, LlpError, Placed
-from ..model.memory import Access, Memory
+from ..model.memory import Memory
 from ..model.memory import Region as ModelRegion
 from ..model.mpa import Fpdu, MpaReceiver
 from .regions import Region
@@ -241,15 +241,12 @@ class Golden:
 
     def register(self, region: Region) -> None:
         """Registers a region; its octets remain after a revocation."""
-        access = (Access.REMOTE_WRITE if region.remote_write else Access.NONE) | (
-            Access.REMOTE_READ if region.remote_read else Access.NONE
-        )
         self.memory.register(
             ModelRegion(
                 stag=region.stag,
                 to=region.to,
                 length=region.length,
-                access=access,
+                access=region.access,
                 pd=self.domains[region.endpoint] if region.stream is None else None,
                 stream=region.stream,
             ),

@@ -19,6 +19,7 @@ from ..hdl.spec import commands
 from ..hdl.spec.completion import Completion, Status, phase
 from ..hdl.spec.config import RnicConfig
 from ..hdl.spec.ddp import LLP_CRC, LLP_FRAMING, LOCAL_CATASTROPHIC, VERSION, WAITING, ErrorNumber
+from ..hdl.spec.stag import Access
 from ..sim.campaigns.interleaving import Interleaving
 from ..sim.capture.streams import QUEUES
 from ..sim.engines.engine import (
@@ -34,9 +35,9 @@ from ..sim.engines.engine import (
 )
 from ..sim.model.ddp import DataSink, TaggedHeader, header_length
 from ..sim.model.events import DdpError, Delivered, LlpError, Placed
-from ..sim.model.memory import Access, Memory, Region
+from ..sim.model.memory import Memory, Region
 from ..sim.model.mpa import Fpdu, MpaReceiver, MpaSender
-from ..sim.replay.expectation import Pages, spans
+from ..sim.replay.expectation import Pages, model_access, spans
 from ..sim.replay.host import guard_octets
 from ..sim.replay.tables import Tables
 
@@ -181,8 +182,9 @@ class Scenario(Tables):
         pages.
         """
         region = Region(
-            stag=stag, to=to, length=length, address=address, access=access, pd=pd, stream=stream
-        )
+            stag=stag, to=to, length=length, address=address, access=model_access(access),
+            pd=pd, stream=stream,
+        )  # fmt: skip
         self.idle()
         self._model.register(region, bytearray(length))
         self._places[stag] = address, pages
@@ -621,7 +623,6 @@ class _Random:
                 pages=self._pages.get(each.stag),
                 pd=each.pd,
                 stream=each.stream,
-                access=each.access,
             )
 
     def _enable(self, number: int, position: int) -> None:

@@ -35,6 +35,7 @@ from ddp_rnic.hdl.spec.ddp import (
     TO_WRAP,
     ErrorNumber,
 )
+from ddp_rnic.hdl.spec.stag import Access
 from ddp_rnic.sim.engines import compiled
 from ddp_rnic.sim.engines.choice import load
 from ddp_rnic.sim.engines.engine import (
@@ -56,7 +57,7 @@ from ddp_rnic.sim.engines.engine import (
     operations_of,
     until,
 )
-from ddp_rnic.sim.model.memory import Access, Region
+from ddp_rnic.sim.model.memory import Region
 from ddp_rnic.sim.model.mpa import MpaSender
 from ddp_rnic.sim.replay.expectation import Pages
 from ddp_rnic.sim.replay.tables import Tables
@@ -278,7 +279,7 @@ def test_a_command_during_a_sweep_is_for_the_entry_that_it_named() -> None:
             *operations_of(commands.revoke_stag(gone.stag)[:-1]),
             *operations_of(
                 commands.set_stag(
-                    late.stag, late.access, to=TO, length=1, address=late.address, pd=PD
+                    late.stag, Access.REMOTE_WRITE, to=TO, length=1, address=late.address, pd=PD
                 )
             ),
             *write(STAG_INDEX=kept.stag >> 8, STAG_ADDR_LO=0),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-
-from ...hdl.spec.stag import Access
+from enum import Flag, auto
 
 __all__ = ["Access", "Memory", "Octets", "Region"]
 
@@ -37,6 +36,16 @@ class Octets:
         return b"".join(self._pages.get(number, zeros) for number in pages)[:length]
 
 
+class Access(Flag):
+    """The rights of a Remote Peer. Section 8.3.1 item 5: "read, write, or read and write
+    access".
+    """
+
+    NONE = 0
+    REMOTE_WRITE = auto()
+    REMOTE_READ = auto()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Region:
     """A ULP Buffer that has an STag, for one Protection Domain or one DDP Stream (section 8.2).
@@ -52,7 +61,7 @@ class Region:
     address
         Host address of the first octet. The model only reports it.
     access
-        Rights of the Remote Peer. Section 8.3.1 item 5: "read, write, or read and write access".
+        Rights of the Remote Peer.
     pd
         Protection Domain ID, or None where the STag is bound to one stream.
     stream

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import or_
 
 from ...hdl.spec.completion import Completion, Status
 from ...hdl.spec.config import RnicConfig
 from ...hdl.spec.ddp import LLP_CRC, LLP_FRAMING, LOCAL_CATASTROPHIC, WAITING, ErrorNumber
 from ...hdl.spec.sctp import State
+from ...hdl.spec.stag import Access
 from ..capture.streams import Arrival, Stream
 from ..engines.engine import ExceptionPacket
 from ..model.ddp import DataSink, TaggedHeader, UntaggedHeader, header_length
 from ..model.events import DdpError, Delivered, LlpError, Placed
+from ..model.memory import Access as ModelAccess
 from ..model.memory import Memory
 from ..model.memory import Region as ModelRegion
 from ..model.mpa import Fpdu, MpaReceiver
@@ -54,6 +58,11 @@ def spans(address: int, pages: Pages | None, offset: int, length: int) -> Iterat
         count = min(length, size - inside)
         yield pages.addresses[page] + inside, count
         offset, length = offset + count, length - count
+
+
+def model_access(access: Access) -> ModelAccess:
+    """Returns rights in the model's own words, which it shares with nothing."""
+    return reduce(or_, (ModelAccess[str(right.name)] for right in access), ModelAccess.NONE)
 
 
 @dataclass(frozen=True)
@@ -246,7 +255,7 @@ class Golden:
                 stag=region.stag,
                 to=region.to,
                 length=region.length,
-                access=region.access,
+                access=model_access(region.access),
                 pd=self.domains[region.endpoint] if region.stream is None else None,
                 stream=region.stream,
             ),

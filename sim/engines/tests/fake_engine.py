@@ -37,6 +37,7 @@ from ddp_rnic.sim.model.ddp import DataSink, TaggedHeader, UntaggedHeader, Untag
 from ddp_rnic.sim.model.events import DdpError, Delivered, LlpError, Placed
 from ddp_rnic.sim.model.memory import Memory, Region
 from ddp_rnic.sim.model.mpa import MpaReceiver
+from ddp_rnic.sim.replay.expectation import model_access
 from numpy.typing import NDArray
 
 _NO_STALLS = Stalls()
@@ -209,7 +210,7 @@ class _Device:
             to=entry["to"],
             length=entry["length"],
             address=entry["address"],
-            access=access,
+            access=model_access(access),
             pd=None if bound else owner,
             stream=owner if bound else None,
         )

@@ -28,6 +28,7 @@ from ddp_rnic.hdl.spec.ddp import WAITING
 from ddp_rnic.hdl.spec.net import SCTP_UDP_PORT, AssociationKey, EtherType, Protocol, insert
 from ddp_rnic.hdl.spec.sctp import MOST_CHUNKS, Diversion, Reason, State
 from ddp_rnic.hdl.spec.sctp import Function as Told
+from ddp_rnic.hdl.spec.stag import Access
 from ddp_rnic.sim.engines.choice import load
 from ddp_rnic.sim.engines.engine import (
     UNSTALLED,
@@ -325,7 +326,7 @@ class Play(Tables):
 
     def _register(self, region: Region) -> None:
         self.set_stag(
-            region.stag, region.access, to=region.to, length=region.length,
+            region.stag, Access.REMOTE_WRITE, to=region.to, length=region.length,
             address=region.address, pd=region.pd,
         )  # fmt: skip
 

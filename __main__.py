@@ -16,6 +16,7 @@ EXTRA_OF = {
     "dpkt": "sim",
     "google_crc32c": "sim",
     "numpy": "sim",
+    "pyslang": "sim",
     "rich": "sim",
     "typer": "sim",
 }

@@ -14,13 +14,13 @@ from ddp_rnic import __version__
 from ddp_rnic.cli import app
 from ddp_rnic.cli import sim as command
 from ddp_rnic.flow.tools import ToolError
-from ddp_rnic.sim.capture.pcap import Frame
+from ddp_rnic.sim.capture.pcap import Frame, write_pcap
 from ddp_rnic.sim.capture.tests.associations import Peers
 from ddp_rnic.sim.capture.tests.frames import A, B, first_octet, frames, handshake, tcp_packet
 from ddp_rnic.sim.engines.engine import DeviceError, Outcome
 from ddp_rnic.sim.engines.tests.fake_engine import FakeEngine
 from ddp_rnic.sim.model.mpa import MpaSender
-from ddp_rnic.sim.replay.workload import SHIPPED, generate, write_pcap
+from ddp_rnic.sim.replay.workload import SHIPPED, generate
 from typer.testing import CliRunner, Result
 
 SHIPPED_CAPTURE = Path(__file__).resolve().parents[2] / "sim" / "data" / "workload.pcap"

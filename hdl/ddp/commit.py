@@ -1,30 +1,26 @@
 """Decides each segment's outcome: placed, forwarded to the host, or dropped."""
 
 from functools import partial
+from typing import Any, NamedTuple
 
 from amaranth import *
-from amaranth.lib import data, memory, stream, wiring
+from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..dma.placement import Placement
-from ..lib.delay import Delay
-from ..lib.stream import Backlog, Pointers, Skid, Stage, Store, counted, delayed, plus
+from ..lib.stream import Backlog, Skid, Stage, Store, counted, delayed, plus
 from ..spec import ddp
 from .delivery import Record
 from .item import Action, Admitted
 from .item import Verdict as WindowVerdict
-from .segment import HEADER_WORDS, IN_FLIGHT, Outcome, Segment, Verdict
+from .merge import CHECKS, HEAD, Merge
+from .segment import HEADER_WORDS, Outcome, Segment, Verdict
 from .state import ErrorState
-from .tagged import CheckResult, TaggedCheck
+from .tagged import CheckResult
 from .turn import Disordered
 from .untagged import QN_BITS, UntaggedResult
 
-__all__ = ["CHECKS", "Commit", "ErrorEvent", "ItemTally", "Move", "Tally"]
-
-#: Cycles from a segment's header to the result of the checks, with two for the header's parser.
-CHECKS = 2 + TaggedCheck.LATENCY
-#: Cycles from taking a segment to its header at ``head``.
-HEAD = 3
+__all__ = ["Commit", "ErrorEvent", "ItemTally", "Move", "Tally"]
 
 
 class ErrorEvent(data.StructLayout):
@@ -99,133 +95,6 @@ class ItemTally(data.StructLayout):
     def __init__(self):
         super().__init__(dict.fromkeys(
             ("taken", "diverted", "lost", "duplicate", "outside", "refused"), 1))
-
-
-class Pending(wiring.Component):
-    """Holds segments in block RAM until they have their verdict.
-
-    A segment is read twice: first its header for the checks, then the rest when the checks have
-    finished, so that the rest need not be delayed alongside the checks.
-
-    Latency: 3 cycles from ``take`` to ``head``, and from ``again`` to ``segment``. Throughput: one
-    segment per cycle. Reset: empty. Errors: none.
-
-    Parameters
-    ----------
-    segment : Layout
-    verdict : Layout
-        If not given, segments need no verdict.
-    early : tuple of str
-        Members of the segment that only the first read returns; if not given, both reads return
-        all members.
-
-    Members
-    -------
-    segments : In(stream.Signature(segment, always_ready=True))
-    verdicts : In(stream.Signature(verdict, always_ready=True))
-    go : In(1)
-        A segment may be taken.
-        A segment's turn: it may be taken.
-    take : Out(1)
-        A segment is taken; combinational.
-    head : Out(stream.Signature(segment, always_ready=True)), verdict : Out(verdict)
-        The segment's first read, and its verdict.
-    again : In(1)
-        Reads the next segment a second time, in order.
-    segment : Out(segment)
-        The segment's second read.
-    waiting : Out(1)
-        A segment waits that has its verdict.
-    """
-
-    def __init__(self, segment, verdict=None, *, early=()):
-        self.shapes = segment, verdict
-        self.head_shape, self.late_shape = segment, segment
-        if early:
-            self.head_shape, self.late_shape = (
-                data.StructLayout({
-                    name: field.shape for name, field in segment if (name in early) == first})
-                for first in (True, False))
-        super().__init__({
-            "segments": In(stream.Signature(segment, always_ready=True)),
-            "go": In(1),
-            "take": Out(1),
-            "head": Out(stream.Signature(self.head_shape, always_ready=True)),
-            "again": In(1),
-            "segment": Out(self.late_shape),
-            "waiting": Out(1),
-            **({} if verdict is None else {
-                "verdicts": In(stream.Signature(verdict, always_ready=True)),
-                "verdict": Out(verdict),
-            }),
-        })
-
-    def elaborate(self, platform):
-        m = Module()
-        segment, verdict = self.shapes
-        m.submodules.pointers = pointers = Pointers(IN_FLIGHT)
-        m.submodules.segments = segments = self._memory(self.head_shape)
-        judged = self.segments if verdict is None else self.verdicts
-        m.d.comb += [
-            pointers.push.eq(judged.valid),
-            pointers.pop.eq(self.take),
-            self.take.eq(self.go & pointers.some),
-            self.waiting.eq(pointers.some),
-        ]
-        stores, late = [segments], segments
-        if self.late_shape is not segment:
-            m.submodules.late = late = self._memory(self.late_shape)
-            stores.append(late)
-        for stored in stores:
-            write_segment = stored.write_port()
-            m.d.comb += [
-                write_segment.en.eq(self.segments.valid),
-                *(write_segment.data[name].eq(self.segments.payload[name])
-                  for name, _ in stored.shape),
-            ]
-            with m.If(self.segments.valid):
-                m.d.sync += write_segment.addr.eq(write_segment.addr + 1)
-        second = Signal.like(pointers.read)
-        with m.If(self.again):
-            m.d.sync += second.eq(second + 1)
-        reads = [
-            ("head", segments, pointers.read, self.take),
-            ("segment", late, second, self.again),
-        ]
-        if verdict is not None:
-            m.submodules.verdicts = verdicts = self._memory(verdict)
-            write_verdict = verdicts.write_port()
-            m.d.comb += [
-                write_verdict.en.eq(self.verdicts.valid),
-                write_verdict.addr.eq(pointers.write),
-                write_verdict.data.eq(self.verdicts.payload),
-            ]
-            reads.append(("verdict", verdicts, pointers.read, self.take))
-        held = {}
-        for name, stored, address, follows in reads:
-            read = stored.read_port()
-            # Without reset, to become the output register of the block RAM.
-            held[name] = Signal(stored.shape, name=f"{name}_held", reset_less=True)
-            was_read = Signal(name=f"{name}_read")
-            m.d.comb += read.addr.eq(address)
-            m.d.sync += was_read.eq(follows)
-            with m.If(was_read):
-                m.d.sync += held[name].eq(read.data)
-        taken = Signal(HEAD - 1)
-        # One register for the wires from many block RAMs to all readers of a segment.
-        m.d.sync += [
-            self.segment.eq(held["segment"]),
-            self.head.payload.eq(held["head"]),
-            Cat(taken, self.head.valid).eq(Cat(self.take, taken)),
-        ]
-        if verdict is not None:
-            m.d.sync += self.verdict.eq(held["verdict"])
-        return m
-
-    @staticmethod
-    def _memory(shape):
-        return memory.Memory(
-            shape=shape, depth=IN_FLIGHT, init=[], attrs={"ram_style": "block", "no_rw_check": 1})
 
 
 class Pause(wiring.Component):
@@ -314,6 +183,65 @@ class _Found(data.StructLayout):
             "tagged": 1, "last": 1, "enable": 1, "length": 16, "some": 1, "cut": 1,
             "address": 64, "pages": 4, "total": 32, "cookie": 32,
         })
+
+
+class _Decision(data.StructLayout):
+    """The decision on a segment or item.
+
+    Members
+    -------
+    places, writes, cut : 1
+        Its payload is placed; is placed and has octets; is placed and contains a marker.
+    passes : 1
+        The whole FPDU is forwarded to the host.
+    follows, completes : 1
+        It has a record; which is that of a whole message.
+    raised, dropped : 1
+        It is the first error of its stream; its stream was in error before.
+    """
+
+    def __init__(self):
+        super().__init__(dict.fromkeys((
+            "places", "writes", "cut", "passes", "follows", "completes", "raised", "dropped"), 1))
+
+
+class _Late(NamedTuple):
+    """An error that belongs to a stream and to no segment.
+
+    ``waits``: there is such an error. ``error``, with items only: it is a message out of order,
+    ``disorder``, with its ``sequence``; or a write that the bus refused.
+    """
+
+    waits: Any
+    error: Any = None
+
+
+class _Gathered(NamedTuple):
+    """The results of all checks.
+
+    ``found``: the combined result. ``owner``: the segment's stream, five cycles earlier. ``end``:
+    the word after its last one.
+    """
+
+    found: Any
+    owner: Any
+    end: Any
+
+
+class _Decided(NamedTuple):
+    """A segment that was decided on in the last cycle, in registers.
+
+    Its :class:`~.segment.Segment`, the results of its checks ``known``, its ``decision``; the words
+    of its FPDU, and the word after the FPDU. ``item`` with items only: the item, if ``of_item``.
+    """
+
+    segment: Any
+    known: Any
+    decision: Any
+    words: Any
+    until: Any
+    of_item: Any = None
+    item: Any = None
 
 
 class Commit(wiring.Component):
@@ -418,129 +346,73 @@ class Commit(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         config = self.config
-        # Without ``ordered``, there are no segments to wait for.
-        pending, segment, waiting = None, Signal(Segment(config)), C(0)
-        if self.ordered:
-            m.submodules.pending = pending = Pending(Segment(config), Verdict(config))
-            segment, waiting = pending.segment, pending.waiting
+        m.submodules.merge = merge = Merge(
+            config, ordered=self.ordered, unordered=self.unordered)
         m.submodules.moves = moves = Store(self.move, depth=self.MOVES)
         m.submodules.stage = stage = Stage(self.move)
         m.submodules.events = events = Backlog(
             ErrorEvent(config), depth=max(512, 2 * config.streams), relaxed=config.relaxed)
         m.submodules.errors = errors = ErrorState(config.streams)
-        if self.ordered:
-            wiring.connect(m, wiring.flipped(self.segments), pending.segments)
-            wiring.connect(m, wiring.flipped(self.verdicts), pending.verdicts)
+        m.submodules.pause = pause = Pause()
         wiring.connect(m, moves.o, stage.i)
         wiring.connect(m, stage.o, wiring.flipped(self.moves))
         wiring.connect(m, events.o, wiring.flipped(self.events))
+        wiring.connect(m, merge.head, wiring.flipped(self.head))
+        wiring.connect(m, wiring.flipped(self.clear), pause.clear)
+        waiting = C(0)
+        if self.ordered:
+            waiting = merge.waiting
+            wiring.connect(m, wiring.flipped(self.segments), merge.segments)
+            wiring.connect(m, wiring.flipped(self.verdicts), merge.verdicts)
+            m.d.comb += self.done.eq(merge.done)
+        if self.unordered:
+            wiring.connect(m, wiring.flipped(self.items), merge.items)
+            m.d.comb += [
+                self.item_done.eq(merge.item_done), self.head_item.eq(merge.head_item)]
 
         # A segment is taken only if there is room for its move, its event and its record.
         moving = Signal(range(self.MOVES + 1))
         moved = Signal()
-        # under[k]: a segment was taken k + 1 cycles ago.
-        under = Signal(HEAD + CHECKS + 1)
+        under = merge.under
         under_way = Signal()
-        room, flows = Signal(), Signal()
-        m.submodules.pause = pause = Pause()
-        wiring.connect(m, wiring.flipped(self.clear), pause.clear)
-        m.d.comb += flows.eq(pause.flowing & room)
-        taken, of_item, verdict = self._sources(m, pending, flows, under)
+        room = Signal()
         m.d.sync += [
             moved.eq(moves.o.valid & moves.o.ready),
-            under.eq(Cat(taken, under)),
-            under_way.eq(taken | under.any()),
+            under_way.eq(merge.take | under.any()),
             room.eq((moving < self.MOVES - 4) & events.half & self.record_room),
         ]
         counted(m, moving, under[0], moved)
-        late, disorder = self._late(m, pause)
         m.d.comb += [
+            merge.go.eq(pause.flowing & room),
             pause.hold.eq(self.hold),
             self.held.eq(pause.held),
             pause.under_way.eq(under_way),
             pause.room.eq(room),
         ]
-        found, owner, end = self._gather(m, verdict, under[HEAD + CHECKS - 1])
+        late = self._late(m, pause)
+        checks = self._gather(m, merge.verdict, under[HEAD + CHECKS - 1])
         index = Signal(16, reset_less=True)
-        m.d.sync += index.eq(Mux(under[HEAD + CHECKS - 5], owner, pause.stream))
+        m.d.sync += index.eq(Mux(under[HEAD + CHECKS - 5], checks.owner, pause.stream))
         m.d.comb += errors.index.eq(index)
-        acts = self._decide(
-            m, under[HEAD + CHECKS], segment, found, end, of_item, disorder)
+
+        acts = Signal()
+        m.d.sync += acts.eq(under[-1])
+        decided = self._decide(m, under[-1], checks, late.error)
+        self._move(m, acts, decided)
+        self._record(m, acts, decided)
+        if self.unordered:
+            self._of_item(m, acts, decided)
         m.d.sync += self.busy.eq(
             waiting | under_way | acts | moves.i.valid | moves.o.valid
-            | stage.o.valid | self.clear.valid | late
+            | stage.o.valid | self.clear.valid | late.waits
         )
         return m
 
-    def _sources(self, m, pending, flows, under):
-        """Takes segments and, alternating with them, items.
-
-        Returns whether a segment or item is taken now, whether the one that is decided on now is an
-        item, and the verdict on the one at ``head``.
-        """
-        again = HEAD + CHECKS - 3
-        if not self.unordered:
-            wiring.connect(m, pending.head, wiring.flipped(self.head))
-            m.d.comb += [
-                pending.go.eq(flows),
-                pending.again.eq(under[again]),
-                self.done.eq(under[HEAD + CHECKS]),
-            ]
-            return pending.take, C(0), pending.verdict
-        m.submodules.items = items = Pending(Admitted(self.config), early=("header", "stream"))
-        # The checked members are delayed alongside the checks, which is cheaper than a second read.
-        m.submodules.checked = checked = Delay(items.head_shape, CHECKS + 1)
-        m.d.comb += checked.i.eq(items.head.payload)
-        wiring.connect(m, wiring.flipped(self.items), items.segments)
-        if not self.ordered:
-            m.d.comb += [
-                items.go.eq(flows),
-                items.again.eq(under[again]),
-                self.item_done.eq(under[-1]),
-                self.head.valid.eq(items.head.valid),
-                self.head_item.eq(items.head.valid),
-                self.head.payload.header.eq(items.head.payload.header),
-                self.head.payload.stream.eq(items.head.payload.stream),
-            ]
-            return items.take, C(1), Signal(Verdict(self.config), init={"outcome": Outcome.GOOD})
-        items_next = Signal()
-        item_under = Signal.like(under)
-        verdict = Signal.like(pending.verdict)
-        with m.If(pending.take | items.take):
-            m.d.sync += items_next.eq(pending.take)
-        m.d.sync += item_under.eq(Cat(items.take, item_under))
-        m.d.comb += [
-            pending.go.eq(flows & ~(items.waiting & items_next)),
-            items.go.eq(flows & ~(pending.waiting & ~items_next)),
-            pending.again.eq(under[again] & ~item_under[again]),
-            items.again.eq(item_under[again]),
-            self.done.eq(under[-1] & ~item_under[-1]),
-            self.item_done.eq(item_under[-1]),
-            self.head.valid.eq(pending.head.valid | items.head.valid),
-            self.head_item.eq(items.head.valid),
-            self.head.payload.eq(pending.head.payload),
-            verdict.eq(pending.verdict),
-        ]
-        # A stored item has a right checksum and no markers.
-        with m.If(items.head.valid):
-            m.d.comb += [
-                self.head.payload.header.eq(items.head.payload.header),
-                self.head.payload.stream.eq(items.head.payload.stream),
-                self.head.payload.oversize.eq(0),
-                self.head.payload.markers.eq(0),
-                verdict.outcome.eq(Outcome.GOOD),
-            ]
-        return pending.take | items.take, item_under[-1], verdict
-
     def _late(self, m, pause):
-        """Merges errors that belong to a stream and to no segment.
-
-        Returns whether there is such an error and, with items, the error: a message out of order
-        (``disorder``), or a write that the bus refused.
-        """
+        """Merges errors that belong to a stream and to no segment."""
         if not self.unordered:
             wiring.connect(m, wiring.flipped(self.bus_errors), pause.bus_errors)
-            return self.bus_errors.valid, None
+            return _Late(self.bus_errors.valid)
         error = data.StructLayout({"stream": 16, "disorder": 1, "sequence": 32})
         m.submodules.late = late = Skid(error)
         m.d.comb += [
@@ -555,15 +427,13 @@ class Commit(wiring.Component):
             pause.bus_errors.payload.eq(late.o.payload.stream),
             late.o.ready.eq(pause.bus_errors.ready),
         ]
-        return late.i.valid | late.o.valid, late.o.payload
+        return _Late(late.i.valid | late.o.valid, late.o.payload)
 
     def _gather(self, m, verdict, now):
         """Combines the results of all checks, which arrive ``now``.
 
-        An LLP error comes first, because the header cannot be trusted then. Returns the combined
-        result, the segment's stream (five cycles earlier), and the word after its last one.
+        An LLP error comes first, because the header cannot be trusted then.
         """
-
         after = partial(delayed, m)
 
         head = self.head.payload
@@ -606,34 +476,47 @@ class Commit(wiring.Component):
             )):
                 with m.If(condition) if not position else m.Elif(condition):
                     m.d.sync += [found.type.eq(type), found.code.eq(code)]
-        return found, after(CHECKS - 4, head.stream, "owner"), after(1, verdict.end, "end")
+        return _Gathered(
+            found, after(CHECKS - 4, head.stream, "owner"), after(1, verdict.end, "end"))
 
-    def _decide(self, m, judges, segment, found, end, of_item, disorder):
-        """Decides the segment's outcome and its stream's next error state, and outputs both.
-
-        Returns whether a segment was decided on in the last cycle.
-        """
-        errors, events, pause = m.submodules.errors, m.submodules.events, m.submodules.pause
-        item = m.submodules.items.segment if self.unordered else None
-        checks, disordered, stream, header, sequence = (
-            judges, found.disorder, segment.stream, segment.header, segment.sequence)
-        if item is not None:
+    def _decide(self, m, judges, checks, disorder):
+        """Decides the segment's outcome and its stream's next error state, when it ``judges``."""
+        merge, errors, pause = m.submodules.merge, m.submodules.errors, m.submodules.pause
+        found, checked, disordered = checks.found, judges, checks.found.disorder
+        if self.unordered:
             # The order of an item's message is checked later, by Turn.
-            checks = judges & (~of_item | (item.action == Action.PLACE))
-            disordered = found.disorder & ~of_item
-            checked = m.submodules.checked.o
-            stream = Mux(of_item, checked.stream, segment.stream)
-            header = Mux(of_item, checked.header, segment.header)
-            sequence = Mux(of_item, item.sequence, segment.sequence)
-        silent, accepted, raises, fails = Signal(), Signal(), Signal(), Signal()
+            checked = judges & (~merge.of_item | (merge.item.action == Action.PLACE))
+            disordered = found.disorder & ~merge.of_item
+        silent, accepted, raises = Signal(), Signal(), Signal()
         m.d.comb += [
             silent.eq(errors.ended | ~found.enable),
-            accepted.eq(checks & ~found.error & ~silent),
-            raises.eq(checks & (found.error | disordered) & ~silent),
-            fails.eq(pause.acting & ~pause.clearing & ~errors.ended),
+            accepted.eq(checked & ~found.error & ~silent),
+            raises.eq(checked & (found.error | disordered) & ~silent),
             errors.update.eq(raises | pause.acting),
             errors.becomes.eq(~(pause.acting & pause.clearing)),
         ]
+        self._report(m, judges, raises, found, disorder)
+        # The decision is a few flags; the data that they select follow one cycle later.
+        decision = Signal(_Decision())
+        m.d.sync += [
+            decision.places.eq(accepted),
+            decision.writes.eq(accepted & found.some),
+            decision.cut.eq(accepted & found.cut),
+            decision.follows.eq(accepted & ~disordered),
+            decision.completes.eq(accepted & found.last & ~disordered),
+            decision.passes.eq(raises & found.error & found.stored),
+            decision.raised.eq(raises),
+            decision.dropped.eq(checked & silent),
+        ]
+        return self._hold(m, judges, checks, decision)
+
+    def _report(self, m, judges, raises, found, disorder):
+        """Reports the first error of a stream: that of a segment, or a late one."""
+        events, errors, pause = m.submodules.events, m.submodules.errors, m.submodules.pause
+        segment = m.submodules.merge.segment
+        header = segment.header
+        fails = Signal()
+        m.d.comb += fails.eq(pause.acting & ~pause.clearing & ~errors.ended)
         # A bus error has a stream and no segment. Its event's flag has a cycle to reach all bits of
         # the event. No reset: it would take a gate, where a bus error's event sets most bits to 0.
         event = Signal(ErrorEvent(self.config), reset_less=True)
@@ -641,12 +524,12 @@ class Commit(wiring.Component):
         m.d.sync += events.i.valid.eq(raises | fails)
         with m.If(judges):
             m.d.sync += [
-                event.stream.eq(stream),
+                event.stream.eq(segment.stream),
                 event.type.eq(found.type),
                 event.code.eq(found.code),
                 event.header.eq(header),
                 event.length.eq(Cat(header[8:16], header[:8])),
-                event.sequence.eq(sequence),
+                event.sequence.eq(segment.sequence),
             ]
         with m.If(pause.acting):
             m.d.sync += [
@@ -663,107 +546,99 @@ class Commit(wiring.Component):
                         event.sequence.eq(disorder.sequence),
                     ]
 
-        # The decision is a few flags; the data that they select follow one cycle later.
-        acts, passes, cut = Signal(), Signal(), Signal()
-        places, writes, follows, completes = Signal(), Signal(), Signal(), Signal()
-        raised, dropped = Signal(), Signal()
-        held = Signal(segment.shape(), reset_less=True)
+    def _hold(self, m, judges, checks, decision):
+        """Registers the segment that is decided on, and counts the events of its decision."""
+        merge, end = m.submodules.merge, checks.end
+        segment = merge.segment
+        held = Signal(segment.shape(), name="held", reset_less=True)
         known = Signal(_Found(), reset_less=True)
-        lot = None if item is None else self._lot(m, judges, of_item, item)
         until = Signal.like(end)
         # The FPDU's words are counted in two halves, a cycle each.
         half = len(end) // 2
         low, no_borrow = Signal(half), Signal()
-        whole = Cat(low, plus(until[half:], ~held.start[half:], no_borrow))
+        words = Cat(low, plus(until[half:], ~held.start[half:], no_borrow))[:len(end)]
         with m.If(judges):
             m.d.sync += [
                 held.eq(segment),
-                held.stream.eq(stream),
-                held.header.eq(header),
-                held.sequence.eq(sequence),
-                known.eq(found),
+                known.eq(checks.found),
                 Cat(low, no_borrow).eq(plus(end[:half], ~segment.start[:half], C(1, 1))),
                 until.eq(end),
             ]
-        m.d.sync += [
-            acts.eq(judges),
-            places.eq(accepted),
-            writes.eq(accepted & found.some),
-            cut.eq(accepted & found.cut),
-            follows.eq(accepted & ~disordered),
-            completes.eq(accepted & found.last & ~disordered),
-            passes.eq(raises & found.error & found.stored),
-            raised.eq(raises),
-            dropped.eq(checks & silent),
-        ]
         m.d.comb += [
-            self.tally.placed.eq(places),
-            self.tally.octets.eq(Mux(places, known.length, 0)),
-            self.tally.exception.eq(passes),
-            self.tally.error.eq(events.i.valid),
-            self.tally.dropped.eq(dropped),
-            self.tally.digest.eq(raised & known.digest),
+            self.tally.placed.eq(decision.places),
+            self.tally.octets.eq(Mux(decision.places, known.length, 0)),
+            self.tally.exception.eq(decision.passes),
+            self.tally.error.eq(m.submodules.events.i.valid),
+            self.tally.dropped.eq(decision.dropped),
+            self.tally.digest.eq(decision.raised & known.digest),
         ]
+        if not self.unordered:
+            return _Decided(held, known, decision, words, until)
+        of_item = Signal(reset_less=True, init=not self.ordered)
+        item = Signal(merge.item.shape(), name="held_item", reset_less=True)
+        with m.If(judges):
+            m.d.sync += [of_item.eq(merge.of_item), item.eq(merge.item)]
+        return _Decided(held, known, decision, words, until, of_item, item)
 
-        # Place the payload, or forward the whole FPDU to the host, or only free its words.
+    def _move(self, m, acts, decided):
+        """Places the payload, or forwards the whole FPDU to the host, or only frees its words."""
+        segment, known, decision = decided.segment, decided.known, decided.decision
         move = m.submodules.moves.i
         placement = move.payload.placement
-        issued = Signal.like(self.issued)
-        record, header = self.records.payload, held.header
-        m.d.comb += issued.eq(self.issued + writes)
-        m.d.sync += [
-            self.issued.eq(issued),
-            move.valid.eq(acts),
-            self.records.valid.eq(follows),
-        ]
+        m.d.sync += move.valid.eq(acts)
         with m.If(acts):
             m.d.sync += [
                 move.payload.pages.eq(known.pages),
-                move.payload.phase.eq(held.phase),
-                move.payload.markers.eq(cut),
-                placement.start.eq(Mux(places, held.payload, held.start) << 2),
+                move.payload.phase.eq(segment.phase),
+                move.payload.markers.eq(decision.cut),
+                placement.start.eq(Mux(decision.places, segment.payload, segment.start) << 2),
                 placement.length.eq(Mux(
-                    places, known.length, Mux(passes, whole[:len(end)] << 2, 0))),
+                    decision.places, known.length,
+                    Mux(decision.passes, decided.words << 2, 0))),
                 placement.address.eq(known.address),
-                placement.exception.eq(passes),
-                placement.stream.eq(held.stream),
-                placement.sequence.eq(held.sequence),
+                placement.exception.eq(decision.passes),
+                placement.stream.eq(segment.stream),
+                placement.sequence.eq(segment.sequence),
                 placement.reason.eq(Cat(known.code, known.type)),
                 placement.last.eq(1),
-                placement.release.eq(until >> (self.config.words.bit_length() - 1)),
+                placement.release.eq(decided.until >> (self.config.words.bit_length() - 1)),
+            ]
+
+    def _record(self, m, acts, decided):
+        """Outputs the record of an accepted segment, which counts the placements before it."""
+        segment, known, decision = decided.segment, decided.known, decided.decision
+        record, header = self.records.payload, segment.header
+        issued = Signal.like(self.issued)
+        m.d.comb += issued.eq(self.issued + decision.writes)
+        m.d.sync += [
+            self.issued.eq(issued),
+            self.records.valid.eq(decision.follows),
+        ]
+        with m.If(acts):
+            m.d.sync += [
                 record.count.eq(issued),
-                record.complete.eq(completes),
+                record.complete.eq(decision.completes),
                 record.tagged.eq(known.tagged),
-                record.stream.eq(held.stream),
+                record.stream.eq(segment.stream),
                 record.qn.eq(Mux(known.tagged, 0, header[8 * 11 : 8 * 11 + QN_BITS])),
                 record.tag.eq(Mux(known.tagged, _field(header, 4), _field(header, 12))),
                 record.rsvdulp.eq(header[8 * 3 : 8 * 8] & Mux(known.tagged, 0xFF, (1 << 40) - 1)),
                 record.length.eq(Mux(known.tagged, known.length, known.total)),
                 record.cookie.eq(Mux(known.tagged, _field(header, 12), known.cookie)),
             ]
-        if lot is not None:
-            self._of_item(m, lot, acts, places, passes, completes, known, held.header)
-        return acts
 
-    def _lot(self, m, judges, of_item, item):
-        """Returns the registered item that is decided on; ``valid`` if it is an item."""
-        lot = Signal(data.StructLayout({"valid": 1, "item": item.shape()}), reset_less=True,
-                     init={"valid": not self.ordered})
-        with m.If(judges):
-            m.d.sync += [lot.valid.eq(of_item), lot.item.eq(item)]
-        return lot
-
-    def _of_item(self, m, lot, acts, places, passes, completes, known, header):
-        """Overrides the outputs for an item."""
-        item = lot.item
+    def _of_item(self, m, acts, decided):
+        """Overrides move, record and counters for an item."""
+        item, of_item = decided.item, decided.of_item
+        known, decision = decided.known, decided.decision
         move, record = m.submodules.moves.i, self.records.payload
         placement = move.payload.placement
         diverted = item.action == Action.PASS
         control = item.control & (item.status == WindowVerdict.FRESH)
         # A frame is stored two octets after a word's start.
         start = Cat(C(0, 1), item.packet, item.start)
-        chunk = acts & lot.valid & item.report & ~item.packet
-        frame, tally = acts & lot.valid & item.packet, self.item_tally
+        chunk = acts & of_item & item.report & ~item.packet
+        frame, tally = acts & of_item & item.packet, self.item_tally
         none = item.action == Action.NONE
         m.d.comb += [
             tally.taken.eq(frame & (item.report | none)),
@@ -774,29 +649,30 @@ class Commit(wiring.Component):
             tally.refused.eq(chunk & ((item.status == WindowVerdict.ILLEGAL)
                                       | (item.status == WindowVerdict.SILENT))),
         ]
-        with m.If(lot.valid):
-            m.d.comb += self.tally.exception.eq(passes | (acts & diverted))
+        with m.If(of_item):
+            m.d.comb += self.tally.exception.eq(decision.passes | (acts & diverted))
             m.d.sync += self.records.valid.eq(acts & item.report)
         with m.If(acts):
             m.d.sync += [
-                *([placement.sctp.eq(lot.valid)] if self.both else ()),
-                move.payload.none.eq(lot.valid & none),
-                record.sctp.eq(lot.valid),
-                record.placed.eq(places),
+                *([placement.sctp.eq(of_item)] if self.both else ()),
+                move.payload.none.eq(of_item & none),
+                record.sctp.eq(of_item),
+                record.placed.eq(decision.places),
                 *(record[name].eq(item[name]) for name in (
                     "packet", "control", "ends", "status", "ticket", "association", "sequence")),
-                record.octets.eq(Mux(places, known.length, 0)),
+                record.octets.eq(Mux(decision.places, known.length, 0)),
             ]
-            with m.If(lot.valid):
+            with m.If(of_item):
                 m.d.sync += [
-                    placement.start.eq(Mux(places, item.payload << 2, start)),
+                    placement.start.eq(Mux(decision.places, item.payload << 2, start)),
                     placement.length.eq(Mux(
-                        places, known.length, Mux(passes | diverted, item.octets, 0))),
-                    placement.exception.eq(passes | diverted),
+                        decision.places, known.length,
+                        Mux(decision.passes | diverted, item.octets, 0))),
+                    placement.exception.eq(decision.passes | diverted),
                     placement.release.eq(item.release >> (self.config.words.bit_length() - 1)),
                 ]
                 with m.If(control):
-                    m.d.sync += record.tag.eq(header.word_select(3, 8))
+                    m.d.sync += record.tag.eq(decided.segment.header.word_select(3, 8))
                 with m.If(diverted):
                     m.d.sync += placement.reason.eq(item.reason)
                     with m.If(~control):

@@ -30,13 +30,13 @@ class Counted(Harness):
     def rules(self, m):
         dut, inside = self.dut, self.inside
         takes = Signal(SETTLE)
-        m.d.sync += takes.eq(Cat(inside["pending.take"], takes))
+        m.d.sync += takes.eq(Cat(inside["merge.pending.take"], takes))
         counted = Signal(16)
         m.d.comb += counted.eq(dut.issued - self.past(dut.issued))
         self.always(if_(counted != 0, takes.any()), "it was taken not long ago")
         self.always(counted <= 1, "one at a time")
         m.d.comb += Cover(counted == 1, "counted")
-        under = inside["under"]
+        under = inside["merge.under"]
         self.lemma(under == takes[: len(under)], "what is under way")
 
 

@@ -149,7 +149,7 @@ class Committed(Steady):
         move = inside.component("moves").i
         count = items(m, inside.component("moves"))
         self.always(if_(move.valid, count < dut.MOVES), "there is room")
-        under = inside["under"]
+        under = inside["merge.under"]
         moving = inside["moving"] + under[0]
         way = sum(under[k] for k in range(len(under))) + inside["acts"] + move.valid
         stored(self, m, "moves.", count, dut.MOVES)

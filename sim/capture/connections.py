@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-import dpkt.tcp
+import dpkt
 
 from ...hdl.spec.net import internet_sum
 from .layers import IpPacket
@@ -73,37 +73,32 @@ class Segment:
 
 def tcp_segment(frame: Frame, packet: IpPacket) -> Segment | None:
     """Returns the TCP segment of a packet, or None if its header is damaged or incomplete."""
-    data = packet.payload
-    if len(data) < 20:
+    try:
+        tcp = dpkt.tcp.TCP(packet.payload)
+    except dpkt.UnpackError:
         return None
-    source, destination, sequence, acknowledged, offset, flags, window = struct.unpack_from(
-        ">HHIIBBH", data
-    )
-    size = (offset >> 4) * 4
-    if size < 20 or size > len(data):
+    if tcp.__hdr_len__ + len(tcp.opts) < tcp.off * 4:
         return None
-    octets = data[size:]
+    flags = tcp.flags
     return Segment(
         frame=frame.number,
         time=frame.time,
-        source=Endpoint(packet.source, source),
-        destination=Endpoint(packet.destination, destination),
-        sequence=(sequence + bool(flags & SYN)) % _MODULO,
-        acknowledged=acknowledged,
+        source=Endpoint(packet.source, tcp.sport),
+        destination=Endpoint(packet.destination, tcp.dport),
+        sequence=(tcp.seq + bool(flags & SYN)) % _MODULO,
+        acknowledged=tcp.ack,
         flags=flags,
-        window=window,
-        scale=_scale(data[20:size]) if flags & SYN else None,
-        octets=octets,
-        sound=_verdict(packet) if octets else None,
+        window=tcp.win,
+        scale=_scale(tcp.opts) if flags & SYN else None,
+        octets=tcp.data,
+        sound=_verdict(packet) if tcp.data else None,
         missing=packet.missing,
     )
 
 
 def _scale(options: bytes) -> int | None:
-    try:
-        found = dict(dpkt.tcp.parse_opts(options)).get(dpkt.tcp.TCP_OPT_WSCALE, b"")
-    except dpkt.UnpackError:
-        return None
+    whole = filter(None, dpkt.tcp.parse_opts(options))  # None is an option without its length
+    found = dict(whole).get(dpkt.tcp.TCP_OPT_WSCALE, b"")
     return min(found[0], _LARGEST_SCALE) if found else None
 
 

@@ -1,9 +1,11 @@
 """Finds the IP packets in frames: removes link layers and tunnels, and joins fragments.
 
-The layouts are here rather than in a library. Of the available ones, dpkt parses by recursion, so
-that a frame of nested headers exhausts the stack; it refuses frames that a snapshot length cut, and
-has no VXLAN, GENEVE, ERSPAN or NVGRE. Scapy needs a millisecond per frame, and builds the tests'
-frames.
+The layouts are here rather than in a library. Of the available ones, dpkt parses all headers of a
+frame, by recursion, so that a frame of nested headers exhausts the stack, and the Ethernet header
+takes 20 times as long as here. It refuses frames that a snapshot length cut, and has no VXLAN,
+GENEVE, ERSPAN or NVGRE. Its IPv4 header without the recursion takes 1.9 times as long, and its IPv6
+does not know all extension headers. TCP is dpkt's, see connections.py. Scapy needs a millisecond
+per frame, and builds the tests' frames.
 
 A layer's reader gets the layer's octets. It returns the kind and the octets of the next layer, or
 an :class:`Unknown` with its name. Kinds are pairs of a name space and a number: ("ether", 0x0800)

@@ -72,7 +72,10 @@ class SctpFrame:
 
     @cached_property
     def chunks(self) -> tuple[RawChunk, ...] | None:
-        """The chunks, or None if their lengths do not add up."""
+        """The chunks, or None if their lengths do not add up.
+
+        dpkt's SCTP pads DATA chunks alone, and takes a chunk that is longer than its packet.
+        """
         found, at = [], COMMON_HEADER
         while at < len(self.packet):
             if at + 4 > len(self.packet):

@@ -1,8 +1,8 @@
 """Rewrites the gateware's Verilog so that its simulation does less work and behaves the same.
 
 :func:`let_sleep` stops the clock of instances in which nothing happens. This makes the 64-bit
-device about 1.5 times as fast. The function understands only Verilog that Amaranth wrote, and
-raises :class:`~ddp_rnic.flow.tools.ToolError` for a register that it cannot find.
+device about 1.5 times as fast. The function works on slang's syntax tree. It knows the few kinds of
+statements that Amaranth writes, and raises :class:`~ddp_rnic.flow.tools.ToolError` for any other.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from itertools import count
+from typing import NamedTuple
+
+from pyslang.parsing import Token, TokenKind
+from pyslang.syntax import SyntaxKind, SyntaxNode, SyntaxTree
 
 from ...flow.tools import ToolError
 
-_MODULE = re.compile(r"^module (\\\S+|\w+) ?\((.*?)\);\n(.*?)^endmodule$", re.DOTALL | re.MULTILINE)
 #: Instances, and parts of instances, that have nothing to do in most cycles. The list changes only
 #: the speed of the simulation. It may hold any instance that is no part of another one in the list.
 _SLEEPERS = (
@@ -48,81 +50,188 @@ def let_sleep(verilog: str, bench: str) -> str:
     Most of the gateware sleeps while a segment passes.
 
     An instance that writes to a memory in every cycle can never sleep. Its parts may still sleep.
+
+    Raises :class:`~ddp_rnic.flow.tools.ToolError` if a module that could sleep has a statement that
+    this function does not know.
     """
     modules: dict[str, _Module] = {}
-    for found in _MODULE.finditer(verilog):
-        modules[found[1]] = _Module(found, modules)
-    rewritten: dict[str, str] = {}
+    tree = SyntaxTree.fromText(verilog)  # the nodes live as long as the tree
+    single = tree.root.kind == SyntaxKind.ModuleDeclaration
+    for node in [tree.root] if single else tree.root.members:
+        modules[_name(node.header.name)] = _Module(node, modules)
+    edits: list[_Edit] = []
     sleepers = [
-        name for name in modules if re.sub(r"\$\d+$", "", name).removeprefix(_ROOT) in _SLEEPERS
+        name
+        for name in modules
+        if re.sub(r"\$\d+$", "", name.strip()).removeprefix(_ROOT) in _SLEEPERS
     ]
     for name in sleepers:
         if modules[name].sleeps:
-            rewritten.update(_asleep(modules, name, bench))
+            edits += _asleep(modules, name, bench)
         else:
-            sleepers += (part for part, _ in modules[name].parts)
-    return _MODULE.sub(lambda found: rewritten.get(found[1], found[0]), verilog)
+            sleepers += (part.module for part in modules[name].parts)
+    for edit in sorted(edits, reverse=True):
+        verilog = verilog[: edit.begin] + edit.text + verilog[edit.end :]
+    return verilog
 
 
-_NAME = re.compile(r"\\\S+|\b[A-Za-z_]\w*")
-_DECLARED = re.compile(r"^  (?:\(\*|(?:input|output|wire|reg) ).*\n", re.MULTILINE)
-_INPUT = re.compile(r"^  input (\[\d+:0\] )?(\\\S+|\w+) ?;", re.MULTILINE)
-_OUTPUT = re.compile(r"^  output (?:\[\d+:0\] )?(\\\S+|\w+) ?;", re.MULTILINE)
-_REGISTER = re.compile(r"^  reg (\[\d+:0\] )?(\\\S+|\w+) *(?:= (\S+))?;", re.MULTILINE)
-_MEMORY = re.compile(r"^  reg \[\d+:0\] (\\\S+|\w+) +\[\d+:0\];", re.MULTILINE)
-_WIRE = re.compile(r"^  assign (\\\S+|\w+) *(?:\[[\d:]+\] )?= (.*);\n", re.MULTILINE)
-_PART = re.compile(r"^  (\\\S+|\w+) +(?:\\\S+|\w+) +\(\n(.*?)\n  \);\n", re.DOTALL | re.MULTILINE)
-_PORT = re.compile(r"^    \.(\\\S+|\w+) ?\((.*)\),?$", re.MULTILINE)
-_CLOCKED = re.compile(
-    r"^  always @\(posedge clk\)(?: begin\n.*?^  end|\n[^\n]*;)\n", re.DOTALL | re.MULTILINE
-)
-_SET = re.compile(r"^ +(?!if |else |case)(.*?) *<= .*;$", re.MULTILINE)
-#: A process that only writes to a memory. Its group is the condition of the write.
-_STORE = re.compile(
-    r"^  always @\(posedge clk\) begin\n"
-    r"    if \((.*)\)\n      (?:\\\S+ +|\w+)\[.*\] <= .*;\n  end\n",
-    re.MULTILINE,
-)
-#: The condition of a write to a memory from any other process: such a write may always happen.
-_ALWAYS = "1'h1"
+class _Edit(NamedTuple):
+    """A text that replaces the octets of the Verilog from ``begin`` to ``end``."""
+
+    begin: int
+    end: int
+    text: str
+
+
+class _Part(NamedTuple):
+    """A module inside another one: its name, and the expression at each of its ports."""
+
+    module: str
+    ports: dict[str, SyntaxNode]
+    end: int  # where the list of ports ends
+
+
+class _Write(NamedTuple):
+    """An assignment at a clock edge, and its condition: None if that is not a single ``if``."""
+
+    target: str
+    condition: SyntaxNode | None
+
+
+def _name(token: Token) -> str:
+    """Returns an identifier as it stands in the text; a space ends an escaped one."""
+    text = str(token.rawText)
+    return f"{text} " if text.startswith("\\") else text
+
+
+def _names(node: SyntaxNode) -> list[str]:
+    """Returns all identifiers of an expression or a statement."""
+    found: list[str] = []
+
+    def visit(each: SyntaxNode | Token) -> None:
+        if isinstance(each, Token) and each.kind == TokenKind.Identifier:
+            found.append(_name(each))
+
+    node.visit(visit)
+    return found
+
+
+def _targets(node: SyntaxNode) -> list[str]:
+    """Returns the names that an assignment sets: those of a concatenation, without indices."""
+    match node.kind:
+        case SyntaxKind.IdentifierName | SyntaxKind.IdentifierSelectName:
+            return [_name(node.identifier)]
+        case SyntaxKind.ConcatenationExpression:
+            nodes = (each for each in node.expressions if not isinstance(each, Token))
+            return [name for each in nodes for name in _targets(each)]
+    raise ToolError(f"an assignment to {str(node).strip()} is not known")
 
 
 class _Module:
-    """A module of the Verilog, with the facts that its text states."""
+    """A module of the Verilog, with the facts that its statements give."""
 
-    def __init__(self, found: re.Match[str], modules: Mapping[str, _Module]) -> None:
-        self._modules = modules
-        self.name, self.ports, self.body = found[1], found[2], found[3]
-        #: The size of each input, by the input's name.
-        self.inputs = {name: size for size, name in _INPUT.findall(self.body)}
-        #: The name of each module inside this one, with the expression that each port is connected
-        #: to.
-        self.parts = [
-            (part, dict(_PORT.findall(ports))) for part, ports in _PART.findall(self.body)
-        ]
+    def __init__(self, node: SyntaxNode, modules: Mapping[str, _Module]) -> None:
+        self._node, self._modules = node, modules
+        self.name = _name(node.header.name)
 
     @cached_property
-    def state(self) -> tuple[dict[str, tuple[str, str]], list[str]]:
-        """The registers of the module, each with size and initial value, and the write conditions.
+    def _statements(self) -> dict[str, list[SyntaxNode]]:
+        """The statements of the module: a list for each kind."""
+        sorted_: dict[str, list[SyntaxNode]] = {
+            kind: [] for kind in ("ports", "registers", "wires", "clocked", "logic", "parts")
+        }
+        for node in self._node.members:
+            match node.kind:
+                case SyntaxKind.PortDeclaration:
+                    kind = "ports"
+                case SyntaxKind.DataDeclaration:
+                    kind = "registers"
+                case SyntaxKind.ContinuousAssign:
+                    kind = "wires"
+                case SyntaxKind.HierarchyInstantiation:
+                    kind = "parts"
+                case SyntaxKind.AlwaysBlock:
+                    clocked = str(node.statement.timingControl).strip() == "@(posedge clk)"
+                    kind = "clocked" if clocked else "logic"
+                case SyntaxKind.NetDeclaration | SyntaxKind.InitialBlock:
+                    continue
+                case _:
+                    raise ToolError(f"{self.name.strip()} has an unknown statement: {node.kind}")
+            sorted_[kind].append(node)
+        return sorted_
 
-        A write condition is an expression that is true in each cycle that writes to a memory.
+    def _ports(self, direction: str) -> Iterator[tuple[str, str]]:
+        """Yields name and size of each port of a direction."""
+        for node in self._statements["ports"]:
+            if node.header.direction.valueText == direction:
+                (declarator,) = node.declarators
+                yield _name(declarator.name), str(node.header.dataType).strip()
 
-        Raises :class:`ToolError` if the module sets a name that it does not declare.
-        """
-        declared = {name: (size, initial) for size, name, initial in _REGISTER.findall(self.body)}
-        memories = _MEMORY.findall(self.body)
-        registers: dict[str, tuple[str, str]] = {}
-        writes = _STORE.findall(self.body)
-        for process in _CLOCKED.findall(_STORE.sub("", self.body)):
-            for target in _SET.findall(process):
-                for name in _NAME.findall(re.sub(r"\[[^]]*\]*", "", target)):
-                    if name in memories:
-                        writes.append(_ALWAYS)
-                    elif name in declared:
-                        registers[name] = declared[name]
-                    else:
-                        raise ToolError(f"{self.name} sets an undeclared name: {target}")
-        return registers, writes
+    @cached_property
+    def inputs(self) -> dict[str, str]:
+        """The size of each input, by the input's name."""
+        return dict(self._ports("input"))
+
+    @cached_property
+    def parts(self) -> list[_Part]:
+        """The modules inside this one."""
+        parts = []
+        for node in self._statements["parts"]:
+            (instance,) = node.instances
+            ports = {
+                _name(each.name): each.expr
+                for each in instance.connections
+                if not isinstance(each, Token)
+            }
+            parts.append(_Part(_name(node.type), ports, instance.closeParen.location.offset))
+        return parts
+
+    @cached_property
+    def _declared(self) -> tuple[dict[str, str], set[str]]:
+        """The registers of the module, each with its size, and the names of its memories."""
+        registers: dict[str, str] = {}
+        memories: set[str] = set()
+        for node in self._statements["registers"]:
+            (declarator,) = node.declarators
+            name = _name(declarator.name)
+            if len(declarator.dimensions):
+                memories.add(name)
+            else:
+                registers[name] = str(node.type).strip().removeprefix("reg")
+        return registers, memories
+
+    @cached_property
+    def _writes(self) -> list[_Write]:
+        """All assignments at clock edges."""
+        writes: list[_Write] = []
+        for process in self._statements["clocked"]:
+            only = _single_if(process.statement.statement)
+
+            def visit(node: SyntaxNode | Token, only: SyntaxNode | None = only) -> None:
+                if node.kind == SyntaxKind.NonblockingAssignmentExpression:
+                    condition = only.predicate if only is not None else None
+                    writes.extend(_Write(name, condition) for name in _targets(node.left))
+
+            process.visit(visit)
+        return writes
+
+    @cached_property
+    def registers(self) -> dict[str, str]:
+        """The registers that clock edges set, each with its size."""
+        declared, memories = self._declared
+        found = {}
+        for write in self._writes:
+            if write.target in declared:
+                found[write.target] = declared[write.target]
+            elif write.target not in memories:
+                name = write.target.strip()
+                raise ToolError(f"{self.name.strip()} sets an undeclared name: {name}")
+        return found
+
+    @cached_property
+    def stores(self) -> list[SyntaxNode | None]:
+        """The condition of each write to a memory, or None for one that may always happen."""
+        return [write.condition for write in self._writes if write.target in self._declared[1]]
 
     @property
     def sleeps(self) -> bool:
@@ -130,8 +239,8 @@ class _Module:
 
         A delay line, for example, writes to its memory in every cycle.
         """
-        return _ALWAYS not in self.state[1] and all(
-            self._modules[part].sleeps for part, _ in self.parts
+        return None not in self.stores and all(
+            self._modules[part.module].sleeps for part in self.parts
         )
 
     @cached_property
@@ -140,16 +249,24 @@ class _Module:
 
         Names that only feed the address or data of a write are not among them.
         """
-        text = _DECLARED.sub("", _PART.sub("", self.body))
+        pending = [name for name, _ in self._ports("output")]
         sources: dict[str, list[str]] = {}
-        for target, value in _WIRE.findall(text):
-            sources.setdefault(target, []).extend(_NAME.findall(value))
-        text = _STORE.sub(lambda store: store[1], _WIRE.sub("", text))
-        pending = [*_NAME.findall(text), *_OUTPUT.findall(self.body)]
-        for part, ports in self.parts:
-            for port, value in ports.items():
-                if port in self._modules[part].needed:
-                    pending += _NAME.findall(value)
+        for node in self._statements["wires"]:
+            for assignment in node.assignments:
+                for target in _targets(assignment.left):
+                    sources.setdefault(target, []).extend(_names(assignment.right))
+        for node in self._statements["clocked"]:
+            only = _single_if(node.statement.statement)
+            if only is not None and _sets(only.statement) <= self._declared[1]:
+                pending += _names(only.predicate)
+            else:
+                pending += _names(node)
+        for node in self._statements["logic"]:
+            pending += _names(node)
+        for part in self.parts:
+            for port, value in part.ports.items():
+                if port in self._modules[part.module].needed:
+                    pending += _names(value)
         names: set[str] = set()
         while pending:
             name = pending.pop()
@@ -157,44 +274,79 @@ class _Module:
             pending += sources.pop(name, ())
         return names
 
+    def edited(self, edge: str, declared: str, added: str) -> Iterator[_Edit]:
+        """Yields the edits that add the output ``_stirs``.
+
+        ``edge`` replaces the clock edge, ``declared`` stands at the module's beginning, ``added``
+        at its end. ``_stirs`` of the module with number N inside this one goes to ``_stirsN``.
+        """
+        header, end = self._node.header, self._node.endmodule.range.start.offset
+        yield _inserted(header.ports.closeParen.location.offset, ", _stirs")
+        yield _inserted(header.semi.range.end.offset, f"\n  output _stirs;\n{declared}")
+        for index, part in enumerate(self.parts):
+            yield _inserted(part.end, f", ._stirs(_stirs{index})")
+        for process in self._statements["clocked"]:
+            at = process.statement.timingControl.sourceRange
+            yield _Edit(at.start.offset, at.end.offset, f"@({edge})")
+        yield _inserted(end, added)
+
+
+def _inserted(at: int, text: str) -> _Edit:
+    return _Edit(at, at, text)
+
+
+def _single_if(statement: SyntaxNode) -> SyntaxNode | None:
+    """Returns the only statement of a process if it is an ``if`` of one assignment, else None."""
+    if statement.kind == SyntaxKind.SequentialBlockStatement and len(statement.items) == 1:
+        statement = statement.items[0]
+    if statement.kind != SyntaxKind.ConditionalStatement or statement.elseClause is not None:
+        return None
+    return statement if statement.statement.kind == SyntaxKind.ExpressionStatement else None
+
+
+def _sets(statement: SyntaxNode) -> set[str]:
+    """Returns the names that a statement of one assignment sets."""
+    return set(_targets(statement.expr.left))
+
 
 class _Kept:
     """The values that a module stores at each edge that it sees."""
 
     def __init__(self) -> None:
-        self._declared = self._clocked = ""
-        self._number = count()
+        self.declared = self._clocked = ""
+        self._number = 0
 
-    def keep(self, value: str, size: str = "", initial: str = "") -> str:
+    def keep(self, value: str, size: str = "") -> str:
         """Adds a register that stores a value at each edge, and returns the register's name."""
-        name = f"_kept{next(self._number)}"
-        self._declared += f"  reg {size}{name} = {initial or 0};\n"
+        name = f"_kept{self._number}"
+        self._number += 1
+        self.declared += f"  reg {size} {name} = 0;\n"
         self._clocked += f"    {name} <= {value} ;\n"
         return name
 
-    def text(self) -> str:
-        """Returns the Verilog of these registers and of the process that sets them."""
-        return f"{self._declared}  always @(posedge clk) begin\n{self._clocked}  end\n"
+    def process(self, edge: str) -> str:
+        """Returns the process that sets these registers."""
+        return f"  always @({edge}) begin\n{self._clocked}  end\n"
 
 
-def _asleep(modules: Mapping[str, _Module], outside: str, bench: str) -> Iterator[tuple[str, str]]:
-    """Yields the name and new text of an instance's module and of each module inside it.
+def _asleep(modules: Mapping[str, _Module], outside: str, bench: str) -> Iterator[_Edit]:
+    """Yields the edits of an instance's module and of each module inside it.
 
-    With the new text these modules see an edge only while the instance is awake.
+    After these edits the modules see a clock edge only while the instance is awake.
     """
-    instance = ".".join(f"\\{part} " for part in outside.removeprefix(_ROOT).split("."))
+    path = outside.strip().removeprefix(_ROOT).split(".")
+    instance = ".".join(f"\\{part} " for part in path)
     edge = f"posedge {bench}.clk iff {bench}.rnic.rnic.{instance}._awake"
     pending = [outside]
     for name in pending:
         module = modules[name]
-        pending += (part for part, _ in module.parts)
-        registers, writes = module.state
+        pending += (part.module for part in module.parts)
         kept = _Kept()
         stirs = [
-            f"({register} != {kept.keep(register, size, initial)})"
-            for register, (size, initial) in registers.items()
+            f"({register} != {kept.keep(register, size)})"
+            for register, size in module.registers.items()
         ]
-        stirs += [kept.keep(f"|({when})") for when in writes]
+        stirs += [kept.keep(f"|({when} )") for when in module.stores]
         stirs += [f"_stirs{index}" for index in range(len(module.parts))]
         wakes = ""
         if name == outside:
@@ -212,14 +364,6 @@ def _asleep(modules: Mapping[str, _Module], outside: str, bench: str) -> Iterato
                 "      if (_stirs) _awake <= 1;\n"
                 "  end\n"
             )
-        body = module.body
-        for index, part in enumerate(_PART.finditer(body)):
-            connected = f"{part[0][:-6]},\n    ._stirs(_stirs{index})\n  );\n"
-            body = body.replace(part[0], connected, 1)
-        text = (
-            f"module {module.name} ({module.ports}, _stirs);\n"
-            "  output _stirs;\n"
-            + "".join(f"  wire _stirs{index};\n" for index in range(len(module.parts)))
-            + f"{body}{kept.text()}  assign _stirs = {' | '.join(stirs) or 0};\n{wakes}endmodule"
-        )
-        yield name, text.replace("posedge clk", edge)
+        wires = "".join(f"  wire _stirs{index};\n" for index in range(len(module.parts)))
+        added = f"  assign _stirs = {' | '.join(stirs) or 0};\n{wakes}"
+        yield from module.edited(edge, kept.declared + wires, kept.process(edge) + added)

@@ -36,7 +36,7 @@ from ...hdl.spec.ddp import (
 )
 from ...hdl.spec.net import internet_sum
 from ..capture.capture import Capture, Endpoint, capture_of
-from ..capture.pcap import Frame
+from ..capture.pcap import Frame, write_pcap
 from ..model.ddp import DataSource, UntaggedHeader, header_length
 from ..model.mpa import Enhanced, MpaSender, StartupFrame, negotiate
 from .regions import Region, slot
@@ -206,19 +206,6 @@ def _connections(
     for connection in talks:
         connection.end()
     return talks
-
-
-def write_pcap(frames: tuple[Frame, ...], path: Path) -> None:
-    """Writes Ethernet frames as a classic pcap file with microseconds."""
-    records = [struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 1 << 18, _ETHERNET)]
-    for frame in frames:
-        seconds, microseconds = divmod(round(frame.time * 1e6), 1_000_000)
-        records.append(
-            struct.pack("<IIII", seconds, microseconds, len(frame.octets), len(frame.octets))
-        )
-        records.append(frame.octets)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"".join(records))
 
 
 # -- the wire --

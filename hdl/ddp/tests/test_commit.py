@@ -7,7 +7,8 @@ from itertools import accumulate
 
 import pytest
 from amaranth.sim import Simulator
-from ddp_rnic.hdl.ddp.commit import CHECKS, Commit
+from ddp_rnic.hdl.ddp.commit import Commit
+from ddp_rnic.hdl.ddp.merge import CHECKS
 from ddp_rnic.hdl.ddp.segment import IN_FLIGHT, Outcome
 from ddp_rnic.hdl.spec import ddp
 from ddp_rnic.hdl.spec.config import RnicConfig

@@ -1,4 +1,4 @@
-"""Builds frames for the tests with dpkt, which shares no code with the project's reader."""
+"""Builds frames for the tests with dpkt, whose TCP header alone the project's reader has, too."""
 
 from __future__ import annotations
 

@@ -47,6 +47,14 @@ def segments(pieces: list[tuple[int, int]], start: int = 1000, data: bytes = DAT
     return [tcp_packet(A, B, first + low, data[low:high]) for low, high in pieces]
 
 
+@pytest.mark.parametrize("options", [b"\1\1\1\2", b"\3\3\7\3", b"\3\xff\7\0", b"\3\2\0\0"])
+def test_a_syn_with_damaged_options_is_accepted(options: bytes) -> None:
+    packets = [*handshake(), tcp_packet(A, B, first_octet(1000), b"FPDU")]
+    size, offset = packets[0][:2] + struct.pack(">H", 44), bytes([6 << 4])
+    packets[0] = size + packets[0][4:32] + offset + packets[0][33:] + options
+    assert to_b(packets).octets == b"FPDU"
+
+
 def test_a_connection_on_any_port_is_found_with_what_was_negotiated() -> None:
     request = StartupFrame(
         kind="request", crc=False, markers=True, private_data=b"private"

@@ -10,7 +10,7 @@ import dpkt
 import pytest
 from ddp_rnic.sim.capture.capture import read_capture
 from ddp_rnic.sim.capture.layers import ip_packet
-from ddp_rnic.sim.capture.pcap import CaptureError, Frame, read_frames
+from ddp_rnic.sim.capture.pcap import CaptureError, Frame, read_frames, write_pcap
 from ddp_rnic.sim.capture.tests.frames import A, B, ethernet, tcp_packet
 from scapy.utils import rdpcap
 
@@ -102,6 +102,17 @@ def test_the_reader_agrees_with_dpkt_and_scapy() -> None:
         (pytest.approx(time), octets) for time, octets in theirs
     ]
     assert [frame.octets for frame in mine] == [bytes(packet) for packet in rdpcap(str(SHIPPED))]
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "capture.pcap"
+    frames = [Frame(1, 1.9999996, 101, b"one"), Frame(2, 1.7e9 + 0.000001, 101, b"")]
+    write_pcap(frames, path)
+    got = list(read_frames(path))
+    assert [(each.number, each.link, each.octets) for each in got] == [
+        (each.number, each.link, each.octets) for each in frames
+    ]
+    assert [each.time for each in got] == pytest.approx([2, 1.7e9 + 0.000001], abs=5e-7)
 
 
 def test_the_same_connections_come_out_of_pcapng(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from ddp_rnic.sim.capture.capture import read_capture
 from ddp_rnic.sim.capture.layers import SCTP, ip_packet
-from ddp_rnic.sim.capture.pcap import read_frames
+from ddp_rnic.sim.capture.pcap import Frame, read_frames, write_pcap
 from ddp_rnic.sim.model.ddp import DataSource
 from ddp_rnic.sim.model.mpa import Fpdu, MpaReceiver, MpaSender, StartupFrame
 from ddp_rnic.sim.model.sctp import DataChunk, InitChunk, Packet, Ppid
@@ -110,12 +110,9 @@ def test_sctp_chunks_and_checksums_are_wiresharks(sctp_capture: Path) -> None:
 # --- streams made by the model -------------------------------------------------------------------
 
 
-def write_pcap(path: Path, packets: list[bytes]) -> Path:
-    """Writes packets of raw IPv4 as a classic pcap file."""
-    octets = struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 101)
-    for number, packet in enumerate(packets):
-        octets += struct.pack("<IIII", 1, number, len(packet), len(packet)) + packet
-    path.write_bytes(octets)
+def write_packets(path: Path, packets: list[bytes]) -> Path:
+    """Writes packets of raw IPv4, a microsecond apart."""
+    write_pcap([Frame(n, 1 + n * 1e-6, 101, packet) for n, packet in enumerate(packets)], path)
     return path
 
 
@@ -142,7 +139,7 @@ class TcpScript:
         self._add(back, 0x18, payload)
 
     def write(self, path: Path) -> Path:
-        return write_pcap(path, self._packets)
+        return write_packets(path, self._packets)
 
     def _add(self, back: bool, flags: int, payload: bytes = b"") -> None:
         sequence = self._sequence
@@ -183,7 +180,7 @@ def test_wireshark_reads_the_models_sctp(tmp_path: Path) -> None:
     init = InitChunk(11, 22, 3, 4, parameters=((0xC006, bytes.fromhex("00000001")),))
     data = tuple(DataChunk(22 + i, i, Ppid.SEGMENT, bytes(i + 20)) for i in range(5))
     packets = [Packet(40001, 40002, 0, (init,)), Packet(40001, 40002, 33, data)]
-    path = write_pcap(
+    path = write_packets(
         tmp_path / "made.pcap", [ipv4(132, packet.encode(), back=False) for packet in packets]
     )
     fields = tshark(

@@ -19,11 +19,12 @@ from ddp_rnic.hdl.spec.ddp import (
     TAGGED_VERSION,
 )
 from ddp_rnic.sim.capture.capture import read_capture
+from ddp_rnic.sim.capture.pcap import write_pcap
 from ddp_rnic.sim.capture.streams import Untagged
 from ddp_rnic.sim.capture.traffic import traffic_of
 from ddp_rnic.sim.replay.plan import plan
 from ddp_rnic.sim.replay.regions import derive, stream_ends
-from ddp_rnic.sim.replay.workload import SHIPPED, generate, write_pcap
+from ddp_rnic.sim.replay.workload import SHIPPED, generate
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 

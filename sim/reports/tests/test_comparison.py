@@ -16,7 +16,7 @@ from ddp_rnic.boards.catalog import BOARDS
 from ddp_rnic.cli import app, inputs
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.sim.capture.capture import read_capture
-from ddp_rnic.sim.capture.pcap import Frame
+from ddp_rnic.sim.capture.pcap import Frame, write_pcap
 from ddp_rnic.sim.capture.tests.associations import A, B, Peers
 from ddp_rnic.sim.capture.tests.frames import ethernet, first_octet, frames, handshake, tcp_packet
 from ddp_rnic.sim.capture.tests.streams import SEND, Conversation
@@ -30,7 +30,6 @@ from ddp_rnic.sim.engines.engine import Frame as FrameSent
 from ddp_rnic.sim.model.mpa import StartupFrame
 from ddp_rnic.sim.replay.plan import Plan, plan
 from ddp_rnic.sim.replay.regions import Region, RegionError, derive
-from ddp_rnic.sim.replay.workload import write_pcap
 from ddp_rnic.sim.reports import page
 from ddp_rnic.sim.reports.comparison import Comparison, Side, run
 from ddp_rnic.sim.reports.timeline import occupancy, segments, throughput

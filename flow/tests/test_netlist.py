@@ -14,11 +14,9 @@ from ddp_rnic.flow.netlist import (
     fold_enables,
     new_cell,
     promote_resets,
-    replicate_enables,
 )
 from ddp_rnic.flow.tests.netlists import (
     BITS,
-    CLOCK,
     COPY,
     ENABLE,
     OTHER_CLOCK,
@@ -302,34 +300,6 @@ def test_a_reset_of_many_flip_flops_goes_by_the_global_network(count: int) -> No
             assert cells[f"r{at}"]["connections"]["LSR"] == reset
             cells[f"r{at}"]["connections"]["LSR"] = [ENABLE]
     assert netlist == before
-
-
-def test_the_gate_of_a_wide_enable_is_copied_for_each_part_of_the_register() -> None:
-    width = 200
-    data, output = list(range(100, 100 + width)), list(range(400, 400 + width))
-    cells = {"gate": logic([10, 11], 12), "narrow_gate": logic([10], 13)}
-    for at in range(width):
-        cells[f"q_{at}"] = flip_flop(data[at], output[at], CEMUX="CE", CE=[12])
-    for at in range(100):
-        cells[f"r_{at}"] = flip_flop(data[at], 700 + at, CEMUX="CE", CE=[13])
-    ports = {
-        "clk": port("input", [CLOCK]), "a": port("input", [10]), "b": port("input", [11]),
-        "d": port("input", data), "rd": port("output", output),
-    }  # fmt: skip
-    netlist = {"modules": {"top": {"ports": ports, "cells": cells, "netnames": {}}}}
-    before = Run(copy.deepcopy(netlist))
-    assert replicate_enables(netlist, "top") == 2
-    after = Run(netlist)
-    # Neighbours share a copy, and all copies have about the same number; 100 flip-flops need only
-    # one.
-    enables = [cells[f"q_{at}"]["connections"]["CE"][0] for at in range(width)]
-    assert sum(a != b for a, b in zip(enables, enables[1:], strict=False)) == 2
-    assert sorted(enables.count(enable) for enable in set(enables)) == [66, 67, 67]
-    assert {cells[f"r_{at}"]["connections"]["CE"][0] for at in range(100)} == {13}
-    rng = random.Random(1)
-    for _ in range(50):
-        values = {"a": rng.getrandbits(1), "b": rng.getrandbits(1), "d": rng.getrandbits(width)}
-        assert before.cycle(**values) == after.cycle(**values)
 
 
 @pytest.mark.parametrize("wrapper", ["", "wrapper."])

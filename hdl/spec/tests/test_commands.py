@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 REGION = {"to": 0x1_0000_0002, "length": 0x3_0000_0004, "address": 0x5_0000_0006, "pages": 7}
 KEY = AssociationKey(1, 2, 3, 4, 5, v6=False)
 ALL = {
-    "set_stag": commands.set_stag(0x123456_78, Access.REMOTE_READ, pd=9, **REGION),
+    "set_stag": commands.set_stag(0x123456_78, Access.REMOTE_WRITE, pd=9, **REGION),
     "clear_stag": commands.clear_stag(0x123456_78),
     "revoke_stag": commands.revoke_stag(0x123456_78),
     "set_page": commands.set_page(3, 0x1_0000_1000),
@@ -33,7 +33,8 @@ ALL = {
 
 
 def test_an_stag_is_written_as_the_register_map_says() -> None:
-    assert dict(ALL["set_stag"]) == {
+    domain = commands.set_stag(0x123456_78, Access.REMOTE_READ, pd=9, **REGION)
+    assert dict(domain) == {
         "STAG_INDEX": 0x123456, "STAG_FLAGS": 1 << 10 | 1 << 8 | 0x78, "STAG_OWNER": 9,
         "STAG_TO_LO": 2, "STAG_TO_HI": 1, "STAG_LEN_LO": 4, "STAG_LEN_HI": 3, "STAG_ADDR_LO": 6,
         "STAG_ADDR_HI": 5, "STAG_PAGES": 7, "STAG_COMMIT": 1,

@@ -88,3 +88,14 @@ def test_no_function_is_too_long() -> None:
                 if lines > LONGER.get(name, LINES_OF.get(node.name, LINES)):
                     found[name] = lines
     assert not found
+
+
+def test_simulators_are_made_in_one_place() -> None:
+    # There every simulation gets a watchdog.
+    made = re.compile(r"\bSimulator\(")
+    found = [
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "hdl").rglob("*.py")
+        if made.search(path.read_text(encoding="utf-8"))
+    ]
+    assert found == ["hdl/lib/testing.py"]

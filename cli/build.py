@@ -10,6 +10,9 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from ..boards.build import build as build_board
+from ..boards.catalog import BOARDS
+from ..hdl.host.uart import phase_step
 from .outcome import BadInput, check_directory, exits
 from .terminal import console
 
@@ -35,11 +38,6 @@ def build(
     Exit code 0: built, and timing is met. 1: it does not fit, or timing is not
     met. 2: bad input. 3: a tool is missing. 130: interrupted.
     """
-    # Imported here, because most commands need no board.
-    from ..boards.build import build as build_board
-    from ..boards.catalog import BOARDS
-    from ..hdl.host.uart import phase_step
-
     terminal = console()
     if list_:
         for each in BOARDS.values():
@@ -74,8 +72,6 @@ def build(
 
 def board_of(name: str | None) -> Any:
     """Returns the board of a name."""
-    from ..boards.catalog import BOARDS
-
     if name not in BOARDS:
         said = "a board is missing" if name is None else f"there is no board {name!r}"
         raise BadInput(f"{said}: give one of {', '.join(BOARDS)}")

@@ -16,11 +16,12 @@ from ..sim.reports.comparison import Comparison
 from ..sim.reports.report import Result, left_out_text
 from .inputs import Asked, Assume, SctpPort, planned
 from .outcome import DIFFERS, check_directory, exits, writing
-from .terminal import bar, colored, console, print_notes, say
+from .results import print_notes
+from .terminal import bar, colored, console, say
 
 
 @exits(ValueError)
-def compare_devices(
+def compare(
     capture: Annotated[
         Path | None,
         typer.Argument(

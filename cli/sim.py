@@ -26,7 +26,8 @@ from ..sim.reports import report
 from ..sim.reports.report import Result, Run, left_out_text
 from .inputs import Asked, Assume, SctpPort, read_input
 from .outcome import DIFFERS, BadInput, check_directory, exits
-from .terminal import bar, colored, console, print_differences, print_notes
+from .results import print_differences, print_notes
+from .terminal import bar, colored, console
 
 
 class EngineName(StrEnum):

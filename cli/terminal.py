@@ -1,4 +1,4 @@
-"""Shows progress on a terminal, and prints what the results of several commands share."""
+"""Shows progress on a terminal, and prints results."""
 
 from __future__ import annotations
 
@@ -8,12 +8,7 @@ from contextlib import contextmanager
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-from ..sim.capture.pcap import LeftOut
-from ..sim.replay.differences import Difference
-from ..sim.reports import report
 
 #: Width of the output in a pipe.
 _COLUMNS = 160
@@ -55,21 +50,3 @@ def say(line: str) -> None:
 
 def colored(verdict: str, agrees: bool) -> str:
     return f"[bold {'green' if agrees else 'red'}]{verdict}[/bold {'green' if agrees else 'red'}]"
-
-
-def print_notes(console: Console, notes: list[str], left_out: list[LeftOut]) -> None:
-    for note in notes:
-        console.print(f"note: {escape(note)}", soft_wrap=True)
-    if len(left_out) > report.MOST_NAMED:  # otherwise the last sentence has all of them
-        for each in left_out:
-            console.print(f"left out: {escape(str(each))}", soft_wrap=True)
-
-
-def print_differences(console: Console, differences: list[Difference]) -> None:
-    for each in differences:
-        cycle = "" if each.cycle is None else f" in cycle {each.cycle}"
-        console.print(
-            f"[red]difference[/red] in {each.what} at {escape(each.where)}:"
-            f" expected {escape(each.expected)}, got {escape(each.got)}{cycle}",
-            soft_wrap=True,
-        )

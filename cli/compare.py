@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 from rich.console import Console
@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..hdl.spec.config import RnicConfig
+from ..sim.devices.room import Room
 from ..sim.reports.comparison import Comparison
 from ..sim.reports.report import Result, left_out_text
 from .inputs import Asked, Assume, SctpPort, planned
@@ -77,36 +78,20 @@ def compare(
         raise ValueError("--baud needs --port, the serial port of the board's host link")
     rate = BAUD if baud is None else baud
     check_directory(out)
-    has, room = None, None
-    if port is not None:
-        with targets.Board(port, baud=rate) as link:
-            has, room = link.config(), link.room
-        if width not in (None, has.width):
-            raise ValueError(f"--width is {width}, but the board has {has.width} bits")
-    config = has or RnicConfig(width=width or 64)
+    config, room = _device(port, rate, width)
     asked = Asked(capture, regions, assume or [], sctp_port or [])
     plans, found = planned(asked, config, room)
-    result = comparing.Comparison(
-        str(capture or "generated workload"),
-        config.width,
-        notes=found.notes,
-        left_out=found.left_out,
-    )
+    source = str(capture or "generated workload")
+    result = Comparison(source, config.width, notes=found.notes, left_out=found.left_out)
     if out is not None:
         with writing(out):
             out.mkdir(parents=True, exist_ok=True)
     for target in chosen:
         vcd = out / f"{target}.vcd" if out and waves and target != "board" else None
+        connect = partial(targets.open_link, target, port, say, baud=rate)
         with bar(target) as progress:
-            result.sides.append(
-                comparing.run(
-                    target,
-                    partial(targets.open_link, target, port, say, baud=rate),
-                    plans,
-                    waves=vcd,
-                    progress=progress,
-                )
-            )
+            side = comparing.run(target, connect, plans, waves=vcd, progress=progress)
+        result.sides.append(side)
     if out is not None:
         with writing(out):
             page.write(result, out / "report.html")
@@ -115,6 +100,24 @@ def compare(
         typer.echo(f"report: {out / 'report.html'}")
     if not result.agrees:
         raise typer.Exit(DIFFERS)
+
+
+class _Device(NamedTuple):
+    config: RnicConfig
+    room: Room | None
+
+
+def _device(port: str | None, rate: int, width: int | None) -> _Device:
+    """Returns the configuration of all devices, and the room of the board, if there is one."""
+    from ..sim.devices import targets
+
+    if port is None:
+        return _Device(RnicConfig(width=width or 64), None)
+    with targets.Board(port, baud=rate) as link:
+        config, room = link.config(), link.room
+    if width not in (None, config.width):
+        raise ValueError(f"--width is {width}, but the board has {config.width} bits")
+    return _Device(config, room)
 
 
 def _print_comparison(console: Console, result: Comparison) -> None:

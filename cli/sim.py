@@ -21,7 +21,7 @@ from ..sim.capture.streams import Stream
 from ..sim.engines.choice import load
 from ..sim.replay.differences import compare, number_text
 from ..sim.replay.plan import Plan, plan
-from ..sim.replay.regions import Region
+from ..sim.replay.regions import RIGHTS, Region
 from ..sim.reports import report
 from ..sim.reports.report import Result, Run, left_out_text
 from .inputs import Asked, Assume, SctpPort, read_input
@@ -240,11 +240,7 @@ def _region_table(result: Result) -> Table:
     for run in result.runs:
         for allotment in run.plan.allotments:
             region = allotment.region
-            rights = [
-                name
-                for name, given in (("write", region.remote_write), ("read", region.remote_read))
-                if given
-            ]
+            rights = [word for word, right in RIGHTS.items() if right in region.access]
             table.add_row(
                 region.endpoint,
                 f"{region.stag:#010x}",

@@ -14,11 +14,11 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
@@ -161,6 +161,48 @@ def _simulation(engine: Engine, config: RnicConfig) -> Rows:
     return [measure_simulation(engine, Load(config, _SPEED_PAYLOAD))]
 
 
+class _Step(NamedTuple):
+    """A measurement: its list of rows, its name for the user, and the function that makes rows."""
+
+    kind: str
+    what: str
+    measure: Callable[[], Rows]
+
+
+def _simulations(engine: Engine, configs: Iterable[RnicConfig], *, sctp: bool) -> Iterator[_Step]:
+    for config in configs:
+        bits = f"at {config.width} bits"
+        yield _Step("cycles", f"cycles {bits}", partial(_cycles, engine, config))
+        yield _Step("latency", f"latency {bits}", partial(_latency, engine, config))
+        yield _Step("simulation", f"simulation {bits}", partial(_simulation, engine, config))
+        if sctp:
+            measure = partial(_sctp_cycles, engine, replace(config, sctp=True))
+            yield _Step("cycles", f"cycles over SCTP {bits}", measure)
+
+
+def _builds(
+    configs: Iterable[RnicConfig],
+    peers: Iterable[Peer],
+    *,
+    pnr: bool,
+    seeds: tuple[int, ...],
+    xilinx: str | None,
+) -> Iterator[_Step]:
+    place = ("pnr", partial(pnr_flow.measure, seeds=seeds))
+    flows, peer_flows = [place] * pnr, [place]
+    if xilinx is not None:
+        synthesize = ("xilinx", partial(xilinx_flow.measure, family=xilinx))
+        flows, peer_flows = [*flows, synthesize], [*peer_flows, synthesize]
+    for config in configs:
+        for kind, flow in flows:
+            for block in BLOCKS:
+                measure = partial(_of_block, flow, block, config)
+                yield _Step(kind, f"{block} at {config.width} bits", measure)
+    for peer in peers:
+        for kind, flow in peer_flows:
+            yield _Step(kind, peer.name, partial(of_peer, flow, peer))
+
+
 def run_bench(
     widths: Iterable[int] = WIDTHS,
     *,
@@ -203,51 +245,24 @@ def run_bench(
         The gateware failed.
     """
     engine = engine or load("compiled")
-    peers = tuple(peers)
-    # The tasks for blocks and peers: the name of the list of rows, and the function that makes
-    # them.
-    place = ("pnr", partial(pnr_flow.measure, seeds=tuple(seeds)))
-    flows, peer_flows = [place] * pnr, [place]
-    if xilinx is not None:
-        synthesize = ("xilinx", partial(xilinx_flow.measure, family=xilinx))
-        flows, peer_flows = [*flows, synthesize], [*peer_flows, synthesize]
-    steps: list[tuple[str, str, Callable[[], Rows]]] = []
-    built: list[tuple[str, str, Callable[[], Rows]]] = []
-    for config in (RnicConfig(width=width) for width in widths):
-        bits = f"at {config.width} bits"
-        steps += [
-            ("cycles", f"cycles {bits}", partial(_cycles, engine, config)),
-            ("latency", f"latency {bits}", partial(_latency, engine, config)),
-            ("simulation", f"simulation {bits}", partial(_simulation, engine, config)),
-        ]
-        if sctp:
-            measure = partial(_sctp_cycles, engine, replace(config, sctp=True))
-            steps.append(("cycles", f"cycles over SCTP {bits}", measure))
-        built += [
-            (kind, f"{block} {bits}", partial(_of_block, flow, block, config))
-            for kind, flow in flows
-            for block in BLOCKS
-        ]
-    built += [
-        (kind, peer.name, partial(of_peer, flow, peer))
-        for peer in peers
-        for kind, flow in peer_flows
-    ]
+    configs = [RnicConfig(width=width) for width in widths]
+    steps = list(_simulations(engine, configs, sctp=sctp))
+    built = list(_builds(configs, peers, pnr=pnr, seeds=tuple(seeds), xilinx=xilinx))
     if built:
         pnr_flow.check_tools()
     results: Results = {"cycles": [], "latency": [], "simulation": [], "pnr": [], "xilinx": []}
     tell = progress or (lambda done, total, what: None)
     total = len(steps) + len(built)
-    for done, (kind, what, step) in enumerate(steps):
-        tell(done, total, what)
-        results[kind] += step()
+    for done, step in enumerate(steps):
+        tell(done, total, step.what)
+        results[step.kind] += step.measure()
     # No further step is timed. The longest ones come first.
     pool = ThreadPoolExecutor(os.cpu_count())
     try:
-        running = [(kind, what, pool.submit(build)) for kind, what, build in reversed(built)]
-        for done, (kind, what, future) in enumerate(running, len(steps)):
-            tell(done, total, what)
-            results[kind][:0] = future.result()
+        running = [(step, pool.submit(step.measure)) for step in reversed(built)]
+        for done, (step, future) in enumerate(running, len(steps)):
+            tell(done, total, step.what)
+            results[step.kind][:0] = future.result()
     finally:
         pool.shutdown(cancel_futures=True)
     return results

@@ -16,7 +16,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ...hdl.spec import regs
+from ...hdl.spec import commands, regs
 from ...hdl.spec.completion import Completion
 from ...sw_driver import Context, Device, RnicError, Transport
 from ...sw_driver import ErrorEvent as DriverEvent
@@ -157,9 +157,9 @@ class _Player:
         """Stops all writes of the device, and frees memory."""
         context = self._context
         for number in range(context.capabilities.streams):
-            context.registers.write("STREAM_INDEX", number)
-            context.registers.write("REVOKE_STREAM")
-            context.fence("the device does not stop its streams: reset it")
+            context.carry_out(
+                commands.revoke_stream(number), "the device does not stop its streams: reset it"
+            )
         self._memory.close()
 
     def do(self, operation: Operation) -> None:
@@ -224,7 +224,9 @@ class _Player:
             return
         self._addresses[name] = value
         low, high = (self._addresses.get(f"{window}_ADDR_{half}", 0) for half in ("LO", "HI"))
-        registers.write_all(window, ADDR=(high << 32 | low) + self._base)
+        there = (high << 32 | low) + self._base
+        registers.write(f"{window}_ADDR_LO", there & 0xFFFFFFFF)
+        registers.write(f"{window}_ADDR_HI", there >> 32)
 
     # -- the outcome ------------------------------------------------------------------------------
 

@@ -9,16 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import or_
 
 from ...hdl.spec.completion import Completion, Status
 from ...hdl.spec.config import RnicConfig
 from ...hdl.spec.ddp import LLP_CRC, LLP_FRAMING, LOCAL_CATASTROPHIC, WAITING, ErrorNumber
 from ...hdl.spec.sctp import State
+from ...hdl.spec.stag import Access
 from ..capture.streams import Arrival, Stream
 from ..engines.engine import ExceptionPacket
 from ..model.ddp import DataSink, TaggedHeader, UntaggedHeader, header_length
 from ..model.events import DdpError, Delivered, LlpError, Placed
-from ..model.memory import Access, Memory
+from ..model.memory import Access as ModelAccess
+from ..model.memory import Memory
 from ..model.memory import Region as ModelRegion
 from ..model.mpa import Fpdu, MpaReceiver
 from .regions import Region
@@ -54,6 +58,11 @@ def spans(address: int, pages: Pages | None, offset: int, length: int) -> Iterat
         count = min(length, size - inside)
         yield pages.addresses[page] + inside, count
         offset, length = offset + count, length - count
+
+
+def model_access(access: Access) -> ModelAccess:
+    """Returns rights in the model's own words, which it shares with nothing."""
+    return reduce(or_, (ModelAccess[str(right.name)] for right in access), ModelAccess.NONE)
 
 
 @dataclass(frozen=True)
@@ -241,15 +250,12 @@ class Golden:
 
     def register(self, region: Region) -> None:
         """Registers a region; its octets remain after a revocation."""
-        access = (Access.REMOTE_WRITE if region.remote_write else Access.NONE) | (
-            Access.REMOTE_READ if region.remote_read else Access.NONE
-        )
         self.memory.register(
             ModelRegion(
                 stag=region.stag,
                 to=region.to,
                 length=region.length,
-                access=access,
+                access=model_access(region.access),
                 pd=self.domains[region.endpoint] if region.stream is None else None,
                 stream=region.stream,
             ),

@@ -88,11 +88,7 @@ class FakeSctp:
     # -- registers --
 
     def _fields(self, name: str) -> dict[str, int]:
-        value = self.device.values.get(name, 0)
-        return {
-            each.name: value >> each.low & (1 << each.bits) - 1
-            for each in regs.BY_NAME[name].fields
-        }
+        return regs.unpack(name, self.device.values.get(name, 0))
 
     def commit(self) -> None:
         """Executes ASSOC_COMMIT."""

@@ -34,16 +34,20 @@ def print_table(
     """
     console.print(f"[italic]{escape(title)}[/italic]", soft_wrap=True)
     columns = list(zip(headings, *(rows := list(rows)), strict=True))
-    # rich would cut words. Here a column is as wide as its longest word, and takes what is left.
+    # rich would cut words. Here a column is as wide as its longest word; the columns that need the
+    # least for all words on one line get that from the rest of the width.
     widths = [max(len(word) for cell in column for word in cell.split()) for column in columns]
+    needs = [max(map(len, column)) - width for column, width in zip(columns, widths, strict=True)]
     left = console.width - sum(widths) - 3 * len(columns) - 1
     if left >= 0:
+        for at in sorted(range(len(columns)), key=needs.__getitem__):
+            more = min(left, needs[at])
+            widths[at] += more
+            left -= more
         table = Table()
         for (heading, *cells), width in zip(columns, widths, strict=True):
-            more = min(left, max(map(len, (heading, *cells))) - width)
-            left -= more
             side: JustifyMethod = "right" if all(map(_NUMBER.fullmatch, cells)) else "left"
-            table.add_column(escape(heading), justify=side, width=width + more)
+            table.add_column(escape(heading), justify=side, width=width)
         for row in rows:
             table.add_row(*map(escape, row))
         console.print(table)

@@ -18,7 +18,7 @@ from ..sim.capture.pcap import counted as _count
 from ..sim.capture.sctp_traffic import SctpStream
 from ..sim.capture.streams import Stream
 from ..sim.engines.choice import load
-from ..sim.replay.differences import compare, number_text
+from ..sim.replay.differences import find_differences, number_text
 from ..sim.replay.plan import Plan, plan
 from ..sim.replay.regions import Region
 from ..sim.reports import report
@@ -133,7 +133,7 @@ def _simulate(
             outcome = engine.run(
                 each.config, each.operations, memory, ring=each.ring, waves=path, progress=progress
             )
-        result.runs.append(Run(each, outcome, memory, compare(each, outcome, memory)))
+        result.runs.append(Run(each, outcome, memory, find_differences(each, outcome, memory)))
     return result, waveforms
 
 

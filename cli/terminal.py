@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 #: Width of the output in a pipe.
-_COLUMNS = 160
+_COLUMNS = 200
 #: A cell that stands at the right of its column; the number in parentheses is the least possible.
 _NUMBER = re.compile(r"(\d+(\.\d+)?( %|( \d+)+| \([\d.]+\))?)?")
 

@@ -5,7 +5,7 @@ Imports nothing, because the packages of an extra may be missing.
 
 from __future__ import annotations
 
-#: The commands in the order of ``rnic --help``, each with the extra that installs what it imports.
+#: The commands in the order of ``rnic --help``, each with the extra that it needs.
 COMMANDS = {
     "sim": "sim",
     "compare": "sim",

@@ -9,7 +9,6 @@ from typing import Annotated, NamedTuple
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from ..hdl.spec.config import RnicConfig
 from ..sim.devices.room import Room
@@ -17,11 +16,12 @@ from ..sim.reports.comparison import Comparison
 from ..sim.reports.report import Result, left_out_text
 from .inputs import Asked, Assume, SctpPort, planned
 from .outcome import DIFFERS, check_directory, exits, writing
-from .terminal import bar, colored, console, print_notes, say
+from .results import print_notes
+from .terminal import bar, colored, console, print_table, say
 
 
 @exits(ValueError)
-def compare_devices(
+def compare(
     capture: Annotated[
         Path | None,
         typer.Argument(
@@ -120,38 +120,37 @@ def _device(port: str | None, rate: int, width: int | None) -> _Device:
 
 
 def _print_comparison(console: Console, result: Comparison) -> None:
-    table = Table(title=escape(result.source), title_justify="left")
-    for heading in ("device", "verdict"):
-        table.add_column(heading)
-    for heading in ("segments", "octets placed", "completions", "errors", "cycles"):
-        table.add_column(heading, justify="right")
-    table.add_column("waveform", overflow="fold")
+    rows = []
     for side in result.sides:
         counted = Result(result.source, side.name, result.width, False, side.runs)
         completions = sum(len(run.outcome.completions) for run in side.runs)
         numbers = counted.segments, counted.bytes_placed, completions, counted.errors
-        table.add_row(
-            side.name,
-            side.verdict,
-            *map(str, numbers),
-            str(counted.cycles or "unknown"),
-            escape(", ".join(map(str, side.waves))),
+        rows.append(
+            (
+                side.name,
+                side.verdict,
+                *map(str, numbers),
+                str(counted.cycles or "unknown"),
+                ", ".join(map(str, side.waves)),
+            )
         )
-    console.print(table)
+    headings = (
+        *("device", "verdict", "segments", "octets placed", "completions", "errors", "cycles"),
+        "waveform",
+    )
+    print_table(console, result.source, headings, rows)
     print_notes(console, result.notes, result.left_out)
     names = [side.name for side in result.sides]
-    if rows := result.rows():
-        table = Table(title="Differences", title_justify="left")
-        for heading in ("what", "where", "golden model", *names, "cycle"):
-            table.add_column(heading, overflow="fold")
-        for row in rows:
-            cycles = dict.fromkeys(
-                str(each.cycle) for each in row.got.values() if each.cycle is not None
-            )
-            got = [row.got[name].got if name in row.got else "=" for name in names]
-            cells = [row.what, row.where, row.expected, *got, ", ".join(cycles)]
-            table.add_row(*map(escape, cells))
-        console.print(table)
+    differences = []
+    for row in result.rows():
+        cycles = dict.fromkeys(
+            str(each.cycle) for each in row.got.values() if each.cycle is not None
+        )
+        got = [row.got[name].got if name in row.got else "=" for name in names]
+        differences.append((row.what, row.where, row.expected, *got, ", ".join(cycles)))
+    if differences:
+        headings = ("what", "where", "golden model", *names, "cycle")
+        print_table(console, "Differences", headings, differences)
     console.print(
         f"{colored(result.verdict, result.agrees)}: {', '.join(names)} and golden model at"
         f" {result.width} bits{escape(left_out_text(result.left_out))}",

@@ -25,16 +25,18 @@ from .control import Control, StreamEntry
 from .ddp.commit import Commit
 from .ddp.delivery import Delivery
 from .ddp.header import HeaderParser
-from .ddp.precedence import Overtaking, key_of
+from .ddp.records import RecordFilter
 from .ddp.segment import IN_FLIGHT
 from .ddp.stag import StagTable
 from .ddp.tagged import TaggedCheck
 from .ddp.untagged import UntaggedCheck
-from .dma.buffer import PacketBuffer
+from .dma.buffer import PacketBuffers
 from .dma.exceptions import ExceptionQueue
 from .dma.pages import PageCut, PageEntry
 from .dma.placement import ExceptionBeat, PlacementDma
 from .lib.crc32c import Crc32c
+from .lib.credits import Credits
+from .lib.quiet import Quiet
 from .lib.stream import Beat, delayed, nibbles
 from .lib.table import Table
 from .mpa.intake import Intake, LlpBeat
@@ -97,120 +99,102 @@ class Rnic(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        config = self.config
-        # MPA's segments come in the order of the sender, SCTP's in any order.
-        ordered, unordered = config.mpa, config.sctp
-        if config.mpa:
-            self._walks(m)
-        m.submodules.commit = commit = Commit(config, ordered=ordered, unordered=unordered)
-        m.submodules.streams = streams = Table(
-            StreamEntry(), config.streams, live="enable", index=config.stream_bits + 1,
-            lookups=1 + config.mpa)
-        m.submodules.delivery = delivery = Delivery(
-            config, ordered=ordered, unordered=unordered)
-        m.submodules.exceptions = exceptions = ExceptionQueue(config)
-        m.submodules.control = control = Control(config)
-
-        receiving = self._mpa(m, commit, streams) if config.mpa else C(0)
-        untagged = self._check(m, commit, streams, control)
-        moving = self._place(m, commit, delivery, exceptions, control)
-        if config.sctp:
-            receiving = receiving | self._sctp(m, commit, untagged, delivery, control)
-
-        # Out: completions, errors and exceptions.
-        recording = self._record(m, commit, delivery)
-        wiring.connect(m, delivery.failed, commit.bus_errors)
-        wiring.connect(m, delivery.bus, wiring.flipped(self.completions))
-        wiring.connect(m, exceptions.o, wiring.flipped(self.exceptions))
-        wiring.connect(m, commit.events, control.events)
-        wiring.connect(m, control.clear, commit.clear)
-        wiring.connect(m, wiring.flipped(self.control), control.bus)
-        wiring.connect(m, control.streams, streams.write)
-        m.d.comb += [
-            commit.record_room.eq(delivery.half),
-            delivery.clear.valid.eq(commit.clear.valid & commit.clear.ready),
-            delivery.clear.payload.eq(commit.clear.payload),
-            *(getattr(delivery, name).eq(control.ring[name])
-              for name in ("enable", "base", "size", "consumer")),
-            control.producer.eq(delivery.producer),
-            control.ring_error.eq(delivery.failed_ring),
-            control.retired.eq(delivery.retired),
-            control.issued.eq(commit.issued),
-            control.tally.eq(commit.tally),
-            control.completed.eq(delivery.delivered),
-            control.exception_dropped.eq(exceptions.dropped),
-            self.irq.eq(control.irq),
-        ]
-
-        # The datapath is idle once every block has been quiet for 15 cycles: longer than anything
-        # is on its way between two blocks. ``receiving`` and ``commit.busy`` see new input in the
-        # same cycle; the other blocks are placed far apart, so their status is registered first.
-        busy, quiet = Signal(), Signal(4)
-        m.d.sync += busy.eq(receiving | commit.busy | delayed(m, 1, Cat(
-            moving, recording, delivery.busy, delivery.failed.valid, exceptions.o.valid,
-        ), "moving").any())
-        # A register write of the host to the ring may set delivery going again.
-        given = Cat(control.ring.enable, control.ring.consumer)
-        known = delayed(m, 1, given, "given")
-        changed = Signal()
-        m.d.sync += changed.eq(~delayed(m, 1, nibbles(known, given), "same").all())
-        with m.If(busy | changed):
-            m.d.sync += quiet.eq(0)
-        with m.Elif(~quiet.all()):
-            m.d.sync += quiet.eq(quiet + 1)
-        m.d.comb += control.idle.eq(quiet.all())
+        if self.config.mpa:
+            self._receive_mpa(m)
+        if self.config.sctp:
+            self._receive_sctp(m)
+        self._buffer(m)
+        self._commit(m)
+        self._check(m)
+        self._place(m)
+        self._deliver(m)
+        if self.config.sctp:
+            self._report_sctp(m)
+        self._control(m)
+        self._idle(m)
         return m
 
-    def _walks(self, m):
-        """Adds MPA's walker, packet buffer and digest."""
+    def _receive_mpa(self, m):
+        """Adds MPA: packets to segments, and to verdicts on them."""
         config = self.config
-        m.submodules.intake = Intake(config)
-        m.submodules.walker = MpaWalker(config)
-        m.submodules.buffer = PacketBuffer(config)
+        m.submodules.intake = intake = Intake(config)
+        m.submodules.walker = walker = MpaWalker(config)
         m.submodules.crc = crc = Crc32c(config.width, granule=4)
-        m.submodules.judge = Judge(config, latency=crc.latency)
-
-    def _mpa(self, m, commit, streams):
-        """Connects MPA's blocks up to Commit; returns whether they hold anything."""
-        intake, walker, buffer, crc, judge = (
-            getattr(m.submodules, name) for name in ("intake", "walker", "buffer", "crc", "judge"))
+        m.submodules.judge = judge = Judge(config, latency=crc.latency)
         wiring.connect(m, wiring.flipped(self.packets), intake.i)
         wiring.connect(m, intake.o, walker.i)
-        wiring.connect(m, walker.store, buffer.store)
         wiring.connect(m, walker.slices, crc.i)
         wiring.connect(m, walker.endings, judge.endings)
         wiring.connect(m, crc.o, judge.checksums)
-        wiring.connect(m, walker.segments, commit.segments)
-        wiring.connect(m, judge.o, commit.verdicts)
-        m.d.comb += [
-            streams.index[0].eq(intake.stream),
-            intake.settings.eq(streams.entry[0].llp),
-            buffer.next.eq(walker.beats),
-        ]
-        # A segment may begin only while Commit is sure to have room for it, a beat only while the
-        # buffer has room. ``credits`` lags: segments that began in the last few cycles have not
-        # been subtracted yet, hence the margin of 5.
-        credits = Signal(range(IN_FLIGHT + 1), init=IN_FLIGHT)
-        begun = delayed(m, 1, walker.begun, "begun")
-        with m.If(begun & ~commit.done):
-            m.d.sync += credits.eq(credits - 1)
-        with m.If(~begun & commit.done):
-            m.d.sync += credits.eq(credits + 1)
-        enough = Signal(init=1)
-        m.d.sync += enough.eq(credits > 5)
-        m.d.comb += walker.go.eq(enough & buffer.space)
-        return intake.busy | walker.busy | (credits != IN_FLIGHT)
 
-    def _check(self, m, commit, streams, control):
-        """Adds the header parser and the checks, which run in parallel with Commit."""
+    def _receive_sctp(self, m):
+        """Adds SCTP: frames to items, and to their sessions' verdicts on them."""
         config = self.config
+        m.submodules.receiver = receiver = SctpReceiver(config)
+        m.submodules.sctp_crc = crc = Crc32c(config.width, granule=4)
+        m.submodules.admission = admission = Admission(config)
+        wiring.connect(m, wiring.flipped(self.frames), receiver.i)
+        wiring.connect(m, receiver.slices, crc.i)
+        wiring.connect(m, crc.o, receiver.checksums)
+        wiring.connect(m, receiver.o, admission.items)
+        m.d.comb += receiver.go.eq(admission.go)
+
+    def _buffer(self, m):
+        """Adds a packet buffer for each LLP, which holds the octets until they are placed."""
+        config = self.config
+        m.submodules.buffers = buffers = PacketBuffers(config, sources=config.mpa + config.sctp)
+        if config.mpa:
+            walker = m.submodules.walker
+            wiring.connect(m, walker.store, buffers.store[0])
+            m.d.comb += buffers.next[0].eq(walker.beats)
+        if config.sctp:
+            receiver = m.submodules.receiver
+            wiring.connect(m, receiver.store, buffers.store[-1])
+            m.d.comb += [
+                buffers.next[-1].eq(receiver.beats),
+                receiver.space.eq(buffers.space[-1]),
+            ]
+
+    def _commit(self, m):
+        """Adds Commit, which takes segments and items in turn and decides their outcome."""
+        config = self.config
+        # MPA's segments come in the order of the sender, SCTP's in any order.
+        m.submodules.commit = commit = Commit(config, ordered=config.mpa, unordered=config.sctp)
+        if config.mpa:
+            walker, judge = m.submodules.walker, m.submodules.judge
+            wiring.connect(m, walker.segments, commit.segments)
+            wiring.connect(m, judge.o, commit.verdicts)
+            # A segment may begin only while Commit is sure to have room for it, a beat only while
+            # the buffer has room. A segment that begins is counted a few cycles later.
+            m.submodules.credits = credits = Credits(IN_FLIGHT, lag=5)
+            m.d.comb += [
+                credits.open.eq(1),
+                credits.take.eq(delayed(m, 1, walker.begun, "begun")),
+                credits.give.eq(commit.done),
+                walker.go.eq(credits.ok & m.submodules.buffers.space[0]),
+            ]
+        if config.sctp:
+            admission = m.submodules.admission
+            wiring.connect(m, admission.o, commit.items)
+            m.d.comb += admission.left.eq(commit.item_done)
+
+    def _check(self, m):
+        """Adds the header parser, the checks and their tables, in parallel with Commit."""
+        config, commit = self.config, m.submodules.commit
         m.submodules.parser = parser = HeaderParser()
+        m.submodules.streams = streams = Table(
+            StreamEntry(), config.streams, live="enable", index=config.stream_bits + 1,
+            lookups=1 + config.mpa)
         m.submodules.stags = stags = StagTable(config.stags, lookups=2)
         m.submodules.tagged = tagged = TaggedCheck(config.stags)
         m.submodules.untagged = untagged = UntaggedCheck(config, unordered=config.sctp)
-        wiring.connect(m, control.stags, stags.write)
-        wiring.connect(m, control.queue, untagged.state)
-        wiring.connect(m, control.post, untagged.post)
+        if config.mpa:
+            # The settings of MPA are an entry of the same table.
+            intake = m.submodules.intake
+            m.d.comb += [
+                streams.index[0].eq(intake.stream),
+                intake.settings.eq(streams.entry[0].llp),
+            ]
         # The stream is looked up while its header is parsed.
         stream_1, stream_2 = Signal(16), Signal(16)
         m.d.sync += [stream_1.eq(commit.head.payload.stream), stream_2.eq(stream_1)]
@@ -234,113 +218,73 @@ class Rnic(wiring.Component):
                 delayed(m, 2, commit.head_item, "head_item") if config.sctp else 0)),
             commit.tagged.eq(tagged.o.payload),
             commit.untagged.eq(untagged.o.payload),
-            commit.hold.eq(control.hold),
-            control.held.eq(commit.held),
-            stags.index[1].eq(control.stag_index),
-            control.stag_entry.eq(stags.entry[1]),
         ]
-        return untagged
 
-    def _record(self, m, commit, delivery):
-        """Connects Commit's records to Delivery; returns whether a record is on its way.
-
-        Over MPA, Delivery gets the records of three kinds of segments only: the last one of a
-        message, one that overtakes another message, and the first one of a stream that was cleared.
-        """
-        if not self.config.mpa:
-            wiring.connect(m, commit.records, delivery.records)
-            return C(0)
-        m.submodules.overtaking = overtaking = Overtaking(self.config.streams)
-        record, clear = commit.records.payload, commit.clear
-        of_mpa = ~record.sctp if self.config.sctp else C(1)
-        clears = delayed(m, 1, clear.valid & clear.ready, "clears")
-        came = delayed(m, overtaking.LATENCY + 1, record, "record")
-        found = delayed(m, 1, overtaking.o, "found")
-        valid = Signal(overtaking.LATENCY + 1)
-        m.d.sync += valid.eq(Cat(commit.records.valid, valid))
-        came_sctp = came.sctp if self.config.sctp else C(0)
-        # A cleared stream has had no record for some cycles, so the two inputs never collide.
-        m.d.comb += [
-            overtaking.i.valid.eq((commit.records.valid & of_mpa) | clears),
-            overtaking.i.payload.stream.eq(Mux(
-                clears, delayed(m, 1, clear.payload, "cleared"), record.stream)),
-            overtaking.i.payload.key.eq(key_of(record)),
-            overtaking.i.payload.last.eq(record.complete),
-            overtaking.i.payload.to.eq(record.cookie),
-            overtaking.i.payload.length.eq(record.length),
-            overtaking.i.payload.clear.eq(clears),
-            delivery.records.payload.eq(came),
-            delivery.records.payload.found.eq(found),
-            delivery.records.valid.eq(valid[-1] & (
-                came.complete | found.over | found.first | came_sctp)),
-        ]
-        with m.If(came.tagged & ~came_sctp):
-            m.d.comb += [
-                delivery.records.payload.cookie.eq(overtaking.span.begin),
-                delivery.records.payload.length.eq(overtaking.span.length),
-            ]
-        return valid.any()
-
-    def _place(self, m, commit, delivery, exceptions, control):
-        """Connects Commit's moves to the bus; returns whether one of them is on its way."""
-        config = self.config
-        sources = config.mpa + config.sctp  # a packet buffer each
+    def _place(self, m):
+        """Adds the way of Commit's moves to the bus, or to the exception stream."""
+        config, commit, buffers = self.config, m.submodules.commit, m.submodules.buffers
+        sources = config.mpa + config.sctp
         m.submodules.markers = markers = MarkerCut(
             config, marked=config.mpa, sources=sources, unordered=config.sctp)
         m.submodules.cut = cut = PageCut(config, sources=sources)
         m.submodules.pages = pages = Table(PageEntry(), config.pages, live="valid")
         m.submodules.dma = dma = PlacementDma(config, sources=sources)
-        buffers = [m.submodules.buffer] if config.mpa else []
-        if config.sctp:
-            m.submodules.sctp_buffer = PacketBuffer(config)
-            buffers.append(m.submodules.sctp_buffer)
+        m.submodules.exceptions = exceptions = ExceptionQueue(config)
         wiring.connect(m, commit.moves, markers.i)
         wiring.connect(m, markers.o, cut.i)
         wiring.connect(m, cut.o, dma.i)
         wiring.connect(m, dma.bus, wiring.flipped(self.bus))
-        wiring.connect(m, dma.done, delivery.done)
-        wiring.connect(m, control.pages, pages.write)
+        wiring.connect(m, exceptions.o, wiring.flipped(self.exceptions))
         m.d.comb += [
             markers.go.eq(cut.ready),
             cut.go.eq(dma.ready),
             pages.index[0].eq(cut.index),
             cut.page.address.eq(pages.entry[0].address),
-            *(buffer.address.eq(dma.read_address) for buffer in buffers),
-            *(buffer.free.payload.eq(dma.release.payload) for buffer in buffers),
+            buffers.address.eq(dma.read_address),
+            dma.read_data.eq(buffers.data),
+            buffers.free.valid.eq(dma.release.valid),
+            buffers.free.payload.eq(dma.release.payload),
             exceptions.i.valid.eq(dma.exceptions.valid),
             exceptions.i.payload.eq(dma.exceptions.payload),
             dma.exceptions.ready.eq(1),
         ]
         if config.both:
-            buffer, sctp_buffer = buffers
             m.d.comb += [
-                dma.read_data.eq(Mux(
-                    delayed(m, 3, dma.read_sctp, "read_sctp"), sctp_buffer.data, buffer.data)),
-                sctp_buffer.free.valid.eq(dma.release.valid & dma.release_sctp),
-                buffer.free.valid.eq(dma.release.valid & ~dma.release_sctp),
+                buffers.address_second.eq(dma.read_sctp),
+                buffers.free_second.eq(dma.release_sctp),
             ]
-        else:
+
+    def _deliver(self, m):
+        """Adds Delivery, which writes completions once the bus has answered for all octets."""
+        config, commit = self.config, m.submodules.commit
+        m.submodules.delivery = delivery = Delivery(
+            config, ordered=config.mpa, unordered=config.sctp)
+        records = commit.records
+        if config.mpa:
+            m.submodules.records = needed = RecordFilter(config, unordered=config.sctp)
+            wiring.connect(m, commit.records, needed.i)
+            records = needed.o
             m.d.comb += [
-                dma.read_data.eq(buffers[0].data),
-                buffers[0].free.valid.eq(dma.release.valid),
+                needed.clear.valid.eq(commit.clear.valid & commit.clear.ready),
+                needed.clear.payload.eq(commit.clear.payload),
             ]
-        return Cat(markers.o.valid, ~markers.i.ready, cut.busy, ~dma.idle)
+        wiring.connect(m, records, delivery.records)
+        wiring.connect(m, m.submodules.dma.done, delivery.done)
+        wiring.connect(m, delivery.failed, commit.bus_errors)
+        wiring.connect(m, delivery.bus, wiring.flipped(self.completions))
+        m.d.comb += [
+            commit.record_room.eq(delivery.half),
+            delivery.clear.valid.eq(commit.clear.valid & commit.clear.ready),
+            delivery.clear.payload.eq(commit.clear.payload),
+        ]
 
-
-    def _sctp(self, m, commit, untagged, delivery, control):
-        """Adds SCTP's blocks before Commit and after Delivery; returns whether they are busy."""
-        config, buffer, host = self.config, m.submodules.sctp_buffer, control.sctp
-        m.submodules.receiver = receiver = SctpReceiver(config)
-        m.submodules.sctp_crc = crc = Crc32c(config.width, granule=4)
-        m.submodules.admission = admission = Admission(config)
+    def _report_sctp(self, m):
+        """Adds the order of SCTP's messages, between the due records and the completion ring."""
+        config = self.config
+        commit, admission = m.submodules.commit, m.submodules.admission
+        delivery, untagged = m.submodules.delivery, m.submodules.untagged
         m.submodules.reports = reports = Reports(
             config, admission.done.signature.flip(), ordered=config.mpa)
-        wiring.connect(m, wiring.flipped(self.frames), receiver.i)
-        wiring.connect(m, receiver.store, buffer.store)
-        wiring.connect(m, receiver.slices, crc.i)
-        wiring.connect(m, crc.o, receiver.checksums)
-        wiring.connect(m, receiver.o, admission.items)
-        wiring.connect(m, admission.o, commit.items)
         wiring.connect(m, delivery.due, reports.due)
         wiring.connect(m, reports.done, admission.done)
         wiring.connect(m, admission.records, reports.ordered)
@@ -348,21 +292,86 @@ class Rnic(wiring.Component):
         wiring.connect(m, reports.entries, delivery.entries)
         wiring.connect(m, reports.advanced, untagged.advanced)
         wiring.connect(m, reports.disordered, commit.disordered)
-        wiring.connect(m, host.associations, receiver.write)
-        wiring.connect(m, host.command, admission.command)
-        wiring.connect(m, admission.answer, host.answer)
         m.d.comb += [
-            buffer.next.eq(receiver.beats),
-            receiver.space.eq(buffer.space),
-            receiver.go.eq(admission.go),
-            admission.left.eq(commit.item_done),
             reports.clear.valid.eq(delivery.clear.valid),
             reports.clear.payload.eq(delivery.clear.payload),
-            reports.state.valid.eq(control.queue.valid),
-            reports.state.payload.eq(control.queue.payload),
-            host.waiting.eq(admission.waiting),
-            admission.look.eq(host.look),
-            host.next.eq(admission.next),
-            host.tally.eq(commit.item_tally),
         ]
-        return self.frames.valid | receiver.busy | admission.busy | reports.busy
+
+    def _control(self, m):
+        """Adds the registers: they write the tables, and read states, events and counters."""
+        commit, delivery = m.submodules.commit, m.submodules.delivery
+        streams, stags, untagged = (
+            m.submodules.streams, m.submodules.stags, m.submodules.untagged)
+        m.submodules.control = control = Control(self.config)
+        wiring.connect(m, wiring.flipped(self.control), control.bus)
+        wiring.connect(m, control.streams, streams.write)
+        wiring.connect(m, control.stags, stags.write)
+        wiring.connect(m, control.pages, m.submodules.pages.write)
+        wiring.connect(m, control.queue, untagged.state)
+        wiring.connect(m, control.post, untagged.post)
+        wiring.connect(m, control.clear, commit.clear)
+        wiring.connect(m, commit.events, control.events)
+        m.d.comb += [
+            stags.index[1].eq(control.stag_index),
+            control.stag_entry.eq(stags.entry[1]),
+            commit.hold.eq(control.hold),
+            control.held.eq(commit.held),
+            *(getattr(delivery, name).eq(control.ring[name])
+              for name in ("enable", "base", "size", "consumer")),
+            control.producer.eq(delivery.producer),
+            control.ring_error.eq(delivery.failed_ring),
+            control.retired.eq(delivery.retired),
+            control.issued.eq(commit.issued),
+            control.tally.eq(commit.tally),
+            control.completed.eq(delivery.delivered),
+            control.exception_dropped.eq(m.submodules.exceptions.dropped),
+            self.irq.eq(control.irq),
+        ]
+        if self.config.sctp:
+            host, admission, reports = (
+                control.sctp, m.submodules.admission, m.submodules.reports)
+            wiring.connect(m, host.associations, m.submodules.receiver.write)
+            wiring.connect(m, host.command, admission.command)
+            wiring.connect(m, admission.answer, host.answer)
+            m.d.comb += [
+                reports.state.valid.eq(control.queue.valid),
+                reports.state.payload.eq(control.queue.payload),
+                admission.look.eq(host.look),
+                host.next.eq(admission.next),
+                host.waiting.eq(admission.waiting),
+                host.tally.eq(commit.item_tally),
+            ]
+
+    def _idle(self, m):
+        """Reports to the registers whether any data is still under way."""
+        config, control = self.config, m.submodules.control
+        commit, delivery = m.submodules.commit, m.submodules.delivery
+        markers, cut, dma = m.submodules.markers, m.submodules.cut, m.submodules.dma
+        # ``receiving`` and ``commit.busy`` see new input in the same cycle; the other blocks are
+        # placed far apart, so their status is registered first.
+        receiving = C(0)
+        if config.mpa:
+            receiving = (m.submodules.intake.busy | m.submodules.walker.busy
+                         | ~m.submodules.credits.idle)
+        if config.sctp:
+            receiving = (receiving | self.frames.valid | m.submodules.receiver.busy
+                         | m.submodules.admission.busy | m.submodules.reports.busy)
+        moving = Cat(markers.o.valid, ~markers.i.ready, cut.busy, ~dma.idle)
+        recording = m.submodules.records.busy if config.mpa else C(0)
+        # A register write of the host to the ring may set delivery going again.
+        given = Cat(control.ring.enable, control.ring.consumer)
+        known = delayed(m, 1, given, "given")
+        changed = Signal()
+        busy = Signal()
+        m.d.sync += [
+            changed.eq(~delayed(m, 1, nibbles(known, given), "same").all()),
+            busy.eq(receiving | commit.busy | delayed(m, 1, Cat(
+                moving, recording, delivery.busy, delivery.failed.valid,
+                m.submodules.exceptions.o.valid), "moving").any()),
+        ]
+        # Longer than anything is on its way between two blocks.
+        m.submodules.quiet = quiet = Quiet(15)
+        m.d.comb += [
+            quiet.busy.eq(busy | changed),
+            control.idle.eq(quiet.o),
+        ]

@@ -8,7 +8,8 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..dma.placement import Placement
-from ..lib.stream import Backlog, Skid, Stage, Store, counted, delayed, plus
+from ..lib.credits import Credits
+from ..lib.stream import Backlog, Skid, Stage, Store, delayed, plus
 from ..spec import ddp
 from .delivery import Record
 from .item import Action, Admitted
@@ -371,23 +372,23 @@ class Commit(wiring.Component):
                 self.item_done.eq(merge.item_done), self.head_item.eq(merge.head_item)]
 
         # A segment is taken only if there is room for its move, its event and its record.
-        moving = Signal(range(self.MOVES + 1))
-        moved = Signal()
+        m.submodules.credits = credits = Credits(self.MOVES, lag=4)
         under = merge.under
+        moved = Signal()
         under_way = Signal()
-        room = Signal()
         m.d.sync += [
             moved.eq(moves.o.valid & moves.o.ready),
             under_way.eq(merge.take | under.any()),
-            room.eq((moving < self.MOVES - 4) & events.half & self.record_room),
         ]
-        counted(m, moving, under[0], moved)
         m.d.comb += [
-            merge.go.eq(pause.flowing & room),
+            credits.open.eq(events.half & self.record_room),
+            credits.take.eq(under[0]),
+            credits.give.eq(moved),
+            merge.go.eq(pause.flowing & credits.ok),
             pause.hold.eq(self.hold),
             self.held.eq(pause.held),
             pause.under_way.eq(under_way),
-            pause.room.eq(room),
+            pause.room.eq(credits.ok),
         ]
         late = self._late(m, pause)
         checks = self._gather(m, merge.verdict, under[HEAD + CHECKS - 1])

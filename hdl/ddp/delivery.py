@@ -6,7 +6,7 @@ from amaranth.lib.wiring import In, Out
 
 from ..bus.axi import AxiWrite, Response
 from ..dma.burst import Done
-from ..dma.steps import Credits
+from ..lib.credits import Credits
 from ..lib.stream import Backlog, Skid, Stage, Store, delayed
 from ..spec import completion
 from .entry import MESSAGE, CompletionEntry, of_message

@@ -4,7 +4,9 @@ from amaranth import *
 from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-__all__ = ["PacketBuffer", "Store"]
+from ..lib.stream import delayed
+
+__all__ = ["PacketBuffer", "PacketBuffers", "Store"]
 
 
 class Store(data.StructLayout):
@@ -21,8 +23,8 @@ class PacketBuffer(wiring.Component):
 
     The block RAM is read through its output register and one more, for the wires from it.
 
-    Latency: 3 cycles from ``address`` to ``data``. Throughput: one write and one read per cycle.
-    Reset: empty. Errors: none; writers must wait while ``space`` is low.
+    Latency: ``LATENCY`` cycles from ``address`` to ``data``. Throughput: one write and one read per
+    cycle. Reset: empty. Errors: none; writers must wait while ``space`` is low.
 
     Members
     -------
@@ -36,6 +38,7 @@ class PacketBuffer(wiring.Component):
         There is room for a few more beats.
     """
 
+    LATENCY = 3
     #: Beats kept free: those still on their way when ``space`` falls, and one because a release may
     #: lag by one beat.
     MARGIN = 6
@@ -82,4 +85,63 @@ class PacketBuffer(wiring.Component):
             used.eq(self.next - kept),
             self.space.eq(used < self.depth - self.MARGIN),
         ]
+        return m
+
+
+class PacketBuffers(wiring.Component):
+    """Holds a packet buffer for each source of packets, and reads the one that is asked for.
+
+    Latency, Throughput, Reset and Errors are those of :class:`PacketBuffer`.
+
+    Parameters
+    ----------
+    config : RnicConfig
+    sources : int
+        1 or 2.
+
+    Members
+    -------
+    store, next, space
+        Those of each :class:`PacketBuffer`, in arrays.
+    address : In(range(beats)), data : Out(width)
+    free : In(stream.Signature(range(beats), always_ready=True))
+    address_second, free_second : In(1)
+        With two sources only: the address, the beats to free, are in the second buffer.
+    """
+
+    def __init__(self, config, *, sources):
+        self.config = config
+        self.buffers = [PacketBuffer(config) for _ in range(sources)]
+        members = self.buffers[0].signature.members
+        super().__init__({
+            **{name: members[name].array(sources) for name in ("store", "next", "space")},
+            **{name: members[name] for name in ("address", "data", "free")},
+            **({"address_second": In(1), "free_second": In(1)} if sources == 2 else {}),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        for k, buffer in enumerate(self.buffers):
+            m.submodules[f"buffer_{k}"] = buffer
+            wiring.connect(m, wiring.flipped(self.store[k]), buffer.store)
+            m.d.comb += [
+                buffer.next.eq(self.next[k]),
+                self.space[k].eq(buffer.space),
+                buffer.address.eq(self.address),
+                buffer.free.payload.eq(self.free.payload),
+            ]
+        if len(self.buffers) == 1:
+            m.d.comb += [
+                self.data.eq(buffer.data),
+                buffer.free.valid.eq(self.free.valid),
+            ]
+        else:
+            first, second = self.buffers
+            m.d.comb += [
+                self.data.eq(Mux(
+                    delayed(m, buffer.LATENCY, self.address_second, "data_second"),
+                    second.data, first.data)),
+                first.free.valid.eq(self.free.valid & ~self.free_second),
+                second.free.valid.eq(self.free.valid & self.free_second),
+            ]
         return m

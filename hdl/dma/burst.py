@@ -5,9 +5,10 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..bus.axi import Response
+from ..lib.credits import Credits
 from ..lib.stream import Backlog, Queue, Skid, Stage, Store
 from .prepare import Geometry
-from .steps import Credits, Steps
+from .steps import Steps
 
 __all__ = ["Bursts", "Done"]
 

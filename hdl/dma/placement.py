@@ -5,12 +5,12 @@ from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..bus.axi import AxiWrite
+from ..lib.credits import Credits
 from ..lib.stream import Store
 from .burst import Bursts, Done
 from .outlet import ExceptionBeat, Outlet
 from .prepare import Placement, Prepare
 from .slots import Align, Slots
-from .steps import Credits
 
 __all__ = ["Done", "ExceptionBeat", "Placement", "PlacementDma"]
 

@@ -1,10 +1,10 @@
-"""Implements the two loops of the engine: counting the steps of a job, and counting credits."""
+"""Implements the loop of the engine: counting the steps of a job."""
 
 from amaranth import *
 from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
-__all__ = ["Credits", "Job", "Steps"]
+__all__ = ["Job", "Steps"]
 
 
 class Job(data.StructLayout):
@@ -99,50 +99,4 @@ class Steps(wiring.Component):
                 self.last.eq(self.penultimate),
                 self.penultimate.eq(more == 2),
             ]
-        return m
-
-
-class Credits(wiring.Component):
-    """Counts how many items are under way, up to a limit.
-
-    Latency: 1 cycle. Throughput: one take and one give per cycle. Reset: all credits are free.
-    Errors: none; a take without ``ok`` is not allowed.
-
-    Parameters
-    ----------
-    limit : int
-
-    Members
-    -------
-    open : In(1)
-        Credits may be taken from the next cycle on.
-    take, give : In(1)
-        A credit is free, and ``open`` was high.
-    soon : Out(1)
-        ``ok`` in the next cycle; combinational.
-    idle : Out(1)
-        All credits are free.
-    """
-
-    def __init__(self, limit):
-        self.limit = limit
-        super().__init__({
-            "open": In(1), "take": In(1), "give": In(1), "ok": Out(1), "soon": Out(1),
-            "idle": Out(1, init=1),
-        })
-
-    def elaborate(self, platform):
-        m = Module()
-        used = Signal(range(self.limit + 1))
-        free = Signal(init=1)
-        one = Signal(init=self.limit == 1)  # exactly one credit is free
-        still_free = Signal()
-        # A take implies that a credit is free.
-        m.d.comb += still_free.eq(self.give | (free & ~(self.take & one)))
-        with m.If(self.take & ~self.give):
-            m.d.sync += [used.eq(used + 1), self.idle.eq(0), one.eq(used == self.limit - 2)]
-        with m.Elif(self.give & ~self.take):
-            m.d.sync += [used.eq(used - 1), self.idle.eq(used == 1), one.eq(~free)]
-        m.d.comb += self.soon.eq(still_free & self.open)
-        m.d.sync += [free.eq(still_free), self.ok.eq(self.soon)]
         return m

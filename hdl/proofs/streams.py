@@ -150,12 +150,12 @@ class Committed(Steady):
         count = items(m, inside.component("moves"))
         self.always(if_(move.valid, count < dut.MOVES), "there is room")
         under = inside["merge.under"]
-        moving = inside["moving"] + under[0]
+        moving = inside["credits.used"] + under[0]
         way = sum(under[k] for k in range(len(under))) + inside["acts"] + move.valid
         stored(self, m, "moves.", count, dut.MOVES)
         self.lemma(moving == way + count + inside["moved"], "each move has its place")
         self.lemma(moving <= dut.MOVES, "no more than there are")
-        self.lemma(if_(inside["room"], moving <= dut.MOVES - 3), "room for what is taken")
+        self.lemma(if_(inside["credits.ok"], moving <= dut.MOVES - 3), "room for what is taken")
 
 
 class _Order(Harness):

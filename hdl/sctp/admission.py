@@ -7,7 +7,7 @@ from amaranth.lib.wiring import In, Out
 from ..ddp.item import Action, Admitted, Verdict
 from ..ddp.segment import IN_FLIGHT
 from ..ddp.turn import OrderedRecord
-from ..dma.steps import Credits
+from ..lib.credits import Credits
 from ..lib.delay import Delay
 from ..lib.stream import Stage, Store, delayed
 from ..spec.sctp import Diversion, Function

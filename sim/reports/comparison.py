@@ -11,7 +11,7 @@ from ...sw_driver import RnicError
 from ..capture.pcap import LeftOut
 from ..devices.play import Link, play
 from ..engines.engine import DeviceError
-from ..replay.differences import Difference, compare
+from ..replay.differences import Difference, find_differences
 from ..replay.plan import Plan
 from .report import Run, agreement
 
@@ -120,5 +120,5 @@ def run(
                 return side
             finally:
                 side.waves += [path] if path is not None else []
-        side.runs.append(Run(plan, outcome, memory, compare(plan, outcome, memory)))
+        side.runs.append(Run(plan, outcome, memory, find_differences(plan, outcome, memory)))
     return side

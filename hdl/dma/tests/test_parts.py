@@ -3,25 +3,12 @@
 import random
 
 import pytest
-from amaranth.sim import Simulator
 from ddp_rnic.hdl.dma.prepare import Geometry, Prepare
 from ddp_rnic.hdl.dma.rotate import Lanes, Rotate
-from ddp_rnic.hdl.dma.steps import Credits, Job, Steps
+from ddp_rnic.hdl.dma.steps import Job, Steps
 from ddp_rnic.hdl.lib.stream import Store
+from ddp_rnic.hdl.lib.testing import simulate
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
-
-
-def simulate(dut, testbench, *, limit=5000):
-    async def watchdog(ctx):
-        for _ in range(limit):
-            await ctx.tick()
-        raise AssertionError(f"not done after {limit} cycles")
-
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-8)
-    simulator.add_testbench(testbench)
-    simulator.add_testbench(watchdog, background=True)
-    simulator.run()
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -93,32 +80,6 @@ def test_steps_follow_each_other_without_a_gap_and_stop_on_command(stalls):
         assert got == [tuple(map(int, step)) for step in want]
         if not stalls:
             assert cycles == list(range(1, len(want) + 1))
-
-    simulate(dut, testbench)
-
-
-def test_credits_are_never_more_than_the_limit():
-    dut = Credits(8)
-    rng = random.Random(1)
-
-    async def testbench(ctx):
-        used = 0
-        opened = rng.random() < 0.8
-        ctx.set(dut.open, opened)
-        await ctx.tick()
-        for n in range(1000):
-            ok = ctx.get(dut.ok)
-            assert ok == (opened and used < 8), f"cycle {n}"
-            assert ctx.get(dut.idle) == (used == 0), f"cycle {n}"
-            opened = rng.random() < 0.8
-            ctx.set(dut.open, opened)
-            greedy = n // 100 % 2
-            take = ok and rng.random() < (0.9 if greedy else 0.3)
-            give = used > 0 and rng.random() < (0.3 if greedy else 0.9)
-            ctx.set(dut.take, take)
-            ctx.set(dut.give, give)
-            await ctx.tick()
-            used += take - give
 
     simulate(dut, testbench)
 

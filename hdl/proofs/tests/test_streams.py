@@ -142,7 +142,7 @@ def test_a_commit_that_withdraws_a_move_is_caught():
 
 @LONG
 def test_a_commit_without_room_is_caught():
-    bug = planted("ddp.commit", "moving < self.MOVES - 4", "moving <= self.MOVES + 3")
+    bug = planted("ddp.commit", "Credits(self.MOVES, lag=4)", "Credits(self.MOVES + 8, lag=4)")
     bug.Commit.MOVES = 4
     proof = bounded(Committed(bug.Commit(CONFIG), lemmas=False), depth=36)
     assert proof.status == "FAIL", proof.log

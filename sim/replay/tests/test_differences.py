@@ -12,7 +12,7 @@ from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.sim.capture.tests.streams import SEND, Conversation
 from ddp_rnic.sim.engines.engine import WRITE, Outcome, no_counts
 from ddp_rnic.sim.engines.tests.fake_engine import FakeEngine
-from ddp_rnic.sim.replay.differences import Difference, compare
+from ddp_rnic.sim.replay.differences import Difference, find_differences
 from ddp_rnic.sim.replay.plan import Plan, plan
 from ddp_rnic.sim.replay.regions import Region
 from numpy.typing import NDArray
@@ -38,7 +38,7 @@ def differences(spoil: Callable[[Plan, Memory, Outcome], object]) -> list[Differ
     outcome = FakeEngine(lambda memory, outcome: spoil(case, memory, outcome)).run(
         case.config, case.operations, memory, ring=case.ring
     )
-    return compare(case, outcome, memory)
+    return find_differences(case, outcome, memory)
 
 
 def only(spoil: Callable[[Plan, Memory, Outcome], object]) -> Difference:

@@ -34,7 +34,7 @@ from ddp_rnic.sim.engines.engine import (
     operations_of,
 )
 from ddp_rnic.sim.engines.tests.fake_engine import FakeEngine
-from ddp_rnic.sim.replay.differences import compare
+from ddp_rnic.sim.replay.differences import find_differences
 from ddp_rnic.sim.replay.host import GUARD, guard_octets
 from ddp_rnic.sim.replay.plan import Plan, plan
 from ddp_rnic.sim.replay.regions import Queue, Region, RegionError, derive, stream_ends
@@ -58,7 +58,7 @@ def run(planned: Plan) -> np.ndarray:
     """Returns host memory after a run that must agree."""
     memory = planned.memory.copy()
     outcome = FakeEngine().run(planned.config, planned.operations, memory, ring=planned.ring)
-    assert compare(planned, outcome, memory) == []
+    assert find_differences(planned, outcome, memory) == []
     return memory
 
 

@@ -1,0 +1,34 @@
+"""Tests the proof that no more credits are taken than there are."""
+
+import pytest
+from ddp_rnic.hdl.lib.credits import Credits
+from ddp_rnic.hdl.proofs.credits import Credited
+from ddp_rnic.hdl.proofs.harness import planted
+from ddp_rnic.hdl.proofs.tests.run import bounded, covers, induction
+
+LIMIT = 6
+
+
+@pytest.mark.parametrize("lag", (0, 1, 4))
+def test_no_more_credits_are_taken_than_there_are(lag):
+    harness = Credited(Credits(LIMIT, lag=lag))
+    proof = induction(harness, depth=harness.depth)
+    assert proof.status == "PASS", proof.log
+    proof = covers(Credited(Credits(LIMIT, lag=lag), lemmas=False), depth=LIMIT + 4 + lag)
+    assert proof.status == "PASS", proof.log
+
+
+@pytest.mark.parametrize(
+    "lag, old, new",
+    [
+        (0, "self.give | (free & ~(self.take & one))", "self.give | free"),
+        (0, "used == self.limit - 2", "used == self.limit - 1"),
+        (4, "self.limit - self.lag)", "self.limit - self.lag + 1)"),
+        (1, "m.d.sync += self.idle.eq(used == 1)", "m.d.sync += self.idle.eq(1)"),
+    ],
+    ids=["free", "last", "lag", "idle"],
+)
+def test_a_counter_that_errs_is_caught(lag, old, new):
+    bug = planted("lib.credits", old, new)
+    proof = bounded(Credited(bug.Credits(LIMIT, lag=lag), lemmas=False), depth=16)
+    assert proof.status == "FAIL", proof.log

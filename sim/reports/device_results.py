@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ...sw_driver import RnicError
 from ..capture.pcap import LeftOut
-from ..devices.play import Link, play
+from ..devices.link import Link, run_plan
 from ..engines.engine import DeviceError
 from ..replay.differences import Difference, find_differences
 from ..replay.plan import Plan
@@ -114,7 +114,7 @@ def run(
             path = waves.with_stem(f"{waves.stem}-{number}")
         with open_link(plan, path) as link:
             try:
-                outcome, memory = play(plan, link, progress)
+                outcome, memory = run_plan(plan, link, progress)
             except (RnicError, DeviceError) as error:
                 side.failure = str(error)
                 return side

@@ -21,7 +21,7 @@ from ddp_rnic.sim.capture.tests.associations import A, B, Peers
 from ddp_rnic.sim.capture.tests.frames import ethernet, first_octet, frames, handshake, tcp_packet
 from ddp_rnic.sim.capture.tests.streams import SEND, Conversation
 from ddp_rnic.sim.capture.traffic import traffic_of
-from ddp_rnic.sim.devices import play, tcp_sender
+from ddp_rnic.sim.devices import link, tcp_sender
 from ddp_rnic.sim.devices.live import SimTransport
 from ddp_rnic.sim.devices.room import Room, check_fits
 from ddp_rnic.sim.devices.targets import Board, Simulated, Target
@@ -222,7 +222,7 @@ def bus_at(waves: Path, time: int) -> set[bytes]:
 def test_a_device_that_stops_is_a_difference(
     plans: list[Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(play, "_PATIENCE", 0.3)
+    monkeypatch.setattr(link, "_PATIENCE", 0.3)
     (planned,) = plans
     more = replace(planned, operations=[*planned.operations, Await(10_000)])
     side = run("rtl", rtl, [more])

@@ -25,6 +25,6 @@ async def run_operations(dut: Any) -> None:
     memory = np.memmap(directory / MEMORY, np.uint8, "r+")
     bench = RnicBench(dut, memory, ring=ring, stalls=stalls, faults=faults, base=base)
     await bench.start()
-    await bench.play(operations)
+    await bench.run(operations)
     (directory / OUTCOME).write_bytes(pickle.dumps(await bench.outcome()))
     memory.flush()

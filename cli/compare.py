@@ -148,8 +148,12 @@ def _print_results(console: Console, result: DeviceResults) -> None:
         got = [row.got[name].got if name in row.got else "=" for name in names]
         differences.append((row.what, row.where, row.expected, *got, ", ".join(cycles)))
     if differences:
-        headings = ("what", "where", "golden model", *names, "cycle")
-        print_table(console, "Differences", headings, differences)
+        print_table(
+            console,
+            "Differences",
+            ("what", "where", "golden model", *names, "cycle"),
+            differences,
+        )
     console.print(
         f"{colored(result.verdict, result.agrees)}: {', '.join(names)} and golden model at"
         f" {result.width} bits{escape(left_out_text(result.left_out))}",

@@ -74,7 +74,7 @@ def bench(
         for each in peers:
             each.check()
         if plots is not None:
-            drawing.prepare(plots)
+            drawing.make_folder(plots)
     except (OSError, ValueError) as error:
         raise BadInput(str(error)) from None
     with bar("measuring") as progress:

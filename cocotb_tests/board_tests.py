@@ -167,7 +167,7 @@ async def an_association_is_placed_and_delivered(dut: Any) -> None:
     """Memory, completions, exceptions and counters are those of the golden model."""
     planned = traffic()
     bench = await started(dut, planned.ring)
-    await bench.play(planned.operations)
+    await bench.run(planned.operations)
     memory = await bench.memory(looked_at(planned), len(planned.memory))
     expected = planned.expected_memory()
     assert expected.any() and sum(map(len, looked_at(planned))) > expected.astype(bool).sum()

@@ -128,7 +128,7 @@ async def segments_are_placed_and_delivered(dut: Any) -> None:
         each for each in planned.operations if not isinstance(each, Packet)
     ]
     operations[first:first] = [Frame(frame) for frame in frames]
-    await bench.play(operations)
+    await bench.run(operations)
 
     memory = await bench.memory(looked_at(planned), len(planned.memory))
     outcome = await bench.outcome()

@@ -426,11 +426,11 @@ def test_a_run_that_does_not_end_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_widths_are_run_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    result = command(monkeypatch, CompiledEngine(), "--segments", 60, "--width", 128, "--width", 64)
+    result = command(monkeypatch, CompiledEngine(), "--segments", 60, "--width", 512, "--width", 64)
     assert result.exit_code == 0 and not result.stderr
     seed, first, second = result.stdout.splitlines()
     assert re.fullmatch(r"seed \d+", seed)
-    assert re.match(r"128 bits: agree on 6\d segments, \d+ octets placed, ", first)
+    assert re.match(r"512 bits: agree on 6\d segments, \d+ octets placed, ", first)
     assert second.startswith("64 bits: agree on 6")
 
 

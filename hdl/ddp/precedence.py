@@ -25,8 +25,8 @@ from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
+from ..lib.blockram import storage_of
 from ..lib.stream import Skid, Stage, Store, delayed, nibbles
-from ..lib.table import storage_of
 from ..spec import completion
 from ..spec.ddp import WAITING
 from .entry import MESSAGE, CompletionEntry

@@ -5,8 +5,8 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
 
+from ..lib.blockram import storage_of
 from ..lib.stream import Stage, Store, delayed, nibbles
-from ..lib.table import storage_of
 from .entry import MESSAGE
 from .precedence import Found, Overtaking, key_of
 from .state import ErrorState

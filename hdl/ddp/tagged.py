@@ -60,7 +60,7 @@ class CheckResult(data.StructLayout):
 
 
 class _Failed(NamedTuple):
-    """The checks that a tagged segment failed: its entry's, two cycles before those of its range.
+    """The checks that a tagged segment failed.
 
     The STag is ``unknown``, or ``foreign`` to the stream; writing is ``forbidden``; the segment
     begins ``outside`` of the region, its sum of TO and length wraps, or it is ``too_long``.

@@ -10,7 +10,7 @@ from amaranth import *
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.sim import Simulator
-from ddp_rnic.hdl.ddp.segment import Outcome, Segment, Verdict
+from ddp_rnic.hdl.ddp.segment import Outcome, Segment, SegmentVerdict
 from ddp_rnic.hdl.lib.crc32c import Crc32c
 from ddp_rnic.hdl.mpa.intake import LlpBeat
 from ddp_rnic.hdl.mpa.verdict import Judge
@@ -42,7 +42,7 @@ class Front(wiring.Component):
                 "markers": In(1),
                 "store": Out(self.walker.store.signature),
                 "segments": Out(stream.Signature(Segment(config), always_ready=True)),
-                "verdicts": Out(stream.Signature(Verdict(config), always_ready=True)),
+                "verdicts": Out(stream.Signature(SegmentVerdict(config), always_ready=True)),
             }
         )
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 from amaranth.sim import Simulator
-from ddp_rnic.hdl.ddp.coalesce import STAMPS, Coalesce
+from ddp_rnic.hdl.ddp.moderation import STAMPS, InterruptModeration
 
 MODULUS = 1 << 16
 #: Cycles after which the output must reflect the inputs.
@@ -12,7 +12,7 @@ LATENCY = 9
 
 
 def simulate(testbench, *, limit=20000):
-    dut = Coalesce()
+    dut = InterruptModeration()
 
     async def bench(ctx):
         await testbench(ctx, dut)

@@ -6,13 +6,13 @@ from amaranth.lib.wiring import In, Out
 
 from ..lib.blockram import BlockRam
 
-__all__ = ["Coalesce"]
+__all__ = ["InterruptModeration"]
 
 #: Completions whose time of arrival is remembered: one block RAM of 32 bits.
 STAMPS = 512
 
 
-class Coalesce(wiring.Component):
+class InterruptModeration(wiring.Component):
     """Decides when the completions that wait for the host raise an interrupt.
 
     ``irq`` is a level. It is high while completions wait and either their number is at least

@@ -14,10 +14,10 @@ from ..spec import ddp
 from .delivery import Record
 from .item import Action, Admitted, Verdict
 from .merge import CHECKS, HEAD, Merge
+from .message_order import Disordered
 from .segment import HEADER_WORDS, Outcome, Segment, SegmentVerdict
 from .state import ErrorState
 from .tagged import CheckResult
-from .turn import Disordered
 from .untagged import QN_BITS, UntaggedResult
 
 __all__ = ["Commit", "ErrorEvent", "ItemTally", "Move", "Tally"]
@@ -484,7 +484,7 @@ class Commit(wiring.Component):
         merge, errors, pause = m.submodules.merge, m.submodules.errors, m.submodules.pause
         found, checked, disordered = checks.found, judges, checks.found.disorder
         if self.unordered:
-            # The order of an item's message is checked later, by Turn.
+            # The order of an item's message is checked later, by MessageOrder.
             checked = judges & (~merge.of_item | (merge.item.action == Action.PLACE))
             disordered = found.disorder & ~merge.of_item
         silent, accepted, raises = Signal(), Signal(), Signal()

@@ -6,7 +6,7 @@ import pytest
 from amaranth.lib import data, stream
 from amaranth.sim import Simulator
 from ddp_rnic.hdl.ddp.item import Ticket, Verdict
-from ddp_rnic.hdl.ddp.turn import OrderedRecord
+from ddp_rnic.hdl.ddp.message_order import OrderedRecord
 from ddp_rnic.hdl.sctp.reports import Reports
 from ddp_rnic.hdl.spec.completion import ChunkStatus, Kind, decode
 from ddp_rnic.hdl.spec.config import RnicConfig

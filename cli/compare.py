@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from ..hdl.spec.config import RnicConfig
-from ..sim.reports.comparison import Comparison
+from ..sim.devices.room import Room
+from ..sim.reports.device_results import DeviceResults
 from ..sim.reports.report import Result, left_out_text
 from .inputs import Asked, Assume, SctpPort, planned
 from .outcome import DIFFERS, check_directory, exits, writing
-from .terminal import bar, colored, console, print_notes, say
+from .results import print_notes
+from .terminal import bar, colored, console, print_table, say
 
 
 @exits(ValueError)
-def compare_devices(
+def compare(
     capture: Annotated[
         Path | None,
         typer.Argument(
@@ -65,8 +66,7 @@ def compare_devices(
     missing. 130: interrupted.
     """
     from ..sim.devices import targets
-    from ..sim.reports import comparison as comparing
-    from ..sim.reports import page
+    from ..sim.reports import device_results, page
     from ..sw_driver.transports.uart import BAUD
 
     chosen = targets.of_names(on, port)
@@ -76,79 +76,84 @@ def compare_devices(
         raise ValueError("--baud needs --port, the serial port of the board's host link")
     rate = BAUD if baud is None else baud
     check_directory(out)
-    has, room = None, None
-    if port is not None:
-        with targets.Board(port, baud=rate) as link:
-            has, room = link.config(), link.room
-        if width not in (None, has.width):
-            raise ValueError(f"--width is {width}, but the board has {has.width} bits")
-    config = has or RnicConfig(width=width or 64)
+    config, room = _device(port, rate, width)
     asked = Asked(capture, regions, assume or [], sctp_port or [])
     plans, found = planned(asked, config, room)
-    result = comparing.Comparison(
-        str(capture or "generated workload"),
-        config.width,
-        notes=found.notes,
-        left_out=found.left_out,
-    )
+    source = str(capture or "generated workload")
+    result = DeviceResults(source, config.width, notes=found.notes, left_out=found.left_out)
     if out is not None:
         with writing(out):
             out.mkdir(parents=True, exist_ok=True)
     for target in chosen:
         vcd = out / f"{target}.vcd" if out and waves and target != "board" else None
+        connect = partial(targets.open_link, target, port, say, baud=rate)
         with bar(target) as progress:
-            result.sides.append(
-                comparing.run(
-                    target,
-                    partial(targets.open_link, target, port, say, baud=rate),
-                    plans,
-                    waves=vcd,
-                    progress=progress,
-                )
-            )
+            side = device_results.run(target, connect, plans, waves=vcd, progress=progress)
+        result.devices.append(side)
     if out is not None:
         with writing(out):
             page.write(result, out / "report.html")
-    _print_comparison(console(), result)
+    _print_results(console(), result)
     if out is not None:
         typer.echo(f"report: {out / 'report.html'}")
     if not result.agrees:
         raise typer.Exit(DIFFERS)
 
 
-def _print_comparison(console: Console, result: Comparison) -> None:
-    table = Table(title=escape(result.source), title_justify="left")
-    for heading in ("device", "verdict"):
-        table.add_column(heading)
-    for heading in ("segments", "octets placed", "completions", "errors", "cycles"):
-        table.add_column(heading, justify="right")
-    table.add_column("waveform", overflow="fold")
-    for side in result.sides:
+class _Device(NamedTuple):
+    config: RnicConfig
+    room: Room | None
+
+
+def _device(port: str | None, rate: int, width: int | None) -> _Device:
+    """Returns the configuration of all devices, and the room of the board, if there is one."""
+    from ..sim.devices import targets
+
+    if port is None:
+        return _Device(RnicConfig(width=width or 64), None)
+    with targets.Board(port, baud=rate) as link:
+        config, room = link.config(), link.room
+    if width not in (None, config.width):
+        raise ValueError(f"--width is {width}, but the board has {config.width} bits")
+    return _Device(config, room)
+
+
+def _print_results(console: Console, result: DeviceResults) -> None:
+    rows = []
+    for side in result.devices:
         counted = Result(result.source, side.name, result.width, False, side.runs)
         completions = sum(len(run.outcome.completions) for run in side.runs)
         numbers = counted.segments, counted.bytes_placed, completions, counted.errors
-        table.add_row(
-            side.name,
-            side.verdict,
-            *map(str, numbers),
-            str(counted.cycles or "unknown"),
-            escape(", ".join(map(str, side.waves))),
-        )
-    console.print(table)
-    print_notes(console, result.notes, result.left_out)
-    names = [side.name for side in result.sides]
-    if rows := result.rows():
-        table = Table(title="Differences", title_justify="left")
-        for heading in ("what", "where", "golden model", *names, "cycle"):
-            table.add_column(heading, overflow="fold")
-        for row in rows:
-            cycles = dict.fromkeys(
-                str(each.cycle) for each in row.got.values() if each.cycle is not None
+        rows.append(
+            (
+                side.name,
+                side.verdict,
+                *map(str, numbers),
+                str(counted.cycles or "unknown"),
+                ", ".join(map(str, side.waves)),
             )
-            got = [row.got[name].got if name in row.got else "=" for name in names]
-            cells = [row.what, row.where, row.expected, *got, ", ".join(cycles)]
-            table.add_row(*map(escape, cells))
-        console.print(table)
+        )
+    headings = (
+        *("device", "verdict", "segments", "octets placed", "completions", "errors", "cycles"),
+        "waveform",
+    )
+    print_table(console, result.source, headings, rows)
+    print_notes(console, result.notes, result.left_out)
+    names = [side.name for side in result.devices]
+    differences = []
+    for row in result.rows():
+        cycles = dict.fromkeys(
+            str(each.cycle) for each in row.got.values() if each.cycle is not None
+        )
+        got = [row.got[name].got if name in row.got else "=" for name in names]
+        differences.append((row.what, row.where, row.expected, *got, ", ".join(cycles)))
+    if differences:
+        print_table(
+            console,
+            "Differences",
+            ("what", "where", "golden model", *names, "cycle"),
+            differences,
+        )
     console.print(
         f"{colored(result.verdict, result.agrees)}: {', '.join(names)} and golden model at"
         f" {result.width} bits{escape(left_out_text(result.left_out))}",

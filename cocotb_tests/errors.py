@@ -26,7 +26,7 @@ from ..hdl.spec.ddp import (
     UNTAGGED_VERSION,
     ErrorNumber,
 )
-from ..sim.model.memory import Access
+from ..hdl.spec.stag import Access
 from .scenario import Scenario, tagged, untagged
 
 STREAM, PD = 3, 7

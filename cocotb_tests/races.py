@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..hdl.spec import regs
+from ..hdl.spec import commands, regs
 from ..hdl.spec.config import RnicConfig
 from ..hdl.spec.ddp import ErrorNumber, ErrorType
 from ..sim.engines.choice import load
@@ -22,6 +22,7 @@ from ..sim.engines.engine import (
     Stalls,
     Wait,
     WriteRegister,
+    operations_of,
 )
 from ..sim.model.memory import Region
 from ..sim.model.mpa import MpaSender
@@ -38,29 +39,14 @@ def write(**values: int) -> tuple[WriteRegister, ...]:
     return tuple(WriteRegister(regs.address(name), value) for name, value in values.items())
 
 
-def flag(register: str, name: str) -> int:
-    """Returns a register's value with all bits of one field set."""
-    found = next(field for field in regs.BY_NAME[register].fields if field.name == name)
-    return (1 << found.bits) - 1 << found.low
-
-
-def until(**fields: int) -> Poll:
-    """Returns an operation that reads STATUS until these fields have these values."""
-    return Poll(
-        regs.address("STATUS"),
-        sum(flag("STATUS", name) for name in fields),
-        sum(flag("STATUS", name) * value for name, value in fields.items()),
-    )
-
-
 def revoke_stag(stag: int) -> Command:
     """Returns a command that revokes an STag, and waits until the revocation is done."""
-    return (*write(STAG_INDEX=stag >> 8, REVOKE_STAG=1), until(revoking=0))
+    return tuple(operations_of(commands.revoke_stag(stag)))
 
 
 def revoke_stream(number: int) -> Command:
     """Returns a command that revokes a stream, and waits until the revocation is done."""
-    return (*write(STREAM_INDEX=number, REVOKE_STREAM=1), until(revoking=0))
+    return tuple(operations_of(commands.revoke_stream(number)))
 
 
 def errors(outcome: Outcome) -> list[tuple[int, ErrorNumber]]:
@@ -185,7 +171,7 @@ class Race:
             RnicConfig(width=width),
             [
                 *operations[: self._first],
-                *write(IRQ_MASK=flag("IRQ_MASK", "event") | flag("IRQ_MASK", "completion")),
+                *operations_of(commands.mask_interrupts(event=True, completion=True)),
                 Meanwhile(offset, command),
                 Wait(LEAD),
                 *operations[self._first :],

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..hdl.spec import regs
-from ..hdl.spec.completion import Completion, Status, phase
+from ..hdl.spec import commands
+from ..hdl.spec.completion import Completion, phase
 from ..hdl.spec.config import RnicConfig
 from ..hdl.spec.ddp import LLP_CRC, LLP_FRAMING, LOCAL_CATASTROPHIC, VERSION, WAITING, ErrorNumber
+from ..hdl.spec.stag import Access
 from ..sim.campaigns.interleaving import Interleaving
 from ..sim.capture.streams import QUEUES
 from ..sim.engines.engine import (
@@ -26,20 +27,20 @@ from ..sim.engines.engine import (
     Drain,
     ErrorEvent,
     ExceptionPacket,
-    Operation,
     Outcome,
     Packet,
     Pause,
-    Poll,
     Resume,
     Ring,
-    WriteRegister,
+    no_counts,
 )
-from ..sim.model.ddp import DataSink, TaggedHeader, header_length
+from ..sim.model.ddp import DataSink, TaggedHeader, UntaggedHeader, header_length
 from ..sim.model.events import DdpError, Delivered, LlpError, Placed
-from ..sim.model.memory import Access, Memory, Region
+from ..sim.model.memory import Memory, Region
 from ..sim.model.mpa import Fpdu, MpaReceiver, MpaSender
+from ..sim.replay.expectation import Pages, completion_of, model_access, spans
 from ..sim.replay.host import guard_octets
+from ..sim.replay.tables import Tables
 
 _HALF = 0xFFFFFFFF
 _MSN = 1 << 32
@@ -73,37 +74,8 @@ def untagged(
     return struct.pack(">BBIIII", control, rsvdulp >> 32, rsvdulp & _HALF, qn, msn, mo) + payload
 
 
-@dataclass(frozen=True)
-class Pages:
-    """Scattered pages of ``2**shift`` octets, by host address, that hold a region or buffer.
-
-    The first octet of the region or buffer is ``offset`` octets into the first page.
-    """
-
-    shift: int
-    addresses: tuple[int, ...]
-    offset: int = 0
-
-
-@dataclass(frozen=True)
-class _Place:
-    """The position of octets in host memory: an address, or pages."""
-
-    address: int
-    pages: Pages | None = None
-
-    def spans(self, offset: int, length: int) -> Iterator[tuple[int, int]]:
-        """Yields the pieces of ``length`` octets from ``offset`` on: address, octets."""
-        if self.pages is None:
-            yield self.address + offset, length
-            return
-        size = 1 << self.pages.shift
-        offset += self.pages.offset
-        while length:
-            page, inside = divmod(offset, size)
-            count = min(length, size - inside)
-            yield self.pages.addresses[page] + inside, count
-            offset, length = offset + count, length - count
+#: The position of octets in host memory: an address, or pages.
+_Place = tuple[int, Pages | None]
 
 
 @dataclass
@@ -132,7 +104,7 @@ class _Stream:
     queues: dict[int, _Queue] = field(default_factory=dict)
 
 
-class Scenario:
+class Scenario(Tables):
     """Collects operations, and their expected outcome.
 
     Attributes
@@ -162,37 +134,23 @@ class Scenario:
     def __init__(
         self, size: int = 1 << 14, *, ring: int = 6, depth: int = RnicConfig.queue_depth
     ) -> None:
+        super().__init__(RnicConfig())
         self.size = size
         self.depth = depth
         self.ring = Ring(-(-size // 64) * 64 + 96, ring)
         self.memory = guard_octets(self.ring.octets.stop + 128)
-        self.operations: list[Operation] = self.ring.program()
+        self.carry_out(self.ring.command())
         self.completions: list[Completion] = []
         self.events: list[ErrorEvent] = []
         self.exceptions: list[ExceptionPacket] = []
-        self.counters = dict.fromkeys(
-            (
-                "PLACED_SEGMENTS",
-                "PLACED_OCTETS",
-                "DELIVERED",
-                "EXCEPTIONS",
-                "EXCEPTIONS_DROPPED",
-                "ERRORS",
-                "DROPPED",
-                "DIGEST_ERRORS",
-            ),
-            0,
-        )
+        self.counters = no_counts(sctp=False)
         self._model = Memory()
         self._image = self.memory.copy()
         self._places: dict[int, _Place] = {}  # positions of regions, by STag
         self._streams: dict[int, _Stream] = {}
-        self._slots: dict[Pages, int] = {}
-        self._slot = 0  # the next slot of the page table
-        self._written: dict[str, int] = {}  # registers
+        self._linears: dict[Pages, tuple[int, int]] = {}
         self._awaited = 0  # completions that were waited for
         self._posted = 0
-        self._busy = False  # a packet was sent since the RNIC was last idle
         self._paused: int | None = None  # completions so far when the pause began
 
     # -- the host ---------------------------------------------------------------------------------
@@ -213,55 +171,29 @@ class Scenario:
         pages.
         """
         region = Region(
-            stag=stag, to=to, length=length, address=address, access=access, pd=pd, stream=stream
-        )
-        self._drain()
+            stag=stag, to=to, length=length, address=address, access=model_access(access),
+            pd=pd, stream=stream,
+        )  # fmt: skip
+        self.idle()
         self._model.register(region, bytearray(length))
-        self._places[stag] = place = _Place(address, pages)
-        bound = region.stream is not None
-        flags = regs.pack(
-            "STAG_FLAGS",
-            key=region.stag & 0xFF,
-            valid=1,
-            remote_write=Access.REMOTE_WRITE in region.access,
-            remote_read=Access.REMOTE_READ in region.access,
-            bound=bound,
-        )
-        owner = region.stream if bound else region.pd
-        assert owner is not None
-        linear, code = self._linear(place)
-        self._write(
-            "STAG",
-            INDEX=region.index,
-            FLAGS=flags,
-            OWNER=owner,
-            TO_LO=region.to & _HALF,
-            TO_HI=region.to >> 32,
-            LEN_LO=region.length & _HALF,
-            LEN_HI=region.length >> 32,
-            ADDR_LO=linear & _HALF,
-            ADDR_HI=linear >> 32,
-            PAGES=code,
-            COMMIT=1,
+        self._places[stag] = address, pages
+        self.set_stag(
+            stag, access, to=to, length=length, address=address, pages=pages, pd=pd, stream=stream
         )
         return region
 
     def revoke(self, region: Region) -> None:
         """Revokes a region while nothing is in flight."""
         self._model.revoke(region.stag)
-        self._drain()
-        self._write("STAG", INDEX=region.index)
-        self._revoke("STAG")
+        self.idle()
+        self.carry_out(commands.revoke_stag(region.stag))
 
     def stream(
         self, number: int, *, pd: int, crc: bool = True, markers: bool = False, position: int = 0
     ) -> None:
         """Enables a stream, or sets it up again after an error; its queues are then closed."""
-        self._drain()
-        flags = regs.pack("STREAM_FLAGS", enable=1, crc=crc, markers=markers)
-        self._write("STREAM", INDEX=number, FLAGS=flags, PD=pd, COMMIT=1)
-        for qn in self._streams[number].queues if number in self._streams else ():
-            self._write("QUEUE", STREAM=number, NUMBER=qn, CLOSE=1)
+        self.idle()
+        self.set_stream(number, pd=pd, crc=crc, markers=markers)
         self._streams[number] = _Stream(
             MpaSender(crc=crc, markers=markers, position=position),
             MpaReceiver(crc=crc, markers=markers, position=position),
@@ -270,9 +202,8 @@ class Scenario:
 
     def end(self, number: int) -> list[Region]:
         """Disables a stream while nothing is in flight; returns the regions that this revokes."""
-        self._drain()
-        self._write("STREAM", INDEX=number)
-        self._revoke("STREAM")
+        self.idle()
+        self.carry_out(commands.revoke_stream(number))
         self._streams[number].live = False
         return self._model.revoke_stream(number)
 
@@ -281,7 +212,7 @@ class Scenario:
         stream = self._streams[number]
         stream.sink.open_queue(qn, first=first)
         stream.queues[qn] = _Queue(first)
-        self._write("QUEUE", STREAM=number, NUMBER=qn, MSN=first, OPEN=1)
+        self.open_queue(number, qn, first)
 
     def buffer(
         self,
@@ -301,23 +232,17 @@ class Scenario:
         msn = queue.following
         queue.following = (msn + 1) % _MSN
         queue.posted += 1
-        queue.buffers[msn] = _Buffer(_Place(address, pages), cookie)
+        queue.buffers[msn] = _Buffer((address, pages), cookie)
         stream.sink.post(qn, length)
-        # A buffer has left the table long before this number of others was posted.
-        slot, self._posted = self._posted % RnicConfig.buffers, self._posted + 1
-        linear, code = self._linear(queue.buffers[msn].place)
-        self._write("QUEUE", STREAM=number, NUMBER=qn, MSN=msn)
-        self._write(
-            "BUFFER",
-            ADDR_LO=linear & _HALF,
-            ADDR_HI=linear >> 32,
-            LENGTH=length,
-            PAGES=code,
-            COOKIE=cookie,
-            SLOT=slot,
-            POST=1,
+        self.post_buffer(
+            number, qn, msn, address=address, length=length, cookie=cookie, pages=pages
         )
         return msn
+
+    def buffer_slot(self, stream: int, qn: int, msn: int) -> int:
+        # A buffer has left the table long before this number of others was posted.
+        slot, self._posted = self._posted % RnicConfig.buffers, self._posted + 1
+        return slot
 
     def wait(self, completions: int) -> None:
         """Waits until ``completions`` completions were taken."""
@@ -355,41 +280,13 @@ class Scenario:
         delivered = self._streams[number].queues[qn].delivered
         return delivered[-1] if delivered else 0
 
-    def _linear(self, place: _Place) -> tuple[int, int]:
-        """Writes a position's pages to the table; returns address and page code for the RNIC."""
-        pages = place.pages
+    def linear(self, address: int, pages: Pages | None) -> tuple[int, int]:
+        """Gives pages that come again the slots that they have."""
         if pages is None:
-            return place.address, 0
-        if pages not in self._slots:
-            self._slots[pages] = self._slot
-            for address in pages.addresses:
-                self._write(
-                    "PAGE",
-                    INDEX=self._slot,
-                    ADDR_LO=address & _HALF,
-                    ADDR_HI=address >> 32,
-                    COMMIT=1,
-                )
-                self._slot += 1
-        return (self._slots[pages] << pages.shift) + pages.offset, pages.shift - 11
-
-    def _drain(self) -> None:
-        """Waits until nothing is in flight, so that it is known which segments meet a change."""
-        if self._busy:
-            self.operations.append(Drain())
-            self._busy = False
-
-    def _revoke(self, what: str) -> None:
-        self._write("REVOKE", **{what: 1})
-        self.operations.append(Poll(regs.address("STATUS"), regs.pack("STATUS", revoking=1)))
-
-    def _write(self, window: str, **values: int) -> None:
-        """Writes registers: commands, and registers that do not hold the value already."""
-        for each, value in values.items():
-            name = f"{window}_{each}"
-            if regs.BY_NAME[name].access == "wo" or self._written.get(name) != value:
-                self.operations.append(WriteRegister(regs.address(name), value))
-                self._written[name] = value
+            return super().linear(address, pages)
+        if pages not in self._linears:
+            self._linears[pages] = super().linear(address, pages)
+        return self._linears[pages]
 
     # -- the network ------------------------------------------------------------------------------
 
@@ -473,35 +370,20 @@ class Scenario:
         else:
             place, offset = stream.queues[header.qn].buffers[header.msn].place, header.mo
         at = 0
-        for address, count in place.spans(offset, len(payload)):
+        for address, count in spans(*place, offset, len(payload)):
             piece = np.frombuffer(payload, np.uint8, count, at)
             self._image[address : address + count] = piece
             at += count
 
     def _delivered(self, number: int, stream: _Stream, event: Delivered) -> None:
-        header = event.header
-        qn = 0
-        if isinstance(header, TaggedHeader):
-            tag, cookie = header.stag, event.begin % (1 << 32)
-        else:
-            tag, qn = header.msn, header.qn
-            cookie = stream.queues[qn].buffers.pop(tag).cookie
-        self.completions.append(
-            Completion(
-                phase=phase(len(self.completions), self.ring.size),
-                tagged=isinstance(header, TaggedHeader),
-                status=Status.DELIVERED,
-                stream=number,
-                tag=tag,
-                length=event.length,
-                cookie=cookie,
-                rsvdulp=header.rsvdulp,
-                qn=qn,
-            )
-        )
+        header, cookie = event.header, 0
+        if isinstance(header, UntaggedHeader):
+            cookie = stream.queues[header.qn].buffers.pop(header.msn).cookie
+        pass_ = phase(len(self.completions), self.ring.size)
+        self.completions.append(replace(completion_of(number, event, cookie), phase=pass_))
         self.counters["DELIVERED"] += 1
-        if not isinstance(header, TaggedHeader):
-            stream.queues[qn].delivered.append(len(self.completions))
+        if isinstance(header, UntaggedHeader):
+            stream.queues[header.qn].delivered.append(len(self.completions))
 
     def _error(
         self, number: int, error: ErrorNumber, length: int, position: int, header: bytes
@@ -715,7 +597,6 @@ class _Random:
                 pages=self._pages.get(each.stag),
                 pd=each.pd,
                 stream=each.stream,
-                access=each.access,
             )
 
     def _enable(self, number: int, position: int) -> None:

@@ -51,9 +51,7 @@ def sure(events: list[ErrorEvent]) -> list[ErrorEvent]:
     return [replace(event, header=event.header[: 2 + event.length]) for event in events]
 
 
-@pytest.mark.parametrize(
-    "width", [64, *(pytest.param(each, marks=pytest.mark.long) for each in (128, 256)), 512]
-)
+@pytest.mark.parametrize("width", WIDTHS)
 def test_under_cocotb(width: int, tmp_path: Path) -> None:
     run_tests(RnicConfig(width=width), "ddp_rnic.cocotb_tests.datapath_tests", tmp_path, COUNT)
 

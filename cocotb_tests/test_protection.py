@@ -19,15 +19,13 @@ from ddp_rnic.cocotb_tests.races import (
     Race,
     Run,
     errors,
-    flag,
     probe,
     revoke_stag,
     revoke_stream,
-    until,
     write,
 )
-from ddp_rnic.cocotb_tests.scenario import Pages, Scenario, tagged, untagged
-from ddp_rnic.hdl.spec import regs
+from ddp_rnic.cocotb_tests.scenario import Scenario, tagged, untagged
+from ddp_rnic.hdl.spec import commands, regs
 from ddp_rnic.hdl.spec.completion import OCTETS
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
 from ddp_rnic.hdl.spec.ddp import (
@@ -37,6 +35,7 @@ from ddp_rnic.hdl.spec.ddp import (
     TO_WRAP,
     ErrorNumber,
 )
+from ddp_rnic.hdl.spec.stag import Access
 from ddp_rnic.sim.engines import compiled
 from ddp_rnic.sim.engines.choice import load
 from ddp_rnic.sim.engines.engine import (
@@ -55,9 +54,13 @@ from ddp_rnic.sim.engines.engine import (
     Stalls,
     Wait,
     WriteRegister,
+    operations_of,
+    until,
 )
-from ddp_rnic.sim.model.memory import Access, Region
+from ddp_rnic.sim.model.memory import Region
 from ddp_rnic.sim.model.mpa import MpaSender
+from ddp_rnic.sim.replay.expectation import Pages
+from ddp_rnic.sim.replay.tables import Tables
 
 PD = 7
 #: Streams: the one that loses its rights, one that must not be affected, and some for checks.
@@ -172,11 +175,10 @@ def test_a_revoked_stream_writes_nothing_and_leaves_its_domain_to_others(width: 
     several.over()
     several.tagged(BYSTANDER, shared, 3000, rng.randbytes(2))
     several.tagged(BYSTANDER, own, 500, rng.randbytes(500))
-    enabled = flag("STREAM_FLAGS", "enable") | flag("STREAM_FLAGS", "crc")
     after: list[Operation] = [
         probe(PROBES[0], bound[0]),
         probe(PROBES[1], bound[1]),
-        *write(STREAM_INDEX=VICTIM, STREAM_FLAGS=enabled, STREAM_PD=PD, STREAM_COMMIT=1),
+        *operations_of(commands.set_stream(VICTIM, pd=PD, crc=True)),
         probe(VICTIM, bound[1]),
     ]
     gone = [(number, INVALID_STAG) for number in (*PROBES[:2], VICTIM)]
@@ -272,10 +274,14 @@ def test_a_command_during_a_sweep_is_for_the_entry_that_it_named() -> None:
         RnicConfig(),
         [
             *host.operations,
-            *write(STREAM_INDEX=VICTIM, REVOKE_STREAM=1),
+            *operations_of(commands.revoke_stream(VICTIM)[:-1]),
             Wait(50),
-            *write(STAG_INDEX=gone.stag >> 8, REVOKE_STAG=1),
-            *write(STAG_INDEX=late.stag >> 8, STAG_ADDR_LO=late.address, STAG_COMMIT=1),
+            *operations_of(commands.revoke_stag(gone.stag)[:-1]),
+            *operations_of(
+                commands.set_stag(
+                    late.stag, Access.REMOTE_WRITE, to=TO, length=1, address=late.address, pd=PD
+                )
+            ),
             *write(STAG_INDEX=kept.stag >> 8, STAG_ADDR_LO=0),
             until(revoking=0),
             *(
@@ -589,19 +595,12 @@ def load_of(
     octets = config.octets
     stride = -(-payload // octets) * octets
     each = -(-SEGMENTS // len(numbers)) * stride  # octets of memory per stream
-    enabled = flag("STREAM_FLAGS", "enable") | flag("STREAM_FLAGS", "crc")
-    rights = flag("STAG_FLAGS", "valid") | flag("STAG_FLAGS", "remote_write")
-    setup: list[Operation] = [
-        *write(
-            STAG_INDEX=5, STAG_FLAGS=rights | 1, STAG_OWNER=PD, STAG_LEN_LO=1 << 20, STAG_COMMIT=1,
-        )
-    ]  # fmt: skip
+    host = Tables(config)
+    host.set_stag(0x501, Access.REMOTE_WRITE, to=0, length=1 << 20, address=0, pd=PD)
     for at, number in enumerate(numbers):
-        setup += write(
-            STREAM_INDEX=number, STREAM_FLAGS=enabled, STREAM_PD=PD, STREAM_COMMIT=1,
-            QUEUE_STREAM=number, QUEUE_NUMBER=1, QUEUE_MSN=1, QUEUE_OPEN=1,
-            BUFFER_ADDR_LO=at * each, BUFFER_LENGTH=each, BUFFER_SLOT=at, BUFFER_POST=1,
-        )  # fmt: skip
+        host.set_stream(number, pd=PD, crc=True)
+        host.open_queue(number, 1)
+        host.post_buffer(number, 1, 1, address=at * each, length=each, cookie=0)
     senders = [MpaSender() for _ in numbers]
     packets: list[Operation] = []
     for segment in range(SEGMENTS):
@@ -615,7 +614,7 @@ def load_of(
         packets.append(Packet(numbers[at], position, senders[at].send(ddp)))
     last = packets[-1]
     assert isinstance(last, Packet)
-    return [*setup, Drain(), *packets], len(last.octets)
+    return [*host.operations, Drain(), *packets], len(last.octets)
 
 
 @pytest.mark.parametrize("kind", ["tagged", "untagged", "message"])
@@ -656,7 +655,7 @@ def test_a_segment_takes_its_beats_whatever_stream_it_is_of(
 
 RING = Ring(0xF000, 2)
 STAG = 0x0000_0501
-MASKED = write(IRQ_MASK=flag("IRQ_MASK", "event") | flag("IRQ_MASK", "completion"))
+MASKED = operations_of(commands.mask_interrupts(event=True, completion=True))
 
 
 class Peers:
@@ -664,20 +663,15 @@ class Peers:
 
     def __init__(self) -> None:
         self.senders = [MpaSender() for _ in range(64)]
-        rights = flag("STAG_FLAGS", "valid") | flag("STAG_FLAGS", "remote_write")
-        self.setup: list[Operation] = [
-            *MASKED,
-            *write(
-                STAG_INDEX=STAG >> 8, STAG_FLAGS=rights | STAG & 0xFF, STAG_OWNER=PD,
-                STAG_LEN_LO=1 << 15, STAG_COMMIT=1,
-            ),
-        ]  # fmt: skip
+        region = commands.set_stag(
+            STAG, Access.REMOTE_WRITE, to=0, length=1 << 15, address=0, pd=PD
+        )
+        self.setup: list[Operation] = [*MASKED, *operations_of(region)]
         for number in range(64):
             self.setup += self.enable(number)
 
-    def enable(self, number: int) -> tuple[WriteRegister, ...]:
-        enabled = flag("STREAM_FLAGS", "enable") | flag("STREAM_FLAGS", "crc")
-        return write(STREAM_INDEX=number, STREAM_FLAGS=enabled, STREAM_PD=PD, STREAM_COMMIT=1)
+    def enable(self, number: int) -> list[WriteRegister | Poll]:
+        return operations_of(commands.set_stream(number, pd=PD, crc=True))
 
     def packet(self, number: int, segment: bytes) -> Packet:
         position = self.senders[number].position & 0xFFFFFFFF
@@ -700,6 +694,13 @@ class Peers:
             ring=ring, stalls=stalls,
         )  # fmt: skip
         return outcome, memory
+
+
+def moderated(count: int, timeout: int) -> list[WriteRegister | Poll]:
+    """Returns operations after which completions alone interrupt, moderated."""
+    return operations_of(
+        (*commands.mask_interrupts(event=True), *commands.moderate(count, timeout))
+    )
 
 
 def counted(name: str, count: int) -> Poll:
@@ -741,7 +742,7 @@ def test_streams_that_are_set_up_anew_may_err_again_before_the_host_takes_an_eve
     peers = Peers()
     times = 10
     operations: list[Operation] = [
-        Meanwhile(25_000, write(IRQ_MASK=flag("IRQ_MASK", "completion")))
+        Meanwhile(25_000, tuple(operations_of(commands.mask_interrupts(completion=True))))
     ]
     for turn in range(times):
         for number in range(64):
@@ -800,7 +801,7 @@ def test_too_many_exceptions_are_dropped_whole_and_hold_nothing_up(width: int) -
             bad.append(peers.bad(number, rng.randbytes(rng.choice((1, 700, 1400, 9000)))))
             good.append(peers.good(BYSTANDER, 512 * number, rng.randbytes(300), last=False))
             operations += [bad[-1], good[-1]]
-        setup = write(IRQ_MASK=flag("IRQ_MASK", "completion"))
+        setup = operations_of(commands.mask_interrupts(completion=True))
         outcome, memory = peers.run(
             *operations, counted("PLACED_SEGMENTS", 63), width=width, stalls=stalls, setup=setup
         )
@@ -829,7 +830,7 @@ def test_what_is_masked_shows_in_status_and_does_not_interrupt(
     width: int, masked: tuple[str, ...]
 ) -> None:
     peers = Peers()
-    mask = sum(flag("IRQ_MASK", name) for name in masked)
+    mask = commands.mask_interrupts(**dict.fromkeys(masked, True))
     outcome, _ = peers.run(
         Pause(),
         *(peers.good(VICTIM, k, b"x") for k in range(3)),
@@ -846,7 +847,7 @@ def test_what_is_masked_shows_in_status_and_does_not_interrupt(
         Drain(),
         until(completion=0, event=0),
         width=width,
-        setup=write(IRQ_MASK=mask, CQ_COALESCE=4, CQ_TIMEOUT=1 << 31),
+        setup=operations_of((*mask, *commands.moderate(4, 1 << 31))),
     )  # fmt: skip
     assert len(outcome.completions) == 4 and errors(outcome) == [(VICTIM, INVALID_STAG)]
     fourth, before, told = int(outcome.delivered[3]), *outcome.polled[:2].astype(int)
@@ -872,7 +873,7 @@ def test_the_oldest_completion_calls_when_its_time_is_over(width: int, timeout: 
         peers.good(VICTIM, 2, b"x"),
         Wait(timeout + 500),
         width=width,
-        setup=write(IRQ_MASK=flag("IRQ_MASK", "event"), CQ_COALESCE=3, CQ_TIMEOUT=timeout),
+        setup=moderated(3, timeout),
         ring=Ring(RING.address, 6),
     )
     assert len(outcome.completions) == 3
@@ -894,9 +895,7 @@ def test_so_many_completions_call(width: int, coalesce: int) -> None:
     outcome, _ = peers.run(
         *operations,
         width=width,
-        setup=write(
-            IRQ_MASK=flag("IRQ_MASK", "event"), CQ_COALESCE=coalesce, CQ_TIMEOUT=1 << 31,
-        ),
+        setup=moderated(coalesce, 1 << 31),
         ring=Ring(RING.address, 6),
     )  # fmt: skip
     step = max(coalesce, 1)

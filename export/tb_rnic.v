@@ -268,19 +268,6 @@ module tb_rnic;
       s_axis_eth_tvalid = 1'b0;
     end
   endtask
-
-  // Announces a session message to the device before it is sent.
-  task tell_session(input [31:0] what);
-    begin
-      write_register(SESSION_STREAM, SCTP_STREAM);
-      write_register(SESSION_FUNCTION, what);
-      write_register(SESSION_TSN, TSN_BEFORE);
-      write_register(SESSION_COMMAND, 32'd1);
-      read_register(SESSION_ANSWER);
-      while ((value & ANSWER_BUSY) != 32'd0) read_register(SESSION_ANSWER);
-      check("session message taken", ANSWER_TAKEN, value & ANSWER_TAKEN);
-    end
-  endtask
 `endif
 
   // Number of packets forwarded to the host, and the reason of the last one.
@@ -347,27 +334,6 @@ module tb_rnic;
 
   // -- the test -----------------------------------------------------------------------------------
 
-  // Sets up a DDP Stream of the protection domain, with one posted buffer on queue 0.
-  task open_stream(input [15:0] stream, input [63:0] buffer);
-    begin
-      write_register(STREAM_INDEX, stream);
-      write_register(STREAM_FLAGS, STREAM_ON);
-      write_register(STREAM_PD, PROTECTION_DOMAIN);
-      write_register(STREAM_COMMIT, 32'd1);
-      write_register(QUEUE_STREAM, stream);
-      write_register(QUEUE_NUMBER, 32'd0);
-      write_register(QUEUE_MSN, 32'd1);
-      write_register(QUEUE_OPEN, 32'd1);
-      write_register(BUFFER_ADDR_LO, buffer[31:0]);
-      write_register(BUFFER_ADDR_HI, buffer[63:32]);
-      write_register(BUFFER_LENGTH, BUFFER_OCTETS);
-      write_register(BUFFER_PAGES, 32'd0);
-      write_register(BUFFER_COOKIE, COOKIE_VALUE + stream);
-      write_register(BUFFER_SLOT, stream);
-      write_register(BUFFER_POST, 32'd1);
-    end
-  endtask
-
   // Checks the two Writes and the Send of an LLP as soon as their completions are there. A Write's
   // completion has its length, and the lower half of its first Tagged Offset.
   task expect_messages(
@@ -404,28 +370,12 @@ module tb_rnic;
     expect_register("ID", ID, ID_VALUE);
     expect_register("CAP_WIDTH", CAP_WIDTH, WIDTH);
 
-    write_register(CQ_BASE_LO, RING[31:0]);
-    write_register(CQ_BASE_HI, RING[63:32]);
-    write_register(CQ_SIZE, RING_SIZE);
-    write_register(CQ_COALESCE, 32'd1);
-    write_register(CQ_TIMEOUT, 32'd0);
-    write_register(CQ_ENABLE, 32'd1);
-    write_register(IRQ_MASK, 32'd0);
+    // COMMANDS RING
 
-    write_register(STAG_INDEX, STAG >> 8);
-    write_register(STAG_FLAGS, STAG_ON);
-    write_register(STAG_OWNER, PROTECTION_DOMAIN);
-    write_register(STAG_TO_LO, REGION_TO[31:0]);
-    write_register(STAG_TO_HI, REGION_TO[63:32]);
-    write_register(STAG_LEN_LO, REGION_OCTETS);
-    write_register(STAG_LEN_HI, 32'd0);
-    write_register(STAG_ADDR_LO, REGION[31:0]);
-    write_register(STAG_ADDR_HI, REGION[63:32]);
-    write_register(STAG_PAGES, 32'd0);
-    write_register(STAG_COMMIT, 32'd1);
+    // COMMANDS REGION
 
 `ifdef RNIC_MPA
-    open_stream(MPA_STREAM, MPA_BUFFER);
+    // COMMANDS MPA_STREAM
     send_fpdu(MPA_WRITE_1, MPA_WRITE_1_OCTETS);
     send_fpdu(MPA_WRITE_2, MPA_WRITE_2_OCTETS);
     send_fpdu(MPA_SEND, MPA_SEND_OCTETS);
@@ -435,23 +385,12 @@ module tb_rnic;
 `endif
 
 `ifdef RNIC_SCTP
-    write_register(ASSOC_SRC0, ASSOC_SRC0_VALUE);
-    write_register(ASSOC_SRC1, 32'd0);
-    write_register(ASSOC_SRC2, 32'd0);
-    write_register(ASSOC_SRC3, 32'd0);
-    write_register(ASSOC_DST0, ASSOC_DST0_VALUE);
-    write_register(ASSOC_DST1, 32'd0);
-    write_register(ASSOC_DST2, 32'd0);
-    write_register(ASSOC_DST3, 32'd0);
-    write_register(ASSOC_PORTS, ASSOC_PORTS_VALUE);
-    write_register(ASSOC_TAG, ASSOC_TAG_VALUE);
-    write_register(ASSOC_FLAGS, ASSOC_FLAGS_VALUE);
-    write_register(ASSOC_STREAMS, ASSOC_STREAMS_VALUE);
-    write_register(ASSOC_PLACE, ASSOC_PLACE_VALUE);
-    write_register(ASSOC_COMMIT, 32'd1);
-    open_stream(SCTP_STREAM, SCTP_BUFFER);
-    tell_session(FUNCTION_FORGET);
-    tell_session(FUNCTION_INITIATE);
+    // COMMANDS ASSOCIATION
+    // COMMANDS SCTP_STREAM
+    // COMMANDS FORGET
+    check("session forgotten", ANSWER_TAKEN, value & ANSWER_TAKEN);
+    // COMMANDS INITIATE
+    check("session message taken", ANSWER_TAKEN, value & ANSWER_TAKEN);
     send_frame(SCTP_ACCEPT, SCTP_ACCEPT_OCTETS);
     next_entry;
     while (entry[ENTRY_KIND +: 4] == KIND_CHUNK) next_entry;

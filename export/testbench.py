@@ -1,21 +1,24 @@
 """Writes ``tb_rnic.v``: a testbench for the exported Verilog that any Verilog simulator runs.
 
 Its text is the file of that name beside this module, in plain Verilog. This module adds, as
-constants, the values that depend on the export and on the facts in ``hdl/spec``.
+constants, the values that depend on the export and on the facts in ``hdl/spec``; and, where the
+text has ``// COMMANDS``, the register accesses of the device's commands.
 """
 
 from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ..hdl.spec import regs
+from ..hdl.spec import commands, regs
+from ..hdl.spec.commands import Wait, Write
 from ..hdl.spec.completion import FIELDS, OCTETS, Kind
 from ..hdl.spec.config import RnicConfig
 from ..hdl.spec.net import insert
 from ..hdl.spec.sctp import Diversion, Function
+from ..hdl.spec.stag import Access
 from ..sim.model.header import Header, TaggedHeader, UntaggedHeader
 from ..sim.model.mpa import MpaSender
 from ..sim.model.sctp import Ppid
@@ -47,7 +50,13 @@ _LLPS = {
 
 def text(config: RnicConfig) -> str:
     """Returns ``tb_rnic.v``, which belongs beside ``rnic.v``."""
-    plain = _TEXT.read_text(encoding="utf-8")
+    steps = _commands(config)
+    plain = re.sub(
+        r"^( *)// COMMANDS (\w+)\n",
+        lambda found: "".join(found[1] + line for line in _lines(steps.get(found[2], ()))),
+        _TEXT.read_text(encoding="utf-8"),
+        flags=re.MULTILINE,
+    )
     words = set(re.findall(r"\w+", plain))
     constants = (f"  {line}\n" for line in _constants(config, words))
     return plain.replace(_PLACE, "".join(constants), 1)
@@ -109,27 +118,57 @@ def _values(config: RnicConfig) -> dict[str, int]:
     values = {
         "ID_VALUE": regs.ID,
         "STAG": _STAG,
-        "STAG_ON": regs.pack("STAG_FLAGS", key=_STAG & 255, valid=1, remote_write=1),
-        "STREAM_ON": regs.pack("STREAM_FLAGS", enable=1, crc=1),
-        "PROTECTION_DOMAIN": _DOMAIN,
-        "REGION_OCTETS": _REGION_OCTETS,
-        "BUFFER_OCTETS": _BUFFER_OCTETS,
         "COOKIE_VALUE": _COOKIE,
         "STATUS_EVENT": regs.pack("STATUS", event=1),
         "STATUS_IDLE": regs.pack("STATUS", idle=1),
     }
     if config.sctp:
-        (move,) = insert({}, load.KEY, config.associations)
-        entry = regs.association(move, first=_LLPS["SCTP"][0], count=1)
-        values |= {f"ASSOC_{name}_VALUE": value for name, value in entry.items()}
-        values |= {f"FUNCTION_{each.name}": each for each in Function}
         values |= {
-            "TSN_BEFORE": load.TSN - 1,
-            "ANSWER_BUSY": regs.pack("SESSION_ANSWER", busy=1),
+            "FUNCTION_ACCEPT": Function.ACCEPT,
             "ANSWER_TAKEN": regs.pack("SESSION_ANSWER", taken=1),
             "REASON_CONTROL": Diversion.CONTROL,
         }
     return values
+
+
+def _commands(config: RnicConfig) -> dict[str, Sequence[Write | Wait]]:
+    """Returns the steps of the commands that the testbench gives, by their names in its text."""
+    steps: dict[str, Sequence[Write | Wait]] = {
+        "RING": (*commands.set_ring(_RING, _RING_SIZE), *commands.mask_interrupts()),
+        "REGION": commands.set_stag(
+            _STAG, Access.REMOTE_WRITE, pd=_DOMAIN, to=_REGION_TO, length=_REGION_OCTETS,
+            address=_REGION,
+        ),
+    }  # fmt: skip
+    for llp, (stream, _, _, buffer) in _LLPS.items():
+        steps[f"{llp}_STREAM"] = (
+            *commands.set_stream(stream, pd=_DOMAIN, crc=True),
+            *commands.open_queue(stream, 0),
+            *commands.post(
+                stream, 0, 1, address=buffer, length=_BUFFER_OCTETS, cookie=_COOKIE + stream,
+                slot=stream,
+            ),
+        )  # fmt: skip
+    if config.sctp:
+        stream = _LLPS["SCTP"][0]
+        (move,) = insert({}, load.KEY, config.associations)
+        steps["ASSOCIATION"] = commands.set_association(move, first=stream, count=1)
+        for function in (Function.FORGET, Function.INITIATE):
+            steps[function.name] = commands.tell_session(stream, function, load.TSN - 1)
+    return steps
+
+
+def _lines(steps: Sequence[Write | Wait]) -> Iterator[str]:
+    """Yields the lines of Verilog that carry a command out."""
+    for step in steps:
+        if isinstance(step, Write):
+            yield f"write_register({step.register}, 32'h{step.value:08x});\n"
+        else:
+            yield f"read_register({step.register});\n"
+            yield (
+                f"while ((value & 32'h{step.mask:08x}) != 32'h{step.value:08x})"
+                f" read_register({step.register});\n"
+            )
 
 
 def _packets(config: RnicConfig) -> Iterator[tuple[str, bytes]]:

@@ -22,6 +22,7 @@ from .sctp.association import AssociationWrite
 from .sctp.session import Answer, Command
 from .spec import regs
 from .spec.sctp import Function
+from .spec.stag import FIELDS
 
 __all__ = ["Control", "RingSettings", "StreamEntry"]
 
@@ -233,18 +234,20 @@ class Control(wiring.Component):
             self.stags.valid.eq(commit | revoke | sweep.revoke.valid),
             write.index.eq(Mux(sweep.revoke.valid, sweep.revoke.payload, registers.stag_index)),
             entry.tag.eq(registers.stag_index >> (self.config.stags.bit_length() - 1)),
-            Cat(
-                entry.key, entry.valid, entry.remote_write, entry.remote_read, entry.bound
-            ).eq(registers.stag_flags),
-            entry.owner.eq(registers.stag_owner),
-            entry.to.eq(Cat(registers.stag_to_lo, registers.stag_to_hi)),
-            entry.length.eq(Cat(registers.stag_len_lo, registers.stag_len_hi)),
-            entry.address.eq(self._address(registers, "stag_addr", linear=True)),
-            entry.pages.eq(registers.stag_pages),
+            *(entry[name].eq(value) for name, value in self._entry(registers)),
         ]
         with m.If(revoke | sweep.revoke.valid):
             m.d.comb += entry.valid.eq(0)
         return revoke | wanted | sweep.busy | sweeping | fences | fence.busy
+
+    def _entry(self, registers):
+        """Yields the name of each field of an STag's entry, and its value in the registers."""
+        for field in FIELDS:
+            if field.name == "address":
+                yield field.name, self._address(registers, "stag_addr", linear=True)
+            else:
+                value = Cat(getattr(registers, name.lower()) for name in field.registers)
+                yield field.name, value[field.low:field.low + field.bits]
 
     def _queues(self, m, registers):
         """Connects the untagged queues and the posting of their buffers."""

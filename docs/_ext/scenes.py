@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from amaranth.hdl import Value
-from amaranth.sim import Simulator
 from ddp_rnic.hdl.bus.memory import PlacementMemory
 from ddp_rnic.hdl.ddp.tagged import TaggedCheck
 from ddp_rnic.hdl.dma.placement import PlacementDma
@@ -20,6 +19,7 @@ from ddp_rnic.hdl.eth.receive import FrameReceive
 from ddp_rnic.hdl.host.uart import UartBridge
 from ddp_rnic.hdl.lib.crc32c import Crc32cStream
 from ddp_rnic.hdl.lib.stream import Queue
+from ddp_rnic.hdl.lib.testing import simulate
 from ddp_rnic.hdl.mpa.walker import MpaWalker
 from ddp_rnic.hdl.sctp.walker import Kind, SctpWalker
 from ddp_rnic.hdl.spec.config import RnicConfig
@@ -110,11 +110,7 @@ def record(dut: Any, drive: Callable[[Any], Any], cycles: int, trace: Trace) -> 
                 ]
             )
 
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-8)
-    simulator.add_testbench(watch)
-    simulator.add_testbench(drive, background=True)
-    simulator.run()
+    simulate(dut, watch, background=[drive])
     return trace
 
 

@@ -47,44 +47,20 @@ class Registers(wiring.Component):
 
     def elaborate(self, platform):
         m = Module()
-        bus = self.bus
         ports = [(register, getattr(self, register.name.lower())) for register in self.registers]
+        self._write(m, ports)
+        self._read(m, ports)
+        return m
 
-        def select(waits, address, name):
-            """Decodes an address in two cycles, starting while ``waits``: returns a hit bit for
-            each register. The first cycle decodes the row of 16 registers and the position in it.
-            """
-            used = sorted({register.address >> 6 for register, _ in ports})
-            rows = Signal(len(used), name=f"{name}_rows")
-            places = Signal(16, name=f"{name}_places")
-            hits = Signal(len(ports), name=f"{name}_hit")
-            with m.If(waits):
-                m.d.sync += [
-                    rows.eq(Cat(address[6:] == row for row in used)),
-                    places.eq(1 << address[2:6]),
-                ]
-            m.d.sync += hits.eq(Cat(
-                rows[used.index(register.address >> 6)] & places[register.address >> 2 & 15]
-                for register, _ in ports))
-            return hits
-
-        def some(now, hits, name, *accesses):
-            """Returns whether a hit register has one of ``accesses``, one cycle after ``now``."""
-            those = Cat(hit for hit, (register, _) in zip(hits, ports, strict=True)
-                        if register.access in accesses)
-            groups = Signal(-(-len(those) // 4), name=name)
-            with m.If(now):
-                m.d.sync += groups.eq(Cat(
-                    those[first:first + 4].any() for first in range(0, len(those), 4)))
-            return groups.any()
-
-        # Writes: wait for address and data, decode, act, answer. ``free`` and, for reads,
-        # ``reading`` hold the state of an access in one register: they enable wide registers.
+    def _write(self, m, ports):
+        """Adds the write channels: wait for address and data, decode, act, answer."""
+        bus = self.bus
+        # ``free`` holds the state of an access in one register: it enables wide registers.
         free, begins, writing = Signal(init=1), Signal(), Signal()
-        write_hit = select(free, bus.aw.payload.addr, "write")
+        write_hit = _select(m, ports, free, bus.aw.payload.addr, "write")
         answers = Signal()
-        allowed = some(writing, write_hit, "allowed", "rw", "wo")
-        refused = some(writing, write_hit, "refused", "ro")
+        allowed = _some(m, ports, writing, write_hit, "allowed", "rw", "wo")
+        refused = _some(m, ports, writing, write_hit, "refused", "ro")
         m.d.sync += [
             begins.eq(0),
             writing.eq(begins),
@@ -115,11 +91,14 @@ class Registers(wiring.Component):
                                     bus.w.payload.data.word_select(lane, 8)
                                 )
 
-        # Reads: decode, gather in groups of four, gather all.
+    def _read(self, m, ports):
+        """Adds the read channels: decode, gather in groups of four, gather all."""
+        bus = self.bus
+        # ``reading`` is to reads what ``free`` is to writes.
         step = Signal(3)
         reading = Signal()
-        read_hit = select(~reading, bus.ar.payload.addr, "read")
-        found = some(step[1], read_hit, "found", "ro", "rw", "wo")
+        read_hit = _select(m, ports, ~reading, bus.ar.payload.addr, "read")
+        found = _some(m, ports, step[1], read_hit, "found", "ro", "rw", "wo")
         groups = []
         m.d.sync += step.eq(Cat(bus.ar.valid & ~reading, step))
         m.d.comb += bus.ar.ready.eq(~reading)
@@ -148,4 +127,34 @@ class Registers(wiring.Component):
             ]
         low = [register.name for register in self.registers].index("PLACED_OCTETS_LO")
         m.d.comb += self.octets_read.eq(step[1] & read_hit[low])
-        return m
+
+
+def _select(m, ports, waits, address, name):
+    """Decodes an address in two cycles, starting while ``waits``; returns a hit bit per register.
+
+    The first cycle decodes the row of 16 registers and the position in it.
+    """
+    used = sorted({register.address >> 6 for register, _ in ports})
+    rows = Signal(len(used), name=f"{name}_rows")
+    places = Signal(16, name=f"{name}_places")
+    hits = Signal(len(ports), name=f"{name}_hit")
+    with m.If(waits):
+        m.d.sync += [
+            rows.eq(Cat(address[6:] == row for row in used)),
+            places.eq(1 << address[2:6]),
+        ]
+    m.d.sync += hits.eq(Cat(
+        rows[used.index(register.address >> 6)] & places[register.address >> 2 & 15]
+        for register, _ in ports))
+    return hits
+
+
+def _some(m, ports, now, hits, name, *accesses):
+    """Returns whether a hit register has one of ``accesses``, one cycle after ``now``."""
+    those = Cat(hit for hit, (register, _) in zip(hits, ports, strict=True)
+                if register.access in accesses)
+    groups = Signal(-(-len(those) // 4), name=name)
+    with m.If(now):
+        m.d.sync += groups.eq(Cat(
+            those[first:first + 4].any() for first in range(0, len(those), 4)))
+    return groups.any()

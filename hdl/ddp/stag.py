@@ -3,6 +3,7 @@
 from amaranth.lib import data
 
 from ..lib.table import Table
+from ..spec.stag import FIELDS
 
 __all__ = ["StagEntry", "StagTable"]
 
@@ -12,43 +13,17 @@ class StagEntry(data.StructLayout):
 
     Members
     -------
-    valid : 1
-    key : 8
-        The lower 8 bits of the STag.
     tag : 24 - log2(entries)
         The bits of the STag's index above those that select the entry.
-    remote_write, remote_read : 1
-        Access rights.
-    bound : 1
-        ``owner`` is a DDP Stream; otherwise it is a Protection Domain (RFC 5041 section 8.2).
-    owner : 16
-        Number of that DDP Stream or Protection Domain.
-    to : 64
-        Tagged Offset of the region's first octet.
-    length : 64
-        Octets in the region.
-    address : 64
-        Host address of the first octet; for a region in pages, its linear address.
-    pages : 4
-        Page code, see :mod:`~..dma.pages`.
+    The fields that :data:`~..spec.stag.FIELDS` declares. ``address`` is a linear address if the
+    region is in pages, and ``pages`` is the page code of :mod:`~..dma.pages`. ``bound`` and
+    ``owner`` follow RFC 5041 section 8.2.
     """
 
     def __init__(self, entries):
-        super().__init__(
-            {
-                "valid": 1,
-                "key": 8,
-                "tag": 24 - (entries.bit_length() - 1),
-                "remote_write": 1,
-                "remote_read": 1,
-                "bound": 1,
-                "owner": 16,
-                "to": 64,
-                "length": 64,
-                "address": 64,
-                "pages": 4,
-            }
-        )
+        valid, key, *others = ((field.name, field.bits) for field in FIELDS)
+        tag = 24 - (entries.bit_length() - 1)
+        super().__init__(dict([valid, key, ("tag", tag), *others]))
 
 
 class StagTable(Table):

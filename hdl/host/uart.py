@@ -7,6 +7,7 @@ sent most significant octet first. The answer to a read is the words; a write ha
 """
 
 from fractions import Fraction
+from types import SimpleNamespace
 
 from amaranth import *
 from amaranth.lib import enum, stream, wiring
@@ -211,77 +212,13 @@ class UartBridge(wiring.Component):
         ]
         m.d.sync += self.error.eq(self.i.valid & ~queue.i.ready)
 
+        s = SimpleNamespace(
+            opcode=opcode, words=words, address=address, word=word, octets=octets, octet=octet,
+            addressed=addressed, given=given, open_=open_, stop=stop, writes=writes,
+            following=following)
         with m.FSM():
-            with m.State("Opcode"):
-                m.d.comb += octet.ready.eq(1)
-                m.d.sync += [opcode.eq(octet.payload), octets.eq(0)]
-                with m.If(octet.valid):
-                    with m.If(any_opcode(octet.payload)):
-                        m.next = "Length"
-                    with m.Else():
-                        m.d.sync += self.error.eq(1)
-            with m.State("Length"):
-                m.d.comb += [octet.ready.eq(1), open_.eq(1)]
-                m.d.sync += words.eq(octet.payload)
-                with m.If(octet.valid):
-                    m.next = "Address"
-                    with m.If(octet.payload == 0):
-                        m.d.sync += self.error.eq(1)
-                        m.next = "Opcode"
-                with m.If(stop):
-                    m.next = "Broken Off"
-            with m.State("Address"):
-                m.d.comb += [octet.ready.eq(1), open_.eq(1)]
-                with m.If(octet.valid):
-                    m.d.sync += [address.eq(Cat(octet.payload, address)), octets.eq(octets + 1)]
-                    with m.If(octets == 3):
-                        m.next = "Read"
-                        with m.If(writes):
-                            m.next = "Word"
-                with m.If(stop):
-                    m.next = "Broken Off"
-            with m.State("Word"):
-                m.d.comb += [octet.ready.eq(1), open_.eq(1)]
-                with m.If(octet.valid):
-                    m.d.sync += [word.eq(Cat(octet.payload, word)), octets.eq(octets + 1)]
-                    with m.If(octets == 3):
-                        m.next = "Write"
-                with m.If(stop):
-                    m.next = "Broken Off"
-            with m.State("Write"):
-                m.d.comb += [
-                    bus.aw.valid.eq(~addressed), bus.w.valid.eq(~given), bus.b.ready.eq(1)]
-                with m.If(bus.aw.ready):
-                    m.d.sync += addressed.eq(1)
-                with m.If(bus.w.ready):
-                    m.d.sync += given.eq(1)
-                with m.If(bus.b.valid):
-                    m.d.sync += [
-                        addressed.eq(0), given.eq(0), words.eq(words - 1), address.eq(following)]
-                    with m.If(bus.b.payload.resp != Response.OKAY):
-                        m.d.sync += self.error.eq(1)
-                    m.next = "Word"
-                    with m.If(words == 1):
-                        m.next = "Opcode"
-            with m.State("Read"):
-                m.d.comb += [bus.ar.valid.eq(~addressed), bus.r.ready.eq(1)]
-                with m.If(bus.ar.ready):
-                    m.d.sync += addressed.eq(1)
-                with m.If(bus.r.valid):
-                    m.d.sync += [
-                        addressed.eq(0), words.eq(words - 1), address.eq(following),
-                        word.eq(bus.r.payload.data)]
-                    with m.If(bus.r.payload.resp != Response.OKAY):
-                        m.d.sync += [self.error.eq(1), word.eq(board.NOTHING)]
-                    m.next = "Answer"
-            with m.State("Answer"):
-                m.d.comb += self.o.valid.eq(1)
-                with m.If(self.o.ready):
-                    m.d.sync += [word.eq(word << 8), octets.eq(octets + 1)]
-                    with m.If(octets == 3):
-                        m.next = "Read"
-                        with m.If(words == 0):
-                            m.next = "Opcode"
+            self._receive(m, s)
+            self._access(m, s)
             with m.State("Broken Off"):
                 m.d.sync += self.error.eq(1)
                 m.next = "Opcode"
@@ -289,6 +226,85 @@ class UartBridge(wiring.Component):
         with m.If(open_ & ~octet.valid):
             m.d.sync += quiet.eq(quiet + 1)
         return m
+
+    def _receive(self, m, s):
+        """Adds the states that receive a command, octet by octet."""
+        with m.State("Opcode"):
+            m.d.comb += s.octet.ready.eq(1)
+            m.d.sync += [s.opcode.eq(s.octet.payload), s.octets.eq(0)]
+            with m.If(s.octet.valid):
+                with m.If(any_opcode(s.octet.payload)):
+                    m.next = "Length"
+                with m.Else():
+                    m.d.sync += self.error.eq(1)
+        with m.State("Length"):
+            m.d.comb += [s.octet.ready.eq(1), s.open_.eq(1)]
+            m.d.sync += s.words.eq(s.octet.payload)
+            with m.If(s.octet.valid):
+                m.next = "Address"
+                with m.If(s.octet.payload == 0):
+                    m.d.sync += self.error.eq(1)
+                    m.next = "Opcode"
+            with m.If(s.stop):
+                m.next = "Broken Off"
+        with m.State("Address"):
+            m.d.comb += [s.octet.ready.eq(1), s.open_.eq(1)]
+            with m.If(s.octet.valid):
+                m.d.sync += [
+                    s.address.eq(Cat(s.octet.payload, s.address)), s.octets.eq(s.octets + 1)]
+                with m.If(s.octets == 3):
+                    m.next = "Read"
+                    with m.If(s.writes):
+                        m.next = "Word"
+            with m.If(s.stop):
+                m.next = "Broken Off"
+        with m.State("Word"):
+            m.d.comb += [s.octet.ready.eq(1), s.open_.eq(1)]
+            with m.If(s.octet.valid):
+                m.d.sync += [s.word.eq(Cat(s.octet.payload, s.word)), s.octets.eq(s.octets + 1)]
+                with m.If(s.octets == 3):
+                    m.next = "Write"
+            with m.If(s.stop):
+                m.next = "Broken Off"
+
+    def _access(self, m, s):
+        """Adds the states that access the bus, one word at a time, and send the words read."""
+        bus = self.bus
+        with m.State("Write"):
+            m.d.comb += [
+                bus.aw.valid.eq(~s.addressed), bus.w.valid.eq(~s.given), bus.b.ready.eq(1)]
+            with m.If(bus.aw.ready):
+                m.d.sync += s.addressed.eq(1)
+            with m.If(bus.w.ready):
+                m.d.sync += s.given.eq(1)
+            with m.If(bus.b.valid):
+                m.d.sync += [
+                    s.addressed.eq(0), s.given.eq(0), s.words.eq(s.words - 1),
+                    s.address.eq(s.following)]
+                with m.If(bus.b.payload.resp != Response.OKAY):
+                    m.d.sync += self.error.eq(1)
+                m.next = "Word"
+                with m.If(s.words == 1):
+                    m.next = "Opcode"
+        with m.State("Read"):
+            m.d.comb += [bus.ar.valid.eq(~s.addressed), bus.r.ready.eq(1)]
+            with m.If(bus.ar.ready):
+                m.d.sync += s.addressed.eq(1)
+            with m.If(bus.r.valid):
+                m.d.sync += [
+                    s.addressed.eq(0), s.words.eq(s.words - 1), s.address.eq(s.following),
+                    s.word.eq(bus.r.payload.data)]
+                with m.If(bus.r.payload.resp != Response.OKAY):
+                    m.d.sync += [self.error.eq(1), s.word.eq(board.NOTHING)]
+                m.next = "Answer"
+        with m.State("Answer"):
+            m.d.comb += self.o.valid.eq(1)
+            with m.If(self.o.ready):
+                m.d.sync += [s.word.eq(s.word << 8), s.octets.eq(s.octets + 1)]
+                with m.If(s.octets == 3):
+                    m.next = "Read"
+                    with m.If(s.words == 0):
+                        m.next = "Opcode"
 
 
 def any_opcode(octet):

@@ -9,7 +9,7 @@ from ..lib.delay import Delay
 from ..lib.stream import any_of, delayed
 from ..spec.net import EtherType
 from .chain import Line, Place, kinds
-from .lift import Lifted
+from .shift import ShiftedBeat
 
 __all__ = ["Facts", "Network"]
 
@@ -55,7 +55,7 @@ class Network(wiring.Component):
 
     Members
     -------
-    i_valid : In(1), i : In(Lifted(width))
+    i_valid : In(1), i : In(ShiftedBeat(width))
     valid : Out(1), line : Out(Line(words))
     place : Out(Place())
         The header after the IP header, in step with ``line``; ``fragment`` if it is a fragment.
@@ -72,7 +72,7 @@ class Network(wiring.Component):
         self.words = width // 32
         super().__init__({
             "i_valid": In(1),
-            "i": In(Lifted(width)),
+            "i": In(ShiftedBeat(width)),
             "valid": Out(1),
             "line": Out(Line(self.words)),
             "place": Out(Place()),

@@ -135,7 +135,7 @@ class MpaWalker(wiring.Component):
         again = Signal()
         starts, stay, closing = Signal(), Signal(), Signal()
 
-        fire, repeats, turn, stays = Signal(), Signal(), Signal(), Signal()
+        fire, repeats, advance, stays = Signal(), Signal(), Signal(), Signal()
         # A beat stays if it has an FPDU inside and ``may_stay``. With ``must_stay`` it stays in any
         # case, because it has not been walked yet.
         may_stay, must_stay = Signal(), Signal()
@@ -147,7 +147,7 @@ class MpaWalker(wiring.Component):
             must_stay.eq(stays & ~(fires | scan.enters)),
         ]
         m.d.comb += [
-            turn.eq(scan.coming | repeats),
+            advance.eq(scan.coming | repeats),
             scan.goes.eq(self.go & ~stays),
             scan.stays.eq(stays),
         ]
@@ -165,7 +165,7 @@ class MpaWalker(wiring.Component):
         inside = following.inside | (following.fresh & ahead.inside)
         m.d.comb += stays.eq(must_stay | (may_stay & inside))
         m.d.sync += stay.eq(stays)
-        with m.If(turn):
+        with m.If(advance):
             m.d.sync += [
                 step.eq(following),
                 starts.eq(following.fresh | following.start),
@@ -180,7 +180,29 @@ class MpaWalker(wiring.Component):
                   for name in ("start", "close", "broken", "on", "cut", "inside")),
             ]
 
-        # Outputs for the current beat.
+        late = self._outputs(
+            m, beat, step, bound, fire=fire, stay=stay, starts=starts, closing=closing,
+            again=again, lo=lo)
+        m.d.comb += [
+            self.begun.eq(fire & starts),
+            headers.valid.eq(fire & starts),
+            headers.window.eq(beat.window),
+            headers.cut.eq(step.cut),
+            headers.position.eq(beat.position),
+            headers.beats.eq(self.beats),
+            headers.stream.eq(beat.stream),
+            headers.markers.eq(beat.markers),
+            headers.oversize.eq(bound.oversize),
+            self.busy.eq(scan.busy | headers.busy | self.slices.valid | late),
+        ]
+        return m
+
+    def _outputs(self, m, beat, step, bound, *, fire, stay, starts, closing, again, lo):
+        """Adds the outputs for the current beat but its header: slice, ending, stored octets.
+
+        Returns whether an ending waits for the next cycle.
+        """
+        words = self.config.words
         cut, end = step.cut, beat.end
         stored = fire & ~stay & ~(step.on & bound.oversize)
         late = Signal()
@@ -217,19 +239,7 @@ class MpaWalker(wiring.Component):
             m.d.sync += self.endings.payload.crc.eq(crc_late)
         with m.If(stored):
             m.d.sync += self.beats.eq(self.beats + 1)
-        m.d.comb += [
-            self.begun.eq(fire & starts),
-            headers.valid.eq(fire & starts),
-            headers.window.eq(beat.window),
-            headers.cut.eq(cut),
-            headers.position.eq(beat.position),
-            headers.beats.eq(self.beats),
-            headers.stream.eq(beat.stream),
-            headers.markers.eq(beat.markers),
-            headers.oversize.eq(bound.oversize),
-            self.busy.eq(scan.busy | headers.busy | self.slices.valid | late),
-        ]
-        return m
+        return late
 
     def _pass(self, m, following, bound, ahead):
         """Computes how an FPDU that fills the next beat meets the beat after it.
@@ -286,10 +296,10 @@ class _Headers(wiring.Component):
     def elaborate(self, platform):
         m = Module()
         words = self.config.words
-        place = range(self.config.buffer_octets // 4)
+        position = range(self.config.buffer_octets // 4)
         carried = data.StructLayout(
             {
-                "start": place,
+                "start": position,
                 "sequence": 30,
                 "stream": self.config.stream_bits + 1,
                 "markers": 1,

@@ -117,10 +117,9 @@ def slot_job(m, geometry, shape, placement):
         job.body.last_lane.eq(one.high),
         job.body.silent.eq(empty | (read > beats)),
     ]
-    for name in dict(job.body.shape()).keys() & {
-        "exception", "reason", "stream", "sequence", "release",
-    }:
-        m.d.comb += job.body[name].eq(placement[name])
+    for name in ("exception", "reason", "stream", "sequence", "release"):
+        if name in dict(job.body.shape()):
+            m.d.comb += job.body[name].eq(placement[name])
     return job
 
 
@@ -171,7 +170,62 @@ class Jobs(Harness):
         m.d.comb += Cover(several & (job.more == 2), "three bursts")
 
 
-class Bursts(Harness):
+class _Stepped(Harness):
+    """Follows a placement's job through the steps of a block, and the two registers after them.
+
+    ``now``, ``one`` and ``out`` are the stages: each has the job, the placement's span, and the
+    number of the step. ``job`` is the job in the steps.
+    """
+
+    def follow(self, m, placement, job):
+        """Adds the stages for the jobs that the block takes."""
+        geometry = self.dut.geometry
+        now = Signal(data.StructLayout({
+            "job": job.shape(), "span": Span(geometry), "index": 16, "first": 1, "last": 1,
+        }))
+        kept_job = Signal(job.shape())
+        kept_span = Signal(Span(geometry))
+        with m.If(self.dut.i.valid & self.dut.i.ready):
+            m.d.sync += [
+                kept_job.eq(job),
+                kept_span.eq(span(m, geometry, placement, name="next_span")),
+            ]
+        self.steps = steps = self.inside.component("steps")
+        m.d.comb += [
+            now.job.eq(kept_job),
+            now.span.eq(kept_span),
+            now.index.eq(steps.index),
+            now.first.eq(steps.first),
+            now.last.eq(steps.last),
+        ]
+        one, out = Signal.like(now), Signal.like(now)
+        m.d.sync += [one.eq(now), out.eq(one)]
+        self.job, self.now, self.one, self.out = kept_job, now, one, out
+
+    def count_steps(self, m):
+        """Adds lemmas for the registers of the steps."""
+        steps, job, inside = self.steps, self.job, self.inside
+        more, busy = inside["steps.more"], steps.busy
+        remaining = Signal(24)
+        m.d.comb += remaining.eq(job.more - steps.index)
+        self.lemma(if_(busy, steps.body == job.body), "the job")
+        self.lemma(if_(busy, steps.index <= job.more), "index")
+        self.lemma(if_(busy, more == remaining), "more")
+        self.lemma(if_(busy, steps.last == (remaining == 0)), "last")
+        self.lemma(if_(busy, steps.penultimate == (remaining == 1)), "penultimate")
+        self.lemma(if_(busy, steps.first == (steps.index == 0)), "first")
+        ready = ~busy | (inside["steps.goes"] & steps.last)
+        self.lemma(steps.i.ready == ready, "ready")
+
+    def count_stage(self, name, held, stage):
+        """Adds lemmas for the number of a stage's step."""
+        end = stage.index == stage.job.more
+        self.lemma(if_(held, stage.first == (stage.index == 0)), f"{name}: first is 0")
+        self.lemma(if_(held, stage.last == end), f"{name}: last is more")
+        self.lemma(if_(held, stage.index <= stage.job.more), f"{name}: index")
+
+
+class Bursts(_Stepped):
     """Proves that the bursts of a placement cover it exactly.
 
     The first begins with the beat of its first octet, each other where the one before it ended, and
@@ -182,37 +236,32 @@ class Bursts(Harness):
     """
 
     def rules(self, m):
-        dut, inside = self.dut, self.inside
-        geometry = dut.geometry
+        dut, geometry = self.dut, self.dut.geometry
         placement = self.any(PLACEMENT, name="placement")
         self.assume(placement.length != 0)
         self.assume(~placement.exception)
         job = burst_job(m, geometry, dut.job, placement)
         self.drive(dut.i.payload, job)
 
-        # The contents of the steps, and of the two registers after them.
-        now = Signal(data.StructLayout({
-            "job": job.shape(), "span": Span(geometry), "index": 16, "first": 1, "last": 1,
-        }))
-        kept_job = Signal(job.shape())
-        kept_span = Signal(Span(geometry))
-        with m.If(dut.i.valid & dut.i.ready):
-            m.d.sync += [
-                kept_job.eq(job),
-                kept_span.eq(span(m, geometry, placement, name="next_span")),
-            ]
-        steps = inside.component("steps")
-        m.d.comb += [
-            now.job.eq(kept_job),
-            now.span.eq(kept_span),
-            now.index.eq(steps.index),
-            now.first.eq(steps.first),
-            now.last.eq(steps.last),
-        ]
-        one, out = Signal.like(now), Signal.like(now)
-        m.d.sync += [one.eq(now), out.eq(one)]
+        self.follow(m, placement, job)
         valid1 = self.past(dut.taken, name="valid1")
+        start, end, following = self.claims(m, valid1)
+        self.count_steps(m)
+        for name, held, stage in (
+            ("steps", self.steps.busy, self.now), ("one", valid1, self.one),
+            ("out", dut.o.valid, self.out),
+        ):
+            self.hold_job(m, name, held, stage)
+        self.lemma(valid1 == self.inside["valid1"], "valid1")
+        self.keep_order(valid1, start, end, following)
 
+    def claims(self, m, valid1):
+        """Adds the claims to prove.
+
+        Returns the beats at which the burst at the output begins and ends, and the beat at which
+        the next burst is to begin.
+        """
+        dut, out, geometry = self.dut, self.out, self.dut.geometry
         burst = dut.o.payload
         start, end = Signal(64 - geometry.lane), Signal(64 - geometry.lane)
         m.d.comb += [start.eq(burst.addr >> geometry.lane), end.eq(start + burst.len)]
@@ -240,44 +289,36 @@ class Bursts(Harness):
         )
         self.always(if_(valid, burst.stream == out.job.body.stream), "its stream")
         m.d.comb += Cover(valid & out.last & (out.index == 2), "three bursts")
+        return start, end, following
 
-        # Where a burst of a job begins, by its number.
+    def hold_job(self, m, name, held, stage):
+        """Adds lemmas for the job that a stage holds."""
+        burst = self.dut.geometry.burst
+        beats = (stage.span.last - stage.span.first)[: len(stage.span.first)]
+        position = stage.span.first[:burst]
+        reach = Signal(24, name=f"reach_{name}")
+        m.d.comb += reach.eq(position + beats)
+        body, total = stage.job.body, stage.job.more
+        self.lemma(if_(held, beats < 1 << 15), f"{name}: short")
+        self.lemma(if_(held, total == reach >> burst), f"{name}: more")
+        self.lemma(if_(held, Cat(body.position, body.page) == stage.span.first), f"{name}: at")
+        self.lemma(
+            if_(held, body.first == Mux(total == 0, beats[:burst], ~position)), f"{name}: first"
+        )
+        self.lemma(if_(held, body.final == reach[:burst]), f"{name}: final")
+        self.count_stage(name, held, stage)
+
+    def keep_order(self, valid1, start, end, following):
+        """Adds lemmas: each burst in the stages begins where the one before it ended."""
+        geometry, valid = self.dut.geometry, self.dut.o.valid
+        now, one, out, steps = self.now, self.one, self.out, self.steps
+        busy = steps.busy
+
         def begins(which, index):
+            """Returns the beat at which a burst of a job begins, by its number."""
             page = (which.span.first[geometry.burst :] + index)[: geometry.page]
             return Mux(index == 0, which.span.first, Cat(C(0, geometry.burst), page))
 
-        more, busy = inside["steps.more"], steps.busy
-        remaining = Signal(24)
-        m.d.comb += remaining.eq(kept_job.more - steps.index)
-        self.lemma(if_(busy, steps.body == kept_job.body), "the job")
-        self.lemma(if_(busy, steps.index <= kept_job.more), "index")
-        self.lemma(if_(busy, more == remaining), "more")
-        self.lemma(if_(busy, steps.last == (remaining == 0)), "last")
-        self.lemma(if_(busy, steps.penultimate == (remaining == 1)), "penultimate")
-        self.lemma(if_(busy, steps.first == (steps.index == 0)), "first")
-        ready = ~busy | (inside["steps.goes"] & steps.last)
-        self.lemma(steps.i.ready == ready, "ready")
-        for name, held, stage in (
-            ("steps", busy, now), ("one", valid1, one), ("out", valid, out),
-        ):
-            beats = (stage.span.last - stage.span.first)[: len(start)]
-            position = stage.span.first[: geometry.burst]
-            reach = Signal(24, name=f"reach_{name}")
-            m.d.comb += reach.eq(position + beats)
-            body, total = stage.job.body, stage.job.more
-            self.lemma(if_(held, beats < 1 << 15), f"{name}: short")
-            self.lemma(if_(held, total == reach >> geometry.burst), f"{name}: more")
-            self.lemma(if_(held, Cat(body.position, body.page) == stage.span.first), f"{name}: at")
-            self.lemma(
-                if_(held, body.first == Mux(total == 0, beats[: geometry.burst], ~position)),
-                f"{name}: first",
-            )
-            self.lemma(if_(held, body.final == reach[: geometry.burst]), f"{name}: final")
-            self.lemma(if_(held, stage.first == (stage.index == 0)), f"{name}: first is 0")
-            self.lemma(if_(held, stage.last == (stage.index == total)), f"{name}: last is more")
-            self.lemma(if_(held, stage.index <= total), f"{name}: index")
-        self.lemma(valid1 == inside["valid1"], "valid1")
-        # The next burst at the output begins where the one before it ended.
         self.lemma(if_(valid, start == begins(out, out.index)), "begins")
         ends = begins(out, out.index + 1)
         self.lemma(if_(valid & ~out.last, (end + 1)[: len(start)] == ends), "ends")
@@ -296,7 +337,7 @@ class Bursts(Harness):
         )
 
 
-class Beats(Harness):
+class Beats(_Stepped):
     """Proves which slots a placement becomes.
 
     The slots with a beat are as many as its beats of host memory, in order, each with the lanes
@@ -307,36 +348,28 @@ class Beats(Harness):
     """
 
     def rules(self, m):
-        dut, inside = self.dut, self.inside
-        geometry = dut.geometry
+        dut, geometry = self.dut, self.dut.geometry
         placement = self.any(PLACEMENT, name="placement")
         self.assume((placement.length <= 0xFFFF + 20) & (placement.length != 0))
         self.assume(~placement.exception)
         job = slot_job(m, geometry, dut.job, placement)
         self.drive(dut.i.payload, job)
 
-        now = Signal(data.StructLayout({
-            "job": job.shape(), "span": Span(geometry), "index": 16, "first": 1, "last": 1,
-        }))
-        kept_job = Signal(job.shape())
-        kept_span = Signal(Span(geometry))
-        with m.If(dut.i.valid & dut.i.ready):
-            m.d.sync += [
-                kept_job.eq(job),
-                kept_span.eq(span(m, geometry, placement, name="next_span")),
-            ]
-        steps = inside.component("steps")
-        m.d.comb += [
-            now.job.eq(kept_job),
-            now.span.eq(kept_span),
-            now.index.eq(steps.index),
-            now.first.eq(steps.first),
-            now.last.eq(steps.last),
-        ]
-        one, out = Signal.like(now), Signal.like(now)
-        m.d.sync += [one.eq(now), out.eq(one)]
-        valid, valid1 = dut.o_valid, self.past(steps.valid, name="valid1")
+        self.follow(m, placement, job)
+        valid, valid1 = dut.o_valid, self.past(self.steps.valid, name="valid1")
+        beat, following = self.claims(m, valid, valid1)
+        self.count_steps(m)
+        for name, held, stage in (
+            ("steps", self.steps.busy, self.now), ("one", valid1, self.one),
+            ("out", valid, self.out),
+        ):
+            self.hold_job(m, name, held, stage)
+        self.lemma(valid1 == self.inside["valid1"], "valid1")
+        self.keep_order(valid, valid1, beat, following)
 
+    def claims(self, m, valid, valid1):
+        """Adds the claims to prove; returns the output's beat number, and the expected one."""
+        dut, out, steps, geometry = self.dut, self.out, self.steps, self.dut.geometry
         slot = dut.o
         beats, beat = Signal(15), Signal(15)
         octets = 1 << geometry.lane
@@ -360,36 +393,24 @@ class Beats(Harness):
             m.d.sync += following.eq(Mux(out.last, 0, beat + 1))
         self.always(if_(valid, beat == following), "in order")
         m.d.comb += Cover(sent & at_end & (beat == 2) & ~out.last, "three beats")
+        return beat, following
 
-        more, busy = inside["steps.more"], steps.busy
-        remaining = Signal(24)
-        m.d.comb += remaining.eq(kept_job.more - steps.index)
-        self.lemma(if_(busy, steps.body == kept_job.body), "the job")
-        self.lemma(if_(busy, steps.index <= kept_job.more), "index")
-        self.lemma(if_(busy, more == remaining), "more")
-        self.lemma(if_(busy, steps.last == (remaining == 0)), "last")
-        self.lemma(if_(busy, steps.penultimate == (remaining == 1)), "penultimate")
-        self.lemma(if_(busy, steps.first == (steps.index == 0)), "first")
-        ready = ~busy | (inside["steps.goes"] & steps.last)
-        self.lemma(steps.i.ready == ready, "ready")
-        for name, held, stage in (
-            ("steps", busy, now), ("one", valid1, one), ("out", valid, out),
-        ):
-            total, body = Signal(15, name=f"total_{name}"), stage.job.body
-            m.d.comb += total.eq(stage.span.last - stage.span.first)
-            self.lemma(if_(held, stage.job.more == total + body.silent), f"{name}: more")
-            self.lemma(if_(held, stage.job.more < 1 << 15), f"{name}: short")
-            self.lemma(if_(held, body.first_lane == stage.span.low), f"{name}: low")
-            self.lemma(if_(held, body.last_lane == stage.span.high), f"{name}: high")
-            position = stage.span.first[: geometry.burst]
-            self.lemma(if_(held, body.position == position), f"{name}: position")
-            self.lemma(if_(held, ~body.exception), f"{name}: for the bus")
-            self.lemma(if_(held, stage.first == (stage.index == 0)), f"{name}: first is 0")
-            end = stage.index == stage.job.more
-            self.lemma(if_(held, stage.last == end), f"{name}: last is more")
-            self.lemma(if_(held, stage.index <= stage.job.more), f"{name}: index")
-        self.lemma(valid1 == inside["valid1"], "valid1")
-        # The order of the steps in the registers.
+    def hold_job(self, m, name, held, stage):
+        """Adds lemmas for the job that a stage holds."""
+        total, body = Signal(15, name=f"total_{name}"), stage.job.body
+        m.d.comb += total.eq(stage.span.last - stage.span.first)
+        self.lemma(if_(held, stage.job.more == total + body.silent), f"{name}: more")
+        self.lemma(if_(held, stage.job.more < 1 << 15), f"{name}: short")
+        self.lemma(if_(held, body.first_lane == stage.span.low), f"{name}: low")
+        self.lemma(if_(held, body.last_lane == stage.span.high), f"{name}: high")
+        position = stage.span.first[: self.dut.geometry.burst]
+        self.lemma(if_(held, body.position == position), f"{name}: position")
+        self.lemma(if_(held, ~body.exception), f"{name}: for the bus")
+        self.count_stage(name, held, stage)
+
+    def keep_order(self, valid, valid1, beat, following):
+        """Adds lemmas: the beats in the stages are in order."""
+        one, out, steps, busy = self.one, self.out, self.steps, self.steps.busy
         after_out = Mux(valid, Mux(out.last, 0, beat + 1), following)
         after_one = Mux(valid1, Mux(one.last, 0, one.index + 1), after_out)
         self.lemma(if_(valid1, one.index == after_out), "one")

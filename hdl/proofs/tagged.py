@@ -124,46 +124,55 @@ class Inbounds(Harness):
 
     def pipeline(self, m, age, entry, kept):
         """Adds lemmas for the registers' contents during the look-up that is followed."""
-        header, rights, inside = kept.header, kept.rights, self.inside
-        found = self.dut.check.entry
+        self.age = age
         shown, hidden = Signal(), Signal()
         with m.If(age[1]):
-            m.d.sync += shown.eq(found.valid)
+            m.d.sync += shown.eq(self.dut.check.entry.valid)
+        self.segment_travels(m, kept)
+        self.entry_travels(m, entry, kept, shown, hidden)
+        self.sums_travel(m, entry, kept.header, shown)
 
-        def holds(cycles, name, value, *, shown=None):
-            due = age[cycles - 1] if shown is None else age[cycles - 1] & shown
-            self.lemma(if_(due, inside[f"check.{name}"] == Value.cast(value)), name)
+    def holds(self, cycles, name, value, *, shown=None):
+        """Adds a lemma: a register of the checker has a value, ``cycles`` after the look-up."""
+        due = self.age[cycles - 1] if shown is None else self.age[cycles - 1] & shown
+        self.lemma(if_(due, self.inside[f"check.{name}"] == Value.cast(value)), name)
 
-        def travels(first, last, name, value, **options):
-            for cycles in range(first, last + 1):
-                holds(cycles, f"{name}_{cycles - first}", value, **options)
+    def travels(self, first, last, name, value, **options):
+        """Adds a lemma for each register that a value passes through, one per cycle."""
+        for cycles in range(first, last + 1):
+            self.holds(cycles, f"{name}_{cycles - first}", value, **options)
 
-        # The segment.
-        self.lemma((inside["check.valid"] & age[:-1]) == age[:-1], "it is on its way")
+    def segment_travels(self, m, kept):
+        """Adds lemmas for the registers that depend on the segment alone."""
+        header, rights, age = kept.header, kept.rights, self.age
+        self.lemma((self.inside["check.valid"] & age[:-1]) == age[:-1], "it is on its way")
         total = Signal(65)
         m.d.comb += total.eq(header.to + header.length)
-        travels(1, 8, "rest", Cat(
+        self.travels(1, 8, "rest", Cat(
             header[name] for name in ("tagged", "last", "short", "version", "length")))
-        travels(1, 3, "stag", header.stag)
-        travels(1, 3, "rights", rights)
-        travels(1, 5, "length", header.length)
-        holds(1, "to_1_0", header.to)
-        travels(2, 3, "to", header.to)
-        travels(4, 9, "enable", rights.enable)
-        holds(1, "first_low", (header.to[:32] + header.length)[:33])
-        holds(2, "carry_0", (header.to[:32] + header.length)[32])
-        holds(2, "ones", Cat(header.to.word_select(k, 4).all() for k in range(8, 16)))
-        holds(2, "beyond", Cat(total[4 * k : 4 * k + 4].any() for k in range(4)))
-        holds(3, "wraps", total > 1 << 64)
-        travels(4, 9, "wrap", total > 1 << 64)
-        holds(9, "short_0", header.short)
-        holds(9, "tagged_version_0", ~header.version & header.tagged)
-        holds(9, "version_0", ~header.version)
-        holds(9, "unchecked_0", ~header.tagged | (header.length == 0))
-        holds(9, "tagged_0", header.tagged)
-        holds(9, "length_9_0", header.length)
+        self.travels(1, 3, "stag", header.stag)
+        self.travels(1, 3, "rights", rights)
+        self.travels(1, 5, "length", header.length)
+        self.holds(1, "to_1_0", header.to)
+        self.travels(2, 3, "to", header.to)
+        self.travels(4, 9, "enable", rights.enable)
+        self.holds(1, "first_low", (header.to[:32] + header.length)[:33])
+        self.holds(2, "carry_0", (header.to[:32] + header.length)[32])
+        self.holds(2, "ones", Cat(header.to.word_select(k, 4).all() for k in range(8, 16)))
+        self.holds(2, "beyond", Cat(total[4 * k : 4 * k + 4].any() for k in range(4)))
+        self.holds(3, "wraps", total > 1 << 64)
+        self.travels(4, 9, "wrap", total > 1 << 64)
+        self.holds(9, "short_0", header.short)
+        self.holds(9, "tagged_version_0", ~header.version & header.tagged)
+        self.holds(9, "version_0", ~header.version)
+        self.holds(9, "unchecked_0", ~header.tagged | (header.length == 0))
+        self.holds(9, "tagged_0", header.tagged)
+        self.holds(9, "length_9_0", header.length)
 
-        # The entry, if it was shown.
+    def entry_travels(self, m, entry, kept, shown, hidden):
+        """Adds lemmas for the registers that depend on the entry, if the table has shown it."""
+        header, rights, inside, age = kept.header, kept.rights, self.inside, self.age
+        found = self.dut.check.entry
         read = inside.part("table.storage")._read_ports[0]
         m.d.comb += hidden.eq(
             inside["table.none"] | Cat(inside[f"table.same{k}"].all() for k in range(3)).any())
@@ -182,22 +191,24 @@ class Inbounds(Harness):
         self.lemma(if_(age[3] & shown, key == same), "key")
         self.lemma(if_(age[3] & shown, pd == (entry.owner == rights.pd)), "pd")
         self.lemma(if_(age[3] & shown, bound == (entry.owner == rights.stream)), "stream")
-        holds(4, "bound", entry.bound, **flow)
-        holds(4, "allowed", entry.remote_write, **flow)
+        self.holds(4, "bound", entry.bound, **flow)
+        self.holds(4, "allowed", entry.remote_write, **flow)
         unknown, foreign = Signal(), Signal()
         owner = Mux(entry.bound, rights.stream, rights.pd)
         m.d.comb += [
             unknown.eq(~(shown & entry.valid & same)),
             foreign.eq(entry.owner != owner),
         ]
-        holds(5, "unknown", unknown)
-        holds(5, "foreign", foreign, **flow)
-        holds(5, "forbidden", ~entry.remote_write, **flow)
-        travels(6, 9, "unknown", unknown)
-        travels(6, 9, "foreign", foreign, **flow)
-        travels(6, 9, "forbidden", ~entry.remote_write, **flow)
+        self.holds(5, "unknown", unknown)
+        self.holds(5, "foreign", foreign, **flow)
+        self.holds(5, "forbidden", ~entry.remote_write, **flow)
+        self.travels(6, 9, "unknown", unknown)
+        self.travels(6, 9, "foreign", foreign, **flow)
+        self.travels(6, 9, "forbidden", ~entry.remote_write, **flow)
 
-        # The sums, which the checker makes in halves.
+    def sums_travel(self, m, entry, header, shown):
+        """Adds lemmas for offset, room and address, which the checker computes in halves."""
+        flow = {"shown": shown}
         offset, room, address = Signal(65), Signal(65), Signal(64)
         m.d.comb += [
             offset.eq(header.to - entry.to),
@@ -205,32 +216,32 @@ class Inbounds(Harness):
             address.eq(entry.address + offset[:64]),
         ]
         low, short = room[:32], room[:32] < header.length
-        holds(4, "offset_low", offset[:32], **flow)
-        holds(4, "no_borrow", header.to[:32] >= entry.to[:32], **flow)
-        travels(4, 4, "to_high", header.to[32:])
-        travels(4, 4, "base_high", entry.to[32:], **flow)
-        travels(4, 5, "size", entry.length, **flow)
-        travels(4, 5, "host", entry.address, **flow)
-        travels(4, 9, "pages", entry.pages, **flow)
-        holds(5, "offset", offset[:64], **flow)
-        holds(5, "above", ~offset[64], **flow)
-        travels(6, 7, "above", ~offset[64], **flow)
-        travels(6, 6, "offset_high", offset[32:64], **flow)
-        travels(6, 6, "size_high", entry.length[32:], **flow)
-        travels(6, 6, "host_high", entry.address[32:], **flow)
-        travels(6, 6, "length_6", header.length)
-        holds(6, "room_low", (entry.length[:32] - offset[:32])[:32], **flow)
-        holds(6, "no_borrow_6", entry.length[:32] >= offset[:32], **flow)
-        holds(6, "address_low", (entry.address[:32] + offset[:32])[:33], **flow)
-        holds(7, "room_high", Cat(room[32:64], ~room[64]), **flow)
-        holds(7, "address_high", address[32:], **flow)
-        holds(7, "past", room[:16] < header.length, **flow)
-        holds(7, "some", Cat(low[8 * k : 8 * k + 8].any() for k in range(4)), **flow)
-        travels(7, 9, "address_low", address[:32], **flow)
-        travels(8, 9, "address_high", address[32:], **flow)
-        holds(8, "high", Cat(room[32 + 8 * k : 40 + 8 * k].any() for k in range(4)), **flow)
-        holds(8, "negative", offset[64] | room[64], **flow)
-        holds(8, "empty", low == 0, **flow)
-        holds(8, "less", short, **flow)
-        holds(9, "outside", offset[64] | room[64] | (room == 0), **flow)
-        holds(9, "too_long", short & (room[32:64] == 0), **flow)
+        self.holds(4, "offset_low", offset[:32], **flow)
+        self.holds(4, "no_borrow", header.to[:32] >= entry.to[:32], **flow)
+        self.travels(4, 4, "to_high", header.to[32:])
+        self.travels(4, 4, "base_high", entry.to[32:], **flow)
+        self.travels(4, 5, "size", entry.length, **flow)
+        self.travels(4, 5, "host", entry.address, **flow)
+        self.travels(4, 9, "pages", entry.pages, **flow)
+        self.holds(5, "offset", offset[:64], **flow)
+        self.holds(5, "above", ~offset[64], **flow)
+        self.travels(6, 7, "above", ~offset[64], **flow)
+        self.travels(6, 6, "offset_high", offset[32:64], **flow)
+        self.travels(6, 6, "size_high", entry.length[32:], **flow)
+        self.travels(6, 6, "host_high", entry.address[32:], **flow)
+        self.travels(6, 6, "length_6", header.length)
+        self.holds(6, "room_low", (entry.length[:32] - offset[:32])[:32], **flow)
+        self.holds(6, "no_borrow_6", entry.length[:32] >= offset[:32], **flow)
+        self.holds(6, "address_low", (entry.address[:32] + offset[:32])[:33], **flow)
+        self.holds(7, "room_high", Cat(room[32:64], ~room[64]), **flow)
+        self.holds(7, "address_high", address[32:], **flow)
+        self.holds(7, "past", room[:16] < header.length, **flow)
+        self.holds(7, "some", Cat(low[8 * k : 8 * k + 8].any() for k in range(4)), **flow)
+        self.travels(7, 9, "address_low", address[:32], **flow)
+        self.travels(8, 9, "address_high", address[32:], **flow)
+        self.holds(8, "high", Cat(room[32 + 8 * k : 40 + 8 * k].any() for k in range(4)), **flow)
+        self.holds(8, "negative", offset[64] | room[64], **flow)
+        self.holds(8, "empty", low == 0, **flow)
+        self.holds(8, "less", short, **flow)
+        self.holds(9, "outside", offset[64] | room[64] | (room == 0), **flow)
+        self.holds(9, "too_long", short & (room[32:64] == 0), **flow)

@@ -5,8 +5,8 @@ from amaranth.lib import data, enum, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..ip.chain import FIND, Extension, pick
-from ..ip.lift import Lift
 from ..ip.network import IP_WORD, TAGS, Facts, Network
+from ..ip.shift import FrameShift
 from ..lib.delay import Delay
 from ..lib.stream import Beat, any_of, delayed
 from ..spec.config import WIDTHS
@@ -238,18 +238,18 @@ class FrameParser(wiring.Component):
         chain = self._chain
         kept = data.StructLayout({
             "data": self.width, "used": words, "first": 1, "last": 1, "error": 1, "ends": 2})
-        m.submodules.lift = lift = Lift(self.width)
+        m.submodules.shift = shift = FrameShift(self.width)
         m.submodules.network = network = Network(self.width)
         m.submodules.transport = transport = Transport(words, udp_port=self.udp_port)
-        wiring.connect(m, wiring.flipped(self.i), lift.i)
-        lifted = lift.o.payload
+        wiring.connect(m, wiring.flipped(self.i), shift.i)
+        shifted = shift.o.payload
 
         # The beats: one block RAM up to where UDP and SCTP are read, then a short ring.
         m.submodules.beats = beats = Delay(kept, chain + FIND, block=True)
         m.submodules.outlet = outlet = Delay(kept, Transport.LATENCY - FIND)
         valid = Signal(chain + Transport.LATENCY)
         m.d.comb += [
-            *(beats.i[name].eq(lifted[name]) for name, _ in kept),
+            *(beats.i[name].eq(shifted[name]) for name, _ in kept),
             outlet.i.eq(beats.o),
             self.o.valid.eq(valid[-1]),
             *(self.o.payload[name].eq(outlet.o[name])
@@ -257,14 +257,14 @@ class FrameParser(wiring.Component):
             self.o.payload.sctp.eq(transport.sctp),
             self.o.payload.octets.eq(transport.length),
         ]
-        m.d.sync += valid.eq(Cat(lift.o.valid, valid))
+        m.d.sync += valid.eq(Cat(shift.o.valid, valid))
 
         # The headers, one after the other.
         m.submodules.heads = heads = Delay(data.ArrayLayout(16, words), Network.LATENCY + FIND)
-        m.d.comb += [network.i_valid.eq(lift.o.valid), network.i.eq(lifted)]
+        m.d.comb += [network.i_valid.eq(shift.o.valid), network.i.eq(shifted)]
         stage = network.valid, network.line, network.place, heads.o
         for w in range(words):
-            m.d.comb += heads.i[w].eq(lifted.data.word_select(2 * w, 16))
+            m.d.comb += heads.i[w].eq(shifted.data.word_select(2 * w, 16))
         for number in range(self.EXTENSIONS):
             m.submodules[f"extension_{number}"] = extension = Extension(words)
             m.d.comb += [

@@ -237,12 +237,9 @@ def address(name: str) -> int:
 
 def pack(name: str, **values: int) -> int:
     """Returns the value of a register whose fields have the given values; the others are 0."""
-    low = {field.name: field.low for field in BY_NAME[name].fields}
-    return sum(int(value) << low[field] for field, value in values.items())
+    return BY_NAME[name].pack(**values)
 
 
 def unpack(name: str, value: int) -> dict[str, int]:
-    """Returns the fields of a register that holds ``value``, by name."""
-    return {
-        field.name: value >> field.low & (1 << field.bits) - 1 for field in BY_NAME[name].fields
-    }
+    """Returns the fields of a register that has this value, by name."""
+    return BY_NAME[name].unpack(value)

@@ -1,7 +1,8 @@
 """Declares the register map, once for decoder, driver and documents.
 
 All registers are 32 bits wide, at octet addresses, little-endian on the bus. The host reaches the
-tables and queues through groups of registers:
+tables and queues through groups of registers, and :mod:`~.commands` has the sequence of accesses
+for each purpose:
 
 * STag table: write the ``STAG_*`` registers, then ``STAG_COMMIT``, which replaces the entry named
   by ``STAG_INDEX`` as a whole. ``REVOKE_STAG`` invalidates the entry; once ``STATUS.revoking``
@@ -27,9 +28,10 @@ without it:
   ``SESSION_ANSWER`` shows whether the device accepted the command, and the session's state.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .net import Move
+from . import stag
 
 ID = 0x52_4E_49_43  #: "RNIC"
 VERSION = 0x0002_0001  #: major in the upper half, minor in the lower
@@ -61,9 +63,28 @@ class Register:
         """True if only a device with SCTP has the register."""
         return self.address >= 0x18C
 
+    def pack(self, **values: int) -> int:
+        """Returns the register's value whose fields have the given values; the others are 0."""
+        low = {field.name: field.low for field in self.fields}
+        return sum(int(value) << low[field] for field, value in values.items())
+
+    def unpack(self, value: int) -> dict[str, int]:
+        """Returns the fields of a value of the register, by name."""
+        return {
+            field.name: value >> field.low & (1 << field.bits) - 1 for field in self.fields
+        }
+
 
 def _f(name: str, low: int, bits: int, doc: str) -> Field:
     return Field(name, low, bits, doc)
+
+
+def _stag(register: str, address: int) -> Iterator[Register]:
+    """Yields the registers of a field of an STag's entry, from ``address`` on."""
+    (field,) = (each for each in stag.FIELDS if each.register == register)
+    halves = (", lower half.", ", upper half.") if len(field.registers) > 1 else ("",)
+    for at, (name, half) in enumerate(zip(field.registers, halves, strict=True)):
+        yield Register(name, address + 4 * at, "rw", field.doc + half)
 
 
 REGISTERS = (
@@ -110,40 +131,14 @@ REGISTERS = (
         0x044,
         "rw",
         "Key, state and rights of the entry.",
-        (
-            _f("key", 0, 8, "The lower 8 bits of the STag."),
-            _f("valid", 8, 1, "The entry is in use."),
-            _f("remote_write", 9, 1, "Tagged segments may be placed."),
-            _f("remote_read", 10, 1, "An RDMA Read may read from the region."),
-            _f(
-                "bound",
-                11,
-                1,
-                "The entry belongs to one DDP Stream rather than to a Protection Domain.",
-            ),
-        ),
+        tuple(_f(each.name, each.low, each.bits, each.doc) for each in stag.FLAGS),
     ),
-    Register(
-        "STAG_OWNER",
-        0x048,
-        "rw",
-        "The DDP Stream (if bound) or the Protection Domain (16 bits) that the entry belongs to.",
-    ),
-    Register("STAG_TO_LO", 0x04C, "rw", "Tagged Offset of the region's first octet, lower half."),
-    Register("STAG_TO_HI", 0x050, "rw", "Tagged Offset of the region's first octet, upper half."),
-    Register("STAG_LEN_LO", 0x054, "rw", "Length of the region in octets, lower half."),
-    Register("STAG_LEN_HI", 0x058, "rw", "Length of the region in octets, upper half."),
-    Register("STAG_ADDR_LO", 0x05C, "rw", "Host address of the region's first octet, lower half."),
-    Register("STAG_ADDR_HI", 0x060, "rw", "Host address of the region's first octet, upper half."),
+    *_stag("OWNER", 0x048),
+    *_stag("TO", 0x04C),
+    *_stag("LEN", 0x054),
+    *_stag("ADDR", 0x05C),
     Register("STAG_COMMIT", 0x064, "wo", "Writes the STAG registers to the entry STAG_INDEX."),
-    Register(
-        "STAG_PAGES",
-        0x068,
-        "rw",
-        "Page size of a region in scattered pages: 2 to the power of 11 + n octets (n from 1 to"
-        " 10); 0: the region is contiguous. With pages, STAG_ADDR is the page table's slot of the"
-        " first page, times the page size, plus the offset of the first octet in that page.",
-    ),
+    *_stag("PAGES", 0x068),
     Register("PAGE_INDEX", 0x06C, "rw", "Slot of the page table to write."),
     Register(
         "PAGE_ADDR_LO",
@@ -397,33 +392,9 @@ def address(name: str) -> int:
 
 def pack(name: str, **values: int) -> int:
     """Returns the value of a register whose fields have the given values; the others are 0."""
-    low = {field.name: field.low for field in BY_NAME[name].fields}
-    return sum(int(value) << low[field] for field, value in values.items())
+    return BY_NAME[name].pack(**values)
 
 
-def association(move: Move, *, first: int, count: int, number: int = 0) -> dict[str, int]:
-    """Returns the values of the ``ASSOC_*`` registers for an entry of the association table.
-
-    The keys are the registers' names without ``ASSOC_``.
-
-    Parameters
-    ----------
-    move
-        The entry's slot and key.
-    first, count, number
-        The first DDP Stream of the association, how many SCTP streams are DDP Streams, and the
-        association's number.
-    """
-    key = move.key
-    return {
-        **{
-            f"{end}{k}": address >> 32 * k & 0xFFFFFFFF
-            for end, address in (("SRC", key.source), ("DST", key.destination))
-            for k in range(4)
-        },
-        "PORTS": pack("ASSOC_PORTS", source=key.source_port, destination=key.destination_port),
-        "TAG": key.tag,
-        "FLAGS": pack("ASSOC_FLAGS", valid=1, v6=key.v6, number=number),
-        "STREAMS": pack("ASSOC_STREAMS", first=first, count=count),
-        "PLACE": pack("ASSOC_PLACE", way=move.way, place=move.place),
-    }
+def unpack(name: str, value: int) -> dict[str, int]:
+    """Returns the fields of a register that has this value, by name."""
+    return BY_NAME[name].unpack(value)

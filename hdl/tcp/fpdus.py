@@ -1,5 +1,7 @@
 """Cuts FPDUs out of the octets of TCP connections, however these are divided into segments."""
 
+from types import SimpleNamespace
+
 from amaranth import *
 from amaranth.lib import data, memory, stream, wiring
 from amaranth.lib.wiring import In, Out
@@ -7,7 +9,7 @@ from amaranth.utils import exact_log2
 
 from ..mpa.intake import LlpBeat
 from ..spec.ddp import TAGGED_HEADER
-from .words import Gather
+from .width import Gather
 
 __all__ = ["FpduCutter", "FpduSettings", "RingWrite"]
 
@@ -46,8 +48,8 @@ def _started(connections, settings):
     return data.StructLayout({"index": range(connections), "settings": settings})
 
 
-class Turns(wiring.Component):
-    """Chooses which connection has the next turn, round robin.
+class RoundRobin(wiring.Component):
+    """Arbitrates between connections, round robin.
 
     Latency: 1 cycle from ``pending`` and ``now`` to ``following``. Reset: connection 0. Errors:
     none.
@@ -252,7 +254,7 @@ class FpduCutter(wiring.Component):
             attrs={"ram_style": "block", "no_rw_check": 1})
         writing, reading = octets.write_port(granularity=8), octets.read_port()
         m.submodules.gather = gather = Gather(self.width)
-        m.submodules.turns = turns = Turns(self.connections)
+        m.submodules.arbiter = arbiter = RoundRobin(self.connections)
         m.submodules.known = known = _Connections(self.connections, self.settings)
         wiring.connect(m, wiring.flipped(self.start), known.start)
         conn, ring, settings = self.ask, self.ring.payload, known.settings
@@ -277,10 +279,10 @@ class FpduCutter(wiring.Component):
             gather.o.ready.eq(self.o.ready),
             self.o.valid.eq(gather.o.valid),
             self.o.payload.beat.eq(gather.o.payload),
-            turns.pending.eq(pending),
-            turns.now.eq(conn),
+            arbiter.pending.eq(pending),
+            arbiter.now.eq(conn),
             known.now.eq(conn),
-            known.following.eq(turns.following),
+            known.following.eq(arbiter.following),
             known.look.eq(self.look),
             known.length.eq(total),
             known.end.eq(head + total),
@@ -293,80 +295,92 @@ class FpduCutter(wiring.Component):
             with m.Elif(self.taken & (self.index == k)):
                 m.d.sync += pending[k].eq(1)
 
-        broken = self.broken.bit_select(conn, 1)
         m.d.comb += looks.eq(1)
+        s = SimpleNamespace(
+            conn=conn, known=known, settings=settings, pending=pending, reading=reading,
+            gather=gather, head=head, have=have, gap=gap, total=total, marked=marked, short=short,
+            at=at, left=left, fetched=fetched, first=first, final=final,
+            broken=self.broken.bit_select(conn, 1))
         with m.FSM():
-            with m.State("Turn"):
+            with m.State("Choose"):
                 m.d.comb += looks.eq(0)
                 # Octets that are taken in this cycle are visible in the next.
-                with m.If(turns.some):
+                with m.If(arbiter.some):
                     m.d.sync += [
-                        conn.eq(turns.following), head.eq(known.following_head),
-                        pending.bit_select(turns.following, 1).eq(0),
+                        conn.eq(arbiter.following), head.eq(known.following_head),
+                        pending.bit_select(arbiter.following, 1).eq(0),
                     ]
                     m.next = "Look"
-            with m.State("Look"):
-                behind = head[:exact_log2(MARKERS)]  # octets since the last marker
-                begins = settings.markers & ~behind.any()
-                m.d.comb += [
-                    reading.en.eq(1),
-                    reading.addr.eq(Cat((head[2:] + begins)[:len(at)], conn)),
-                ]
-                m.d.sync += [
-                    have.eq(self.end - head),
-                    gap.eq((-behind)[:len(behind)]),
-                    marked.eq(begins),
-                    total.eq(known.total),
-                    at.eq(head[2:]),
-                ]
-                m.next = "Length"
-                with m.If(broken):
-                    m.next = "Turn"
-            with m.State("Length"):
-                word = reading.data
-                length = Cat(word[8:16], word[:8])
-                padded = (length + LENGTH + 3)[2:]
-                m.d.sync += [short.eq(length < self.SHORTEST), first.eq(1), left.eq(total[2:])]
-                with m.If(have < Mux(marked, 2 * MARKER, MARKER)):
-                    m.next = "Turn"
-                with m.Elif(~known.measured):
-                    m.d.sync += total.eq((padded << 2) + CRC)
-                    m.next = "Markers"
-                with m.Elif(have < total):
-                    m.next = "Turn"
-                with m.Else():
-                    m.next = "Leave"
-            with m.State("Markers"):
-                m.d.sync += left.eq(total[2:])
-                with m.If(total > self.window):
-                    m.d.sync += broken.eq(1)
-                    m.next = "Turn"
-                with m.Elif(settings.markers & (gap < total)):
-                    m.d.sync += [total.eq(total + MARKER), gap.eq(gap + MARKERS)]
-                with m.Elif(have < total):
-                    m.d.comb += known.measures.eq(1)
-                    m.next = "Turn"
-                with m.Else():
-                    m.next = "Leave"
-            with m.State("Leave"):
-                move = ~fetched | gather.i.ready
-                m.d.comb += [reading.en.eq(move), gather.i.valid.eq(fetched)]
-                with m.If(move):
-                    m.d.sync += [
-                        fetched.eq(left != 0),
-                        final.eq(left == 1),
-                        at.eq(at + 1),
-                        left.eq(left - (left != 0)),
-                    ]
-                # The beats of the packet before have left when this packet's first word is taken.
-                with m.If(fetched & move & first):
-                    m.d.sync += [
-                        self.o.payload.stream.eq(settings.stream),
-                        self.o.payload.sequence.eq(head),
-                        first.eq(0),
-                    ]
-                with m.If(fetched & move & final):
-                    m.d.comb += known.leaves.eq(1)
-                    m.d.sync += [pending.bit_select(conn, 1).eq(1), broken.eq(short)]
-                    m.next = "Turn"
+            self._measure(m, s)
+            self._leave(m, s)
         return m
+
+    def _measure(self, m, s):
+        """Adds the states that find out whether the FPDU at the head is whole, and how long."""
+        with m.State("Look"):
+            behind = s.head[:exact_log2(MARKERS)]  # octets since the last marker
+            begins = s.settings.markers & ~behind.any()
+            m.d.comb += [
+                s.reading.en.eq(1),
+                s.reading.addr.eq(Cat((s.head[2:] + begins)[:len(s.at)], s.conn)),
+            ]
+            m.d.sync += [
+                s.have.eq(self.end - s.head),
+                s.gap.eq((-behind)[:len(behind)]),
+                s.marked.eq(begins),
+                s.total.eq(s.known.total),
+                s.at.eq(s.head[2:]),
+            ]
+            m.next = "Length"
+            with m.If(s.broken):
+                m.next = "Choose"
+        with m.State("Length"):
+            word = s.reading.data
+            length = Cat(word[8:16], word[:8])
+            padded = (length + LENGTH + 3)[2:]
+            m.d.sync += [s.short.eq(length < self.SHORTEST), s.first.eq(1), s.left.eq(s.total[2:])]
+            with m.If(s.have < Mux(s.marked, 2 * MARKER, MARKER)):
+                m.next = "Choose"
+            with m.Elif(~s.known.measured):
+                m.d.sync += s.total.eq((padded << 2) + CRC)
+                m.next = "Markers"
+            with m.Elif(s.have < s.total):
+                m.next = "Choose"
+            with m.Else():
+                m.next = "Leave"
+        with m.State("Markers"):
+            m.d.sync += s.left.eq(s.total[2:])
+            with m.If(s.total > self.window):
+                m.d.sync += s.broken.eq(1)
+                m.next = "Choose"
+            with m.Elif(s.settings.markers & (s.gap < s.total)):
+                m.d.sync += [s.total.eq(s.total + MARKER), s.gap.eq(s.gap + MARKERS)]
+            with m.Elif(s.have < s.total):
+                m.d.comb += s.known.measures.eq(1)
+                m.next = "Choose"
+            with m.Else():
+                m.next = "Leave"
+
+    def _leave(self, m, s):
+        """Adds the state that outputs the FPDU at the head."""
+        with m.State("Leave"):
+            move = ~s.fetched | s.gather.i.ready
+            m.d.comb += [s.reading.en.eq(move), s.gather.i.valid.eq(s.fetched)]
+            with m.If(move):
+                m.d.sync += [
+                    s.fetched.eq(s.left != 0),
+                    s.final.eq(s.left == 1),
+                    s.at.eq(s.at + 1),
+                    s.left.eq(s.left - (s.left != 0)),
+                ]
+            # The beats of the packet before have left when this packet's first word is taken.
+            with m.If(s.fetched & move & s.first):
+                m.d.sync += [
+                    self.o.payload.stream.eq(s.settings.stream),
+                    self.o.payload.sequence.eq(s.head),
+                    s.first.eq(0),
+                ]
+            with m.If(s.fetched & move & s.final):
+                m.d.comb += s.known.leaves.eq(1)
+                m.d.sync += [s.pending.bit_select(s.conn, 1).eq(1), s.broken.eq(s.short)]
+                m.next = "Choose"

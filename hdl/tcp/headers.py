@@ -7,7 +7,7 @@ from amaranth.lib import data, stream, wiring
 from amaranth.lib.wiring import In, Out
 
 from ..spec.net import EtherType, Protocol, TcpField
-from .words import FrameWord
+from .width import FrameWord
 
 __all__ = ["HEADERS", "TcpFacts", "TcpHeaders", "TcpName"]
 
@@ -189,67 +189,46 @@ class TcpHeaders(wiring.Component):
         s = SimpleNamespace(
             n=n, got=got, word=word, number=number, upper=upper, lower=lower, facts=facts, bad=bad,
             header=header, total=total, segment=segment, left=left, offset=offset, flags=flags,
-            over=over, in_segment=in_segment, ip_sum=ip_sum, tcp_sum=tcp_sum, ends=ends)
+            over=over, in_segment=in_segment, pseudo=pseudo, tags=tags, cut=cut, step=step,
+            ip_sum=ip_sum, tcp_sum=tcp_sum, ends=ends)
         with m.FSM():
-            with m.State("Ethernet"):
-                m.d.comb += [
-                    self.i.ready.eq(1),
-                    self.idle.eq((n == 0) & ~self.i.valid),
-                    ip_sum.start.eq(1),
-                    tcp_sum.start.eq(1),
-                ]
-                with m.If(got):
-                    m.d.sync += n.eq(n + (n != 3))
-                with m.If(got & (n == 3)):
-                    tag = (lower == EtherType.VLAN) | (lower == EtherType.SERVICE_VLAN)
-                    m.d.sync += n.eq(0)
-                    with m.If(tag & (tags != TAGS)):
-                        m.d.sync += [n.eq(3), tags.eq(tags + 1)]
-                    with m.Elif(lower == EtherType.IPV4):
-                        m.d.sync += [self.o.begins.eq(1), facts.v6.eq(0)]
-                        m.next = "IPv4"
-                    with m.Elif(lower == EtherType.IPV6):
-                        m.d.sync += [self.o.begins.eq(1), facts.v6.eq(1)]
-                        m.next = "IPv6"
-                    with m.Else():
-                        m.d.sync += bad.eq(1)
-                        m.next = "Rest"
-                ends(early=True)
+            self._ethernet(m, s)
             self._ipv4(m, s)
             self._ipv6(m, s)
             self._tcp(m, s)
-            with m.State("Pause"):
-                m.d.comb += [pseudo.eq(1), tcp_sum.add.eq(step == 0)]
-                m.d.sync += step.eq(step + 1)
-                with m.If(step == self.PAUSE - 1):
-                    m.d.comb += self.o.opens.eq(1)
-                    m.d.sync += step.eq(0)
-                    m.next = "Payload"
-                    with m.If(over):
-                        m.next = "End"
-            with m.State("Payload"):
-                m.d.comb += [
-                    self.i.ready.eq(1),
-                    in_segment.eq(1),
-                    tcp_sum.add.eq(got),
-                    self.o.payload.valid.eq(got),
-                ]
-                ends(early=False)
-            with m.State("Rest"):
-                m.d.comb += self.i.ready.eq(1)
-                ends(early=False)
-            with m.State("End"):
-                m.d.comb += self.o.closes.eq(step == 0)
-                m.d.sync += step.eq(step + 1)
-                with m.If(step == 3):
-                    m.d.comb += self.o.ended.eq(1)
-                    m.d.sync += [step.eq(0), n.eq(0), tags.eq(0), bad.eq(0), cut.eq(0)]
-                    m.next = "Ethernet"
+            self._payload(m, s)
         m.d.comb += [
             self.o.sound.eq(~bad & ~cut & (facts.v6 | ip_sum.good)),
             self.o.good.eq(tcp_sum.good),
         ]
         return m
+
+    def _ethernet(self, m, s):
+        """Adds the state that parses an Ethernet header and VLAN tags (IEEE 802.1Q)."""
+        with m.State("Ethernet"):
+            m.d.comb += [
+                self.i.ready.eq(1),
+                self.idle.eq((s.n == 0) & ~self.i.valid),
+                s.ip_sum.start.eq(1),
+                s.tcp_sum.start.eq(1),
+            ]
+            with m.If(s.got):
+                m.d.sync += s.n.eq(s.n + (s.n != 3))
+            with m.If(s.got & (s.n == 3)):
+                tag = (s.lower == EtherType.VLAN) | (s.lower == EtherType.SERVICE_VLAN)
+                m.d.sync += s.n.eq(0)
+                with m.If(tag & (s.tags != TAGS)):
+                    m.d.sync += [s.n.eq(3), s.tags.eq(s.tags + 1)]
+                with m.Elif(s.lower == EtherType.IPV4):
+                    m.d.sync += [self.o.begins.eq(1), s.facts.v6.eq(0)]
+                    m.next = "IPv4"
+                with m.Elif(s.lower == EtherType.IPV6):
+                    m.d.sync += [self.o.begins.eq(1), s.facts.v6.eq(1)]
+                    m.next = "IPv6"
+                with m.Else():
+                    m.d.sync += s.bad.eq(1)
+                    m.next = "Rest"
+            s.ends(early=True)
 
     def _ipv4(self, m, s):
         """Adds the state that parses an IPv4 header (RFC 791 section 3.1)."""
@@ -341,3 +320,33 @@ class TcpHeaders(wiring.Component):
                 with m.Elif(s.word.last | (s.n + 1 == s.offset) | (s.offset < TCP_WORDS)):
                     m.d.sync += s.over.eq(s.word.last)
                     m.next = "Pause"
+
+    def _payload(self, m, s):
+        """Adds the states for all that follows the headers, up to the end of the frame."""
+        with m.State("Pause"):
+            m.d.comb += [s.pseudo.eq(1), s.tcp_sum.add.eq(s.step == 0)]
+            m.d.sync += s.step.eq(s.step + 1)
+            with m.If(s.step == self.PAUSE - 1):
+                m.d.comb += self.o.opens.eq(1)
+                m.d.sync += s.step.eq(0)
+                m.next = "Payload"
+                with m.If(s.over):
+                    m.next = "End"
+        with m.State("Payload"):
+            m.d.comb += [
+                self.i.ready.eq(1),
+                s.in_segment.eq(1),
+                s.tcp_sum.add.eq(s.got),
+                self.o.payload.valid.eq(s.got),
+            ]
+            s.ends(early=False)
+        with m.State("Rest"):
+            m.d.comb += self.i.ready.eq(1)
+            s.ends(early=False)
+        with m.State("End"):
+            m.d.comb += self.o.closes.eq(s.step == 0)
+            m.d.sync += s.step.eq(s.step + 1)
+            with m.If(s.step == 3):
+                m.d.comb += self.o.ended.eq(1)
+                m.d.sync += [s.step.eq(0), s.n.eq(0), s.tags.eq(0), s.bad.eq(0), s.cut.eq(0)]
+                m.next = "Ethernet"

@@ -9,7 +9,7 @@ from ..mpa.intake import LlpBeat
 from ..spec.net import TcpField
 from .fpdus import FpduCutter, RingWrite
 from .headers import HEADERS, TcpHeaders
-from .words import Gather, Split, Word
+from .width import Gather, Split, Word
 
 __all__ = ["FrameStore", "TcpPeer", "TcpReceiver", "TcpSegments", "TcpWrite"]
 
@@ -306,7 +306,7 @@ class TcpReceiver(wiring.Component):
     more than the ring, and answers all frames that are forwarded to it. Among these are segments
     that are not next in order; the peer has to send those again.
 
-    Latency: 14 cycles at 64 bits from a frame's last beat to the first beat of its FPDU, if no
+    Latency: 13 cycles at 64 bits from a frame's last beat to the first beat of its FPDU, if no
     other connection has its turn. Throughput: one word of 32 bits per cycle and 10 more cycles per
     frame; independently, the time that the cutter takes for the FPDUs. At 62.5 MHz this suffices
     for 1 Gb/s of any frames with any FPDUs. Reset: no connection is valid. Errors: those of

@@ -14,15 +14,13 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from ...flow import pnr as pnr_flow
 from ...flow import xilinx as xilinx_flow
@@ -32,7 +30,7 @@ from ..engines.engine import Engine
 from ..replay.load import Load, SctpLoad
 from .others import Peer
 
-__all__ = ["BLOCKS", "MTUS", "PAYLOADS", "SCTP_PAYLOADS", "line_rate", "render", "run_bench"]
+__all__ = ["BLOCKS", "MTUS", "PAYLOADS", "SCTP_PAYLOADS", "line_rate", "run_bench"]
 
 #: The blocks that are placed and routed.
 BLOCKS = ("crc32c", "tagged_check", "placement_dma", "top")
@@ -161,6 +159,48 @@ def _simulation(engine: Engine, config: RnicConfig) -> Rows:
     return [measure_simulation(engine, Load(config, _SPEED_PAYLOAD))]
 
 
+class _Step(NamedTuple):
+    """A measurement: its list of rows, its name for the user, and the function that makes rows."""
+
+    kind: str
+    what: str
+    measure: Callable[[], Rows]
+
+
+def _simulations(engine: Engine, configs: Iterable[RnicConfig], *, sctp: bool) -> Iterator[_Step]:
+    for config in configs:
+        bits = f"at {config.width} bits"
+        yield _Step("cycles", f"cycles {bits}", partial(_cycles, engine, config))
+        yield _Step("latency", f"latency {bits}", partial(_latency, engine, config))
+        yield _Step("simulation", f"simulation {bits}", partial(_simulation, engine, config))
+        if sctp:
+            measure = partial(_sctp_cycles, engine, replace(config, sctp=True))
+            yield _Step("cycles", f"cycles over SCTP {bits}", measure)
+
+
+def _builds(
+    configs: Iterable[RnicConfig],
+    peers: Iterable[Peer],
+    *,
+    pnr: bool,
+    seeds: tuple[int, ...],
+    xilinx: str | None,
+) -> Iterator[_Step]:
+    place = ("pnr", partial(pnr_flow.measure, seeds=seeds))
+    flows, peer_flows = [place] * pnr, [place]
+    if xilinx is not None:
+        synthesize = ("xilinx", partial(xilinx_flow.measure, family=xilinx))
+        flows, peer_flows = [*flows, synthesize], [*peer_flows, synthesize]
+    for config in configs:
+        for kind, flow in flows:
+            for block in BLOCKS:
+                measure = partial(_of_block, flow, block, config)
+                yield _Step(kind, f"{block} at {config.width} bits", measure)
+    for peer in peers:
+        for kind, flow in peer_flows:
+            yield _Step(kind, peer.name, partial(of_peer, flow, peer))
+
+
 def run_bench(
     widths: Iterable[int] = WIDTHS,
     *,
@@ -203,129 +243,27 @@ def run_bench(
         The gateware failed.
     """
     engine = engine or load("compiled")
-    peers = tuple(peers)
-    # The tasks for blocks and peers: the name of the list of rows, and the function that makes
-    # them.
-    place = ("pnr", partial(pnr_flow.measure, seeds=tuple(seeds)))
-    flows, peer_flows = [place] * pnr, [place]
-    if xilinx is not None:
-        synthesize = ("xilinx", partial(xilinx_flow.measure, family=xilinx))
-        flows, peer_flows = [*flows, synthesize], [*peer_flows, synthesize]
-    steps: list[tuple[str, str, Callable[[], Rows]]] = []
-    built: list[tuple[str, str, Callable[[], Rows]]] = []
-    for config in (RnicConfig(width=width) for width in widths):
-        bits = f"at {config.width} bits"
-        steps += [
-            ("cycles", f"cycles {bits}", partial(_cycles, engine, config)),
-            ("latency", f"latency {bits}", partial(_latency, engine, config)),
-            ("simulation", f"simulation {bits}", partial(_simulation, engine, config)),
-        ]
-        if sctp:
-            measure = partial(_sctp_cycles, engine, replace(config, sctp=True))
-            steps.append(("cycles", f"cycles over SCTP {bits}", measure))
-        built += [
-            (kind, f"{block} {bits}", partial(_of_block, flow, block, config))
-            for kind, flow in flows
-            for block in BLOCKS
-        ]
-    built += [
-        (kind, peer.name, partial(of_peer, flow, peer))
-        for peer in peers
-        for kind, flow in peer_flows
-    ]
+    configs = [RnicConfig(width=width) for width in widths]
+    steps = list(_simulations(engine, configs, sctp=sctp))
+    built = list(_builds(configs, peers, pnr=pnr, seeds=tuple(seeds), xilinx=xilinx))
     if built:
         pnr_flow.check_tools()
     results: Results = {"cycles": [], "latency": [], "simulation": [], "pnr": [], "xilinx": []}
     tell = progress or (lambda done, total, what: None)
     total = len(steps) + len(built)
-    for done, (kind, what, step) in enumerate(steps):
-        tell(done, total, what)
-        results[kind] += step()
+    for done, step in enumerate(steps):
+        tell(done, total, step.what)
+        results[step.kind] += step.measure()
     # No further step is timed. The longest ones come first.
     pool = ThreadPoolExecutor(os.cpu_count())
     try:
-        running = [(kind, what, pool.submit(build)) for kind, what, build in reversed(built)]
-        for done, (kind, what, future) in enumerate(running, len(steps)):
-            tell(done, total, what)
-            results[kind][:0] = future.result()
+        running = [(step, pool.submit(step.measure)) for step in reversed(built)]
+        for done, (step, future) in enumerate(running, len(steps)):
+            tell(done, total, step.what)
+            results[step.kind][:0] = future.result()
     finally:
         pool.shutdown(cancel_futures=True)
     return results
-
-
-def render(results: Results, console: Console) -> None:
-    """Prints results as tables."""
-    widths = sorted({row["width"] for row in results["cycles"]})
-    across = [f"{width} bits" for width in widths]
-
-    mpa = [row for row in results["cycles"] if row["llp"] == "mpa"]
-    cycles = {(row["payload"], row["offset"] > 0, row["width"]): row for row in mpa}
-    table = _table("Cycles per segment back to back (least)", "payload", "lands", *across)
-    for payload, shifted in dict.fromkeys(key[:2] for key in cycles):
-        rows = [cycles[payload, shifted, width] for width in widths]
-        cells = [f"{row['cycles']:g} ({row['limit']})" for row in rows]
-        table.add_row(str(payload), "last lane" if shifted else "first lane", *cells)
-    console.print(table)
-    _render_sctp([row for row in results["cycles"] if row["llp"] == "sctp"], across, console)
-
-    latency = {(row["payload"], row["width"]): row["cycles"] for row in results["latency"]}
-    table = _table("Cycles from last beat in to address on the bus", "payload", *across)
-    for payload in dict.fromkeys(key[0] for key in latency):
-        table.add_row(str(payload), *(str(latency[payload, width]) for width in widths))
-    console.print(table)
-
-    for title, kind, headings in (
-        ("Simulation", "simulation", _SIMULATION),
-        ("LFE5UM5G-85F, speed grade 8, yosys and nextpnr", "pnr", _PNR),
-        ("Xilinx, yosys", "xilinx", _XILINX),
-    ):
-        table = _table(title, *headings.values())
-        for row in results[kind]:
-            table.add_row(*("" if row[name] is None else str(row[name]) for name in headings))
-        if results[kind]:
-            console.print(table)
-    _render_parts(results["pnr"], console)
-
-
-def _render_parts(rows: Rows, console: Console) -> None:
-    """Prints the area of the parts of the tops; it is the same with each seed."""
-    tops = {row["width"]: row["parts"] for row in rows if row["block"] == "top"}
-    table = _table("LUT4, FF, DP16KD of the top by part", "part", *(f"{w} bits" for w in tops))
-    for part in dict.fromkeys(part for parts in tops.values() for part in parts):
-        areas = [parts.get(part, {}).values() for parts in tops.values()]
-        table.add_row(part or "between them", *(" ".join(map(str, area)) for area in areas))
-    if tops:
-        console.print(table)
-
-
-def _render_sctp(rows: Rows, across: list[str], console: Console) -> None:
-    if not rows:
-        return
-    title = "Cycles per segment over SCTP back to back (least), each a message"
-    table = _table(title, "payload", "in packets of", *across)
-    lines: dict[tuple[int, int], Rows] = {}
-    for row in rows:
-        lines.setdefault((row["mtu"], row["payload"]), []).append(row)
-    for (mtu, payload), line in lines.items():
-        cells = [f"{row['cycles']:g} ({row['limit']:g})" for row in line]
-        table.add_row(str(payload), _bundle(mtu), *cells)
-    console.print(table)
-
-    table = _table("Smallest payload at line rate over SCTP", "in packets of", *across)
-    for mtu in dict.fromkeys(row["mtu"] for row in rows):
-        widths = dict.fromkeys(row["width"] for row in rows)
-        table.add_row(
-            _bundle(mtu),
-            *(
-                _line_rate([row for row in rows if (row["mtu"], row["width"]) == (mtu, width)])
-                for width in widths
-            ),
-        )
-    console.print(table)
-
-
-def _bundle(mtu: int) -> str:
-    return f"{mtu} octets" if mtu else "one segment"
 
 
 def line_rate(rows: Rows) -> int | None:
@@ -334,44 +272,3 @@ def line_rate(rows: Rows) -> int | None:
     return min(
         (row["payload"] for row in rows if row["payload"] > max(slow, default=0)), default=None
     )
-
-
-def _line_rate(rows: Rows) -> str:
-    smallest = line_rate(rows)
-    share = min(row["limit"] / row["cycles"] for row in rows)
-    return f"none, {share:.0%} at least" if smallest is None else str(smallest)
-
-
-def _table(title: str, *headings: str) -> Table:
-    table = Table(title=title, title_justify="left")
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
-    return table
-
-
-#: Columns of tables: the key in a row, and the heading.
-_SIMULATION = {
-    "width": "width",
-    "engine": "engine",
-    "cycles": "cycles",
-    "seconds": "seconds",
-    "kcycles_per_second": "kcycles/s",
-}
-_PNR = {
-    "block": "block",
-    "width": "width",
-    "seed": "seed",
-    "fmax_mhz": "MHz",
-    "lut4": "LUT4",
-    "ff": "FF",
-    "dp16kd": "DP16KD",
-}
-_XILINX = {
-    "block": "block",
-    "width": "width",
-    "family": "family",
-    "lut": "LUT",
-    "lutram": "LUT as RAM",
-    "ff": "FF",
-    "ramb36": "RAMB36",
-}

@@ -27,9 +27,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...hdl.lib.crc32c import differences
-from ...hdl.spec import regs
+from ...hdl.spec import commands, regs
 from ...hdl.spec.config import RnicConfig
 from ...hdl.spec.ddp import LOCAL_CATASTROPHIC, WAITING
+from ...hdl.spec.stag import Access
 from ..capture.capture import Endpoint
 from ..capture.streams import QUEUES, Arrival, Stream, Tagged
 from ..capture.traffic import fpdu_length
@@ -39,7 +40,6 @@ from ..engines.engine import (
     Drain,
     Engine,
     Meanwhile,
-    Operation,
     Outcome,
     Packet,
     Pause,
@@ -52,7 +52,7 @@ from ..engines.engine import (
 )
 from ..model.ddp import TaggedHeader, UntaggedHeader
 from ..model.mpa import MARKER_SPACING, MpaSender
-from ..replay.differences import Difference, compare
+from ..replay.differences import Difference, find_differences
 from ..replay.expectation import Golden, Pages
 from ..replay.host import GUARD, Allotment, Host, Space, guard_octets
 from ..replay.plan import Plan
@@ -262,7 +262,7 @@ def run_chunk(
         tally.deliveries += outcome.counters["DELIVERED"]
         tally.errors += outcome.counters["ERRORS"]
         tally.cycles += outcome.cycles
-    differences = compare(chunk.plan, outcome, memory) or [*_interrupts(chunk, outcome)]
+    differences = find_differences(chunk.plan, outcome, memory) or [*_interrupts(chunk, outcome)]
     return Failure(number, chunk.segments, differences) if differences else None
 
 
@@ -393,9 +393,9 @@ class _Host(Host):
             self.operations.append(Meanwhile(0, ()))
             self.asides_over = self.asides
 
-    def write(self, window: str, **values: int | None) -> None:
+    def carry_out(self, command: Iterable[commands.Write | commands.Wait]) -> None:
         self.end_aside()
-        super().write(window, **values)
+        super().carry_out(command)
 
     def register(self, allotment: Allotment) -> None:
         region = allotment.region
@@ -406,14 +406,6 @@ class _Host(Host):
         super().enable(stream, position)
         for qn in range(QUEUES):
             self._free += self._filled.pop((stream.number, qn), ())
-
-    def program(self, operations: list[Operation]) -> None:
-        """Carries out operations that write registers."""
-        names = {register.address: register.name for register in regs.REGISTERS}
-        for each in operations:
-            if isinstance(each, WriteRegister):
-                self._written[names[each.address]] = each.value
-        self.operations += operations
 
     def read(self, name: str, value: int) -> None:
         """Reads a register, which must have this value."""
@@ -436,18 +428,18 @@ class _Host(Host):
         self.end_aside()
         self.operations.append(access)
 
-    def _linear(self, address: int, pages: Pages | None) -> tuple[int, int]:
+    def linear(self, address: int, pages: Pages | None) -> tuple[int, int]:
         if pages is None or pages is not self.vast:
-            return super()._linear(address, pages)
+            return super().linear(address, pages)
         if self._vast_address is None:
-            self._vast_address = super()._linear(address, pages)
+            self._vast_address = super().linear(address, pages)
         return self._vast_address
 
     def has_slot(self) -> bool:
         """True if the buffer table has a free slot, once completions were seen."""
         return bool(self._free or self._leaving)
 
-    def _buffer_slot(self, stream: int, qn: int, msn: int) -> int:
+    def buffer_slot(self, stream: int, qn: int, msn: int) -> int:
         if not self._free:
             self.see(self._leaving[0][0])
         while self._leaving and self._leaving[0][0] <= self._awaited:
@@ -459,8 +451,9 @@ class _Host(Host):
     def idle(self) -> None:
         """Does nothing: see :meth:`settle`."""
 
-    def await_revocation(self) -> None:
-        """Nothing yet."""
+    def wait_for(self, wait: commands.Wait) -> None:
+        """Leaves the wait to :meth:`revoked`."""
+        assert wait is commands.REVOKED
         self._revoking = True
 
     def settle(self, packet: int) -> None:
@@ -493,7 +486,7 @@ class _Host(Host):
         """Waits until a revocation is done."""
         if self._revoking:
             self.end_aside()
-            super().await_revocation()
+            super().wait_for(commands.REVOKED)
             self._revoking = False
             self.sweeping = set()
 
@@ -646,8 +639,8 @@ class _Draw:
         size = rng.choice((*range(1, 11), 1, 2, 4, 6, 6, 6, rng.randint(11, 15)))
         ring = Ring(self._base + self._space.take(32 << size, rng.choice((0, 32)), 64), size)
         self._interrupts = rng.random() < 0.3
-        host.program(
-            ring.program(
+        host.carry_out(
+            ring.command(
                 interrupts=self._interrupts,
                 coalesce=rng.choice((1, 1, 5, 40)),
                 timeout=rng.choice((0, 30, 1000)),
@@ -689,14 +682,14 @@ class _Draw:
         rng, host = self._rng, self._host
         number = rng.choice(self._numbers)
         self._enable(number)
-        host.write("IRQ", MASK=0)
+        host.carry_out(commands.mask_interrupts())
         moderated = []
         for round_ in range(_ROUNDS):
             messages = rng.randint(1, min(ring.entries, 8))
             count = rng.choice((1, 2, messages, messages + 1, 1 << rng.randrange(4, 9)))
             timeout = 1 << 8 + (self._number * _ROUNDS + round_) % 24
             moderated.append(Moderated(len(self._golden.deliveries), messages, count, timeout))
-            host.write("CQ", COALESCE=count, TIMEOUT=timeout)
+            host.carry_out(commands.moderate(count, timeout))
             host.drain()
             host.operations.append(Pause())
             self._deliver(number, messages)
@@ -717,7 +710,7 @@ class _Draw:
         self._enable(number, 0)
         self._deliver(number, min(ring.entries, 8))
         self._host.see(len(self._golden.deliveries))
-        self._host.write("CQ", ENABLE=0)
+        self._host.carry_out(commands.disable_ring()[:1])
         self._host.operations.append(Wait(_slack(stalls)))
         self._host.read("CQ_PRODUCER", 0)
 
@@ -824,8 +817,8 @@ class _Draw:
                 )
             ),
             length,
-            remote_write=not any_rights or rng.random() < 0.85,
-            remote_read=rng.random() < 0.5,
+            access=(Access.REMOTE_WRITE if not any_rights or rng.random() < 0.85 else Access.NONE)
+            | (Access.REMOTE_READ if rng.random() < 0.5 else Access.NONE),
             stream=stream,
         )
 
@@ -1124,9 +1117,8 @@ class _Draw:
             return
 
         def commit() -> None:
-            host.write("STAG", INDEX=other, FLAGS=0)
             for _ in range(16):
-                host.write("STAG", COMMIT=1)
+                host.carry_out(commands.clear_stag(other << 8))
 
         host.settle(host.slots.get(other, 0))
         host.aside(rng.randrange(60), commit, slots=[other])
@@ -1134,8 +1126,9 @@ class _Draw:
     def _mask_events(self, *, masked: bool) -> None:
         """Masks the interrupt of events, so that they accumulate, or unmasks it."""
         self._masked = masked
-        mask = regs.pack("IRQ_MASK", event=self._masked, completion=not self._interrupts)
-        self._host.write("IRQ", MASK=mask)
+        self._host.carry_out(
+            commands.mask_interrupts(event=masked, completion=not self._interrupts)
+        )
 
     def _post_into_use(self) -> None:
         """Posts buffers to a queue on which messages of many short segments arrive.
@@ -1589,7 +1582,7 @@ class _Draw:
             found = self._usable[number] = [
                 each.region
                 for each in self._registered.values()
-                if each.region.remote_write
+                if Access.REMOTE_WRITE in each.region.access
                 and (
                     each.region.endpoint == host
                     if each.region.stream is None
@@ -1749,7 +1742,7 @@ class _Draw:
         others = [each.region for each in self._registered.values() if each.region not in usable]
         for kind, regions in (
             ("without the write right", [
-                each for each in others if not each.remote_write
+                each for each in others if Access.REMOTE_WRITE not in each.access
                 and (each.endpoint == host if each.stream is None else each.stream == number)
             ]),
             ("of another host", [each for each in others if each.endpoint != host]),

@@ -819,34 +819,19 @@ class _Walker:
                 chunk.octets, diversion, stream, data.tsn, ssn, status, outcome=outcome
             )  # fmt: skip
 
-        repeated = not _after(data.tsn, live.past[sid])
-        turns = live.turns.get(sid) or _Turns(DdpSession(stream, 0, 0))
-        opens = message is Function.INITIATE and ssn == 0 and session.reusable
-        if not (repeated or wrong or opens or before is State.ABORTED):
-            turn = turns.used(ssn)
-            follows = message is None or message is Function.TERMINATE
-            if before is State.INITIATE_SENT:
-                if follows and ssn != 0:
-                    live.early.setdefault(sid, {})[data.tsn] = chunk
-                    return item(ChunkStatus.HELD, diversion=Diversion.EARLY)
-            elif message is not None and ssn == 0 and turns.tsns.get(0) == data.tsn:
-                repeated = True
-            elif turn is not None and follows:
-                repeated = turns.tsns.get(turn) == data.tsn
-                if message is None and not repeated:
-                    if turn in turns.tsns:
-                        self.found.window = self._window
-                    repeated = not turns.keeps(turn, self._window)
-            elif follows and before in _PLACES:
-                if (ssn - turns.base) % (1 << 16) >= self._longest and ssn != turns.next & 0xFFFF:
-                    self._outside[stream] = self._outside.get(stream, 0) + 1
-                    return item(ChunkStatus.OUTSIDE)
-        if repeated:
+        status = self._status(live, data, ssn, message, stream)
+        if status is ChunkStatus.HELD:
+            live.early.setdefault(sid, {})[data.tsn] = chunk
+            return item(status, diversion=Diversion.EARLY)
+        if status is ChunkStatus.OUTSIDE:
+            self._outside[stream] = self._outside.get(stream, 0) + 1
+            return item(status)
+        if status is ChunkStatus.DUPLICATE:
             why = ""
             if data.tsn not in live.judged:
                 why = f"TSN {data.tsn} is new, and DDP-SSN {ssn} was used before"
                 live.aborts.append((sid, why))
-            return replace(item(ChunkStatus.DUPLICATE), why=why)
+            return replace(item(status), why=why)
         events = session.receive(data.ppid, data.payload, unordered=data.unordered)
         if before is State.ABORTED and session.state is State.ABORTED:
             return item(ChunkStatus.SILENT)
@@ -888,6 +873,46 @@ class _Walker:
         )
         ahead = self._take_turn(turns, turn, segment)
         return replace(item(ChunkStatus.TAKEN, outcome), segment=segment, ahead=ahead)
+
+    def _status(
+        self,
+        live: _Live,
+        data: DataChunk,
+        ssn: int,
+        message: Function | None | ProtocolError,
+        stream: SctpStream,
+    ) -> ChunkStatus | None:
+        """Judges a chunk by its TSN and DDP-SSN, before its session receives it.
+
+        Returns whether it is a duplicate, is held, or is outside the window; None if it is new.
+        """
+        session = live.association.session(data.stream)
+        if not _after(data.tsn, live.past[data.stream]):
+            return ChunkStatus.DUPLICATE
+        opens = message is Function.INITIATE and ssn == 0 and session.reusable
+        if opens or isinstance(message, ProtocolError) or session.state is State.ABORTED:
+            return None
+        turns = live.turns.get(data.stream) or _Turns(DdpSession(stream, 0, 0))
+        turn = turns.used(ssn)
+        follows = message is None or message is Function.TERMINATE
+        if session.state is State.INITIATE_SENT:
+            if follows and ssn != 0:
+                return ChunkStatus.HELD
+        elif message is not None and ssn == 0 and turns.tsns.get(0) == data.tsn:
+            return ChunkStatus.DUPLICATE
+        elif turn is not None and follows:
+            if turns.tsns.get(turn) == data.tsn:
+                return ChunkStatus.DUPLICATE
+            if message is None:
+                if turn in turns.tsns:
+                    self.found.window = self._window
+                if not turns.keeps(turn, self._window):
+                    return ChunkStatus.DUPLICATE
+        elif follows and session.state in _PLACES:
+            ahead = (ssn - turns.base) % (1 << 16)
+            if ahead >= self._longest and ssn != turns.next & 0xFFFF:
+                return ChunkStatus.OUTSIDE
+        return None
 
     def _take_turn(self, turns: _Turns, turn: int, segment: SctpArrival | None) -> int:
         """Records an item that waits for its turn, and returns how far ahead it is."""

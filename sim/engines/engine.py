@@ -11,7 +11,7 @@ their results: equal operations give equal memory, events, completions, exceptio
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -19,7 +19,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ...hdl.spec import regs
+from ...hdl.spec import commands, regs
+from ...hdl.spec.commands import Wait as WaitFor
+from ...hdl.spec.commands import Write
 from ...hdl.spec.completion import FIELDS, OCTETS, Completion, decode
 from ...hdl.spec.config import RnicConfig
 
@@ -154,6 +156,25 @@ Operation = (
 )
 
 
+def operations_of(command: Iterable[Write | WaitFor]) -> list[WriteRegister | Poll]:
+    """Returns the operations that carry a command out."""
+    return [
+        WriteRegister(regs.address(step.register), step.value)
+        if isinstance(step, Write)
+        else Poll(regs.address(step.register), step.mask, step.value)
+        for step in command
+    ]
+
+
+def until(**fields: int) -> Poll:
+    """Returns an operation that reads STATUS until these fields have these values."""
+    return Poll(
+        regs.address("STATUS"),
+        regs.pack("STATUS", **dict.fromkeys(fields, 1)),
+        regs.pack("STATUS", **fields),
+    )
+
+
 @dataclass(frozen=True)
 class Ring:
     """The completion ring: 2 to the power of ``size`` entries from a bus address on.
@@ -184,22 +205,24 @@ class Ring:
         """The bus addresses of the ring."""
         return range(self.address, self.address + self.entries * OCTETS)
 
+    def command(
+        self, *, interrupts: bool = False, coalesce: int = 1, timeout: int = 0
+    ) -> tuple[Write, ...]:
+        """Returns the command that enables the ring; ``interrupts``: completions raise the
+        interrupt.
+        """
+        return (
+            *commands.mask_interrupts(completion=not interrupts),
+            *commands.set_ring(self.address, self.size, coalesce=coalesce, timeout=timeout),
+        )
+
     def program(
         self, *, interrupts: bool = False, coalesce: int = 1, timeout: int = 0
     ) -> list[Operation]:
-        """Returns the operations that program the ring; ``interrupts``: completions raise
-        the interrupt.
-        """
-        values = {
-            "IRQ_MASK": regs.pack("IRQ_MASK", completion=not interrupts),
-            "CQ_BASE_LO": self.address & 0xFFFFFFFF,
-            "CQ_BASE_HI": self.address >> 32,
-            "CQ_SIZE": self.size,
-            "CQ_COALESCE": coalesce,
-            "CQ_TIMEOUT": timeout,
-            "CQ_ENABLE": 1,
-        }
-        return [WriteRegister(regs.address(name), value) for name, value in values.items()]
+        """Returns the operations that carry :meth:`command` out."""
+        return [
+            *operations_of(self.command(interrupts=interrupts, coalesce=coalesce, timeout=timeout))
+        ]
 
 
 @dataclass(frozen=True)
@@ -406,8 +429,7 @@ def clear(memory: NDArray[np.uint8], ring: Ring | None, base: int = 0) -> None:
 def event(words: Sequence[int]) -> ErrorEvent:
     """Returns the error event that its registers (:data:`EVENT_REGISTERS`) show."""
     code, stream, length, sequence, *header = words
-    fields = {field.name: field for field in regs.BY_NAME["EVENT_CODE"].fields}
-    number = {name: code >> each.low & (1 << each.bits) - 1 for name, each in fields.items()}
+    number = regs.unpack("EVENT_CODE", code)
     return ErrorEvent(
         stream, number["type"], number["code"], length, sequence,
         b"".join(word.to_bytes(4, "little") for word in header),
@@ -425,6 +447,11 @@ def completion(octets: bytes) -> Completion:
 def counter_registers(*, sctp: bool) -> tuple[str, ...]:
     """Returns the names of the counter registers, in the order in which they are read."""
     return regs.COUNTERS + regs.SCTP_COUNTERS if sctp else regs.COUNTERS
+
+
+def no_counts(*, sctp: bool) -> dict[str, int]:
+    """Returns the counters by name, all 0."""
+    return counters(dict.fromkeys(counter_registers(sctp=sctp), 0))
 
 
 def counters(values: Mapping[str, int]) -> dict[str, int]:

@@ -9,16 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import or_
 
 from ...hdl.spec.completion import Completion, Status
 from ...hdl.spec.config import RnicConfig
 from ...hdl.spec.ddp import LLP_CRC, LLP_FRAMING, LOCAL_CATASTROPHIC, WAITING, ErrorNumber
 from ...hdl.spec.sctp import State
+from ...hdl.spec.stag import Access
 from ..capture.streams import Arrival, Stream
 from ..engines.engine import ExceptionPacket
 from ..model.ddp import DataSink, TaggedHeader, UntaggedHeader, header_length
 from ..model.events import DdpError, Delivered, LlpError, Placed
-from ..model.memory import Access, Memory
+from ..model.memory import Access as ModelAccess
+from ..model.memory import Memory
 from ..model.memory import Region as ModelRegion
 from ..model.mpa import Fpdu, MpaReceiver
 from .regions import Region
@@ -54,6 +58,31 @@ def spans(address: int, pages: Pages | None, offset: int, length: int) -> Iterat
         count = min(length, size - inside)
         yield pages.addresses[page] + inside, count
         offset, length = offset + count, length - count
+
+
+def completion_of(stream: int, event: Delivered, cookie: int) -> Completion:
+    """Returns the ring's entry for a message, in the first pass over the ring.
+
+    ``cookie`` is that of the buffer, if the message is untagged.
+    """
+    header = event.header
+    tagged = isinstance(header, TaggedHeader)
+    return Completion(
+        phase=1,
+        tagged=tagged,
+        status=Status.DELIVERED,
+        stream=stream,
+        tag=header.stag if isinstance(header, TaggedHeader) else header.msn,
+        length=event.length,
+        cookie=event.begin % (1 << 32) if tagged else cookie,
+        rsvdulp=header.rsvdulp,
+        qn=header.qn if isinstance(header, UntaggedHeader) else 0,
+    )
+
+
+def model_access(access: Access) -> ModelAccess:
+    """Returns rights in the model's own words, which it shares with nothing."""
+    return reduce(or_, (ModelAccess[str(right.name)] for right in access), ModelAccess.NONE)
 
 
 @dataclass(frozen=True)
@@ -241,15 +270,12 @@ class Golden:
 
     def register(self, region: Region) -> None:
         """Registers a region; its octets remain after a revocation."""
-        access = (Access.REMOTE_WRITE if region.remote_write else Access.NONE) | (
-            Access.REMOTE_READ if region.remote_read else Access.NONE
-        )
         self.memory.register(
             ModelRegion(
                 stag=region.stag,
                 to=region.to,
                 length=region.length,
-                access=access,
+                access=model_access(region.access),
                 pd=self.domains[region.endpoint] if region.stream is None else None,
                 stream=region.stream,
             ),
@@ -362,17 +388,7 @@ class Golden:
         buffer = None
         if isinstance(header, UntaggedHeader):
             buffer = self._buffers[stream, header.qn, header.msn]
-        completion = Completion(
-            phase=1,
-            tagged=buffer is None,
-            status=Status.DELIVERED,
-            stream=stream,
-            tag=header.stag if isinstance(header, TaggedHeader) else header.msn,
-            length=event.length,
-            cookie=buffer.cookie if buffer else event.begin % (1 << 32),
-            rsvdulp=header.rsvdulp,
-            qn=buffer.qn if buffer else 0,
-        )
+        completion = completion_of(stream, event, buffer.cookie if buffer else 0)
         self.deliveries.append(Delivery(arrival, completion, buffer))
 
     def _fail(self, arrival: Arrival, number: ErrorNumber, header: bytes, length: int) -> None:

@@ -8,19 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...hdl.spec import regs
+from ...hdl.spec import commands
 from ...hdl.spec.config import RnicConfig
 from ..capture.streams import Arrival, Stream
-from ..engines.engine import Drain, Frame, Operation, Packet, Poll, WriteRegister
+from ..engines.engine import Frame, Packet
 from .expectation import Buffer, Golden, Pages
-from .regions import (
-    Region,
-    RegionError,
-)
+from .regions import Region, RegionError
+from .tables import Tables
 
 #: At least this many guard octets precede and follow every region and buffer.
 GUARD = 128
-#: #: How many octets a page of host memory has.
+#: How many octets a page of host memory has.
 PAGE = 4096
 #: An odd number that turns numbers into cookies, with all bits in use.
 _COOKIE = 0x9E3779B1
@@ -68,26 +66,19 @@ class Space:
         return -(-(self._end + GUARD) // PAGE) * PAGE
 
 
-class Host:
+class Host(Tables):
     """Passes a host's calls to the golden model and to the RNIC's list of operations alike.
 
     Tables change while the RNIC is idle; buffers are posted whatever is in flight.
     """
 
     def __init__(self, config: RnicConfig, golden: Golden, space: Space, base: int = 0) -> None:
-        self.operations: list[Operation] = []
+        super().__init__(config, base)
         self.sent: list[tuple[Arrival, ...]] = []  # the segments in each packet and frame
-        self._queues: dict[tuple[int, int], int] = {}  # first slot of each queue's buffers
         self.buffers: list[Buffer] = []
         self.golden = golden
-        self._config = config
         self._space = space
-        self._base = base  # the bus address of memory's first octet
-        self._open: set[tuple[int, int]] = set()  # queues, by stream and Queue Number
         self._sessions: dict[int, int] = {}  # the session that each stream is set up for
-        self._written: dict[str, int] = {}  # the values of registers
-        self._slot = 0  # the next free slot of the page table
-        self._busy = False  # whether a packet was sent since the RNIC was last idle
 
     def send(self, packet: Packet | Frame, segments: Iterable[Arrival] = ()) -> None:
         """Sends a packet or frame to the RNIC; the golden model has taken its contents already."""
@@ -95,30 +86,18 @@ class Host:
         self.sent.append(tuple(segments))
         self._busy = True
 
-    def idle(self) -> None:
-        """Waits until nothing is in flight."""
-        if self._busy:
-            self.operations.append(Drain())
-            self._busy = False
-
     def enable(self, stream: Stream, position: int = 0) -> None:
         """Enables a stream, or enables it anew; its queues are closed."""
         self.idle()
         self.golden.start(stream, position)
-        flags = regs.pack("STREAM_FLAGS", enable=1, crc=stream.crc, markers=stream.markers)
         domain = self.golden.domains[stream.destination.address]
-        self.write("STREAM", INDEX=stream.number, FLAGS=flags, PD=domain, COMMIT=1)
-        for number, qn in sorted(self._open):
-            if number == stream.number:
-                self.write("QUEUE", STREAM=number, NUMBER=qn, CLOSE=1)
-                self._open.remove((number, qn))
+        self.set_stream(stream.number, pd=domain, crc=stream.crc, markers=stream.markers)
 
     def open(self, stream: int, qn: int, first: int = 1) -> None:
         """Opens a queue; ``first`` is its first buffer's MSN."""
         self.idle()
         self.golden.open(stream, qn, first)
-        self._open.add((stream, qn))
-        self.write("QUEUE", STREAM=stream, NUMBER=qn, MSN=first, OPEN=1)
+        self.open_queue(stream, qn, first)
 
     def post(self, stream: int, qn: int, msn: int, length: int, pages: Pages | None = None) -> None:
         """Posts a buffer, in pages or in host memory that nothing else uses."""
@@ -130,25 +109,9 @@ class Host:
         session = self._sessions.get(stream, 0)
         self.buffers.append(Buffer(stream, qn, msn, address, length, cookie, pages, session))
         self.golden.post(self.buffers[-1])
-        linear, code = self._linear(address, pages)
-        self.write("QUEUE", STREAM=stream, NUMBER=qn, MSN=msn)
-        self.write(
-            "BUFFER",
-            ADDR_LO=linear & _HALF,
-            ADDR_HI=linear >> 32,
-            LENGTH=length,
-            PAGES=code,
-            COOKIE=cookie,
-            SLOT=self._buffer_slot(stream, qn, msn),
-            POST=1,
+        self.post_buffer(
+            stream, qn, msn, address=address, length=length, cookie=cookie, pages=pages
         )
-
-    def _buffer_slot(self, stream: int, qn: int, msn: int) -> int:
-        """Returns the slot of the buffer table: each queue has as many slots as it holds
-        buffers.
-        """
-        first = self._queues.setdefault((stream, qn), len(self._queues) * self._config.queue_depth)
-        return first + msn % self._config.queue_depth
 
     def register(self, allotment: Allotment) -> None:
         """Registers a region."""
@@ -159,69 +122,28 @@ class Host:
         if region not in self.golden.octets:
             self.golden.add(region)
         self.golden.register(region)
-        bound = region.stream is not None
-        flags = regs.pack(
-            "STAG_FLAGS",
-            key=region.stag & 0xFF,
-            valid=1,
-            remote_write=region.remote_write,
-            remote_read=region.remote_read,
-            bound=bound,
-        )
-        linear, code = self._linear(allotment.address, allotment.pages)
-        self.write(
-            "STAG",
-            INDEX=region.index,
-            FLAGS=flags,
-            OWNER=region.stream if bound else self.golden.domains[region.endpoint],
-            TO_LO=region.to & _HALF,
-            TO_HI=region.to >> 32,
-            LEN_LO=region.length & _HALF,
-            LEN_HI=region.length >> 32,
-            ADDR_LO=linear & _HALF,
-            ADDR_HI=linear >> 32,
-            PAGES=code,
-            COMMIT=1,
+        self.set_stag(
+            region.stag,
+            region.access,
+            to=region.to,
+            length=region.length,
+            address=allotment.address,
+            pages=allotment.pages,
+            pd=self.golden.domains[region.endpoint] if region.stream is None else None,
+            stream=region.stream,
         )
 
     def revoke(self, region: Region) -> None:
         """Revokes a region, if it is registered."""
         self.idle()
         if self.golden.revoke(region):
-            self.write("STAG", INDEX=region.index)
-            self.write("REVOKE", STAG=1)
-            self.await_revocation()
+            self.carry_out(commands.revoke_stag(region.stag))
 
     def stop(self, stream: int) -> None:
         """Disables a stream, and revokes the STags bound to it."""
         self.idle()
         self.golden.stop(stream)
-        self.write("STREAM", INDEX=stream)
-        self.write("REVOKE", STREAM=1)
-        self.await_revocation()
-
-    def await_revocation(self) -> None:
-        """Waits until a revocation is done."""
-        self.operations.append(Poll(regs.address("STATUS"), regs.pack("STATUS", revoking=1)))
-
-    def _linear(self, address: int, pages: Pages | None) -> tuple[int, int]:
-        """Returns address and page code of memory; writes its pages, if any, to the page table."""
-        if pages is None:
-            return (self._base + address) % (1 << 64), 0
-        linear = (self._slot << pages.shift) + pages.offset
-        for address in pages.addresses:
-            page = self._base + address
-            self.write("PAGE", INDEX=self._slot, ADDR_LO=page & _HALF, ADDR_HI=page >> 32, COMMIT=1)
-            self._slot = (self._slot + 1) % self._config.pages
-        return linear, pages.shift - 11
-
-    def write(self, window: str, **values: int | None) -> None:
-        """Writes registers: commands, and all others whose value changes."""
-        for each, value in values.items():
-            name, number = f"{window}_{each}", int(value or 0)
-            if regs.BY_NAME[name].access == "wo" or self._written.get(name) != number:
-                self.operations.append(WriteRegister(regs.address(name), number))
-                self._written[name] = number
+        self.carry_out(commands.revoke_stream(stream))
 
 
 def guard_octets(size: int) -> NDArray[np.uint8]:

@@ -9,9 +9,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from ...hdl.spec import regs
+from ...hdl.spec import commands
 from ...hdl.spec.config import RnicConfig
 from ...hdl.spec.net import AssociationKey, EtherType, Protocol, insert, internet_sum
+from ...hdl.spec.sctp import Function
+from ...hdl.spec.stag import Access
 from ..engines.engine import (
     DeviceError,
     Drain,
@@ -24,10 +26,11 @@ from ..engines.engine import (
     Ring,
     Stalls,
     WriteRegister,
+    operations_of,
 )
 from ..model.header import TaggedHeader
 from ..model.mpa import MpaSender
-from ..model.sctp import AnyChunk, DataChunk, Function, Ppid, bundle
+from ..model.sctp import AnyChunk, DataChunk, Ppid, bundle
 from ..model.sctp import Packet as SctpPacket
 
 __all__ = ["Load", "SctpLoad"]
@@ -140,13 +143,10 @@ class Load:
 
     def setup(self) -> list[Operation]:
         """Registers a region over half of memory, and sets up a stream with CRC."""
-        flags = regs.pack("STAG_FLAGS", key=_STAG & 255, valid=1, remote_write=1)
-        stag = _write(
-            "STAG", INDEX=_STAG >> 8, FLAGS=flags, OWNER=_STREAM, TO_LO=0, TO_HI=0,
-            LEN_LO=_MEMORY // 2, LEN_HI=0, ADDR_LO=0, ADDR_HI=0,
-        )  # fmt: skip
-        flags = regs.pack("STREAM_FLAGS", enable=1, crc=1)
-        return [*stag, *_write("STREAM", INDEX=_STREAM, FLAGS=flags, PD=_STREAM)]
+        stag = commands.set_stag(
+            _STAG, Access.REMOTE_WRITE, pd=_STREAM, to=0, length=_MEMORY // 2, address=0
+        )
+        return [*operations_of((*stag, *commands.set_stream(_STREAM, pd=_STREAM, crc=True)))]
 
 
 @dataclass(frozen=True)
@@ -189,12 +189,12 @@ class SctpLoad(Load):
         a session.
         """
         (move,) = insert({}, KEY, self.config.associations)
-        association = _write("ASSOC", **regs.association(move, first=_STREAM, count=1))
+        association = commands.set_association(move, first=_STREAM, count=1)
         accept = struct.pack(">H", Function.ACCEPT)
         return [
             *self.ring.program(),
-            *association,
-            *_tell(0),
+            *operations_of(association),
+            *_tell(Function.FORGET),
             *super().setup(),
             *_tell(Function.INITIATE),
             frame((chunk(0, Ppid.CONTROL, accept),)),
@@ -216,19 +216,6 @@ def frame(chunks: tuple[AnyChunk, ...]) -> Frame:
     return Frame(ethernet + start + digest + ends + packet)
 
 
-def _tell(function: int) -> list[Operation]:
+def _tell(function: Function) -> list[WriteRegister | Poll]:
     """Announces the session to the RNIC, before the peer has sent anything."""
-    values = {"STREAM": _STREAM, "FUNCTION": function, "TSN": TSN - 1, "COMMAND": 1}
-    busy, taken = (regs.pack("SESSION_ANSWER", **{name: 1}) for name in ("busy", "taken"))
-    return [
-        *(WriteRegister(regs.address(f"SESSION_{name}"), values[name]) for name in values),
-        Poll(regs.address("SESSION_ANSWER"), busy | taken, taken),
-    ]
-
-
-def _write(window: str, **values: int) -> list[Operation]:
-    """Writes one entry of a table, through its window."""
-    return [
-        *(WriteRegister(regs.address(f"{window}_{name}"), value) for name, value in values.items()),
-        WriteRegister(regs.address(f"{window}_COMMIT"), 1),
-    ]
+    return operations_of(commands.tell_session(_STREAM, function, TSN - 1, taken=True))

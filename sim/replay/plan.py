@@ -285,7 +285,7 @@ def _plan_device(
     ring = Ring(space.take(octets, completion.OCTETS, 2 * completion.OCTETS), _RING)
     golden = SctpGolden((), domains, config) if config.sctp else Golden((), domains, config)
     host = _Replayer(config, golden, space, allotments, lengths)
-    host.operations += ring.program()
+    host.carry_out(ring.command())
     for stream in streams:
         host.begin(stream)
     if isinstance(golden, SctpGolden):

@@ -48,6 +48,8 @@ import struct
 import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,6 +60,7 @@ from ...hdl.spec.ddp import (
     UNTAGGED_HEADER,
     ErrorType,
 )
+from ...hdl.spec.stag import Access
 from ..capture.given import read_text
 from ..capture.streams import QUEUES, Arrival, Stream, Tagged, Untagged
 from ..capture.traffic import Traffic
@@ -88,6 +91,9 @@ _READ_REQUEST = 1
 _SEND_INVALIDATE = (4, 6)
 _TERMINATE = 7
 
+#: The rights of a remote peer, by their word in a region file and in reports.
+RIGHTS = {"write": Access.REMOTE_WRITE, "read": Access.REMOTE_READ}
+
 Period = tuple[int, int | None]
 
 
@@ -111,8 +117,7 @@ class Region:
     to: int
     length: int
     fill: int = 0
-    remote_write: bool = True
-    remote_read: bool = False
+    access: Access = Access.REMOTE_WRITE
     periods: tuple[Period, ...] = ((0, None),)
     stream: int | None = None
     session: tuple[int, int] | None = None
@@ -332,29 +337,27 @@ def _region(where: str, table: dict[str, Any]) -> Region:
             if key not in table:
                 raise RegionError(f"{where}: {key} is missing: a session needs both")
         session = table["stream"], table["session"]
-    write, read = _access(where, table.get("access", "remote write"))
     return Region(
         endpoint,
         table["stag"],
         table["to"],
         table["length"],
         table.get("fill", 0),
-        write,
-        read,
+        _access(where, table.get("access", "remote write")),
         ((after, until),),
         session=session,
     )
 
 
-def _access(where: str, value: str | list[Any]) -> tuple[bool, bool]:
-    """Returns the rights as (remote write, remote read)."""
+def _access(where: str, value: str | list[Any]) -> Access:
+    """Returns the rights that a region file gives."""
     text = " ".join(map(str, value)) if isinstance(value, list) else value
     words = re.findall(r"[a-z]+", text.lower())
-    if not words or set(words) - {"remote", "read", "write", "and", "only", "none"}:
+    if not words or set(words) - {"remote", "and", "only", "none", *RIGHTS}:
         raise RegionError(
             f"{where}: access must be remote write, remote read, both or none, not {value!r}"
         )
-    return "write" in words, "read" in words
+    return reduce(or_, (RIGHTS[word] for word in words if word in RIGHTS), Access.NONE)
 
 
 def _check_overlap(regions: list[Region]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Protocol
 
-from ...hdl.spec import regs
+from ...hdl.spec import commands
 from ...hdl.spec.config import LIMITS, MOST_PLACES, RnicConfig
 from ...hdl.spec.net import AssociationKey, Move, insert
 from ...hdl.spec.sctp import Function, State
@@ -26,7 +26,7 @@ from ..capture.sctp_traffic import (
     Step,
     Tell,
 )
-from ..engines.engine import Frame, Poll
+from ..engines.engine import Frame
 from .expectation import Delivery
 from .host import Host
 from .regions import RegionError
@@ -125,30 +125,21 @@ class SctpHost:
     def _entry(self, way: int, place: int, key: AssociationKey | None) -> None:
         """Writes an entry of the association table, or clears it."""
         if key is None:
-            where = regs.pack("ASSOC_PLACE", way=way, place=place)
-            self._host.write("ASSOC", FLAGS=0, PLACE=where, COMMIT=1)
+            self._host.carry_out(commands.clear_association(way, place))
             return
         end = self._owners[key]
         first = end.streams[0].number
-        entry = regs.association(
+        entry = commands.set_association(
             Move(way, place, key), first=first, count=len(end.streams), number=end.number
         )
-        self._host.write("ASSOC", **entry, COMMIT=1)
+        self._host.carry_out(entry)
 
     def _command(
         self, stream: int, function: Function, tsn: int | None = None, *, taken: bool = False
     ) -> None:
         """Announces a session message to the RNIC, and waits for its answer."""
-        if function in (Function.FORGET, Function.INITIATE):
-            self._host.write("SESSION", TSN=tsn)
-        self._host.write("SESSION", STREAM=stream, FUNCTION=function, COMMAND=1)
-        self._host.operations.append(
-            Poll(
-                regs.address("SESSION_ANSWER"),
-                regs.pack("SESSION_ANSWER", busy=1, taken=taken),
-                regs.pack("SESSION_ANSWER", taken=taken),
-            )
-        )
+        past = (tsn or 0) if function in (Function.FORGET, Function.INITIATE) else None
+        self._host.carry_out(commands.tell_session(stream, function, past, taken=taken))
 
 
 def _keys(end: End) -> Iterable[AssociationKey]:

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import ipaddress
 import math
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from ...hdl.spec import regs
+from ...hdl.spec import commands, regs
 from ...hdl.spec.completion import ChunkStatus, Completion, Kind, Status
 from ...hdl.spec.net import AssociationKey, Move, insert
 from ...hdl.spec.sctp import Diversion, Function, Reason, State
@@ -28,7 +27,7 @@ from ..base.errors import (
     UnsupportedDevice,
     WrongType,
 )
-from .context import PATIENCE, Context
+from .context import Context
 from .cq import CQ
 from .handed_back import HeldChunks, frame_of
 from .known import KnownAssociation
@@ -169,11 +168,11 @@ class Association(KnownAssociation):
         owners = {known: owner for known, owner in places.values()}
         for way, place, moved in moves:
             owner = owners.get(moved, self)
-            entry = regs.association(
+            entry = commands.set_association(
                 Move(way, place, moved),
                 first=owner.first, count=owner.count, number=owner.number,
             )  # fmt: skip
-            self.context.registers.write_all("ASSOC", **entry, COMMIT=1)
+            self.context.registers.start(entry)
             places[way, place] = moved, owner
 
     def check(self) -> None:
@@ -242,21 +241,19 @@ class Association(KnownAssociation):
                 f"INITIATE must not be sent on SCTP stream {sid} while {outstanding} of its chunks"
                 " are not acknowledged (RFC 5043 section 6.6): wait until they are"
             )
-        registers = self.context.registers
-        with self.context.lock:
+        context = self.context
+        with context.lock:
             self.check()
-            if tsn is not None:
-                registers.write("SESSION_TSN", tsn & _WORD)
-            registers.write_all("SESSION", STREAM=number, FUNCTION=function, COMMAND=1)
-            deadline = time.monotonic() + PATIENCE
-            busy, taken = (regs.pack("SESSION_ANSWER", **{each: 1}) for each in ("busy", "taken"))
-            while (answer := registers.read("SESSION_ANSWER")) & busy:
-                if time.monotonic() > deadline:
-                    raise RnicTimeout(
-                        "the device does not accept the session's message: reset the device"
-                    )
-            state = State(answer & 7)
-            if not answer & taken:
+            command = commands.tell_session(number, function, None if tsn is None else tsn & _WORD)
+            answer = regs.unpack(
+                "SESSION_ANSWER",
+                context.carry_out(
+                    command,
+                    "the device does not accept the session's message: reset the device",
+                ),
+            )
+            state = State(answer["state"])
+            if not answer["taken"]:
                 raise StateError(
                     f"{function.name} must not be sent on SCTP stream {sid}, whose session is"
                     f" {state.name}"
@@ -420,7 +417,7 @@ class Association(KnownAssociation):
             context.check()
             for (way, place), (_, owner) in list(context.places.items()):
                 if owner is self:
-                    clear_entry(context, way, place)
+                    context.registers.start(commands.clear_association(way, place))
                     del context.places[way, place]
             for number in range(self.first, self.first + self.count):
                 if (stream := context.streams.get(number)) is not None:
@@ -430,12 +427,6 @@ class Association(KnownAssociation):
             context.numbers.extend(range(self.first, self.first + self.count))
             del context.associations[self.number]
             context.free_associations.append(self.number)
-
-
-def clear_entry(context: Context, way: int, place: int) -> None:
-    """Empties a place of the device's table of associations."""
-    where = regs.pack("ASSOC_PLACE", way=way, place=place)
-    context.registers.write_all("ASSOC", FLAGS=0, PLACE=where, COMMIT=1)
 
 
 def _row(numbers: Iterable[int], count: int) -> int:

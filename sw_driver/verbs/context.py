@@ -6,15 +6,16 @@ import atexit
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from ...hdl.spec import ddp, regs
+from ...hdl.spec import commands, ddp, regs
+from ...hdl.spec.commands import Wait, Write
 from ...hdl.spec.completion import OCTETS, Completion, Kind, decode, phase
 from ...hdl.spec.config import LIMITS, WIDTHS
-from ...hdl.spec.net import WAYS, AssociationKey, place_bits
+from ...hdl.spec.net import AssociationKey
 from ..base.checks import instance, integer, seconds
 from ..base.closing import Closing, ProcessLock
 from ..base.errors import (
@@ -48,7 +49,7 @@ def status(name: str) -> int:
     return regs.pack("STATUS", **{name: 1})
 
 
-EVENT, IDLE, REVOKING, RING_ERROR = map(status, ("event", "idle", "revoking", "ring_error"))
+EVENT, IDLE, RING_ERROR = map(status, ("event", "idle", "ring_error"))
 
 
 @dataclass(frozen=True)
@@ -98,16 +99,11 @@ class Registers:
     def write(self, name: str, value: int = 1) -> None:
         self._transport.write(regs.address(name), value)
 
-    def write_all(self, prefix: str, **values: int) -> None:
-        """Writes registers of one window; a name whose register has a LO and a HI half takes
-        64 bits.
-        """
-        for name, value in values.items():
-            if f"{prefix}_{name}_LO" in regs.BY_NAME:
-                self.write(f"{prefix}_{name}_LO", value & 0xFFFFFFFF)
-                self.write(f"{prefix}_{name}_HI", value >> 32)
-            else:
-                self.write(f"{prefix}_{name}", value)
+    def start(self, command: Iterable[Write | Wait]) -> None:
+        """Makes the writes of a command. Its waits are left to the caller."""
+        for step in command:
+            if isinstance(step, Write):
+                self.write(step.register, step.value)
 
 
 class Device:
@@ -296,11 +292,11 @@ class Context(Closing):
                 f"the ring of {completions} completions must be contiguous on the bus:"
                 " ask for fewer completions"
             )
-        self.registers.write_all(
-            "CQ", CONSUMER=0, BASE=layout.offset, SIZE=self._size, COALESCE=coalesce,
-            TIMEOUT=timeout, ENABLE=1,
-        )  # fmt: skip
-        self.registers.write("IRQ_MASK", 0)
+        self.registers.write("CQ_CONSUMER", 0)
+        self.registers.start(
+            commands.set_ring(layout.offset, self._size, coalesce=coalesce, timeout=timeout)
+        )
+        self.registers.start(commands.mask_interrupts())
         # Drops completions of the time before, for which there was no ring.
         self.settle()
         atexit.register(self._at_exit)
@@ -309,23 +305,18 @@ class Context(Closing):
         """Disables streams and completions, revokes all Steering Tags, and drops events and
         work in flight.
         """
-        registers = self.registers
-        if self.sctp is not None:
-            registers.write("ASSOC_FLAGS", 0)
-            for way in range(WAYS):
-                for place in range(1 << place_bits(self.sctp.associations)):
-                    where = regs.pack("ASSOC_PLACE", way=way, place=place)
-                    registers.write_all("ASSOC", PLACE=where, COMMIT=1)
-        registers.write("STREAM_FLAGS", 0)
-        for number in range(self.capabilities.streams):
-            registers.write_all("STREAM", INDEX=number, COMMIT=1)
-        for entry in range(self.capabilities.stags):
-            registers.write("STAG_INDEX", entry)
-            registers.write("REVOKE_STAG")
-        self.fence("the device does not finish the work that it had before: reset it")
+        known, sctp = self.capabilities, self.sctp
+        self.carry_out(
+            commands.clear_tables(
+                stags=known.stags,
+                streams=known.streams,
+                associations=sctp.associations if sctp else 0,
+            ),
+            "the device does not finish the work that it had before: reset it",
+        )
         self._disable_ring()
-        while registers.read("STATUS") & EVENT:
-            registers.write("EVENT_POP")
+        while self.registers.read("STATUS") & EVENT:
+            self.registers.write("EVENT_POP")
 
     # -- state ------------------------------------------------------------------------------------
 
@@ -349,11 +340,32 @@ class Context(Closing):
 
     def fencing(self, complaint: str) -> Steps[None]:
         """Does the work of :meth:`fence` in steps, one for each look at the device."""
+        yield from self.waiting(commands.REVOKED, complaint)
+
+    def waiting(self, wait: Wait, complaint: str) -> Steps[int]:
+        """Waits in steps, one for each look at the device; returns the register's value.
+
+        Raises with ``complaint`` if that takes too long.
+        """
         deadline = time.monotonic() + PATIENCE
-        while self.registers.read("STATUS") & REVOKING:
+        while (value := self.registers.read(wait.register)) & wait.mask != wait.value:
             if time.monotonic() > deadline:
                 raise RnicTimeout(complaint)
             yield
+        return value
+
+    def carry_out(self, command: Iterable[Write | Wait], complaint: str) -> int:
+        """Carries a command out, with its waits; returns the value that ended the last wait.
+
+        Raises with ``complaint`` if that takes too long.
+        """
+        value = 0
+        for step in command:
+            if isinstance(step, Write):
+                self.registers.write(step.register, step.value)
+            else:
+                value = finish(self.waiting(step, complaint))
+        return value
 
     def settle(self) -> None:
         """Takes the completions of work in flight, as far as other streams let the device
@@ -384,7 +396,7 @@ class Context(Closing):
             layout = yield from laying_out(memory.extents)
             mapping = Mapping(memory, layout, slots)
             for at, page in enumerate(layout.pages):
-                self.registers.write_all("PAGE", INDEX=mapping.slot + at, ADDR=page, COMMIT=1)
+                self.registers.start(commands.set_page(mapping.slot + at, page))
                 yield
         except BaseException:
             (mapping or memory).close()
@@ -561,7 +573,7 @@ class Context(Closing):
                     failure = error
                     break
             if failure is None:
-                self.registers.write("IRQ_MASK", 5)
+                self.registers.start(commands.mask_interrupts(event=True, completion=True))
                 self._disable_ring()
                 self._ring.close()
             atexit.unregister(self._at_exit)
@@ -576,11 +588,10 @@ class Context(Closing):
             self.close()
 
     def _disable_ring(self) -> None:
-        self.registers.write("CQ_ENABLE", 0)
-        deadline = time.monotonic() + PATIENCE
-        while self.registers.read("CQ_PRODUCER"):
-            if time.monotonic() > deadline:
-                raise RnicTimeout("the device does not stop using its completion ring: reset it")
+        self.carry_out(
+            commands.disable_ring(),
+            "the device does not stop using its completion ring: reset it",
+        )
 
 
 #: Contexts whose device did not answer when they were closed. They are kept because the device may

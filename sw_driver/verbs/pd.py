@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from enum import IntFlag
 from typing import Any, Self
 
-from ...hdl.spec import regs
+from ...hdl.spec import commands
+from ...hdl.spec.stag import Access
 from ..base.buffers import copy_of, octets_of
 from ..base.checks import any_integer, instance, integer
 from ..base.closing import Closing
@@ -14,16 +14,7 @@ from ..transports.memory import Arena, Steps, finish
 from .context import Context, Mapping
 from .known import KnownStream
 
-
-class Access(IntFlag):
-    """Rights to a region. The numbers are those of verbs."""
-
-    LOCAL_WRITE = 1  #: receive buffers may be posted in the region; every region has this right
-    REMOTE_WRITE = 2  #: tagged messages may be placed in the region
-    REMOTE_READ = 4  #: RDMA Reads may read the region
-
-
-_ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
+_ALL = ~Access.NONE
 _REMOTE = Access.REMOTE_WRITE | Access.REMOTE_READ
 
 
@@ -183,25 +174,17 @@ class MR(Closing):
 
     def _enter(self, stag: int) -> None:
         """Writes the region's entry of the device's table."""
-        bound = self.stream is not None
-        self.pd.context.registers.write_all(
-            "STAG",
-            INDEX=stag >> 8,
-            FLAGS=regs.pack(
-                "STAG_FLAGS",
-                key=stag & 0xFF,
-                valid=1,
-                remote_write=bool(self.access & Access.REMOTE_WRITE),
-                remote_read=bool(self.access & Access.REMOTE_READ),
-                bound=bound,
-            ),
-            OWNER=self.stream.number if self.stream is not None else self.pd.number,
-            TO=self.to,
-            LEN=self.length,
-            ADDR=self.mapping.address,
-            PAGES=self.mapping.layout.code,
-            COMMIT=1,
+        command = commands.set_stag(
+            stag,
+            self.access,
+            pd=self.pd.number if self.stream is None else None,
+            stream=None if self.stream is None else self.stream.number,
+            to=self.to,
+            length=self.length,
+            address=self.mapping.address,
+            pages=self.mapping.layout.code,
         )
+        self.pd.context.registers.start(command)
 
     @property
     def stag(self) -> int:
@@ -281,8 +264,7 @@ class MR(Closing):
                 " completions, or close their streams, and then revoke it"
             )
         if self._stag is not None:
-            context.registers.write("STAG_INDEX", self._stag >> 8)
-            context.registers.write("REVOKE_STAG")
+            context.registers.start(commands.revoke_stag(self._stag))
             yield from context.fencing(
                 "the device does not finish the revocation: call revoke() again"
             )

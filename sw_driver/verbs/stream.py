@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Self
 
-from ...hdl.spec import regs
+from ...hdl.spec import commands
 from ...hdl.spec.completion import Completion, Status
 from ..base.buffers import octets_of
 from ..base.checks import any_integer, flag, instance, integer, shown
@@ -135,14 +135,10 @@ class Stream(KnownStream):
             cq.streams.add(self)
             registers = context.registers
             for qn in range(QUEUES):
-                registers.write_all("QUEUE", STREAM=self.number, NUMBER=qn, MSN=1)
-                registers.write("QUEUE_OPEN" if qn in self.queues else "QUEUE_CLOSE")
-            registers.write_all(
-                "STREAM",
-                INDEX=self.number,
-                FLAGS=regs.pack("STREAM_FLAGS", enable=1, crc=crc, markers=markers),
-                PD=pd.number,
-                COMMIT=1,
+                change = commands.open_queue if qn in self.queues else commands.close_queue
+                registers.start(change(self.number, qn))
+            registers.start(
+                commands.set_stream(self.number, pd=pd.number, crc=crc, markers=markers)
             )
 
     def _number(self, number: int | None) -> int:
@@ -224,14 +220,13 @@ class Stream(KnownStream):
             posted, address, code = self._prepare(buffer, qn, wr_id, offset, length)
             cookie = self._cookie()
             self._posted[cookie] = posted
-            registers = self.context.registers
-            registers.write_all(
-                "BUFFER", ADDR=address, LENGTH=posted.length, PAGES=code, COOKIE=cookie,
-                SLOT=posted.slot,
+            *prepare, post = commands.post(
+                self.number, qn, posted.msn, address=address, length=posted.length, pages=code,
+                cookie=cookie, slot=posted.slot,
             )  # fmt: skip
-            registers.write_all("QUEUE", STREAM=self.number, NUMBER=qn, MSN=posted.msn)
+            self.context.registers.start(prepare)
             self._next[qn] = (posted.msn + 1) % _MSN
-            registers.write("BUFFER_POST")
+            self.context.registers.start([post])
             return posted.msn
 
     def _prepare(
@@ -332,8 +327,7 @@ class Stream(KnownStream):
 
     def _disable(self) -> None:
         """Starts to disable the stream, and to revoke the STags bound to it."""
-        self.context.registers.write("STREAM_INDEX", self.number)
-        self.context.registers.write("REVOKE_STREAM")
+        self.context.registers.start(commands.revoke_stream(self.number))
 
     def _disabling(self) -> Steps[None]:
         """Disables the stream, and revokes the STags bound to it; both are done when the
@@ -369,7 +363,7 @@ class Stream(KnownStream):
             yield
         yield from context.settling()
         for qn in self.queues:
-            context.registers.write_all("QUEUE", STREAM=self.number, NUMBER=qn, CLOSE=1)
+            context.registers.start(commands.close_queue(self.number, qn))
         while self._posted:
             posted = self._posted.pop(next(iter(self._posted)))
             self._give_back(posted)

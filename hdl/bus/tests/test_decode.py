@@ -4,10 +4,10 @@ import pytest
 from amaranth import Const, Module, Signal
 from amaranth.lib import memory, wiring
 from amaranth.lib.wiring import In
-from amaranth.sim import Simulator
 from ddp_rnic.hdl.bus.axi import AxiLite
 from ddp_rnic.hdl.bus.decode import AxiLiteDecoder, Endpoint
 from ddp_rnic.hdl.bus.tests.lite import manager
+from ddp_rnic.hdl.lib.testing import simulate
 from ddp_rnic.hdl.lib.tests.refused import refused
 from ddp_rnic.hdl.spec.board import Window
 
@@ -52,16 +52,7 @@ def run(script):
     async def main(ctx):
         await script(*manager(ctx, dut.bus))
 
-    async def watchdog(ctx):
-        for _ in range(2000):
-            await ctx.tick()
-        raise AssertionError("an access is never answered")
-
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-8)
-    simulator.add_testbench(main)
-    simulator.add_testbench(watchdog, background=True)
-    simulator.run()
+    simulate(dut, main, limit=2000)
 
 
 def test_each_window_has_its_own_words():

@@ -1,10 +1,11 @@
 """Tests placement memory: two buses and the host take turns, and each octet lands in its place."""
 
+import itertools
 import random
 
 import pytest
-from amaranth.sim import Simulator
 from ddp_rnic.hdl.bus.memory import PlacementMemory
+from ddp_rnic.hdl.lib.testing import receive, send, simulate
 from ddp_rnic.hdl.lib.tests.refused import refused
 
 OKAY, DECERR = 0, 3
@@ -27,24 +28,12 @@ def run(width, bursts, host=(), *, seed=1, stalled=0.3):
         async def play(ctx):
             nonlocal running
             for address, beats in list_:
-                ctx.set(bus.aw.payload, {"addr": address, "len": len(beats) - 1})
-                ctx.set(bus.aw.valid, 1)
-                await ctx.tick().until(bus.aw.ready)
-                ctx.set(bus.aw.valid, 0)
-                for number, (value, strb) in enumerate(beats):
-                    while rng.random() < stalled:
-                        await ctx.tick()
-                    ctx.set(bus.w.payload, {
-                        "data": value, "strb": strb, "last": int(number == len(beats) - 1)})
-                    ctx.set(bus.w.valid, 1)
-                    await ctx.tick().until(bus.w.ready)
-                    ctx.set(bus.w.valid, 0)
-                while rng.random() < stalled:
-                    await ctx.tick()
-                ctx.set(bus.b.ready, 1)
-                (resp,) = await ctx.tick().sample(bus.b.payload.resp).until(bus.b.valid)
-                ctx.set(bus.b.ready, 0)
-                responses[port].append(int(resp))
+                await send(ctx, bus.aw, [{"addr": address, "len": len(beats) - 1}])
+                words = [{"data": value, "strb": strb, "last": number == len(beats) - 1}
+                         for number, (value, strb) in enumerate(beats)]
+                await send(ctx, bus.w, words, idle=stalled, rng=rng)
+                answer = await receive(ctx, bus.b, stall=stalled, rng=rng)
+                responses[port].append(int(answer.resp))
             running -= 1
 
         return play
@@ -70,18 +59,7 @@ def run(width, bursts, host=(), *, seed=1, stalled=0.3):
             if word < OCTETS // 4:
                 image.extend(ctx.get(dut.answer).to_bytes(4, "little"))
 
-    async def watchdog(ctx):
-        for _ in range(20_000):
-            await ctx.tick()
-        raise AssertionError("nothing moves")
-
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-8)
-    for port, list_ in bursts.items():
-        simulator.add_testbench(player(port, list_))
-    simulator.add_testbench(main)
-    simulator.add_testbench(watchdog, background=True)
-    simulator.run()
+    simulate(dut, *itertools.starmap(player, bursts.items()), main, limit=20_000)
     return bytes(image), responses
 
 

@@ -7,10 +7,10 @@ import pytest
 from amaranth import *
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
-from amaranth.sim import Simulator
 from ddp_rnic.hdl.ddp.header import HeaderParser
 from ddp_rnic.hdl.ddp.stag import StagTable
 from ddp_rnic.hdl.ddp.tagged import CheckResult, StreamRights, TaggedCheck
+from ddp_rnic.hdl.lib.testing import simulate
 from ddp_rnic.hdl.spec import ddp
 from ddp_rnic.sim.model.ddp import check_tagged, decode_segment
 from ddp_rnic.sim.model.events import ProtocolError
@@ -108,11 +108,7 @@ def gateware_says(regions, segments, *, gap=0.0, seed=1):
                 came.append(cycle)
                 results.append(payload)
 
-    sim = Simulator(dut)
-    sim.add_clock(1e-6)
-    sim.add_testbench(drive)
-    sim.add_testbench(watch, background=True)
-    sim.run()
+    simulate(dut, drive, background=[watch])
     assert [there - here for here, there in zip(given, came, strict=True)] == [LATENCY] * len(
         segments
     )

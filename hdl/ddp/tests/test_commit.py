@@ -1,15 +1,16 @@
 """Tests Commit: the order, a stream's first error, silence after it, and that nothing is lost."""
 
+import itertools
 import random
 from collections import deque
 from dataclasses import dataclass
-from itertools import accumulate
+from functools import partial
 
 import pytest
-from amaranth.sim import Simulator
 from ddp_rnic.hdl.ddp.commit import Commit
 from ddp_rnic.hdl.ddp.merge import CHECKS
 from ddp_rnic.hdl.ddp.segment import IN_FLIGHT, Outcome
+from ddp_rnic.hdl.lib.testing import receive, send, simulate
 from ddp_rnic.hdl.spec import ddp
 from ddp_rnic.hdl.spec.config import RnicConfig
 
@@ -36,126 +37,53 @@ class Item:
     end: int = 40
 
 
-def run_commit(items, *, late=0.0, stall=0.0, seed=1):
-    """Runs segments, and ``("clear", stream)``, ``("bus", stream)`` and ``("hold",)`` items.
+class Bench:
+    """Gives segments, verdicts and the results of checks to Commit, and takes its outputs.
 
-    An item that is no segment comes once the segments before it were taken. Returns the moves, the
-    events, the records, and the number of moves when each hold began.
+    A segment, or a verdict, waits in a share ``late`` of the cycles, an output in ``stall``.
     """
-    dut = Commit(CONFIG)
-    rng = random.Random(seed)
-    segments = [item for item in items if isinstance(item, Item)]
-    moves, events, records, holds = [], [], [], []
-    left = 0
-    offered = dict.fromkeys((dut.segments, dut.verdicts), 0)
-    done = 0  # clears and bus errors
-    # The number of clears and bus errors before each segment.
-    before = list(accumulate(
-        (isinstance(item, tuple) and item[0] != "hold" for item in items), initial=0))
-    before = [n for n, item in zip(before, items, strict=False) if isinstance(item, Item)]
 
-    def ready(k):
-        return k < offered[dut.segments] and before[k] <= done
+    def __init__(self, items, *, late, stall, rng):
+        self.dut = dut = Commit(CONFIG)
+        self.items, self.late, self.stall, self.rng = items, late, stall, rng
+        self.segments = [item for item in items if isinstance(item, Item)]
+        self.moves, self.events, self.records, self.holds = [], [], [], []
+        self.left = 0
+        self.offered = dict.fromkeys((dut.segments, dut.verdicts), 0)
+        self.done = 0  # clears and bus errors
+        # The number of clears and bus errors before each segment.
+        before = itertools.accumulate(
+            (isinstance(item, tuple) and item[0] != "hold" for item in items), initial=0)
+        self.before = [
+            n for n, item in zip(before, items, strict=False) if isinstance(item, Item)]
 
-    async def offer(ctx, port, payloads, allowed):
+    def run(self):
+        simulate(
+            self.dut, self.give_segments, self.give_verdicts, self.give_others, self.end,
+            background=[
+                self.count, self.give_checks, self.give_room, self.take_records,
+                partial(self.take, port=self.dut.moves, into=self.moves),
+                partial(self.take, port=self.dut.events, into=self.events)],
+            limit=700 + 90 * len(self.items))
+
+    async def end(self, ctx):
+        """Waits until every segment has become a move."""
+        while not len(self.moves) == len(self.segments) == self.left or ctx.get(self.dut.busy):
+            await ctx.tick()
+        await ctx.tick().repeat(100)
+
+    async def offer(self, ctx, port, payloads, allowed):
         """Offers payload ``k`` once it is allowed."""
         for k, payload in enumerate(payloads):
-            while not allowed(k) or rng.random() < late:
+            while not allowed(k) or self.rng.random() < self.late:
                 await ctx.tick()
             ctx.set(port.payload, payload)
             ctx.set(port.valid, 1)
             await ctx.tick()
-            offered[port] += 1
+            self.offered[port] += 1
             ctx.set(port.valid, 0)
 
-    async def count(ctx):
-        nonlocal left
-        async for *_, gone in ctx.tick().sample(dut.done):
-            left += gone
-
-    async def checks(ctx):
-        """Gives the results for each head ``CHECKS`` cycles later."""
-        waiting = iter(segments)
-        line = deque([None] * (CHECKS - 1))
-        async for *_, valid in ctx.tick().sample(dut.head.valid):
-            line.append(next(waiting) if valid else None)
-            item = line.popleft()
-            if item is None:
-                continue
-            number = item.error or (0, 0)
-            verdict = {"error": item.error is not None, "type": number[0], "code": number[1]}
-            ctx.set(
-                dut.tagged,
-                {
-                    **(verdict if item.tagged else {}),
-                    "tagged": item.tagged,
-                    "last": item.last,
-                    "enable": item.stream != 15,
-                    "length": item.length,
-                    "address": 0x1000,
-                    "pages": 1,
-                },
-            )
-            ctx.set(
-                dut.untagged,
-                {
-                    **({} if item.tagged else verdict),
-                    "disorder": item.disorder,
-                    "address": 0x2000,
-                    "pages": 2,
-                    "total": 5000,
-                    "cookie": 77,
-                },
-            )
-
-    async def special(ctx):
-        nonlocal done
-        passed = 0
-        for item in items:
-            if isinstance(item, Item):
-                passed += 1
-                continue
-            while left < passed:
-                await ctx.tick()
-            if item[0] == "hold":
-                ctx.set(dut.hold, 1)
-                await ctx.tick().until(dut.held)
-                holds.append(left)
-                await ctx.tick().repeat(30)
-                assert left == holds[-1], "a segment advances while held"
-                ctx.set(dut.hold, 0)
-                continue
-            port = dut.clear if item[0] == "clear" else dut.bus_errors
-            ctx.set(port.payload, item[1])
-            ctx.set(port.valid, 1)
-            await ctx.tick().until(port.ready)
-            ctx.set(port.valid, 0)
-            done += 1
-
-    async def collect(ctx, port, into):
-        while True:
-            ctx.set(port.ready, rng.random() >= stall)
-            *_, valid, ready, payload = await ctx.tick().sample(
-                port.valid, port.ready, port.payload
-            )
-            if valid and ready:
-                into.append(payload)
-
-    async def watchdog(ctx):
-        for _ in range(600 + 90 * len(items)):
-            await ctx.tick()
-            if len(moves) == len(segments) == left and not ctx.get(dut.busy):
-                break
-        else:
-            raise AssertionError(f"watchdog: {len(moves)} of {len(segments)} moves")
-        await ctx.tick().repeat(100)
-
-    async def collect_records(ctx):
-        async for *_, valid, payload in ctx.tick().sample(dut.records.valid, dut.records.payload):
-            if valid:
-                records.append(payload)
-
-    async def segment(ctx):
+    async def give_segments(self, ctx):
         payloads = [
             {
                 "stream": s.stream,
@@ -165,36 +93,86 @@ def run_commit(items, *, late=0.0, stall=0.0, seed=1):
                 "oversize": s.oversize,
                 "header": int.from_bytes(HEADER, "little"),
             }
-            for k, s in enumerate(segments)
+            for k, s in enumerate(self.segments)
         ]
-        await offer(ctx, dut.segments, payloads, lambda k: k < left + IN_FLIGHT)
+        await self.offer(ctx, self.dut.segments, payloads, lambda k: k < self.left + IN_FLIGHT)
 
-    async def verdict(ctx):
-        payloads = [{"outcome": s.outcome, "end": s.end} for s in segments]
-        await offer(ctx, dut.verdicts, payloads, ready)
+    async def give_verdicts(self, ctx):
+        payloads = [{"outcome": s.outcome, "end": s.end} for s in self.segments]
+        await self.offer(
+            ctx, self.dut.verdicts, payloads,
+            lambda k: k < self.offered[self.dut.segments] and self.before[k] <= self.done)
 
-    async def collect_moves(ctx):
-        await collect(ctx, dut.moves, moves)
+    async def give_checks(self, ctx):
+        """Gives the results for each head ``CHECKS`` cycles later."""
+        waiting = iter(self.segments)
+        line = deque([None] * (CHECKS - 1))
+        async for *_, valid in ctx.tick().sample(self.dut.head.valid):
+            line.append(next(waiting) if valid else None)
+            item = line.popleft()
+            if item is None:
+                continue
+            number = item.error or (0, 0)
+            verdict = {"error": item.error is not None, "type": number[0], "code": number[1]}
+            ctx.set(self.dut.tagged, {
+                **(verdict if item.tagged else {}),
+                "tagged": item.tagged, "last": item.last, "enable": item.stream != 15,
+                "length": item.length, "address": 0x1000, "pages": 1})
+            ctx.set(self.dut.untagged, {
+                **({} if item.tagged else verdict),
+                "disorder": item.disorder, "address": 0x2000, "pages": 2, "total": 5000,
+                "cookie": 77})
 
-    async def collect_events(ctx):
-        await collect(ctx, dut.events, events)
+    async def give_others(self, ctx):
+        """Holds, clears and reports bus errors, each once the segments before it were taken."""
+        dut, passed = self.dut, 0
+        for item in self.items:
+            if isinstance(item, Item):
+                passed += 1
+                continue
+            while self.left < passed:
+                await ctx.tick()
+            if item[0] == "hold":
+                ctx.set(dut.hold, 1)
+                await ctx.tick().until(dut.held)
+                self.holds.append(self.left)
+                await ctx.tick().repeat(30)
+                assert self.left == self.holds[-1], "a segment advances while held"
+                ctx.set(dut.hold, 0)
+                continue
+            await send(ctx, dut.clear if item[0] == "clear" else dut.bus_errors, [item[1]])
+            self.done += 1
 
-    async def room(ctx):
-        cycle = 0
-        while True:
+    async def give_room(self, ctx):
+        for cycle in itertools.count():
             if cycle % 20 == 0:
-                ctx.set(dut.record_room, rng.random() >= stall / 2)
-            cycle += 1
+                ctx.set(self.dut.record_room, self.rng.random() >= self.stall / 2)
             await ctx.tick()
 
-    sim = Simulator(dut)
-    sim.add_clock(1e-6)
-    for testbench in (segment, verdict, special, watchdog):
-        sim.add_testbench(testbench)
-    for testbench in (count, checks, room, collect_moves, collect_events, collect_records):
-        sim.add_testbench(testbench, background=True)
-    sim.run()
-    return moves, events, records, holds
+    async def count(self, ctx):
+        async for *_, gone in ctx.tick().sample(self.dut.done):
+            self.left += gone
+
+    async def take(self, ctx, port, into):
+        while True:
+            into.append(await receive(ctx, port, stall=self.stall, rng=self.rng))
+
+    async def take_records(self, ctx):
+        records = self.dut.records
+        async for *_, valid, payload in ctx.tick().sample(records.valid, records.payload):
+            if valid:
+                self.records.append(payload)
+
+
+def run_commit(items, *, late=0.0, stall=0.0, seed=1):
+    """Runs segments, and ``("clear", stream)``, ``("bus", stream)`` and ``("hold",)`` items.
+
+    An item that is no segment comes once the segments before it were taken. Returns the moves, the
+    events, the records, and the number of moves when each hold began.
+    """
+    bench = Bench(items, late=late, stall=stall, rng=random.Random(seed))
+    bench.run()
+    return bench.moves, bench.events, bench.records, bench.holds
 
 
 def expected(segments):
@@ -353,17 +331,10 @@ def test_a_segment_a_cycle():
         await ctx.tick().repeat(40)
 
     async def watch(ctx):
-        cycle = 0
         async for *_, asked, valid in ctx.tick().sample(dut.verdicts.valid, dut.moves.valid):
-            cycle += 1
-            assert cycle < 200, "watchdog"
             cycles.append((asked, valid))
 
-    sim = Simulator(dut)
-    sim.add_clock(1e-6)
-    sim.add_testbench(drive)
-    sim.add_testbench(watch, background=True)
-    sim.run()
+    simulate(dut, drive, background=[watch])
     first_asked = next(k for k, (asked, _) in enumerate(cycles) if asked)
     moved = [k for k, (_, valid) in enumerate(cycles) if valid]
     assert moved == list(range(first_asked + Commit.LATENCY, first_asked + Commit.LATENCY + 60))

@@ -1,8 +1,8 @@
 """Each counter counts its own event, past 32 bits where it must."""
 
 import pytest
-from amaranth.sim import Simulator
 from ddp_rnic.hdl.ddp.counters import Counters
+from ddp_rnic.hdl.lib.testing import simulate
 
 
 @pytest.mark.parametrize("octets", [65521, 16384])
@@ -34,10 +34,7 @@ def test_octets_are_counted_past_32_bits_and_read_as_one_number(octets):
             held = low if hold and cycle > 3 else None
         assert total
 
-    sim = Simulator(dut)
-    sim.add_clock(1e-6)
-    sim.add_testbench(main)
-    sim.run()
+    simulate(dut, main)
     assert not wrong
 
 
@@ -58,7 +55,4 @@ def test_each_counter_counts_its_own_event():
         counts = {name: ctx.get(getattr(dut, name)) for name in events}
         assert counts == {name: times for times, name in enumerate(events, 2)}
 
-    sim = Simulator(dut)
-    sim.add_clock(1e-6)
-    sim.add_testbench(main)
-    sim.run()
+    simulate(dut, main)

@@ -3,12 +3,13 @@
 import dataclasses
 import random
 import struct
+from functools import partial
 
 import pytest
-from amaranth.hdl import Value
-from amaranth.sim import Simulator
+from ddp_rnic.hdl.bus.tests.axi import Responses
 from ddp_rnic.hdl.ddp.delivery import Delivery, Due, Record, Ring
 from ddp_rnic.hdl.ddp.entry import CompletionEntry
+from ddp_rnic.hdl.lib.testing import Sinks, numbered, simulate
 from ddp_rnic.hdl.spec import completion
 from ddp_rnic.hdl.spec.completion import Completion, Status, decode
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
@@ -72,19 +73,6 @@ class Outcome:
     cycles: int = 0
 
 
-async def _count(ticks):
-    cycle = 0
-    async for tick in ticks:
-        yield cycle, tick
-        cycle += 1
-
-
-def splice(payload, value):
-    """Returns the members of a sampled payload."""
-    return {name: value >> field.offset & (1 << field.width) - 1
-            for name, field in payload.shape()}
-
-
 def messages_of(rng, number, *, placements=3):
     """Returns messages of every kind; fields that a tagged message does not use are 0."""
     count, messages = 0, []
@@ -98,151 +86,170 @@ def messages_of(rng, number, *, placements=3):
     return messages
 
 
-def run(width, messages, *, size=4, base=BASES[0], record=0.0, done=0.0, aw=0.0, w=0.0, answer=0.0,
-        consume=0.0, failed=0.0, latency=2, errors=(), refused=(), seed=1, until=None, limit=None,
-        outstanding=64):
-    """Runs messages through Delivery; a side given as 0.3 idles in 3 cycles of 10.
+class Host:
+    """Keeps the memory of a ring, and writes to it what the bus brings."""
 
-    ``errors``: placements whose done has an error, as {number: stream}. ``refused``: completions
-    whose write the bus refuses. Waits for ``until`` completions, or for all if that is not given.
+    def __init__(self, width, base, size):
+        self.octets, self.base, self.entries = width // 8, base, 1 << size
+        self.beats = max(1, 32 // self.octets)
+        self.memory = bytearray([GUARD]) * (32 * self.entries + 256)
+        self.addresses, self.data, self.written = [], [], []
+
+    def address(self, payload):
+        self.addresses.append(payload.addr)
+        assert payload.addr % self.octets == 0
+        assert payload.len + 1 == self.beats
+
+    def beat(self, payload):
+        self.data.append((payload.data, payload.strb))
+        if self.octets == 64:
+            assert payload.strb in (0xFFFF_FFFF, 0xFFFF_FFFF << 32)
+        else:
+            assert payload.strb == (1 << self.octets) - 1
+        assert payload.last == self.between
+
+    @property
+    def between(self):
+        """Returns whether the data of the last burst is complete."""
+        return len(self.data) % self.beats == 0
+
+    def write(self):
+        """Writes the bursts of which address and data are there to memory."""
+        while len(self.written) < min(len(self.addresses), len(self.data) // self.beats):
+            number = len(self.written)
+            beats = self.data[self.beats * number:self.beats * (number + 1)]
+            for beat, (value, strobe) in enumerate(beats):
+                for lane in range(self.octets):
+                    if strobe >> lane & 1:
+                        at = self.addresses[number] + self.octets * beat + lane - self.base
+                        self.memory[at % (1 << 64) + 128] = value >> 8 * lane & 0xFF
+            at = 128 + 32 * (number % self.entries)
+            self.written.append(bytes(self.memory[at:at + 32]))
+
+    def check_guard(self):
+        beside = self.memory[:128] + self.memory[128 + 32 * self.entries:]
+        assert {*beside} == {GUARD}, "written beside the ring"
+
+
+class Bench:
+    """Gives messages and dones to Delivery, takes its outputs, and consumes completions.
+
+    ``idle`` has the share of cycles in which each input waits: ``record``, ``done``, ``consume``.
     """
-    config = RnicConfig(width=width, backlog=BACKLOG, outstanding=outstanding, streams=8)
-    dut = Delivery(config)
-    rng = random.Random(seed)
-    outcome = Outcome()
-    octets, entries = width // 8, 1 << size
-    total = messages[-1].count
-    until = len(messages) if until is None else until
-    limit = limit or 500 + 60 * len(messages)
-    memory = bytearray([GUARD]) * (32 * entries + 256)
 
-    async def bench(ctx):
-        ctx.set(dut.base, base)
+    def __init__(self, dut, messages, host, *, errors, idle, stalls, rng):
+        self.dut, self.messages, self.host, self.rng = dut, messages, host, rng
+        self.errors, self.idle = errors, idle
+        self.total = messages[-1].count
+        self.sinks = Sinks(
+            {"aw": dut.bus.aw, "w": dut.bus.w, "failed": dut.failed}, stalls=stalls, rng=rng)
+        self.outcome = Outcome(entries=host.written)
+        self.sent = self.retired = self.consumer = 0
+        self.offers = self.asks = False
+
+    async def run(self, ctx, responses, size):
+        """Ends once all completions are answered and all is quiet."""
+        dut, outcome = self.dut, self.outcome
+        outcome.answered = responses.answered
+        ctx.set(dut.base, self.host.base)
         ctx.set(dut.size, size)
         ctx.set(dut.enable, 1)
-        ready = dict.fromkeys(("aw", "w", "failed"), 0)
-        sides = {"aw": dut.bus.aw, "w": dut.bus.w, "failed": dut.failed}
-        chance = {"aw": aw, "w": w, "failed": failed}
-        held = dict.fromkeys(sides)
-        sent = retired = consumer = answered = beats = 0
-        offers = asks = b_valid = False
-        addresses, ended, due = [], [], []
-        data = {}
         calm = 0
-        signals = [dut.half, dut.done.ready, dut.retired, dut.producer, dut.delivered,
-                   dut.failed_ring, dut.busy, dut.bus.b.ready]
-        for side in sides.values():
-            signals += [side.valid, Value.cast(side.payload)]
-        async for cycle, (_clk, _rst, half, done_ready, retired_now, producer, delivered,
-                          failed_ring, busy, b_ready, *rest) in _count(
-                              ctx.tick().sample(*signals)):
-            assert cycle < limit, f"stuck at {len(outcome.answered)} completions"
+        ticks = ctx.tick().sample(
+            dut.half, dut.done.ready, dut.retired, dut.producer, dut.delivered, dut.failed_ring,
+            dut.busy, dut.bus.b.ready, *self.sinks.signals)
+        async for cycle, (half, done_ready, retired, producer, delivered, failed_ring, busy,
+                          b_ready, *rest) in numbered(ticks):
             outcome.cycles = cycle
-            assert retired_now == retired % MODULUS, f"{cycle=}"
-            if asks and done_ready:
-                outcome.retired.append(cycle)
-                retired += 1
-                asks = False
-            if offers:
-                outcome.recorded.append(cycle)
-                sent += 1
+            assert retired == self.retired % MODULUS, f"{cycle=}"
             outcome.delivered += delivered
-
-            # The bus.
-            for name, valid, payload in zip(sides, rest[::2], rest[1::2], strict=True):
-                if held[name] is not None:
-                    assert valid and payload == held[name], f"{name} changed while stalled"
-                fresh = valid and held[name] is None
-                held[name] = payload if valid and not ready[name] else None
-                if name == "failed":
-                    if valid and ready[name]:
-                        outcome.failed.append(payload)
-                    continue
-                number = len(outcome.addressed if name == "aw" else outcome.shown)
-                if fresh and (name == "aw" or not beats):
-                    (outcome.addressed if name == "aw" else outcome.shown).append(cycle)
-                    assert number < sent, f"{name} of nothing, {cycle=}"
-                    want = messages[number].count
-                    assert retired >= want, (
-                        f"{name} of completion {number} before its last write response: "
-                        f"{want} expected, {retired} got, {cycle=}")
-                    assert number - consumer < entries, f"{name} overruns the ring, {cycle=}"
-                if not (valid and ready[name]):
-                    continue
-                value = splice(sides[name].payload, payload)
-                if name == "aw":
-                    addresses.append(value["addr"])
-                    assert value["addr"] % octets == 0
-                    assert value["len"] + 1 == max(1, 32 // octets)
-                else:
-                    strobe = value["strb"]
-                    if width == 512:
-                        assert strobe in (0xFFFF_FFFF, 0xFFFF_FFFF << 32)
-                    else:
-                        assert strobe == (1 << octets) - 1
-                    data[len(ended), beats] = value["data"], strobe
-                    assert value["last"] == (beats == max(1, 32 // octets) - 1), f"{cycle=}"
-                    beats = 0 if value["last"] else beats + 1
-                    if value["last"]:
-                        ended.append(cycle)
-            while len(due) < min(len(addresses), len(ended)):
-                number = len(due)
-                due.append(cycle + latency)
-                for beat in range(max(1, 32 // octets)):
-                    value, strobe = data.pop((number, beat))
-                    for lane in range(octets):
-                        if strobe >> lane & 1:
-                            place = addresses[number] + octets * beat + lane - base
-                            memory[place % (1 << 64) + 128] = value >> 8 * lane & 0xFF
-                place = 128 + 32 * (number % entries)
-                outcome.entries.append(bytes(memory[place:place + 32]))
-            if b_valid and b_ready:
-                outcome.answered.append(cycle)
-                answered += 1
-                b_valid = False
-            outcome.most_outstanding = max(outcome.most_outstanding,
-                                           len(outcome.addressed) - answered)
-            good = min([answered, *refused])
-            assert (producer - consumer) % MODULUS <= entries
-            assert consumer <= producer <= good, f"producer {producer}, answered {good}, {cycle=}"
-            if not b_valid and answered < len(due) and due[answered] <= cycle \
-                    and rng.random() >= answer:
-                b_valid = True
-                ctx.set(dut.bus.b.payload.resp, 2 if answered in refused else 0)
-            ctx.set(dut.bus.b.valid, b_valid)
-
-            # The other sides.
-            for name, side in sides.items():
-                ready[name] = int(not chance[name] or rng.random() >= chance[name])
-                ctx.set(side.ready, ready[name])
-            offers = sent < len(messages) and bool(half) and rng.random() >= record
-            if offers:
-                ctx.set(dut.records.payload, messages[sent].record)
-            ctx.set(dut.records.valid, offers)
-            if not asks and retired < total and rng.random() >= done:
-                asks = True
-                ctx.set(dut.done.payload, {
-                    "error": retired in errors, "stream": errors.get(retired, 0) if errors else 0})
-            ctx.set(dut.done.valid, asks)
-            if producer > consumer and rng.random() >= consume:
-                consumer += rng.randrange(1, producer - consumer + 1)
-                ctx.set(dut.consumer, consumer)
+            self.see_inputs(cycle, done_ready)
+            for seen in self.sinks.look(rest):
+                self.see_output(cycle, seen)
+            self.host.write()
+            responses.step(ctx, cycle, len(self.host.written), b_ready)
+            outstanding = len(outcome.addressed) - len(responses.answered)
+            outcome.most_outstanding = max(outcome.most_outstanding, outstanding)
+            good = min([len(responses.answered), *responses.refused])
+            assert (producer - self.consumer) % MODULUS <= self.host.entries
+            assert self.consumer <= producer <= good, f"{producer=}, answered {good}, {cycle=}"
+            self.sinks.set_ready(ctx)
+            self.set_inputs(ctx, half, producer)
             outcome.producer, outcome.failed_ring = producer, bool(failed_ring)
-            over = (answered == until and retired == total and sent == len(messages)
-                    and len(outcome.failed) == len(errors))
+            over = (len(responses.answered) == self.sent == len(self.messages)
+                    and self.retired == self.total
+                    and len(outcome.failed) == len(self.errors))
             calm = calm + 1 if over or (failed_ring and not busy) else 0
             if calm == 40:
                 assert not busy, "busy with nothing to do"
-                break
+                return
 
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-8)
-    simulator.add_testbench(bench)
-    simulator.run()
-    guard = [octet for place, octet in enumerate(memory)
-             if not 128 <= place < 128 + 32 * entries]
-    assert set(guard) == {GUARD}, "written beside the ring"
-    return outcome
+    def see_inputs(self, cycle, done_ready):
+        """Counts the message and the done that Delivery took in this cycle."""
+        if self.asks and done_ready:
+            self.outcome.retired.append(cycle)
+            self.retired += 1
+            self.asks = False
+        if self.offers:
+            self.outcome.recorded.append(cycle)
+            self.sent += 1
+
+    def see_output(self, cycle, seen):
+        """Checks that a completion does not begin too soon; gives the transfer to the host."""
+        name, payload, host, outcome = seen.name, seen.payload, self.host, self.outcome
+        if name == "failed":
+            if seen.taken:
+                outcome.failed.append(payload)
+            return
+        if seen.fresh and (name == "aw" or host.between):
+            begun = outcome.addressed if name == "aw" else outcome.shown
+            number = len(begun)
+            begun.append(cycle)
+            assert number < self.sent, f"{name} of nothing, {cycle=}"
+            want = self.messages[number].count
+            assert self.retired >= want, (
+                f"{name} of completion {number} before its last write response: "
+                f"{want} expected, {self.retired} got, {cycle=}")
+            assert number - self.consumer < host.entries, f"{name} overruns the ring, {cycle=}"
+        if seen.taken:
+            (host.address if name == "aw" else host.beat)(payload)
+
+    def set_inputs(self, ctx, half, producer):
+        """Draws whether there is a message, a done, and a host that consumes."""
+        dut, rng, idle = self.dut, self.rng, self.idle
+        self.offers = (self.sent < len(self.messages) and bool(half)
+                       and rng.random() >= idle["record"])
+        if self.offers:
+            ctx.set(dut.records.payload, self.messages[self.sent].record)
+        ctx.set(dut.records.valid, self.offers)
+        if not self.asks and self.retired < self.total and rng.random() >= idle["done"]:
+            self.asks = True
+            ctx.set(dut.done.payload, {"error": self.retired in self.errors,
+                                       "stream": self.errors.get(self.retired, 0)})
+        ctx.set(dut.done.valid, self.asks)
+        if producer > self.consumer and rng.random() >= idle["consume"]:
+            self.consumer += rng.randrange(1, producer - self.consumer + 1)
+            ctx.set(dut.consumer, self.consumer)
+
+
+def run(width, messages, *, size=4, base=BASES[0], record=0.0, done=0.0, answer=0.0, consume=0.0,
+        latency=2, errors=None, refused=(), seed=1, limit=None, outstanding=64, **stalls):
+    """Runs messages through Delivery; a side given as 0.3 idles in 3 cycles of 10.
+
+    ``stalls``: the sides ``aw``, ``w`` and ``failed``. ``errors``: placements whose done has an
+    error, as {number: stream}. ``refused``: completions whose write the bus refuses.
+    """
+    dut = Delivery(RnicConfig(width=width, backlog=BACKLOG, outstanding=outstanding, streams=8))
+    rng = random.Random(seed)
+    host = Host(width, base, size)
+    bench = Bench(dut, messages, host, errors=errors or {}, stalls=stalls, rng=rng,
+                  idle={"record": record, "done": done, "consume": consume})
+    responses = Responses(dut.bus.b, latency=latency, stall=answer, refused=refused, rng=rng)
+    simulate(
+        dut, partial(bench.run, responses=responses, size=size),
+        limit=limit or 500 + 60 * len(messages))
+    host.check_guard()
+    return bench.outcome
 
 
 def check(width, messages, *, size=4, errors=None, **options):
@@ -429,24 +436,11 @@ def test_errors_that_nobody_takes_hold_placement_up_and_are_not_lost():
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_refused_completion_stops_the_ring_and_is_not_counted(width):
     messages = [Message(0, cookie=n) for n in range(40)]
-    outcome = run(width, messages, refused={10}, outstanding=8, until=40, size=10, limit=3000)
+    outcome = run(width, messages, refused={10}, outstanding=8, size=10, limit=3000)
     assert outcome.failed_ring
     assert outcome.producer == outcome.delivered == 10
     # Completions on the bus when the refusal came, and those begun before it was known.
     assert 11 <= len(outcome.entries) <= 10 + 8 + 3
-
-
-def simulate(dut, bench, *, limit=5000):
-    async def watchdog(ctx):
-        for _ in range(limit):
-            await ctx.tick()
-        raise AssertionError(f"not done after {limit} cycles")
-
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-8)
-    simulator.add_testbench(bench)
-    simulator.add_testbench(watchdog, background=True)
-    simulator.run()
 
 
 def phase_of(width, sent):

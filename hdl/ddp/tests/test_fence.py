@@ -1,31 +1,16 @@
 """Tests the two parts of a revocation: the fence and the sweep."""
 
-import gc
 import random
-import warnings
 
 import pytest
 from amaranth import Module
-from amaranth.hdl import UnusedElaboratable
 from amaranth.lib import wiring
-from amaranth.sim import Simulator
 from ddp_rnic.hdl.ddp.fence import Fence, Sweep
 from ddp_rnic.hdl.ddp.stag import StagTable
+from ddp_rnic.hdl.lib.testing import simulate
+from ddp_rnic.hdl.lib.tests.refused import refused
 
 MODULUS = 1 << 16
-
-
-def simulate(dut, testbench, *, limit=5000):
-    async def watchdog(ctx):
-        for _ in range(limit):
-            await ctx.tick()
-        raise AssertionError(f"not done after {limit} cycles")
-
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-8)
-    simulator.add_testbench(testbench)
-    simulator.add_testbench(watchdog, background=True)
-    simulator.run()
 
 
 @pytest.mark.parametrize("begin", (0, MODULUS // 2 - 50, MODULUS - 50))
@@ -86,15 +71,7 @@ def test_an_idle_fence_is_not_busy():
     (-1, ValueError, "Fence settle must be 0 or more, not -1"),
 ])
 def test_a_fence_that_cannot_be_is_refused(settle, kind, message):
-    with warnings.catch_warnings():
-        # A refused fence is never used; its warning goes here and now.
-        warnings.simplefilter("ignore", UnusedElaboratable)
-        with pytest.raises(kind) as error:
-            Fence(settle)
-        text = str(error.value)
-        del error
-        gc.collect()
-    assert text == message
+    assert refused(message, Fence, settle, error=kind) == message
 
 
 class Swept(wiring.Component):

@@ -3,30 +3,21 @@
 import random
 
 import pytest
-from amaranth.sim import Simulator
 from ddp_rnic.hdl.ddp.moderation import STAMPS, InterruptModeration
+from ddp_rnic.hdl.lib.testing import simulate
 
 MODULUS = 1 << 16
 #: Cycles after which the output must reflect the inputs.
 LATENCY = 9
 
 
-def simulate(testbench, *, limit=20000):
+def run(testbench):
     dut = InterruptModeration()
 
     async def bench(ctx):
         await testbench(ctx, dut)
 
-    async def watchdog(ctx):
-        for _ in range(limit):
-            await ctx.tick()
-        raise AssertionError(f"not done after {limit} cycles")
-
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-8)
-    simulator.add_testbench(bench)
-    simulator.add_testbench(watchdog, background=True)
-    simulator.run()
+    simulate(dut, bench, limit=20_000)
 
 
 @pytest.mark.parametrize("come, go", [(0.1, 0.02), (0.5, 0.05), (1.0, 0.01), (0.02, 0.1)])
@@ -65,7 +56,7 @@ def test_the_interrupt_is_what_count_and_age_say(count, timeout, come, go):
             if len(set(lately)) == 1:
                 assert irq == want, f"{cycle=}: {waiting=} {came.get(consumer)=}"
 
-    simulate(testbench)
+    run(testbench)
 
 
 @pytest.mark.parametrize("timeout", (6, 7, 8, 100))
@@ -88,7 +79,7 @@ def test_the_interrupt_comes_on_time_and_goes_when_the_host_has_caught_up(timeou
             await ctx.tick().repeat(5 * number)
             assert not ctx.get(dut.irq)
 
-    simulate(testbench)
+    run(testbench)
 
 
 def test_enough_completions_make_it_come_in_three_cycles():
@@ -105,7 +96,7 @@ def test_enough_completions_make_it_come_in_three_cycles():
         await ctx.tick()
         assert ctx.get(dut.irq)
 
-    simulate(testbench)
+    run(testbench)
 
 
 def test_what_was_late_stays_late_until_another_is_the_oldest():
@@ -128,4 +119,4 @@ def test_what_was_late_stays_late_until_another_is_the_oldest():
             assert not ctx.get(dut.irq)
             await ctx.tick()
 
-    simulate(testbench)
+    run(testbench)

@@ -6,9 +6,9 @@ import pytest
 from amaranth import *
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
-from amaranth.sim import Simulator
 from ddp_rnic.hdl.ddp.header import HeaderParser
 from ddp_rnic.hdl.ddp.untagged import Post, QueueState, UntaggedCheck, UntaggedResult
+from ddp_rnic.hdl.lib.testing import numbered, simulate
 from ddp_rnic.hdl.spec import ddp
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.sim.model.ddp import DataSink
@@ -49,28 +49,22 @@ class Checks(wiring.Component):
         return m
 
 
-def simulate(bench, *, limit=20_000):
-    """Runs ``bench(ctx, dut, results)``; ``results`` gets each (cycle, result)."""
+def run(bench):
+    """Runs ``bench(ctx, dut)``; returns each result with its cycle."""
     dut = Checks()
     results = []
 
     async def watch(ctx):
-        cycle = 0
-        async for *_, valid, payload in ctx.tick().sample(dut.o.valid, dut.o.payload):
-            cycle += 1
-            assert cycle < limit, "watchdog"
+        ticks = ctx.tick().sample(dut.o.valid, dut.o.payload)
+        async for cycle, (valid, payload) in numbered(ticks):
             if valid:
                 results.append((cycle, payload))
 
     async def main(ctx):
-        await bench(ctx, dut, results)
+        await bench(ctx, dut)
         await ctx.tick().repeat(LATENCY + 2)
 
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-8)
-    simulator.add_testbench(watch, background=True)
-    simulator.add_testbench(main)
-    simulator.run()
+    simulate(dut, main, background=[watch])
     return results
 
 
@@ -125,14 +119,14 @@ async def post(ctx, dut, number, qn, msn, length, address, cookie=0):
 def run_segments(segments, *, buffers=(100, 100, 0), first=1, qn=1):
     """Returns the results of segments that follow each other in every cycle, on stream 5."""
 
-    async def bench(ctx, dut, results):
+    async def bench(ctx, dut):
         await set_state(ctx, dut, 5, qn, first)
         for k, length in enumerate(buffers):
             await post(ctx, dut, 5, qn, first + k, length, 0x1_FFFF_FFF0 + 4096 * k, cookie=70 + k)
         for octets in segments:
             await send(ctx, dut, 5, octets)
 
-    return [result for _, result in simulate(bench)]
+    return [result for _, result in run(bench)]
 
 
 def number_of(result):
@@ -195,7 +189,7 @@ def test_the_msn_wraps_to_zero():
 
 
 def test_a_closed_queue_is_not_valid_and_others_are():
-    async def bench(ctx, dut, results):
+    async def bench(ctx, dut):
         for qn in (0, 1):
             await set_state(ctx, dut, 2, qn, 1)
             await post(ctx, dut, 2, qn, 1, 50, 0)
@@ -204,12 +198,12 @@ def test_a_closed_queue_is_not_valid_and_others_are():
             await send(ctx, dut, 2, segment(qn, 1, 0, 4))
         await send(ctx, dut, 3, segment(1, 1, 0, 4))
 
-    numbers = [number_of(result) for _, result in simulate(bench)]
+    numbers = [number_of(result) for _, result in run(bench)]
     assert numbers == [ddp.INVALID_QN, None, ddp.INVALID_QN]
 
 
 def test_a_disabled_stream_takes_no_buffer():
-    async def bench(ctx, dut, results):
+    async def bench(ctx, dut):
         await set_state(ctx, dut, 2, 0, 1)
         await post(ctx, dut, 2, 0, 1, 50, 0)
         ctx.set(dut.enable, 0)
@@ -218,127 +212,152 @@ def test_a_disabled_stream_takes_no_buffer():
         await ctx.tick().repeat(4)
         await send(ctx, dut, 2, segment(0, 1, 0, 4))
 
-    assert number_of(simulate(bench)[1][1]) is None
+    assert number_of(run(bench)[1][1]) is None
 
 
 def test_latency_is_what_the_docstring_says():
     sent = []
 
-    async def bench(ctx, dut, results):
+    async def bench(ctx, dut):
         for cycle in range(20):
             if cycle == 10:
-                sent.append(cycle + 1)
+                sent.append(cycle)
                 await send(ctx, dut, 0, segment(0, 1, 0, 4))
             else:
                 await ctx.tick()
 
-    ((cycle, _),) = simulate(bench)
+    ((cycle, _),) = run(bench)
     assert cycle - sent[0] == LATENCY
+
+
+class Traffic:
+    """Random buffers and segments on all queues of three streams, for the gateware and the model.
+
+    ``expected`` has the model's events, and the queue, of each segment.
+    """
+
+    STREAMS = 0, 3, 7
+    #: Cycles after which a posted buffer has taken effect.
+    POSTING = 6
+
+    def __init__(self, dut, rng):
+        self.dut, self.rng = dut, rng
+        self.queues = [(number, qn) for number in self.STREAMS for qn in range(4)]
+        self.sinks = {}
+        # The next MSNs of each queue: to post, to be known to the checks, and to send.
+        self.posted, self.known, self.sent = {}, {}, {}
+        self.partial, self.lengths = {}, {}
+        self.pending = []  # posts on their way: (cycle from which each takes effect, queue, length)
+        self.expected, self.faults = [], 0
+
+    async def run(self, ctx):
+        dut, rng = self.dut, self.rng
+        for number in self.STREAMS:
+            await self.set_up(ctx, number)
+        for cycle in range(2000):
+            while self.pending and self.pending[0][0] <= cycle:
+                self.take_effect()
+            ctx.set(dut.post.valid, 0)
+            queue = rng.choice(self.queues)
+            if cycle % 5 == 0 and self.posted[queue] - self.sent[queue] < CONFIG.queue_depth:
+                self.post(ctx, cycle, queue)
+            queue = rng.choice(self.queues)
+            fault = rng.random() < 0.02
+            octets = self.wrong(queue) if fault else self.right(queue)
+            if octets is None:
+                await ctx.tick()
+                continue
+            events = self.sinks[queue[0]].receive(octets)
+            self.expected.append((events, queue))
+            await send(ctx, dut, queue[0], octets)
+            if any(isinstance(each, DdpError) for each in events):
+                self.faults += 1
+                await self.recover(ctx, queue[0])
+            else:
+                self.advance(queue, octets, fault)
+
+    async def set_up(self, ctx, number):
+        """Opens all queues of a stream, each from a first MSN of its own."""
+        self.sinks[number] = DataSink(Memory(), stream=number)
+        for queue in self.queues:
+            if queue[0] == number:
+                first = self.rng.choice((1, MSN - 3, self.rng.getrandbits(32)))
+                await set_state(ctx, self.dut, *queue, first)
+                self.sinks[number].open_queue(queue[1], first=first)
+                self.posted[queue] = self.known[queue] = self.sent[queue] = first
+                self.partial[queue] = 0
+
+    def post(self, ctx, cycle, queue):
+        msn, length = self.posted[queue], self.rng.choice((0, 7, 100, 5000))
+        self.lengths[queue, msn] = length
+        ctx.set(self.dut.post.payload, {
+            "stream": queue[0], "qn": queue[1], "msn": msn % MSN, "slot": slot_of(*queue, msn),
+            "buffer": {"address": 1000 * msn, "length": length, "cookie": msn % MSN}})
+        ctx.set(self.dut.post.valid, 1)
+        self.pending.append((cycle + self.POSTING, queue, length))
+        self.posted[queue] += 1
+
+    def take_effect(self):
+        """Posts to the model the buffer that has been on its way for longest."""
+        _, queue, length = self.pending.pop(0)
+        self.sinks[queue[0]].post(queue[1], length)
+        self.known[queue] += 1
+
+    def wrong(self, queue):
+        """Returns a segment that is, but for chance, not the next one of its queue."""
+        rng, sent = self.rng, self.sent[queue]
+        mo = rng.choice((0, 1, 101, 6000, MSN - 1))
+        waits = (0,) if sent < self.known[queue] else ()
+        msn = sent + rng.choice((-1, -5, 40, *waits))
+        qn = rng.choice((queue[1], queue[1] + 4))
+        return segment(qn, msn % MSN, mo, rng.choice((0, 5, 6000)), last=rng.random() < 0.5)
+
+    def right(self, queue):
+        """Returns the next segment of a queue; None if no buffer of it is known."""
+        rng, sent, partial = self.rng, self.sent[queue], self.partial[queue]
+        if sent >= self.known[queue]:
+            return None
+        rest = self.lengths[queue, sent] - partial
+        size = rng.choice((rest, min(rest, rng.randrange(2000))))
+        last = size == rest or rng.random() < 0.3
+        return segment(queue[1], sent % MSN, partial, size, last=last)
+
+    async def recover(self, ctx, number):
+        """Sets up a stream again, once all posts on their way have taken effect."""
+        while self.pending:
+            await ctx.tick()
+            ctx.set(self.dut.post.valid, 0)
+            if self.pending[0][1][0] == number:
+                self.pending.pop(0)
+            else:
+                self.take_effect()
+            await ctx.tick().repeat(self.POSTING)
+        await self.set_up(ctx, number)
+
+    def advance(self, queue, octets, fault):
+        """Counts a segment that the model accepted."""
+        number, qn = queue
+        if fault:  # valid by chance: the sink knows
+            self.sent[queue] += (self.sinks[number].queues[qn].first - self.sent[queue]) % MSN
+            return
+        self.partial[queue] += len(octets) - 18
+        if octets[0] & 0x40:
+            self.sent[queue] += 1
+            self.partial[queue] = 0
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_queues_agree_with_the_model_while_buffers_are_posted(seed):
-    rng = random.Random(seed)
-    queues = [(number, qn) for number in (0, 3, 7) for qn in range(4)]
-    expected = []
-    faults = 0
+    traffic = None
 
-    async def bench(ctx, dut, results):
-        nonlocal faults
-        sinks, posted, known, sent, partial = {}, {}, {}, {}, {}
-        lengths = {}
+    async def bench(ctx, dut):
+        nonlocal traffic
+        traffic = Traffic(dut, random.Random(seed))
+        await traffic.run(ctx)
 
-        async def set_up(number):
-            sinks[number] = DataSink(Memory(), stream=number)
-            for queue in queues:
-                if queue[0] == number:
-                    first = rng.choice((1, MSN - 3, rng.getrandbits(32)))
-                    await set_state(ctx, dut, *queue, first)
-                    sinks[number].open_queue(queue[1], first=first)
-                    posted[queue] = known[queue] = sent[queue] = first
-                    partial[queue] = 0
-
-        for number in (0, 3, 7):
-            await set_up(number)
-        pending = []  # posts on their way: (cycle from which each takes effect, queue)
-        for cycle in range(2000):
-            while pending and pending[0][0] <= cycle:
-                _, queue, length = pending.pop(0)
-                sinks[queue[0]].post(queue[1], length)
-                known[queue] += 1
-            queue = rng.choice(queues)
-            number, qn = queue
-            ctx.set(dut.post.valid, 0)
-            if cycle % 5 == 0 and posted[queue] - sent[queue] < CONFIG.queue_depth:
-                length = rng.choice((0, 7, 100, 5000))
-                lengths[queue, posted[queue]] = length
-                ctx.set(
-                    dut.post.payload,
-                    {
-                        "stream": number,
-                        "qn": qn,
-                        "msn": posted[queue] % MSN,
-                        "slot": slot_of(number, qn, posted[queue]),
-                        "buffer": {
-                            "address": 1000 * posted[queue],
-                            "length": length,
-                            "cookie": posted[queue] % MSN,
-                        },
-                    },
-                )
-                ctx.set(dut.post.valid, 1)
-                pending.append((cycle + 6, queue, length))
-                posted[queue] += 1
-            queue = rng.choice(queues)
-            number, qn = queue
-            fault = rng.random() < 0.02
-            octets = None
-            if fault:
-                mo = rng.choice((0, 1, 101, 6000, MSN - 1))
-                waits = (0,) if sent[queue] < known[queue] else ()
-                ahead = rng.choice((-1, -5, 40, *waits))
-                octets = segment(rng.choice((qn, qn + 4)), (sent[queue] + ahead) % MSN, mo,
-                                 rng.choice((0, 5, 6000)), last=rng.random() < 0.5)  # fmt: skip
-            elif sent[queue] < known[queue]:
-                rest = lengths[queue, sent[queue]] - partial[queue]
-                size = rng.choice((rest, min(rest, rng.randrange(2000))))
-                last = size == rest or rng.random() < 0.3
-                octets = segment(qn, sent[queue] % MSN, partial[queue], size, last=last)
-            if octets is None:
-                ctx.set(dut.i.valid, 0)
-                await ctx.tick()
-                continue
-            event = sinks[number].receive(octets)
-            ctx.set(dut.i.payload, header_of(octets))
-            ctx.set(dut.stream, number)
-            ctx.set(dut.i.valid, 1)
-            await ctx.tick()
-            ctx.set(dut.i.valid, 0)
-            expected.append((event, queue))
-            if any(isinstance(each, DdpError) for each in event):
-                faults += 1
-                while pending:  # posts must take effect before all is set up again
-                    await ctx.tick()
-                    ctx.set(dut.post.valid, 0)
-                    if pending[0][1][0] == number:
-                        pending.pop(0)
-                    else:
-                        _, other, length = pending.pop(0)
-                        sinks[other[0]].post(other[1], length)
-                        known[other] += 1
-                    await ctx.tick().repeat(6)
-                await set_up(number)
-            elif not fault:
-                partial[queue] += len(octets) - 18
-                if octets[0] & 0x40:
-                    sent[queue] += 1
-                    partial[queue] = 0
-            else:
-                # Valid by chance: the sink knows.
-                sent[queue] = sent[queue] + (sinks[number].queues[qn].first - sent[queue]) % MSN
-
-    results = simulate(bench, limit=60_000)
-    assert len(results) == len(expected) > 250 and faults > 5
+    results = run(bench)
+    expected = traffic.expected
+    assert len(results) == len(expected) > 250 and traffic.faults > 5
     for k, ((cycle, result), (events, queue)) in enumerate(zip(results, expected, strict=True)):
         where = f"segment {k} of queue {queue}, cycle {cycle}"
         error = next((event for event in events if isinstance(event, DdpError)), None)

@@ -5,8 +5,8 @@ import random
 
 import pytest
 from amaranth.hdl import Value
-from amaranth.sim import Simulator
 from ddp_rnic.hdl.dma.exceptions import ExceptionQueue
+from ddp_rnic.hdl.lib.testing import Offer, beats_of, simulate
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
 
 OCTETS = 4096
@@ -22,13 +22,9 @@ class Packet:
 
     def beats(self, octets):
         """Returns the payloads of the queue's input, one per beat."""
-        for at in range(0, len(self.data), octets):
-            part = self.data[at:at + octets]
-            yield {
-                "beat": {"data": int.from_bytes(part, "little"), "count": len(part),
-                         "last": int(at + octets >= len(self.data)), "error": 0},
-                "stream": self.stream, "sequence": self.sequence, "reason": self.reason,
-            }
+        for beat in beats_of(self.data, octets):
+            yield {"beat": beat, "stream": self.stream, "sequence": self.sequence,
+                   "reason": self.reason}
 
 
 def make_packet(rng, length):
@@ -70,7 +66,7 @@ def run(width, packets, *, source=0.0, sink=0.0, resume=0, pauses=None, seed=1, 
         sent = ended = None
         taken = put = calm = ready = 0
         number = -1
-        held = current = None
+        offer, current = Offer("o"), None
         waiting = next(todo, None)
         for cycle in range(limit):
             *_, valid, payload, dropped = await ctx.tick().sample(
@@ -89,10 +85,7 @@ def run(width, packets, *, source=0.0, sink=0.0, resume=0, pauses=None, seed=1, 
                 if sent[1]["beat"]["last"]:
                     ended = cycle
                     outcome.went.append(cycle)
-            if held is not None:
-                assert valid and payload == held, f"cycle {cycle}: changed while it waits"
-            held = payload if valid and not ready else None
-            if valid and ready:
+            if offer.taken(valid, ready, payload):
                 got = layout.from_bits(payload)
                 heading = (got.stream, got.sequence, got.reason)
                 if current is None:
@@ -124,10 +117,7 @@ def run(width, packets, *, source=0.0, sink=0.0, resume=0, pauses=None, seed=1, 
                 return
         raise AssertionError(f"stuck after {len(outcome.packets)} packets")
 
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-8)
-    simulator.add_testbench(bench)
-    simulator.run()
+    simulate(dut, bench)
     return outcome
 
 

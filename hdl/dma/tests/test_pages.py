@@ -4,9 +4,9 @@ import random
 
 import pytest
 from amaranth.hdl import Module
-from amaranth.sim import Simulator
 from ddp_rnic.hdl.dma.pages import PAGE_SHIFTS, PageCut, PagedPlacement, PageEntry
 from ddp_rnic.hdl.lib.table import Table
+from ddp_rnic.hdl.lib.testing import simulate
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
 
 SLOTS = 64
@@ -68,10 +68,7 @@ def run(width, items, *, table=None, source=0.0, stall=0.0, seed=1, slots=SLOTS,
                 return
         raise AssertionError(f"stuck: {len(went)} went in, {len(came)} came out")
 
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-8)
-    simulator.add_testbench(bench)
-    simulator.run()
+    simulate(dut, bench)
     return went, came
 
 
@@ -256,10 +253,7 @@ def test_after_a_pause_pieces_go_out_each_cycle():
                 cycles.append(cycle)
         assert cycles == list(range(41, 100))
 
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-8)
-    simulator.add_testbench(bench)
-    simulator.run()
+    simulate(dut, bench)
 
 
 def test_pages_come_from_a_table_as_it_answers():
@@ -294,10 +288,7 @@ def test_pages_come_from_a_table_as_it_answers():
         assert addresses == [0xABCD_0000 + 5 * slot << 12 | (12 if slot == 3 else 0)
                              for slot in range(3, 9)]
 
-    simulator = Simulator(m)
-    simulator.add_clock(1e-8)
-    simulator.add_testbench(bench)
-    simulator.run()
+    simulate(m, bench)
 
 
 def test_a_placement_in_pages_is_its_placement_and_a_code():

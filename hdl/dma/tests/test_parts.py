@@ -3,25 +3,12 @@
 import random
 
 import pytest
-from amaranth.sim import Simulator
 from ddp_rnic.hdl.dma.prepare import Geometry, Prepare
 from ddp_rnic.hdl.dma.rotate import Lanes, Rotate
 from ddp_rnic.hdl.dma.steps import Job, Steps
 from ddp_rnic.hdl.lib.stream import Store
+from ddp_rnic.hdl.lib.testing import simulate
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
-
-
-def simulate(dut, testbench, *, limit=5000):
-    async def watchdog(ctx):
-        for _ in range(limit):
-            await ctx.tick()
-        raise AssertionError(f"not done after {limit} cycles")
-
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-8)
-    simulator.add_testbench(testbench)
-    simulator.add_testbench(watchdog, background=True)
-    simulator.run()
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -2,11 +2,12 @@
 
 import dataclasses
 import random
+from functools import partial
 
 import pytest
-from amaranth.hdl import Value
-from amaranth.sim import Simulator
+from ddp_rnic.hdl.bus.tests.axi import Responses
 from ddp_rnic.hdl.dma.placement import PlacementDma
+from ddp_rnic.hdl.lib.testing import Sinks, numbered, simulate
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
 
 GUARD = 0xEE
@@ -71,125 +72,98 @@ class Outcome:
     most_outstanding: int = 0
 
 
-def run(width, moves, ring, *, base=0, source=0.0, aw=0.0, w=0.0, response=0.0, exceptions=0.0,
-        done=0.0, latency=4, seed=1, failing=(), limit=None, buffer=RING, outstanding=16):
-    """Runs placements through the engine; a side given as 0.3 idles in 3 cycles of 10."""
-    config = RnicConfig(width=width, buffer_octets=buffer, outstanding=outstanding)
-    dut = PlacementDma(config)
-    octets = config.octets
-    rng = random.Random(seed)
-    outcome = Outcome()
-    beats = [int.from_bytes(ring[n:n + octets], "little") for n in range(0, buffer, octets)]
-    limit = limit or 400 + 12 * sum(move.slots(octets) for move in moves)
-    want_dones = sum(move.last and not move.exception and move.length > 0 for move in moves)
-    # Streams are sampled as plain integers; to sample fields is several times slower.
-    fields = {"aw": dut.bus.aw, "w": dut.bus.w, "x": dut.exceptions, "d": dut.done}
-    offsets = {name: {key: (field.offset, (1 << field.width) - 1)
-                      for key, field in side.payload.shape()} for name, side in fields.items()}
-    count_field = dut.exceptions.payload.shape()["beat"].shape["count"]
-    last_field = dut.exceptions.payload.shape()["beat"].shape["last"]
+class Bench:
+    """Drives the engine: gives placements, answers reads of the ring, takes every output."""
 
-    def get(name, payload, key):
-        shift, mask = offsets[name][key]
-        return payload >> shift & mask
+    def __init__(self, dut, moves, ring, *, base, source, stalls, rng):
+        self.dut, self.base, self.source, self.rng = dut, base, source, rng
+        self.octets = octets = len(dut.read_data) // 8
+        self.ring = [int.from_bytes(ring[at:at + octets], "little")
+                     for at in range(0, len(ring), octets)]
+        self.sinks = Sinks({"aw": dut.bus.aw, "w": dut.bus.w, "exceptions": dut.exceptions,
+                            "done": dut.done}, stalls=stalls, rng=rng)
+        self.pending = iter(moves)
+        self.move = next(self.pending, None)
+        self.offered = False
+        self.want_dones = sum(
+            move.last and not move.exception and move.length > 0 for move in moves)
+        self.outcome = Outcome()
 
-    async def bench(ctx):
-        pending = iter(moves)
-        move = next(pending, None)
-        offered = False
-        ready = dict.fromkeys(("aw", "w", "x", "d"), 0)
-        chance = {"aw": aw, "w": w, "x": exceptions, "d": done}
-        held = dict.fromkeys(ready)
-        answers, ended, addressed, answered = [], 0, 0, 0
-        b_valid = 0
-        reads = [0, 0]
-        calm = 0
-        signals = [dut.ready, dut.read_address, dut.bus.b.ready, dut.idle,
-                   dut.release.valid, dut.release.payload]
-        for side in fields.values():
-            signals += [side.valid, Value.cast(side.payload)]
-        ticks = ctx.tick().sample(*signals)
-        async for cycle, (_clk, _rst, i_ready, address, b_ready, idle, release, pointer,
-                          *rest) in _count(ticks):
-            assert cycle < limit, f"stuck: {outcome.taken=} {len(outcome.w)=} {outcome.dones=}"
+    async def run(self, ctx, responses):
+        dut, outcome, sinks = self.dut, self.outcome, self.sinks
+        reads, calm, ended = [0, 0], 0, 0
+        ticks = ctx.tick().sample(
+            dut.ready, dut.read_address, dut.bus.b.ready, dut.idle, dut.release.valid,
+            dut.release.payload, *sinks.signals)
+        async for cycle, (ready, address, b_ready, idle, release, pointer, *rest) in numbered(
+                ticks):
             ctx.set(dut.read_data, reads[0])
-            reads = [*reads[1:], beats[address]]
+            reads = [*reads[1:], self.ring[address]]
             outcome.reads.append(address)
-            if offered:
-                outcome.taken.append(cycle)
-                move = next(pending, None)
-            offered = move is not None and i_ready and rng.random() >= source
-            if offered:
-                fields_of = dataclasses.asdict(move)
-                fields_of["address"] = base + fields_of.pop("target") & (1 << 64) - 1
-                ctx.set(dut.i.payload, fields_of)
-            ctx.set(dut.i.valid, offered)
-            for name, valid, payload in zip(ready, rest[::2], rest[1::2], strict=True):
-                if held[name] is not None:
-                    assert valid and payload == held[name], f"{name} changed while stalled"
-                held[name] = payload if valid and not ready[name] else None
-                if valid and ready[name]:
-                    if name == "aw":
-                        addressed += 1
-                        outcome.aw.append((cycle, get(name, payload, "addr"),
-                                           get(name, payload, "len") + 1))
-                    elif name == "w":
-                        last = get(name, payload, "last")
-                        outcome.w.append((cycle, get(name, payload, "data"),
-                                          get(name, payload, "strb"), last))
-                        ended += last
-                    elif name == "x":
-                        beat = get(name, payload, "beat")
-                        count = beat >> count_field.offset & (1 << count_field.width) - 1
-                        assert 0 < count <= octets
-                        outcome.exceptions.append((
-                            cycle, (beat & (1 << width) - 1).to_bytes(octets, "little")[:count],
-                            bool(beat >> last_field.offset & 1),
-                            *(get(name, payload, key) for key in
-                              ("stream", "sequence", "reason"))))
-                    else:
-                        outcome.dones.append((cycle, *(get(name, payload, key) for key in
-                                                       ("error", "stream"))))
-            for name, side in fields.items():
-                now = int(not chance[name] or rng.random() >= chance[name])
-                if now != ready[name]:
-                    ctx.set(side.ready, now)
-                    ready[name] = now
+            self.give(ctx, cycle, ready)
+            for seen in sinks.look(rest):
+                if seen.taken:
+                    self.take(cycle, seen.name, seen.payload)
+                    ended += seen.name == "w" and seen.payload.last
+            sinks.set_ready(ctx)
             # A response may come once the burst has both its address and its data.
-            while len(answers) < min(ended, addressed):
-                answers.append(cycle + latency)
-            if b_valid and b_ready:
-                outcome.answers.append(cycle)
-                answered += 1
-                b_valid = 0
-            outcome.most_outstanding = max(outcome.most_outstanding, addressed - answered)
-            if not b_valid and answered < len(answers) and answers[answered] <= cycle \
-                    and rng.random() >= response:
-                b_valid = 1
-                ctx.set(dut.bus.b.payload.resp, 2 if answered in failing else 0)
-            ctx.set(dut.bus.b.valid, b_valid)
+            responses.step(ctx, cycle, min(ended, len(outcome.aw)), b_ready)
+            outstanding = len(outcome.aw) - len(responses.answered)
+            outcome.most_outstanding = max(outcome.most_outstanding, outstanding)
             if release:
                 outcome.releases.append((cycle, pointer))
             if idle:
-                assert not any(rest[::2]) and not b_valid and len(outcome.dones) == want_dones \
+                assert not any(rest[::2]) and not responses.valid \
+                    and len(outcome.dones) == self.want_dones \
                     or not outcome.taken, "idle with work under way"
                 outcome.idle = outcome.idle or cycle
-            calm = calm + 1 if move is None and idle else 0
+            calm = calm + 1 if self.move is None and idle else 0
             if calm == 4:
-                break
+                outcome.answers = responses.answered
+                return
 
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-8)
-    simulator.add_testbench(bench)
-    simulator.run()
-    return outcome
+    def give(self, ctx, cycle, ready):
+        """Counts the placement of the last cycle as taken, and gives the next one."""
+        if self.offered:
+            self.outcome.taken.append(cycle)
+            self.move = next(self.pending, None)
+        self.offered = self.move is not None and ready and self.rng.random() >= self.source
+        if self.offered:
+            fields = dataclasses.asdict(self.move)
+            fields["address"] = self.base + fields.pop("target") & (1 << 64) - 1
+            ctx.set(self.dut.i.payload, fields)
+        ctx.set(self.dut.i.valid, self.offered)
+
+    def take(self, cycle, name, payload):
+        """Keeps what one of the outputs transfers."""
+        outcome = self.outcome
+        if name == "aw":
+            outcome.aw.append((cycle, payload.addr, payload.len + 1))
+        elif name == "w":
+            outcome.w.append((cycle, payload.data, payload.strb, payload.last))
+        elif name == "exceptions":
+            octets = payload.beat.data.to_bytes(self.octets, "little")[:payload.beat.count]
+            assert octets
+            outcome.exceptions.append((cycle, octets, bool(payload.beat.last), payload.stream,
+                                       payload.sequence, payload.reason))
+        else:
+            outcome.dones.append((cycle, payload.error, payload.stream))
 
 
-async def _count(ticks):
-    cycle = 0
-    async for tick in ticks:
-        yield cycle, tick
-        cycle += 1
+def run(width, moves, ring, *, base=0, source=0.0, response=0.0, latency=4, seed=1, failing=(),
+        limit=None, buffer=RING, outstanding=16, **stalls):
+    """Runs placements through the engine; a side given as 0.3 idles in 3 cycles of 10.
+
+    ``stalls``: the sides ``aw``, ``w``, ``exceptions`` and ``done``.
+    """
+    config = RnicConfig(width=width, buffer_octets=buffer, outstanding=outstanding)
+    dut = PlacementDma(config)
+    rng = random.Random(seed)
+    bench = Bench(dut, moves, ring, base=base, source=source, stalls=stalls, rng=rng)
+    responses = Responses(dut.bus.b, latency=latency, stall=response, refused=failing, rng=rng)
+    limit = limit or 400 + 12 * sum(move.slots(config.octets) for move in moves)
+    simulate(dut, partial(bench.run, responses=responses), limit=limit)
+    return bench.outcome
 
 
 def octets_of(ring, move):

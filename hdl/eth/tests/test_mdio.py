@@ -1,8 +1,8 @@
 """Tests MDIO against a PHY that follows IEEE 802.3 section 22.2.4.5."""
 
 import pytest
-from amaranth.sim import Simulator
 from ddp_rnic.hdl.eth.mdio import GIGABIT_ONLY, GigabitOnly, Mdio
+from ddp_rnic.hdl.lib.testing import simulate
 from ddp_rnic.hdl.lib.tests.refused import refused
 
 DIVISOR = 8
@@ -68,11 +68,7 @@ def run(script, phys=(3,)):
 
         await script(access)
 
-    simulator = Simulator(dut)
-    simulator.add_clock(16e-9)
-    simulator.add_testbench(main)
-    simulator.add_testbench(phy, background=True)
-    simulator.run()
+    simulate(dut, main, background=[phy])
     return registers
 
 
@@ -133,10 +129,7 @@ def test_every_phy_is_told_to_advertise_gigabit_alone():
         await ctx.tick().repeat(2 * wait)
         assert not ctx.get(dut.busy), "once"
 
-    simulator = Simulator(dut)
-    simulator.add_clock(16e-9)
-    simulator.add_testbench(main)
-    simulator.run()
+    simulate(dut, main)
     assert taken == [(phy, *each) for phy in range(32) for each in GIGABIT_ONLY]
 
 

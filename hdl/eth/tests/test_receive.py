@@ -4,8 +4,8 @@ import random
 from collections import Counter
 
 import pytest
-from amaranth.sim import Simulator
 from ddp_rnic.hdl.eth.receive import FrameCrossing, FrameReceive
+from ddp_rnic.hdl.lib.testing import beats_of, octets_of, simulate
 from ddp_rnic.hdl.lib.tests.refused import refused
 from ddp_rnic.hdl.spec import board
 
@@ -23,15 +23,15 @@ def receive(*wires, gap=12, errors=()):
     cycle = 0
 
     async def drive(ctx):
-        nonlocal cycle
         at = 0
         for wire in wires:
             for octet in wire:
                 ctx.set(dut.i, {"data": octet, "valid": 1, "error": int(at in errors)})
+                end = cycle
                 await ctx.tick()
                 at += 1
             ctx.set(dut.i, {"data": 0, "valid": 0, "error": 0})
-            ends.append(cycle)
+            ends.append(end)
             await ctx.tick().repeat(gap)
         await ctx.tick().repeat(8)
 
@@ -42,19 +42,14 @@ def receive(*wires, gap=12, errors=()):
                 dut.o.valid, dut.o.payload, dut.good, dut.damaged, dut.unstarted):
             counts.update({"good": good, "damaged": damaged, "unstarted": unstarted})
             if valid:
-                assert beat.count == 8 or beat.last
-                octets += beat.data.to_bytes(8, "little")[:beat.count]
+                octets += octets_of(beat, 8)
                 if beat.last:
                     frames.append((octets, bool(beat.error)))
                     lasts.append(cycle)
                     octets = b""
             cycle += 1
 
-    simulator = Simulator(dut)
-    simulator.add_clock(8e-9)
-    simulator.add_testbench(drive)
-    simulator.add_testbench(watch, background=True)
-    simulator.run()
+    simulate(dut, drive, background=[watch])
     return frames, dict(+counts), [last - end for last, end in zip(lasts, ends, strict=False)]
 
 
@@ -158,11 +153,8 @@ def cross(frames, *, stalled=0.0, hold=0, seed=1, relaxed=False):
     async def write(ctx):
         nonlocal done
         for frame in frames:
-            for at in range(0, len(frame), 8):
-                part = frame[at:at + 8]
-                ctx.set(dut.i.payload, {
-                    "data": int.from_bytes(part, "little"), "count": len(part),
-                    "last": int(at + 8 >= len(frame)), "error": 0})
+            for beat in beats_of(frame, 8):
+                ctx.set(dut.i.payload, beat)
                 ctx.set(dut.i.valid, 1)
                 await ctx.tick("eth_rx")
                 ctx.set(dut.i.valid, 0)
@@ -183,19 +175,14 @@ def cross(frames, *, stalled=0.0, hold=0, seed=1, relaxed=False):
             _, _, valid, ready, beat = await ctx.tick().sample(
                 dut.o.valid, dut.o.ready, dut.o.payload)
             if valid and ready:
-                octets += beat.data.to_bytes(8, "little")[:beat.count]
+                octets += octets_of(beat, 8)
                 if beat.last:
                     out.append(octets)
                     octets = b""
         assert not octets, "a frame comes out whole"
 
-    simulator = Simulator(dut)
-    simulator.add_clock(8e-9, domain="eth_rx")
-    simulator.add_clock(16e-9, phase=3e-9)
-    simulator.add_testbench(write)
-    simulator.add_testbench(count, background=True)
-    simulator.add_testbench(read)
-    simulator.run()
+    clocks = {"eth_rx": (8e-9, None), "sync": (16e-9, 3e-9)}
+    simulate(dut, write, read, background=[count], clocks=clocks)
     return out, dropped
 
 
@@ -238,12 +225,8 @@ def latency(relaxed, phase):
             if valid:
                 return
 
-    simulator = Simulator(dut)
-    simulator.add_clock(8e-9, domain="eth_rx", phase=4e-9)
-    simulator.add_clock(16e-9, phase=(4 + phase) * 1e-9)
-    simulator.add_testbench(write)
-    simulator.add_testbench(read)
-    simulator.run()
+    clocks = {"eth_rx": (8e-9, 4e-9), "sync": (16e-9, (4 + phase) * 1e-9)}
+    simulate(dut, write, read, clocks=clocks)
     return cycles - taken
 
 

@@ -9,8 +9,8 @@ from amaranth import Cat, ClockDomain, ClockSignal, IOPort, Module, Mux, Signal
 from amaranth.back import rtlil
 from amaranth.hdl import Elaboratable, Fragment
 from amaranth.lib import io
-from amaranth.sim import Simulator
 from ddp_rnic.hdl.eth.rgmii import RgmiiReceive, RgmiiTransmit
+from ddp_rnic.hdl.lib.testing import simulate
 from ddp_rnic.hdl.lib.tests.refused import refused
 
 
@@ -91,12 +91,8 @@ def test_octets_pass_and_the_gap_tells_the_link():
             if octet.valid:
                 seen.append((octet.data, octet.error))
 
-    simulator = Simulator(WithPlatform(dut))
-    simulator.add_clock(8e-9)
-    simulator.add_clock(4e-9, domain="quarter", phase=2e-9)
-    simulator.add_testbench(send)
-    simulator.add_testbench(watch, background=True)
-    simulator.run()
+    clocks = {"sync": (8e-9, None), "quarter": (4e-9, 2e-9)}
+    simulate(WithPlatform(dut), send, background=[watch], clocks=clocks)
     assert seen == octets
     assert links[0] == 0 and links[-1] == 0b1101
 

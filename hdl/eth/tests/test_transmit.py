@@ -3,8 +3,8 @@
 import random
 
 import pytest
-from amaranth.sim import Simulator
 from ddp_rnic.hdl.eth.transmit import GAP, FrameTransmit
+from ddp_rnic.hdl.lib.testing import simulate
 from ddp_rnic.hdl.spec import board
 
 from .wire import on_wire, with_fcs
@@ -39,12 +39,7 @@ def transmit(*frames):
             assert not octet.error
             seen.append(octet.data if octet.valid else None)
 
-    simulator = Simulator(dut)
-    simulator.add_clock(8e-9)
-    simulator.add_testbench(main)
-    simulator.add_testbench(memory, background=True)
-    simulator.add_testbench(watch, background=True)
-    simulator.run()
+    simulate(dut, main, background=[memory, watch])
     return seen
 
 

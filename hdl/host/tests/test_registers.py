@@ -1,13 +1,14 @@
 """Tests the board's registers against their map, and the windows of frames."""
 
 import random
+from functools import partial
 
 import pytest
-from amaranth.sim import Simulator
 from ddp_rnic.hdl.bus.tests.lite import manager
 from ddp_rnic.hdl.eth.tests.wire import on_wire, with_fcs
 from ddp_rnic.hdl.host.frames import OneByOne, ReceivedPacket, TransmitFrame
 from ddp_rnic.hdl.host.registers import BoardRegisters
+from ddp_rnic.hdl.lib.testing import beats_of, receive, send, simulate
 from ddp_rnic.hdl.lib.tests.refused import refused
 from ddp_rnic.hdl.spec import board
 
@@ -34,11 +35,7 @@ def run_registers(script, **inputs):
             for name, port in zip(names, ports, strict=True):
                 pulses[name] = pulses.get(name, 0) + ctx.get(port)
 
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-8)
-    simulator.add_testbench(main)
-    simulator.add_testbench(watch, background=True)
-    simulator.run()
+    simulate(dut, main, background=[watch])
     return pulses
 
 
@@ -107,15 +104,8 @@ def test_packets_wait_one_by_one_until_they_are_read(width):
 
     async def source(ctx):
         for data, stream, sequence, reason in packets:
-            for at in range(0, len(data), octets):
-                part = data[at:at + octets]
-                ctx.set(dut.i.payload, {
-                    "beat": {"data": int.from_bytes(part, "little"), "count": len(part),
-                             "last": int(at + octets >= len(data)), "error": 0},
-                    "stream": stream, "sequence": sequence, "reason": reason})
-                ctx.set(dut.i.valid, 1)
-                await ctx.tick().until(dut.i.ready)
-                ctx.set(dut.i.valid, 0)
+            heading = {"stream": stream, "sequence": sequence, "reason": reason}
+            await send(ctx, dut.i, [{"beat": beat, **heading} for beat in beats_of(data, octets)])
 
     async def host(ctx):
         for _ in packets:
@@ -134,11 +124,7 @@ def test_packets_wait_one_by_one_until_they_are_read(width):
             ctx.set(dut.pop, 0)
             await ctx.tick()
 
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-8)
-    simulator.add_testbench(source)
-    simulator.add_testbench(host)
-    simulator.run()
+    simulate(dut, source, host)
     assert seen == [(len(data), data[:board.RECEIVED.size], *rest) for data, *rest in packets]
 
 
@@ -151,39 +137,22 @@ def test_packets_of_two_streams_come_one_by_one(stall):
                for source in range(2)]
     seen = []
 
-    def sends(source):
-        async def send(ctx):
-            for label, beats in packets[source]:
-                for beat in range(beats):
-                    while rng.random() < stall:
-                        await ctx.tick()
-                    ctx.set(dut.i[source].payload, {
-                        "beat": {"data": beat, "count": 8, "last": int(beat == beats - 1),
-                                 "error": 0},
-                        "stream": label, "sequence": 0, "reason": source})
-                    ctx.set(dut.i[source].valid, 1)
-                    await ctx.tick().until(dut.i[source].ready)
-                    ctx.set(dut.i[source].valid, 0)
-        return send
+    def sender(source):
+        beats = [{"beat": {"data": beat, "count": 8, "last": beat == beats - 1, "error": 0},
+                  "stream": label, "sequence": 0, "reason": source}
+                 for label, beats in packets[source] for beat in range(beats)]
+        return partial(send, stream=dut.i[source], payloads=beats, idle=stall, rng=rng)
 
     async def take(ctx):
         while sum(beats for _, beats in seen) < sum(beats for each in packets for _, beats in each):
-            ctx.set(dut.o.ready, rng.random() >= stall)
-            _, _, valid, ready, beat = await ctx.tick().sample(
-                dut.o.valid, dut.o.ready, dut.o.payload)
-            if valid and ready:
-                if beat.beat.data == 0:
-                    seen.append((beat.stream, 0))
-                assert (beat.stream, beat.beat.data) == seen[-1], "a packet is not whole"
-                seen[-1] = beat.stream, beat.beat.data + 1
-                assert beat.beat.last == (seen[-1] in packets[beat.reason])
+            beat = await receive(ctx, dut.o, stall=stall, rng=rng)
+            if beat.beat.data == 0:
+                seen.append((beat.stream, 0))
+            assert (beat.stream, beat.beat.data) == seen[-1], "a packet is not whole"
+            seen[-1] = beat.stream, beat.beat.data + 1
+            assert beat.beat.last == (seen[-1] in packets[beat.reason])
 
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-8)
-    for source in range(2):
-        simulator.add_testbench(sends(source), background=True)
-    simulator.add_testbench(take)
-    simulator.run()
+    simulate(dut, take, sender(0), sender(1))
     for source in range(2):
         assert [each for each in seen if each in packets[source]] == packets[source]
     if not stall:
@@ -239,12 +208,7 @@ def send_frames(frames, *, length=None):
                 pieces.append(seen)
                 seen = b""
 
-    simulator = Simulator(dut)
-    simulator.add_clock(16e-9)
-    simulator.add_clock(8e-9, phase=1e-9, domain="eth_tx")
-    simulator.add_testbench(host)
-    simulator.add_testbench(phy)
-    simulator.run()
+    simulate(dut, host, phy, clocks={"sync": (16e-9, None), "eth_tx": (8e-9, 1e-9)})
     return pieces, sent
 
 

@@ -5,8 +5,8 @@ import random
 import pytest
 from amaranth import Module
 from amaranth.lib import wiring
-from amaranth.sim import Simulator
 from ddp_rnic.hdl.host.uart import UartBridge, UartReceive, UartTransmit
+from ddp_rnic.hdl.lib.testing import send, simulate
 from ddp_rnic.hdl.lib.tests.refused import refused
 from ddp_rnic.hdl.spec import board
 
@@ -35,12 +35,8 @@ def test_octets_pass_at_rates_that_differ(clock, baud, skew):
     octets = bytes([0, 255, 0x55, 0xAA]) + random.Random(1).randbytes(12)
     seen = []
 
-    async def send(ctx):
-        for octet in octets:
-            ctx.set(dut.transmit.i.payload, octet)
-            ctx.set(dut.transmit.i.valid, 1)
-            await ctx.tick().until(dut.transmit.i.ready)
-        ctx.set(dut.transmit.i.valid, 0)
+    async def source(ctx):
+        await send(ctx, dut.transmit.i, octets)
         await ctx.tick().until(dut.transmit.i.ready)
         await ctx.tick().repeat(2 * clock // baud)
 
@@ -51,11 +47,7 @@ def test_octets_pass_at_rates_that_differ(clock, baud, skew):
             if valid:
                 seen.append(octet)
 
-    simulator = Simulator(dut)
-    simulator.add_clock(1 / clock)
-    simulator.add_testbench(send)
-    simulator.add_testbench(watch, background=True)
-    simulator.run()
+    simulate(dut, source, background=[watch])
     assert bytes(seen) == octets
 
 
@@ -79,11 +71,7 @@ def test_a_spike_is_no_octet_and_a_break_is_broken():
             if valid:
                 seen.append(octet)
 
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-6)
-    simulator.add_testbench(line)
-    simulator.add_testbench(watch, background=True)
-    simulator.run()
+    simulate(dut, line, background=[watch])
     assert (seen, breaks) == ([0x5A], 1)
 
 
@@ -184,12 +172,7 @@ def run(script, *, stalled=0.0, seed=1):
             state["errors"] += error
             ctx.set(dut.o.ready, rng.random() >= stalled)
 
-    simulator = Simulator(dut)
-    simulator.add_clock(16e-9)
-    simulator.add_testbench(main)
-    simulator.add_testbench(bus, background=True)
-    simulator.add_testbench(answers, background=True)
-    simulator.run()
+    simulate(dut, main, background=[bus, answers])
     return state
 
 

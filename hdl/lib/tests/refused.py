@@ -7,14 +7,15 @@ import pytest
 from amaranth.hdl import UnusedElaboratable
 
 
-def refused(text, kind, *arguments, **options):
-    """Asserts that the component is refused by a ValueError whose text contains ``text``."""
+def refused(text, kind, *arguments, error=ValueError, **options):
+    """Asserts that a component is refused, with ``text`` in the error; returns the error's text."""
     with warnings.catch_warnings():
         # A refused component is never used; its warning goes here and now.
         warnings.simplefilter("ignore", UnusedElaboratable)
-        with pytest.raises(ValueError) as error:
+        with pytest.raises(error) as refusal:
             kind(*arguments, **options)
-        message = str(error.value)
-        del error
+        message = str(refusal.value)
+        del refusal
         gc.collect()
     assert text in message
+    return message

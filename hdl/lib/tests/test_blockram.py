@@ -4,18 +4,11 @@ import random
 
 import pytest
 from amaranth.lib import data
-from amaranth.sim import Simulator
 from ddp_rnic.hdl.lib.blockram import BlockRam, ForwardedTable
+from ddp_rnic.hdl.lib.testing import simulate
 
 ENTRY = data.StructLayout({"valid": 1, "number": 12})
 DEPTH = 32
-
-
-def simulate(dut, testbench):
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-8)
-    simulator.add_testbench(testbench)
-    simulator.run()
 
 
 @pytest.mark.parametrize("reads", (1, 2))

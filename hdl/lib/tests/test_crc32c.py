@@ -5,8 +5,8 @@ from itertools import accumulate, count
 
 import google_crc32c
 import pytest
-from amaranth.sim import Simulator
 from ddp_rnic.hdl.lib.crc32c import Crc32c, Crc32cStream, Slice, differences
+from ddp_rnic.hdl.lib.testing import beats_of, simulate
 
 WIDTHS = (64, 128, 256, 512)
 
@@ -70,13 +70,10 @@ def slices_of(packets, octets, granule, *, lead=0):
                 break
 
 
-def beats_of(packet, octets):
+def beats_and_ends(packet, octets):
     """Yields the beats of one packet, with the packets that end with each."""
-    for at in range(0, len(packet) or 1, octets):
-        chunk = packet[at : at + octets]
-        last = at + octets >= len(packet)
-        fields = {"data": int.from_bytes(chunk, "little"), "count": len(chunk), "last": last}
-        yield fields, [packet] if last else []
+    for beat in beats_of(packet, octets):
+        yield beat, [packet] if beat["last"] else []
 
 
 def check(dut, inputs, *, idle=0.0, rng=random):
@@ -109,11 +106,7 @@ def check(dut, inputs, *, idle=0.0, rng=random):
         ctx.set(dut.i.valid, 0)
         await ctx.tick().repeat(dut.latency + 4)
 
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-6)
-    simulator.add_testbench(watch, background=True)
-    simulator.add_testbench(feed)
-    simulator.run()
+    simulate(dut, feed, background=[watch])
     for number, ((packet, due), (crc, came)) in enumerate(zip(wanted, results, strict=False)):
         name = f"packet {number} of {len(packet)} octets"
         expected = google_crc32c.value(packet)
@@ -139,7 +132,7 @@ def test_a_stream_gives_the_published_vectors(width):
     packets = [packet for packet, _ in RFC_3720.values()]
     dut = Crc32cStream(width)
     assert dut.latency == LATENCY[width, 1]
-    check(dut, [beat for it in packets for beat in beats_of(it, width // 8)])
+    check(dut, [beat for it in packets for beat in beats_and_ends(it, width // 8)])
 
 
 @pytest.mark.parametrize("granule", (1, 4))
@@ -158,7 +151,7 @@ def test_a_stream_takes_packets_of_every_length(width, idle):
     rng = seeded()
     lengths = [0, 1, 2, 3, n - 1, n, n + 1, 2 * n - 1, 2 * n, 2 * n + 1, 0, 0, 1, 1, 5 * n + 3]
     lengths += rng.choices(range(4 * n), k=20)
-    beats = [beat for length in lengths for beat in beats_of(rng.randbytes(length), n)]
+    beats = [beat for length in lengths for beat in beats_and_ends(rng.randbytes(length), n)]
     check(Crc32cStream(width), beats, idle=idle, rng=rng)
 
 
@@ -218,10 +211,7 @@ def test_differences_of_the_last_octets_change_one_bit_of_a_register(width):
                 assert len(others) == len(changes) - 1
                 shown.update((kind, first ^ other) for other in others)
 
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-6)
-    simulator.add_testbench(feed)
-    simulator.run()
+    simulate(dut, feed)
     assert {(kind, 1 << bit) for kind in ("state", "result") for bit in range(32)} <= shown
 
 

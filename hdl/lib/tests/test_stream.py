@@ -1,30 +1,15 @@
 """Tests the queues against a deque."""
 
-import gc
 import random
-import warnings
 from collections import deque
 
 import pytest
-from amaranth.hdl import UnusedElaboratable
 from amaranth.lib import data
-from amaranth.sim import Simulator
 from ddp_rnic.hdl.lib.stream import Backlog, Beat, Queue, Skid, Stage, any_of
+from ddp_rnic.hdl.lib.testing import Offer, simulate
+from ddp_rnic.hdl.lib.tests.refused import refused
 
 DEPTHS = (4, 16)
-
-
-def simulate(dut, testbench, *, limit=5000):
-    async def watchdog(ctx):
-        for _ in range(limit):
-            await ctx.tick()
-        raise AssertionError(f"not done after {limit} cycles")
-
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-8)
-    simulator.add_testbench(testbench)
-    simulator.add_testbench(watchdog, background=True)
-    simulator.run()
 
 
 @pytest.mark.parametrize("give, take", [(1.0, 1.0), (0.9, 0.3), (0.3, 0.9), (0.5, 0.5), (1.0, 0.5)])
@@ -37,7 +22,7 @@ def test_items_come_out_as_they_went_in(depth, give, take):
 
     async def testbench(ctx):
         inside = deque()
-        offered = shown = None
+        offered, offer = None, Offer("o")
         passed = 0
         for cycle in range(1500):
             if offered is None and rng.random() < give:
@@ -48,16 +33,12 @@ def test_items_come_out_as_they_went_in(depth, give, take):
             ctx.set(dut.o.ready, ready)
             sample = ctx.tick().sample(dut.i.ready, dut.o.valid, dut.o.payload)
             _, _, taken, valid, item = await sample
-            if shown is not None:
-                assert (valid, item) == (1, shown), f"cycle {cycle}: {shown} is not held"
-            shown = None
+            gone = offer.taken(valid, ready, item)
             if valid:
                 assert item == inside[0], f"cycle {cycle}: item expected {inside[0]} got {item}"
-                if ready:
-                    inside.popleft()
-                    passed += 1
-                else:
-                    shown = item
+            if gone:
+                inside.popleft()
+                passed += 1
             if taken and offered is not None:
                 inside.append(offered)
                 offered = None
@@ -172,7 +153,7 @@ def test_a_backlog_gives_items_as_they_came_at_every_level(relaxed, depth, give,
 
     async def testbench(ctx):
         inside = deque()
-        shown = None
+        offer = Offer("o")
         left = passed = 0
         for cycle in range(2000):
             push = len(inside) + left < depth and rng.random() < give
@@ -185,10 +166,7 @@ def test_a_backlog_gives_items_as_they_came_at_every_level(relaxed, depth, give,
             _, _, valid, got, half, level = await sample
             assert level == len(inside) + left, f"cycle {cycle}"
             assert half == (level < depth // 2), f"cycle {cycle}"
-            if shown is not None:
-                assert (valid, got) == (1, shown), f"cycle {cycle}: {shown} is not held"
-            shown = got if valid and not ready else None
-            left = int(valid and ready)
+            left = int(offer.taken(valid, ready, got))
             if valid:
                 assert inside and got == inside[0], f"cycle {cycle}"
             if left:
@@ -269,33 +247,26 @@ def test_a_struct_comes_out_of_a_backlog_as_a_struct():
     simulate(dut, testbench)
 
 
-def refusal(depth, kind=Queue):
-    with warnings.catch_warnings():
-        # A refused queue is never used; its warning goes here and now.
-        warnings.simplefilter("ignore", UnusedElaboratable)
-        with pytest.raises((TypeError, ValueError)) as error:
-            kind(8, depth=depth)
-        refused, message = error.type, str(error.value)
-        del error
-        gc.collect()
-    return refused, message
-
-
 @pytest.mark.parametrize("depth", (0, 1, 2, 3, 12, -4))
 def test_a_depth_that_is_no_power_of_two_is_refused(depth):
     message = f"Queue depth must be a power of two and at least 4, not {depth}"
-    assert refusal(depth) == (ValueError, message)
+    assert refused(message, Queue, 8, depth=depth) == message
 
 
 def test_a_depth_that_is_no_integer_is_refused():
-    assert refusal("4") == (TypeError, "Queue depth must be an integer, not '4'")
+    message = "Queue depth must be an integer, not '4'"
+    assert refused(message, Queue, 8, depth="4", error=TypeError) == message
 
 
 @pytest.mark.parametrize("depth", (0, 8, 24))
 def test_a_backlog_of_an_unfit_depth_is_refused(depth):
     message = f"Backlog depth must be a power of two and at least 16, not {depth}"
-    assert refusal(depth, Backlog) == (ValueError, message)
-    assert refusal("16", Backlog) == (TypeError, "Backlog depth must be an integer, not '16'")
+    assert refused(message, Backlog, 8, depth=depth) == message
+
+
+def test_a_backlog_of_a_depth_that_is_no_integer_is_refused():
+    message = "Backlog depth must be an integer, not '16'"
+    assert refused(message, Backlog, 8, depth="16", error=TypeError) == message
 
 
 def test_any_of_nothing_is_zero():

@@ -1,9 +1,10 @@
 """Tests how placements are cut at MPA markers (RFC 5044 section 4.3)."""
 
+import itertools
 import random
 
 import pytest
-from amaranth.sim import Simulator
+from ddp_rnic.hdl.lib.testing import send, simulate
 from ddp_rnic.hdl.mpa.markers import MarkerCut
 from ddp_rnic.hdl.spec.config import RnicConfig
 
@@ -17,27 +18,18 @@ def run_cut(moves, *, stall=0.0, seed=1):
     placements, cycles = [], []
 
     async def source(ctx):
-        for move in moves:
-            ctx.set(dut.i.payload, move)
-            ctx.set(dut.i.valid, 1)
-            await ctx.tick().until(dut.i.ready)
-        ctx.set(dut.i.valid, 0)
+        await send(ctx, dut.i, moves)
         await ctx.tick().repeat(20 + int(400 / (1 - stall)))
 
     async def sink(ctx):
-        for cycle in range(100_000):
+        for cycle in itertools.count():
             ctx.set(dut.go, rng.random() >= stall)
             *_, valid, payload = await ctx.tick().sample(dut.o.valid, dut.o.payload)
             if valid:
                 placements.append(payload.placement)
                 cycles.append(cycle)
-        raise AssertionError("watchdog")
 
-    sim = Simulator(dut)
-    sim.add_clock(1e-6)
-    sim.add_testbench(source)
-    sim.add_testbench(sink, background=True)
-    sim.run()
+    simulate(dut, source, background=[sink])
     return placements, cycles
 
 

@@ -9,9 +9,9 @@ import pytest
 from amaranth import *
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
-from amaranth.sim import Simulator
 from ddp_rnic.hdl.ddp.segment import Outcome, Segment, SegmentVerdict
 from ddp_rnic.hdl.lib.crc32c import Crc32c
+from ddp_rnic.hdl.lib.testing import beats_of, make_simulator, send, simulate
 from ddp_rnic.hdl.mpa.intake import LlpBeat
 from ddp_rnic.hdl.mpa.verdict import Judge
 from ddp_rnic.hdl.mpa.walker import MpaWalker
@@ -91,12 +91,8 @@ class Bench:
     def __init__(self, config):
         self.dut = Front(config)
         self.octets = config.octets
-        self.sim = Simulator(self.dut)
-        self.sim.add_clock(1e-6)
-        self.sim.add_testbench(self._settings)
-        self.sim.add_testbench(self._gate, background=True)
-        self.sim.add_testbench(self._source)
-        self.sim.add_testbench(self._watch)
+        self.sim = make_simulator(
+            self.dut, self._settings, self._source, self._watch, background=[self._gate])
         self.now = None
 
     def run(self, now):
@@ -115,21 +111,7 @@ class Bench:
             await ctx.tick()
 
     async def _source(self, ctx):
-        dut, now = self.dut, self.now
-        for value, count, last, error, position in now.beats:
-            while now.rng.random() < now.idle:
-                await ctx.tick()
-            ctx.set(
-                dut.i.payload,
-                {
-                    "beat": {"data": value, "count": count, "last": last, "error": error},
-                    "stream": 5,
-                    "sequence": position,
-                },
-            )
-            ctx.set(dut.i.valid, 1)
-            await ctx.tick().until(dut.i.ready)
-            ctx.set(dut.i.valid, 0)
+        await send(ctx, self.dut.i, self.now.beats, idle=self.now.idle, rng=self.now.rng)
 
     async def _watch(self, ctx):
         dut, now, octets = self.dut, self.now, self.octets
@@ -152,7 +134,7 @@ class Bench:
             dut.store.valid,
         ):
             cycle += 1
-            assert cycle < now.limit, "watchdog"
+            assert cycle < now.limit, "the front is not done"
             if segment_valid:
                 now.segments.append(segment)
             if verdict_valid:
@@ -177,21 +159,11 @@ def run_front(
     Returns segments, verdicts, the stored octets and the cycles in which the walker took beats.
     """
     config = config or RnicConfig(width=width, buffer_octets=1 << 15)
-    octets = width // 8
-    beats = []
-    for number, (position, packet) in enumerate(packets):
-        for at in range(0, len(packet), octets):
-            part = packet[at : at + octets]
-            last = at + octets >= len(packet)
-            beats.append(
-                (
-                    int.from_bytes(part, "little"),
-                    len(part),
-                    last,
-                    last and number in damage,
-                    position,
-                )
-            )
+    beats = [
+        {"beat": beat, "stream": 5, "sequence": position}
+        for number, (position, packet) in enumerate(packets)
+        for beat in beats_of(packet, width // 8, error=number in damage)
+    ]
     limit = 200 + int(len(beats) * 10 / (1 - idle) / (1 - stall)) + 20 * len(packets)
     now = Run(
         beats, markers, crc, idle, stall, random.Random(seed), limit,
@@ -358,8 +330,5 @@ def test_latency_from_the_last_beat_is_what_the_docstring_says(width):
                     seen.setdefault(name, cycle)
             await ctx.tick()
 
-    sim = Simulator(dut)
-    sim.add_clock(1e-6)
-    sim.add_testbench(drive)
-    sim.run()
+    simulate(dut, drive)
     assert seen == {"slices": 9, "store": 9, "segments": 12, "endings": 10}

@@ -17,12 +17,13 @@ from collections import namedtuple
 from importlib.metadata import version
 from pathlib import Path
 
+import pytest
 from amaranth.back import rtlil
 from amaranth.hdl import Const, Value
 from ddp_rnic.flow.tools import cache_directory, digest, locked, remove_unused
 from ddp_rnic.hdl.proofs.harness import Harness
 
-__all__ = ["Proof", "bounded", "covers", "induction", "netlist"]
+__all__ = ["Proof", "bounded", "bugs", "covers", "induction", "netlist"]
 
 SOLVER = Path(__file__).with_name("solver.py")
 #: The tools' commands, under the names that SymbiYosys looks for.
@@ -51,6 +52,15 @@ log : str
 seconds : float
     Duration of the run when it was made.
 """
+
+
+def bugs(names, first, *others, ids):
+    """Returns the parametrization of a test with planted bugs.
+
+    ``first`` shows that the proof can fail, in each run; the others need ``--long``.
+    """
+    long = [pytest.param(*bug, marks=pytest.mark.long) for bug in others]
+    return pytest.mark.parametrize(names, [first, *long], ids=ids)
 
 
 def induction(harness, *, depth=1, timeout=300):

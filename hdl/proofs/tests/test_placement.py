@@ -11,7 +11,7 @@ from ddp_rnic.hdl.mpa.markers import MarkerCut
 from ddp_rnic.hdl.proofs import bursts, cuts, untagged
 from ddp_rnic.hdl.proofs.harness import planted
 from ddp_rnic.hdl.proofs.tagged import CheckedTable, Inbounds
-from ddp_rnic.hdl.proofs.tests.run import bounded, covers, induction
+from ddp_rnic.hdl.proofs.tests.run import bounded, bugs, covers, induction
 
 LONG = pytest.mark.long
 
@@ -21,17 +21,15 @@ def test_a_tagged_segment_is_placed_inside_the_region_of_its_stag():
     assert proof.status == "PASS", proof.log
 
 
-@pytest.mark.parametrize(
+@bugs(
     "old, new",
-    [
-        ("past.eq(room_low[:16] < ", "past.eq(room_low[:16] + 1 < "),
-        ('negative.eq(~(after(2, above, "above") & room_high[32])', "negative.eq(~(room_high[32])"),
-        ("forbidden.eq(~allowed)", "forbidden.eq(0)"),
-        ("~Mux(bound, stream_equal, pd)", "~Mux(bound, pd, stream_equal)"),
-        ("alive.eq(entry.valid)", "alive.eq(1)"),
-        ("Cat(entry.key, entry.tag), ", "Cat(stag[:8], entry.tag), "),
-    ],
-    ids=["length", "below", "rights", "owner", "valid", "key"],
+    ("alive.eq(entry.valid)", "alive.eq(1)"),
+    ("past.eq(room_low[:16] < ", "past.eq(room_low[:16] + 1 < "),
+    ('negative.eq(~(after(2, above, "above") & room_high[32])', "negative.eq(~(room_high[32])"),
+    ("forbidden.eq(~allowed)", "forbidden.eq(0)"),
+    ("~Mux(bound, stream_equal, pd)", "~Mux(bound, pd, stream_equal)"),
+    ("Cat(entry.key, entry.tag), ", "Cat(stag[:8], entry.tag), "),
+    ids=["valid", "length", "below", "rights", "owner", "key"],
 )
 def test_a_check_that_is_not_made_is_caught(old, new):
     bug = planted("ddp.tagged", old, new)
@@ -87,13 +85,11 @@ def test_the_pieces_in_pages_are_the_placement():
     assert proof.status == "PASS", proof.log
 
 
-@pytest.mark.parametrize(
+@bugs(
     "old, new",
-    [
-        ("Mux(steps.first, whole.address, 0)", "whole.address"),
-        ("body.slot + steps.index", "body.slot"),
-        ("Mux(steps.last, body.final, body.page)", "body.page"),
-    ],
+    ("Mux(steps.first, whole.address, 0)", "whole.address"),
+    ("body.slot + steps.index", "body.slot"),
+    ("Mux(steps.last, body.final, body.page)", "body.page"),
     ids=["offset", "slot", "length"],
 )
 def test_a_piece_in_the_wrong_place_is_caught(old, new):
@@ -127,14 +123,12 @@ def test_bursts_cover_the_placement_and_do_not_cross_4_kib():
     assert proof.status == "PASS", proof.log
 
 
-@pytest.mark.parametrize(
+@bugs(
     "old, new",
-    [
-        ("Mux(steps.first, body.position, 0)", "body.position"),
-        ("Mux(steps.last, body.final, (1 << geometry.burst) - 1)", "(1 << geometry.burst) - 1"),
-        ("body.page[:half] + steps.index", "body.page[:half]"),
-    ],
-    ids=["position", "length", "page"],
+    ("body.page[:half] + steps.index", "body.page[:half]"),
+    ("Mux(steps.first, body.position, 0)", "body.position"),
+    ("Mux(steps.last, body.final, (1 << geometry.burst) - 1)", "(1 << geometry.burst) - 1"),
+    ids=["page", "position", "length"],
 )
 def test_a_burst_outside_the_placement_is_caught(old, new):
     bug = bursts.addresses(planted("dma.burst", old, new).Addresses)
@@ -149,13 +143,11 @@ def test_slots_are_the_beats_of_host_memory():
     assert proof.status == "PASS", proof.log
 
 
-@pytest.mark.parametrize(
+@bugs(
     "old, new",
-    [
-        ("Mux(steps.first, body.first_lane, 0)", "Mux(steps.last, body.first_lane, 0)"),
-        ("slot1.final | position1.all()", "slot1.final"),
-        ("silent.eq(steps.last & body.silent)", "silent.eq(0)"),
-    ],
+    ("Mux(steps.first, body.first_lane, 0)", "Mux(steps.last, body.first_lane, 0)"),
+    ("slot1.final | position1.all()", "slot1.final"),
+    ("silent.eq(steps.last & body.silent)", "silent.eq(0)"),
     ids=["lane", "edge", "silent"],
 )
 def test_a_slot_with_other_lanes_is_caught(old, new):
@@ -171,13 +163,11 @@ def test_strobes_are_those_of_the_slot():
     assert proof.status == "PASS", proof.log
 
 
-@pytest.mark.parametrize(
+@bugs(
     "old, new",
-    [
-        ("high.i.eq(~early.high)", "high.i.eq(~early.low)"),
-        ("self.o.payload.last.eq(held.edge)", "self.o.payload.last.eq(held.final)"),
-        ("join.o_valid & ~held.silent", "join.o_valid"),
-    ],
+    ("high.i.eq(~early.high)", "high.i.eq(~early.low)"),
+    ("self.o.payload.last.eq(held.edge)", "self.o.payload.last.eq(held.final)"),
+    ("join.o_valid & ~held.silent", "join.o_valid"),
     ids=["strobe", "last", "silent"],
 )
 def test_a_beat_with_other_strobes_is_caught(old, new):

@@ -3,7 +3,7 @@
 import pytest
 from ddp_rnic.hdl.ddp.item import Verdict
 from ddp_rnic.hdl.proofs.harness import planted
-from ddp_rnic.hdl.proofs.tests.run import bounded, covers
+from ddp_rnic.hdl.proofs.tests.run import bounded, bugs, covers
 from ddp_rnic.hdl.proofs.window import Taken
 from ddp_rnic.hdl.sctp.window import Window
 
@@ -15,6 +15,7 @@ def test_the_next_ddp_ssn_of_a_stream_is_taken():
     assert proof.status == "PASS", proof.log
 
 
+@pytest.mark.long
 def test_gaps_are_filled_and_each_place_is_used_again():
     proof = covers(Taken(Window(**SIZE)), depth=Taken.LONG)
     assert proof.status == "PASS", proof.log
@@ -26,18 +27,14 @@ def test_the_next_ddp_ssn_of_a_stream_is_taken_while_gaps_are_filled():
     assert proof.status == "PASS", proof.log
 
 
-@pytest.mark.parametrize(
+@bugs(
     "old, new",
-    [
-        ("return Cat(ssn[:exact_log2(window)], stream)", "return Cat(ssn[:exact_log2(window)])"),
-        ("asked.missing[k] & (count == k)", "asked.missing[k] & (count == 0)"),
-        ("~distance[bits:].any() | (distance == self.window)", "1"),
-        pytest.param(
-            'some(in_order, "inside") | passed_by)', 'some(in_order, "inside"))',
-            marks=pytest.mark.long),
-    ],
-    ids=["stream", "count", "inside", "passed by"],
-)  # fmt: skip
+    ("~distance[bits:].any() | (distance == self.window)", "1"),
+    ("return Cat(ssn[:exact_log2(window)], stream)", "return Cat(ssn[:exact_log2(window)])"),
+    ("asked.missing[k] & (count == k)", "asked.missing[k] & (count == 0)"),
+    ('some(in_order, "inside") | passed_by)', 'some(in_order, "inside"))'),
+    ids=["inside", "stream", "count", "passed by"],
+)
 def test_a_window_that_errs_is_caught(old, new):
     bug = planted("sctp.window", old, new, Verdict=Verdict)
     proof = bounded(Taken(bug.Window(**SIZE)), depth=Taken.LONG, timeout=500)

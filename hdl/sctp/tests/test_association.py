@@ -1,12 +1,10 @@
 """Tests the table of associations, and how the host fills it."""
 
-import gc
 import random
-import warnings
 
 import pytest
-from amaranth.hdl import UnusedElaboratable
-from amaranth.sim import Simulator
+from ddp_rnic.hdl.lib.testing import simulate
+from ddp_rnic.hdl.lib.tests.refused import refused
 from ddp_rnic.hdl.sctp.association import AssociationTable
 from ddp_rnic.hdl.sctp.frame import Kind
 from ddp_rnic.hdl.spec.net import WAYS, AssociationKey, hash_way, insert, place_bits
@@ -127,10 +125,7 @@ def run(dut, writes, lookups):
             if found:
                 results.append((cycle, result))
 
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-8)
-    simulator.add_testbench(drive)
-    simulator.run()
+    simulate(dut, drive)
     return results
 
 
@@ -235,10 +230,7 @@ def found_while_written(words, entries):
                     if valid:
                         found[late] = result.association
 
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-8)
-    simulator.add_testbench(drive)
-    simulator.run()
+    simulate(dut, drive)
     return found
 
 
@@ -261,9 +253,4 @@ def test_words_of_two_entries_are_not_taken_for_one(words, entries):
     ({"words": 3}, ValueError, "Words of an entry must be"),
 ))  # fmt: skip
 def test_what_a_table_cannot_be_is_refused(wrong, error, message):
-    with warnings.catch_warnings():
-        # A refused table is never used; its warning goes here and now.
-        warnings.simplefilter("ignore", UnusedElaboratable)
-        with pytest.raises(error, match=message):
-            AssociationTable(**wrong)
-        gc.collect()
+    refused(message, AssociationTable, error=error, **wrong)

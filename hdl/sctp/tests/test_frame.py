@@ -1,12 +1,11 @@
 """Tests the frame parser against an independent reading of each frame, and on Scapy's frames."""
 
-import gc
-import warnings
+from itertools import islice
 
 import pytest
 from amaranth import ResetInserter, Signal
-from amaranth.hdl import UnusedElaboratable
-from amaranth.sim import Simulator
+from ddp_rnic.hdl.lib.testing import beats_of, simulate
+from ddp_rnic.hdl.lib.tests.refused import refused
 from ddp_rnic.hdl.sctp.frame import FrameParser, Kind
 from ddp_rnic.hdl.sctp.tests.frames import (
     PORT,
@@ -48,22 +47,15 @@ def run(width, frames, *, idle=0.0, damaged=(), seed=0, udp_port=PORT):
     async def drive(ctx):
         cycle = 0
         for number, frame in enumerate(frames):
-            for at in range(0, len(frame), octets):
-                part = frame[at : at + octets]
-                last = at + octets >= len(frame)
+            for beat in beats_of(frame, octets, error=number in damaged):
                 while rng.random() < idle:
                     ctx.set(dut.i.valid, 0)
                     # Without ``valid``, the payload must be ignored.
                     ctx.set(dut.i.payload.last, rng.getrandbits(1))
                     await ctx.tick()
                     cycle += 1
-                beat = {
-                    "data": int.from_bytes(part + rng.randbytes(octets - len(part)), "little"),
-                    "count": len(part),
-                    "last": last,
-                    "error": last and number in damaged,
-                }
-                ctx.set(dut.i.payload, beat)
+                beyond = rng.getrandbits(width) << 8 * beat["count"]
+                ctx.set(dut.i.payload, beat | {"data": beat["data"] | beyond})
                 ctx.set(dut.i.valid, 1)
                 while not ctx.get(dut.i.ready):
                     await ctx.tick()
@@ -90,13 +82,8 @@ def run(width, frames, *, idle=0.0, damaged=(), seed=0, udp_port=PORT):
             if named[1] and cycle < named[0] + 256 // width:
                 assert names == named[1], f"names of cycle {named[0]} are gone in {cycle}"
             cycle += 1
-            assert cycle < limit, f"watchdog: {len(results)} results of {len(frames)}"
 
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-8)
-    simulator.add_testbench(drive)
-    simulator.add_testbench(watch)
-    simulator.run()
+    simulate(dut, drive, watch, limit=limit)
     return sent, beats, results
 
 
@@ -302,12 +289,8 @@ def test_after_a_reset_nothing_is_left_of_what_was_under_way(width):
     beats, results = [], []
 
     async def send(ctx, most):
-        for at in range(0, len(frame), octets)[:most]:
-            part = frame[at : at + octets]
-            ctx.set(parser.i.payload, {
-                "data": int.from_bytes(part, "little"), "count": len(part),
-                "last": at + octets >= len(frame),
-            })  # fmt: skip
+        for beat in islice(beats_of(frame, octets), most):
+            ctx.set(parser.i.payload, beat)
             ctx.set(parser.i.valid, 1)
             await ctx.tick()
         ctx.set(parser.i.valid, 0)
@@ -338,11 +321,7 @@ def test_after_a_reset_nothing_is_left_of_what_was_under_way(width):
             if given:
                 results.append(result)
 
-    simulator = Simulator(ResetInserter(reset)(parser))
-    simulator.add_clock(1e-8)
-    simulator.add_testbench(watch, background=True)
-    simulator.add_testbench(drive)
-    simulator.run()
+    simulate(ResetInserter(reset)(parser), drive, background=[watch])
 
 
 @pytest.mark.parametrize(
@@ -355,9 +334,4 @@ def test_after_a_reset_nothing_is_left_of_what_was_under_way(width):
     ],
 )
 def test_a_wrong_parameter_is_refused(width, options, error, message):
-    with warnings.catch_warnings():
-        # A refused parser is never used; its warning goes here and now.
-        warnings.simplefilter("ignore", UnusedElaboratable)
-        with pytest.raises(error, match=message):
-            FrameParser(width, **options)
-        gc.collect()
+    refused(message, FrameParser, width, error=error, **options)

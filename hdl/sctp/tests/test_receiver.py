@@ -13,9 +13,9 @@ import pytest
 from amaranth import *
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In
-from amaranth.sim import Simulator
 from ddp_rnic.hdl.dma.buffer import PacketBuffer
 from ddp_rnic.hdl.lib.crc32c import Crc32c
+from ddp_rnic.hdl.lib.testing import beats_of, send, simulate
 from ddp_rnic.hdl.sctp.receiver import Fate, SctpReceiver
 from ddp_rnic.hdl.sctp.walker import Kind
 from ddp_rnic.hdl.spec.config import RnicConfig
@@ -96,90 +96,79 @@ class Front(wiring.Component):
         return m
 
 
-def run(width, frames, entries=None, *, idle=0.0, stall=0.0, damaged=(), late=0, octets=32768):
-    """Sends frames; returns the items, a list for each frame, and the number of cycles in all.
+class Bench:
+    """Writes associations, sends frames, and keeps the octets of each item that comes.
 
-    No item may leave for the first ``late`` cycles.
+    The sender waits in a share ``idle`` of the cycles, and items in ``stall``; no item may leave
+    for the first ``late`` cycles.
     """
-    config = RnicConfig(width=width, buffer_octets=octets)
-    dut = Front(config)
-    size, words = config.octets, config.words
-    rng = random.Random(width)
-    ring = bytearray(octets)
-    came, cycles = [[]], 0
-    chunks = sum(1 + len(frame) // 4 for frame in frames)
-    beats = sum(len(frame) // size + 2 for frame in frames)
-    limit = 1000 + late + int((beats + chunks) * 3 / (1 - idle) / (1 - stall))
 
-    def taken(start, length):
-        length = min(length, octets)
-        return (bytes(ring) * 2)[4 * start : 4 * start + length]
+    def __init__(self, config, frames, entries, *, idle, stall, damaged, late):
+        self.config, self.frames, self.entries = config, frames, entries
+        self.idle, self.stall, self.damaged, self.late = idle, stall, damaged, late
+        self.dut = Front(config)
+        self.rng = random.Random(config.width)
+        self.ring = bytearray(config.buffer_octets)
+        self.came, self.cycles = [[]], 0
 
-    async def source(ctx):
-        table = {}
-        for key in entries or {}:
-            for move in insert(table, key, config.associations):
+    async def source(self, ctx):
+        dut, table = self.dut, {}
+        for key in self.entries:
+            for move in insert(table, key, self.config.associations):
                 table[move.way, move.place] = move.key
-                values = entries[move.key]._asdict() | move.key._asdict() | {"valid": 1}
+                values = self.entries[move.key]._asdict() | move.key._asdict() | {"valid": 1}
                 ctx.set(dut.write.payload, {"way": move.way, "place": move.place, "entry": values})
                 ctx.set(dut.write.valid, 1)
                 await ctx.tick()
                 ctx.set(dut.write.valid, 0)
                 await ctx.tick().repeat(3)
-        for number, frame in enumerate(frames):
-            for at in range(0, len(frame), size):
-                part = frame[at : at + size]
-                last = at + size >= len(frame)
-                while rng.random() < idle:
-                    await ctx.tick()
-                ctx.set(
-                    dut.i.payload,
-                    {
-                        "data": int.from_bytes(part, "little"),
-                        "count": len(part),
-                        "last": last,
-                        "error": last and number in damaged,
-                    },
-                )
-                ctx.set(dut.i.valid, 1)
-                await ctx.tick().until(dut.i.ready)
-                ctx.set(dut.i.valid, 0)
+        for number, frame in enumerate(self.frames):
+            beats = beats_of(frame, self.config.octets, error=number in self.damaged)
+            await send(ctx, dut.i, beats, idle=self.idle, rng=self.rng)
 
-    async def watch(ctx):
-        nonlocal cycles
-        went = 0
-        while len(came) <= len(frames) or ctx.get(dut.busy):
-            go = cycles >= late and rng.random() >= stall
+    async def watch(self, ctx):
+        dut, size, went = self.dut, self.config.octets, 0
+        while len(self.came) <= len(self.frames) or ctx.get(dut.busy):
+            go = self.cycles >= self.late and self.rng.random() >= self.stall
             ctx.set(dut.go, go)
             *_, stored, store, valid, item = await ctx.tick().sample(
                 dut.store.valid, dut.store.payload, dut.o.valid, dut.o.payload
             )
-            cycles += 1
-            assert cycles < limit, f"watchdog: {len(came) - 1} frames of {len(frames)}"
+            self.cycles += 1
             if stored:
                 at = store.address * size
-                ring[at : at + size] = store.data.to_bytes(size, "little")
+                self.ring[at : at + size] = store.data.to_bytes(size, "little")
             assert not valid or went & 4, "an item left without leave"
             went = (went << 1 | go) & 7
             ctx.set(dut.free.valid, 0)
-            if not valid:
-                continue
-            length = item.length
-            if item.kind == Kind.FRAME:
-                length = (item.payload - item.start) * 4 % octets
-                ctx.set(dut.free.valid, 1)
-                ctx.set(dut.free.payload, -(-item.payload // words) % (octets // size))
-            came[-1].append(Came(item, taken(item.start, length)))
-            if item.kind == Kind.FRAME:
-                came.append([])
+            if valid:
+                self.take(ctx, item)
 
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-8)
-    simulator.add_testbench(source, background=True)
-    simulator.add_testbench(watch)
-    simulator.run()
-    assert not came.pop(), "items after the last frame"
-    return came, cycles
+    def take(self, ctx, item):
+        """Keeps an item; frees the frame's octets after its last item."""
+        octets, length = len(self.ring), item.length
+        if item.kind == Kind.FRAME:
+            length = (item.payload - item.start) * 4 % octets
+            beat = -(-item.payload // self.config.words)
+            ctx.set(self.dut.free.valid, 1)
+            ctx.set(self.dut.free.payload, beat % (octets // self.config.octets))
+        taken = (bytes(self.ring) * 2)[4 * item.start :][: min(length, octets)]
+        self.came[-1].append(Came(item, taken))
+        if item.kind == Kind.FRAME:
+            self.came.append([])
+
+
+def run(width, frames, entries=None, *, idle=0.0, stall=0.0, damaged=(), late=0, octets=32768):
+    """Sends frames; returns the items, a list for each frame, and the number of cycles in all."""
+    config = RnicConfig(width=width, buffer_octets=octets)
+    bench = Bench(
+        config, frames, entries or {}, idle=idle, stall=stall, damaged=damaged, late=late)
+    chunks = sum(1 + len(frame) // 4 for frame in frames)
+    beats = sum(len(frame) // config.octets + 2 for frame in frames)
+    limit = 1000 + late + int((beats + chunks) * 3 / (1 - idle) / (1 - stall))
+    simulate(bench.dut, bench.watch, background=[bench.source], limit=limit)
+    assert not bench.came.pop(), "items after the last frame"
+    return bench.came, bench.cycles
 
 
 def key_of(packet):
@@ -449,29 +438,18 @@ def test_latency_is_what_the_docstrings_say(width):
     for size in (1, 40, 133):
         dut = Front(config)
         frame = carried(packet_of([segment(size)]))
-        beats = [frame[at : at + config.octets] for at in range(0, len(frame), config.octets)]
-
         # A frame that becomes a beat longer by the shift ends a cycle later.
         longer = (len(frame) - 1) % config.octets >= config.octets - 2
 
-        async def bench(ctx, dut=dut, beats=beats, longer=longer):
+        async def bench(ctx, dut=dut, frame=frame, longer=longer):
             ctx.set(dut.go, 1)
             await ctx.tick().repeat(4)
-            ctx.set(dut.i.valid, 1)
-            for number, beat in enumerate(beats):
-                last = number == len(beats) - 1
-                ctx.set(dut.i.payload, {
-                    "data": int.from_bytes(beat, "little"), "count": len(beat), "last": last})
-                await ctx.tick().until(dut.i.ready)
-            ctx.set(dut.i.valid, 0)
+            await send(ctx, dut.i, beats_of(frame, config.octets))
             latency = 0
             while not ctx.get(dut.o.valid):
                 await ctx.tick()
                 latency += 1
             found.add(latency + 1 - longer)
 
-        simulator = Simulator(dut)
-        simulator.add_clock(1e-8)
-        simulator.add_testbench(bench)
-        simulator.run()
+        simulate(dut, bench)
     assert found == {LATENCY[width]}

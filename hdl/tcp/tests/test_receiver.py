@@ -6,10 +6,10 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from amaranth.sim import Simulator
+from ddp_rnic.hdl.lib.testing import beats_of, octets_of, send, simulate
 from ddp_rnic.hdl.lib.tests.refused import refused
 from ddp_rnic.hdl.spec.net import TcpField, tcp_words
-from ddp_rnic.hdl.tcp.fpdus import FpduCutter, Turns
+from ddp_rnic.hdl.tcp.fpdus import FpduCutter, RoundRobin
 from ddp_rnic.hdl.tcp.receiver import TcpReceiver
 from ddp_rnic.hdl.tcp.tests.frames import Wire, scenario
 from ddp_rnic.sim.model import tcp as model
@@ -17,7 +17,7 @@ from ddp_rnic.sim.model.mpa import MpaSender
 
 CONNECTIONS, WINDOW = 4, 4096
 #: Cycles from a frame's last beat to the first beat of its FPDU.
-LATENCY = 14
+LATENCY = 13
 #: Idle cycles after which nothing more will happen.
 QUIET = 40
 
@@ -33,17 +33,13 @@ class Bench:
         self.rng = random.Random(seed)
         self.stall, self.host = stall, True
         self.packets, self.frames, self.counts = [], [], Counter()
-        self.began, self.ended, self.showed = [], [], []
+        # Cycles of beats: each frame's last, each packet's first, each frame's first to the host.
+        self.given, self.began, self.ended, self.showed = [], [], [], []
         self.cycle = self.latest = 0
 
     def run(self, *testbenches):
         """Runs testbenches."""
-        simulator = Simulator(self.dut)
-        simulator.add_clock(1e-6)
-        for testbench in testbenches:
-            simulator.add_testbench(testbench)
-        simulator.add_testbench(self._watch, background=True)
-        simulator.run()
+        simulate(self.dut, *testbenches, background=[self._watch], limit=200_000)
 
     async def _watch(self, ctx):
         dut = self.dut
@@ -52,10 +48,13 @@ class Bench:
             ctx.set(dut.frames.ready, self.host)
             ctx.set(dut.packets.ready, self.rng.random() >= self.stall)
             sampled = await ctx.tick().sample(
-                dut.packets.valid, dut.packets.ready, dut.packets.payload, dut.frames.valid,
-                dut.frames.ready, dut.frames.payload, dut.taken, dut.host, dut.dropped, dut.lost)
-            (_, _, valid, ready, beat, came, goes, other, *pulses) = sampled
+                dut.i.valid & dut.i.ready & dut.i.payload.last, dut.packets.valid,
+                dut.packets.ready, dut.packets.payload, dut.frames.valid, dut.frames.ready,
+                dut.frames.payload, dut.taken, dut.host, dut.dropped, dut.lost)
+            (_, _, given, valid, ready, beat, came, goes, other, *pulses) = sampled
             self.cycle += 1
+            if given:
+                self.given.append(self.cycle)
             for name, pulse in zip(("taken", "host", "dropped", "lost"), pulses, strict=True):
                 self.counts[name] += pulse
             if valid and ready:
@@ -63,7 +62,7 @@ class Bench:
                     self.began.append(self.cycle)
                     first = beat.stream, beat.sequence
                 assert (beat.stream, beat.sequence) == first and not beat.beat.error
-                packet += self._octets(beat.beat)
+                packet += octets_of(beat.beat, self.octets)
                 if beat.beat.last:
                     self.packets.append(model.FpduReceived(*first, bytes(packet)))
                     packet, first = bytearray(), None
@@ -72,17 +71,12 @@ class Bench:
             if came and goes:
                 if not frame:
                     self.showed.append(self.cycle)
-                frame += self._octets(other)
+                frame += octets_of(other, self.octets)
                 if other.last:
                     self.frames.append(bytes(frame))
                     frame = bytearray()
             if any(pulses) or valid or (came and goes):
                 self.latest = self.cycle
-
-    def _octets(self, beat):
-        assert beat.last or beat.count == self.octets
-        assert beat.count
-        return beat.data.to_bytes(self.octets, "little")[:beat.count]
 
     async def quiet(self, ctx):
         """Waits until the receiver is idle."""
@@ -91,11 +85,7 @@ class Bench:
             await ctx.tick()
 
     async def write(self, ctx, index, field, word):
-        write = self.dut.write
-        ctx.set(write.payload, {"index": index, "field": field, "word": word})
-        ctx.set(write.valid, 1)
-        await ctx.tick().until(write.ready)
-        ctx.set(write.valid, 0)
+        await send(ctx, self.dut.write, [{"index": index, "field": field, "word": word}])
 
     async def connect(self, ctx, connections):
         for index, each in enumerate(connections):
@@ -106,15 +96,7 @@ class Bench:
                 await self.write(ctx, index, field, word)
 
     async def send(self, ctx, frame, *, damaged=False):
-        for at in range(0, len(frame), self.octets):
-            part = frame[at:at + self.octets]
-            last = at + self.octets >= len(frame)
-            ctx.set(self.dut.i.payload, {
-                "data": int.from_bytes(part, "little"), "count": len(part), "last": last,
-                "error": damaged and last})
-            ctx.set(self.dut.i.valid, 1)
-            await ctx.tick().until(self.dut.i.ready)
-            ctx.set(self.dut.i.valid, 0)
+        await send(ctx, self.dut.i, beats_of(frame, self.octets, error=damaged))
 
     async def known(self, ctx, index):
         """Returns the state of a connection."""
@@ -388,17 +370,15 @@ def test_latency_is_what_the_docstring_says():
 
     def latency(wait):
         bench = Bench(64)
-        sent = []
 
         async def testbench(ctx):
             await bench.connect(ctx, [end])
             await ctx.tick().repeat(1 + wait)
             await bench.send(ctx, frame)
-            sent.append(bench.cycle)
             await bench.quiet(ctx)
 
         bench.run(testbench)
-        return bench.began[0] - sent[0]
+        return bench.began[0] - bench.given[0]
 
     found = {latency(wait) for wait in range(CONNECTIONS)}
     assert found == {LATENCY}
@@ -558,7 +538,7 @@ def test_fifteen_bad_peers_cost_a_good_one_nothing(kind):
             await bench.send(ctx, frame)
             assert bench.cycle <= wire, "the wire has to wait"
             if is_good:
-                sent.append(bench.cycle)
+                sent.append(bench.given[-1])
         await bench.quiet(ctx)
 
     async def host(ctx):
@@ -581,7 +561,7 @@ def test_fifteen_bad_peers_cost_a_good_one_nothing(kind):
 
 def test_connections_take_turns():
     """The nearest one after the last that waits for a turn is chosen; none is passed over."""
-    dut = Turns(8)
+    dut = RoundRobin(8)
 
     async def testbench(ctx):
         for pending in (0x00, 0x01, 0x80, 0x24, 0x99, 0xFF):
@@ -594,10 +574,7 @@ def test_connections_take_turns():
                 assert ctx.get(dut.following) == (wanting or [now])[0]
                 assert ctx.get(dut.some) == bool(wanting)
 
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-6)
-    simulator.add_testbench(testbench)
-    simulator.run()
+    simulate(dut, testbench)
 
 
 def test_what_the_host_has_no_room_for_is_lost_and_counted():

@@ -35,7 +35,7 @@ from ddp_rnic.sim.engines.engine import (
 )
 from ddp_rnic.sim.model.header import TaggedHeader
 from ddp_rnic.sim.model.mpa import MpaSender
-from ddp_rnic.sim.replay.differences import compare
+from ddp_rnic.sim.replay.differences import find_differences
 from ddp_rnic.sim.replay.expectation import Buffer, Golden
 from ddp_rnic.sim.replay.host import Allotment, Host, Space, guard_octets
 from ddp_rnic.sim.replay.plan import Plan
@@ -98,7 +98,7 @@ def test_a_stream_reports_one_error_of_a_segment_that_raises_two() -> None:
     memory = plan.memory.copy()
     faults = [range(allotment.address, allotment.address + 8)]
     outcome = CompiledEngine().run(config, plan.operations, memory, ring=ring, faults=faults)
-    assert compare(plan, outcome, memory) == []
+    assert find_differences(plan, outcome, memory) == []
 
 
 # -- the drawn traffic ----------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from ddp_rnic.hdl.spec import regs
+from ddp_rnic.hdl.spec import regs, stag
 from ddp_rnic.hdl.spec.completion import Completion, Kind, Status, phase
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.hdl.spec.ddp import LLP_CRC, WAITING, ErrorNumber
@@ -31,17 +31,19 @@ from ddp_rnic.sim.engines.engine import (
     Wait,
     WriteRegister,
     checked,
+    no_counts,
 )
 from ddp_rnic.sim.engines.tests.fake_sctp import FakeSctp
 from ddp_rnic.sim.model.ddp import DataSink, TaggedHeader, UntaggedHeader, UntaggedQueue
 from ddp_rnic.sim.model.events import DdpError, Delivered, LlpError, Placed
-from ddp_rnic.sim.model.memory import Access, Memory, Region
+from ddp_rnic.sim.model.memory import Memory, Region
 from ddp_rnic.sim.model.mpa import MpaReceiver
+from ddp_rnic.sim.replay.expectation import model_access
 from numpy.typing import NDArray
 
 _NO_STALLS = Stalls()
 _NAMES = {register.address: register.name for register in regs.REGISTERS}
-_IDLE = next(1 << field.low for field in regs.BY_NAME["STATUS"].fields if field.name == "idle")
+_IDLE = regs.pack("STATUS", idle=1)
 #: Commands that change tables used by segments in flight.
 _TABLES = ("STAG_COMMIT", "PAGE_COMMIT", "STREAM_COMMIT", "QUEUE_OPEN", "QUEUE_CLOSE")
 
@@ -156,19 +158,7 @@ class _Device:
         self.writes: list[tuple[int, int]] = []
         self.polled: list[int] = []
         self.sctp = FakeSctp(self)
-        self.counters = dict.fromkeys(
-            (
-                "PLACED_SEGMENTS",
-                "PLACED_OCTETS",
-                "EXCEPTIONS",
-                "ERRORS",
-                "DROPPED",
-                "DIGEST_ERRORS",
-                "DELIVERED",
-                "EXCEPTIONS_DROPPED",
-            ),
-            0,
-        )
+        self.counters = no_counts(sctp=False)
 
     # -- registers --------------------------------------------------------------------------------
 
@@ -196,24 +186,24 @@ class _Device:
         return self.values[f"{name}_HI"] << 32 | self.values[f"{name}_LO"]
 
     def _stag_commit(self) -> None:
-        get = self.values.__getitem__
-        flags, index = get("STAG_FLAGS"), get("STAG_INDEX")
+        index = self.values["STAG_INDEX"]
         slot = index & (self.config.stags - 1)
-        if not flags >> 8 & 1:
+        access, entry = stag.decode(self.values)
+        if not entry["valid"]:
             self.table.slots.pop(slot)
             return
         assert slot not in self.table.slots, "the entry is in use"
-        bound, owner = flags >> 11 & 1, get("STAG_OWNER")
+        bound, owner = entry["bound"], entry["owner"]
         self.table.slots[slot] = Region(
-            stag=index << 8 | flags & 0xFF,
-            to=self._get("STAG_TO"),
-            length=self._get("STAG_LEN"),
-            address=self._get("STAG_ADDR"),
-            access=(Access.REMOTE_WRITE if flags >> 9 & 1 else Access.NONE),
+            stag=index << 8 | entry["key"],
+            to=entry["to"],
+            length=entry["length"],
+            address=entry["address"],
+            access=model_access(access),
             pd=None if bound else owner,
             stream=owner if bound else None,
         )
-        self.regions[slot] = self.values.get("STAG_PAGES", 0)
+        self.regions[slot] = entry["pages"]
 
     def _page_commit(self) -> None:
         index, address = self.values["PAGE_INDEX"], self._get("PAGE_ADDR")
@@ -224,12 +214,15 @@ class _Device:
         self.table.slots.pop(self.values["STAG_INDEX"] & (self.config.stags - 1), None)
 
     def _stream_commit(self) -> None:
-        number, flags = self.values["STREAM_INDEX"], self.values["STREAM_FLAGS"]
+        number = self.values["STREAM_INDEX"]
+        flags = regs.unpack("STREAM_FLAGS", self.values["STREAM_FLAGS"])
         assert number < self.config.streams
         sink = DataSink(self.table, stream=number, pd=self.values["STREAM_PD"], waiting=WAITING)
         sink.queues = self.queues.setdefault(number, {})
         self.streams[number] = _Stream(
-            bool(flags & 1), sink, MpaReceiver(crc=bool(flags & 2), markers=bool(flags & 4))
+            bool(flags["enable"]),
+            sink,
+            MpaReceiver(crc=bool(flags["crc"]), markers=bool(flags["markers"])),
         )
 
     def _revoke_stream(self) -> None:

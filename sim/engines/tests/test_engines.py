@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 from ddp_rnic.flow import tools
 from ddp_rnic.flow.tools import ToolError
-from ddp_rnic.hdl.spec import regs
+from ddp_rnic.hdl.spec import commands, regs
 from ddp_rnic.hdl.spec.completion import OCTETS, Kind, decode, phase
 from ddp_rnic.hdl.spec.config import WIDTHS, RnicConfig
 from ddp_rnic.hdl.spec.net import internet_sum
 from ddp_rnic.hdl.spec.sctp import Diversion
+from ddp_rnic.hdl.spec.stag import Access
 from ddp_rnic.sim.capture import layers, pcap
 from ddp_rnic.sim.engines import verilator
 from ddp_rnic.sim.engines.choice import ENGINES, load
@@ -37,6 +38,8 @@ from ddp_rnic.sim.engines.engine import (
     Stalls,
     Wait,
     WriteRegister,
+    operations_of,
+    until,
 )
 from ddp_rnic.sim.engines.tests import standin
 from ddp_rnic.sim.engines.tests.fake_engine import FakeEngine
@@ -130,7 +133,7 @@ def test_a_broken_rule_is_told(mode: int, message: str) -> None:
     "mode", [standin.CROSSES_A_PAGE, standin.ENDS_EARLY, standin.NEVER_IDLE, standin.REFUSES_READS]
 )
 def test_cocotb_gives_up_too(mode: int) -> None:
-    with pytest.raises(DeviceError, match="play"):
+    with pytest.raises(DeviceError, match="run_operations"):
         run("cocotb", mode)
 
 
@@ -259,12 +262,11 @@ def test_masked_completions_do_not_interrupt(engine: str) -> None:
 @pytest.mark.usefixtures("device")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_register_is_polled(engine: str) -> None:
-    revoking = next(each for each in regs.BY_NAME["STATUS"].fields if each.name == "revoking")
     outcome, _ = complete(
         engine,
         Poll(standin.MODE, 0xFF0, standin.MODE & 0xFF0),
         WriteRegister(regs.address("REVOKE_STAG"), 1),
-        Poll(regs.address("STATUS"), 1 << revoking.low),
+        *operations_of([commands.REVOKED]),
         Wait(0),
     )
     before, after = outcome.polled.astype(int)
@@ -544,20 +546,6 @@ BUFFERS, BUFFER = 0x2800, 300  # address of the untagged buffers, and octets of 
 GATEWARE_RING = Ring(0x7FC0, 3)
 
 
-def write(**values: int) -> list[Operation]:
-    return [WriteRegister(regs.address(name), value) for name, value in values.items()]
-
-
-def status(**values: int) -> Poll:
-    """Waits for fields of STATUS."""
-    fields = {each.name: each.low for each in regs.BY_NAME["STATUS"].fields}
-    return Poll(
-        regs.address("STATUS"),
-        sum(1 << fields[name] for name in values),
-        sum(value << fields[name] for name, value in values.items()),
-    )
-
-
 class Peer:
     """The sending end of a stream, and the host's calls for it."""
 
@@ -568,22 +556,23 @@ class Peer:
         self.posted = 0
 
     def enable(self) -> list[Operation]:
-        return write(
-            STREAM_INDEX=self.number, STREAM_FLAGS=3, STREAM_PD=PD, STREAM_COMMIT=1,
-            QUEUE_STREAM=self.number, QUEUE_NUMBER=1, QUEUE_MSN=1, QUEUE_OPEN=1,
-        )  # fmt: skip
+        return [
+            *operations_of(commands.set_stream(self.number, pd=PD, crc=True)),
+            *operations_of(commands.open_queue(self.number, 1)),
+        ]
 
     def post(self, count: int) -> list[Operation]:
         """Posts further buffers of its queue 1."""
-        operations = []
+        operations: list[Operation] = []
         for _ in range(count):
             address = BUFFERS + (self.number << 12) + self.posted * (BUFFER + 1)
             self.posted += 1
-            operations += write(
-                QUEUE_STREAM=self.number, QUEUE_NUMBER=1, QUEUE_MSN=self.posted,
-                BUFFER_ADDR_LO=address, BUFFER_ADDR_HI=0, BUFFER_LENGTH=BUFFER, BUFFER_PAGES=0,
-                BUFFER_SLOT=64 * self.number + self.posted % 64,
-                BUFFER_COOKIE=1000 * self.number + self.posted, BUFFER_POST=1,
+            operations += operations_of(
+                commands.post(
+                    self.number, 1, self.posted, address=address, length=BUFFER,
+                    slot=64 * self.number + self.posted % 64,
+                    cookie=1000 * self.number + self.posted,
+                )
             )  # fmt: skip
         return operations
 
@@ -601,11 +590,10 @@ class Peer:
 
 
 def register_region() -> list[Operation]:
-    return write(
-        STAG_INDEX=STAG >> 8, STAG_FLAGS=0x300 | STAG & 0xFF, STAG_OWNER=PD, STAG_TO_LO=0,
-        STAG_TO_HI=0, STAG_LEN_LO=len(REGION), STAG_LEN_HI=0, STAG_ADDR_LO=REGION.start,
-        STAG_ADDR_HI=0, STAG_PAGES=0, STAG_COMMIT=1,
-    )  # fmt: skip
+    command = commands.set_stag(
+        STAG, Access.REMOTE_WRITE, pd=PD, to=0, length=len(REGION), address=REGION.start
+    )
+    return [*operations_of(command)]
 
 
 def drive(
@@ -643,16 +631,14 @@ def everything() -> list[Operation]:
         # The stream without a buffer fails and is silent; the other stream is not affected.
         *two.untagged(b"one too many"), *two.tagged(0, b"silence"), *one.untagged(b"goes on"),
         Drain(),
-        *write(STAG_INDEX=STAG >> 8, REVOKE_STAG=1),
-        status(revoking=0),
+        *operations_of(commands.revoke_stag(STAG)),
         *one.tagged(0, b"revoked"),
         Drain(),
         *register_region(),
-        *write(STREAM_INDEX=4, STREAM_FLAGS=3, STREAM_PD=PD, STREAM_COMMIT=1),
+        *operations_of(commands.set_stream(4, pd=PD, crc=True)),
         *two.tagged(600, b"anew"),
         Drain(),
-        *write(STREAM_INDEX=4, REVOKE_STREAM=1),
-        status(revoking=0),
+        *operations_of(commands.revoke_stream(4)),
         *two.tagged(0, b"disabled"),
         Drain(),
     ]  # fmt: skip
@@ -723,7 +709,7 @@ def test_a_full_ring_does_not_stop_placement(engine: str) -> None:
     operations = [*GATEWARE_RING.program(), *register_region(), *peer.enable(), Pause()]
     for k in range(40):
         operations += peer.tagged(100 * k, bytes([k]) * 100)
-    outcome, _ = drive(engine, [*operations, Drain(), status(idle=1), Resume()])
+    outcome, _ = drive(engine, [*operations, Drain(), until(idle=1), Resume()])
     (resumed,) = outcome.polled
     assert len(outcome.delivered) == 40 and outcome.counters["DELIVERED"] == 40
     assert np.sum(outcome.delivered < resumed) == GATEWARE_RING.entries
@@ -752,7 +738,7 @@ def test_a_ring_that_the_bus_refuses_is_told(engine: str) -> None:
     for k in range(4):
         operations += [*peer.tagged(k, b"x"), Drain()]
     entry = range(GATEWARE_RING.address + 2 * OCTETS, GATEWARE_RING.address + 2 * OCTETS + 1)
-    outcome, memory = drive(engine, [*operations, status(ring_error=1)], faults=(entry,))
+    outcome, memory = drive(engine, [*operations, until(ring_error=1)], faults=(entry,))
     assert len(outcome.completions) == 2 and outcome.counters["DELIVERED"] == 2
     assert outcome.counters["PLACED_SEGMENTS"] == 4
     assert bytes(memory[REGION.start : REGION.start + 5]) == b"xxxx\xee"
@@ -800,7 +786,7 @@ def test_once_a_revocation_is_done_nothing_is_written(wait: int) -> None:
     peer = Peer(mulpdu=8000)
     operations = [*GATEWARE_RING.program(), *register_region(), *peer.enable()]
     operations += [*peer.tagged(0, bytes(7000)), *peer.tagged(1000, bytes(300))]
-    operations += [Wait(wait), *write(STAG_INDEX=STAG >> 8, REVOKE_STAG=1), status(revoking=0)]
+    operations += [Wait(wait), *operations_of(commands.revoke_stag(STAG))]
     outcome, _ = drive("compiled", operations, stalls=Stalls(response_latency=100))
     (done,) = outcome.polled
     for cycles in (outcome.writes["cycle"], outcome.responses):

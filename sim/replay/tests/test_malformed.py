@@ -21,13 +21,14 @@ import numpy as np
 import pytest
 from ddp_rnic.hdl.sctp.frame import Kind as FrameKind
 from ddp_rnic.hdl.sctp.tests.frames import Said, internet_sum, say
-from ddp_rnic.hdl.spec import regs
+from ddp_rnic.hdl.spec import commands
 from ddp_rnic.hdl.spec.completion import ChunkStatus, Completion, Kind, Status
 from ddp_rnic.hdl.spec.config import RnicConfig
 from ddp_rnic.hdl.spec.ddp import WAITING
 from ddp_rnic.hdl.spec.net import SCTP_UDP_PORT, AssociationKey, EtherType, Protocol, insert
 from ddp_rnic.hdl.spec.sctp import MOST_CHUNKS, Diversion, Reason, State
 from ddp_rnic.hdl.spec.sctp import Function as Told
+from ddp_rnic.hdl.spec.stag import Access
 from ddp_rnic.sim.engines.choice import load
 from ddp_rnic.sim.engines.engine import (
     UNSTALLED,
@@ -35,11 +36,8 @@ from ddp_rnic.sim.engines.engine import (
     ErrorEvent,
     ExceptionPacket,
     Frame,
-    Operation,
-    Poll,
     Ring,
     Stalls,
-    WriteRegister,
 )
 from ddp_rnic.sim.model.ddp import DataSink, TaggedHeader, UntaggedHeader, header_length
 from ddp_rnic.sim.model.events import DdpError, Delivered, Placed
@@ -58,6 +56,7 @@ from ddp_rnic.sim.model.sctp import (
     checksum,
 )
 from ddp_rnic.sim.replay.host import guard_octets
+from ddp_rnic.sim.replay.tables import Tables
 from numpy.typing import NDArray
 
 WIDTHS = (64, 512)
@@ -280,13 +279,14 @@ class End:
         return self.session.silent or self.sink.error is not None
 
 
-class Play:
+class Play(Tables):
     """Collects frames, and the required results."""
 
     def __init__(self, seed: str) -> None:
+        super().__init__(RnicConfig())
         self.rng = random.Random(seed)
         self.carriers = list(CARRIERS.values())
-        self.operations: list[Operation] = RING.program()
+        self.carry_out(RING.command())
         self.memory = guard_octets(RING.octets.stop + 256)
         self.expected = self.memory.copy()
         self.beats: list[tuple[int, int]] = []  # address and octets of each placement
@@ -299,7 +299,6 @@ class Play:
         self.names: list[str] = []  # names of the frames
         self.back_to_back: list[bool] = []
         self._slots = 0
-        self._buffers = 0
         self._model = Memory()
         self._associate()
         self.ends = []
@@ -316,41 +315,29 @@ class Play:
 
     # the host
 
-    def write(self, window: str, **values: int) -> None:
-        self.operations += [
-            WriteRegister(regs.address(f"{window}_{name}"), value) for name, value in values.items()
-        ]
-
     def _associate(self) -> None:
         entries: dict[tuple[int, int], AssociationKey] = {}
         for key in KEYS:
             for move in insert(entries, key, RnicConfig().associations):
                 entries[move.way, move.place] = move.key
-                entry = regs.association(move, first=FIRST, count=COUNT, number=ASSOCIATION)
-                self.write("ASSOC", **entry, COMMIT=1)
+                self.carry_out(
+                    commands.set_association(move, first=FIRST, count=COUNT, number=ASSOCIATION)
+                )
 
     def _register(self, region: Region) -> None:
-        assert region.pd is not None
-        flags = regs.pack("STAG_FLAGS", key=region.stag & 255, valid=1, remote_write=1)
-        self.write(
-            "STAG", INDEX=region.index, FLAGS=flags, OWNER=region.pd,
-            TO_LO=region.to & 0xFFFFFFFF, TO_HI=region.to >> 32, LEN_LO=region.length, LEN_HI=0,
-            ADDR_LO=region.address, ADDR_HI=0, COMMIT=1,
+        self.set_stag(
+            region.stag, Access.REMOTE_WRITE, to=region.to, length=region.length,
+            address=region.address, pd=region.pd,
         )  # fmt: skip
 
     def begin(self, end: End) -> None:
         """Begins a new session, in any state."""
         self.operations.append(Drain())
         self._tell(end, Told.FORGET)
-        self.write("STREAM", INDEX=end.number, FLAGS=regs.pack("STREAM_FLAGS", enable=1))
-        self.write("STREAM", PD=end.number, COMMIT=1)
+        self.set_stream(end.number, pd=end.number)
         end.buffer = self.slot(BUFFER)
-        self.write("QUEUE", STREAM=end.number, NUMBER=QN, MSN=1, OPEN=1)
-        self.write(
-            "BUFFER", ADDR_LO=end.buffer, ADDR_HI=0, LENGTH=BUFFER, COOKIE=COOKIE,
-            SLOT=self._buffers % RnicConfig.buffers, POST=1,
-        )  # fmt: skip
-        self._buffers += 1
+        self.open_queue(end.number, QN)
+        self.post_buffer(end.number, QN, 1, address=end.buffer, length=BUFFER, cookie=COOKIE)
         self._tell(end, Told.INITIATE)
         end.session = Session(end.number - FIRST)
         end.session.control(Function.INITIATE)
@@ -364,9 +351,7 @@ class Play:
     def _tell(self, end: End, function: Told) -> None:
         # A TSN that was drawn and never taken is of the past, too.
         tsn = (self.tsn - 1) % (1 << 32)
-        self.write("SESSION", STREAM=end.number, FUNCTION=function, TSN=tsn, COMMAND=1)
-        busy, taken = (regs.pack("SESSION_ANSWER", **{name: 1}) for name in ("busy", "taken"))
-        self.operations.append(Poll(regs.address("SESSION_ANSWER"), busy | taken, taken))
+        self.carry_out(commands.tell_session(end.number, function, tsn, taken=True))
 
     # the peer
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from ddp_rnic.hdl.spec.stag import Access
 from ddp_rnic.sim.capture.tests.streams import (
     READ_REQUEST,
     READ_RESPONSE,
@@ -80,7 +81,7 @@ revoke_after_segment = 9
     )
     assert got == [
         Region(B, STAG, 4096, 512),
-        Region("fd00::1", 0xFFFFFFFF, (1 << 64) - 1, 1, 0xEE, False, True, ((3, 9),)),
+        Region("fd00::1", 0xFFFFFFFF, (1 << 64) - 1, 1, 0xEE, Access.REMOTE_READ, ((3, 9),)),
     ]
     assert queues == []
 
@@ -96,16 +97,16 @@ def test_a_region_file_with_queues(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("access", "rights"),
     [
-        ('"remote write"', (True, False)),
-        ('"remote read"', (False, True)),
-        ('"none"', (False, False)),
-        ('"remote read, remote write"', (True, True)),
-        ('["remote_read", "remote_write"]', (True, True)),
+        ('"remote write"', Access.REMOTE_WRITE),
+        ('"remote read"', Access.REMOTE_READ),
+        ('"none"', Access.NONE),
+        ('"remote read, remote write"', Access.REMOTE_READ | Access.REMOTE_WRITE),
+        ('["remote_read", "remote_write"]', Access.REMOTE_READ | Access.REMOTE_WRITE),
     ],
 )
-def test_access_rights(tmp_path: Path, access: str, rights: tuple[bool, bool]) -> None:
+def test_access_rights(tmp_path: Path, access: str, rights: Access) -> None:
     (region,), _ = load(tmp_path, GOOD + f"access = {access}")
-    assert (region.remote_write, region.remote_read) == rights
+    assert region.access == rights
 
 
 def test_one_stag_may_have_regions_one_after_the_other(tmp_path: Path) -> None:

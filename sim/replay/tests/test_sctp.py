@@ -64,7 +64,7 @@ from ddp_rnic.sim.model.sctp import (
     State,
     checksum,
 )
-from ddp_rnic.sim.replay.differences import Difference, compare
+from ddp_rnic.sim.replay.differences import Difference, find_differences
 from ddp_rnic.sim.replay.expectation import Expected, Record
 from ddp_rnic.sim.replay.plan import Plan, plan
 from ddp_rnic.sim.replay.regions import Region, RegionError
@@ -114,7 +114,7 @@ def run(planned: Plan) -> np.ndarray:
     """Returns host memory after a run that must agree."""
     memory = planned.memory.copy()
     outcome = FakeEngine().run(planned.config, planned.operations, memory, ring=planned.ring)
-    assert compare(planned, outcome, memory) == []
+    assert find_differences(planned, outcome, memory) == []
     return memory
 
 
@@ -1088,7 +1088,7 @@ def differences(spoil: Callable[[Outcome], object]) -> list[Difference]:
     memory = planned.memory.copy()
     outcome = FakeEngine().run(planned.config, planned.operations, memory, ring=planned.ring)
     spoil(outcome)
-    return compare(planned, outcome, memory)
+    return find_differences(planned, outcome, memory)
 
 
 @pytest.mark.parametrize("kind", list(Kind))

@@ -8,7 +8,7 @@ from ..lib.stream import Beat
 
 __all__ = ["FrameWord", "Gather", "Split", "Word"]
 
-#: Octets that a frame is shifted by, as in :class:`~..ip.lift.Lift`.
+#: Octets that a frame is shifted by, as in :class:`~..ip.shift.FrameShift`.
 MOVED = 2
 
 

@@ -1,4 +1,4 @@
-"""Plays a plan on a device through the driver, as an engine does in simulation.
+"""Runs a plan on a device through the driver, as an engine does in simulation.
 
 The driver opens the device, pins its memory, and takes completions and events; the plan's
 operations write the tables. So any transport gives an :class:`~..engines.engine.Outcome` that can
@@ -16,7 +16,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ...hdl.spec import regs
+from ...hdl.spec import commands, regs
 from ...hdl.spec.completion import Completion
 from ...sw_driver import Context, Device, RnicError, Transport
 from ...sw_driver import ErrorEvent as DriverEvent
@@ -37,7 +37,7 @@ from ..engines.engine import (
 )
 from ..replay.plan import Plan
 
-__all__ = ["Link", "play"]
+__all__ = ["Link", "run_plan"]
 
 #: After this many seconds without progress the player gives up.
 _PATIENCE = 10.0
@@ -47,7 +47,7 @@ _WORD = (1 << 32) - 1
 
 
 class Link(ABC):
-    """A device that a plan is played on.
+    """A device that a plan is run on.
 
     Attributes
     ----------
@@ -107,10 +107,10 @@ class _Listener(Context):
         self.taken.append(completion)
 
 
-def play(
+def run_plan(
     plan: Plan, link: Link, progress: Callable[[int, int], None] | None = None
 ) -> tuple[Outcome, NDArray[np.uint8]]:
-    """Plays a plan; returns the outcome, and host memory.
+    """Runs a plan; returns the outcome, and host memory.
 
     Raises
     ------
@@ -157,9 +157,9 @@ class _Player:
         """Stops all writes of the device, and frees memory."""
         context = self._context
         for number in range(context.capabilities.streams):
-            context.registers.write("STREAM_INDEX", number)
-            context.registers.write("REVOKE_STREAM")
-            context.fence("the device does not stop its streams: reset it")
+            context.carry_out(
+                commands.revoke_stream(number), "the device does not stop its streams: reset it"
+            )
         self._memory.close()
 
     def do(self, operation: Operation) -> None:
@@ -224,7 +224,9 @@ class _Player:
             return
         self._addresses[name] = value
         low, high = (self._addresses.get(f"{window}_ADDR_{half}", 0) for half in ("LO", "HI"))
-        registers.write_all(window, ADDR=(high << 32 | low) + self._base)
+        there = (high << 32 | low) + self._base
+        registers.write(f"{window}_ADDR_LO", there & 0xFFFFFFFF)
+        registers.write(f"{window}_ADDR_HI", there >> 32)
 
     # -- the outcome ------------------------------------------------------------------------------
 

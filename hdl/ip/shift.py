@@ -7,13 +7,13 @@ from amaranth.utils import exact_log2
 
 from ..lib.stream import Beat
 
-__all__ = ["Lift", "Lifted"]
+__all__ = ["FrameShift", "ShiftedBeat"]
 
 #: Octets that a frame is shifted by.
 MOVED = 2
 
 
-class Lifted(data.StructLayout):
+class ShiftedBeat(data.StructLayout):
     """A beat of a shifted frame.
 
     Members
@@ -44,7 +44,7 @@ class Lifted(data.StructLayout):
         })
 
 
-class Lift(wiring.Component):
+class FrameShift(wiring.Component):
     """Shifts frames by two octets, and clears all octets that are not part of the frame.
 
     Latency: 2 cycles. Throughput: one output beat per cycle. A frame that needs one more beat at
@@ -59,14 +59,14 @@ class Lift(wiring.Component):
     Members
     -------
     i : In(stream.Signature(Beat(width)))
-    o : Out(stream.Signature(Lifted(width), always_ready=True))
+    o : Out(stream.Signature(ShiftedBeat(width), always_ready=True))
     """
 
     def __init__(self, width):
         self.width = width
         super().__init__({
             "i": In(stream.Signature(Beat(width))),
-            "o": Out(stream.Signature(Lifted(width), always_ready=True)),
+            "o": Out(stream.Signature(ShiftedBeat(width), always_ready=True)),
         })
 
     def elaborate(self, platform):
@@ -79,7 +79,7 @@ class Lift(wiring.Component):
         # ``spill``: the last octets of the beat before are still in ``carry``, one or both.
         spill, both, error = Signal(), Signal(), Signal()
         valid = Signal()
-        moved = Signal(Lifted(self.width))
+        moved = Signal(ShiftedBeat(self.width))
         keep = Signal(octets)
         taken = Signal()
         spills = Signal()

@@ -6,9 +6,9 @@ import pytest
 from amaranth import *
 from amaranth.lib import stream, wiring
 from amaranth.lib.wiring import In, Out
-from amaranth.sim import Simulator
 from ddp_rnic.hdl.lib.stream import Beat
-from ddp_rnic.hdl.tcp.words import Gather, Split
+from ddp_rnic.hdl.lib.testing import beats_of, octets_of, send, simulate
+from ddp_rnic.hdl.tcp.width import Gather, Split
 
 WIDTHS = (64, 128, 256, 512)
 
@@ -46,18 +46,9 @@ def play(width, frames, *, stall, errors=()):
 
     async def source(ctx):
         for number, frame in enumerate(frames):
-            for at in range(0, len(frame), octets):
-                part = frame[at:at + octets]
-                last = at + octets >= len(frame)
-                ctx.set(dut.i.payload, {
-                    "data": int.from_bytes(part + rng.randbytes(octets - len(part)), "little"),
-                    "count": len(part), "last": last, "error": last and number in errors})
-                ctx.set(dut.i.valid, 1)
-                await ctx.tick().until(dut.i.ready)
-                while stall and rng.random() < stall:
-                    ctx.set(dut.i.valid, 0)
-                    await ctx.tick()
-        ctx.set(dut.i.valid, 0)
+            beats = [beat | {"data": beat["data"] | rng.getrandbits(width) << 8 * beat["count"]}
+                     for beat in beats_of(frame, octets, error=number in errors)]
+            await send(ctx, dut.i, beats, idle=stall, rng=rng)
         await ctx.tick().repeat(1000 if stall else 20)
 
     async def sink(ctx):
@@ -78,17 +69,12 @@ def play(width, frames, *, stall, errors=()):
                     moved.append((b"".join(words), bool(payload.error)))
                     words = []
             if valid and ready:
-                assert beat.last or beat.count == octets
-                frame += beat.data.to_bytes(octets, "little")[:beat.count]
+                frame += octets_of(beat, octets)
                 if beat.last:
                     came.append(bytes(frame))
                     frame = bytearray()
 
-    simulator = Simulator(dut)
-    simulator.add_clock(1e-6)
-    simulator.add_testbench(source)
-    simulator.add_testbench(sink, background=True)
-    simulator.run()
+    simulate(dut, source, background=[sink])
     return came, moved, cycles
 
 

@@ -1,0 +1,266 @@
+"""Writes each sequence of register accesses with which a host gives the device a command, once.
+
+A command is a tuple of steps: :class:`Write` and, where the host has to wait, :class:`Wait`. Every
+function here returns one; who calls it carries the steps out, in their order, on its own link to
+the device. The registers keep their values, so a caller may leave out a write of a value that a
+``rw`` register has already.
+"""
+
+from typing import NamedTuple
+
+from . import regs
+from .net import WAYS, Move, place_bits
+from .sctp import Function
+from .stag import Access, encode
+
+_HALF = 0xFFFFFFFF
+
+
+class Write(NamedTuple):
+    """Write ``value`` to the register of this name."""
+
+    register: str
+    value: int
+
+
+class Wait(NamedTuple):
+    """Read the register of this name until its bits in ``mask`` are those of ``value``."""
+
+    register: str
+    mask: int
+    value: int
+
+
+#: Ends every revocation: from then on the device writes not one octet more to the region.
+REVOKED = Wait("STATUS", regs.pack("STATUS", revoking=1), 0)
+
+
+def _write(prefix: str, **values: int) -> tuple[Write, ...]:
+    """Writes registers whose names begin alike; a pair of LO and HI takes 64 bits."""
+    steps = []
+    for name, value in values.items():
+        register = f"{prefix}_{name}"
+        if register in regs.BY_NAME:
+            steps.append(Write(register, int(value)))
+        else:
+            steps += Write(f"{register}_LO", value & _HALF), Write(f"{register}_HI", value >> 32)
+    return tuple(steps)
+
+
+# -- regions --------------------------------------------------------------------------------------
+
+
+def set_stag(
+    stag: int,
+    access: Access,
+    *,
+    to: int,
+    length: int,
+    address: int,
+    pages: int = 0,
+    pd: int | None = None,
+    stream: int | None = None,
+) -> tuple[Write, ...]:
+    """Replaces an entry of the STag table.
+
+    Parameters
+    ----------
+    stag, access, to, length
+        The Steering Tag, its rights, the Tagged Offset of the first octet, and how many octets.
+    address, pages
+        The address of the first octet, and the page code: see the register STAG_PAGES.
+    pd, stream
+        The protection domain that the entry belongs to, or the one stream; one of the two.
+    """
+    if (owner := pd if stream is None else stream) is None or None not in (pd, stream):
+        raise ValueError(
+            f"an STag must belong to a protection domain or a stream, not to {pd!r} and {stream!r}"
+        )
+    entry = encode(
+        access, valid=1, key=stag & 0xFF, bound=stream is not None, owner=owner, to=to,
+        length=length, address=address, pages=pages,
+    )  # fmt: skip
+    return (
+        Write("STAG_INDEX", stag >> 8),
+        *(Write(name, value) for name, value in entry.items()),
+        Write("STAG_COMMIT", 1),
+    )
+
+
+def clear_stag(stag: int) -> tuple[Write, ...]:
+    """Empties the STag's entry of the table, which must not be in use."""
+    return _write("STAG", INDEX=stag >> 8, FLAGS=0, COMMIT=1)
+
+
+def revoke_stag(stag: int) -> tuple[Write | Wait, ...]:
+    """Revokes an STag, and waits until that is done."""
+    return Write("STAG_INDEX", stag >> 8), Write("REVOKE_STAG", 1), REVOKED
+
+
+def set_page(slot: int, address: int) -> tuple[Write, ...]:
+    """Writes the host address of a page to a slot of the page table."""
+    return _write("PAGE", INDEX=slot, ADDR=address, COMMIT=1)
+
+
+# -- streams and their queues ---------------------------------------------------------------------
+
+
+def set_stream(
+    number: int, *, pd: int, crc: bool = False, markers: bool = False
+) -> tuple[Write, ...]:
+    """Enables a stream, and clears its error state."""
+    flags = regs.pack("STREAM_FLAGS", enable=1, crc=crc, markers=markers)
+    return _write("STREAM", INDEX=number, FLAGS=flags, PD=pd, COMMIT=1)
+
+
+def revoke_stream(number: int) -> tuple[Write | Wait, ...]:
+    """Disables a stream, revokes the STags bound to it, and waits until that is done."""
+    return Write("STREAM_INDEX", number), Write("REVOKE_STREAM", 1), REVOKED
+
+
+def open_queue(stream: int, qn: int, msn: int = 1) -> tuple[Write, ...]:
+    """Opens a queue without buffers; its first buffer will be for message ``msn``."""
+    return _write("QUEUE", STREAM=stream, NUMBER=qn, MSN=msn, OPEN=1)
+
+
+def close_queue(stream: int, qn: int) -> tuple[Write, ...]:
+    """Closes a queue: its Queue Number becomes invalid."""
+    return _write("QUEUE", STREAM=stream, NUMBER=qn, CLOSE=1)
+
+
+def post(
+    stream: int,
+    qn: int,
+    msn: int,
+    *,
+    address: int,
+    length: int,
+    cookie: int,
+    slot: int,
+    pages: int = 0,
+) -> tuple[Write, ...]:
+    """Posts a buffer for message ``msn`` of a queue. The last step is the one that posts it.
+
+    Parameters
+    ----------
+    address, pages
+        As in :func:`set_stag`.
+    length, cookie, slot
+        How many octets, the number that the completion returns, and a free slot of the buffer
+        table.
+    """
+    return (
+        *_write("QUEUE", STREAM=stream, NUMBER=qn, MSN=msn),
+        *_write("BUFFER", ADDR=address, LENGTH=length, PAGES=pages, COOKIE=cookie, SLOT=slot),
+        Write("BUFFER_POST", 1),
+    )
+
+
+# -- completions ----------------------------------------------------------------------------------
+
+
+def moderate(count: int, timeout: int) -> tuple[Write, ...]:
+    """Lets ``count`` completions that wait, or one that is ``timeout`` cycles old, interrupt."""
+    return _write("CQ", COALESCE=count, TIMEOUT=timeout)
+
+
+def mask_interrupts(*, event: bool = False, completion: bool = False) -> tuple[Write, ...]:
+    """Masks the interrupts of error events and of completions, or unmasks them."""
+    return (Write("IRQ_MASK", regs.pack("IRQ_MASK", event=event, completion=completion)),)
+
+
+def set_ring(address: int, size: int, *, coalesce: int = 1, timeout: int = 0) -> tuple[Write, ...]:
+    """Enables the completion ring, which has 2 to the power of ``size`` entries."""
+    return (
+        *_write("CQ", BASE=address, SIZE=size),
+        *moderate(coalesce, timeout),
+        Write("CQ_ENABLE", 1),
+    )
+
+
+def disable_ring() -> tuple[Write | Wait, ...]:
+    """Disables the completion ring, and waits until the device uses it no more."""
+    return Write("CQ_ENABLE", 0), Wait("CQ_PRODUCER", _HALF, 0)
+
+
+# -- SCTP -----------------------------------------------------------------------------------------
+
+
+def set_association(move: Move, *, first: int, count: int, number: int = 0) -> tuple[Write, ...]:
+    """Replaces an entry of the association table.
+
+    Parameters
+    ----------
+    move
+        The entry's slot and key.
+    first, count, number
+        The first DDP Stream of the association, how many SCTP streams are DDP Streams, and the
+        association's number.
+    """
+    key = move.key
+    ends = {
+        f"{end}{k}": address >> 32 * k & _HALF
+        for end, address in (("SRC", key.source), ("DST", key.destination))
+        for k in range(4)
+    }
+    return _write(
+        "ASSOC",
+        **ends,
+        PORTS=regs.pack("ASSOC_PORTS", source=key.source_port, destination=key.destination_port),
+        TAG=key.tag,
+        FLAGS=regs.pack("ASSOC_FLAGS", valid=1, v6=key.v6, number=number),
+        STREAMS=regs.pack("ASSOC_STREAMS", first=first, count=count),
+        PLACE=regs.pack("ASSOC_PLACE", way=move.way, place=move.place),
+        COMMIT=1,
+    )
+
+
+def clear_association(way: int, place: int) -> tuple[Write, ...]:
+    """Empties an entry of the association table."""
+    where = regs.pack("ASSOC_PLACE", way=way, place=place)
+    return _write("ASSOC", FLAGS=0, PLACE=where, COMMIT=1)
+
+
+def tell_session(
+    stream: int, function: Function, tsn: int | None = None, *, taken: bool = False
+) -> tuple[Write | Wait, ...]:
+    """Gives a stream's session a command, and waits for the answer.
+
+    Parameters
+    ----------
+    stream, function
+        The DDP Stream, and the command: see the register SESSION_FUNCTION.
+    tsn
+        With FORGET, INITIATE and PAST: chunks of the peer up to this TSN are old.
+    taken
+        The answer must be that the message may be sent.
+    """
+    mask = regs.pack("SESSION_ANSWER", busy=1, taken=taken)
+    return (
+        *(() if tsn is None else (Write("SESSION_TSN", tsn),)),
+        *_write("SESSION", STREAM=stream, FUNCTION=function, COMMAND=1),
+        Wait("SESSION_ANSWER", mask, regs.pack("SESSION_ANSWER", taken=taken)),
+    )
+
+
+# -- everything -----------------------------------------------------------------------------------
+
+
+def clear_tables(*, stags: int, streams: int, associations: int = 0) -> list[Write | Wait]:
+    """Takes a device over: removes associations, disables streams and revokes all Steering Tags.
+
+    Each parameter is the size of a table.
+    """
+    steps: list[Write | Wait] = []
+    if associations:
+        steps.append(Write("ASSOC_FLAGS", 0))
+        for way in range(WAYS):
+            for place in range(1 << place_bits(associations)):
+                where = regs.pack("ASSOC_PLACE", way=way, place=place)
+                steps += _write("ASSOC", PLACE=where, COMMIT=1)
+    steps.append(Write("STREAM_FLAGS", 0))
+    for number in range(streams):
+        steps += _write("STREAM", INDEX=number, COMMIT=1)
+    for index in range(stags):
+        steps += revoke_stag(index << 8)[:-1]
+    return [*steps, REVOKED]

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from ddp_rnic.hdl.spec import regs
 from ddp_rnic.hdl.spec.completion import ChunkStatus, Kind
@@ -70,6 +69,7 @@ from ddp_rnic.sim.replay.plan import Plan, plan
 from ddp_rnic.sim.replay.regions import Region, RegionError
 from ddp_rnic.sim.replay.sctp_expectation import SctpGolden
 from ddp_rnic.sim.replay.sctp_regions import derive_all, of_sessions
+from ddp_rnic.sim.replay.tests.agreeing import run
 
 STAG = 0x1234500
 TERMINATE = Function.TERMINATE
@@ -108,14 +108,6 @@ def plans_of(frames: Iterable[Frame], regions: list[Region] | None = None) -> li
 def plan_of(frames: Iterable[Frame], regions: list[Region] | None = None) -> Plan:
     (only,) = plans_of(frames, regions)
     return only
-
-
-def run(planned: Plan) -> np.ndarray:
-    """Returns host memory after a run that must agree."""
-    memory = planned.memory.copy()
-    outcome = FakeEngine().run(planned.config, planned.operations, memory, ring=planned.ring)
-    assert find_differences(planned, outcome, memory) == []
-    return memory
 
 
 def golden(planned: Plan) -> SctpGolden:

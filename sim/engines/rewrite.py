@@ -59,8 +59,9 @@ def let_sleep(verilog: str, bench: str) -> str:
     modules: dict[str, _Module] = {}
     tree = SyntaxTree.fromText(verilog)  # the nodes live as long as the tree
     root: _Node = tree.root
-    for node in [root] if root.kind == SyntaxKind.ModuleDeclaration else root.members:
-        modules[_name(node.header.name)] = _Module(node, modules)
+    for node in [root] if root.kind != SyntaxKind.CompilationUnit else root.members:
+        if node.kind == SyntaxKind.ModuleDeclaration:  # Verilator knows what else there may be
+            modules[_name(node.header.name)] = _Module(node, modules)
     edits: list[_Edit] = []
     sleepers = [
         name

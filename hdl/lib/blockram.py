@@ -1,8 +1,8 @@
 """Provides memories in block RAM whose value does not depend on the device when accesses collide.
 
-Devices differ in the value that block RAM returns for an address that is being written. No block
-uses block RAM directly: :class:`BlockRam` says when that value has no meaning, and
-:class:`ForwardedTable` replaces it by the value that is being written.
+Devices differ in the value that block RAM returns for an address that is being written.
+:class:`BlockRam` says when that value has no meaning, and :class:`ForwardedTable` replaces it by
+the value that is being written.
 """
 
 from amaranth import *
